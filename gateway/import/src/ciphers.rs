@@ -118,6 +118,27 @@ pub(crate) struct Versions {
 impl Versions {
     pub const DEFAULT: Self = Self { tls12: true, tls13: true, older: false };
 
+    /// Whether an option of `bind` or `server` of HAProxy says which versions there are.
+    pub fn is_option(option: &str) -> bool {
+        ["ssl-min-ver", "ssl-max-ver"].contains(&option)
+            || option.strip_prefix("no-").or(option.strip_prefix("force-")).is_some_and(|v| v.starts_with("tlsv1"))
+    }
+
+    /// Takes such an option; returns how many words it has.
+    pub fn option(&mut self, option: &str, value: &str) -> usize {
+        match (option, value) {
+            ("no-tlsv12" | "force-tlsv13", _) => self.tls12 = false,
+            ("no-tlsv13" | "force-tlsv12", _) => self.tls13 = false,
+            ("ssl-min-ver", "TLSv1.3") => self.tls12 = false,
+            ("ssl-min-ver", "TLSv1.2") | ("ssl-max-ver", "TLSv1.3") => {}
+            ("ssl-min-ver", _) => self.older = true,
+            ("ssl-max-ver", "TLSv1.2") => self.tls13 = false,
+            ("ssl-max-ver", _) | ("force-tlsv10" | "force-tlsv11", _) => (self.tls12, self.tls13) = (false, false),
+            _ => {}
+        }
+        if option.starts_with("ssl-") { 2 } else { 1 }
+    }
+
     /// As `versions`; `None` where there is none.
     pub fn list(self) -> Option<&'static [&'static str]> {
         match (self.tls13, self.tls12) {

@@ -14,6 +14,7 @@
 //! Files are opened through a [`Reader`] only, so the crate can be tested and fuzzed without a file system. `sealane import`
 //! (`gateway/sealane`) is its caller.
 
+mod addresses;
 mod ciphers;
 pub mod haproxy;
 pub mod nginx;
@@ -23,6 +24,7 @@ mod patterns;
 mod reader;
 mod reference;
 mod report;
+mod servers;
 mod units;
 
 pub use reader::{Memory, Reader};

@@ -1,5 +1,6 @@
 //! What is written: the tables of a `sealane.toml`, with the origin beside each setting.
 
+use crate::addresses::Access;
 use crate::report::{Place, Report};
 use std::fmt::Write as _;
 
@@ -31,6 +32,36 @@ pub(crate) fn key(name: &str) -> String {
     let bare = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
     if bare { name.to_owned() } else { quoted(name) }
 }
+
+/// The variables of a template of the access log, but for `http_NAME`. The test of the corpus has each of them checked.
+pub(crate) const LOG_VARIABLES: &[&str] = &[
+    "args",
+    "body_bytes_sent",
+    "connection",
+    "connection_requests",
+    "host",
+    "is_args",
+    "msec",
+    "pid",
+    "query_string",
+    "remote_addr",
+    "remote_port",
+    "remote_user",
+    "request",
+    "request_id",
+    "request_method",
+    "request_time",
+    "request_uri",
+    "scheme",
+    "server_port",
+    "server_protocol",
+    "ssl_protocol",
+    "status",
+    "time_iso8601",
+    "time_local",
+    "upstream_addr",
+    "uri",
+];
 
 /// Settings of a table, in order: key, value in TOML, origin.
 #[derive(Clone, Debug, Default)]
@@ -73,7 +104,7 @@ impl Settings {
 }
 
 /// One line, with its origin as a comment.
-fn line(out: &mut String, text: &str, origin: Option<&Place>) {
+pub(crate) fn line(out: &mut String, text: &str, origin: Option<&Place>) {
     out.push_str(text);
     if let Some(place) = origin {
         out.push_str("  # ");
@@ -224,7 +255,34 @@ pub(crate) struct Route {
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
     pub rate_limits: Vec<(String, Place)>,
+    /// Which clients are let in.
+    pub access: Access,
+    /// The server that is asked whether a request may pass.
+    pub forward_auth: Option<ForwardAuth>,
     pub origin: Place,
+}
+
+/// `forward_auth`.
+#[derive(Clone, Debug)]
+pub(crate) struct ForwardAuth {
+    pub upstream: String,
+    pub path: String,
+    pub copy_headers: Vec<String>,
+    pub timeout: Option<String>,
+    pub origin: Place,
+}
+
+impl ForwardAuth {
+    fn to_toml(&self) -> String {
+        let mut out = format!("{{ upstream = {}, path = {}", quoted(&self.upstream), quoted(&self.path));
+        if !self.copy_headers.is_empty() {
+            let _ = write!(out, ", copy_headers = {}", list(&self.copy_headers));
+        }
+        if let Some(timeout) = &self.timeout {
+            let _ = write!(out, ", timeout = {}", quoted(timeout));
+        }
+        out + " }"
+    }
 }
 
 impl Route {
@@ -239,6 +297,8 @@ impl Route {
             response: Edits::default(),
             hsts: None,
             rate_limits: Vec::new(),
+            access: Access::default(),
+            forward_auth: None,
             origin: origin.clone(),
         }
     }
@@ -273,7 +333,12 @@ impl Route {
     pub fn does(&self) -> String {
         let rewrite = self.rewrite.as_ref().map(|w| &w.0);
         let hsts = self.hsts.as_ref().map(|h| &h.0);
-        format!("{:?} {rewrite:?} {:?} {hsts:?} {}", self.action, self.limits(), self.changes())
+        format!("{:?} {rewrite:?} {:?} {hsts:?} {} {}", self.action, self.limits(), self.changes(), self.checks())
+    }
+
+    /// What checks clients.
+    pub fn checks(&self) -> String {
+        format!("{} {:?}", self.access.says(), self.forward_auth.as_ref().map(ForwardAuth::to_toml))
     }
 
     /// This one, for the requests that match another one, too.
@@ -311,10 +376,19 @@ impl Route {
     }
 
     fn has_extras(&self) -> bool {
-        !(self.request.is_empty() && self.response.is_empty() && self.hsts.is_none() && self.rate_limits.is_empty())
+        !(self.request.is_empty()
+            && self.response.is_empty()
+            && self.hsts.is_none()
+            && self.rate_limits.is_empty()
+            && self.access.is_open()
+            && self.forward_auth.is_none())
     }
 
     fn write_extras(&self, out: &mut String) {
+        self.access.write(out);
+        if let Some(auth) = &self.forward_auth {
+            line(out, &format!("forward_auth = {}", auth.to_toml()), Some(&auth.origin));
+        }
         self.request.write(out, "request_headers");
         self.response.write(out, "response_headers");
         if let Some((value, place)) = &self.hsts {
@@ -550,6 +624,10 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         true => routes.iter_mut().for_each(|r| r.rate_limits.clear()),
         false => out.rate_limits.clear(),
     }
+    match routes.iter().all(|r| r.checks() == out.checks()) {
+        true => routes.iter_mut().for_each(|r| (r.access, r.forward_auth) = (Access::default(), None)),
+        false => (out.access, out.forward_auth) = (Access::default(), None),
+    }
     Some(out)
 }
 
@@ -559,6 +637,8 @@ pub(crate) struct Listener {
     pub addresses: Vec<String>,
     pub settings: Settings,
     pub tls: Option<ListenerTls>,
+    /// Which clients are let in.
+    pub access: Access,
     pub origin: Option<Place>,
 }
 
@@ -576,6 +656,7 @@ impl Listener {
         out.push_str("\n[[listener]]\n");
         line(out, &format!("address = {}", list(&self.addresses)), self.origin.as_ref());
         self.settings.write(out);
+        self.access.write(out);
         let Some(tls) = &self.tls else { return };
         out.push_str("\n[listener.tls]\n");
         tls.settings.write(out);

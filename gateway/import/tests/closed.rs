@@ -68,12 +68,14 @@ fn what_is_not_known_stops_the_start() {
 #[test]
 fn what_refuses_clients_of_nginx_and_has_no_translation_stops_the_start() {
     for text in [
-        "allow 10.0.0.0/8; deny all;",
-        "deny 192.0.2.1;",
+        "allow example.com; deny all;",
+        "deny 192.0.2.1/33;",
+        "satisfy any; allow 10.0.0.0/8; deny all; auth_jwt x;",
         "auth_basic x;",
-        "auth_request /auth;",
+        "auth_request $where;",
         "if ($http_user_agent ~* bot) { return 403; }",
-        "if ($remote_addr = 192.0.2.1) { return 403; }",
+        "if ($remote_addr ~ ^192\\.) { return 403; }",
+        "if ($remote_addr = 192.0.2.1) { return 302 /login; }",
         "if ($arg_token != x) { return 401; }",
         "limit_req zone=missing;",
         "limit_conn missing 1;",
@@ -109,8 +111,11 @@ fn what_refuses_clients_of_nginx_and_has_no_translation_stops_the_start() {
 #[test]
 fn what_refuses_clients_of_haproxy_and_has_no_translation_stops_the_start() {
     for text in [
-        "http-request deny if { src 192.0.2.0/24 }",
-        "http-request deny if !{ src 10.0.0.0/8 }",
+        "http-request deny if { src host.example }",
+        "http-request deny if METH_POST !{ src 10.0.0.0/8 }",
+        "http-request deny if { src -f a } !{ src -f b }",
+        "http-request redirect location /x if { src 10.0.0.0/8 }",
+        "http-request set-header X-Lan yes if { src 10.0.0.0/8 }",
         "http-request deny if { path_beg /admin }",
         "http-request deny if { path_end .env }",
         "http-request deny if { path_beg -i /admin/ }",
@@ -118,8 +123,10 @@ fn what_refuses_clients_of_haproxy_and_has_no_translation_stops_the_start() {
         "http-request deny if { hdr_sub(user-agent) bot }",
         "http-request deny if { sc_http_req_rate(0) gt 10 }",
         "http-request auth",
-        "http-request allow if { src 10.0.0.1 }",
-        "tcp-request connection reject if { src 192.0.2.1 }",
+        "http-request allow if METH_POST",
+        "http-request allow if { src 10.0.0.1 }\n http-request redirect location /x",
+        "bind :81 accept-proxy\n tcp-request connection expect-proxy layer4 if { src 10.0.0.0/8 }\n tcp-request connection reject if { src 192.0.2.1 }",
+        "tcp-request connection reject if { src_get_gpc0 gt 0 }",
         "tcp-request content reject",
         "use_backend b if { src 10.0.0.0/8 }",
         "filter spoe engine x\n http-request deny if { var(txn.bad) -m bool }",
@@ -133,6 +140,15 @@ fn what_refuses_clients_of_haproxy_and_has_no_translation_stops_the_start() {
         "bind \":${NOT_SET}1\"",
     ] {
         assert!(undecided(haproxy_of(&frontend(text))) > 0, "{text}");
+    }
+}
+
+#[test]
+fn tls_that_sealane_lacks_stops_the_start() {
+    for option in ["ssl-max-ver TLSv1.1", "force-tlsv10", "no-tlsv12 no-tlsv13"] {
+        let text = format!("defaults\n mode http\nlisten l\n bind :80\n server s 10.0.0.1:443 ssl {option}\n");
+        assert!(undecided(haproxy_of(&text)) > 0, "{option}");
+        assert!(undecided(haproxy_of(&frontend(&format!("bind :443 ssl crt a.pem {option}")))) > 0, "{option}");
     }
 }
 
@@ -167,7 +183,7 @@ fn rules_of_backends_count() {
     let text = "defaults\n mode http\nfrontend f\n bind :80\n use_backend c if { method POST }\n default_backend b\nbackend b\n server s 10.0.0.1:80\n";
     assert_eq!(undecided(haproxy_of(&format!("{text}backend c\n server s 10.0.0.2:80\n"))), 0);
     for rule in [
-        "http-request deny if { src 10.0.0.0/8 }",
+        "http-request deny if { src host.example }",
         "tcp-request content reject if { src 10.0.0.0/8 }",
         "http-request auth",
     ] {

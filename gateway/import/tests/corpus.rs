@@ -19,10 +19,10 @@ fn corpus(kind: &str) -> Vec<(String, Imported)> {
     };
     let mut reader = Memory::default();
     let mut names = Vec::new();
-    for (below, folder) in [("", folder(kind)), ("snippets", folder(kind).join("snippets"))] {
-        for entry in std::fs::read_dir(folder).into_iter().flatten() {
+    for below in ["", "snippets", "lists"] {
+        for entry in std::fs::read_dir(folder(kind).join(below)).into_iter().flatten() {
             let path = entry.unwrap().path();
-            if path.extension().is_some_and(|e| e == ending) {
+            if path.extension().is_some_and(|e| e == ending || below == "lists") {
                 let name = path.file_name().unwrap().to_string_lossy().into_owned();
                 reader.files.insert(Path::new(home).join(below).join(&name), std::fs::read(&path).unwrap());
                 names.extend(below.is_empty().then_some(name));
@@ -43,7 +43,7 @@ fn corpus(kind: &str) -> Vec<(String, Imported)> {
 fn expected(kind: &str) {
     let update = std::env::var_os("SEALANE_UPDATE").is_some();
     let all = corpus(kind);
-    assert!(all.len() >= 15, "{kind}: {} configurations", all.len());
+    assert!(all.len() >= 35, "{kind}: {} configurations", all.len());
     for (name, Imported { toml, report }) in all {
         for (ending, text) in [("toml", &toml), ("report", &report.to_text(true))] {
             let file = folder(kind).join(&name).with_extension(ending);
@@ -101,7 +101,7 @@ fn coverage(kind: &str) -> f64 {
 #[test]
 fn most_directives_are_translated() {
     let (nginx, haproxy) = (coverage("nginx"), coverage("haproxy"));
-    assert!(nginx >= 85.0 && haproxy >= 90.0, "NGINX {nginx:.1} %, HAProxy {haproxy:.1} %");
+    assert!(nginx >= 90.0 && haproxy >= 90.0, "NGINX {nginx:.1} %, HAProxy {haproxy:.1} %");
 }
 
 #[test]

@@ -102,7 +102,7 @@ fn finding_3_conditions_keep_their_order() {
 
 #[test]
 fn finding_4_a_named_location_keeps_its_checks() {
-    for check in ["allow 10.0.0.0/8; deny all;", "if ($http_x_token != s3) { return 403; }", "auth_basic x;"] {
+    for check in ["allow host.example; deny all;", "if ($http_x_token != s3) { return 403; }", "auth_basic x;"] {
         undecided(
             "nginx",
             &site(&format!(
@@ -341,7 +341,7 @@ fn finding_14_what_was_compared_in_another_way() {
     );
     undecided("nginx", &trusted);
     let lua = "location / { log_by_lua_block { local a = [[{]] } allow 10.0.0.0/8; deny all; header_filter_by_lua_block { local b = [[}]] } proxy_pass http://10.0.0.1; }";
-    undecided("nginx", &site(lua));
+    says("nginx", &site(lua), &["allow = [\"10.0.0.0/8\"]"]);
 }
 
 /// What the comparison of random configurations found behind the review.

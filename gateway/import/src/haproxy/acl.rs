@@ -7,12 +7,15 @@
 //! else is [`Test::Unknown`], and so is undecided where a rule uses it.
 
 use super::parser::{Line, Proxy};
+use crate::addresses::{AddressList, AddressSet, Clients};
 use crate::nginx::is_name;
 use crate::output::{Methods, quoted};
 use crate::paths::{self, PathTest};
 use crate::patterns;
+use crate::reader::Reader;
 use crate::report::Id;
 use std::collections::BTreeMap;
+use std::path::Path;
 
 /// What one `acl` line tests; several of one name are alternatives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +33,8 @@ pub(super) enum Test {
     Header(String, String),
     /// More requests in the period of a stick table than this, by the counter of this number.
     Rate(Counter, u32),
+    /// The client's address is one of these.
+    Source(AddressList),
     /// It checks who the client is.
     Access,
     Unknown,
@@ -56,9 +61,35 @@ pub(super) type Acl<'l> = (Test, &'l Line, Vec<String>);
 /// Methods, and headers with their conditions.
 pub(super) type Match = (Methods, Vec<(String, String)>);
 
+/// The files that `-f` names.
+#[derive(Clone, Copy)]
+pub(super) struct Files<'f> {
+    pub reader: &'f dyn Reader,
+    /// Relative paths are from here.
+    pub base: &'f Path,
+}
+
+/// Most entries of a file.
+const MAX_ENTRIES: usize = 2000;
+
+impl Files<'_> {
+    pub fn path(&self, name: &str) -> String {
+        self.base.join(name).to_string_lossy().into_owned()
+    }
+
+    /// What a file lists; `None`: it cannot be read, or is too long.
+    pub fn entries(&self, name: &str) -> Option<Vec<String>> {
+        let bytes = self.reader.read(Path::new(&self.path(name))).ok()?;
+        let text = String::from_utf8(bytes).ok()?;
+        let lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
+        let found: Vec<String> = lines.take(MAX_ENTRIES + 1).map(str::to_owned).collect();
+        (found.len() <= MAX_ENTRIES).then_some(found)
+    }
+}
+
 /// The ACLs of a proxy, by section and name: those of `defaults` are for the rules in them only.
-#[derive(Default)]
 pub(super) struct Acls<'l> {
+    files: Files<'l>,
     pub named: BTreeMap<(Id, &'l str), Vec<Acl<'l>>>,
 }
 
@@ -84,14 +115,24 @@ const PREDEFINED: &[(&str, &[&str])] = &[
 const MAX_TERMS: usize = 200;
 
 impl<'l> Acls<'l> {
-    pub fn of(proxy: &Proxy<'l>) -> Self {
-        let mut out = Self::default();
+    pub fn of(proxy: &Proxy<'l>, files: Files<'l>) -> Self {
+        let mut out = Self { files, named: BTreeMap::new() };
         for line in proxy.all().filter(|l| l.word(0) == "acl" && l.words.len() > 2) {
             let mut remarks = Vec::new();
-            let test = read(line.from(2), &mut remarks).unwrap_or_else(|| unknown(line.word(2)));
+            let test = read(line.from(2), files, &mut remarks).unwrap_or_else(|| unknown(line.word(2)));
             out.named.entry((line.section, line.words[1].as_str())).or_default().push((test, line, remarks));
         }
         out
+    }
+
+    /// Reads a criterion; `None` where something of it is not known.
+    pub fn read(&self, words: &[String]) -> Option<Test> {
+        read(words, self.files, &mut Vec::new())
+    }
+
+    /// What a file lists; `None`: it cannot be read, or is too long.
+    pub fn entries(&self, name: &str) -> Option<Vec<String>> {
+        self.files.entries(name)
     }
 
     /// Reads `if …` or `unless …` at the end of a line of a section; `None` where it cannot be read.
@@ -120,7 +161,7 @@ impl<'l> Acls<'l> {
                 }
                 "{" => {
                     let end = words[i..].iter().position(|w| w == "}")? + i;
-                    let test = read(&words[i..end], &mut remarks.0)
+                    let test = read(&words[i..end], self.files, &mut remarks.0)
                         .unwrap_or_else(|| unknown(words.get(i).map_or("", String::as_str)));
                     terms.last_mut()?.push((negated, vec![test]));
                     i = end + 1;
@@ -134,7 +175,7 @@ impl<'l> Acls<'l> {
                         None => {
                             let predefined = PREDEFINED.iter().find(|(n, _)| *n == name)?.1;
                             let words: Vec<String> = predefined.iter().map(|w| (*w).to_owned()).collect();
-                            vec![read(&words, &mut Vec::new()).unwrap_or(Test::Access)]
+                            vec![read(&words, self.files, &mut Vec::new()).unwrap_or(Test::Access)]
                         }
                     };
                     terms.last_mut()?.push((negated, tests));
@@ -167,9 +208,13 @@ struct Criterion<'w> {
     argument: &'w str,
     /// `-i`, or the converter `lower`.
     any_case: bool,
+    /// The converter `lower`.
+    lower: bool,
     /// `-m`; empty where there is none.
     matching: &'w str,
     values: Vec<&'w str>,
+    /// `-f`: files with more values.
+    files: Vec<&'w str>,
 }
 
 /// Takes a criterion apart; `None` where a converter, a flag or a parenthesis is not known.
@@ -186,7 +231,8 @@ fn criterion(words: &[String]) -> Option<Criterion<'_>> {
     if name.contains([',', ')']) || argument.contains(['(', ')']) {
         return None;
     }
-    let mut out = Criterion { name, argument, any_case: lower, matching: "", values: Vec::new() };
+    let mut out =
+        Criterion { name, argument, any_case: lower, lower, matching: "", values: Vec::new(), files: Vec::new() };
     let mut i = 1;
     let mut flags = true;
     while i < words.len() {
@@ -196,6 +242,11 @@ fn criterion(words: &[String]) -> Option<Criterion<'_>> {
                 i += 1;
                 out.matching = words.get(i)?;
             }
+            "-f" if flags => {
+                i += 1;
+                out.files.push(words.get(i)?);
+            }
+            "-n" if flags && out.name == "src" => {}
             "--" if flags => flags = false,
             flag if flags && flag.starts_with('-') => return None,
             value => {
@@ -205,17 +256,22 @@ fn criterion(words: &[String]) -> Option<Criterion<'_>> {
         }
         i += 1;
     }
-    // A value in capitals is never equal to one in small letters.
-    if lower && out.values.iter().any(|v| v.bytes().any(|b| b.is_ascii_uppercase())) {
-        return None;
-    }
     Some(out)
 }
 
 /// Reads a criterion. `None`: something of it is not known.
-fn read(words: &[String], remarks: &mut Vec<String>) -> Option<Test> {
+fn read(words: &[String], files: Files, remarks: &mut Vec<String>) -> Option<Test> {
     let c = criterion(words)?;
-    let values = c.values.as_slice();
+    if let ("src", "" | "ip", "", false) = (c.name, c.matching, c.argument, c.any_case) {
+        return source(&c, files);
+    }
+    let listed: Vec<Vec<String>> = c.files.iter().map(|f| files.entries(f)).collect::<Option<_>>()?;
+    let values: Vec<&str> = c.values.iter().copied().chain(listed.iter().flatten().map(String::as_str)).collect();
+    let values = values.as_slice();
+    // A value in capitals is never equal to one in small letters.
+    if c.lower && values.iter().any(|v| v.bytes().any(|b| b.is_ascii_uppercase())) {
+        return None;
+    }
     let owned = || values.iter().map(|v| (*v).to_owned()).collect::<Vec<String>>();
     let plain = c.argument.is_empty() && c.matching.is_empty() && !c.any_case;
     let is_host = matches!(c.argument.to_ascii_lowercase().as_str(), "host" | "host,1" | "host,-1");
@@ -291,6 +347,13 @@ fn read(words: &[String], remarks: &mut Vec<String>) -> Option<Test> {
     }
 }
 
+/// `src`. What is in files is Sealane's to read: they change.
+fn source(c: &Criterion, files: Files) -> Option<Test> {
+    let set = c.values.iter().map(|v| AddressSet::of(v)).collect::<Option<Vec<_>>>()?.into_iter().collect();
+    let files: Vec<String> = c.files.iter().map(|f| files.path(f)).collect();
+    (!c.values.is_empty() || !files.is_empty()).then_some(Test::Source(AddressList { set, files }))
+}
+
 /// A criterion that is not understood; whether it checks who the client is only changes what is said of it.
 fn unknown(fetch: &str) -> Test {
     let about_clients =
@@ -340,6 +403,7 @@ pub(super) enum Verdict {
     Method(Vec<String>),
     Header(String, String),
     Rate(Counter, u32),
+    Source(AddressList),
     Access,
     Unknown,
 }
@@ -375,6 +439,7 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
         Test::Method(list) => Verdict::Method(list.clone()),
         Test::Header(name, rule) => Verdict::Header(name.clone(), rule.clone()),
         Test::Rate(counter, n) => Verdict::Rate(*counter, *n),
+        Test::Source(list) => Verdict::Source(list.clone()),
         Test::Access => Verdict::Access,
         Test::Unknown => Verdict::Unknown,
     }
@@ -388,6 +453,8 @@ pub(super) enum Left {
     /// One of these: methods and headers.
     Routes(Vec<Match>),
     Rate(Counter, u32),
+    /// These clients.
+    Clients(Clients),
     /// It checks who the client is.
     Access,
     Unknown,
@@ -405,6 +472,7 @@ impl Condition {
             .map(|t| match t {
                 Test::Path(tests) => tests.len(),
                 Test::Host(names) | Test::ServerName(names) => names.len(),
+                Test::Source(list) => list.set.ranges(),
                 _ => 1,
             })
             .sum()
@@ -416,21 +484,29 @@ impl Condition {
         }
         let mut routes = Vec::new();
         let mut worst = None;
+        let mut clients: Option<Clients> = None;
         for all in &self.0 {
             match term(all, atom) {
                 Left::Always => return Left::Always,
                 Left::Never => {}
                 Left::Routes(mut more) => routes.append(&mut more),
+                Left::Clients(more) => match clients.as_ref().map_or(Some(more.clone()), |there| there.or(&more)) {
+                    Some(both) => clients = Some(both),
+                    None => worst = Some(Left::Access),
+                },
                 Left::Access => worst = Some(Left::Access),
                 other => worst = worst.or(Some(other)),
             }
         }
-        match (worst, routes.is_empty()) {
-            // A rate, or else something that can be said: not both in one limit.
-            (Some(Left::Rate(..)), false) => Left::Access,
-            (Some(worst), _) => worst,
-            (None, true) => Left::Never,
-            (None, false) => Left::Routes(routes),
+        match (worst, clients, routes.is_empty()) {
+            // A rate, or else something that can be said: not both in one limit. So it is with addresses.
+            (Some(Left::Rate(..)), _, false) | (Some(Left::Rate(..)), Some(_), _) | (None, Some(_), false) => {
+                Left::Access
+            }
+            (Some(worst), ..) => worst,
+            (None, Some(clients), true) => Left::Clients(clients),
+            (None, None, true) => Left::Never,
+            (None, None, false) => Left::Routes(routes),
         }
     }
 }
@@ -439,6 +515,7 @@ fn term(all: &All, atom: &Atom) -> Left {
     let mut methods = Methods::Any;
     let mut headers: Vec<(String, String)> = Vec::new();
     let mut rate = None;
+    let mut clients: Option<Clients> = None;
     let mut worst = None;
     for (negated, tests) in all {
         let verdicts: Vec<Verdict> = tests.iter().map(|t| verdict(t, atom)).collect();
@@ -472,19 +549,30 @@ fn term(all: &All, atom: &Atom) -> Left {
                     worst = worst.or(Some(Left::Unknown));
                 }
             }
+            some if some.iter().all(|v| matches!(v, Verdict::Source(_))) => {
+                let lists = some.iter().filter_map(|v| if let Verdict::Source(list) = v { Some(list) } else { None });
+                let list = lists.fold(AddressList::default(), |all, list| all.union(list));
+                let these = if *negated { Clients::NotIn(list) } else { Clients::In(list) };
+                match clients.as_ref().map_or(Some(these.clone()), |there| there.and(&these)) {
+                    Some(both) => clients = Some(both),
+                    None => worst = Some(Left::Access),
+                }
+            }
             [Verdict::Rate(counter, n)] if !negated && rate.is_none() => rate = Some((*counter, *n)),
-            many if many.contains(&&Verdict::Access) || many.iter().any(|v| matches!(v, Verdict::Rate(..))) => {
+            many if many.iter().any(|v| matches!(v, Verdict::Access | Verdict::Rate(..) | Verdict::Source(_))) => {
                 worst = Some(Left::Access);
             }
             _ => worst = worst.or(Some(Left::Unknown)),
         }
     }
-    match (worst, rate, methods, headers.is_empty()) {
+    let plain = methods == Methods::Any && headers.is_empty();
+    match (worst, rate, clients) {
         (Some(worst), ..) => worst,
-        (None, Some((counter, n)), Methods::Any, true) => Left::Rate(counter, n),
-        (None, Some(_), ..) => Left::Access,
-        (None, None, Methods::Any, true) => Left::Always,
-        (None, None, methods, _) => Left::Routes(vec![(methods, headers)]),
+        (None, Some((counter, n)), None) if plain => Left::Rate(counter, n),
+        (None, None, Some(clients)) if plain => Left::Clients(clients),
+        (None, None, None) if plain => Left::Always,
+        (None, None, None) => Left::Routes(vec![(methods, headers)]),
+        _ => Left::Access,
     }
 }
 
@@ -503,13 +591,20 @@ fn and_methods(methods: &Methods, negated: bool, list: &[String]) -> Methods {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Memory;
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
     }
 
+    fn acls(files: &Memory) -> Acls<'_> {
+        Acls { files: Files { reader: files, base: Path::new("/etc") }, named: BTreeMap::new() }
+    }
+
     fn left(condition: &str, path: &str, host: &str) -> Left {
-        let acls = Acls::default();
+        let mut files = Memory::of("/etc/paths", b"# those\n/a\n /b \n");
+        files.files.insert("/etc/none".into(), Vec::new());
+        let acls = acls(&files);
         let c = acls.condition(Id::default(), &words(condition), &mut Remarks::default()).unwrap();
         c.of(&Atom { tls: true, port: 443, host, path: Some(path) })
     }
@@ -520,7 +615,6 @@ mod tests {
         assert_eq!(left("if { ssl_fc } { hdr(host) a.b }", "/", "c.d"), Left::Never);
         assert_eq!(left("if !{ ssl_fc } or { hdr_end(host) .b }", "/", "a.b"), Left::Always);
         assert_eq!(left("unless { ssl_fc } || { hdr(host) x.y }", "/", "a.b"), Left::Never);
-        assert_eq!(left("if { src 10.0.0.0/8 }", "/", "a.b"), Left::Access);
         let post = || vec!["POST".to_owned()];
         assert_eq!(left("if METH_POST", "/", "a.b"), Left::Routes(vec![(Methods::Of(post()), vec![])]));
         assert_eq!(left("unless METH_POST", "/", "a.b"), Left::Routes(vec![(Methods::Not(post()), vec![])]));
@@ -551,7 +645,7 @@ mod tests {
             "path,url_dec /admin",
             "path -m dir admin",
             "path -m sub admin",
-            "path -f list /a",
+            "path -f missing /a",
             "path_end .env",
             "path_dir admin",
             "url_beg /admin",
@@ -589,9 +683,48 @@ mod tests {
             assert_eq!(left(&format!("if {{ {criterion} }}"), "/", "a.example"), Left::Access, "{criterion}");
         }
         for condition in ["if a and b", "if !", "if { path /a", "if", "if or TRUE", "if UNHEARD"] {
-            let read = Acls::default().condition(Id::default(), &words(condition), &mut Remarks::default());
+            let read = acls(&Memory::default()).condition(Id::default(), &words(condition), &mut Remarks::default());
             assert!(read.is_none(), "{condition}");
         }
+    }
+
+    #[test]
+    fn addresses_are_sets() {
+        let list = |blocks: &[&str], files: &[&str]| AddressList {
+            set: blocks.iter().map(|b| AddressSet::of(b).unwrap()).collect(),
+            files: files.iter().map(|f| (*f).to_owned()).collect(),
+        };
+        let is = |condition: &str, clients: Clients| {
+            assert_eq!(left(condition, "/", "a.b"), Left::Clients(clients), "{condition}");
+        };
+        is("if { src 10.0.0.0/8 192.0.2.1 }", Clients::In(list(&["10.0.0.0/8", "192.0.2.1"], &[])));
+        is("unless { src 10.0.0.0/8 }", Clients::NotIn(list(&["10.0.0.0/8"], &[])));
+        is("if !{ src -f lan 10.0.0.0/8 }", Clients::NotIn(list(&["10.0.0.0/8"], &["/etc/lan"])));
+        is(
+            "if { src 10.0.0.0/8 } !{ src 10.1.0.0/16 }",
+            Clients::of(list(&["10.0.0.0/8"], &[]).set.minus(&list(&["10.1.0.0/16"], &[]).set)),
+        );
+        is("if { src 10.0.0.0/8 } or LOCALHOST", Clients::In(list(&["10.0.0.0/8", "127.0.0.0/8"], &[])));
+        is("if { src 10.0.0.1 } { ssl_fc }", Clients::In(list(&["10.0.0.1"], &[])));
+        assert_eq!(left("if { src 10.0.0.1 } !{ ssl_fc }", "/", "a.b"), Left::Never);
+        for condition in [
+            "if { src 10.0.0.1 } METH_POST",
+            "if { src 10.0.0.1 } or METH_POST",
+            "if { src -f a } !{ src -f b }",
+            "if { src host.example }",
+            "if { src,ipmask(24) 10.0.0.0 }",
+            "if { src -m str 10.0.0.1 }",
+        ] {
+            assert_eq!(left(condition, "/", "a.b"), Left::Access, "{condition}");
+        }
+    }
+
+    #[test]
+    fn files_have_values() {
+        assert_eq!(left("if { path -f paths }", "/b", "a.b"), Left::Always);
+        assert_eq!(left("if { path_beg -i -f paths /c/ }", "/A/x", "a.b"), Left::Always);
+        assert_eq!(left("if { path -f paths }", "/c", "a.b"), Left::Never);
+        assert_eq!(left("if { path -f none }", "/", "a.b"), Left::Unknown);
     }
 
     #[test]

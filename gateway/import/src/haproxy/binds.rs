@@ -1,8 +1,8 @@
 //! `bind`, as `[[listener]]`.
 
 use super::parser::{Line, Section};
+use crate::addresses::{is_block, masked};
 use crate::ciphers::{self, Versions};
-use crate::nginx::{is_block, masked};
 use crate::output::{Listener, ListenerTls, Settings, list, quoted};
 use crate::reader::Reader;
 use crate::report::{Place, Report};
@@ -147,7 +147,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
             report.same(at.id, "[listener.tls] of each listener");
         }
         match option {
-            "ssl" | "v4v6" | "v6only" | "transparent" | "tfo" | "defer-accept" | "no-sslv3" | "no-tlsv10" | "no-tlsv11" | "no-tls-tickets"
+            "ssl" | "v4v6" | "v6only" | "transparent" | "tfo" | "defer-accept" | "no-sslv3" | "no-tls-tickets"
             | "prefer-client-ciphers" | "prefer-server-ciphers" | "generate-certificates" | "expose-fd" | "strict-maxconn" | "no-strict-maxconn"
             | "ocsp-update" | "idle-ping" => {
                 used = 1;
@@ -161,23 +161,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                     _ => {}
                 }
             }
-            "no-tlsv12" | "no-tlsv13" | "force-tlsv12" | "force-tlsv13" => {
-                used = 1;
-                match option {
-                    "no-tlsv12" | "force-tlsv13" => versions.tls12 = false,
-                    _ => versions.tls13 = false,
-                }
-            }
-            "ssl-min-ver" => match value {
-                "TLSv1.3" => versions.tls12 = false,
-                "TLSv1.2" => {}
-                _ => report.differs(at.id, "TLS 1.0 and 1.1 are not supported: clients that have nothing newer are refused"),
-            },
-            "ssl-max-ver" => match value {
-                "TLSv1.3" => {}
-                "TLSv1.2" => versions.tls13 = false,
-                _ => report.decide(at.id, "TLS 1.0 and 1.1 are not supported; which of 1.2 and 1.3 may clients use?"),
-            },
+            option if Versions::is_option(option) => used = versions.option(option, value),
             "crt" => certificates(value, line, context, &mut t, report),
             "crt-list" => crt_list(value, line, context, &mut t, report),
             "key" => {
@@ -365,8 +349,11 @@ fn protocol(
     report: &mut Report,
 ) {
     let Some(chosen) = versions.list() else {
-        return report.decide(line.id, "no TLS version is left: 1.2 and 1.3 are supported");
+        return report.decide(line.id, "TLS 1.0 and 1.1 are not supported; which of 1.2 and 1.3 may clients use?");
     };
+    if versions.older {
+        report.differs(line.id, "TLS 1.0 and 1.1 are not supported: clients that have nothing newer are refused");
+    }
     if chosen.len() < 2 {
         t.settings.set("versions", list(chosen), &line.place);
     }

@@ -1,10 +1,11 @@
 //! Frontends, backends and `listen` sections, as listeners, hosts and routes.
 
-use super::acl::{Acls, Atom, Test};
+use super::acl::{Acls, Atom, Files, Left, Remarks, Test};
 use super::binds::{self, Bound, Context, Defaults, blocks};
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Exception, Limit, Outcome as Applied, Rule, Then, Trace, What};
 use super::servers;
+use crate::addresses::{Access, AddressSet, Clients};
 use crate::output::{Action, Entry, Host, Methods, Output, Path, Route, Settings, Upstream, in_order, quoted};
 use crate::paths::{self, Budget, Elsewhere, PathTest};
 use crate::reader::Reader;
@@ -31,7 +32,7 @@ pub(super) fn all(
         .filter(|s| matches!(s.kind.as_str(), "frontend" | "backend" | "listen"))
         .map(|s| Proxy::new(s, sections))
         .collect();
-    let acls: Vec<Acls> = proxies.iter().map(Acls::of).collect();
+    let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base })).collect();
     for (_, line, _) in acls.iter().flat_map(|a| a.named.values().flatten()) {
         report.same(line.id, "put into the rules that use it");
     }
@@ -46,7 +47,7 @@ pub(super) fn all(
         }
         if proxy.section.kind != "frontend" {
             if proxy.section.kind == "backend" {
-                connections(proxy, acls, out, report);
+                connections(proxy, acls, &shared.tables, out, report);
             }
             let mut found = rules::rules(proxy, acls, report);
             // A `listen` that is a backend has its other rules, too.
@@ -153,6 +154,8 @@ fn frontend<'l>(
     for l in proxy.all().filter(|l| l.word(0) == "maxconn") {
         report.differs(l.id, "connections are limited per lane, for all listeners together ([limits] max_connections)");
     }
+    let access = connections(proxy, acls, &shared.tables, out, report);
+    listeners.iter_mut().for_each(|l| l.access = access.clone());
     out.listeners.extend(listeners);
     let found = rules::rules(proxy, acls, report);
     let own = (proxy.section.kind == "listen").then(|| (proxy.section.name.clone(), proxy.section.place.clone()));
@@ -161,7 +164,6 @@ fn frontend<'l>(
         report.same(l.id, "upstream");
     }
     let default = default.map(|l| (l.word(1).to_owned(), l.place.clone())).or(own);
-    connections(proxy, acls, out, report);
     let then = Then {
         backends: &shared.rules,
         default: default.as_ref().map(|(n, p)| (n.as_str(), p)),
@@ -277,61 +279,195 @@ fn trusted(proxy: &Proxy, report: &mut Report) -> Vec<String> {
     out
 }
 
-/// Rules on connections.
-fn connections<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, out: &mut Output, report: &mut Report) {
+/// Rules on connections: the clients whose connections are closed. Those of backends apply to some requests only.
+fn connections<'l>(
+    proxy: &Proxy<'l>,
+    acls: &Acls<'l>,
+    tables: &BTreeMap<String, &'l Line>,
+    out: &mut Output,
+    report: &mut Report,
+) -> Access {
+    let mut access = Access::default();
+    let mut passed: BTreeMap<&str, AddressSet> = BTreeMap::new();
+    let mut ended: BTreeSet<&str> = BTreeSet::new();
+    let proxied = proxy.own().any(|l| l.word(0) == "bind" && l.words.iter().any(|w| w == "accept-proxy"));
     for l in proxy.all().filter(|l| l.word(0) == "tcp-request") {
-        match (l.word(1), l.word(2)) {
+        let (level, action) = (l.word(1), l.word(2));
+        if ended.contains(level) {
+            report.same(l.id, "not reached: the rule before it applies to all");
+            continue;
+        }
+        match (level, action) {
             ("inspect-delay", _) => report.same(l.id, "[limits] handshake_timeout"),
             ("content" | "connection" | "session", action) if action.starts_with("track-sc") => {
                 report.same(l.id, "counted by the limits");
             }
-            ("content", "accept") => {
-                let at = l.words.iter().position(|w| w == "if").unwrap_or(l.words.len());
-                let condition = acls.condition(l.section, l.from(at), &mut super::acl::Remarks::default());
-                let harmless = condition.is_some_and(|c| c.tests().all(|t| *t == Test::Always(true)));
-                match harmless {
-                    true => report.same(l.id, "the name in the ClientHello is always waited for"),
-                    false => report.decide(
+            ("content" | "connection" | "session", "accept" | "reject" | "silent-drop") => {
+                let at = l.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(l.words.len());
+                let left = (at == 3).then(|| about_clients(l, acls)).flatten();
+                // Before the PROXY protocol the address is that of the load balancer, and a backend's rules are not for all.
+                let unseen = proxied && level == "connection" || proxy.section.kind == "backend";
+                let accepts = action == "accept";
+                let before = passed.get(level).cloned().unwrap_or_default();
+                match left {
+                    Some(Left::Never) => report.same(l.id, "it never applies"),
+                    Some(Left::Always) if accepts => {
+                        report.same(l.id, "the name in the ClientHello is always waited for");
+                        ended.insert(level);
+                    }
+                    Some(Left::Clients(clients)) if accepts && !unseen && clients.set().is_some() => {
+                        report.same(l.id, "allow and deny of the listener");
+                        passed.insert(level, before.union(&clients.set().unwrap_or_default()));
+                    }
+                    Some(Left::Always) if !unseen && !before.is_empty() => {
+                        refuse(&mut access, Some(Clients::NotIn(before.into())), l, report);
+                        ended.insert(level);
+                    }
+                    Some(Left::Clients(clients)) if !accepts && !unseen => {
+                        let others = Clients::NotIn(before.clone().into());
+                        let refused = if before.is_empty() { Some(clients) } else { clients.and(&others) };
+                        refuse(&mut access, refused, l, report);
+                    }
+                    _ if accepts => report.decide(
                         l.id,
                         "it lets connections past the rules behind it: say by hosts and listeners who gets where",
                     ),
-                }
-            }
-            ("content" | "connection" | "session", "reject" | "silent-drop") => {
-                // { src_conn_cur gt 20 }, { sc_conn_cur(0) gt 20 }
-                let words = l.from(3);
-                match words {
-                    [iff, open, fetch, gt, n, close]
-                        if iff == "if"
-                            && open == "{"
-                            && close == "}"
-                            && gt == "gt"
-                            && is_conn_cur(fetch, proxy) =>
-                    {
-                        match n.parse::<u32>() {
-                            Ok(n @ 1..=1_000_000) => {
-                                let key = "max_connections_per_client";
-                                let there = out.limits.value(key).and_then(|v| v.parse::<u32>().ok());
-                                // The strictest of several holds for all.
-                                if there.is_none_or(|there| n < there) {
-                                    out.limits.set(key, n.to_string(), &l.place);
-                                }
-                                report.differs(l.id, "[limits] max_connections_per_client: connections of a client to all listeners together, the smallest number of all sections");
-                            }
-                            _ => report.decide(l.id, "write [limits] max_connections_per_client"),
-                        }
-                    }
-                    _ => report.decide(
-                        l.id,
-                        "connections are refused by [limits] (max_connections_per_client, connection_rate, handshake_rate), by client \
-                         certificates, or by a firewall: write what takes its place",
-                    ),
+                    _ => limited(l, proxy, tables, out, report),
                 }
             }
             ("connection", "expect-proxy") => {}
-            ("content", "set-var") => report.missing(l.id, "there are no variables"),
+            ("content" | "connection" | "session", action) if action.starts_with("set-var") => {
+                report.missing(l.id, "there are no variables");
+            }
             _ => report.decide(l.id, "is not understood: say what it does with settings of Sealane, or leave it out"),
         }
+    }
+    access
+}
+
+/// What is left of the condition of a rule on connections, where it is about addresses alone.
+fn about_clients(l: &Line, acls: &Acls) -> Option<Left> {
+    let condition = acls.condition(l.section, l.from(3), &mut Remarks::default())?;
+    let alone = condition.tests().all(|t| matches!(t, Test::Always(_) | Test::Source(_)));
+    alone.then(|| condition.of(&Atom { tls: false, port: 0, host: "*", path: None }))
+}
+
+/// Closes the connections of clients.
+fn refuse(access: &mut Access, clients: Option<Clients>, l: &Line, report: &mut Report) {
+    match clients.map(|clients| access.refuse(&clients, &l.place)) {
+        Some(Ok(())) => report.same(l.id, "allow and deny of the listener"),
+        _ => report.decide(l.id, "these lists of addresses cannot be joined with others: write \"allow\" and \"deny\""),
+    }
+}
+
+/// A rule that refuses connections by their number or their rate.
+fn limited<'l>(
+    l: &'l Line,
+    proxy: &Proxy<'l>,
+    tables: &BTreeMap<String, &'l Line>,
+    out: &mut Output,
+    report: &mut Report,
+) {
+    // { src_conn_cur gt 20 }, { sc_conn_rate(0) gt 20 }
+    let [iff, open, fetch, than, n, close] = l.from(3) else { return refused(l, report) };
+    let n: Option<u32> = n.parse().ok();
+    let n = match than.as_str() {
+        "gt" => n,
+        "ge" => n.and_then(|n| n.checked_sub(1)),
+        _ => None,
+    };
+    let Some(n) = n.filter(|_| iff == "if" && open == "{" && close == "}") else { return refused(l, report) };
+    if is_conn_cur(fetch, proxy) && (1..=1_000_000).contains(&n) {
+        let key = "max_connections_per_client";
+        let there = out.limits.value(key).and_then(|v| v.parse::<u32>().ok());
+        // The strictest of several holds for all.
+        if there.is_none_or(|there| n < there) {
+            out.limits.set(key, n.to_string(), &l.place);
+        }
+        return report.differs(
+            l.id,
+            "[limits] max_connections_per_client: connections of a client to all listeners together, the smallest number of all sections",
+        );
+    }
+    let Some((table, rate)) = connection_rate(fetch, n, proxy, tables) else { return refused(l, report) };
+    let per_hour = |rate: &str| rate_per_hour(rate.trim_matches('"'));
+    if out
+        .limits
+        .value("connection_rate")
+        .and_then(per_hour)
+        .is_none_or(|there| per_hour(&rate).is_some_and(|r| r < there))
+    {
+        out.limits.set("connection_rate", quoted(&rate), &l.place);
+        out.limits.set("connection_burst", n.clamp(1, 1_000_000).to_string(), &l.place);
+    }
+    report.differs(table.id, "[limits] connection_rate: a rate with a burst, not a count in a sliding period");
+    report.differs(l.id, "[limits] connection_rate: connections of a client to all listeners together, the smallest rate of all sections");
+}
+
+fn refused(l: &Line, report: &mut Report) {
+    report.decide(
+        l.id,
+        "connections are refused by address (allow, deny), by [limits] (max_connections_per_client, connection_rate, handshake_rate) and \
+         by client certificates: write what takes its place",
+    );
+}
+
+/// The rate of connections beyond which a fetch refuses more than `n` in the period of its table.
+fn connection_rate<'l>(
+    fetch: &str,
+    n: u32,
+    proxy: &Proxy<'l>,
+    tables: &BTreeMap<String, &'l Line>,
+) -> Option<(&'l Line, String)> {
+    let (name, argument) = match fetch.split_once('(') {
+        Some((name, rest)) => (name, rest.strip_suffix(')')?),
+        None => (fetch, ""),
+    };
+    let own = proxy.section.name.as_str();
+    let table = match (name, argument) {
+        ("src_conn_rate", "") => own,
+        ("src_conn_rate", table) => table,
+        ("sc_conn_rate", number) => tracked(number.parse().ok()?, proxy)?.after("table").unwrap_or(own),
+        ("sc0_conn_rate" | "sc1_conn_rate" | "sc2_conn_rate", "") => {
+            tracked(name[2..3].parse().ok()?, proxy)?.after("table").unwrap_or(own)
+        }
+        _ => return None,
+    };
+    let line = *tables.get(table)?;
+    Some((line, rate_of(line, "conn_rate", n)?))
+}
+
+/// A rate of Sealane, from the number of events in the period of a stick table.
+fn rate_of(line: &Line, counter: &str, n: u32) -> Option<String> {
+    if !matches!(line.after("type"), Some("ip" | "ipv6")) {
+        return None;
+    }
+    // `store` may come several times, each with several counters.
+    let stored = line.words.iter().flat_map(|w| w.split(','));
+    let period = stored.filter_map(|w| w.strip_prefix(counter)).find_map(|w| w.strip_prefix('(')?.strip_suffix(')'))?;
+    let text = haproxy_time(period)?;
+    let amount: u64 = text.trim_end_matches(char::is_alphabetic).parse().ok()?;
+    let seconds = match text.trim_start_matches(|c: char| c.is_ascii_digit()) {
+        "s" => amount,
+        "m" => amount.checked_mul(60)?,
+        "h" => amount.checked_mul(3600)?,
+        _ => return None,
+    };
+    let per_minute = (u64::from(n) * 60).checked_div(seconds)?.max(1);
+    Some(match u64::from(n) * 60 % seconds {
+        0 => format!("{per_minute}/m"),
+        _ => format!("{}/h", (u64::from(n) * 3600 / seconds).max(1)),
+    })
+}
+
+/// A rate of Sealane, to be compared.
+fn rate_per_hour(rate: &str) -> Option<u64> {
+    let (n, per) = rate.split_once('/')?;
+    let n: u64 = n.parse().ok()?;
+    match per {
+        "s" => n.checked_mul(3600),
+        "m" => n.checked_mul(60),
+        _ => Some(n),
     }
 }
 
@@ -452,7 +588,8 @@ fn shape(routes: &[Route]) -> String {
         let rewrite = r.rewrite.as_ref().map(|w| &w.0);
         let limits: Vec<_> = r.rate_limits.iter().map(|l| &l.0).collect();
         let hsts = r.hsts.as_ref().map(|h| &h.0);
-        format!("{:?} {:?} {:?} {rewrite:?} {limits:?} {hsts:?} {}", r.methods, r.headers, r.action, r.changes())
+        let (changes, checks) = (r.changes(), r.checks());
+        format!("{:?} {:?} {:?} {rewrite:?} {limits:?} {hsts:?} {changes} {checks}", r.methods, r.headers, r.action)
     };
     routes.iter().map(one).collect::<Vec<_>>().join("\n")
 }
@@ -481,6 +618,7 @@ fn routes_of(
         return Some(Vec::new());
     }
     let mut main = Route::new(path.clone(), action, &origin);
+    main.access = applied.access;
     if let Action::Upstream(_) = main.action {
         main.request = applied.request;
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
@@ -501,6 +639,7 @@ fn routes_of(
         };
         let mut other = Route::new(path.clone(), action, &place);
         other.headers = headers;
+        other.access = then.access;
         if let Action::Upstream(_) = other.action {
             other.request = then.request;
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
@@ -549,24 +688,7 @@ fn rate_limit(limit: &Limit, proxy: &Proxy, shared: &Shared, out: &mut Output, r
     }
     let table = track.after("table").unwrap_or(&proxy.section.name).to_owned();
     let line = *shared.tables.get(&table)?;
-    if !matches!(line.after("type"), Some("ip" | "ipv6")) {
-        return None;
-    }
-    let stored = line.after("store")?;
-    let period = stored.split("http_req_rate(").nth(1)?.split(')').next()?;
-    let text = haproxy_time(period)?;
-    let amount: u64 = text.trim_end_matches(char::is_alphabetic).parse().ok()?;
-    let seconds = match text.trim_start_matches(|c: char| c.is_ascii_digit()) {
-        "s" => amount,
-        "m" => amount.checked_mul(60)?,
-        "h" => amount.checked_mul(3600)?,
-        _ => return None,
-    };
-    let per_minute = (u64::from(n) * 60).checked_div(seconds)?.max(1);
-    let rate = match u64::from(n) * 60 % seconds {
-        0 => format!("{per_minute}/m"),
-        _ => format!("{}/h", (u64::from(n) * 3600 / seconds).max(1)),
-    };
+    let rate = rate_of(line, "http_req_rate", n)?;
     let name = format!("{table}-{n}");
     report.differs(line.id, "[[rate_limit]]: a rate with a burst, not a count in a sliding period");
     if !out.rate_limits.iter().any(|l| l.value("name") == Some(quoted(&name).as_str())) {

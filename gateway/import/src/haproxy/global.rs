@@ -34,10 +34,6 @@ pub(super) fn global(globals: &[&Section], out: &mut Output, report: &mut Report
                 }
                 None => report.missing(l.id, "is not a duration"),
             },
-            "log" if matches!(l.word(1), "stdout" | "/dev/stdout") => {
-                out.log.set("access", "\"stdout\"", &l.place);
-                report.same(l.id, "[log] access");
-            }
             "crt-base" | "ca-base" => report.same(l.id, "put before the paths"),
             _ => {}
         }

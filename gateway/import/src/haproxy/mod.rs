@@ -6,9 +6,11 @@
 
 mod acl;
 mod binds;
+mod conditions;
 mod frontend;
 mod global;
 mod lexer;
+mod log;
 mod parser;
 mod rules;
 mod servers;
@@ -35,6 +37,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     global::resolvers(&sections, &mut out, &mut report);
     frontend::all(&sections, &defaults, reader, &base, &mut out, &mut report);
     global::limits(&sections, &mut out, &mut report);
+    log::log(&sections, &mut out, &mut report);
     rest(&sections, &mut report);
     Ok(finish(out, report, path))
 }

@@ -1,5 +1,6 @@
 //! HAProxy's sections, with what they inherit from `defaults`.
 
+use super::conditions;
 use super::lexer::lines;
 use crate::Failed;
 use crate::reader::Reader;
@@ -94,9 +95,18 @@ pub(super) fn parse(reader: &dyn Reader, path: &Path, report: &mut Report) -> Re
     }
     let mut out: Vec<Section> = Vec::new();
     let mut last_defaults = None;
+    let mut open: Vec<Branch> = Vec::new();
     for l in all {
         let place = at(l.line);
         let id = report.record(place.clone(), l.words.join(" "));
+        if l.words[0].starts_with('.') {
+            preprocess(&l.words, reader, id, report, &mut open).map_err(|e| Failed::new(&place, e))?;
+            continue;
+        }
+        if !open.iter().all(|b| b.holds) {
+            report.same(id, "left out: the condition around it does not hold");
+            continue;
+        }
         for name in &l.unset {
             report.decide(id, format!("the environment variable {name} is not set here: import where it is"));
         }
@@ -127,7 +137,79 @@ pub(super) fn parse(reader: &dyn Reader, path: &Path, report: &mut Report) -> Re
             None => return Err(Failed::new(&place, format!("\"{}\" stands before any section", kind.escape_debug()))),
         }
     }
-    Ok(out)
+    match open.is_empty() {
+        true => Ok(out),
+        false => Err(Failed::new(&at(1), "an \".if\" has no \".endif\"")),
+    }
+}
+
+/// An `.if` that is open.
+struct Branch {
+    /// The lines here count.
+    holds: bool,
+    /// One of its branches has counted.
+    done: bool,
+}
+
+/// Deepest nesting of `.if`.
+const MAX_NESTED: usize = 64;
+
+/// `.if` and the like.
+fn preprocess(
+    words: &[String],
+    reader: &dyn Reader,
+    id: Id,
+    report: &mut Report,
+    open: &mut Vec<Branch>,
+) -> Result<(), &'static str> {
+    const NOT_OPEN: &str = "there is no \".if\" before it";
+    let outer = open.len().checked_sub(1).is_none_or(|n| open[..n].iter().all(|b| b.holds));
+    let asked = |report: &mut Report| {
+        let found = conditions::holds(&words[1..].join(" "), reader);
+        match found {
+            Some(_) => report.same(id, "decided here"),
+            None => report.decide(
+                id,
+                "it depends on the version of HAProxy, or how it was built, and is taken to hold here: leave out what does not count",
+            ),
+        }
+        found.unwrap_or(true)
+    };
+    match words[0].as_str() {
+        ".if" => {
+            if open.len() >= MAX_NESTED {
+                return Err("conditions are nested too deeply");
+            }
+            let counts = open.iter().all(|b| b.holds);
+            if !counts {
+                report.same(id, "left out: the condition around it does not hold");
+            }
+            let holds = counts && asked(report);
+            open.push(Branch { holds, done: holds });
+        }
+        ".elif" => {
+            let last = open.last_mut().ok_or(NOT_OPEN)?;
+            if last.done || !outer {
+                report.same(id, "left out: another branch counts");
+            }
+            last.holds = !last.done && outer && asked(report);
+            last.done |= last.holds;
+        }
+        ".else" => {
+            let last = open.last_mut().ok_or(NOT_OPEN)?;
+            report.same(id, "decided here");
+            last.holds = !last.done && outer;
+            last.done = true;
+        }
+        ".endif" => {
+            open.pop().ok_or(NOT_OPEN)?;
+            report.same(id, "decided here");
+        }
+        ".notice" | ".warning" | ".diag" => report.same(id, "a message at the start of HAProxy"),
+        ".alert" if !open.iter().all(|b| b.holds) => report.same(id, "left out: the condition around it does not hold"),
+        _ => report.decide(id, "HAProxy does not start with this line, or this import does not know it"),
+    }
+    Ok(())
 }
 
 /// A section with what it inherits.

@@ -2,6 +2,7 @@
 
 use super::acl::{Acls, Atom, Condition, Counter, Left, Remarks, Test};
 use super::parser::{Line, Proxy};
+use crate::addresses::{Access, AddressSet, Clients};
 use crate::nginx::{FRAMING, is_name, is_value};
 use crate::output::{Action, Edits, Methods, Path};
 use crate::paths::{self, PathTest};
@@ -33,6 +34,8 @@ pub(super) enum What {
     Refuse(&'static str),
     /// A limit by a stick table.
     Deny,
+    /// No later rule of this kind applies.
+    Allow,
     /// It answers, with something for which there is nothing.
     Unanswered,
     /// It is known to decide nothing about requests, and nothing takes its place.
@@ -78,6 +81,8 @@ pub(super) struct Outcome {
     pub rewritten: bool,
     /// Lines that refuse above a rate.
     pub rates: Vec<Limit>,
+    /// Which clients are let in.
+    pub access: Access,
 }
 
 /// A line that refuses above a rate.
@@ -108,8 +113,13 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
         [["http-request", "", ""], ["redirect", "", ""], ["use_backend", "http-response", "http-after-response"]]
     {
         for line in lines.iter().filter(|l| kinds.contains(&l.word(0))) {
-            if let Some(rule) = rule(line, acls, report) {
-                out.push(rule);
+            let last = !lines.iter().any(|l| l.word(0) == "use_backend" && l.id > line.id);
+            match mapped(line, acls, last) {
+                Some(mut rules) => {
+                    report.same(line.id, "upstreams of hosts and routes, as the file says now");
+                    out.append(&mut rules);
+                }
+                None => out.extend(rule(line, acls, report)),
             }
         }
     }
@@ -134,6 +144,13 @@ fn rule<'l>(line: &'l Line, acls: &Acls<'l>, report: &mut Report) -> Option<Rule
             return None;
         }
         What::Unanswered => report.missing(line.id, "an answer has a constant body (respond); these requests get 501"),
+        _ => {}
+    }
+    match line.word(1) {
+        "silent-drop" | "reject" if line.word(0) == "http-request" => {
+            report.differs(line.id, "status 403: connections are not closed without an answer");
+        }
+        "tarpit" => report.differs(line.id, "the answer is sent at once"),
         _ => {}
     }
     let Some(condition) = acls.condition(line.section, line.from(at), &mut remarks) else {
@@ -167,6 +184,56 @@ fn rule<'l>(line: &'l Line, acls: &Acls<'l>, report: &mut Report) -> Option<Rule
         report.differs(line.id, "the request's host is compared, which must fit the name in the ClientHello");
     }
     Some(Rule { line, condition, what })
+}
+
+/// `use_backend %[req.hdr(host),lower,map(FILE,DEFAULT)]`: a rule for each entry of the file. `last`: no `use_backend` follows. `None`:
+/// it is something else, or not understood.
+fn mapped<'l>(line: &'l Line, acls: &Acls<'l>, last: bool) -> Option<Vec<Rule<'l>>> {
+    let expression = line.word(1).strip_prefix("%[").filter(|_| line.word(0) == "use_backend")?.strip_suffix(")]")?;
+    let (source, map) = expression.rsplit_once(",map")?;
+    let (kind, arguments) = map.split_once('(')?;
+    let (file, default) = arguments.split_once(',').map_or((arguments, None), |(f, d)| (f, Some(d)));
+    // An address is not looked at without its port, and a name in capitals is another one for HAProxy.
+    let source = source.strip_suffix(",lower").map_or((source, false), |s| (s, true));
+    let (source, lower) = (source.0.strip_suffix(",field(1,:)").unwrap_or(source.0), source.1);
+    let of = |key: &str| -> Option<Test> {
+        let words = |fetch: &str, flags: &[&str]| -> Option<Test> {
+            let all: Vec<String> = [fetch].iter().chain(flags).chain(&["--", key]).map(|w| (*w).to_owned()).collect();
+            acls.read(&all)
+        };
+        match (source.to_ascii_lowercase().as_str(), kind) {
+            ("req.hdr(host)" | "hdr(host)", "" | "_str") if lower => words("hdr(host)", &["-i"]),
+            ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", "" | "_str") if lower => words("req.ssl_sni", &["-i"]),
+            ("path", "" | "_str") if !lower => words("path", &[]),
+            ("path", "_beg") if !lower => words("path_beg", &[]),
+            _ => None,
+        }
+    };
+    let condition = acls.condition(line.section, line.from(2), &mut Remarks::default())?;
+    let mut entries: Vec<(String, String)> = Vec::new();
+    for entry in acls.entries(file)? {
+        let (key, value) = entry.split_once([' ', '\t'])?;
+        // The first of several entries counts.
+        if !entries.iter().any(|(k, _)| k == key) {
+            entries.push((key.to_owned(), value.trim().to_owned()));
+        }
+    }
+    // The longest beginning counts.
+    entries.sort_by_key(|(key, _)| std::cmp::Reverse(key.len()));
+    let mut out = Vec::new();
+    for (key, value) in entries {
+        let test = of(&key)?;
+        let terms = if condition.0.is_empty() { vec![Vec::new()] } else { condition.0.clone() };
+        let with = |all: &Vec<(bool, Vec<Test>)>| [all.as_slice(), &[(false, vec![test.clone()])]].concat();
+        out.push(Rule { line, condition: Condition(terms.iter().map(with).collect()), what: What::Backend(value) });
+    }
+    match default {
+        Some(name) => out.push(Rule { line, condition, what: What::Backend(name.to_owned()) }),
+        // What is not found goes to the default backend, whatever follows.
+        None if !last => return None,
+        None => {}
+    }
+    Some(out)
 }
 
 /// What the words before a condition say. What is not listed is refused.
@@ -207,9 +274,7 @@ fn what(words: &[String]) -> What {
         ("http-request", "auth") => {
             What::Refuse("it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2")
         }
-        ("http-request", "allow") => {
-            What::Refuse("it lets requests past the rules behind it: write a host or route for them")
-        }
+        ("http-request", "allow") if words.len() == 2 => What::Allow,
         ("http-request", "set-header") => header(Of::Requests, word(2), words.get(3..).unwrap_or_default(), true),
         ("http-request", "add-header") => header(Of::Requests, word(2), words.get(3..).unwrap_or_default(), false),
         ("http-request", "del-header") if words.len() == 3 && is_name(word(2)) => {
@@ -468,6 +533,23 @@ pub(super) struct Trace {
     rewritten: bool,
 }
 
+impl Rule<'_> {
+    fn is_of_requests(&self) -> bool {
+        self.line.word(0) == "http-request"
+    }
+}
+
+impl What {
+    /// Whether it lets nobody through.
+    fn refuses(&self) -> bool {
+        match self {
+            Self::Answer(action) => action.is_refusal(),
+            Self::Deny => true,
+            _ => false,
+        }
+    }
+}
+
 impl Trace {
     /// The rules that may keep a request out, or change it.
     pub fn restrictions(&self) -> impl Iterator<Item = &(Id, Left, bool)> {
@@ -483,10 +565,14 @@ impl Trace {
     }
 
     fn run(&mut self, rules: &[Rule], atom: &Atom) {
+        let mut passing = Passing::default();
         // Backends that are chosen by method or header, with their own rules.
         for rule in rules {
             let response = matches!(rule.what, What::Header(Of::Responses | Of::AllResponses, _));
             if self.answered && !response || matches!(rule.what, What::Backend(_)) && self.backend.is_some() {
+                continue;
+            }
+            if passing.stopped && rule.is_of_requests() {
                 continue;
             }
             let atom = Atom { path: atom.path.filter(|_| !self.rewritten), ..*atom };
@@ -503,7 +589,12 @@ impl Trace {
                     self.rewritten = true;
                 }
                 What::Backend(name) if always => self.backend = Some(name.clone()),
+                What::Answer(_) | What::Deny if always && passing.holds_for(rule) && rule.what.refuses() => {
+                    passing.stopped = true;
+                }
                 What::Answer(_) | What::Deny | What::Unanswered if always => self.answered = true,
+                What::Allow if always => passing.stopped = true,
+                What::Allow => passing.add(&left),
                 _ => {}
             }
             let restricts = !matches!(rule.what, What::Backend(_) | What::Prefix { .. });
@@ -595,15 +686,76 @@ pub(super) fn apply<'l>(
     out
 }
 
+/// What `http-request allow` lets past the rules behind it, within the rules of one section.
+#[derive(Default)]
+struct Passing {
+    /// No further `http-request` applies.
+    stopped: bool,
+    /// To these clients.
+    clients: AddressSet,
+}
+
+impl Passing {
+    /// Whether some clients do not meet a rule that others do.
+    fn holds_for(&self, rule: &Rule) -> bool {
+        rule.is_of_requests() && !self.clients.is_empty()
+    }
+
+    /// Lets clients pass; what is not understood is reported where the rules are applied.
+    fn add(&mut self, left: &Left) {
+        if let Left::Clients(clients) = left
+            && let Some(set) = clients.set()
+        {
+            self.clients = self.clients.union(&set);
+        }
+    }
+}
+
+/// Refuses clients by their addresses; whether this was such a rule.
+fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, out: &mut Outcome) -> bool {
+    let some = passing.holds_for(rule);
+    let clients = match left {
+        Left::Clients(clients) if rule.what.refuses() => clients.clone(),
+        Left::Always if rule.what.refuses() && some => Clients::In(AddressSet::all().into()),
+        _ => return false,
+    };
+    let rest = match some {
+        true => clients.and(&Clients::NotIn(passing.clients.clone().into())),
+        false => Some(clients),
+    };
+    let (id, place) = (rule.line.id, &rule.line.place);
+    match rest.map(|rest| out.access.refuse(&rest, place)) {
+        Some(Ok(())) => match &rule.what {
+            What::Answer(action) if *action == Action::status(403) => report.same(id, "allow and deny"),
+            _ => report.differs(id, "allow and deny: the status is 403"),
+        },
+        _ => report.decide(id, "these lists of addresses cannot be joined with others: write \"allow\" and \"deny\""),
+    }
+    passing.stopped |= *left == Left::Always;
+    true
+}
+
 fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut Outcome) {
+    let mut passing = Passing::default();
     for rule in rules {
         let (id, place) = (rule.line.id, &rule.line.place);
         let response = matches!(rule.what, What::Header(Of::Responses | Of::AllResponses, _));
         if (out.action.is_some()) && !response {
             continue;
         }
+        if passing.stopped && rule.is_of_requests() {
+            report.same(id, "not reached: \"allow\" comes before");
+            continue;
+        }
         let atom = Atom { path: atom.path.filter(|_| !out.rewritten), ..*atom };
         let left = rule.condition.of(&atom);
+        if refuse(rule, &left, &mut passing, report, out) {
+            continue;
+        }
+        if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) {
+            report.decide(id, "it does not apply to the addresses that an earlier rule lets past it: write routes, or let the server decide");
+            continue;
+        }
         let action = match &rule.what {
             What::Answer(action) => Some(action.clone()),
             What::Deny => Some(Action::status(429)),
@@ -619,6 +771,17 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
         };
         match (&rule.what, left) {
             (_, Left::Never) => {}
+            (What::Allow, Left::Always) => {
+                report.same(id, "no later rule applies");
+                passing.stopped = true;
+            }
+            (What::Allow, Left::Clients(clients)) if clients.set().is_some() => {
+                report.same(id, "allow and deny");
+                passing.add(&Left::Clients(clients));
+            }
+            (What::Allow, _) => {
+                report.decide(id, "it lets requests past the rules behind it: write a host or route for them");
+            }
             (What::Backend(_), _) if out.backend.is_some() => {}
             (What::Backend(name), Left::Always) => {
                 report.same(id, "upstream");
@@ -635,6 +798,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     }
                     _ => Outcome { action: action.map(|a| (a, place.clone())), ..Outcome::default() },
                 };
+                // Whom an earlier rule refuses does not come so far.
+                let then = Outcome { access: out.access.clone(), ..then };
                 report.same(id, "a route with a condition");
                 for (methods, headers) in routes {
                     out.exceptions.push(Exception {
@@ -650,10 +815,11 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 report.differs(id, "rate_limit: the status is 429");
                 out.rates.push(limit(counter, n));
             }
-            (_, Left::Access | Left::Rate(..)) => {
+            (_, Left::Access | Left::Rate(..) | Left::Clients(_)) => {
                 report.decide(
                     id,
-                    "its condition checks who the client is: write allow, deny, forward_auth or client_auth yourself",
+                    "its condition checks who the client is: addresses can be refused (allow, deny), and client certificates demanded; \
+                     they choose no server and no header",
                 );
             }
             (_, Left::Unknown) => report.decide(

@@ -1,10 +1,11 @@
 //! `server`, `balance`, health checks: a backend as `[[upstream]]`.
 
 use super::parser::{Line, Proxy};
-use crate::ciphers;
+use crate::ciphers::{self, Versions};
 use crate::nginx::is_name;
 use crate::output::{Settings, Upstream, quoted};
 use crate::report::{Place, Report};
+use crate::servers::{self, Scheme, Server};
 use crate::units::haproxy_time;
 use std::path::Path;
 
@@ -73,6 +74,10 @@ pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Repor
             _ => {}
         }
     }
+    if !proxy.own().any(|l| matches!(l.word(0), "server" | "server-template")) {
+        report.same(proxy.section.id, "has no server: requests get 503, unless its rules answer");
+        return None;
+    }
     if up.servers.is_empty() {
         report.missing(proxy.section.id, "has no server that Sealane reaches; requests get 503");
         return None;
@@ -99,27 +104,17 @@ pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Repor
     Some(up)
 }
 
-/// `host:port`, as a URL.
-fn url(address: &str, scheme: &str, default_port: u16) -> Result<String, &'static str> {
+/// An address of `server` as a URL.
+fn url(address: &str, scheme: Scheme) -> Result<String, &'static str> {
     let address = address
         .strip_prefix("ipv4@")
         .or(address.strip_prefix("ipv6@"))
         .or(address.strip_prefix("tcp@"))
         .unwrap_or(address);
-    if address.contains('@') || address.starts_with('/') {
-        return Err("a server at a socket is not reached: let it listen on an IP address");
+    match address.contains('@') {
+        true => Err("a server at a socket is not reached: let it listen on an IP address"),
+        false => servers::url(scheme, address, scheme.port()),
     }
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) if address.parse::<std::net::Ipv6Addr>().is_err() => match port.parse::<u16>() {
-            Ok(port) => (host, port),
-            Err(_) => return Err("a server has a port of its own"),
-        },
-        _ => (address, default_port),
-    };
-    let bare = host.trim_matches(['[', ']']);
-    let host = if bare.contains(':') { format!("[{bare}]") } else { bare.to_owned() };
-    let good = !bare.is_empty() && bare.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:".contains(&b)) && port > 0;
-    if good { Ok(format!("{scheme}://{host}:{port}")) } else { Err("is not an address") }
 }
 
 fn file(base: &Path, name: &str) -> String {
@@ -151,16 +146,19 @@ fn server(
     let tls = tls.unwrap_or(false);
     let scheme = match (tcp, tls) {
         (true, true) => return report.missing(id, "relayed connections get no TLS of the gateway's"),
-        (true, false) => "tcp",
-        (false, true) => "https",
-        (false, false) => "http",
+        (true, false) => Scheme::Tcp,
+        (false, true) => Scheme::Https,
+        (false, false) => Scheme::Http,
     };
-    let url = match url(line.word(2), scheme, if tls { 443 } else { 80 }) {
+    let url = match url(line.word(2), scheme) {
         Ok(url) => url,
         Err(why) => return report.missing(id, why),
     };
     report.same(id, "servers");
-    let (mut weight, mut backup, mut verify) = (None, false, None);
+    let mut found = Server { url, ..Server::default() };
+    let mut verify = None;
+    // Versions of TLS, and the line that says so.
+    let mut offered: Option<(Versions, &Line)> = None;
     let mut i = 0;
     while i < options.len() {
         let (option, at) = options[i];
@@ -184,17 +182,17 @@ fn server(
                 health.set(option, value, place)
             }
             "weight" => match value.parse::<u32>() {
-                Ok(n @ 0..=256) => weight = Some(n),
+                Ok(n @ 0..=256) => found.weight = Some(n),
                 _ => report.differs(at.id, "a weight is from 0 to 256"),
             },
             "backup" => {
-                backup = true;
+                found.backup = true;
                 used = 1;
             }
             "disabled" => return report.differs(id, "is disabled, and left out"),
             "ssl" | "no-ssl" | "enabled" | "check-ssl" | "no-backup" | "sni-auto" | "no-verifyhost" | "allow-0rtt"
-            | "no-sslv3" | "no-tlsv10" | "no-tlsv11" | "no-tls-tickets" | "ssl-reuse" | "no-ssl-reuse"
-            | "non-stick" | "stick" | "redispatch" | "no-send-proxy" => used = 1,
+            | "no-sslv3" | "no-tls-tickets" | "ssl-reuse" | "no-ssl-reuse" | "non-stick" | "stick" | "redispatch"
+            | "no-send-proxy" => used = 1,
             "verify" => verify = Some((value, at)),
             "ca-file" if value == "@system-ca" => {}
             "ca-file" => up.tls.set("ca", quoted(&file(base, value)), place),
@@ -221,11 +219,7 @@ fn server(
             }
             "maxconn" => {
                 if let Ok(n @ 1..=1_000_000) = value.parse::<u32>() {
-                    if up.settings.value("max_connections").is_some_and(|v| v != value) {
-                        let says = "max_connections is one number for all servers: the last one is written";
-                        report.differs(at.id, says);
-                    }
-                    up.settings.set("max_connections", n.to_string(), place);
+                    servers::one_for_all(up, "max_connections", &n.to_string(), place, at.id, report);
                 }
             }
             "maxqueue" => {
@@ -259,33 +253,16 @@ fn server(
                 used = if matches!(option, "agent-check" | "check-send-proxy") { 1 } else { 2 };
                 report.missing(at.id, format!("{option}: checks go to the server's own address and port"));
             }
-            "ssl-min-ver" => {
-                if value == "TLSv1.3" {
-                    up.tls.set("versions", "[\"1.3\"]", place);
-                }
+            option if Versions::is_option(option) => {
+                let versions = &mut offered.get_or_insert((Versions::DEFAULT, at)).0;
+                used = versions.option(option, value);
             }
-            "ssl-max-ver" => {
-                if value == "TLSv1.2" {
-                    up.tls.set("versions", "[\"1.2\"]", place);
-                }
+            "ciphers" => servers::suites(value, at.id, report),
+            "curves" if ciphers::groups(value).0.is_empty() => {
+                report.decide(at.id, "curves: Sealane has none of these");
             }
-            "force-tlsv12" | "force-tlsv13" => {
-                used = 1;
-                up.tls.set("versions", if option == "force-tlsv12" { "[\"1.2\"]" } else { "[\"1.3\"]" }, place);
-            }
-            "ciphers" | "ciphersuites" | "curves" | "sigalgs" | "client-sigalgs" => {
-                let none = match option {
-                    "ciphers" => ciphers::tls12(value).0.is_empty(),
-                    "curves" => ciphers::groups(value).0.is_empty(),
-                    _ => false,
-                };
-                match none {
-                    true => report.decide(at.id, format!("{option}: Sealane has none of these")),
-                    false => report.differs(
-                        at.id,
-                        format!("{option}: Sealane offers ECDHE with AES-GCM and ChaCha20-Poly1305 in its own order"),
-                    ),
-                }
+            "ciphersuites" | "curves" | "sigalgs" | "client-sigalgs" => {
+                report.differs(at.id, format!("{option}: Sealane offers what it has, in its own order"));
             }
             other => {
                 used = 1;
@@ -297,26 +274,17 @@ fn server(
     if tls {
         match verify {
             Some(("none", at)) => {
-                up.tls.set("dangerous_skip_verification", "true", &at.place);
-                report.same(
-                    id,
-                    "dangerous_skip_verification: anybody between can read and change everything; ca is the safe way",
-                );
+                servers::skip_verification(up, &at.place, id, report);
             }
             Some(("required", _)) => {}
             Some((other, at)) => report.decide(at.id, format!("verify {other} is not understood")),
             None => report.same(id, "verified"),
         }
     }
-    let entry = match (weight, backup) {
-        (None, false) => quoted(&url),
-        (weight, backup) => {
-            let weight = weight.map_or_else(String::new, |w| format!(", weight = {w}"));
-            let backup = if backup { ", backup = true" } else { "" };
-            format!("{{ url = {}{weight}{backup} }}", quoted(&url))
-        }
-    };
-    up.servers.push((entry, line.place.clone()));
+    if let Some((versions, at)) = offered.filter(|_| tls) {
+        servers::versions(up, versions, &at.place, at.id, report);
+    }
+    found.add(up, &line.place);
 }
 
 fn balance(proxy: &Proxy, tcp: bool, up: &mut Upstream, report: &mut Report) {

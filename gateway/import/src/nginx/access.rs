@@ -1,14 +1,17 @@
 //! Who may connect, and how often: `allow`, `deny`, `auth_…`, `limit_req`, `limit_conn`.
 
+use super::auth;
+use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
-use crate::output::{Settings, quoted};
+use crate::addresses::{Access, AddressSet, Clients, Unsayable};
+use crate::output::{ForwardAuth, Settings, quoted};
 use crate::report::Place;
 
 /// Directives that check who a client is, and what to do about each.
 pub(super) const GUARDS: &[(&str, &str)] = &[
     ("auth_basic", "it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2"),
-    ("auth_request", "it is not translated: write forward_auth, which asks a server for permission"),
+    ("auth_request", "write forward_auth, which asks a server for permission"),
     ("auth_jwt", "Sealane checks no tokens; let the server check them"),
     ("secure_link", "Sealane checks no signed links; let the server check them"),
     ("valid_referers", "Sealane compares no referers; let the server do it"),
@@ -21,67 +24,157 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
     ("perl_access", "Perl is not run; let the server check"),
 ];
 
-const LISTS: &str = "lists of addresses are not translated: write \"allow\" and \"deny\" yourself";
+/// The guards of a scope that are on.
+fn guards<'d>(scope: &Scope<'d>) -> Vec<(&'d Directive, &'static str)> {
+    let on = |name: &str| scope.last(name).filter(|d| d.word(1) != Some("off"));
+    GUARDS.iter().filter_map(|(name, why)| Some((on(name)?, *why))).collect()
+}
 
 /// The directives of a scope that keep requests out.
 pub(super) fn restrictions(scope: &Scope) -> Vec<crate::report::Id> {
     let list = scope.all(&["allow", "deny"]);
-    let open = list.first().is_none_or(|d| d.name() == "allow" && d.word(1) == Some("all"));
+    let open = list.first().is_none_or(|d| d.name() == "allow" && d.word(1) == Some("all"))
+        || list.iter().all(|d| d.name() == "allow");
     let mut out: Vec<_> = if open { Vec::new() } else { list.iter().map(|d| d.id).collect() };
-    for (name, _) in GUARDS {
-        out.extend(scope.last(name).filter(|d| d.word(1) != Some("off")).map(|d| d.id));
-    }
+    out.extend(guards(scope).iter().map(|(d, _)| d.id));
     for name in ["limit_req", "limit_conn"] {
         out.extend(scope.all(&[name]).iter().map(|d| d.id));
     }
     out
 }
 
-/// What `allow` and `deny` come to.
-pub(super) enum Access {
-    Open,
-    /// Nobody may.
-    Closed(Place),
-    /// It cannot be translated, and has been reported.
-    Undecided,
+/// What checks the clients of a location.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Checks {
+    pub access: Access,
+    pub forward_auth: Option<ForwardAuth>,
+    /// Nobody may: what says so.
+    pub closed: Option<Place>,
 }
 
-/// Looks at what checks who the clients of a location are.
-pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Access {
-    let mut found = Access::Open;
+impl Checks {
+    /// Adds those of another location that a request meets, too.
+    pub fn and<'d>(&mut self, import: &mut Import<'d>, other: Self, d: &'d Directive) {
+        if self.access.and(&other.access).is_err() {
+            import.decide(d, "two lists of addresses in files cannot be joined: write one");
+        }
+        self.closed = self.closed.take().or(other.closed).or_else(|| self.access.closed().cloned());
+        match (&self.forward_auth, other.forward_auth) {
+            (Some(_), Some(_)) => import.decide(d, "a request is asked about once (forward_auth)"),
+            (None, there @ Some(_)) => self.forward_auth = there,
+            (_, None) => {}
+        }
+    }
+}
+
+/// What `allow` and `deny` come to: the first that matches counts, and who is in none is let in. `None`: there is a word that is no
+/// address, or the result has too many blocks.
+fn addresses(list: &[&Directive]) -> Option<Access> {
+    let place = &list.first()?.place;
+    let mut access = Access::default();
+    let (mut allowed, mut denied) = (AddressSet::default(), AddressSet::default());
+    for same in list.chunk_by(|a, b| a.name() == b.name()) {
+        let set = |d: &&Directive| match (d.word(1), d.words.len()) {
+            (Some("all"), 2) => Some(AddressSet::all()),
+            // There are no clients at Unix sockets.
+            (Some("unix:"), 2) => Some(AddressSet::default()),
+            (Some(word), 2) => AddressSet::of(word),
+            _ => None,
+        };
+        let set: AddressSet = same.iter().map(set).collect::<Option<Vec<_>>>()?.into_iter().collect();
+        let all = set.is_all();
+        match (same[0].name(), all) {
+            ("allow", _) => allowed = allowed.union(&set),
+            (_, false) => denied = denied.union(&set.minus(&allowed)),
+            (_, true) => access.refuse(&Clients::NotIn(allowed.clone().into()), place).ok()?,
+        }
+        if all {
+            break;
+        }
+    }
+    if !denied.is_empty() {
+        access.refuse(&Clients::In(denied.into()), place).ok()?;
+    }
+    Some(access)
+}
+
+/// Looks at what checks who the clients of a location are. `site`: that of the location; a relayed connection has none.
+pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Option<&Site<'d>>) -> Checks {
+    let mut out = Checks::default();
     let list = scope.all(&["allow", "deny"]);
+    let mut guards = guards(scope);
+    for (name, _) in GUARDS {
+        if let Some(d) = scope.last(name).filter(|d| d.word(1) == Some("off")) {
+            import.same(d, "off");
+        }
+    }
+    let found = match list.first() {
+        None => Some(Access::default()),
+        Some(first) => match import.lists.get(&first.id) {
+            Some(there) => there.clone(),
+            None => {
+                let found = addresses(&list);
+                import.lists.insert(first.id, found.clone());
+                found
+            }
+        },
+    };
+    let Some(mut found) = found else {
+        let says = "is no address or block, or this list comes to too many blocks: write \"allow\" and \"deny\"";
+        list.iter().for_each(|d| import.decide(d, says));
+        guards.iter().for_each(|(d, why)| import.decide(d, *why));
+        return out;
+    };
+    let mut says = match (found.closed(), found.is_open()) {
+        (Some(_), _) => "respond with status 403",
+        (None, true) => "everybody is allowed",
+        (None, false) => "allow and deny",
+    };
     if let Some((d, value)) = scope.value("satisfy") {
         match value {
-            "all" => import.same(d, "the default"),
-            // A password may let in whom `deny` keeps out.
-            _ => import.decide(d, "Sealane has every check passed, not one of them"),
-        }
-    }
-    match list.as_slice() {
-        [] => {}
-        [only] if only.name() == "deny" && only.word(1) == Some("all") => {
-            import.same(only, "respond with status 403");
-            return Access::Closed(only.place.clone());
-        }
-        [first, ..] if first.name() == "allow" && first.word(1) == Some("all") => {
-            list.iter().for_each(|d| import.same(d, "everybody is allowed"));
-        }
-        list => {
-            list.iter().for_each(|d| import.decide(d, LISTS));
-            found = Access::Undecided;
-        }
-    }
-    for (name, why) in GUARDS {
-        let Some(d) = scope.last(name) else { continue };
-        match d.word(1) {
-            Some("off") => import.same(d, "off"),
-            _ => {
-                import.decide(d, *why);
-                found = Access::Undecided;
+            "any" if !list.is_empty() && !guards.is_empty() => {
+                if found.is_open() {
+                    import.same(d, "everybody is let in");
+                    guards.drain(..).for_each(|(d, _)| import.same(d, "everybody is let in by address"));
+                } else if found.closed().is_some() && guards.len() == 1 {
+                    import.same(d, "nobody is let in by address, so that the other check decides");
+                    (found, says) = (Access::default(), "the other check decides");
+                } else {
+                    import.decide(d, "every check must be passed: a client that one lets in must pass the others, too");
+                }
             }
+            "any" if guards.len() > 1 => {
+                import.decide(d, "every check must be passed: a client that one lets in must pass the others, too");
+            }
+            "any" => import.same(d, "there is one check only"),
+            "all" => import.same(d, "the default"),
+            _ => import.decide(d, "is not understood"),
         }
     }
-    found
+    list.iter().for_each(|d| import.same(d, says));
+    out.closed = found.closed().cloned();
+    out.access = found;
+    for (d, why) in guards {
+        let asked = match (d.name(), site) {
+            ("auth_request", Some(site)) => auth::forward_auth(import, site, scope, d),
+            _ => Err(why.to_owned()),
+        };
+        match asked {
+            Ok(auth) => out.forward_auth = Some(auth),
+            Err(why) => import.decide(d, why),
+        }
+    }
+    out
+}
+
+/// Reports that lists of addresses cannot be joined.
+pub(super) fn unsayable<'d>(import: &mut Import<'d>, d: &'d Directive, joined: Result<(), Unsayable>) {
+    if joined.is_err() {
+        import.decide(
+            d,
+            "these addresses come to too many blocks, or cannot be joined with others: write \"allow\" and \"deny\"",
+        );
+    }
 }
 
 /// What checks clients where nobody gets through: it need not be translated.
@@ -146,7 +239,10 @@ fn rate_limit<'d>(
     let key = match d.word(1)?.replace(['{', '}'], "").as_str() {
         "$binary_remote_addr" | "$remote_addr" => "address".to_owned(),
         "$server_name" | "$host" | "$http_host" | "$ssl_server_name" => "sni".to_owned(),
-        other => format!("header:{}", super::conditions::header_name(other.strip_prefix("$http_")?)),
+        other => match exempting(import, other.strip_prefix('$')?) {
+            true => "address".to_owned(),
+            false => format!("header:{}", super::conditions::header_name(other.strip_prefix("$http_")?)),
+        },
     };
     let rate = d.arguments().into_iter().find_map(|a| a.strip_prefix("rate="))?;
     let (count, per) =
@@ -184,6 +280,25 @@ fn rate_limit<'d>(
         }
     }
     None
+}
+
+/// Whether a variable is a `map` to the client's address, or to nothing for those who are not limited. Here they are limited, too.
+fn exempting(import: &mut Import, variable: &str) -> bool {
+    let Some(map) = import.maps.get(variable).copied() else { return false };
+    let value = |e: &Directive| e.word(1).map(|w| w.replace(['{', '}'], "")).unwrap_or_default();
+    let is_address = |v: &str| matches!(v, "$binary_remote_addr" | "$remote_addr");
+    let entries = || map.inner().iter().filter(|e| e.words.len() == 2);
+    let all = entries().all(|e| value(e).is_empty() || is_address(&value(e)));
+    if !all || !entries().any(|e| is_address(&value(e))) || entries().count() != map.inner().len() {
+        return false;
+    }
+    let says = "all clients are limited, also those whom it exempts";
+    import.differs(map, says);
+    let source = map.word(1).and_then(|w| w.strip_prefix('$')).unwrap_or("");
+    if let Some(geo) = import.geos.get(source).copied() {
+        import.differs(geo, says);
+    }
+    true
 }
 
 /// `limit_conn`: Sealane has one limit per client, for all listeners.

@@ -1,6 +1,7 @@
 //! What a server or location does: `return`, `rewrite`, `if`, `proxy_pass`, `try_files`.
 
 use super::conditions::{Condition, condition};
+use super::geo;
 use super::headers::{self, Changes};
 use super::locations::{Location, Site, Step, Then, When};
 use super::parser::Directive;
@@ -220,6 +221,20 @@ pub(super) fn if_step<'d>(
         import.same(d, "a host of its own");
         holds.then(|| Step { d, when: When::Always, then: Then::Answer(action.clone()) })
     };
+    if let Some((clients, geo)) = geo::clients(import, d) {
+        if !action.is_refusal() {
+            unknown_if(import, d);
+            return None;
+        }
+        if let Some(geo) = geo {
+            import.same(geo, "deny");
+        }
+        match action == Action::status(403) {
+            true => import.same(d, "deny"),
+            false => import.differs(d, "deny: the status is 403"),
+        }
+        return Some(Step { d, when: When::Clients(clients), then: Then::Answer(action) });
+    }
     let when = match (condition, asked) {
         (Condition::Tls(wanted), Some(asked)) => return constant(import, wanted == asked.tls),
         (Condition::Port(port, wanted), Some(asked)) => return constant(import, (port == asked.port) == wanted),
@@ -254,8 +269,8 @@ pub(super) fn if_step<'d>(
 fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
     import.decide(
         d,
-        "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods and headers can be): let \
-         the server decide",
+        "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods, headers and refused addresses \
+         can be): let the server decide",
     );
     for inner in d.inner() {
         import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
@@ -299,6 +314,21 @@ pub(super) fn content<'d>(
     }
 }
 
+/// Whether a URL of `proxy_pass` needs TLS, its authority, and its path, if it has one.
+pub(super) fn parts_of_url(url: &str) -> Option<(bool, &str, Option<&str>)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let tls = match scheme {
+        "http" | "grpc" => false,
+        "https" | "grpcs" => true,
+        _ => return None,
+    };
+    Some(match rest.find('/') {
+        _ if rest.starts_with("unix:") => (tls, rest, None),
+        Some(at) => (tls, &rest[..at], Some(&rest[at..])),
+        None => (tls, rest, None),
+    })
+}
+
 #[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
 fn pass<'d>(
     import: &mut Import<'d>,
@@ -313,19 +343,9 @@ fn pass<'d>(
     let scope = l.scope();
     let grpc = d.name() == "grpc_pass";
     let url = expand(import, scope, d.word(1).unwrap_or(""));
-    let (scheme, rest) = url.split_once("://").unwrap_or((if grpc { "grpc" } else { "" }, &url));
-    let tls = match scheme {
-        "http" | "grpc" => false,
-        "https" | "grpcs" => true,
-        _ => {
-            import.missing(d, "is not a URL that can be translated; requests get 501");
-            return;
-        }
-    };
-    let (authority, uri) = match rest.find('/') {
-        _ if rest.starts_with("unix:") => (rest, None),
-        Some(at) => (&rest[..at], Some(&rest[at..])),
-        None => (rest, None),
+    let url = if grpc && !url.contains("://") { format!("grpc://{url}") } else { url };
+    let Some((tls, authority, uri)) = parts_of_url(&url) else {
+        return import.missing(d, "is not a URL that can be translated; requests get 501");
     };
     let (authority, uri) = match authority.strip_suffix("${request_uri}") {
         Some(bare) => (bare, None),

@@ -25,7 +25,16 @@ pub(super) fn condition(d: &Directive) -> Condition {
     read(d).unwrap_or(Condition::Unknown)
 }
 
-fn read(d: &Directive) -> Option<Condition> {
+/// The variable of a condition, its operator and its value, each without parentheses.
+pub(super) struct Parts {
+    pub variable: String,
+    /// Empty where the variable alone is the condition.
+    pub operator: String,
+    pub value: String,
+}
+
+/// Takes a condition apart that compares a variable.
+pub(super) fn parts(d: &Directive) -> Option<Parts> {
     let mut words: Vec<String> = d.arguments().into_iter().map(str::to_owned).collect();
     let first = words.first_mut()?;
     *first = first.strip_prefix('(')?.to_owned();
@@ -49,6 +58,12 @@ fn read(d: &Directive) -> Option<Condition> {
         [operator, value] => (operator, value),
         _ => return None,
     };
+    Some(Parts { variable: variable.to_owned(), operator: operator.to_owned(), value: value.to_owned() })
+}
+
+fn read(d: &Directive) -> Option<Condition> {
+    let Parts { variable, operator, value } = parts(d)?;
+    let (variable, operator, value) = (variable.as_str(), operator.as_str(), value.as_str());
     let positive = match operator {
         "" | "=" | "~" | "~*" => true,
         "!=" | "!~" | "!~*" => false,

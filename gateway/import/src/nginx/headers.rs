@@ -1,5 +1,6 @@
 //! Headers: `proxy_set_header`, `add_header`, `proxy_hide_header`.
 
+use super::auth;
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
@@ -81,28 +82,9 @@ pub(super) fn request<'d>(
         let value = value.trim();
         let plain = value.replace(['{', '}'], "");
         match name.to_ascii_lowercase().as_str() {
-            "host" => match plain.as_str() {
-                "$http_host" => {
-                    import.same(d, "Host is the client's");
-                    changes.host = Some(HostHeader::Client);
-                }
-                "$host" | "$host:$server_port" => {
-                    match port {
-                        None | Some(80 | 443) => import.same(d, "Host is the client's"),
-                        _ => import.differs(d, "Host is the client's, with the port that the client sends"),
-                    }
-                    changes.host = Some(HostHeader::Client);
-                }
-                "$server_name" if site.name.is_some() => {
-                    import.same(d, "host_header");
-                    changes.host = site.name.clone().map(|name| HostHeader::Literal(name, d.place.clone()));
-                }
-                "$proxy_host" => import.same(d, "host_header"),
-                _ if !has_variables(value) && !value.is_empty() => {
-                    import.same(d, "host_header");
-                    changes.host = Some(HostHeader::Literal(value.to_owned(), d.place.clone()));
-                }
-                _ => {
+            "host" => match host(import, site, d, value) {
+                Some(said) => changes.host = said,
+                None => {
                     import.decide(
                         d,
                         "Host is the client's, or a constant (host_header), and may choose what the server shows",
@@ -144,6 +126,7 @@ pub(super) fn request<'d>(
                 import.same(d, "request_headers.set");
             }
             n if plain == format!("$http_{}", n.replace('-', "_")) => import.same(d, "passed on without a setting"),
+            _ if is_answered(scope, name, &plain) => import.same(d, "copy_headers of forward_auth"),
             _ if has_variables(value) => {
                 // The client must not be able to say it instead.
                 changes.request.remove(name, &d.place);
@@ -169,6 +152,50 @@ pub(super) fn request<'d>(
             _ => import.decide(d, "requests are passed on with their headers; name those to remove in request_headers"),
         }
     }
+}
+
+/// Whether a header is that of the same name in the answer of the server that `auth_request` asks.
+fn is_answered(scope: &Scope, name: &str, value: &str) -> bool {
+    let asks = scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
+    let header = value.strip_prefix('$').and_then(|v| auth::answered(scope, v));
+    asks && header.is_some_and(|(_, header)| auth::is_named(header, name))
+}
+
+/// What `Host` says by a value. The outer `None`: there is nothing for it; the inner one: what it says without a setting.
+pub(super) fn host<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    d: &'d Directive,
+    value: &str,
+) -> Option<Option<HostHeader>> {
+    let plain = value.replace(['{', '}'], "");
+    let found = match plain.as_str() {
+        "$http_host" => {
+            import.same(d, "Host is the client's");
+            Some(HostHeader::Client)
+        }
+        "$host" | "$host:$server_port" => {
+            match site.port {
+                None | Some(80 | 443) => import.same(d, "Host is the client's"),
+                _ => import.differs(d, "Host is the client's, with the port that the client sends"),
+            }
+            Some(HostHeader::Client)
+        }
+        "$server_name" if site.name.is_some() => {
+            import.same(d, "host_header");
+            site.name.clone().map(|name| HostHeader::Literal(name, d.place.clone()))
+        }
+        "$proxy_host" => {
+            import.same(d, "host_header");
+            None
+        }
+        _ if !has_variables(value) && !value.is_empty() => {
+            import.same(d, "host_header");
+            Some(HostHeader::Literal(value.to_owned(), d.place.clone()))
+        }
+        _ => return None,
+    };
+    Some(found)
 }
 
 /// What a scope changes in responses.

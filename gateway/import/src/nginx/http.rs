@@ -2,7 +2,7 @@
 
 use super::parser::Directive;
 use super::scope::{Import, Scope};
-use super::{server, sockets, upstreams};
+use super::{log, server, sockets, upstreams};
 use crate::output::quoted;
 use crate::units::{nginx_time, shown_size, size};
 
@@ -17,6 +17,11 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
             ("map", Some(_)) => {
                 if let Some(variable) = d.word(2).and_then(|v| v.strip_prefix('$')) {
                     import.maps.insert(variable, d);
+                }
+            }
+            ("geo", Some(_)) => {
+                if let Some(variable) = d.arguments().last().and_then(|v| v.strip_prefix('$')) {
+                    import.geos.insert(variable, d);
                 }
             }
             ("limit_req_zone" | "limit_conn_zone", Some(_)) => {
@@ -40,7 +45,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
         server::hosts(import, &scope, &servers, index, &sockets);
     }
     limits(import, block);
-    log(import, block);
+    log::log(import, block);
     let mut resolvers = Vec::new();
     everywhere(block, &["resolver"], &mut resolvers);
     for (at, d) in resolvers.into_iter().enumerate() {
@@ -77,7 +82,7 @@ fn resolver(import: &mut Import, d: &Directive) {
 }
 
 /// Every directive of these names in a tree. The tree's depth is bounded by the parser.
-fn everywhere<'d>(block: &'d [Directive], names: &[&str], out: &mut Vec<&'d Directive>) {
+pub(super) fn everywhere<'d>(block: &'d [Directive], names: &[&str], out: &mut Vec<&'d Directive>) {
     for d in block {
         if names.contains(&d.name()) {
             out.push(d);
@@ -165,40 +170,6 @@ fn limits(import: &mut Import, block: &[Directive]) {
             }
             _ => import.missing(d, "is not a number and a size"),
         }
-    }
-}
-
-fn log(import: &mut Import, block: &[Directive]) {
-    let mut found = Vec::new();
-    everywhere(block, &["access_log"], &mut found);
-    let mut format = None;
-    for d in found {
-        match d.word(1) {
-            Some("off") => import.differs(d, "there is one access log for all hosts and paths"),
-            Some("/dev/stdout") if !import.out.log.has("access") => {
-                import.out.log.set("access", "\"stdout\"", &d.place);
-                import.same(d, "[log] access");
-                format = d.word(2);
-            }
-            Some(path) if path.contains('$') || path.starts_with("syslog:") || path.starts_with("/dev/") => {
-                import.missing(d, "the access log is one file or the standard output ([log] access)");
-            }
-            Some(path) if !import.out.log.has("access") => {
-                let path = import.path(path);
-                import.out.log.set("access", quoted(&path), &d.place);
-                import.same(d, "[log] access");
-                format = d.word(2);
-            }
-            _ => import.differs(d, "there is one access log for all hosts: that of the first access_log"),
-        }
-    }
-    for d in block.iter().filter(|d| d.name() == "log_format") {
-        let json = d.arguments().contains(&"escape=json");
-        if json && d.word(1) == format {
-            let place = d.place.clone();
-            import.out.log.set("format", "\"json\"", &place);
-        }
-        import.differs(d, "the fields are those of Sealane's format; for others write [log] format: a template with NGINX's variables, \"json\" or \"logfmt\"");
     }
 }
 

@@ -4,11 +4,12 @@
 //! expressions in their order unless the prefix has `^~`. `paths::plan` asks it about every class of paths, and this module writes
 //! the routes of each decision, in which the first step that applies decides. What no routes can say is undecided.
 
-use super::access::{self, Access};
+use super::access::{self, Checks};
 use super::actions;
 use super::headers::{self, Changes};
 use super::parser::Directive;
 use super::scope::{Import, Scope};
+use crate::addresses::{Access, Clients};
 use crate::output::{Action, Entry, Methods, Path, Route, in_order};
 use crate::paths::{self, Elsewhere, PathTest};
 use crate::patterns;
@@ -33,6 +34,8 @@ pub(super) enum When {
     Method(Vec<String>, bool),
     /// A header, and a condition in TOML.
     Header(String, String),
+    /// The client is one of these. What it leads to refuses.
+    Clients(Clients),
 }
 
 /// What a step does.
@@ -375,6 +378,14 @@ impl<'d> Site<'d> {
         self.locations.iter().position(|n| matches!(&n.matcher, Matcher::Named(name) if name == last))
     }
 
+    /// The location of a path, where NGINX goes to one.
+    pub fn location_of(&self, path: &str) -> Option<&Location<'d>> {
+        match self.end(path) {
+            End::Location(i) => self.locations.get(i),
+            _ => None,
+        }
+    }
+
     fn step(&self, (of, at): (Option<usize>, usize)) -> &Step<'d> {
         match of {
             None => &self.steps[at],
@@ -501,6 +512,7 @@ fn of_decision<'d>(
     let place = site.blamed(decision).place.clone();
     let mut entries: Vec<Entry> = Vec::new();
     let mut rewritten = None;
+    let mut access = Access::default();
     for key in &decision.steps {
         let step = site.step(*key);
         let scope = key.0.map_or(&site.scope, |i| &site.locations[i].scope);
@@ -512,7 +524,13 @@ fn of_decision<'d>(
             }
             Then::Stop => continue,
         };
+        if let When::Clients(clients) = &step.when {
+            let refused = access.refuse(clients, &step.d.place);
+            access::unsayable(import, step.d, refused);
+            continue;
+        }
         let mut route = Route::new(path.clone(), action, &step.d.place);
+        route.access = access.clone();
         let mut changes = Changes::default();
         headers::response(import, scope, &mut changes);
         (route.response, route.hsts) = (changes.response, changes.hsts);
@@ -523,10 +541,11 @@ fn of_decision<'d>(
                 route.headers.push((name.clone(), rule.clone()));
                 Methods::Any
             }
-            When::Always | When::Paths(_) => Methods::Any,
+            When::Always | When::Paths(_) | When::Clients(_) => Methods::Any,
         };
         entries.push(Entry { methods, route });
     }
+    let steps = entries.len();
     match decision.end {
         End::Answer => {
             if let Some((Some(i), _)) = decision.steps.last() {
@@ -550,11 +569,14 @@ fn of_decision<'d>(
                 own.unwrap_or(site.server),
                 "Sealane serves no files: requests that no location is for get 501",
             );
-            let (action, place) = match access::access(import, &site.scope) {
-                Access::Closed(place) => (Action::status(403), place),
-                _ => (Action::untranslated(), place),
+            let checks = access::access(import, &site.scope, Some(site));
+            let (action, place) = match checks.closed {
+                Some(place) => (Action::status(403), place),
+                None => (Action::untranslated(), place),
             };
-            entries.push(answering(import, &site.scope, path, action, &place));
+            let mut entry = answering(import, &site.scope, path, action, &place);
+            (entry.route.access, entry.route.forward_auth) = (checks.access, checks.forward_auth);
+            entries.push(entry);
         }
         End::Slash(i) => {
             let l = &site.locations[i];
@@ -566,6 +588,11 @@ fn of_decision<'d>(
             let fallback = site.fallback(i);
             content(import, site, i, fallback, path, rewritten, &mut entries);
         }
+    }
+    // Whom a step has refused does not come so far.
+    for entry in &mut entries[steps..] {
+        let joined = entry.route.access.and(&access);
+        access::unsayable(import, site.blamed(decision), joined);
     }
     in_order(entries)
 }
@@ -599,18 +626,18 @@ fn content<'d>(
     headers::response(import, &from.scope, &mut changes);
     let mut route = Route::new(path.clone(), Action::untranslated(), &l.d.place);
     // Each of the two locations checks clients for itself.
-    let mut closed = None;
-    for scope in [Some(&l.scope), fallback.map(|named| &site.locations[named].scope)].into_iter().flatten() {
-        if let Access::Closed(place) = access::access(import, scope) {
-            closed = closed.or(Some(place));
-        }
+    let mut checks = Checks::default();
+    for l in [Some(l), fallback.map(|named| &site.locations[named])].into_iter().flatten() {
+        let more = access::access(import, &l.scope, Some(site));
+        checks.and(import, more, l.d);
     }
-    if let Some(place) = closed {
+    if let Some(place) = checks.closed {
         (route.action, route.origin) = (Action::status(403), place);
         for d in l.d.inner() {
             import.whole(d, crate::Outcome::Same, "nobody is let in");
         }
     } else {
+        (route.access, route.forward_auth) = (checks.access, checks.forward_auth);
         actions::content(
             import,
             site,
@@ -656,6 +683,11 @@ impl<'d> Location<'d> {
             Matcher::Exact(p) | Matcher::Prefix(p) => Some(p),
             Matcher::Pattern(_) | Matcher::Named(_) => None,
         }
+    }
+
+    /// Whether nothing of it comes before what passes requests on.
+    pub fn is_plain(&self) -> bool {
+        self.steps.is_empty()
     }
 
     fn internal(&self) -> Option<&'d Directive> {

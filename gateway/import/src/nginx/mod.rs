@@ -2,15 +2,18 @@
 //!
 //! `parser` makes a tree of directives, with included files in their place. `sockets` finds the addresses and which server is
 //! the default at each; `server` writes listeners and hosts; `locations` writes routes, in the order in which NGINX selects
-//! locations; `actions`, `headers`, `upstreams`, `access` and `tls` translate what is in them.
+//! locations; `actions`, `headers`, `upstreams`, `access`, `auth`, `geo` and `tls` translate what is in them.
 
 mod access;
 mod actions;
+mod auth;
 mod conditions;
+mod geo;
 mod headers;
 mod http;
 mod lexer;
 mod locations;
+mod log;
 mod names;
 mod parser;
 mod scope;
@@ -23,7 +26,6 @@ mod upstreams;
 mod variables;
 
 pub(crate) use headers::{FRAMING, is_name, is_value};
-pub(crate) use server::{is_block, masked};
 pub use table::DIRECTIVES;
 
 use crate::output::Output;
@@ -49,6 +51,8 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         main,
         upstreams: BTreeMap::new(),
         maps: BTreeMap::new(),
+        geos: BTreeMap::new(),
+        lists: BTreeMap::new(),
         zones: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
         chosen: Vec::new(),
@@ -85,6 +89,7 @@ const DECIDING: &[&str] = &[
     "auth_request",
     "break",
     "deny",
+    "geo",
     "if",
     "internal",
     "limit_conn",
@@ -97,12 +102,18 @@ const DECIDING: &[&str] = &[
     "ssl_verify_depth",
 ];
 
+/// Directives for which there is nothing, and which do something by being off.
+const STRICT_IF_OFF: &[&str] = &["merge_slashes", "underscores_in_headers"];
+
 /// Gives every directive without an outcome that of the table.
 fn rest(import: &mut Import, block: &[Directive]) {
     for d in block {
         if !import.report.is_known(d.id) {
             let (outcome, says) = match table::kind(d.name()) {
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
+                Some(Kind::Missing(_)) if d.arguments() == ["off"] && !STRICT_IF_OFF.contains(&d.name()) => {
+                    (Outcome::Same, "off")
+                }
                 Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
                 Some(Kind::Translated(_)) if DECIDING.contains(&d.name()) => {

@@ -1,8 +1,9 @@
 //! Which directives hold for a server or a location: NGINX's inheritance.
 
 use super::parser::Directive;
+use crate::addresses::Access;
 use crate::output::Output;
-use crate::report::{Place, Report};
+use crate::report::{Id, Place, Report};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -56,6 +57,10 @@ pub(super) struct Import<'d> {
     pub upstreams: BTreeMap<&'d str, &'d Directive>,
     /// `map`s by the variable that they set.
     pub maps: BTreeMap<&'d str, &'d Directive>,
+    /// `geo`s by the variable that they set.
+    pub geos: BTreeMap<&'d str, &'d Directive>,
+    /// What lists of `allow` and `deny` come to, by their first directive.
+    pub lists: BTreeMap<Id, Option<Access>>,
     /// `limit_req_zone`s by name.
     pub zones: BTreeMap<String, &'d Directive>,
     /// `limit_conn_zone`s by name.

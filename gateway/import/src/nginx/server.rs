@@ -10,6 +10,7 @@ use super::scope::{Import, Scope};
 use super::sockets::Socket;
 use super::tls::{self, Member};
 use crate::Outcome;
+use crate::addresses::{is_block, masked};
 use crate::output::{Action, Host, Listener, Route, list, quoted};
 
 /// Some names of a server at some of its addresses, for which it does the same before it looks at locations.
@@ -295,30 +296,5 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
         import
             .report
             .decide(id, "say in trusted_proxies which load balancers may send PROXY headers: without it everybody may");
-    }
-}
-
-pub(crate) fn is_block(text: &str) -> bool {
-    let (address, len) = text.split_once('/').map_or((text, None), |(a, l)| (a, Some(l)));
-    let Ok(address) = address.parse::<std::net::IpAddr>() else { return false };
-    let most = if address.is_ipv4() { 32 } else { 128 };
-    len.is_none_or(|l| l.parse::<u8>().is_ok_and(|l| l <= most))
-}
-
-/// A block without bits beyond its prefix, as Sealane wants it.
-pub(crate) fn masked(text: &str) -> String {
-    let Some((address, len)) = text.split_once('/') else { return text.to_owned() };
-    let (Ok(address), Ok(len)) = (address.parse::<std::net::IpAddr>(), len.parse::<u32>()) else {
-        return text.to_owned();
-    };
-    match address {
-        std::net::IpAddr::V4(a) => {
-            let mask = u32::MAX.checked_shl(32u32.saturating_sub(len)).unwrap_or(0);
-            format!("{}/{len}", std::net::Ipv4Addr::from_bits(a.to_bits() & mask))
-        }
-        std::net::IpAddr::V6(a) => {
-            let mask = u128::MAX.checked_shl(128u32.saturating_sub(len)).unwrap_or(0);
-            format!("{}/{len}", std::net::Ipv6Addr::from_bits(a.to_bits() & mask))
-        }
     }
 }

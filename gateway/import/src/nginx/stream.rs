@@ -1,11 +1,12 @@
 //! `stream`: connections that are relayed, by SNI or address.
 
-use super::access::{self, Access};
+use super::access;
 use super::names::{Meaning, meaning};
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use crate::Outcome;
+use crate::addresses::{is_block, masked};
 use crate::output::{Action, Host, Listener, Path, Route, list};
 use crate::report::Place;
 use std::collections::BTreeMap;
@@ -15,6 +16,7 @@ pub(super) fn stream<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     // Groups and maps of `http` and `stream` have nothing to do with each other.
     import.upstreams = BTreeMap::new();
     import.maps = BTreeMap::new();
+    import.geos = BTreeMap::new();
     for d in block {
         match (d.name(), d.word(1)) {
             ("upstream", Some(name)) => {
@@ -72,10 +74,9 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
     if addresses.is_empty() {
         return import.whole(server, Outcome::NotTranslated, "there is no address to listen on");
     }
-    if let Access::Closed(_) | Access::Undecided = access::access(import, scope) {
-        for d in scope.all(&["allow", "deny"]) {
-            import.decide(d, "lists of addresses are not translated: write \"allow\" and \"deny\" yourself");
-        }
+    let checks = access::access(import, scope, None);
+    if checks.closed.is_some() {
+        return import.whole(server, Outcome::Same, "nobody is let in: nothing listens here");
     }
     for d in scope.all(&["limit_conn"]) {
         import.decide(d, "connections are limited by [limits] max_connections_per_client");
@@ -91,9 +92,8 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
     l.settings.set("mode", "\"tcp\"", &server.place);
     if let Some(d) = proxy_protocol {
         l.settings.set("proxy_protocol", "true", &d.place);
-        let from: Vec<String> =
-            scope.all(&["set_real_ip_from"]).iter().filter_map(|d| d.word(1)).map(super::server::masked).collect();
-        match from.is_empty() || !from.iter().all(|b| super::server::is_block(b)) {
+        let from: Vec<String> = scope.all(&["set_real_ip_from"]).iter().filter_map(|d| d.word(1)).map(masked).collect();
+        match from.is_empty() || !from.iter().all(|b| is_block(b)) {
             true => import.decide(
                 d,
                 "say in trusted_proxies which load balancers may send PROXY headers: without it everybody may",
@@ -116,7 +116,8 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
     let host = |import: &mut Import<'d>, names: Vec<String>, authority: &str, place: &Place, d: &'d Directive| {
         let target = Target { protocol: Protocol::Tcp, tls: false, authority };
         if let Some(up) = upstreams::upstream(import, scope, d, &target, None) {
-            let route = Route::new(Path::Below("/".to_owned()), Action::Passthrough(up), place);
+            let mut route = Route::new(Path::Below("/".to_owned()), Action::Passthrough(up), place);
+            route.access = checks.access.clone();
             import.out.hosts.push(Host {
                 names,
                 listeners: listeners.clone(),

@@ -19,7 +19,7 @@ const OCSP: &str =
     "Sealane fetches no OCSP responses: give a file (ocsp) beside the certificate, where its CA still answers";
 const LOGS: &str = "the log goes to the standard error, with [log] level";
 const RESUMPTION: &str = "sessions are resumed by tickets whose keys are replaced every ticket_lifetime";
-const LISTS: &str = "lists of addresses are not translated: write \"allow\" and \"deny\" yourself";
+const GEO: &str = "countries are not looked up: write \"allow\" and \"deny\" with the addresses";
 
 /// The directives, by name.
 pub const DIRECTIVES: &[(&str, Kind)] = &[
@@ -389,13 +389,13 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("limit_rate", Missing("there is no limit on a response's speed")),
     ("limit_rate_after", Missing("there is no limit on a response's speed")),
     // Who may connect.
-    ("allow", Translated("`allow all`; lists of addresses are undecided")),
-    ("deny", Translated("`deny all` alone: status 403; lists of addresses are undecided")),
-    ("satisfy", Undecided("Sealane has every check passed, not one of them")),
+    ("allow", Translated("`allow`")),
+    ("deny", Translated("`deny`; `deny all` alone: status 403")),
+    ("satisfy", Translated("where one check alone decides; others are undecided")),
     ("auth_basic", Undecided("it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2")),
     ("auth_basic_user_file", NotNeeded("see auth_basic")),
-    ("auth_request", Undecided("it is not translated: write forward_auth, which asks a server for permission")),
-    ("auth_request_set", Missing("it is not translated: write copy_headers in forward_auth")),
+    ("auth_request", Translated("`forward_auth`, where the question has no headers of its own")),
+    ("auth_request_set", Translated("`copy_headers`, for headers that keep their names")),
     ("auth_jwt", Undecided("Sealane checks no tokens; let the server check them")),
     ("auth_jwt_key_file", NotNeeded("see auth_jwt")),
     ("secure_link", Undecided("Sealane checks no signed links; let the server check them")),
@@ -404,9 +404,9 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("valid_referers", Undecided("Sealane compares no referers; let the server do it")),
     ("access_by_lua_block", Undecided("Lua is not run; let the server check")),
     ("access_by_lua_file", Undecided("Lua is not run; let the server check")),
-    ("geo", Undecided(LISTS)),
-    ("geoip_country", Undecided(LISTS)),
-    ("geoip2", Undecided(LISTS)),
+    ("geo", Translated("`deny`, where an `if` refuses by it")),
+    ("geoip_country", Undecided(GEO)),
+    ("geoip2", Undecided(GEO)),
     ("modsecurity", Undecided("there is no web application firewall: keep one between")),
     ("modsecurity_rules_file", Undecided("there is no web application firewall: keep one between")),
     ("set_real_ip_from", Translated("`trusted_proxies`")),
@@ -449,7 +449,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_alpn", Missing("relayed connections negotiate with their server")),
     // Logs, compression.
     ("access_log", Translated("`[log] access`")),
-    ("log_format", Translated("`[log] format`")),
+    ("log_format", Translated("`[log] format`: a template")),
     ("gzip", Missing(COMPRESSION)),
     ("gzip_types", Missing(COMPRESSION)),
     ("gzip_vary", Missing(COMPRESSION)),

@@ -3,9 +3,9 @@
 use super::headers::HostHeader;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
-use crate::ciphers;
-use crate::output::{Upstream, list, quoted};
+use crate::output::{Upstream, quoted};
 use crate::report::Place;
+use crate::servers::{self, Scheme, Server};
 use crate::units::nginx_time;
 
 /// Which protocol the servers speak.
@@ -45,14 +45,14 @@ pub(super) fn upstream<'d>(
             }
         }
         None => {
-            let url = match server_url(target, target.authority, if target.tls { 443 } else { 80 }) {
+            let url = match servers::url(target.scheme(), target.authority, target.scheme().port()) {
                 Ok(url) => url,
                 Err(why) => {
                     import.missing(d, format!("{why}; requests get 501"));
                     return None;
                 }
             };
-            up.servers.push((quoted(&url), d.place.clone()));
+            Server { url, ..Server::default() }.add(&mut up, &d.place);
         }
     }
     if target.protocol == Protocol::Tcp {
@@ -82,24 +82,14 @@ fn host_header(import: &mut Import, d: &Directive, up: &mut Upstream, name: &str
     }
 }
 
-fn server_url(target: &Target, address: &str, default_port: u16) -> Result<String, &'static str> {
-    let scheme = match (target.protocol, target.tls) {
-        (Protocol::Tcp, _) => "tcp",
-        (_, true) => "https",
-        (_, false) => "http",
-    };
-    if address.starts_with("unix:") {
-        return Err("a server at a Unix socket is not reached: let it listen on 127.0.0.1");
+impl Target<'_> {
+    fn scheme(&self) -> Scheme {
+        match (self.protocol, self.tls) {
+            (Protocol::Tcp, _) => Scheme::Tcp,
+            (_, true) => Scheme::Https,
+            (_, false) => Scheme::Http,
+        }
     }
-    let (host, port) = match address.rsplit_once(':') {
-        Some((host, port)) if !host.contains(':') || host.ends_with(']') => match port.parse::<u16>() {
-            Ok(port) => (host, port),
-            Err(_) => return Err("is not an address and a port"),
-        },
-        _ => (address, default_port),
-    };
-    let good = !host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b));
-    if good { Ok(format!("{scheme}://{host}:{port}")) } else { Err("is not an address") }
 }
 
 fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target, up: &mut Upstream) {
@@ -179,34 +169,28 @@ fn server<'d>(
     fails: &mut Option<(String, Place)>,
     up: &mut Upstream,
 ) {
-    let url = match d.word(1).map(|a| server_url(target, a, 80)) {
+    let url = match d.word(1).map(|a| servers::url(target.scheme(), a, 80)) {
         Some(Ok(url)) => url,
         Some(Err(why)) => return import.missing(d, why),
         None => return import.missing(d, "names no server"),
     };
-    let (mut weight, mut backup) = (None, false);
+    let mut found = Server { url, ..Server::default() };
     import.same(d, "a server of the group");
     for option in d.arguments().into_iter().skip(1) {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         match name {
             "weight" => match value.parse::<u32>() {
-                Ok(n @ 1..=256) => weight = Some(n),
+                Ok(n @ 1..=256) => found.weight = Some(n),
                 _ => import.differs(d, "a weight is at most 256; divide all weights of the group"),
             },
-            "backup" => backup = true,
+            "backup" => found.backup = true,
             "down" => return import.differs(d, "is down, and left out"),
             "max_conns" => match value.parse::<u32>() {
                 Ok(0) | Err(_) => {}
                 Ok(n) => {
-                    if up.settings.value("max_connections").is_some_and(|v| v != n.to_string()) {
-                        import.differs(
-                            d,
-                            "max_connections is one number for all servers of a group: the last one is written",
-                        );
-                    } else {
-                        import.differs(d, "max_connections holds over all lanes, and requests beyond it wait (queue)");
-                    }
-                    up.settings.set("max_connections", n.to_string(), &d.place);
+                    let value = n.to_string();
+                    servers::one_for_all(up, "max_connections", &value, &d.place, d.id, &mut import.report);
+                    import.differs(d, "max_connections holds over all lanes, and requests beyond it wait (queue)");
                 }
             },
             "max_fails" if several && value.parse::<u32>().is_ok() => {
@@ -233,15 +217,7 @@ fn server<'d>(
             _ => import.missing(d, format!("\"{option}\" has no counterpart")),
         }
     }
-    let entry = match (weight, backup) {
-        (None, false) => quoted(&url),
-        (weight, backup) => {
-            let weight = weight.map_or_else(String::new, |w| format!(", weight = {w}"));
-            let backup = if backup { ", backup = true" } else { "" };
-            format!("{{ url = {}{weight}{backup} }}", quoted(&url))
-        }
-    };
-    up.servers.push((entry, d.place.clone()));
+    found.add(up, &d.place);
 }
 
 fn duration(import: &mut Import, d: &Directive, value: &str, key: &str, up: &mut Upstream) {
@@ -314,8 +290,7 @@ fn tls<'d>(import: &mut Import<'d>, scope: &Scope<'d>, pass: &'d Directive, targ
     match scope.value(&name("verify")) {
         Some((d, "on")) => import.same(d, "always verified"),
         Some((d, _)) => {
-            up.tls.set("dangerous_skip_verification", "true", &d.place);
-            import.same(d, "dangerous_skip_verification: anybody between can read and change everything; ca is the safe way");
+            servers::skip_verification(up, &d.place, d.id, &mut import.report);
         }
         None => import.differs(
             pass,
@@ -355,30 +330,10 @@ fn tls<'d>(import: &mut Import<'d>, scope: &Scope<'d>, pass: &'d Directive, targ
     }
     if let Some(d) = scope.last(&name("protocols")) {
         let versions = super::tls::versions(&d.arguments());
-        match versions.list() {
-            Some(list_) => {
-                up.tls.set("versions", list(list_), &d.place);
-                if versions.older {
-                    import.differs(d, "TLS 1.0 and 1.1 are not supported");
-                } else {
-                    import.same(d, "versions");
-                }
-            }
-            None => import.decide(
-                d,
-                "TLS 1.0 and 1.1 are not supported, so the server is not reached; let it have TLS 1.2 or 1.3",
-            ),
-        }
+        servers::versions(up, versions, &d.place, d.id, &mut import.report);
     }
     if let Some((d, value)) = scope.value(&name("ciphers")) {
-        let (suites, others) = ciphers::tls12(value);
-        match (suites.is_empty(), others) {
-            (true, _) => {
-                import.decide(d, "Sealane has none of these; it offers ECDHE with AES-GCM and ChaCha20-Poly1305 only")
-            }
-            (false, true) => import.differs(d, "ECDHE with AES-GCM and ChaCha20-Poly1305 only"),
-            (false, false) => import.same(d, "all of these are offered"),
-        }
+        servers::suites(value, d.id, &mut import.report);
     }
     if let Some((d, _)) = scope.value(&name("session_reuse")) {
         import.same(d, "resumption is on by default");

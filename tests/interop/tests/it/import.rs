@@ -9,7 +9,7 @@ use sealane_interop::http::{Message, Wire};
 use sealane_interop::peers::{haproxy, nginx};
 use sealane_interop::site::Site;
 use sealane_interop::{client, need, ports};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 
 /// Servers that answer with their number and what they were asked.
@@ -47,7 +47,12 @@ fn translated(site: &Site, kind: &str, file: &Path, address: SocketAddr) -> Gate
 
 /// What a client sees of an answer.
 fn seen(address: SocketAddr, request: &str) -> String {
-    let mut wire = Wire::new(client::tcp(address));
+    seen_from(Ipv4Addr::LOCALHOST, address, request)
+}
+
+/// What the client of an address sees.
+fn seen_from(from: Ipv4Addr, address: SocketAddr, request: &str) -> String {
+    let mut wire = Wire::new(client::tcp_from(from, address));
     let _ = wire.send(request);
     let method = request.split(' ').next().unwrap_or_default();
     let answer: Message = wire.response(method).unwrap_or_else(|broken| panic!("{request}: {broken:?}"));
@@ -328,6 +333,98 @@ fn random_configurations_of_haproxy_behave_alike() {
     random_ones_behave_alike("haproxy", model::haproxy::generate);
 }
 
+/// Addresses of clients on the two sides of each border of the lists below.
+const CLIENTS: &[[u8; 4]] = &[
+    [127, 0, 0, 1],
+    [127, 0, 0, 2],
+    [127, 0, 0, 3],
+    [127, 0, 0, 4],
+    [127, 0, 0, 7],
+    [127, 0, 0, 8],
+    [127, 0, 1, 1],
+    [127, 1, 0, 1],
+];
+
+/// Blocks that lie in each other and beside each other.
+const BLOCKS: &[&str] =
+    &["127.0.0.1", "127.0.0.2/31", "127.0.0.0/29", "127.0.0.4/30", "127.0.0.0/24", "127.0.0.0/16", "10.0.0.0/8"];
+
+/// Sends a request for every path from every address to both, and compares what comes back.
+fn compare_clients(original: SocketAddr, gateway: &Gateway, paths: usize, text: &str) {
+    let mut refused = 0;
+    for client in CLIENTS {
+        for n in 0..paths {
+            let request = format!("GET /{n}/x HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
+            let from = Ipv4Addr::from(*client);
+            let (there, here) = (seen_from(from, original, &request), seen_from(from, gateway.address, &request));
+            assert_eq!(there, here, "{from} /{n}/x\n{text}");
+            refused += usize::from(there.starts_with("403 "));
+        }
+    }
+    assert!(refused > 0 && refused < CLIENTS.len() * paths, "{refused} of {} are refused", CLIENTS.len() * paths);
+}
+
+/// Random lists of `allow` and `deny`, one for each location, and a `geo` for some.
+#[test]
+fn random_lists_of_addresses_of_nginx_behave_alike() {
+    let program = need!("nginx");
+    let (site, address, servers) = (Site::new(), ports::free(), servers(1));
+    let mut random = model::Random::new(1);
+    let mut locations = String::new();
+    for n in 0..60 {
+        let mut list = String::new();
+        for _ in 0..1 + random.below(4) {
+            let verb = if random.below(2) == 0 { "allow" } else { "deny" };
+            list += &format!("{verb} {}; ", BLOCKS[random.below(BLOCKS.len())]);
+        }
+        list += ["", "deny all;", "allow all;"][random.below(3)];
+        let gate = ["", "if ($bad) { return 403; }", "if ($place != lan) { return 403; }"][random.below(3)];
+        locations += &format!("location /{n}/ {{ {gate} {list} proxy_pass http://@0; }}\n");
+    }
+    let http = with_servers(
+        &format!(
+            "geo $bad {{ default 0; 127.0.0.0/29 1; 127.0.0.2 0; }}\ngeo $place {{ 127.0.0.0/16 lan; 127.0.1.0/24 guests; }}\n\
+             server {{ listen {address};\n{locations} }}"
+        ),
+        &servers,
+    );
+    let _nginx = nginx(&site, &program, address, &http);
+    let gateway = translated(&site, "nginx", &site.path().join(format!("nginx-{}.conf", address.port())), address);
+    compare_clients(address, &gateway, 60, &http);
+}
+
+/// Random rules on `src`, some behind exceptions.
+#[test]
+fn random_lists_of_addresses_of_haproxy_behave_alike() {
+    let program = need!("haproxy");
+    let (site, address, servers) = (Site::new(), ports::free(), servers(1));
+    let list = site.file("blocked.lst", "# blocked\n127.0.0.4/30\n127.1.0.0/16\n");
+    let mut random = model::Random::new(2);
+    let mut rules = String::new();
+    for n in 0..60 {
+        let mut block = || BLOCKS[random.below(BLOCKS.len())];
+        let (one, two, three) = (block(), block(), block());
+        let path = format!("{{ path_beg /{n}/ }}");
+        rules += &match n % 6 {
+            0 => format!("    http-request deny if {path} {{ src {one} {two} }}\n"),
+            1 => format!("    http-request deny if {path} !{{ src {one} {two} }}\n"),
+            2 => format!("    http-request deny if {path} {{ src {one} }} !{{ src {two} }}\n"),
+            3 => format!("    http-request deny if {path} !{{ src {one} }} or {path} {{ src {two} }}\n"),
+            4 => format!("    http-request deny if {path} {{ src -f {} }}\n", list.display()),
+            _ => format!(
+                "    http-request deny if {path} {{ src {one} }}\n    http-request deny if {path} !{{ src {two} {three} }}\n"
+            ),
+        };
+    }
+    let sections = with_servers(
+        &format!("frontend f\n    bind {address}\n{rules}    default_backend b\nbackend b\n    server s @0\n"),
+        &servers,
+    );
+    let _haproxy = haproxy(&site, &program, address, &sections);
+    let gateway = translated(&site, "haproxy", &site.path().join(format!("haproxy-{}.cfg", address.port())), address);
+    compare_clients(address, &gateway, 60, &sections);
+}
+
 #[test]
 fn what_is_undecided_exits_with_1_and_does_not_start() {
     let site = Site::new();
@@ -335,7 +432,7 @@ fn what_is_undecided_exits_with_1_and_does_not_start() {
         format!("server {{ listen 127.0.0.1:1; location / {{ {location} proxy_pass http://127.0.0.1:2; }} }}")
     };
     let good = site.file("good.conf", server(""));
-    let undecided = site.file("undecided.conf", server("allow 10.0.0.0/8; deny all;"));
+    let undecided = site.file("undecided.conf", server("auth_jwt closed;"));
     let import =
         |file: &Path, out: &Path| run([Path::new("import"), Path::new("nginx"), file, Path::new("--out"), out]);
     let (one, two) = (site.path().join("one.toml"), site.path().join("two.toml"));
@@ -349,7 +446,7 @@ fn what_is_undecided_exits_with_1_and_does_not_start() {
     let output = import(&undecided, &two);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("undecided.conf:1: undecided: allow 10.0.0.0/8: "), "{said}");
+    assert!(said.contains("undecided.conf:1: undecided: auth_jwt closed: "), "{said}");
     assert_eq!(check(&two), Some(1));
     let serve = run([Path::new("serve"), Path::new("-c"), &two]);
     assert_eq!(serve.status.code(), Some(1));

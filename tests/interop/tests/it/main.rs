@@ -40,6 +40,7 @@ mod h3_peers;
 mod handshake;
 mod health;
 mod import;
+mod import_sources;
 mod lane_mail;
 mod latency;
 mod lifecycle;

@@ -1,0 +1,187 @@
+//! `log` and `log-format`, as `[log]`.
+
+use super::parser::{Line, Section};
+use crate::output::{Output, quoted};
+use crate::report::Report;
+use std::net::{IpAddr, SocketAddr};
+
+/// Writes the access log of the first `log` that requests go to.
+pub(super) fn log(sections: &[Section], out: &mut Output, report: &mut Report) {
+    let proxies = || sections.iter().filter(|s| matches!(s.kind.as_str(), "defaults" | "frontend" | "listen"));
+    let lines = |word: &'static str| proxies().flat_map(|s| &s.lines).filter(move |l| l.word(0) == word);
+    let global = lines("log").any(|l| l.word(1) == "global");
+    let globals = sections.iter().filter(|s| s.kind == "global").flat_map(|s| &s.lines).filter(|l| l.word(0) == "log");
+    let own = lines("log").filter(|l| l.word(1) != "global");
+    for (l, used) in globals.map(|l| (l, global)).chain(own.map(|l| (l, true))) {
+        match target(l) {
+            _ if !used => report.same(l.id, "no request is logged there: the log is on the standard error"),
+            None => report.missing(
+                l.id,
+                "the access log is one file, the standard output, or a syslog server named by address ([log] access)",
+            ),
+            Some(_) if out.log.has("access") => {
+                report.differs(l.id, "there is one access log: that of the first \"log\"");
+            }
+            Some(target) => {
+                out.log.set("access", quoted(&target), &l.place);
+                match target == "stdout" || l.words.iter().any(|w| w == "local7") {
+                    true => report.same(l.id, "[log] access"),
+                    false => report.differs(l.id, "[log] access: messages are local7.info from \"sealane\""),
+                }
+            }
+        }
+    }
+    lines("log").filter(|l| l.word(1) == "global").for_each(|l| report.same(l.id, "see the line in \"global\""));
+    for l in lines("log-format") {
+        match out.log.has("format") || !out.log.has("access") {
+            true => report.differs(l.id, "there is one access log, which has another format, or none"),
+            false => format(l, out, report),
+        }
+    }
+}
+
+/// Where `log` sends messages.
+fn target(l: &Line) -> Option<String> {
+    let to = l.word(1);
+    match to {
+        "stdout" | "/dev/stdout" | "fd@1" => return Some("stdout".to_owned()),
+        "stderr" | "fd@2" => return None,
+        _ => {}
+    }
+    let to = to.strip_prefix("unix@").or(to.strip_prefix("udp@")).unwrap_or(to);
+    if to.starts_with('/') {
+        return Some(format!("syslog+unix://{to}"));
+    }
+    let address = match to.parse::<SocketAddr>() {
+        Ok(address) => address,
+        Err(_) => {
+            let bare = to.trim_end_matches(':').trim_matches(['[', ']']);
+            SocketAddr::new(bare.parse::<IpAddr>().ok()?, 514)
+        }
+    };
+    Some(format!("syslog+udp://{address}"))
+}
+
+/// Writes the template for a format.
+fn format(l: &Line, out: &mut Output, report: &mut Report) {
+    let (template, unknown) = template(l.word(1));
+    if !template.contains('$') {
+        return report.missing(l.id, "write [log] format: a template with NGINX's variables, \"json\" or \"logfmt\"");
+    }
+    let text = if template.contains('\'') { quoted(&template) } else { format!("'{template}'") };
+    out.log.set("format", text, &l.place);
+    let says = "[log] format: times are in seconds, and a server has its address";
+    match unknown.is_empty() {
+        true => report.differs(l.id, says),
+        false => report.differs(l.id, format!("{says}; \"-\" takes the place of {}", unknown.join(", "))),
+    }
+}
+
+/// A format as a template, and what is unknown in it.
+fn template(format: &str) -> (String, Vec<String>) {
+    let mut out = String::new();
+    let mut unknown: Vec<String> = Vec::new();
+    let mut rest = format;
+    while let Some(at) = rest.find('%') {
+        out.extend(rest[..at].chars().filter(|c| *c != '$').map(|c| if c.is_control() { ' ' } else { c }));
+        let mut after = &rest[at + 1..];
+        if let Some(behind) = after.strip_prefix('%') {
+            out.push('%');
+            rest = behind;
+            continue;
+        }
+        let mut quotes = false;
+        if let Some((flags, behind)) = after.strip_prefix('{').and_then(|a| a.split_once('}')) {
+            quotes = flags.contains("+Q");
+            after = behind;
+        }
+        let (name, behind) = match after.strip_prefix('[') {
+            Some(inner) => match inner.split_once(']') {
+                Some((expression, behind)) => (expression, behind),
+                None => (inner, ""),
+            },
+            None => after.split_at(after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len())),
+        };
+        rest = behind;
+        // `%{+Q}o` alone holds for all that follows.
+        if name == "o" {
+            rest = rest.strip_prefix(' ').unwrap_or(rest);
+            continue;
+        }
+        let quote = if quotes { "\"" } else { "" };
+        out.push_str(quote);
+        match variable(name) {
+            Some(variable) => out.push_str(&variable),
+            None => {
+                out.push('-');
+                if !name.is_empty() && !unknown.iter().any(|n| n.ends_with(name)) {
+                    unknown.push(format!("%{name}"));
+                }
+            }
+        }
+        out.push_str(quote);
+    }
+    out.extend(rest.chars().filter(|c| *c != '$').map(|c| if c.is_control() { ' ' } else { c }));
+    (out, unknown)
+}
+
+/// The variables of Sealane for one of HAProxy.
+fn variable(name: &str) -> Option<String> {
+    let found = match name {
+        "ci" | "src" => "${remote_addr}",
+        "cp" | "src_port" => "${remote_port}",
+        "t" | "tr" => "${time_local}",
+        "T" => "${time_iso8601}",
+        "Ts" => "${msec}",
+        "r" => "${request}",
+        "HM" | "method" => "${request_method}",
+        "HP" | "HPO" | "path" => "${uri}",
+        "HQ" => "${is_args}${args}",
+        "HU" | "url" | "pathq" => "${request_uri}",
+        "HV" => "${server_protocol}",
+        "ST" => "${status}",
+        "B" => "${body_bytes_sent}",
+        "U" => "${request_body_bytes}",
+        "ID" => "${request_id}",
+        "b" => "${upstream_name}",
+        "s" => "${upstream_addr}",
+        "sslv" => "${ssl_protocol}",
+        "pid" => "${pid}",
+        "Ta" | "Tt" => "${request_time}",
+        "Tr" => "${first_byte_time}",
+        _ => {
+            let header =
+                ["req.hdr(", "hdr(", "req.fhdr("].iter().find_map(|p| name.strip_prefix(p)?.strip_suffix(')'))?;
+            let plain = !header.is_empty() && header.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
+            return plain.then(|| format!("${{http_{}}}", header.to_ascii_lowercase().replace('-', "_")));
+        }
+    };
+    Some(found.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_become_templates() {
+        let is = |format: &str, want: &str, unknown: &[&str]| {
+            let (found, missing) = template(format);
+            assert_eq!(
+                (found.as_str(), missing.as_slice()),
+                (want, &unknown.iter().map(|u| (*u).to_owned()).collect::<Vec<_>>()[..])
+            );
+        };
+        is(
+            "%ci:%cp [%tr] %b/%s %ST %{+Q}r",
+            "${remote_addr}:${remote_port} [${time_local}] ${upstream_name}/${upstream_addr} ${status} \"${request}\"",
+            &[],
+        );
+        is(
+            "%{+Q}o %{-Q}ft 100%% %[req.hdr(User-Agent)] %[var(txn.x)]",
+            "- 100% ${http_user_agent} -",
+            &["%ft", "%var(txn.x)"],
+        );
+        is("$x", "x", &[]);
+    }
+}

@@ -1,0 +1,113 @@
+//! `auth_request`, as `forward_auth`.
+
+use super::actions;
+use super::headers::{self, FRAMING, HostHeader};
+use super::locations::Site;
+use super::parser::Directive;
+use super::scope::{Import, Scope};
+use super::upstreams::{self, Protocol, Target};
+use super::variables::{expand, has_variables};
+use crate::output::ForwardAuth;
+use crate::units::nginx_time;
+
+const WHERE: &str = "write forward_auth: which server is asked, and for what, is not understood here";
+const FIELDS: &str = "write forward_auth: the question names the target of the request in X-Forwarded-Uri and the method in \
+                      X-Forwarded-Method, and has the client's own headers, but no others; make the server read these";
+
+/// The server that `auth_request` asks.
+pub(super) fn forward_auth<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    scope: &Scope<'d>,
+    d: &'d Directive,
+) -> Result<ForwardAuth, String> {
+    let uri = d.word(1).filter(|u| u.starts_with('/') && !u.contains(['$', '?'])).ok_or(WHERE)?;
+    // A question goes through the server's own directives, too.
+    let l = site.location_of(uri).filter(|l| l.is_plain() && site.steps.is_empty()).ok_or(WHERE)?;
+    let pass = l.directive().inner().iter().rfind(|d| d.name() == "proxy_pass").ok_or(WHERE)?;
+    let url = expand(import, l.scope(), pass.word(1).unwrap_or(""));
+    let (tls, authority, path) = actions::parts_of_url(&url).ok_or(WHERE)?;
+    let path = match (path, l.text()) {
+        (None, _) => uri.to_owned(),
+        (Some(path), Some(text)) => format!("{path}{}", uri.strip_prefix(text).ok_or(WHERE)?),
+        (Some(_), None) => return Err(WHERE.to_owned()),
+    };
+    if has_variables(authority) || has_variables(&path) || !path.bytes().all(|b| b.is_ascii_graphic()) {
+        return Err(WHERE.to_owned());
+    }
+    let host = fields(import, site, l.scope())?;
+    let target = Target { protocol: Protocol::Http, tls, authority };
+    let upstream = upstreams::upstream(import, l.scope(), pass, &target, host.as_ref()).ok_or(WHERE)?;
+    import.same(pass, format!("forward_auth asks the upstream \"{upstream}\""));
+    if let Some((body, value)) = l.scope().value("proxy_pass_request_body") {
+        match value {
+            "off" => import.same(body, "a question has no body"),
+            _ => import.differs(body, "a question has no body"),
+        }
+    }
+    import.differs(
+        d,
+        "forward_auth: every answer but 2xx is the client's, with its headers and its body; NGINX answers 401 and 403 with its own \
+         pages, and all others with 500",
+    );
+    let timeout = l.scope().value("proxy_read_timeout").and_then(|(_, t)| nginx_time(t)).filter(|t| t != "0s");
+    Ok(ForwardAuth { upstream, path, copy_headers: copied(import, scope), timeout, origin: d.place.clone() })
+}
+
+/// What the question says of the request; the answer is its Host.
+fn fields<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Result<Option<HostHeader>, String> {
+    let mut host = None;
+    for d in scope.all(&["proxy_set_header"]) {
+        let (Some(name), Some(written)) = (d.word(1), d.word(2)) else { return Err(FIELDS.to_owned()) };
+        let value = expand(import, scope, written).replace(['{', '}'], "");
+        let lower = name.to_ascii_lowercase();
+        let always = match lower.as_str() {
+            "host" => {
+                host = headers::host(import, site, d, &value).ok_or(FIELDS)?;
+                continue;
+            }
+            n if FRAMING.contains(&n) => true,
+            "content-type" | "content-encoding" => value.is_empty(),
+            "x-forwarded-for" => matches!(value.as_str(), "$proxy_add_x_forwarded_for" | "$remote_addr"),
+            "x-forwarded-proto" => value == "$scheme",
+            "x-forwarded-host" => matches!(value.as_str(), "$host" | "$http_host"),
+            "x-forwarded-uri" => value == "$request_uri",
+            "x-forwarded-method" => value == "$request_method",
+            n => value == format!("$http_{}", n.replace('-', "_")),
+        };
+        if !always {
+            return Err(format!("{FIELDS} ({}: {name})", d.place));
+        }
+        import.same(d, "every question says this");
+    }
+    Ok(host)
+}
+
+/// The header that a variable of `auth_request_set` is, in the way of variables: `x_user` for `X-User`.
+pub(super) fn answered<'d>(scope: &Scope<'d>, variable: &str) -> Option<(&'d Directive, &'d str)> {
+    let sets = scope.all(&["auth_request_set"]);
+    let d = sets.into_iter().rfind(|d| d.word(1).and_then(|v| v.strip_prefix('$')) == Some(variable))?;
+    let value = d.word(2)?.strip_prefix('$')?;
+    let value = value.strip_prefix('{').map_or(Some(value), |v| v.strip_suffix('}'))?;
+    Some((d, value.strip_prefix("upstream_http_")?))
+}
+
+/// The headers of the answer that become headers of the request: those whose name stays the same.
+fn copied<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec<String> {
+    let mut out: Vec<String> = Vec::new();
+    for d in scope.all(&["proxy_set_header", "grpc_set_header"]) {
+        let (Some(name), Some(value)) = (d.word(1), d.word(2)) else { continue };
+        let variable = value.replace(['{', '}'], "");
+        let Some((set, header)) = variable.strip_prefix('$').and_then(|v| answered(scope, v)) else { continue };
+        if is_named(header, name) && !out.iter().any(|n| n.eq_ignore_ascii_case(name)) {
+            import.same(set, "copy_headers");
+            out.push(name.to_owned());
+        }
+    }
+    out
+}
+
+/// Whether a header has the name of a variable.
+pub(super) fn is_named(variable: &str, name: &str) -> bool {
+    name.to_ascii_lowercase().replace('-', "_") == variable
+}

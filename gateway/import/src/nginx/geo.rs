@@ -1,0 +1,76 @@
+//! `geo` and `$remote_addr` in conditions: the clients for which they hold.
+
+use super::conditions::{Parts, parts};
+use super::parser::Directive;
+use super::scope::Import;
+use crate::addresses::{AddressSet, Clients};
+
+/// Most entries of a `geo`: each is compared with all that it is a part of.
+const MAX_ENTRIES: usize = 1000;
+
+/// The clients for which the condition of an `if` holds, and the `geo` that says so.
+pub(super) fn clients<'d>(import: &Import<'d>, d: &Directive) -> Option<(Clients, Option<&'d Directive>)> {
+    let Parts { variable, operator, value } = parts(d)?;
+    if value.contains('$') {
+        return None;
+    }
+    if matches!(variable.as_str(), "remote_addr" | "realip_remote_addr") {
+        // The text is compared: another spelling of the address is never equal.
+        let address: std::net::IpAddr = value.parse().ok()?;
+        let set = AddressSet::of(&value).filter(|_| address.to_string() == value && variable == "remote_addr")?;
+        return match operator.as_str() {
+            "=" => Some((Clients::of(set), None)),
+            "!=" => Some((Clients::of(set).negated(), None)),
+            _ => None,
+        };
+    }
+    let geo = import.geos.get(variable.as_str()).copied()?;
+    let holds = |v: &str| match operator.as_str() {
+        "" => !v.is_empty() && v != "0",
+        "=" => v == value,
+        _ => v != value,
+    };
+    if !matches!(operator.as_str(), "" | "=" | "!=") {
+        return None;
+    }
+    Some((Clients::of(where_it_is(geo, holds)?), Some(geo)))
+}
+
+/// The addresses for which the value of a `geo` passes a test: the longest prefix counts.
+fn where_it_is(geo: &Directive, holds: impl Fn(&str) -> bool) -> Option<AddressSet> {
+    if geo.arguments().len() == 2 && geo.word(1) != Some("$remote_addr") {
+        return None;
+    }
+    let mut default = "";
+    let mut entries: Vec<(u32, AddressSet, &str)> = Vec::new();
+    let ranges = geo.inner().iter().any(|e| e.name() == "ranges");
+    for e in geo.inner() {
+        let (key, value) = (e.name(), e.word(1).unwrap_or(""));
+        match (key, e.words.len()) {
+            ("ranges", 1) => {}
+            ("default", 2) => default = value,
+            // Another file, or other words about the client, or an exception to what is above.
+            ("include" | "proxy" | "proxy_recursive" | "delete", _) => return None,
+            // Ranges are not nested: a part of another one is cut out of it.
+            (_, 2) if ranges => entries.push((0, AddressSet::range(key)?, value)),
+            (_, 2) => {
+                let len = match key.split_once('/') {
+                    Some((_, len)) => len.parse().ok()?,
+                    None => 128,
+                };
+                entries.push((len, AddressSet::of(key)?, value));
+            }
+            _ => return None,
+        }
+    }
+    if entries.len() > MAX_ENTRIES {
+        return None;
+    }
+    // Longer prefixes are looked at later; of equal ones the last counts.
+    entries.sort_by_key(|(len, ..)| *len);
+    let mut out = if holds(default) { AddressSet::all() } else { AddressSet::default() };
+    for (_, set, value) in entries {
+        out = if holds(value) { out.union(&set) } else { out.minus(&set) };
+    }
+    Some(out)
+}

@@ -1,0 +1,338 @@
+//! Who may connect, by address and by the word of a server: `allow`, `deny`, `geo`, `src` and `auth_request`, exactly as the original
+//! decides, or not at all.
+
+use sealane_import::{Imported, Memory, Outcome, haproxy, nginx};
+use std::path::Path;
+
+fn imported(kind: &str, text: &str, files: &[(&str, &str)]) -> Imported {
+    let mut reader = Memory::default();
+    reader.files.insert("/etc/x.conf".into(), text.as_bytes().to_vec());
+    for (name, content) in files {
+        reader.files.insert((*name).into(), content.as_bytes().to_vec());
+    }
+    let path = Path::new("/etc/x.conf");
+    match kind {
+        "nginx" => nginx::import(&reader, path),
+        _ => haproxy::import(&reader, path),
+    }
+    .unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// The lines of the result, without their origins.
+fn lines(kind: &str, text: &str) -> Vec<String> {
+    let Imported { toml, report } = imported(kind, text, &[("/etc/blocked.txt", "192.0.2.0/24\n")]);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{text}\n{toml}");
+    toml.lines().map(|l| l.split("  # ").next().unwrap_or("").to_owned()).collect()
+}
+
+fn says(kind: &str, text: &str, wanted: &[&str]) {
+    let lines = lines(kind, text);
+    assert!(lines.windows(wanted.len()).any(|w| w == wanted), "{wanted:?}\n{}", lines.join("\n"));
+}
+
+fn undecided(kind: &str, text: &str) {
+    let Imported { toml, report } = imported(kind, text, &[]);
+    assert!(report.count(Outcome::Undecided) > 0, "{text}\n{toml}");
+}
+
+fn site(inner: &str) -> String {
+    format!("events {{}} http {{ server {{ listen 80; {inner} }} }}")
+}
+
+fn guarded(list: &str) -> String {
+    site(&format!("location / {{ {list} proxy_pass http://10.0.0.1; }}"))
+}
+
+fn frontend(rules: &str) -> String {
+    format!(
+        "defaults\n mode http\nfrontend f\n bind :80\n{rules}\n default_backend b\nbackend b\n server s 10.0.0.1:80\n"
+    )
+}
+
+#[test]
+fn the_first_rule_of_nginx_that_matches_decides() {
+    for (list, wanted) in [
+        ("allow 10.0.0.0/8; deny all;", &["allow = [\"10.0.0.0/8\"]"][..]),
+        ("deny 192.0.2.1; deny 192.0.2.0/31;", &["deny = [\"192.0.2.0/31\"]"]),
+        ("deny 10.0.0.1; allow 10.0.0.0/8; deny all;", &["allow = [\"10.0.0.0/8\"]", "deny = [\"10.0.0.1\"]"]),
+        // What an earlier rule allows, no later one denies.
+        ("allow 10.0.0.1; deny 10.0.0.0/31;", &["deny = [\"10.0.0.0\"]"]),
+        ("allow 10.0.0.0/8; deny 10.0.0.1; deny all;", &["allow = [\"10.0.0.0/8\"]"]),
+        ("deny 192.0.2.1; allow all; deny all;", &["deny = [\"192.0.2.1\"]"]),
+        ("allow 10.1.2.3/8; deny 0.0.0.0/0; deny ::/0;", &["allow = [\"10.0.0.0/8\"]"]),
+        ("allow 2001:db8::/32; allow unix:; deny all;", &["allow = [\"2001:db8::/32\"]"]),
+    ] {
+        says("nginx", &guarded(list), wanted);
+    }
+    for open in ["allow all; deny 192.0.2.1;", "allow 10.0.0.0/8;", "allow 0.0.0.0/0; allow ::/0; deny all;"] {
+        let lines = lines("nginx", &guarded(open));
+        assert!(!lines.iter().any(|l| l.starts_with("allow") || l.starts_with("deny")), "{open}: {lines:?}");
+    }
+    // Nobody is let in.
+    says("nginx", &guarded("deny all;"), &["respond = { status = 403 }"]);
+    says("nginx", &guarded("deny 0.0.0.0/1; deny 128.0.0.0/1; deny ::/0;"), &["respond = { status = 403 }"]);
+}
+
+#[test]
+fn lists_of_nginx_are_inherited_as_a_whole() {
+    let text = site(
+        "deny 192.0.2.1; location / { proxy_pass http://10.0.0.1; } location /admin/ { allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.1; }",
+    );
+    let lines = lines("nginx", &text);
+    let at = |line: &str| lines.iter().position(|l| l == line).unwrap_or_else(|| panic!("{line}: {lines:?}"));
+    assert!(
+        at("path = \"/\"") < at("deny = [\"192.0.2.1\"]") && at("deny = [\"192.0.2.1\"]") < at("path = \"/admin/\"")
+    );
+    assert_eq!(lines.iter().filter(|l| l.starts_with("deny")).count(), 1, "{lines:?}");
+    // What all routes have in common is the host's.
+    says(
+        "nginx",
+        &site(
+            "deny 192.0.2.1; location / { proxy_pass http://10.0.0.1; } location = /x { proxy_pass http://10.0.0.2; }",
+        ),
+        &["upstream = \"10.0.0.1\"", "deny = [\"192.0.2.1\"]"],
+    );
+    // `return` answers before addresses are looked at.
+    let redirect = self::lines("nginx", &site("deny all; location / { return 301 https://a.example/; }"));
+    assert!(redirect.iter().any(|l| l.starts_with("redirect")) && !redirect.iter().any(|l| l.starts_with("deny")));
+}
+
+#[test]
+fn both_locations_of_try_files_check_addresses() {
+    let text = site(
+        "location / { allow 10.0.0.0/8; deny all; try_files $uri @app; } location @app { deny 10.0.0.1; proxy_pass http://10.0.0.1; }",
+    );
+    says("nginx", &text, &["allow = [\"10.0.0.0/8\"]", "deny = [\"10.0.0.1\"]"]);
+}
+
+#[test]
+fn satisfy_any_is_translated_where_one_check_decides() {
+    says("nginx", &guarded("satisfy any; allow 10.0.0.0/8; deny all;"), &["allow = [\"10.0.0.0/8\"]"]);
+    undecided("nginx", &guarded("satisfy any; allow 10.0.0.0/8; deny all; auth_basic x;"));
+    undecided("nginx", &guarded("satisfy any; allow 10.0.0.0/8; deny all; auth_request /auth;"));
+    let open = lines("nginx", &guarded("satisfy any; allow all; auth_jwt x;"));
+    assert!(open.contains(&"upstream = \"10.0.0.1\"".to_owned()));
+}
+
+#[test]
+fn geo_and_remote_addr_refuse() {
+    let geo = |entries: &str, condition: &str| {
+        format!(
+            "http {{ geo $bad {{ {entries} }} server {{ listen 80; if ({condition}) {{ return 403; }} location / {{ proxy_pass http://10.0.0.1; }} }} }}"
+        )
+    };
+    says("nginx", &geo("default 0; 192.0.2.0/24 1; 192.0.2.128/25 0;", "$bad"), &["deny = [\"192.0.2.0/25\"]"]);
+    says("nginx", &geo("default 1; 10.0.0.0/8 0;", "$bad = 1"), &["allow = [\"10.0.0.0/8\"]"]);
+    says("nginx", &geo("10.0.0.0/8 lan;", "$bad != lan"), &["allow = [\"10.0.0.0/8\"]"]);
+    says("nginx", &geo("ranges; 192.0.2.0-192.0.2.1 1;", "$bad"), &["deny = [\"192.0.2.0/31\"]"]);
+    says(
+        "nginx",
+        &site("if ($remote_addr = 192.0.2.1) { return 403; } location / { proxy_pass http://10.0.0.1; }"),
+        &["deny = [\"192.0.2.1\"]"],
+    );
+    undecided("nginx", &geo("include /etc/bad.conf;", "$bad"));
+    undecided("nginx", &geo("proxy 10.0.0.0/8; 192.0.2.0/24 1;", "$bad"));
+    undecided("nginx", &geo("192.0.2.0/24 1;", "$bad ~ 1"));
+    undecided(
+        "nginx",
+        "http { geo $http_x_client $bad { 192.0.2.0/24 1; } server { listen 80; if ($bad) { return 403; } location / { proxy_pass http://10.0.0.1; } } }",
+    );
+    undecided(
+        "nginx",
+        "http { geo $bad { 192.0.2.0/24 1; } server { listen 80; location / { proxy_pass http://10.0.0.1; } } }",
+    );
+    // What answers before comes before.
+    let text = site(
+        "location / { if ($request_method = POST) { return 405; } if ($remote_addr = 192.0.2.1) { return 403; } if ($request_method = PUT) { return 501; } proxy_pass http://10.0.0.1; }",
+    );
+    let lines = lines("nginx", &text);
+    let of = |method: &str| {
+        let at = lines.iter().position(|l| *l == format!("methods = [\"{method}\"]")).unwrap();
+        let end = lines[at..].iter().position(String::is_empty).map_or(lines.len(), |e| at + e);
+        lines[at..end].iter().any(|l| l.starts_with("deny"))
+    };
+    assert!(!of("POST") && of("PUT"), "{lines:?}");
+}
+
+#[test]
+fn relayed_connections_have_lists() {
+    let text = "stream { server { listen 5432; allow 10.0.0.0/8; deny all; proxy_pass 10.0.0.1:5432; } }";
+    says("nginx", text, &["passthrough = \"10.0.0.1:5432\"", "allow = [\"10.0.0.0/8\"]"]);
+}
+
+#[test]
+fn auth_request_is_forward_auth() {
+    let ask = |location: &str, protected: &str| {
+        site(&format!(
+            "location / {{ auth_request /auth; {protected} proxy_pass http://10.0.0.1; }} location /assets/ {{ proxy_pass http://10.0.0.1; }} location = /auth {{ internal; {location} }}"
+        ))
+    };
+    let pass =
+        "proxy_pass http://10.0.0.9:4180/verify; proxy_pass_request_body off; proxy_set_header Content-Length \"\";";
+    says("nginx", &ask(pass, ""), &["forward_auth = { upstream = \"10.0.0.9:4180\", path = \"/verify\" }"]);
+    says(
+        "nginx",
+        &ask(&pass.replace("/verify", ""), ""),
+        &["forward_auth = { upstream = \"10.0.0.9:4180\", path = \"/auth\" }"],
+    );
+    says(
+        "nginx",
+        &ask(
+            &format!("{pass} proxy_set_header X-Forwarded-Uri $request_uri; proxy_read_timeout 10s;"),
+            "auth_request_set $user $upstream_http_remote_user; proxy_set_header Remote-User $user;",
+        ),
+        &[
+            "forward_auth = { upstream = \"10.0.0.9:4180\", path = \"/verify\", copy_headers = [\"Remote-User\"], timeout = \"10s\" }",
+        ],
+    );
+    for location in [
+        // The server would miss what it decides by.
+        &format!("{pass} proxy_set_header X-Original-URI $request_uri;"),
+        "return 200;",
+        "proxy_pass http://$host/verify;",
+        "if ($http_x) { return 204; } proxy_pass http://10.0.0.9/;",
+    ] {
+        undecided("nginx", &ask(location, ""));
+    }
+    // NGINX checks no access for the question itself.
+    says("nginx", &guarded("auth_request /auth;"), &["forward_auth = { upstream = \"10.0.0.1\", path = \"/auth\" }"]);
+    undecided("nginx", &guarded("auth_request $where;"));
+    // A header that changes its name is not passed on.
+    let Imported { toml, report } = imported(
+        "nginx",
+        &ask(pass, "auth_request_set $user $upstream_http_x_user; proxy_set_header Remote-User $user;"),
+        &[],
+    );
+    assert_eq!(report.count(Outcome::Undecided), 0, "{toml}");
+    assert!(toml.contains("request_headers.remove = [\"Remote-User\"]"), "{toml}");
+}
+
+#[test]
+fn sources_of_haproxy_are_lists() {
+    for (rules, wanted) in [
+        (" http-request deny if { src 192.0.2.0/24 }", &["deny = [\"192.0.2.0/24\"]"][..]),
+        (" http-request deny unless { src 10.0.0.0/8 }", &["allow = [\"10.0.0.0/8\"]"]),
+        (
+            " acl lan src 10.0.0.0/8\n acl lan src 192.168.0.0/16\n http-request deny if !lan",
+            &["allow = [\"10.0.0.0/8\", \"192.168.0.0/16\"]"],
+        ),
+        (" http-request deny if { src -f blocked.txt }", &["deny_file = [\"/etc/blocked.txt\"]"]),
+        (" http-request deny if !{ src -f lan.txt }", &["allow_file = [\"/etc/lan.txt\"]"]),
+        (" http-request allow if { src 10.0.0.0/8 }\n http-request deny", &["allow = [\"10.0.0.0/8\"]"]),
+        (
+            " http-request allow if { src 10.0.0.1 }\n http-request deny if { src 10.0.0.0/31 }",
+            &["deny = [\"10.0.0.0\"]"],
+        ),
+        (
+            " http-request deny if { path_beg /admin/ } !{ src 10.0.0.0/8 }",
+            &["path = \"/admin/\"", "upstream = \"b\"", "allow = [\"10.0.0.0/8\"]"],
+        ),
+        (
+            " tcp-request connection reject if { src -f blocked.txt }",
+            &["address = [\"0.0.0.0:80\"]", "deny_file = [\"/etc/blocked.txt\"]"],
+        ),
+        (
+            " tcp-request connection accept if { src 10.0.0.0/8 }\n tcp-request connection reject",
+            &["address = [\"0.0.0.0:80\"]", "allow = [\"10.0.0.0/8\"]"],
+        ),
+        (
+            " tcp-request content reject if !{ src 10.0.0.0/8 }",
+            &["address = [\"0.0.0.0:80\"]", "allow = [\"10.0.0.0/8\"]"],
+        ),
+    ] {
+        says("haproxy", &frontend(rules), wanted);
+    }
+}
+
+#[test]
+fn what_haproxy_answers_before_a_refusal_is_for_all() {
+    let text = frontend(
+        " http-request redirect location /a if METH_POST\n http-request deny if { src 192.0.2.1 }\n http-request redirect location /b if METH_PUT",
+    );
+    let lines = lines("haproxy", &text);
+    let of = |method: &str| {
+        let at = lines.iter().position(|l| *l == format!("methods = [\"{method}\"]")).unwrap();
+        let end = lines[at..].iter().position(String::is_empty).map_or(lines.len(), |e| at + e);
+        lines[at..end].iter().any(|l| l.starts_with("deny"))
+    };
+    assert!(!of("POST") && of("PUT"), "{lines:?}");
+    // Nothing behind `allow` applies.
+    let text = frontend(" http-request allow if { path_beg /open/ }\n http-request deny if !{ src 10.0.0.0/8 }");
+    says("haproxy", &text, &["path = \"/open/\"", "upstream = \"b\"", ""]);
+}
+
+#[test]
+fn rules_of_a_backend_that_check_addresses_are_its_own() {
+    let text = "defaults\n mode http\nfrontend f\n bind :80\n use_backend c if { path_beg /c/ }\n default_backend b\nbackend b\n server s 10.0.0.1:80\nbackend c\n http-request deny unless { src 10.0.0.0/8 }\n server s 10.0.0.2:80\n";
+    says("haproxy", text, &["path = \"/c/\"", "upstream = \"c\"", "allow = [\"10.0.0.0/8\"]"]);
+}
+
+#[test]
+fn rates_of_connections_are_limits() {
+    let text = frontend(
+        " stick-table type ip size 1m expire 10s store gpc0,conn_rate(10s)\n tcp-request connection track-sc0 src\n tcp-request connection reject if { sc_conn_rate(0) gt 100 }",
+    );
+    says("haproxy", &text, &["connection_rate = \"600/m\"", "connection_burst = 100"]);
+    undecided("haproxy", &frontend(" tcp-request connection reject if { src_conn_rate gt 100 }"));
+}
+
+#[test]
+fn maps_of_hosts_choose_backends() {
+    let text = "defaults\n mode http\nfrontend f\n bind :80\n use_backend %[req.hdr(host),lower,map(hosts.map,b)]\nbackend b\n server s 10.0.0.1:80\nbackend c\n server s 10.0.0.2:80\n";
+    let files = [("/etc/hosts.map", "# hosts\na.example c\nb.example  b\n")];
+    let Imported { toml, report } = imported("haproxy", text, &files);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{toml}");
+    let plain: Vec<&str> = toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
+    assert!(
+        plain.windows(3).any(|w| w == ["names = [\"a.example\"]", "listeners = [\"0.0.0.0:80\"]", "upstream = \"c\""]),
+        "{toml}"
+    );
+    undecided("haproxy", text);
+    let paths = text.replace("req.hdr(host),lower,map(", "path,map_beg(");
+    let Imported { toml, report } = imported("haproxy", &paths, &[("/etc/hosts.map", "/a/ b\n/a/b/ c\n")]);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{toml}");
+    assert!(toml.contains("path = \"/a/b/\""), "{toml}");
+}
+
+#[test]
+fn conditions_of_the_preprocessor_are_decided() {
+    let text = frontend(
+        " .if streq(a,b)\n http-request shield\n .elif 1\n http-request deny if { path_beg /x/ }\n .else\n shield\n .endif",
+    );
+    says("haproxy", &text, &["path = \"/x/\"", "respond = { status = 403 }"]);
+    undecided("haproxy", &frontend(" .if version_atleast(2.6)\n .endif"));
+    undecided("haproxy", &frontend(" .alert \"no\""));
+}
+
+#[test]
+fn logs_have_their_formats() {
+    let nginx =
+        |http: &str| format!("http {{ {http} server {{ listen 80; location / {{ proxy_pass http://10.0.0.1; }} }} }}");
+    says(
+        "nginx",
+        &nginx("access_log /var/log/a.log;"),
+        &[
+            "access = \"/var/log/a.log\"",
+            "format = '$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \"$http_referer\" \"$http_user_agent\"'",
+        ],
+    );
+    says(
+        "nginx",
+        &nginx(
+            "log_format main '$remote_addr \"$request\" ' '${status}x $upstream_cache_status'; access_log syslog:server=192.0.2.1 main;",
+        ),
+        &["access = \"syslog+udp://192.0.2.1:514\"", "format = '$remote_addr \"$request\" ${status}x -'"],
+    );
+    says(
+        "nginx",
+        &nginx("log_format j escape=json '{\"a\":\"$host\"}'; access_log /dev/stdout j;"),
+        &["access = \"stdout\"", "format = \"json\""],
+    );
+    let haproxy = "global\n log /dev/log local0\ndefaults\n mode http\n log global\n log-format \"%ci %ST %{+Q}r %[req.hdr(host)]\"\nfrontend f\n bind :80\n default_backend b\nbackend b\n server s 10.0.0.1:80\n";
+    says(
+        "haproxy",
+        haproxy,
+        &["access = \"syslog+unix:///dev/log\"", "format = '${remote_addr} ${status} \"${request}\" ${http_host}'"],
+    );
+    assert!(!lines("haproxy", &haproxy.replace(" log global\n", "")).iter().any(|l| l.starts_with("access")));
+}
