@@ -18,6 +18,7 @@ mod ciphers;
 pub mod haproxy;
 pub mod nginx;
 mod output;
+mod parsed;
 mod paths;
 mod patterns;
 mod reader;
@@ -25,6 +26,7 @@ mod reference;
 mod report;
 mod units;
 
+pub use parsed::Parsed;
 pub use reader::{Memory, Reader};
 pub use reference::reference;
 pub use report::{Outcome, Place, Report};
