@@ -13,6 +13,7 @@ mod chain;
 mod check_agrees;
 mod client_names;
 mod clock;
+mod compare;
 mod curl;
 mod deadlines;
 mod dns;
