@@ -185,7 +185,7 @@ impl<'n> Client<'n> {
     fn connect(&self, number: usize, draft: &Draft, limit: Duration) -> Result<Connection, String> {
         let from: IpAddr = draft.from.unwrap_or_else(|| client(number));
         let refused = |e: io::Error| format!("no connection: {}", e.kind());
-        let mut socket = self.network.connect(draft.to, Some(from), limit).map_err(refused)?;
+        let mut socket = self.network.connect(draft.to, Some(draft.hop.unwrap_or(from)), limit).map_err(refused)?;
         let set = |s: &TcpStream| -> io::Result<TcpStream> {
             s.set_nodelay(true)?;
             s.set_read_timeout(Some(limit))?;

@@ -2,7 +2,7 @@
 
 use crate::Kind;
 use crate::client::{Response, Seen};
-use crate::draft::{Draft, Handshakes, Times};
+use crate::draft::{Behaviour, Draft, Handshakes, Times};
 use crate::recorder::{HEADER, Received};
 use crate::tls::{About, Shake};
 use crate::translation::Entry;
@@ -94,6 +94,17 @@ pub const RECEIVED_IGNORED: &[&str] = &[
     "expect",
 ];
 
+const OWN_ERRORS: &str =
+    "errors that the gateway makes by itself, at a limit or for want of a server, have no further headers";
+const OWN_REDIRECTS: &str =
+    "a redirect of a server to its own address is passed on (NGINX rewrites it by proxy_redirect unless that is off)";
+const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
+const HOST: &str = "Host is passed on as the client wrote it ($host of NGINX is in lower case and without a port)";
+const UPGRADE: &str = "upgrades such as WebSocket are the gateway's to manage: Upgrade is passed on";
+const CONTENT: &str = "max_body_size holds also for requests that the gateway answers by itself";
+/// Statuses of errors that no route asks for.
+const LIMITS: &[u16] = &[400, 408, 413, 414, 429, 431, 502, 503, 504];
+
 const OLD_VERSIONS: &str = "TLS 1.0 and 1.1 do not exist";
 const OLD_SUITES: &str =
     "cipher suites without forward secrecy or authenticated encryption, and finite-field Diffie-Hellman, do not exist";
@@ -114,13 +125,28 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[
         Ok(response) => response.status.to_string(),
         Err(why) => why.clone(),
     };
-    out.extend(differs(Aspect::Status, status(original), status(translation)));
+    let mut first = differs(Aspect::Status, status(original), status(translation));
+    if let Some(d) = first.as_mut()
+        && d.translation == "413"
+        && original.received.is_empty()
+    {
+        d.general = Some(CONTENT);
+    }
+    out.extend(first);
     out.extend(backends(&original.received, &translation.received, groups));
     let (Ok(there), Ok(here)) = (&original.response, &translation.response) else { return out };
     // What else differs between two different answers follows from that.
     if there.status == here.status {
         let own = original.received.is_empty() && translation.received.is_empty();
-        out.extend(responses(there, here, own));
+        let mut found = responses(there, here, own);
+        for difference in &mut found {
+            difference.general = match difference.aspect {
+                Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
+                Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),
+                _ => None,
+            };
+        }
+        out.extend(found);
     }
     if let (Some(there), Some(here)) = (&original.tls, &translation.tls)
         && there.chain.first() != here.chain.first()
@@ -215,7 +241,16 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
         }
         let text = |v: &[String]| if v.is_empty() { "-".to_owned() } else { v.join(", ") };
         let other = b_names.get(name).cloned().unwrap_or_default();
-        out.extend(differs(Aspect::Received(name.clone()), text(values), text(&other)));
+        let mut found = differs(Aspect::Received(name.clone()), text(values), text(&other));
+        if let Some(d) = found.as_mut() {
+            let bare = |h: &str| h.split(':').next().unwrap_or_default().to_ascii_lowercase();
+            d.general = match name.as_str() {
+                "host" if bare(&d.original) == bare(&d.translation) => Some(HOST),
+                "upgrade" if d.original == "-" => Some(UPGRADE),
+                _ => None,
+            };
+        }
+        out.extend(found);
     }
     let tls = |r: &Received| match &r.tls {
         None => "without TLS".to_owned(),
@@ -238,7 +273,7 @@ fn subject(der: Option<&Vec<u8>>) -> String {
 
 /// Compares the answers to one question about handshakes.
 pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Shake) -> Vec<Difference> {
-    let mut out = Vec::new();
+    let mut out: Vec<Difference> = Vec::new();
     let accepted = |s: &Shake| if s.negotiated.is_ok() { "accepted" } else { "refused" };
     let (there, here) = (accepted(original), accepted(translation));
     match &original.about {
@@ -282,6 +317,25 @@ pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Sha
         }
         About::Group(name) => out.extend(differs(Aspect::Negotiated(format!("group {name}")), there, here)),
     }
+    // What the configuration does not choose is as each program chooses.
+    let chosen = &handshakes.chosen;
+    let left = match &original.about {
+        About::Name(_) | About::Version(_) => !chosen.versions,
+        About::Suite(..) => !chosen.versions || !chosen.suites,
+        About::Group(_) => false,
+    };
+    for difference in out.iter_mut().filter(|d| d.general.is_none()) {
+        let is = match &difference.aspect {
+            Aspect::Negotiated(what) if what.starts_with("ALPN") => !chosen.alpn,
+            Aspect::Negotiated(what) if what.starts_with("handshake") => false,
+            // Sealane accepts more than the default of the original does.
+            Aspect::Negotiated(what) => left && (there == "refused" || what.starts_with("version")),
+            _ => false,
+        };
+        if is {
+            difference.general = Some(DEFAULTS);
+        }
+    }
     out
 }
 
@@ -294,7 +348,7 @@ pub fn announced<'e>(
     aspect: &Aspect,
     at_once: bool,
 ) -> Option<&'e Entry> {
-    let mut all = entries.iter().filter(|e| e.place == *place || scope.contains(&e.place));
+    let all = entries.iter().filter(|e| e.place == *place || scope.contains(&e.place));
     let fits = |e: &&Entry| {
         let words: Vec<&str> = e.directive.split(' ').collect();
         match kind {
@@ -302,9 +356,16 @@ pub fn announced<'e>(
             Kind::Haproxy => haproxy(&words, aspect, at_once),
         }
     };
-    // The line itself explains more than one around it.
-    let own = all.clone().find(|e| e.place == *place && fits(e));
-    own.or_else(|| all.find(fits))
+    // The line itself explains more than one near it, and what is missing more than what is a little different.
+    let rank = |e: &&Entry| {
+        let outcome = match e.outcome.as_str() {
+            "undecided" => 0,
+            "not_translated" => 1,
+            _ => 2,
+        };
+        (e.place != *place, outcome, e.place.file != place.file, e.place.line.abs_diff(place.line))
+    };
+    all.filter(fits).min_by_key(rank)
 }
 
 /// What a directive can have an effect on.
@@ -478,6 +539,7 @@ mod tests {
             bound: None,
             tls: false,
             proxy: false,
+            hop: None,
             place: place(1),
         };
         Draft::new(&listener, "a", &place(2), &Scope::default())

@@ -9,8 +9,10 @@ pub enum Behaviour {
     /// 200.
     #[default]
     Answer,
-    /// 302 to its own address.
+    /// 302 to the host that it was asked for.
     Redirect,
+    /// 302 to its own address.
+    RedirectToItself,
     /// 500.
     Error,
     /// 404.
@@ -25,6 +27,7 @@ impl Behaviour {
         match self {
             Self::Answer => "answer",
             Self::Redirect => "redirect",
+            Self::RedirectToItself => "redirect-to-itself",
             Self::Error => "error",
             Self::Missing => "missing",
             Self::Hold => "hold",
@@ -63,6 +66,8 @@ pub struct Draft {
     pub tls: bool,
     /// Whether it wants the header of the PROXY protocol.
     pub proxy: bool,
+    /// Who sends that header: an address that the configuration trusts.
+    pub hop: Option<IpAddr>,
     /// The client's address; `None` for one of its own.
     pub from: Option<IpAddr>,
     /// The name in the handshake; `None` for the host.
@@ -96,6 +101,7 @@ impl Draft {
             to: listener.address,
             tls: listener.tls,
             proxy: listener.proxy,
+            hop: listener.hop,
             from: None,
             sni: None,
             host: host.to_owned(),
@@ -163,6 +169,8 @@ pub struct Listener {
     pub tls: bool,
     /// Whether it wants the header of the PROXY protocol.
     pub proxy: bool,
+    /// Who sends that header: an address that the configuration trusts; `None`: anybody.
+    pub hop: Option<IpAddr>,
     /// The line.
     pub place: Place,
 }
@@ -189,6 +197,8 @@ pub struct Chosen {
     pub suites: bool,
     /// Groups.
     pub groups: bool,
+    /// Protocols above TLS.
+    pub alpn: bool,
 }
 
 /// A line of which nothing was tried.

@@ -164,6 +164,14 @@ impl Files {
         Ok(())
     }
 
+    /// An empty file in the place of a path.
+    pub fn empty(&mut self, path: &Path) -> anyhow::Result<PathBuf> {
+        let at = self.folder.join("empty");
+        std::fs::write(&at, "")?;
+        self.made.insert(path.to_owned(), at.clone());
+        Ok(at)
+    }
+
     /// What takes the place of a path; the path itself if it is here.
     pub fn instead(&self, path: &Path) -> PathBuf {
         self.made.get(path).cloned().unwrap_or_else(|| path.to_owned())

@@ -22,6 +22,9 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// How long a program may take to listen, also on a busy machine.
+const START: Duration = Duration::from_secs(90);
+
 /// The address of a program that listens on any address.
 pub const ANY4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 /// The same for IPv6.
@@ -172,7 +175,7 @@ impl Network {
         })?;
         let program = Program { thread: Some(thread), stop: Some(stop), ended };
         ready.recv().context("the thread has ended")??;
-        let limit = Instant::now() + Duration::from_secs(15);
+        let limit = Instant::now() + START;
         for listener in listeners {
             while self.connect(*listener, None, Duration::from_millis(500)).is_err() {
                 if let Some(how) = program.ended() {

@@ -236,7 +236,9 @@ fn requests(
         if word == "hold" {
             std::thread::sleep(HOLD);
         }
-        stream.write_all(&answer(word, &method, address, tls.is_some(), close))?;
+        let host = header("host").map_or_else(|| address.to_string(), str::to_owned);
+        let to = if word == "redirect" { host } else { address.to_string() };
+        stream.write_all(&answer(word, &method, &to, tls.is_some(), close))?;
         stream.flush()?;
         if close {
             return Ok(());
@@ -244,10 +246,11 @@ fn requests(
     }
 }
 
-fn answer(word: &str, method: &str, address: SocketAddr, tls: bool, close: bool) -> Vec<u8> {
+/// `to`: the host of a redirect.
+fn answer(word: &str, method: &str, to: &str, tls: bool, close: bool) -> Vec<u8> {
     let scheme = if tls { "https" } else { "http" };
     let (status, more) = match word {
-        "redirect" => ("302 Found", format!("Location: {scheme}://{address}/moved?x=1\r\n")),
+        "redirect" | "redirect-to-itself" => ("302 Found", format!("Location: {scheme}://{to}/moved?x=1\r\n")),
         "error" => ("500 Internal Server Error", String::new()),
         "missing" => ("404 Not Found", String::new()),
         _ => ("200 OK", String::new()),

@@ -165,7 +165,7 @@ fn side(plan: &Plan, named: &Named, files: &Files) -> anyhow::Result<Side> {
         .lines()
         .filter_map(|l| l.strip_prefix("nameserver")?.trim().parse().ok())
         .collect();
-    let sources = plan.drafts.iter().filter_map(|d| d.from);
+    let sources = plan.drafts.iter().flat_map(|d| [d.from, d.hop]).flatten();
     let outside: BTreeSet<IpAddr> = named
         .addresses
         .iter()

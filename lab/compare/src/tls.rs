@@ -149,7 +149,7 @@ fn negotiate(
 fn open(network: &Network, listener: &Listener, number: usize) -> Result<std::net::TcpStream, String> {
     let from = client(number);
     let open = || -> std::io::Result<std::net::TcpStream> {
-        let mut socket = network.connect(listener.address, Some(from), LIMIT)?;
+        let mut socket = network.connect(listener.address, Some(listener.hop.unwrap_or(from)), LIMIT)?;
         socket.set_read_timeout(Some(LIMIT))?;
         socket.set_write_timeout(Some(LIMIT))?;
         if listener.proxy {

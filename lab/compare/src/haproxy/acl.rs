@@ -455,6 +455,7 @@ mod tests {
             bound: None,
             tls: false,
             proxy: false,
+            hop: None,
             place: place.clone(),
         };
         Draft::new(&listener, "unknown.example", &place, &Default::default())

@@ -126,17 +126,32 @@ impl<'p, 'n> Frontend<'p, 'n> {
                     bound,
                     tls: has("ssl") || (is_tcp && asks_sni),
                     proxy: has("accept-proxy"),
+                    hop: None,
                     place: node.place.clone(),
                 };
                 if !plan.listeners.iter().any(|l| l.address == address) {
                     plan.listeners.push(listener.clone());
                 }
-                self.listener(&listener, node, plan);
+                // The client and the back-ends speak HTTP/1.1.
+                let only_h2 = node.after("alpn").is_some_and(|a| !a.contains("http/1"));
+                match only_h2 || self.reaches_h2() {
+                    true => plan
+                        .skip(&node.place, "requests over HTTP/2 alone, or to servers that speak it, are not compared"),
+                    false => self.listener(&listener, node, plan),
+                }
                 if has("ssl") && address.is_ipv4() {
                     self.handshakes(&listener, node, global, plan);
                 }
             }
         }
+    }
+
+    /// Whether a server that it may reach is asked over HTTP/2.
+    fn reaches_h2(&self) -> bool {
+        let names =
+            self.proxy.lines().filter(|n| matches!(n.name(), "use_backend" | "default_backend")).map(|n| n.word(1));
+        let all = names.filter_map(|name| self.backend(name)).chain([self.proxy]);
+        all.flat_map(|p| p.lines()).any(|n| n.name() == "server" && n.after("proto") == Some("h2"))
     }
 
     /// Hosts and paths that the ACLs of this section and of its back-ends name.
@@ -147,6 +162,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             bound: None,
             tls: true,
             proxy: false,
+            hop: None,
             place: self.proxy.section.place.clone(),
         };
         let empty = Draft::new(&listener, "", &listener.place, &Scope::default());
@@ -291,6 +307,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             versions: global.0.versions || has(&["ssl-min-ver", "ssl-max-ver", "no-tlsv12", "no-tlsv13"]),
             suites: global.0.suites || has(&["ciphers", "ciphersuites"]),
             groups: global.0.groups || has(&["curves", "ecdhe"]),
+            alpn: has(&["alpn"]),
         };
         let mut lines = global.1.clone();
         lines.insert(bind.place.clone());

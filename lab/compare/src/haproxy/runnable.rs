@@ -34,6 +34,8 @@ const DROPPED: &[&str] = &[
     "ulimit-n",
     "ssl-engine",
 ];
+/// Most connections, of which each needs two descriptors.
+const MAX_CONNECTIONS: u64 = 400;
 /// Sections that are left out.
 const LEFT_OUT: &[&str] = &["peers", "mailers", "program", "ring", "log-forward", "log-profile", "traces", "acme"];
 
@@ -108,7 +110,21 @@ fn words(node: &Node, base: &Path, folder: &Path, files: &mut Files) -> anyhow::
             return Ok(None);
         }
         "bind" | "server" | "default-server" | "stick-table" => {}
-        _ => return Ok(Some(node.words.clone())),
+        // As many as the machine lets open.
+        "maxconn" => {
+            let most = node.word(1).parse::<u64>().map_or(MAX_CONNECTIONS, |n| n.min(MAX_CONNECTIONS));
+            return Ok(Some(vec!["maxconn".to_owned(), most.to_string()]));
+        }
+        _ => {
+            // Lists that are not here are empty.
+            let mut words = node.words.clone();
+            for at in 1..words.len() {
+                if words[at - 1] == "-f" && is_missing(&words[at]) {
+                    words[at] = files.empty(&folder.join(&words[at]))?.display().to_string();
+                }
+            }
+            return Ok(Some(words));
+        }
     }
     let mut out: Vec<String> = Vec::new();
     let mut rest = node.words.iter().enumerate();

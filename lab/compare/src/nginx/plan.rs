@@ -9,6 +9,7 @@ use crate::samples;
 use crate::tree::{Node, Place, Scope, walk};
 use crate::words::{in_and_out, is_dns_name, size};
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Most values of variables that are tried at one location.
@@ -38,6 +39,11 @@ struct Location<'n> {
 impl<'n> Location<'n> {
     fn node(&self) -> &'n Node {
         self.chain[self.chain.len() - 1]
+    }
+
+    /// Whether its servers speak gRPC, which recording back-ends do not.
+    fn is_grpc(&self) -> bool {
+        self.node().all("grpc_pass").next().is_some()
     }
 
     fn may_take(&self, path: &str) -> bool {
@@ -121,6 +127,12 @@ fn servers<'n>(nodes: &[&'n Node], abilities: &Abilities, plan: &mut Plan) -> Ve
                 bound: l.bound,
                 tls,
                 proxy: has("proxy_protocol"),
+                hop: nodes
+                    .iter()
+                    .copied()
+                    .chain(node.inner())
+                    .filter(|n| n.name() == "set_real_ip_from")
+                    .find_map(trusted),
                 place: place.clone(),
             });
             is_default.push(has("default_server") || has("default"));
@@ -137,12 +149,19 @@ fn servers<'n>(nodes: &[&'n Node], abilities: &Abilities, plan: &mut Plan) -> Ve
     out
 }
 
+/// An address that may say who the client is.
+fn trusted(node: &Node) -> Option<IpAddr> {
+    in_and_out(node.word(1)).map(|(inside, _)| inside)
+}
+
 /// What a configuration asks to be tried.
 pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     let mut plan = Plan::default();
     let nodes = http(tree);
     let mut shared = BTreeSet::new();
-    nodes.iter().filter(|n| n.name() != "server").for_each(|n| n.lines(&mut shared));
+    // Maps, zones and groups take part where they are used.
+    let used = |n: &&Node| n.block.is_some() || n.name().ends_with("_zone");
+    nodes.iter().filter(|n| n.name() != "server" && !used(n)).for_each(|n| n.lines(&mut shared));
     upstreams(tree, &mut plan);
     let wishes = maps(tree, &nodes, &mut plan);
     let servers = servers(&nodes, abilities, &mut plan);
@@ -205,6 +224,26 @@ fn maps(tree: &[Node], nodes: &[&Node], plan: &mut Plan) -> Vec<(Place, Wish)> {
     out
 }
 
+/// Most steps from a line over maps to other maps.
+const MAX_NAMING: usize = 5;
+
+/// Whether lines name what a directive of `http` makes: a variable, a zone or a group of servers.
+fn is_named(node: &Node, text: &str) -> bool {
+    match node.name() {
+        "map" | "geo" | "split_clients" => {
+            let variable = node.words.last().map_or("", |w| w.trim_start_matches('$'));
+            text.contains(&format!("${variable}")) || text.contains(&format!("${{{variable}}}"))
+        }
+        "limit_req_zone" | "limit_conn_zone" => {
+            let zone = node.words.iter().find_map(|w| w.strip_prefix("zone=")).unwrap_or_default();
+            let zone = zone.split(':').next().unwrap_or_default();
+            text.contains(&format!("zone={zone}")) || text.contains(&format!("limit_conn {zone} "))
+        }
+        "upstream" => text.contains(node.word(1)),
+        _ => false,
+    }
+}
+
 /// One server with what it needs.
 struct Site<'s, 'n> {
     server: &'s Server<'n>,
@@ -226,6 +265,33 @@ impl<'n> Site<'_, 'n> {
         for location in self.locations.iter().filter(|l| l.may_take(path)).chain(own) {
             location.chain.iter().for_each(|n| own_lines(n, &mut out));
         }
+        // What these lines name: maps of variables, zones, groups of servers, and what those name.
+        let mut text = String::new();
+        let mut add = |n: &Node| {
+            text.push_str(&n.words.join(" "));
+            text.push('\n');
+        };
+        walk(std::slice::from_ref(self.server.node), &mut |n| {
+            if out.contains(&n.place) {
+                add(n);
+            }
+        });
+        self.nodes.iter().filter(|n| out.contains(&n.place)).for_each(|n| add(n));
+        for _ in 0..MAX_NAMING {
+            let before = out.len();
+            for node in self.nodes.iter().filter(|n| !out.contains(&n.place)).copied().collect::<Vec<_>>() {
+                if is_named(node, &text) {
+                    node.lines(&mut out);
+                    walk(std::slice::from_ref(node), &mut |n| {
+                        text.push_str(&n.words.join(" "));
+                        text.push('\n');
+                    });
+                }
+            }
+            if out.len() == before {
+                break;
+            }
+        }
         Arc::new(out)
     }
 
@@ -246,6 +312,18 @@ impl<'n> Site<'_, 'n> {
     }
 
     fn add(&mut self, plan: &mut Plan) {
+        let mut own = Plan::default();
+        self.derive(&mut own);
+        // What a location for gRPC may take would reach a back-end that does not speak it.
+        for location in self.locations.iter().filter(|l| l.is_grpc()) {
+            own.skip(&location.node().place, "gRPC is not compared");
+        }
+        let is_grpc = |d: &Draft| self.locations.iter().any(|l| l.is_grpc() && l.may_take(&d.path));
+        own.drafts.into_iter().filter(|d| !is_grpc(d)).for_each(|d| plan.push(d));
+        own.untried.into_iter().for_each(|u| plan.skip(&u.place, u.why));
+    }
+
+    fn derive(&self, plan: &mut Plan) {
         let names = self.names();
         let listeners = &self.server.listeners;
         for listener in listeners {
@@ -297,7 +375,7 @@ impl<'n> Site<'_, 'n> {
         let mut passes = false;
         walk(node.inner(), &mut |n| passes |= n.name() == "proxy_pass");
         if passes {
-            for behaviour in [Behaviour::Redirect, Behaviour::Error, Behaviour::Missing] {
+            for behaviour in [Behaviour::Redirect, Behaviour::RedirectToItself, Behaviour::Error, Behaviour::Missing] {
                 plan.push(Draft { behaviour, ..draft.clone() });
             }
         }
@@ -471,7 +549,7 @@ fn handshakes(nodes: &[&Node], servers: &[Server<'_>], plan: &mut Plan) {
             servers.iter().filter(|s| s.listeners.iter().any(|l| l.address == listener.address)).collect();
         let mut names: Vec<Option<String>> = Vec::new();
         let mut lines = BTreeSet::new();
-        let (mut says, mut all) = (Chosen::default(), nodes.to_vec());
+        let (mut says, mut all) = (Chosen { alpn: true, ..Chosen::default() }, nodes.to_vec());
         for server in &here {
             let hosts = server.names.iter().flat_map(|n| samples::host(n).unwrap_or_default());
             names.extend(hosts.filter(|h| is_dns_name(h) && h.contains('.')).map(Some));
@@ -487,7 +565,7 @@ fn handshakes(nodes: &[&Node], servers: &[Server<'_>], plan: &mut Plan) {
                 "ssl_protocols" => says.versions = true,
                 "ssl_ciphers" => says.suites = true,
                 "ssl_ecdh_curve" => says.groups = node.word(1) != "auto",
-                "ssl_conf_command" => says = Chosen { versions: true, suites: true, groups: says.groups },
+                "ssl_conf_command" => says = Chosen { versions: true, suites: true, groups: says.groups, alpn: true },
                 _ => {}
             }
         }
@@ -529,6 +607,7 @@ fn streams(tree: &[Node], abilities: &Abilities, plan: &mut Plan) {
                     bound: l.bound,
                     tls: preread || has("ssl"),
                     proxy: has("proxy_protocol"),
+                    hop: None,
                     place: node.place.clone(),
                 };
                 for name in &names {
