@@ -39,7 +39,7 @@ const LAB: &[Row] = &[
     row("the lab's reports and protocol clients", &["lab/report", "lab/wire"]),
     row("the lab", &["lab/load", "lab/probe", "lab/stacks", "lab/stacks/"]),
     row("the experiments' harness", &["lab/harness"]),
-    row("experiments", &["lab/experiments/"]),
+    row("experiments", &["lab/experiments/", "lab/compare"]),
     row("the lab's binary", &["lab/sealane-lab"]),
 ];
 

@@ -19,6 +19,7 @@ mod ciphers;
 pub mod haproxy;
 pub mod nginx;
 mod output;
+mod parsed;
 mod paths;
 mod patterns;
 mod reader;
@@ -27,6 +28,7 @@ mod report;
 mod servers;
 mod units;
 
+pub use parsed::Parsed;
 pub use reader::{Memory, Reader};
 pub use reference::reference;
 pub use report::{Outcome, Place, Report};

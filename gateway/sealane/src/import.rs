@@ -3,7 +3,7 @@
 use crate::tunnel;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use sealane_import::{Failed, Imported, Outcome, Reader, haproxy, nginx};
+use sealane_import::{Failed, Imported, Outcome, Parsed, Reader, haproxy, nginx};
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -71,6 +71,9 @@ pub struct Options {
     /// The report: differences, or everything, on standard error; or everything as JSON on standard output
     #[arg(long, value_enum, default_value_t = ReportKind::Text)]
     report: ReportKind,
+    /// Print the original as it was read, as JSON on the standard output, and translate nothing
+    #[arg(long, conflicts_with_all = ["out", "report", "json"])]
+    parsed: bool,
     /// The same as --report json
     #[arg(long, hide = true)]
     json: bool,
@@ -118,19 +121,25 @@ impl Reader for Files {
 /// Executes the command.
 pub fn execute(command: ImportCommand) -> Result<()> {
     match command {
-        ImportCommand::Nginx(options) => server(&options, nginx::import),
-        ImportCommand::Haproxy(options) => server(&options, haproxy::import),
+        ImportCommand::Nginx(options) => server(&options, nginx::import, nginx::parsed),
+        ImportCommand::Haproxy(options) => server(&options, haproxy::import, haproxy::parsed),
         ImportCommand::Openvpn { file, out } => tunnel::import_openvpn(&file, out.as_deref()),
     }
 }
 
-fn server(options: &Options, import: fn(&dyn Reader, &Path) -> Result<Imported, Failed>) -> Result<()> {
+type Import = fn(&dyn Reader, &Path) -> Result<Imported, Failed>;
+type Read = fn(&dyn Reader, &Path) -> Result<Vec<Parsed>, Failed>;
+
+fn server(options: &Options, import: Import, read: Read) -> Result<()> {
     let json = options.json || options.report == ReportKind::Json;
     if json && options.out.is_none() {
         bail!("--report json prints the report on standard output: add --out with a file for the configuration");
     }
     // The result may lie elsewhere.
     let path = std::path::absolute(&options.file).with_context(|| options.file.display().to_string())?;
+    if options.parsed {
+        return print(&Parsed::to_json(&read(&Files, &path)?));
+    }
     let Imported { toml, report } = import(&Files, &path)?;
     match &options.out {
         Some(out) => write_new(out, &toml).with_context(|| format!("cannot write {}", out.display()))?,

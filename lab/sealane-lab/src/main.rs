@@ -18,6 +18,7 @@ macro_rules! outln {
     }};
 }
 
+mod compare;
 mod link;
 mod live;
 mod load;
@@ -53,6 +54,8 @@ enum Command {
     Probe(Box<probe::Args>),
     /// Run a command over an emulated network link with delay, jitter, rate limit and loss.
     Link(Box<link::Args>),
+    /// Compare the configuration of another server with its translation, request by request.
+    Compare(compare::Args),
     /// Run one or all experiments, and write a report.
     Run(Box<run::Args>),
     /// Render reports of earlier runs again, or combine them.
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
         Command::Load(args) => load::run(&args),
         Command::Probe(args) => probe::run(*args),
         Command::Link(args) => link::run(&args),
+        Command::Compare(args) => compare::run(args),
         Command::Run(args) => run::run(&args),
         Command::Report(args) => run::render(&args),
         Command::Stacks(args) => stacks::run(*args),

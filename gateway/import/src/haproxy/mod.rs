@@ -20,7 +20,7 @@ pub use table::KEYWORDS;
 
 use crate::output::Output;
 use crate::report::Report;
-use crate::{Failed, Imported, Kind, Outcome, Reader, finish};
+use crate::{Failed, Imported, Kind, Outcome, Parsed, Reader, finish};
 use parser::Section;
 use std::path::Path;
 
@@ -40,6 +40,19 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     log::log(&sections, &mut out, &mut report);
     rest(&sections, &mut report);
     Ok(finish(out, report, path))
+}
+
+/// Reads a configuration of HAProxy into sections with their lines, and translates nothing.
+pub fn parsed(reader: &dyn Reader, path: &Path) -> Result<Vec<Parsed>, Failed> {
+    let sections = parser::parse(reader, path, &mut Report::default())?;
+    let line = |l: &parser::Line| Parsed { place: l.place.clone(), words: l.words.clone(), block: None, from: None };
+    let section = |s: &Section| Parsed {
+        place: s.place.clone(),
+        words: [&s.kind, &s.name].into_iter().filter(|w| !w.is_empty()).cloned().collect(),
+        block: Some(s.lines.iter().map(line).collect()),
+        from: s.defaults.map(|at| sections[at].name.clone()).filter(|name| !name.is_empty()),
+    };
+    Ok(sections.iter().map(section).collect())
 }
 
 /// Lines that do something by themselves.

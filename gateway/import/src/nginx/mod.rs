@@ -30,7 +30,7 @@ pub use table::DIRECTIVES;
 
 use crate::output::Output;
 use crate::report::{Place, Report};
-use crate::{Failed, Imported, Kind, Outcome, Reader, finish};
+use crate::{Failed, Imported, Kind, Outcome, Parsed, Reader, finish};
 use parser::{Directive, Parser};
 use scope::Import;
 use std::collections::BTreeMap;
@@ -64,6 +64,20 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     rest(&mut import, &tree);
     let Import { out, report, .. } = import;
     Ok(finish(out, report, path))
+}
+
+/// Reads a configuration of NGINX, with included files in the place of `include`, and translates nothing.
+pub fn parsed(reader: &dyn Reader, path: &Path) -> Result<Vec<Parsed>, Failed> {
+    fn all(block: &[Directive]) -> Vec<Parsed> {
+        let one = |d: &Directive| Parsed {
+            place: d.place.clone(),
+            words: d.words.iter().map(|w| w.text.clone()).collect(),
+            block: d.block.as_deref().map(all),
+            from: None,
+        };
+        block.iter().map(one).collect()
+    }
+    Ok(all(&Parser::new(reader, path, &mut Report::default()).file(path, 0)?))
 }
 
 fn translate<'d>(import: &mut Import<'d>, tree: &'d [Directive]) {

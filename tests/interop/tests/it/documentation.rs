@@ -5,7 +5,11 @@ use sealane_interop::binary;
 use sealane_interop::gateway::run;
 use sealane_interop::process;
 use sealane_interop::site::Site;
+use sealane_sys::netlink::Netlink;
+use sealane_sys::netlink_route::LinkSet;
+use sealane_sys::netns::NetNs;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
@@ -22,8 +26,8 @@ struct Block<'p> {
     line: usize,
     /// What stands behind the fence.
     language: &'p str,
-    /// Whether `<!-- run -->` stands above it.
-    marked: bool,
+    /// The exit code that `<!-- run -->` above it asks for.
+    marked: Option<i32>,
     text: String,
 }
 
@@ -67,7 +71,11 @@ fn blocks(page: &Page) -> Vec<Block<'_>> {
         let indent = line.len() - bare.len();
         match (bare.strip_prefix("```"), &mut open) {
             (Some(language), None) => {
-                let marked = before.trim() == "<!-- run -->";
+                let marked = match before.trim() {
+                    "<!-- run -->" => Some(0),
+                    "<!-- run, exit code 1 -->" => Some(1),
+                    _ => None,
+                };
                 let block = Block { page, line: number + 2, language: language.trim(), marked, text: String::new() };
                 open = Some((block, indent));
             }
@@ -419,6 +427,18 @@ fn every_command_has_options_that_exist() {
     assert!(checked > 20, "{checked}");
 }
 
+/// A network with nothing but a loopback, where this process may make one.
+fn own_network() -> Option<NetNs> {
+    let network = NetNs::new().ok()?;
+    let up = || -> std::io::Result<()> {
+        let mut netlink = Netlink::route()?;
+        let loopback = netlink.link_index("lo")?;
+        netlink.link_set(loopback, &LinkSet { up: Some(true), ..LinkSet::default() })
+    };
+    network.run(up).and_then(|up| up).ok()?;
+    Some(network)
+}
+
 #[test]
 fn the_marked_commands_run() {
     let pages = pages();
@@ -426,16 +446,31 @@ fn the_marked_commands_run() {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut count = 0;
     for page in &pages {
-        // The blocks of one page go on in one folder, as a reader does.
-        let site = Site::new();
-        for block in blocks(page).into_iter().filter(|block| block.marked) {
+        // The blocks of one page go on in one folder, as a reader does, and their ports are nobody else's.
+        let (site, network) = (Site::new(), own_network());
+        // What a reader does as root, this does as who it is.
+        let sudo = site.file("sudo", "#!/bin/sh\nexec \"$@\"\n");
+        std::fs::set_permissions(&sudo, std::fs::Permissions::from_mode(0o755)).expect("its own file");
+        for block in blocks(page) {
+            let Some(wanted) = block.marked else { continue };
+            let asks = |part: &str| block.text.contains(part);
+            let compares = ["nginx", "haproxy"].into_iter().find(|p| asks(&format!("sealane-lab compare {p}")));
+            if compares.is_some_and(|p| network.is_none() || sealane_interop::peers::find(p).is_none()) {
+                eprintln!("skipped: {}:{}: no program, or no network namespaces", page.path, block.line);
+                continue;
+            }
             let mut shell = Command::new("sh");
             shell.args(["-eu", "-c", &block.text]).current_dir(site.path());
-            shell.env("PATH", format!("{}:{path}", programs.display()));
-            let output = process::run(&mut shell, b"");
+            shell.env("PATH", format!("{}:{}:{path}", site.path().display(), programs.display()));
+            shell.env("SEALANE_SOURCE", root());
+            let mut run = || process::run_within(&mut shell, b"", std::time::Duration::from_secs(600));
+            let output = match &network {
+                Some(network) => network.run(run).expect("a thread can be made"),
+                None => run(),
+            };
             count += 1;
             assert!(
-                output.status.success(),
+                output.status.code() == Some(wanted),
                 "{}:{}: {}\n{}",
                 page.path,
                 block.line,
@@ -492,7 +527,7 @@ fn the_extraction_finds_blocks_and_commands() {
     let page = Page { path: "a.md".into(), text: text.into() };
     let found = blocks(&page);
     assert_eq!(found.len(), 2);
-    assert!(found[0].marked && !found[1].marked);
+    assert_eq!((found[0].marked, found[1].marked), (Some(0), None));
     assert_eq!((found[0].line, found[1].text.as_str()), (5, "x = 1\n"));
     let script = "sudo A=1 sealane-lab load 'a b' \\\n  --pid $(pidof -s x) > out.txt && echo \"x;y\"\n# no\n";
     let words: Vec<Vec<String>> = commands(script);

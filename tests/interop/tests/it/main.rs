@@ -16,6 +16,7 @@ mod check_agrees;
 mod client_names;
 mod client_requests;
 mod clock;
+mod compare;
 mod curl;
 mod deadlines;
 mod dns;

@@ -1,0 +1,594 @@
+//! What differs, and whether the report of the import has said so.
+
+use crate::Kind;
+use crate::client::{Response, Seen};
+use crate::draft::{Behaviour, Draft, Handshakes, Times};
+use crate::recorder::{HEADER, Received};
+use crate::tls::{About, Shake};
+use crate::translation::Entry;
+use crate::tree::{Place, Scope};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+/// What differs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Aspect {
+    /// The status, or that there is no response.
+    Status,
+    /// The target of a redirect.
+    Location,
+    /// A header of the response.
+    Header(String),
+    /// The content of the response.
+    Content,
+    /// Which back-end got the request.
+    Backend,
+    /// The method or the path that the back-end got.
+    Request,
+    /// A header that the back-end got.
+    Received(String),
+    /// The certificate.
+    Certificate,
+    /// Version, suite, group or protocol of the handshake.
+    Negotiated(String),
+}
+
+impl Aspect {
+    /// For people.
+    pub fn title(&self) -> String {
+        match self {
+            Self::Status => "status".to_owned(),
+            Self::Location => "Location".to_owned(),
+            Self::Header(name) => format!("response header {name}"),
+            Self::Content => "content".to_owned(),
+            Self::Backend => "back-end".to_owned(),
+            Self::Request => "request at the back-end".to_owned(),
+            Self::Received(name) => format!("request header {name} at the back-end"),
+            Self::Certificate => "certificate".to_owned(),
+            Self::Negotiated(what) => what.clone(),
+        }
+    }
+}
+
+/// A difference.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// What differs.
+    pub aspect: Aspect,
+    /// Of the original.
+    pub original: String,
+    /// Of the translation.
+    pub translation: String,
+    /// A sentence of the reference that says that it is always so.
+    pub general: Option<&'static str>,
+}
+
+/// Response headers that are not compared: they belong to one connection, or say which program answered.
+pub const RESPONSE_IGNORED: &[&str] = &[
+    "date",
+    "server",
+    "connection",
+    "keep-alive",
+    "transfer-encoding",
+    "content-length",
+    "alt-svc",
+    "via",
+    "proxy-connection",
+];
+
+/// Response headers that are not compared either when the gateway itself answers with an error or a redirect.
+pub const ERROR_IGNORED: &[&str] = &["content-type", "cache-control", "retry-after", "allow", "accept-ranges", "vary"];
+
+/// Headers at back-ends that are not compared: they belong to one connection, or Sealane always sends them.
+pub const RECEIVED_IGNORED: &[&str] = &[
+    "connection",
+    "keep-alive",
+    "te",
+    "transfer-encoding",
+    "content-length",
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "forwarded",
+    "via",
+    "expect",
+];
+
+const OWN_ERRORS: &str =
+    "errors that the gateway makes by itself, at a limit or for want of a server, have no further headers";
+const OWN_REDIRECTS: &str =
+    "a redirect of a server to its own address is passed on (NGINX rewrites it by proxy_redirect unless that is off)";
+const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
+const HOST: &str = "Host is passed on as the client wrote it ($host of NGINX is in lower case and without a port)";
+const UPGRADE: &str = "upgrades such as WebSocket are the gateway's to manage: Upgrade is passed on";
+const CONTENT: &str = "max_body_size holds also for requests that the gateway answers by itself";
+/// Statuses of errors that no route asks for.
+const LIMITS: &[u16] = &[400, 408, 413, 414, 429, 431, 502, 503, 504];
+
+const OLD_VERSIONS: &str = "TLS 1.0 and 1.1 do not exist";
+const OLD_SUITES: &str =
+    "cipher suites without forward secrecy or authenticated encryption, and finite-field Diffie-Hellman, do not exist";
+
+fn differs(aspect: Aspect, original: impl Into<String>, translation: impl Into<String>) -> Option<Difference> {
+    let (original, translation) = (original.into(), translation.into());
+    (original != translation).then_some(Difference { aspect, original, translation, general: None })
+}
+
+/// Compares what was seen of one request.
+pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[Vec<String>]) -> Vec<Difference> {
+    let mut out = Vec::new();
+    if let Times::AtOnce(_) = draft.times {
+        out.extend(differs(Aspect::Status, refused(original), refused(translation)));
+        return out;
+    }
+    let status = |s: &Seen| match &s.response {
+        Ok(response) => response.status.to_string(),
+        Err(why) => why.clone(),
+    };
+    let mut first = differs(Aspect::Status, status(original), status(translation));
+    if let Some(d) = first.as_mut()
+        && d.translation == "413"
+        && original.received.is_empty()
+    {
+        d.general = Some(CONTENT);
+    }
+    out.extend(first);
+    out.extend(backends(&original.received, &translation.received, groups));
+    let (Ok(there), Ok(here)) = (&original.response, &translation.response) else { return out };
+    // What else differs between two different answers follows from that.
+    if there.status == here.status {
+        let own = original.received.is_empty() && translation.received.is_empty();
+        let mut found = responses(there, here, own);
+        for difference in &mut found {
+            difference.general = match difference.aspect {
+                Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
+                Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),
+                _ => None,
+            };
+        }
+        out.extend(found);
+    }
+    if let (Some(there), Some(here)) = (&original.tls, &translation.tls)
+        && there.chain.first() != here.chain.first()
+    {
+        out.extend(differs(Aspect::Certificate, subject(there.chain.first()), subject(here.chain.first())));
+    }
+    out
+}
+
+fn refused(seen: &Seen) -> String {
+    let one = |s: &u16| if *s == 0 { "connection closed".to_owned() } else { s.to_string() };
+    let all: Vec<String> = seen.refused.iter().map(one).collect();
+    if all.is_empty() { "none refused".to_owned() } else { format!("some refused: {}", all.join(", ")) }
+}
+
+fn responses(there: &Response, here: &Response, own: bool) -> Vec<Difference> {
+    let mut out = Vec::new();
+    let value = |r: &Response, name: &str| r.header(name).unwrap_or_else(|| "-".to_owned());
+    out.extend(differs(Aspect::Location, value(there, "location"), value(here, "location")));
+    let is_error = own && there.status >= 300;
+    let mut names: Vec<String> = there
+        .headers
+        .iter()
+        .chain(&here.headers)
+        .map(|(n, _)| n.to_ascii_lowercase())
+        .filter(|n| n != "location")
+        .collect();
+    names.sort();
+    names.dedup();
+    for name in names {
+        if RESPONSE_IGNORED.contains(&name.as_str()) || (is_error && ERROR_IGNORED.contains(&name.as_str())) {
+            continue;
+        }
+        out.extend(differs(Aspect::Header(name.clone()), value(there, &name), value(here, &name)));
+    }
+    // Errors and redirects of the programs themselves have texts of their own.
+    if !is_error && there.content != here.content {
+        let text = |c: &[u8]| format!("{:?}", String::from_utf8_lossy(&c[..c.len().min(80)]));
+        out.extend(differs(Aspect::Content, text(&there.content), text(&here.content)));
+    }
+    out
+}
+
+/// The group that an address belongs to: any of its servers may get a request.
+fn group(address: SocketAddr, groups: &[Vec<String>]) -> String {
+    let text = address.to_string();
+    let mut all: Vec<&Vec<String>> = groups.iter().filter(|g| g.contains(&text)).collect();
+    // Of several groups with this server the largest: the original may have selected any of them.
+    all.sort_by_key(|g| g.len());
+    match all.last() {
+        Some(g) if g.len() > 1 => format!("one of {}", g.join(", ")),
+        _ => text,
+    }
+}
+
+fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Vec<Difference> {
+    let mut out = Vec::new();
+    let list = |all: &[Received]| match all.is_empty() {
+        true => "none".to_owned(),
+        false => all.iter().map(|r| group(r.address, groups)).collect::<Vec<_>>().join(", then "),
+    };
+    // A server of both groups stands for either.
+    let same_group = there.len() == here.len()
+        && there.iter().zip(here).all(|(a, b)| {
+            let (a, b) = (a.address.to_string(), b.address.to_string());
+            a == b || groups.iter().any(|g| g.contains(&a) && g.contains(&b))
+        });
+    if !same_group {
+        out.extend(differs(Aspect::Backend, list(there), list(here)));
+        return out;
+    }
+    let lines = |all: &[Received]| {
+        let one = |r: &Received| format!("{} {} ({} bytes)", r.method, r.target, r.content);
+        all.iter().map(one).collect::<Vec<_>>().join(", then ")
+    };
+    out.extend(differs(Aspect::Request, lines(there), lines(here)));
+    let (Some(a), Some(b)) = (there.last(), here.last()) else { return out };
+    let names = |r: &Received| -> BTreeMap<String, Vec<String>> {
+        let mut out: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, value) in &r.headers {
+            out.entry(name.to_ascii_lowercase()).or_default().push(value.clone());
+        }
+        out
+    };
+    let (mut a_names, b_names) = (names(a), names(b));
+    for name in b_names.keys() {
+        a_names.entry(name.clone()).or_default();
+    }
+    for (name, values) in &a_names {
+        if RECEIVED_IGNORED.contains(&name.as_str()) || name.eq_ignore_ascii_case(HEADER) {
+            continue;
+        }
+        let text = |v: &[String]| if v.is_empty() { "-".to_owned() } else { v.join(", ") };
+        let other = b_names.get(name).cloned().unwrap_or_default();
+        let mut found = differs(Aspect::Received(name.clone()), text(values), text(&other));
+        if let Some(d) = found.as_mut() {
+            let bare = |h: &str| h.split(':').next().unwrap_or_default().to_ascii_lowercase();
+            d.general = match name.as_str() {
+                "host" if bare(&d.original) == bare(&d.translation) => Some(HOST),
+                "upgrade" if d.original == "-" => Some(UPGRADE),
+                _ => None,
+            };
+        }
+        out.extend(found);
+    }
+    let tls = |r: &Received| match &r.tls {
+        None => "without TLS".to_owned(),
+        Some(name) => format!("TLS for {}", name.as_deref().unwrap_or("no name")),
+    };
+    out.extend(differs(Aspect::Received("(TLS)".to_owned()), tls(a), tls(b)));
+    let proxy = |r: &Received| r.proxy.clone().unwrap_or_else(|| "-".to_owned());
+    out.extend(differs(Aspect::Received("(PROXY protocol)".to_owned()), proxy(a), proxy(b)));
+    out
+}
+
+/// The subject of a certificate, with a part of it that tells it from others of that name.
+fn subject(der: Option<&Vec<u8>>) -> String {
+    let Some(der) = der else { return "none".to_owned() };
+    let read = sealane_lab_probe::cert::Certificate::read(der, 0);
+    let names = read.map(|c| c.subject_alternative_names.join(", ")).unwrap_or_default();
+    let sum = der.iter().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3));
+    format!("{names} ({:08x})", sum as u32)
+}
+
+/// Compares the answers to one question about handshakes.
+pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Shake) -> Vec<Difference> {
+    let mut out: Vec<Difference> = Vec::new();
+    let accepted = |s: &Shake| if s.negotiated.is_ok() { "accepted" } else { "refused" };
+    let (there, here) = (accepted(original), accepted(translation));
+    match &original.about {
+        About::Name(name) => {
+            let what = |text: &str| match name {
+                Some(name) => format!("{text} for {name}"),
+                None => format!("{text} without a name"),
+            };
+            match (&original.negotiated, &translation.negotiated) {
+                (Ok(a), Ok(b)) => {
+                    let alpn = |n: &Option<String>| n.clone().unwrap_or_else(|| "-".to_owned());
+                    out.extend(differs(Aspect::Negotiated(what("ALPN")), alpn(&a.alpn), alpn(&b.alpn)));
+                    out.extend(differs(Aspect::Negotiated(what("version")), a.version.clone(), b.version.clone()));
+                    // Which of several suites is taken is a matter of taste unless the configuration orders them.
+                    if handshakes.chosen.suites && a.version == b.version && !a.version.contains("1_3") {
+                        out.extend(differs(Aspect::Negotiated(what("suite")), a.suite.clone(), b.suite.clone()));
+                    }
+                    if a.chain.first() != b.chain.first() {
+                        let d = differs(Aspect::Certificate, subject(a.chain.first()), subject(b.chain.first()));
+                        out.extend(d);
+                    }
+                }
+                (Err(_), Err(_)) => {}
+                _ => out.extend(differs(Aspect::Negotiated(what("handshake")), there, here)),
+            }
+        }
+        About::Version(name) => {
+            let mut d = differs(Aspect::Negotiated((*name).to_owned()), there, here);
+            if let Some(d) = d.as_mut().filter(|d| d.original == "accepted" && !matches!(*name, "TLS 1.2" | "TLS 1.3"))
+            {
+                d.general = Some(OLD_VERSIONS);
+            }
+            out.extend(d);
+        }
+        About::Suite(name, known) => {
+            let mut d = differs(Aspect::Negotiated((*name).to_owned()), there, here);
+            if let Some(d) = d.as_mut().filter(|d| d.original == "accepted" && !known) {
+                d.general = Some(OLD_SUITES);
+            }
+            out.extend(d);
+        }
+        About::Group(name) => out.extend(differs(Aspect::Negotiated(format!("group {name}")), there, here)),
+    }
+    // What the configuration does not choose is as each program chooses.
+    let chosen = &handshakes.chosen;
+    let left = match &original.about {
+        About::Name(_) | About::Version(_) => !chosen.versions,
+        About::Suite(..) => !chosen.versions || !chosen.suites,
+        About::Group(_) => false,
+    };
+    for difference in out.iter_mut().filter(|d| d.general.is_none()) {
+        let is = match &difference.aspect {
+            Aspect::Negotiated(what) if what.starts_with("ALPN") => !chosen.alpn,
+            Aspect::Negotiated(what) if what.starts_with("handshake") => false,
+            // Sealane accepts more than the default of the original does.
+            Aspect::Negotiated(what) => left && (there == "refused" || what.starts_with("version")),
+            _ => false,
+        };
+        if is {
+            difference.general = Some(DEFAULTS);
+        }
+    }
+    out
+}
+
+/// The entry of the report that has announced a difference: one of a line that takes part, and that can have this effect.
+pub fn announced<'e>(
+    kind: Kind,
+    entries: &'e [Entry],
+    scope: &Scope,
+    place: &Place,
+    aspect: &Aspect,
+    at_once: bool,
+) -> Option<&'e Entry> {
+    let all = entries.iter().filter(|e| e.place == *place || scope.contains(&e.place));
+    let fits = |e: &&Entry| {
+        let words: Vec<&str> = e.directive.split(' ').collect();
+        match kind {
+            Kind::Nginx => nginx(&words, aspect, at_once),
+            Kind::Haproxy => haproxy(&words, aspect, at_once),
+        }
+    };
+    // The line itself explains more than one near it, and what is missing more than what is a little different.
+    let rank = |e: &&Entry| {
+        let outcome = match e.outcome.as_str() {
+            "undecided" => 0,
+            "not_translated" => 1,
+            _ => 2,
+        };
+        (e.place != *place, outcome, e.place.file != place.file, e.place.line.abs_diff(place.line))
+    };
+    all.filter(fits).min_by_key(rank)
+}
+
+/// What a directive can have an effect on.
+enum Effect {
+    Nothing,
+    Tls,
+    /// Headers and content of responses.
+    Response,
+    /// A header of responses.
+    ResponseHeader,
+    /// Headers at back-ends.
+    Request,
+    /// Statuses and what is beside an error.
+    Errors,
+    /// Requests in large numbers.
+    Many,
+    Everything,
+}
+
+impl Effect {
+    fn is_on(&self, aspect: &Aspect, name: &str, at_once: bool) -> bool {
+        let is_tls = matches!(aspect, Aspect::Certificate | Aspect::Negotiated(_));
+        match self {
+            Self::Nothing => false,
+            Self::Tls => is_tls,
+            Self::Many => at_once && *aspect == Aspect::Status,
+            Self::Response => matches!(aspect, Aspect::Header(_) | Aspect::Content | Aspect::Location),
+            Self::ResponseHeader => match aspect {
+                Aspect::Header(header) => name.is_empty() || header.eq_ignore_ascii_case(name),
+                Aspect::Location => name.is_empty() || name.eq_ignore_ascii_case("location"),
+                _ => false,
+            },
+            Self::Request => match aspect {
+                Aspect::Received(header) => name.is_empty() || header.eq_ignore_ascii_case(name),
+                _ => false,
+            },
+            Self::Errors => matches!(aspect, Aspect::Status | Aspect::Header(_) | Aspect::Content | Aspect::Location),
+            Self::Everything => !is_tls,
+        }
+    }
+}
+
+fn nginx(words: &[&str], aspect: &Aspect, at_once: bool) -> bool {
+    let (name, argument) = (words[0], words.get(1).copied().unwrap_or_default());
+    let effect = match name {
+        "add_header" => return Effect::ResponseHeader.is_on(aspect, argument, at_once),
+        "proxy_set_header" | "grpc_set_header" => return Effect::Request.is_on(aspect, argument, at_once),
+        "proxy_hide_header" | "proxy_pass_header" => return Effect::ResponseHeader.is_on(aspect, argument, at_once),
+        "expires" | "etag" | "charset" | "proxy_redirect" | "proxy_ignore_headers" | "if_modified_since" => {
+            Effect::ResponseHeader
+        }
+        n if n.starts_with("proxy_cookie") => return Effect::ResponseHeader.is_on(aspect, "set-cookie", at_once),
+        n if n.starts_with("gzip") || n.starts_with("brotli") || n.starts_with("sub_filter") => Effect::Response,
+        "more_set_headers" | "more_clear_headers" => Effect::ResponseHeader,
+        "proxy_pass_request_headers"
+        | "proxy_http_version"
+        | "set_real_ip_from"
+        | "real_ip_header"
+        | "underscores_in_headers" => Effect::Request,
+        n if n.starts_with("proxy_ssl") || n.starts_with("grpc_ssl") => Effect::Request,
+        "error_page" | "proxy_intercept_errors" | "recursive_error_pages" => Effect::Errors,
+        "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" | "limit_req_status"
+        | "limit_conn_status" => Effect::Many,
+        "client_max_body_size" => return *aspect == Aspect::Status || *aspect == Aspect::Backend,
+        "ssl_verify_client" | "ssl_client_certificate" | "ssl_verify_depth" | "ssl_crl" | "listen" => return true,
+        n if n.starts_with("ssl_") || matches!(n, "http2" | "http3") => Effect::Tls,
+        n if n.starts_with("keepalive")
+            || n.ends_with("_timeout")
+            || n.ends_with("_log")
+            || n.ends_with("_buffers")
+            || n.ends_with("_buffer_size")
+            || n.ends_with("_buffering")
+            || n.starts_with("worker_")
+            || n.starts_with("types_hash")
+            || n.starts_with("open_file")
+            || matches!(
+                n,
+                "least_conn"
+                    | "ip_hash"
+                    | "hash"
+                    | "random"
+                    | "zone"
+                    | "log_format"
+                    | "user"
+                    | "resolver"
+                    | "merge_slashes"
+                    | "include"
+                    | "http"
+                    | "events"
+            ) =>
+        {
+            Effect::Nothing
+        }
+        _ => Effect::Everything,
+    };
+    effect.is_on(aspect, "", at_once)
+}
+
+fn haproxy(words: &[&str], aspect: &Aspect, at_once: bool) -> bool {
+    let word = |at: usize| words.get(at).copied().unwrap_or_default();
+    let effect = match (word(0), word(1)) {
+        ("http-response" | "http-after-response", "set-header" | "add-header" | "del-header" | "replace-header") => {
+            return Effect::ResponseHeader.is_on(aspect, word(2), at_once);
+        }
+        ("http-request", "set-header" | "add-header" | "del-header" | "replace-header") => {
+            return Effect::Request.is_on(aspect, word(2), at_once);
+        }
+        ("http-response" | "http-after-response", _) => Effect::Errors,
+        ("compression", _) | ("filter", "compression") => Effect::Response,
+        ("cookie" | "dynamic-cookie-key", _) => {
+            return Effect::ResponseHeader.is_on(aspect, "set-cookie", at_once)
+                || Effect::Request.is_on(aspect, "cookie", at_once);
+        }
+        ("option", "forwardfor" | "forwarded" | "originalto") | ("unique-id-header" | "http-send-name-header", _) => {
+            Effect::Request
+        }
+        ("errorfile" | "errorfiles" | "http-errors" | "http-error" | "errorloc" | "errorloc302" | "errorloc303", _) => {
+            Effect::Errors
+        }
+        ("stick-table", _) | ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => Effect::Many,
+        ("bind", _) => return true,
+        ("server" | "default-server", _) => {
+            return matches!(aspect, Aspect::Received(_) | Aspect::Backend | Aspect::Status);
+        }
+        (w, _) if w.starts_with("ssl-default-bind") || w.starts_with("tune.ssl") => Effect::Tls,
+        (
+            "timeout" | "balance" | "hash-type" | "log" | "maxconn" | "retries" | "fullconn" | "log-format"
+            | "resolvers" | "global" | "defaults" | "http-check" | "tcp-check" | "http-reuse" | "capture" | "declare",
+            _,
+        ) => Effect::Nothing,
+        ("option", o) if o != "http_proxy" && o != "transparent" && o != "httpclose" => Effect::Nothing,
+        _ => Effect::Everything,
+    };
+    effect.is_on(aspect, "", at_once)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Listener;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn place(line: u32) -> Place {
+        Place { file: "n".into(), line }
+    }
+
+    fn seen(status: u16, headers: &[(&str, &str)], to: Option<&str>, target: &str) -> Seen {
+        let pairs = |h: &[(&str, &str)]| h.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
+        let received = to.map(|to| Received {
+            number: Some(1),
+            address: to.parse().unwrap(),
+            tls: None,
+            proxy: None,
+            method: "GET".to_owned(),
+            target: target.to_owned(),
+            headers: pairs(&[("Host", "a")]),
+            content: 0,
+        });
+        Seen {
+            response: Ok(Response { status, headers: pairs(headers), content: Vec::new() }),
+            tls: None,
+            received: received.into_iter().collect(),
+            refused: BTreeSet::new(),
+        }
+    }
+
+    fn draft() -> Draft {
+        let listener = Listener {
+            address: ([203, 0, 113, 10], 80).into(),
+            bound: None,
+            tls: false,
+            proxy: false,
+            hop: None,
+            place: place(1),
+        };
+        Draft::new(&listener, "a", &place(2), &Scope::default())
+    }
+
+    #[test]
+    fn servers_of_one_group_stand_for_each_other() {
+        let groups = vec![vec!["10.0.0.1:80".to_owned(), "10.0.0.2:80".to_owned()]];
+        let (a, b) = (seen(200, &[], Some("10.0.0.1:80"), "/"), seen(200, &[], Some("10.0.0.2:80"), "/"));
+        assert!(of_request(&draft(), &a, &b, &groups).is_empty());
+        assert_eq!(of_request(&draft(), &a, &b, &[])[0].aspect, Aspect::Backend);
+        let c = seen(200, &[], Some("10.0.0.2:80"), "/other");
+        assert_eq!(of_request(&draft(), &a, &c, &groups)[0].aspect, Aspect::Request);
+    }
+
+    #[test]
+    fn own_errors_may_have_other_texts_and_not_other_headers() {
+        let a = seen(404, &[("Server", "nginx"), ("Content-Type", "text/html"), ("X-A", "1")], None, "");
+        let b = seen(404, &[("Content-Type", "text/plain")], None, "");
+        let found = of_request(&draft(), &a, &b, &[]);
+        assert_eq!(found.iter().map(|d| d.aspect.clone()).collect::<Vec<_>>(), [Aspect::Header("x-a".to_owned())]);
+        let found = of_request(&draft(), &a, &seen(403, &[], None, ""), &[]);
+        assert_eq!(found.len(), 1, "what follows from another status is not said");
+    }
+
+    #[test]
+    fn only_a_line_that_takes_part_and_can_have_the_effect_announces_it() {
+        let entry = |line: u32, directive: &str| Entry {
+            outcome: "different".to_owned(),
+            place: place(line),
+            directive: directive.to_owned(),
+            says: String::new(),
+        };
+        let entries = [
+            entry(5, "gzip on"),
+            entry(6, "alias /srv"),
+            entry(7, "proxy_set_header X-Real-IP $remote_addr"),
+            entry(8, "limit_req zone=a"),
+        ];
+        let scope: Scope = Arc::new((5..9).map(place).collect());
+        let is = |scope: &Scope, aspect: Aspect, at_once| {
+            announced(Kind::Nginx, &entries, scope, &place(1), &aspect, at_once).map(|e| e.place.line)
+        };
+        assert_eq!(is(&scope, Aspect::Header("etag".into()), false), Some(5));
+        assert_eq!(is(&scope, Aspect::Status, false), Some(6));
+        let without: Scope = Arc::new([place(5), place(7), place(8)].into());
+        assert_eq!(is(&without, Aspect::Status, false), None);
+        assert_eq!(is(&without, Aspect::Status, true), Some(8));
+        assert_eq!(is(&without, Aspect::Received("x-real-ip".into()), false), Some(7));
+        assert_eq!(is(&without, Aspect::Received("host".into()), false), None);
+    }
+}

@@ -1,0 +1,272 @@
+//! A request to be sent to both programs, and what a configuration asks to be tried.
+
+use crate::tree::{Place, Scope};
+use std::net::{IpAddr, SocketAddr};
+
+/// What the recording back-end does with a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Behaviour {
+    /// 200.
+    #[default]
+    Answer,
+    /// 302 to the host that it was asked for.
+    Redirect,
+    /// 302 to its own address.
+    RedirectToItself,
+    /// 500.
+    Error,
+    /// 404.
+    Missing,
+    /// 200, after a while.
+    Hold,
+}
+
+impl Behaviour {
+    /// The word in the request's header.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Answer => "answer",
+            Self::Redirect => "redirect",
+            Self::RedirectToItself => "redirect-to-itself",
+            Self::Error => "error",
+            Self::Missing => "missing",
+            Self::Hold => "hold",
+        }
+    }
+}
+
+/// The certificate that a client shows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shown {
+    /// None.
+    #[default]
+    None,
+    /// One of the CA that the configuration names.
+    Known,
+    /// One of another CA.
+    Stranger,
+}
+
+/// How many are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Times {
+    /// One.
+    #[default]
+    Once,
+    /// So many at once, from one address: what a limit refuses.
+    AtOnce(u32),
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft {
+    /// The listener.
+    pub to: SocketAddr,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Whether it wants the header of the PROXY protocol.
+    pub proxy: bool,
+    /// Who sends that header: an address that the configuration trusts.
+    pub hop: Option<IpAddr>,
+    /// The client's address; `None` for one of its own.
+    pub from: Option<IpAddr>,
+    /// The name in the handshake; `None` for the host.
+    pub sni: Option<String>,
+    /// `Host`.
+    pub host: String,
+    /// The method.
+    pub method: String,
+    /// Path and query.
+    pub path: String,
+    /// Further headers.
+    pub headers: Vec<(String, String)>,
+    /// Bytes of content.
+    pub content: u64,
+    /// The client's certificate.
+    pub shown: Shown,
+    /// How many are sent.
+    pub times: Times,
+    /// What the back-end does.
+    pub behaviour: Behaviour,
+    /// The line that it is for.
+    pub place: Place,
+    /// The lines that take part in its answer.
+    pub scope: Scope,
+}
+
+impl Draft {
+    /// `GET /` for a host.
+    pub fn new(listener: &Listener, host: &str, place: &Place, scope: &Scope) -> Self {
+        Self {
+            to: listener.address,
+            tls: listener.tls,
+            proxy: listener.proxy,
+            hop: listener.hop,
+            from: None,
+            sni: None,
+            host: host.to_owned(),
+            method: "GET".to_owned(),
+            path: "/".to_owned(),
+            headers: Vec::new(),
+            content: 0,
+            shown: Shown::None,
+            times: Times::Once,
+            behaviour: Behaviour::Answer,
+            place: place.clone(),
+            scope: scope.clone(),
+        }
+    }
+
+    /// With a header in the place of one of that name.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// For another path.
+    pub fn at(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.path);
+        self
+    }
+
+    /// The request for people.
+    pub fn text(&self) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        let mut out = format!("{} {scheme}://{}{} to {}", self.method, self.host, self.path, self.to);
+        for (name, value) in &self.headers {
+            out.push_str(&format!(", {name}: {value}"));
+        }
+        if let Some(from) = self.from {
+            out.push_str(&format!(", from {from}"));
+        }
+        if self.content > 0 {
+            out.push_str(&format!(", {} bytes", self.content));
+        }
+        match self.shown {
+            Shown::None => {}
+            Shown::Known => out.push_str(", with a certificate"),
+            Shown::Stranger => out.push_str(", with the certificate of another CA"),
+        }
+        if self.behaviour != Behaviour::Answer {
+            out.push_str(&format!(", back-end: {}", self.behaviour.word()));
+        }
+        if let Times::AtOnce(n) = self.times {
+            out.push_str(&format!(", {n} at once"));
+        }
+        out
+    }
+}
+
+/// An address on which the original listens.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Where a client reaches it.
+    pub address: SocketAddr,
+    /// The address that the program binds; `None`: any.
+    pub bound: Option<IpAddr>,
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// Whether it wants the header of the PROXY protocol.
+    pub proxy: bool,
+    /// Who sends that header: an address that the configuration trusts; `None`: anybody.
+    pub hop: Option<IpAddr>,
+    /// The line.
+    pub place: Place,
+}
+
+/// Handshakes to be tried at a listener.
+#[derive(Clone, Debug)]
+pub struct Handshakes {
+    /// The listener.
+    pub listener: Listener,
+    /// Names to ask for; `None`: no name.
+    pub names: Vec<Option<String>>,
+    /// Whether the configuration itself chooses suites of TLS 1.2, suites of TLS 1.3, and groups.
+    pub chosen: Chosen,
+    /// The lines that decide about them.
+    pub scope: Scope,
+}
+
+/// What the configuration says about TLS, apart from defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chosen {
+    /// Versions.
+    pub versions: bool,
+    /// Suites.
+    pub suites: bool,
+    /// Groups.
+    pub groups: bool,
+    /// Protocols above TLS.
+    pub alpn: bool,
+}
+
+/// A line of which nothing was tried.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Untried {
+    /// The line.
+    pub place: Place,
+    /// Why.
+    pub why: String,
+}
+
+/// What a configuration asks to be tried.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// The listeners.
+    pub listeners: Vec<Listener>,
+    /// The requests, without repetitions.
+    pub drafts: Vec<Draft>,
+    /// The handshakes.
+    pub handshakes: Vec<Handshakes>,
+    /// Addresses of servers that stand for each other, for they are in one group.
+    pub groups: Vec<Vec<String>>,
+    /// Addresses of servers.
+    pub servers: Vec<SocketAddr>,
+    /// Further ports of servers, such as those of checks.
+    pub ports: Vec<u16>,
+    /// What was not tried.
+    pub untried: Vec<Untried>,
+}
+
+impl Plan {
+    /// Adds a request that is not there yet.
+    pub fn push(&mut self, draft: Draft) {
+        // The same request may be for several lines; the first one names it.
+        let same = |d: &Draft| {
+            let mut d = d.clone();
+            d.place = draft.place.clone();
+            d.scope = draft.scope.clone();
+            d == draft
+        };
+        let near = self.drafts.iter().rev().take(400).any(same);
+        if !near && is_sendable(&draft) {
+            self.drafts.push(draft);
+        }
+    }
+
+    /// Notes that nothing is tried for a line.
+    pub fn skip(&mut self, place: &Place, why: impl Into<String>) {
+        let new = Untried { place: place.clone(), why: why.into() };
+        if !self.untried.contains(&new) {
+            self.untried.push(new);
+        }
+    }
+}
+
+/// Whether a request is one that both programs understand in one way: what is malformed or ambiguous is not tried.
+fn is_sendable(draft: &Draft) -> bool {
+    let path = draft.path.split('?').next().unwrap_or_default();
+    path.starts_with('/')
+        && !path.contains("//")
+        && !path.contains("/./")
+        && !path.contains("/../")
+        && !path.ends_with("/.")
+        && !path.ends_with("/..")
+        && draft.path.bytes().all(|b| b.is_ascii_graphic() && !b"\"<>\\^`{|};%#".contains(&b))
+        && draft.host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b))
+        && draft.headers.iter().all(|(n, v)| {
+            n.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                && v.bytes().all(|b| b == b' ' || b.is_ascii_graphic())
+        })
+}

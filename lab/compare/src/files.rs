@@ -1,0 +1,194 @@
+//! Files that the run makes: a CA, and certificates, password files and revocation lists in the place of those that the
+//! configuration names and that are not here.
+
+use crate::words::is_dns_name;
+use anyhow::Context as _;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
+    Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256, RsaKeySize, SanType,
+    SerialNumber,
+};
+use rustls::ServerConfig;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The user and the password in password files that the run makes.
+pub const USER: (&str, &str) = ("compare", "compare");
+
+/// A certificate with its key.
+pub struct Identity {
+    /// The certificate's chain.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl Clone for Identity {
+    fn clone(&self) -> Self {
+        Self { chain: self.chain.clone(), key: self.key.clone_key() }
+    }
+}
+
+/// A certificate authority.
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new(name: &str) -> anyhow::Result<Self> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let pem = params.self_signed(&key)?.pem();
+        Ok(Self { issuer: Issuer::new(params, key), pem })
+    }
+
+    /// Certificate and key as PEM.
+    fn issue(&self, names: &[String], addresses: &[IpAddr], key: &KeyPair) -> anyhow::Result<(String, Vec<u8>)> {
+        let valid = |n: &&String| is_dns_name(n.strip_prefix("*.").unwrap_or(n));
+        let mut params = CertificateParams::new(names.iter().filter(valid).cloned().collect::<Vec<_>>())?;
+        let first = names.iter().find(valid).cloned().unwrap_or_else(|| "compare.invalid".to_owned());
+        params.distinguished_name.push(DnType::CommonName, first.chars().take(64).collect::<String>());
+        params.subject_alt_names.extend(addresses.iter().map(|a| SanType::IpAddress(*a)));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        let certificate = params.signed_by(key, &self.issuer)?;
+        Ok((certificate.pem(), certificate.der().to_vec()))
+    }
+
+    fn identity(&self, names: &[String], addresses: &[IpAddr]) -> anyhow::Result<Identity> {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let (_, der) = self.issue(names, addresses, &key)?;
+        let key = PrivateKeyDer::try_from(key.serialize_der()).map_err(anyhow::Error::msg)?;
+        Ok(Identity { chain: vec![der.into()], key })
+    }
+}
+
+/// The files of a run.
+pub struct Files {
+    folder: PathBuf,
+    authority: Authority,
+    /// All certificates have this key, or the next one.
+    rsa: KeyPair,
+    ecdsa: KeyPair,
+    /// For each path that is not here: what takes its place.
+    made: BTreeMap<PathBuf, PathBuf>,
+    /// The client's certificate of the run's CA.
+    pub known: Identity,
+    /// The client's certificate of another CA.
+    pub stranger: Identity,
+}
+
+impl Files {
+    /// In a folder.
+    pub fn new(folder: &Path) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        let authority = Authority::new("sealane-lab compare")?;
+        std::fs::write(folder.join("ca.pem"), &authority.pem)?;
+        let client = ["client.compare.invalid".to_owned()];
+        Ok(Self {
+            folder: folder.to_owned(),
+            known: authority.identity(&client, &[])?,
+            stranger: Authority::new("a stranger")?.identity(&client, &[])?,
+            rsa: KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048)?,
+            ecdsa: KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?,
+            authority,
+            made: BTreeMap::new(),
+        })
+    }
+
+    /// The run's CA: in the place of every CA of the configuration, so that clients and back-ends can be verified.
+    pub fn ca(&self) -> PathBuf {
+        self.folder.join("ca.pem")
+    }
+
+    /// An empty list of revocations of the run's CA.
+    pub fn crl(&mut self) -> anyhow::Result<PathBuf> {
+        let path = self.folder.join("crl.pem");
+        if !path.exists() {
+            let now = rcgen::date_time_ymd(2024, 1, 1);
+            let params = CertificateRevocationListParams {
+                this_update: now,
+                next_update: rcgen::date_time_ymd(2124, 1, 1),
+                crl_number: SerialNumber::from(1u64),
+                issuing_distribution_point: None,
+                revoked_certs: Vec::new(),
+                key_identifier_method: KeyIdMethod::Sha256,
+            };
+            std::fs::write(&path, params.signed_by(&self.authority.issuer)?.pem()?)?;
+        }
+        Ok(path)
+    }
+
+    /// A certificate and its key: the files that are named if they can be read, else new ones for these names. Without a path
+    /// of a key, both are in one file.
+    pub fn certificate(&mut self, cert: &Path, key: Option<&Path>, names: &BTreeSet<String>) -> anyhow::Result<()> {
+        let readable = |p: &Path| std::fs::File::open(p).is_ok() && p.is_file();
+        if self.made.contains_key(cert) || (readable(cert) && key.is_none_or(readable)) {
+            return Ok(());
+        }
+        let pair = match cert.to_string_lossy().to_ascii_lowercase().contains("ecdsa") {
+            true => &self.ecdsa,
+            false => &self.rsa,
+        };
+        let names: Vec<String> = names.iter().cloned().collect();
+        let (pem, _) = self.authority.issue(&names, &[], pair)?;
+        let number = self.made.len();
+        let at = self.folder.join(format!("{number}.pem"));
+        match key {
+            None => std::fs::write(&at, pem + &pair.serialize_pem())?,
+            Some(key) => {
+                std::fs::write(&at, pem)?;
+                let at = self.folder.join(format!("{number}-key.pem"));
+                std::fs::write(&at, pair.serialize_pem())?;
+                self.made.insert(key.to_owned(), at);
+            }
+        }
+        self.made.insert(cert.to_owned(), at);
+        Ok(())
+    }
+
+    /// A password file: the one that is named if it is here, else one with [`USER`].
+    pub fn passwords(&mut self, path: &Path) -> anyhow::Result<()> {
+        if !path.is_file() && !self.made.contains_key(path) {
+            let at = self.folder.join(format!("{}.htpasswd", self.made.len()));
+            std::fs::write(&at, format!("{}:{{PLAIN}}{}\n", USER.0, USER.1))?;
+            self.made.insert(path.to_owned(), at);
+        }
+        Ok(())
+    }
+
+    /// An empty file in the place of a path.
+    pub fn empty(&mut self, path: &Path) -> anyhow::Result<PathBuf> {
+        let at = self.folder.join("empty");
+        std::fs::write(&at, "")?;
+        self.made.insert(path.to_owned(), at.clone());
+        Ok(at)
+    }
+
+    /// What takes the place of a path; the path itself if it is here.
+    pub fn instead(&self, path: &Path) -> PathBuf {
+        self.made.get(path).cloned().unwrap_or_else(|| path.to_owned())
+    }
+
+    /// The paths in whose place the run has made files.
+    pub fn made(&self) -> Vec<String> {
+        self.made.keys().map(|path| path.display().to_string()).collect()
+    }
+
+    /// How back-ends speak TLS: with a certificate of the run's CA for all names and addresses of the configuration.
+    pub fn backends(&self, names: &[String], addresses: &[IpAddr]) -> anyhow::Result<Arc<ServerConfig>> {
+        let Identity { chain, key } = self.authority.identity(names, addresses)?;
+        let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
+        let mut config =
+            builder.with_safe_default_protocol_versions()?.with_no_client_auth().with_single_cert(chain, key)?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}

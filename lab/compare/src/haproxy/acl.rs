@@ -1,0 +1,494 @@
+//! ACLs: requests for both outcomes, and which outcome a request has.
+
+use crate::draft::{Behaviour, Draft, Shown, Times};
+use crate::samples;
+use crate::tree::Node;
+use crate::words::in_and_out;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+
+/// Most requests that are sent at once.
+const MAX_AT_ONCE: u32 = 150;
+
+/// How a value is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Match {
+    Is,
+    Begin,
+    End,
+    Within,
+    Folder,
+    Domain,
+    Regex,
+    Found,
+}
+
+/// What of a request is compared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Of {
+    Host,
+    Path,
+    Query(String),
+    Header(String),
+    Cookie(String),
+    Method,
+    Source,
+    Tls,
+    Sni,
+    Certificate,
+    /// A counter of requests, or of connections, that is compared with a number.
+    Counter(bool),
+    Constant(bool),
+}
+
+/// A criterion with its values.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Test {
+    of: Of,
+    how: Match,
+    ignore_case: bool,
+    values: Vec<String>,
+}
+
+/// The ACLs of a section, by name: each is true if one of its lines is. `None`: a line that is not understood.
+pub type Named<'n> = BTreeMap<&'n str, Vec<Option<Test>>>;
+
+/// Reads the lines of a section.
+pub fn named<'n>(lines: impl Iterator<Item = &'n Node>) -> Named<'n> {
+    let mut out: Named<'n> = BTreeMap::new();
+    for line in lines.filter(|n| n.name() == "acl") {
+        out.entry(line.word(1)).or_default().push(Test::read(line.words.get(2..).unwrap_or_default()));
+    }
+    out
+}
+
+/// One of the conditions that must hold together.
+#[derive(Clone, Debug)]
+pub struct Term {
+    /// Any of them.
+    tests: Vec<Option<Test>>,
+    negated: bool,
+}
+
+/// What stands behind `if` or `unless`: any of these groups of terms.
+pub fn condition(words: &[String], acls: &Named<'_>) -> Option<Vec<Vec<Term>>> {
+    let at = words.iter().position(|w| w == "if" || w == "unless")?;
+    let mut out = vec![Vec::new()];
+    let mut rest = words[at + 1..].iter();
+    let mut negated = false;
+    while let Some(word) = rest.next() {
+        let (bang, word) = word.strip_prefix('!').map_or((false, word.as_str()), |w| (true, w));
+        negated ^= bang;
+        match word {
+            "" => {}
+            "or" | "||" => out.push(Vec::new()),
+            "and" | "&&" => {}
+            "{" => {
+                let inside: Vec<String> = rest.by_ref().take_while(|w| *w != "}").cloned().collect();
+                out.last_mut()?.push(Term { tests: vec![Test::read(&inside)], negated });
+                negated = false;
+            }
+            name => {
+                let tests = acls.get(name).cloned().unwrap_or_else(|| vec![predefined(name)]);
+                out.last_mut()?.push(Term { tests, negated });
+                negated = false;
+            }
+        }
+    }
+    Some(out)
+}
+
+fn predefined(name: &str) -> Option<Test> {
+    let of = |of: Of, how: Match, values: &[&str]| {
+        let values = values.iter().map(|v| (*v).to_owned()).collect();
+        Some(Test { of, how, ignore_case: false, values })
+    };
+    match name {
+        "TRUE" | "HTTP" | "HTTP_1.1" => of(Of::Constant(true), Match::Found, &[]),
+        "FALSE" => of(Of::Constant(false), Match::Found, &[]),
+        "LOCALHOST" => of(Of::Source, Match::Is, &["127.0.0.0/8"]),
+        "HTTP_URL_SLASH" => of(Of::Path, Match::Is, &["/"]),
+        name => of(Of::Method, Match::Is, &[name.strip_prefix("METH_")?]),
+    }
+}
+
+impl Test {
+    /// Reads a criterion, its flags and its values.
+    pub fn read(words: &[String]) -> Option<Self> {
+        let (name, rest) = words.split_first()?;
+        let (fetch, converters) = name.split_once(',').unwrap_or((name, ""));
+        let lower = match converters {
+            "" => false,
+            "lower" => true,
+            _ => return None,
+        };
+        let (fetch, argument) = match fetch.split_once('(') {
+            Some((fetch, argument)) => (fetch, argument.strip_suffix(')')?),
+            None => (fetch, ""),
+        };
+        let (mut how, fetch) = suffix(fetch);
+        let of = of(fetch, argument)?;
+        let (mut ignore_case, mut rest) = (lower, rest.iter());
+        let mut values = Vec::new();
+        while let Some(word) = rest.next() {
+            match word.as_str() {
+                "-i" => ignore_case = true,
+                "-n" => {}
+                "-m" => {
+                    how = Some(match rest.next()?.as_str() {
+                        "str" => Match::Is,
+                        "beg" => Match::Begin,
+                        "end" => Match::End,
+                        "sub" => Match::Within,
+                        "dir" => Match::Folder,
+                        "dom" => Match::Domain,
+                        "reg" => Match::Regex,
+                        "found" | "bool" => Match::Found,
+                        "ip" => Match::Is,
+                        _ => return None,
+                    });
+                }
+                "--" => values.extend(rest.by_ref().cloned()),
+                // Files of values are not read.
+                flag if flag.starts_with('-') && flag.len() == 2 => return None,
+                value => values.push(value.to_owned()),
+            }
+        }
+        if matches!(of, Of::Counter(_)) {
+            let ["gt" | "ge", number] = [values.first()?.as_str(), values.get(1)?.as_str()] else { return None };
+            number.parse::<u32>().ok()?;
+        }
+        Some(Self { of, how: how.unwrap_or(Match::Is), ignore_case, values })
+    }
+
+    /// Requests for which it holds, or does not; the first one of each is the plainest.
+    pub fn requests(&self, draft: &Draft, wanted: bool) -> Vec<Draft> {
+        let mut out = Vec::new();
+        let mut push = |d: Draft| {
+            if self.holds(&d).is_none_or(|h| h == wanted) && !out.contains(&d) {
+                out.push(d);
+            }
+        };
+        match &self.of {
+            Of::Constant(_) | Of::Tls => push(draft.clone()),
+            Of::Counter(connections) => {
+                let least: u32 = self.values.get(1).and_then(|n| n.parse().ok()).unwrap_or(u32::MAX);
+                let behaviour = if *connections { Behaviour::Hold } else { draft.behaviour };
+                match wanted {
+                    false => push(draft.clone()),
+                    true if least <= MAX_AT_ONCE => {
+                        push(Draft { times: Times::AtOnce(least + 5), behaviour, ..draft.clone() });
+                    }
+                    true => {}
+                }
+            }
+            Of::Certificate => {
+                let shown = if wanted { Shown::Known } else { Shown::None };
+                push(Draft { shown, ..draft.clone() });
+            }
+            Of::Source => {
+                // What is as it has to be stays as it is.
+                push(draft.clone());
+                for (inside, outside) in self.values.iter().filter_map(|v| in_and_out(v)) {
+                    push(Draft { from: Some(if wanted { inside } else { outside }), ..draft.clone() });
+                }
+            }
+            _ => {
+                if !wanted {
+                    push(draft.clone());
+                }
+                for text in self.texts(wanted) {
+                    if let Some(d) = set(draft, &self.of, &text) {
+                        push(d);
+                    }
+                }
+                if let (false, Of::Header(name)) = (wanted, &self.of) {
+                    let mut d = draft.clone();
+                    d.headers.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
+                    push(d);
+                }
+            }
+        }
+        out
+    }
+
+    /// Texts that match, or that are near.
+    fn texts(&self, wanted: bool) -> Vec<String> {
+        let mut out = Vec::new();
+        if self.how == Match::Found {
+            return vec!["1".to_owned()];
+        }
+        for value in &self.values {
+            let v = value.trim_matches('/');
+            let is_path = self.of == Of::Path;
+            let (mut yes, mut near) = match self.how {
+                Match::Is => (vec![value.clone()], vec![format!("{value}x"), format!("{value}/")]),
+                Match::Begin => (
+                    vec![format!("{value}x"), value.clone()],
+                    value.strip_suffix('/').map(|b| vec![b.to_owned(), format!("{b}x")]).unwrap_or_default(),
+                ),
+                Match::End if is_path => (vec![format!("/x{value}")], vec![format!("/x{value}x")]),
+                Match::End => (
+                    vec![format!("x{value}"), format!("y.x{value}"), value.trim_start_matches('.').to_owned()],
+                    vec![format!("{value}x")],
+                ),
+                Match::Within if is_path => (vec![format!("/x{value}y")], vec!["/xy".to_owned()]),
+                Match::Within => (vec![format!("x{value}y")], Vec::new()),
+                Match::Folder if is_path => (
+                    vec![format!("/{v}/x"), format!("/{v}"), format!("/x/{v}/y")],
+                    vec![format!("/{v}x/y"), format!("/x{v}")],
+                ),
+                Match::Domain => (vec![format!("a.{v}.b"), v.to_owned()], vec![format!("a{v}.b")]),
+                Match::Regex => (samples::regex(value, self.ignore_case).unwrap_or_default(), vec!["/zzz".to_owned()]),
+                _ => (Vec::new(), Vec::new()),
+            };
+            if is_path {
+                for text in yes.iter_mut().chain(&mut near).filter(|t| !t.starts_with('/')) {
+                    text.insert(0, '/');
+                }
+            }
+            out.extend(if wanted { yes } else { near });
+        }
+        if !wanted {
+            out.push(if self.of == Of::Path { "/zzz".to_owned() } else { "zzz.compare.invalid".to_owned() });
+        }
+        out
+    }
+
+    /// Whether it holds for a request; `None` if that is not known here.
+    pub fn holds(&self, draft: &Draft) -> Option<bool> {
+        let value: String = match &self.of {
+            Of::Constant(value) => return Some(*value),
+            Of::Tls => return Some(draft.tls),
+            Of::Certificate => return Some(draft.shown == Shown::Known),
+            Of::Counter(_) => return Some(draft.times != Times::Once),
+            Of::Source => {
+                let from = draft.from.unwrap_or(IpAddr::from([198, 18, 1, 1]));
+                let all: Option<Vec<bool>> = self.values.iter().map(|v| is_in(from, v)).collect();
+                return Some(all?.contains(&true));
+            }
+            Of::Host => draft.host.clone(),
+            Of::Sni => draft.sni.clone().unwrap_or_else(|| draft.host.clone()),
+            Of::Path => draft.path.split('?').next().unwrap_or_default().to_owned(),
+            Of::Method => draft.method.clone(),
+            Of::Header(name) => match draft.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
+                Some((_, value)) => value.clone(),
+                None => return Some(false),
+            },
+            Of::Query(_) | Of::Cookie(_) => return None,
+        };
+        let same = |a: &str, b: &str| if self.ignore_case { a.eq_ignore_ascii_case(b) } else { a == b };
+        let lower = |t: &str| if self.ignore_case { t.to_ascii_lowercase() } else { t.to_owned() };
+        let (text, values) = (lower(&value), self.values.iter().map(|v| lower(v)).collect::<Vec<_>>());
+        Some(match self.how {
+            Match::Found => true,
+            Match::Is => self.values.iter().any(|v| same(v, &value)),
+            Match::Begin => values.iter().any(|v| text.starts_with(v.as_str())),
+            Match::End => values.iter().any(|v| text.ends_with(v.as_str())),
+            Match::Within => values.iter().any(|v| text.contains(v.as_str())),
+            Match::Folder => values.iter().any(|v| format!("{text}/").contains(&format!("/{}/", v.trim_matches('/')))),
+            Match::Domain | Match::Regex => return None,
+        })
+    }
+}
+
+fn is_in(address: IpAddr, network: &str) -> Option<bool> {
+    let (IpAddr::V4(address), (inside, length)) = (address, network.split_once('/').unwrap_or((network, "32"))) else {
+        return Some(false);
+    };
+    let IpAddr::V4(inside) = inside.parse().ok()? else { return Some(false) };
+    let length: u32 = length.parse().ok().filter(|l| *l <= 32)?;
+    let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+    Some(u32::from(address) & mask == u32::from(inside) & mask)
+}
+
+fn suffix(fetch: &str) -> (Option<Match>, &str) {
+    for (end, how) in [
+        ("_beg", Match::Begin),
+        ("_end", Match::End),
+        ("_sub", Match::Within),
+        ("_dir", Match::Folder),
+        ("_dom", Match::Domain),
+        ("_reg", Match::Regex),
+    ] {
+        if let Some(bare) = fetch.strip_suffix(end) {
+            return (Some(how), bare);
+        }
+    }
+    (None, fetch)
+}
+
+fn of(fetch: &str, argument: &str) -> Option<Of> {
+    let argument = argument.split(',').next().unwrap_or_default();
+    Some(match fetch {
+        "hdr" | "req.hdr" | "req.fhdr" if argument.eq_ignore_ascii_case("host") => Of::Host,
+        "hdr" | "req.hdr" | "req.fhdr" => Of::Header(argument.to_owned()),
+        "base" | "url" | "pathq" => return None,
+        "path" => Of::Path,
+        "method" => Of::Method,
+        "src" => Of::Source,
+        "ssl_fc" => Of::Tls,
+        "ssl_fc_sni" | "req_ssl_sni" | "req.ssl_sni" => Of::Sni,
+        "ssl_c_used" => Of::Certificate,
+        "urlp" | "url_param" => Of::Query(argument.to_owned()),
+        "cook" | "req.cook" => Of::Cookie(argument.to_owned()),
+        "always_true" => Of::Constant(true),
+        "always_false" => Of::Constant(false),
+        f if f.ends_with("http_req_rate") || f.ends_with("conn_rate") => Of::Counter(false),
+        f if f.ends_with("conn_cur") => Of::Counter(true),
+        _ => return None,
+    })
+}
+
+fn set(draft: &Draft, of: &Of, text: &str) -> Option<Draft> {
+    let mut out = draft.clone();
+    match of {
+        Of::Host => text.clone_into(&mut out.host),
+        Of::Sni => {
+            text.clone_into(&mut out.host);
+            out.sni = Some(text.to_owned());
+        }
+        Of::Path => {
+            let query = draft.path.split_once('?').map(|(_, q)| format!("?{q}")).unwrap_or_default();
+            out.path = format!("{text}{query}");
+        }
+        Of::Method if !text.is_empty() && text.bytes().all(|b| b.is_ascii_uppercase()) => {
+            text.clone_into(&mut out.method);
+        }
+        Of::Header(name) => out = out.with(name, text),
+        Of::Cookie(name) => out = out.with("Cookie", &format!("{name}={text}")),
+        Of::Query(name) => out.path = format!("{}?{name}={text}", draft.path.split('?').next()?),
+        _ => return None,
+    }
+    Some(out)
+}
+
+impl Term {
+    /// Requests for which the term is as wanted. `None`: none is known.
+    fn requests(&self, draft: &Draft, wanted: bool) -> Option<Vec<Draft>> {
+        let wanted = wanted != self.negated;
+        let mut out = Vec::new();
+        if wanted {
+            for test in &self.tests {
+                out.extend(test.as_ref()?.requests(draft, true));
+            }
+        } else {
+            // None of the tests may hold.
+            let first = self.tests.first()?.as_ref()?;
+            out = first.requests(draft, false);
+            out.retain(|d| self.tests.iter().flatten().all(|t| t.holds(d) != Some(true)));
+        }
+        (!out.is_empty()).then_some(out)
+    }
+
+    fn holds(&self, draft: &Draft) -> Option<bool> {
+        let mut out = Some(false);
+        for test in &self.tests {
+            match test.as_ref().and_then(|t| t.holds(draft)) {
+                Some(true) => return Some(!self.negated),
+                Some(false) => {}
+                None => out = None,
+            }
+        }
+        out.map(|o| o != self.negated)
+    }
+}
+
+/// Whether a condition can hold for a request, as far as that is known here.
+pub fn may_hold(groups: &[Vec<Term>], draft: &Draft) -> bool {
+    groups.iter().any(|g| g.iter().all(|t| t.holds(draft) != Some(false)))
+}
+
+/// Requests for a condition: with all of its terms true, and with each of them false.
+#[derive(Debug, Default)]
+pub struct Outcomes {
+    /// It holds.
+    pub held: Vec<Draft>,
+    /// It does not.
+    pub missed: Vec<Draft>,
+    /// A part is not understood.
+    pub unknown: bool,
+}
+
+/// Makes them.
+pub fn outcomes(groups: &[Vec<Term>], draft: &Draft) -> Outcomes {
+    let mut out = Outcomes::default();
+    for group in groups {
+        // All terms true, each by its first sample.
+        let mut base = Some(draft.clone());
+        for term in group {
+            base = base.and_then(|d| term.requests(&d, true)).and_then(|d| d.into_iter().next());
+        }
+        let Some(base) = base else {
+            out.unknown |= group.iter().any(|t| t.tests.iter().any(Option::is_none));
+            continue;
+        };
+        if group.iter().all(|t| t.holds(&base) != Some(false)) {
+            out.held.push(base.clone());
+        }
+        for term in group {
+            for held in term.requests(&base, true).unwrap_or_default() {
+                if group.iter().all(|t| t.holds(&held) != Some(false)) {
+                    out.held.push(held);
+                }
+            }
+            out.missed.extend(term.requests(&base, false).unwrap_or_default());
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Listener;
+    use crate::tree::Place;
+
+    fn words(text: &str) -> Vec<String> {
+        text.split(' ').map(str::to_owned).collect()
+    }
+
+    fn draft() -> Draft {
+        let place = Place { file: "h".into(), line: 1 };
+        let listener = Listener {
+            address: ([203, 0, 113, 10], 80).into(),
+            bound: None,
+            tls: false,
+            proxy: false,
+            hop: None,
+            place: place.clone(),
+        };
+        Draft::new(&listener, "unknown.example", &place, &Default::default())
+    }
+
+    #[test]
+    fn a_condition_is_tried_in_both_outcomes() {
+        let acls = Named::new();
+        let text = "use_backend b if { hdr(host) -i shop.example } { path_beg /api/ } !{ method POST }";
+        let groups = condition(&words(text), &acls).unwrap();
+        let out = outcomes(&groups, &draft());
+        let held = &out.held[0];
+        assert_eq!((held.host.as_str(), held.path.as_str(), held.method.as_str()), ("shop.example", "/api/x", "GET"));
+        let missed = |what: &dyn Fn(&Draft) -> bool| out.missed.iter().any(what);
+        assert!(missed(&|d| d.host == "unknown.example" || d.host == "shop.examplex"));
+        assert!(missed(&|d| d.path == "/api" && d.host == "shop.example"), "the edge of a prefix");
+        assert!(missed(&|d| d.method == "POST" && d.path == "/api/x"));
+        assert!(!out.unknown);
+        assert!(may_hold(&groups, held) && !may_hold(&groups, &draft()));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_said() {
+        let groups = condition(&words("http-request deny if { rand(100) lt 5 }"), &Named::new()).unwrap();
+        assert!(outcomes(&groups, &draft()).unknown);
+    }
+
+    #[test]
+    fn networks_and_counters_are_tried() {
+        let out = outcomes(&condition(&words("x if !{ src 10.0.0.0/8 }"), &Named::new()).unwrap(), &draft());
+        assert!(out.held.iter().any(|d| d.from.is_none()));
+        assert!(out.missed.iter().any(|d| d.from == Some(IpAddr::from([10, 254, 254, 254]))));
+        let out = outcomes(&condition(&words("x if { sc_http_req_rate(0) gt 30 }"), &Named::new()).unwrap(), &draft());
+        assert!(out.held.iter().any(|d| d.times == Times::AtOnce(35)));
+    }
+}

@@ -1,0 +1,684 @@
+//! The requests that a configuration of NGINX asks for.
+
+use super::runnable::Abilities;
+use super::variables::{Wish, grant, of_if, of_map};
+use super::{http, listen, server_address};
+use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Plan, Shown, Times};
+use crate::files::USER;
+use crate::samples;
+use crate::tree::{Node, Place, Scope, walk};
+use crate::words::{in_and_out, is_dns_name, size};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Most values of variables that are tried at one location.
+const MAX_WISHES: usize = 40;
+/// Most requests that are sent at once.
+const MAX_AT_ONCE: u64 = 150;
+/// The largest content that is sent.
+const MAX_CONTENT: u64 = 64 << 20;
+
+/// How a location selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Matcher {
+    Exact(String),
+    Prefix(String),
+    Regex(String, bool),
+    Named,
+}
+
+/// A location, with those around it.
+struct Location<'n> {
+    chain: Vec<&'n Node>,
+    matcher: Matcher,
+    /// For a regular expression: paths that it matches.
+    matched: Vec<String>,
+}
+
+impl<'n> Location<'n> {
+    fn node(&self) -> &'n Node {
+        self.chain[self.chain.len() - 1]
+    }
+
+    /// Whether its servers speak gRPC, which recording back-ends do not.
+    fn is_grpc(&self) -> bool {
+        self.node().all("grpc_pass").next().is_some()
+    }
+
+    fn may_take(&self, path: &str) -> bool {
+        let path = path.split('?').next().unwrap_or_default();
+        match &self.matcher {
+            // A redirect to the path with a slash is the location's, too.
+            Matcher::Exact(p) => path == p || Some(path) == p.strip_suffix('/'),
+            Matcher::Prefix(p) => path.starts_with(p.as_str()) || Some(path) == p.strip_suffix('/'),
+            Matcher::Regex(..) => self.matched.iter().any(|m| path.contains(m.as_str())),
+            Matcher::Named => true,
+        }
+    }
+}
+
+fn locations<'n>(block: &'n [Node], around: &[&'n Node], out: &mut Vec<Location<'n>>, plan: &mut Plan) {
+    for node in block.iter().filter(|n| n.name() == "location") {
+        let chain: Vec<&Node> = around.iter().copied().chain([node]).collect();
+        let (operator, operand) = match node.words.len() {
+            3 => (node.word(1), node.word(2)),
+            _ => match node.word(1) {
+                w if w.starts_with("~*") => ("~*", &w[2..]),
+                w if w.starts_with('~') => ("~", &w[1..]),
+                w if w.starts_with("^~") => ("^~", &w[2..]),
+                w if w.starts_with('=') => ("=", &w[1..]),
+                w => ("", w),
+            },
+        };
+        let (mut matched, matcher) = (
+            Vec::new(),
+            match operator {
+                "=" => Matcher::Exact(operand.to_owned()),
+                "~" | "~*" => Matcher::Regex(operand.to_owned(), operator == "~*"),
+                _ if operand.starts_with('@') => Matcher::Named,
+                _ => Matcher::Prefix(operand.to_owned()),
+            },
+        );
+        if let Matcher::Regex(pattern, any_case) = &matcher {
+            match samples::regex(pattern, *any_case) {
+                Some(found) => matched = found,
+                None => plan.skip(&node.place, "its regular expression has parts for which no samples are made"),
+            }
+        }
+        out.push(Location { chain: chain.clone(), matcher, matched });
+        locations(node.inner(), &chain, out, plan);
+    }
+}
+
+/// A server and where it listens.
+struct Server<'n> {
+    node: &'n Node,
+    names: Vec<String>,
+    listeners: Vec<Listener>,
+    is_default: Vec<bool>,
+}
+
+fn servers<'n>(nodes: &[&'n Node], abilities: &Abilities, plan: &mut Plan) -> Vec<Server<'n>> {
+    let mut out = Vec::new();
+    for node in nodes.iter().filter(|n| n.name() == "server") {
+        let mut listeners = Vec::new();
+        let mut is_default = Vec::new();
+        let ssl_on = node.all("ssl").any(|n| n.word(1) == "on");
+        let mut listens: Vec<(&Place, Vec<&str>)> =
+            node.all("listen").map(|n| (&n.place, n.arguments().iter().map(String::as_str).collect())).collect();
+        if listens.is_empty() {
+            listens.push((&node.place, vec!["80"]));
+        }
+        for (place, words) in listens {
+            let has = |word: &str| words.contains(&word);
+            if has("quic") {
+                let why = if abilities.http3 { "HTTP/3 is not compared" } else { "this NGINX has no HTTP/3" };
+                plan.skip(place, why);
+                continue;
+            }
+            let Some(l) = words.first().and_then(|w| listen(w)) else {
+                plan.skip(place, "a Unix socket");
+                continue;
+            };
+            let tls = has("ssl") || ssl_on;
+            listeners.push(Listener {
+                address: l.address,
+                bound: l.bound,
+                tls,
+                proxy: has("proxy_protocol"),
+                hop: nodes
+                    .iter()
+                    .copied()
+                    .chain(node.inner())
+                    .filter(|n| n.name() == "set_real_ip_from")
+                    .find_map(trusted),
+                place: place.clone(),
+            });
+            is_default.push(has("default_server") || has("default"));
+        }
+        let names = node.all("server_name").flat_map(|n| n.arguments().iter().cloned()).collect();
+        out.push(Server { node, names, listeners, is_default });
+    }
+    // What one server says of an address holds for all servers at it.
+    let all: Vec<Listener> = out.iter().flat_map(|s: &Server<'_>| s.listeners.clone()).collect();
+    for l in out.iter_mut().flat_map(|s| &mut s.listeners) {
+        let same = || all.iter().filter(|o| o.address == l.address);
+        (l.tls, l.proxy) = (same().any(|o| o.tls), same().any(|o| o.proxy));
+    }
+    out
+}
+
+/// An address that may say who the client is.
+fn trusted(node: &Node) -> Option<IpAddr> {
+    in_and_out(node.word(1)).map(|(inside, _)| inside)
+}
+
+/// What a configuration asks to be tried.
+pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
+    let mut plan = Plan::default();
+    let nodes = http(tree);
+    let mut shared = BTreeSet::new();
+    // Maps, zones and groups take part where they are used.
+    let used = |n: &&Node| n.block.is_some() || n.name().ends_with("_zone");
+    nodes.iter().filter(|n| n.name() != "server" && !used(n)).for_each(|n| n.lines(&mut shared));
+    upstreams(tree, &mut plan);
+    let wishes = maps(tree, &nodes, &mut plan);
+    let servers = servers(&nodes, abilities, &mut plan);
+    for server in &servers {
+        let mut found = Vec::new();
+        locations(server.node.inner(), &[], &mut found, &mut plan);
+        let mut site = Site { server, locations: found, shared: &shared, nodes: &nodes, wishes: &wishes };
+        site.add(&mut plan);
+    }
+    unknown_hosts(&servers, &shared, &mut plan);
+    handshakes(&nodes, &servers, &mut plan);
+    streams(tree, abilities, &mut plan);
+    for listener in servers.iter().flat_map(|s| &s.listeners) {
+        if !plan.listeners.iter().any(|l| l.address == listener.address) {
+            plan.listeners.push(listener.clone());
+        }
+    }
+    plan
+}
+
+/// Groups of servers, and their ports.
+fn upstreams(tree: &[Node], plan: &mut Plan) {
+    let mut addresses = Vec::new();
+    walk(tree, &mut |node| {
+        if node.name() == "upstream" {
+            let group: Vec<String> =
+                node.all("server").filter_map(|s| server_address(s.word(1))).map(|a| a.to_string()).collect();
+            plan.groups.push(group);
+            addresses.extend(node.all("server").filter_map(|s| server_address(s.word(1))));
+        }
+        if node.name().ends_with("_pass") {
+            addresses.extend(server_address(node.word(1)));
+        }
+    });
+    // A variable may stand for any of them.
+    plan.ports = vec![80, 443];
+    plan.servers = addresses;
+}
+
+/// What the maps ask for whose variables are used.
+fn maps(tree: &[Node], nodes: &[&Node], plan: &mut Plan) -> Vec<(Place, Wish)> {
+    let mut text = String::new();
+    walk(tree, &mut |n| {
+        text.push_str(&n.words.join(" "));
+        text.push('\n');
+    });
+    let mut out = Vec::new();
+    for node in nodes.iter().filter(|n| matches!(n.name(), "map" | "geo" | "split_clients")) {
+        let variable = node.words.last().map_or("", |w| w.trim_start_matches('$'));
+        let uses = text.matches(&format!("${variable}")).count() + text.matches(&format!("${{{variable}}}")).count();
+        // Once where it is made.
+        if uses < 2 {
+            continue;
+        }
+        match of_map(node) {
+            Some(wishes) => out.extend(wishes.into_iter().map(|w| (node.place.clone(), w))),
+            None => plan.skip(&node.place, "no request is made for its variables"),
+        }
+    }
+    out
+}
+
+/// Most steps from a line over maps to other maps.
+const MAX_NAMING: usize = 5;
+
+/// Whether lines name what a directive of `http` makes: a variable, a zone or a group of servers.
+fn is_named(node: &Node, text: &str) -> bool {
+    match node.name() {
+        "map" | "geo" | "split_clients" => {
+            let variable = node.words.last().map_or("", |w| w.trim_start_matches('$'));
+            text.contains(&format!("${variable}")) || text.contains(&format!("${{{variable}}}"))
+        }
+        "limit_req_zone" | "limit_conn_zone" => {
+            let zone = node.words.iter().find_map(|w| w.strip_prefix("zone=")).unwrap_or_default();
+            let zone = zone.split(':').next().unwrap_or_default();
+            text.contains(&format!("zone={zone}")) || text.contains(&format!("limit_conn {zone} "))
+        }
+        "upstream" => text.contains(node.word(1)),
+        _ => false,
+    }
+}
+
+/// One server with what it needs.
+struct Site<'s, 'n> {
+    server: &'s Server<'n>,
+    locations: Vec<Location<'n>>,
+    shared: &'s BTreeSet<Place>,
+    nodes: &'s [&'n Node],
+    wishes: &'s [(Place, Wish)],
+}
+
+impl<'n> Site<'_, 'n> {
+    /// The lines that take part in the answer for a path.
+    fn scope(&self, path: &str, own: Option<&Location<'n>>) -> Scope {
+        let mut out = self.shared.clone();
+        let own_lines = |node: &Node, out: &mut BTreeSet<Place>| {
+            out.insert(node.place.clone());
+            node.inner().iter().filter(|n| n.name() != "location").for_each(|n| n.lines(out));
+        };
+        own_lines(self.server.node, &mut out);
+        for location in self.locations.iter().filter(|l| l.may_take(path)).chain(own) {
+            location.chain.iter().for_each(|n| own_lines(n, &mut out));
+        }
+        // What these lines name: maps of variables, zones, groups of servers, and what those name.
+        let mut text = String::new();
+        let mut add = |n: &Node| {
+            text.push_str(&n.words.join(" "));
+            text.push('\n');
+        };
+        walk(std::slice::from_ref(self.server.node), &mut |n| {
+            if out.contains(&n.place) {
+                add(n);
+            }
+        });
+        self.nodes.iter().filter(|n| out.contains(&n.place)).for_each(|n| add(n));
+        for _ in 0..MAX_NAMING {
+            let before = out.len();
+            for node in self.nodes.iter().filter(|n| !out.contains(&n.place)).copied().collect::<Vec<_>>() {
+                if is_named(node, &text) {
+                    node.lines(&mut out);
+                    walk(std::slice::from_ref(node), &mut |n| {
+                        text.push_str(&n.words.join(" "));
+                        text.push('\n');
+                    });
+                }
+            }
+            if out.len() == before {
+                break;
+            }
+        }
+        Arc::new(out)
+    }
+
+    /// A name by which this server is selected, and its line.
+    fn names(&self) -> Vec<(String, Place)> {
+        let mut out = Vec::new();
+        for node in self.server.node.all("server_name") {
+            for name in node.arguments() {
+                let hosts = samples::host(name).unwrap_or_default();
+                out.extend(hosts.into_iter().filter(|h| is_dns_name(h)).map(|h| (h, node.place.clone())));
+            }
+        }
+        out.retain(|(name, _)| name != "_");
+        if out.is_empty() {
+            out.push(("unknown.compare.invalid".to_owned(), self.server.node.place.clone()));
+        }
+        out
+    }
+
+    fn add(&mut self, plan: &mut Plan) {
+        let mut own = Plan::default();
+        self.derive(&mut own);
+        // What a location for gRPC may take would reach a back-end that does not speak it.
+        for location in self.locations.iter().filter(|l| l.is_grpc()) {
+            own.skip(&location.node().place, "gRPC is not compared");
+        }
+        let is_grpc = |d: &Draft| self.locations.iter().any(|l| l.is_grpc() && l.may_take(&d.path));
+        own.drafts.into_iter().filter(|d| !is_grpc(d)).for_each(|d| plan.push(d));
+        own.untried.into_iter().for_each(|u| plan.skip(&u.place, u.why));
+    }
+
+    fn derive(&self, plan: &mut Plan) {
+        let names = self.names();
+        let listeners = &self.server.listeners;
+        for listener in listeners {
+            let root = self.scope("/", None);
+            // IPv6 beside IPv4 at the same port is tried once.
+            let twin = listener.address.is_ipv6()
+                && listeners.iter().any(|l| l.address.is_ipv4() && l.address.port() == listener.address.port());
+            let some = self.locations.iter().find_map(|l| paths(l).into_iter().find(|p| p != "/"));
+            for (at, (name, place)) in names.iter().enumerate() {
+                let draft = Draft::new(listener, name, place, &root);
+                plan.push(draft.clone());
+                if twin {
+                    break;
+                }
+                if let Some(path) = &some {
+                    plan.push(Draft { scope: self.scope(path, None), ..draft.clone().at(path) });
+                }
+                if at == 0 {
+                    plan.push(Draft { host: name.to_ascii_uppercase(), ..draft.clone() });
+                    plan.push(Draft { host: format!("{name}:{}", listener.address.port()), ..draft });
+                }
+            }
+            if twin {
+                continue;
+            }
+            let base = Draft::new(listener, &names[0].0, &names[0].1, &root);
+            self.clients(&base, self.server.node, plan);
+            self.block(&base.clone(), self.server.node, None, plan);
+            for location in &self.locations {
+                self.location(&base, location, plan);
+            }
+        }
+    }
+
+    fn location(&self, base: &Draft, location: &Location<'n>, plan: &mut Plan) {
+        let node = location.node();
+        let paths = paths(location);
+        for path in &paths {
+            let scope = self.scope(path, Some(location));
+            plan.push(Draft { place: node.place.clone(), scope, ..base.clone().at(path) });
+        }
+        let Some(first) = paths.first() else { return };
+        let scope = self.scope(first, Some(location));
+        let draft = Draft { place: node.place.clone(), scope, ..base.clone().at(first) };
+        for method in ["HEAD", "POST", "PUT", "DELETE", "OPTIONS"] {
+            let content = if matches!(method, "POST" | "PUT") { 3 } else { 0 };
+            plan.push(Draft { method: method.to_owned(), content, ..draft.clone() });
+        }
+        let mut passes = false;
+        walk(node.inner(), &mut |n| passes |= n.name() == "proxy_pass");
+        if passes {
+            for behaviour in [Behaviour::Redirect, Behaviour::RedirectToItself, Behaviour::Error, Behaviour::Missing] {
+                plan.push(Draft { behaviour, ..draft.clone() });
+            }
+        }
+        for (_, wish) in self.wishes.iter().take(MAX_WISHES) {
+            for draft in grant(&draft, wish).unwrap_or_default() {
+                plan.push(draft);
+            }
+        }
+        self.block(&draft, node, Some(location), plan);
+        self.clients(&draft, node, plan);
+    }
+
+    /// `if` and `rewrite`.
+    fn block(&self, draft: &Draft, block: &'n Node, location: Option<&Location<'n>>, plan: &mut Plan) {
+        for node in block.inner() {
+            match node.name() {
+                "if" => {
+                    let granted: Option<Vec<Draft>> = of_if(node).map(|wishes| {
+                        let draft = Draft { place: node.place.clone(), ..draft.clone() };
+                        wishes.iter().filter_map(|w| grant(&draft, w)).flatten().collect()
+                    });
+                    match granted {
+                        Some(drafts) if !drafts.is_empty() => drafts.into_iter().for_each(|d| plan.push(d)),
+                        _ => plan.skip(&node.place, "no request is made for its condition"),
+                    }
+                    self.block(draft, node, location, plan);
+                }
+                "rewrite" => match samples::path_regex(node.word(1), false) {
+                    Some(paths) => {
+                        for path in paths {
+                            let scope = self.scope(&path, location);
+                            plan.push(Draft { place: node.place.clone(), scope, ..draft.clone().at(&path) });
+                        }
+                    }
+                    None => plan.skip(&node.place, "its regular expression has parts for which no samples are made"),
+                },
+                _ => {}
+            }
+        }
+    }
+
+    /// What depends on who the client is, how much it sends, and how often.
+    fn clients(&self, draft: &Draft, block: &Node, plan: &mut Plan) {
+        for node in block.inner() {
+            let draft = Draft { place: node.place.clone(), ..draft.clone() };
+            match node.name() {
+                "allow" | "deny" | "set_real_ip_from" => {
+                    for from in in_and_out(node.word(1)).into_iter().flat_map(|(i, o)| [i, o]) {
+                        let forwarded = draft.clone().with("X-Forwarded-For", "10.1.2.3");
+                        let draft = if node.name() == "set_real_ip_from" { forwarded } else { draft.clone() };
+                        plan.push(Draft { from: Some(from), ..draft });
+                    }
+                }
+                "auth_basic" => {
+                    // Basic and base64 of the user and the password, and of another password.
+                    for value in
+                        [format!("Basic {}", base64(&format!("{}:{}", USER.0, USER.1))), "Basic Og==".to_owned()]
+                    {
+                        plan.push(draft.clone().with("Authorization", &value));
+                    }
+                }
+                "ssl_verify_client" | "ssl_client_certificate" => {
+                    for shown in [Shown::Known, Shown::Stranger] {
+                        plan.push(Draft { shown, ..draft.clone() });
+                    }
+                }
+                "client_max_body_size" => self.content(&draft, node, plan),
+                "limit_req" | "limit_conn" => self.limit(&draft, node, plan),
+                _ => {}
+            }
+        }
+        if block.name() == "server" {
+            for node in self.nodes.iter().filter(|n| {
+                matches!(
+                    n.name(),
+                    "client_max_body_size"
+                        | "limit_req"
+                        | "limit_conn"
+                        | "allow"
+                        | "deny"
+                        | "set_real_ip_from"
+                        | "auth_basic"
+                )
+            }) {
+                let alone = Node { block: Some(vec![(*node).clone()]), ..block.clone() };
+                let alone = Node { words: vec!["http".to_owned()], ..alone };
+                self.clients(draft, &alone, plan);
+            }
+        }
+    }
+
+    fn content(&self, draft: &Draft, node: &Node, plan: &mut Plan) {
+        match size(node.word(1)) {
+            Some(limit) if limit > 0 && limit < MAX_CONTENT => {
+                for content in [limit, limit + 1] {
+                    plan.push(Draft { method: "POST".to_owned(), content, ..draft.clone() });
+                }
+            }
+            Some(0) => {}
+            _ => plan.skip(&node.place, "so much is not sent"),
+        }
+    }
+
+    fn limit(&self, draft: &Draft, node: &Node, plan: &mut Plan) {
+        let value = |name: &str| node.words.iter().find_map(|w| w.strip_prefix(name));
+        let number = |name: &str| value(name).and_then(|n| n.parse::<u64>().ok());
+        let at_once = match node.name() {
+            "limit_conn" => node.word(2).parse::<u64>().ok().map(|n| n + 3),
+            _ => {
+                let zone = value("zone=").unwrap_or_default();
+                let made = self.nodes.iter().find(|n| {
+                    n.name() == "limit_req_zone"
+                        && n.words
+                            .iter()
+                            .any(|w| w.strip_prefix("zone=").and_then(|z| z.split(':').next()) == Some(zone))
+                });
+                let rate = made.and_then(|n| n.words.iter().find_map(|w| w.strip_prefix("rate=")).map(str::to_owned));
+                let per_second = rate.and_then(|r| {
+                    let (n, unit) = r.split_once("r/")?;
+                    Some(n.parse::<u64>().ok()? / if unit == "m" { 60 } else { 1 })
+                });
+                per_second.map(|r| number("burst=").unwrap_or(0) + r + 5)
+            }
+        };
+        let behaviour = if node.name() == "limit_conn" { Behaviour::Hold } else { Behaviour::Answer };
+        match at_once {
+            Some(n) if n <= MAX_AT_ONCE => {
+                plan.push(Draft { times: Times::AtOnce(n as u32), behaviour, ..draft.clone() });
+            }
+            _ => plan.skip(&node.place, "so many requests are not sent"),
+        }
+    }
+}
+
+fn paths(location: &Location<'_>) -> Vec<String> {
+    match &location.matcher {
+        Matcher::Exact(path) => samples::exact(path),
+        Matcher::Prefix(path) if path.starts_with('/') => samples::prefix(path),
+        Matcher::Regex(pattern, any_case) => samples::path_regex(pattern, *any_case).unwrap_or_default(),
+        Matcher::Prefix(_) | Matcher::Named => Vec::new(),
+    }
+}
+
+fn unknown_hosts(servers: &[Server<'_>], shared: &BTreeSet<Place>, plan: &mut Plan) {
+    let mut done = BTreeSet::new();
+    let all = || servers.iter().flat_map(|s| s.listeners.iter().zip(&s.is_default).map(move |(l, d)| (s, l, *d)));
+    for (_, listener, _) in all() {
+        if !done.insert(listener.address) {
+            continue;
+        }
+        let here = || all().filter(|(_, l, _)| l.address == listener.address);
+        let Some((server, ..)) = here().find(|(.., d)| *d).or_else(|| here().next()) else { continue };
+        let mut lines = shared.clone();
+        server.node.lines(&mut lines);
+        let scope = Arc::new(lines);
+        for host in ["unknown.compare.invalid".to_owned(), listener.address.ip().to_string()] {
+            if !host.contains(':') {
+                plan.push(Draft::new(listener, &host, &server.node.place, &scope));
+            }
+        }
+    }
+}
+
+fn handshakes(nodes: &[&Node], servers: &[Server<'_>], plan: &mut Plan) {
+    let mut done = BTreeSet::new();
+    for listener in servers.iter().flat_map(|s| &s.listeners).filter(|l| l.tls && l.address.is_ipv4()) {
+        if !done.insert(listener.address) {
+            continue;
+        }
+        let here: Vec<&Server<'_>> =
+            servers.iter().filter(|s| s.listeners.iter().any(|l| l.address == listener.address)).collect();
+        let mut names: Vec<Option<String>> = Vec::new();
+        let mut lines = BTreeSet::new();
+        let (mut says, mut all) = (Chosen { alpn: true, ..Chosen::default() }, nodes.to_vec());
+        for server in &here {
+            let hosts = server.names.iter().flat_map(|n| samples::host(n).unwrap_or_default());
+            names.extend(hosts.filter(|h| is_dns_name(h) && h.contains('.')).map(Some));
+            all.extend(server.node.inner());
+            lines.insert(server.node.place.clone());
+        }
+        for node in all
+            .iter()
+            .filter(|n| n.name().starts_with("ssl_") || matches!(n.name(), "listen" | "http2" | "server_name"))
+        {
+            lines.insert(node.place.clone());
+            match node.name() {
+                "ssl_protocols" => says.versions = true,
+                "ssl_ciphers" => says.suites = true,
+                "ssl_ecdh_curve" => says.groups = node.word(1) != "auto",
+                "ssl_conf_command" => says = Chosen { versions: true, suites: true, groups: says.groups, alpn: true },
+                _ => {}
+            }
+        }
+        names.extend([Some("unknown.compare.invalid".to_owned()), None]);
+        names.dedup();
+        plan.handshakes.push(Handshakes { listener: listener.clone(), names, chosen: says, scope: Arc::new(lines) });
+    }
+}
+
+/// Relayed connections.
+fn streams(tree: &[Node], abilities: &Abilities, plan: &mut Plan) {
+    for stream in tree.iter().filter(|n| n.name() == "stream") {
+        if !abilities.stream {
+            plan.skip(&stream.place, "this NGINX has no stream module");
+            continue;
+        }
+        let mut lines = BTreeSet::new();
+        stream.lines(&mut lines);
+        let scope = Arc::new(lines);
+        let names: Vec<String> = stream
+            .all("map")
+            .filter(|m| m.word(1).contains("ssl_preread_server_name"))
+            .flat_map(|m| m.inner().iter().filter(|e| e.name() != "default" && e.name() != "hostnames"))
+            .flat_map(|e| samples::host(e.name()).unwrap_or_default())
+            .filter(|h| is_dns_name(h))
+            .chain(["unknown.compare.invalid".to_owned()])
+            .collect();
+        for server in stream.all("server") {
+            let preread = [stream, server].iter().any(|n| n.all("ssl_preread").any(|p| p.word(1) == "on"));
+            for node in server.all("listen") {
+                let Some(l) = listen(node.word(1)) else { continue };
+                if node.words.iter().any(|w| w == "udp") {
+                    plan.skip(&node.place, "UDP is not compared");
+                    continue;
+                }
+                let has = |word: &str| node.words.iter().any(|w| w == word);
+                let listener = Listener {
+                    address: l.address,
+                    bound: l.bound,
+                    tls: preread || has("ssl"),
+                    proxy: has("proxy_protocol"),
+                    hop: None,
+                    place: node.place.clone(),
+                };
+                for name in &names {
+                    plan.push(Draft::new(&listener, name, &node.place, &scope));
+                }
+                plan.listeners.push(listener);
+            }
+        }
+    }
+}
+
+fn base64(text: &str) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for group in text.as_bytes().chunks(3) {
+        let bits = group.iter().fold(0u32, |b, c| b << 8 | u32::from(*c)) << (8 * (3 - group.len()));
+        for at in 0..4 {
+            let letter = LETTERS[(bits >> (18 - 6 * at)) as usize & 63];
+            out.push(if at <= group.len() { char::from(letter) } else { '=' });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(line: u32, words: &[&str], block: Option<Vec<Node>>) -> Node {
+        let place = Place { file: "n".into(), line };
+        Node { place, words: words.iter().map(|w| (*w).to_owned()).collect(), block, from: None }
+    }
+
+    #[test]
+    fn each_part_of_a_server_is_tried() {
+        let location = node(
+            5,
+            &["location", "/api/"],
+            Some(vec![
+                node(6, &["if", "($request_method", "=", "POST)"], Some(vec![node(6, &["return", "405"], None)])),
+                node(7, &["proxy_pass", "http://10.0.0.1:3000"], None),
+                node(8, &["client_max_body_size", "1k"], None),
+                node(9, &["allow", "10.0.0.0/8"], None),
+            ]),
+        );
+        let server = node(
+            2,
+            &["server"],
+            Some(vec![
+                node(3, &["listen", "80"], None),
+                node(4, &["server_name", "a.example", "*.b.example"], None),
+                location,
+            ]),
+        );
+        let tree = [node(1, &["http"], Some(vec![server]))];
+        let plan = plan(&tree, &Abilities::default());
+        assert_eq!(plan.listeners[0].address.to_string(), "203.0.113.10:80");
+        assert_eq!(plan.servers[0].to_string(), "10.0.0.1:3000");
+        let has = |what: &dyn Fn(&Draft) -> bool| plan.drafts.iter().any(what);
+        assert!(has(&|d| d.host == "b.a.b.example"), "a wildcard stands for any number of labels");
+        assert!(has(&|d| d.path == "/api") && has(&|d| d.path == "/api/x"));
+        assert!(has(&|d| d.method == "POST" && d.place.line == 6));
+        assert!(has(&|d| d.content == 1025) && has(&|d| d.content == 1024));
+        assert!(has(&|d| d.from.is_some_and(|f| f.to_string() == "10.254.254.254")));
+        assert!(has(&|d| d.host == "unknown.compare.invalid" && d.place.line == 2));
+        let other = plan.drafts.iter().find(|d| d.path == "/" && d.host == "a.example").unwrap();
+        assert!(!other.scope.iter().any(|p| p.line == 9), "another location has no part in it");
+    }
+
+    #[test]
+    fn base64_is_that_of_rfc_4648() {
+        assert_eq!(["", "f", "fo", "foo", "foob"].map(base64), ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+    }
+}

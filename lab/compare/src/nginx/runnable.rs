@@ -1,0 +1,306 @@
+//! A copy of a configuration of NGINX that runs beside others: one process, files in the run's folder, logs off.
+
+use super::listen;
+use crate::files::Files;
+use crate::tree::{Node, Place};
+use crate::words::Named;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// What an NGINX can do.
+#[derive(Clone, Debug, Default)]
+pub struct Abilities {
+    /// Its version.
+    pub version: (u32, u32, u32),
+    /// Whether it has HTTP/3.
+    pub http3: bool,
+    /// Whether it has the stream module.
+    pub stream: bool,
+    /// The stream module, where it is one that is loaded.
+    pub module: Option<PathBuf>,
+}
+
+impl Abilities {
+    /// From what `nginx -V` says.
+    pub fn of(said: &str, modules: &Path) -> Self {
+        let number = said.split("nginx/").nth(1).unwrap_or_default();
+        let mut parts = number.split(|c: char| !c.is_ascii_digit()).map(|p| p.parse().unwrap_or(0));
+        let mut part = || parts.next().unwrap_or(0);
+        let module = Some(modules.join("ngx_stream_module.so")).filter(|m| m.exists());
+        Self {
+            version: (part(), part(), part()),
+            http3: said.contains("--with-http_v3_module"),
+            stream: said.split_whitespace().any(|w| w == "--with-stream") || module.is_some(),
+            module,
+        }
+    }
+}
+
+/// Dropped wherever they are: logs, processes, and what would ask somebody else.
+const DROPPED: &[&str] = &[
+    "user",
+    "pid",
+    "error_log",
+    "access_log",
+    "lock_file",
+    "daemon",
+    "master_process",
+    "worker_processes",
+    "worker_cpu_affinity",
+    "worker_priority",
+    "worker_rlimit_nofile",
+    "worker_rlimit_core",
+    "working_directory",
+    "env",
+    "google_perftools_profiles",
+    "client_body_temp_path",
+    "proxy_temp_path",
+    "fastcgi_temp_path",
+    "uwsgi_temp_path",
+    "scgi_temp_path",
+    "ssl_stapling",
+    "ssl_stapling_verify",
+    "ssl_stapling_file",
+];
+
+/// Dropped if their files are not here.
+const OPTIONAL: &[&str] =
+    &["ssl_dhparam", "ssl_session_ticket_key", "ssl_password_file", "load_module", "geoip_country"];
+/// A CA.
+const AUTHORITIES: &[&str] = &[
+    "ssl_client_certificate",
+    "ssl_trusted_certificate",
+    "proxy_ssl_trusted_certificate",
+    "grpc_ssl_trusted_certificate",
+];
+
+/// Makes the files that a configuration names and that are not here.
+pub fn prepare(tree: &[Node], base: &Path, named: &Named, files: &mut Files) -> anyhow::Result<()> {
+    fn visit(block: &[Node], names: &BTreeSet<String>, base: &Path, files: &mut Files) -> anyhow::Result<()> {
+        let own: BTreeSet<String> = block
+            .iter()
+            .filter(|n| n.name() == "server_name")
+            .flat_map(|n| n.arguments())
+            .flat_map(|n| match n.strip_prefix('.') {
+                Some(bare) => vec![bare.to_owned(), format!("*.{bare}")],
+                None => vec![n.clone()],
+            })
+            .filter(|n| n != "_" && !n.starts_with('~'))
+            .collect();
+        let names = if own.is_empty() { names } else { &own };
+        for (cert, key) in
+            [("ssl_certificate", "ssl_certificate_key"), ("proxy_ssl_certificate", "proxy_ssl_certificate_key")]
+        {
+            let all = |name: &'static str| block.iter().filter(move |n| n.name() == name).map(|n| base.join(n.word(1)));
+            for (cert, key) in all(cert).zip(all(key)) {
+                files.certificate(&cert, Some(&key), names)?;
+            }
+        }
+        for node in block {
+            if node.name() == "auth_basic_user_file" {
+                files.passwords(&base.join(node.word(1)))?;
+            }
+            visit(node.inner(), names, base, files)?;
+        }
+        Ok(())
+    }
+    visit(tree, &named.dns_names().cloned().collect(), base, files)
+}
+
+/// The text, and the place of each of its lines.
+pub struct Runnable {
+    pub text: String,
+    pub places: Vec<Option<Place>>,
+}
+
+struct Writer<'f> {
+    out: Runnable,
+    files: &'f mut Files,
+    base: &'f Path,
+    folder: &'f Path,
+    abilities: &'f Abilities,
+    /// What the program has refused.
+    refused: &'f BTreeSet<(Place, String)>,
+}
+
+/// Writes the copy. `refused`: directives that this NGINX does not know.
+pub fn runnable(
+    tree: &[Node],
+    base: &Path,
+    folder: &Path,
+    files: &mut Files,
+    abilities: &Abilities,
+    refused: &BTreeSet<(Place, String)>,
+) -> anyhow::Result<Runnable> {
+    let out = Runnable { text: String::new(), places: Vec::new() };
+    let mut writer = Writer { out, files, base, folder, abilities, refused };
+    let f = folder.display();
+    let names_stream = tree.iter().any(|n| n.name() == "load_module" && n.word(1).contains("ngx_stream_module"));
+    if let (Some(module), true, false) = (&abilities.module, tree.iter().any(|n| n.name() == "stream"), names_stream) {
+        writer.line(&format!("load_module {};", module.display()), None);
+    }
+    let head = format!(
+        "user root root; daemon off; master_process off; worker_processes 1; pid {f}/pid; error_log {f}/error.log warn;"
+    );
+    writer.line(&head, None);
+    writer.line("events { worker_connections 1000; }", None);
+    let whole = tree.iter().any(|n| n.name() == "http");
+    if !whole {
+        writer.line("http {", None);
+        writer.http();
+    }
+    for node in tree.iter().filter(|n| n.name() != "events") {
+        writer.node(node, 0)?;
+    }
+    if !whole {
+        writer.line("}", None);
+    }
+    Ok(writer.out)
+}
+
+impl Writer<'_> {
+    fn line(&mut self, text: &str, place: Option<&Place>) {
+        self.out.text.push_str(text);
+        self.out.text.push('\n');
+        self.out.places.push(place.cloned());
+    }
+
+    fn http(&mut self) {
+        let f = self.folder.display();
+        let line = format!(
+            "access_log off; client_body_temp_path {f}/body; proxy_temp_path {f}/proxy; fastcgi_temp_path {f}/fastcgi; \
+             uwsgi_temp_path {f}/uwsgi; scgi_temp_path {f}/scgi;"
+        );
+        self.line(&line, None);
+    }
+
+    fn node(&mut self, node: &Node, depth: usize) -> anyhow::Result<()> {
+        let Some(words) = self.words(node)? else { return Ok(()) };
+        let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
+        let indent = "  ".repeat(depth);
+        match &node.block {
+            None => self.line(&format!("{indent}{};", words.join(" ")), Some(&node.place)),
+            Some(block) => {
+                self.line(&format!("{indent}{} {{", words.join(" ")), Some(&node.place));
+                if node.name() == "http" {
+                    self.http();
+                }
+                for inner in block {
+                    self.node(inner, depth + 1)?;
+                }
+                self.line(&format!("{indent}}}"), Some(&node.place));
+            }
+        }
+        Ok(())
+    }
+
+    /// The words of a directive in the copy; `None` if it is left out.
+    fn words(&mut self, node: &Node) -> anyhow::Result<Option<Vec<String>>> {
+        let name = node.name();
+        if DROPPED.contains(&name)
+            || name.ends_with("_by_lua_block")
+            || self.refused.contains(&(node.place.clone(), name.to_owned()))
+        {
+            return Ok(None);
+        }
+        let path = || self.base.join(node.word(1));
+        let with = |path: PathBuf| {
+            let mut words = node.words.clone();
+            words[1] = path.display().to_string();
+            Ok(Some(words))
+        };
+        let is_newer = self.abilities.version >= (1, 25, 1);
+        match name {
+            "stream" if !self.abilities.stream => Ok(None),
+            "http2" if !is_newer => Ok(None),
+            "http3" | "http3_hq" if !self.abilities.http3 => Ok(None),
+            n if n.starts_with("quic_") && !self.abilities.http3 => Ok(None),
+            "listen" if listen(node.word(1)).is_none() => Ok(None),
+            "listen" if node.words.iter().any(|w| w == "quic") && !self.abilities.http3 => Ok(None),
+            n if OPTIONAL.contains(&n) && !path().exists() => Ok(None),
+            n if AUTHORITIES.contains(&n) => with(self.files.ca()),
+            "ssl_crl" | "proxy_ssl_crl" => with(self.files.crl()?),
+            "ssl_certificate"
+            | "ssl_certificate_key"
+            | "proxy_ssl_certificate"
+            | "proxy_ssl_certificate_key"
+            | "auth_basic_user_file"
+                if !node.word(1).contains('$') =>
+            {
+                with(self.files.instead(&path()))
+            }
+            "proxy_cache_path" | "fastcgi_cache_path" => with(self.folder.join(format!("cache-{}", node.place.line))),
+            _ => Ok(Some(node.words.clone())),
+        }
+    }
+}
+
+/// A word in double quotes, as `ngx_conf_read_token` reads them.
+fn quoted(word: &str) -> String {
+    let mut out = String::from("\"");
+    for c in word.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}
+
+/// `http2 on` as an NGINX before version 1.25.1 wants it: at `listen`.
+pub fn with_old_http2(tree: &mut [Node], abilities: &Abilities) {
+    if abilities.version >= (1, 25, 1) {
+        return;
+    }
+    fn visit(block: &mut [Node], around: bool) {
+        let own = block.iter().rev().find(|n| n.name() == "http2").map(|n| n.word(1) == "on");
+        let on = own.unwrap_or(around);
+        for node in block {
+            if node.name() == "listen"
+                && on
+                && node.words.iter().any(|w| w == "ssl")
+                && !node.words.iter().any(|w| w == "http2")
+            {
+                node.words.push("http2".to_owned());
+            }
+            if let Some(inner) = &mut node.block {
+                visit(inner, on);
+            }
+        }
+    }
+    visit(tree, false);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_quoted_as_nginx_reads_them() {
+        assert_eq!(quoted(r#"a "b" \.c"#), r#""a \"b\" \\.c""#);
+        assert_eq!(quoted("x\n"), "\"x\\n\"");
+    }
+
+    #[test]
+    fn the_version_decides_how_http_2_is_written() {
+        let said = "nginx version: nginx/1.22.1\nconfigure arguments: --with-stream=dynamic --with-http_v2_module";
+        let old = Abilities::of(said, Path::new("/nonexistent"));
+        assert_eq!((old.version, old.http3, old.stream), ((1, 22, 1), false, false));
+        let place = || Place { file: "n".into(), line: 1 };
+        let node = |words: &[&str], block| Node {
+            place: place(),
+            words: words.iter().map(|w| (*w).to_owned()).collect(),
+            block,
+            from: None,
+        };
+        let mut tree =
+            [node(&["server"], Some(vec![node(&["listen", "443", "ssl"], None), node(&["http2", "on"], None)]))];
+        with_old_http2(&mut tree, &old);
+        assert_eq!(tree[0].inner()[0].words, ["listen", "443", "ssl", "http2"]);
+    }
+}

@@ -1,0 +1,238 @@
+//! What a comparison has found, as text and as JSON.
+
+use crate::Kind;
+use crate::difference::Difference;
+use crate::draft::Untried;
+use crate::translation::Entry;
+use crate::tree::Place;
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// Whether somebody has said that there is a difference.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Known {
+    /// Nobody.
+    No,
+    /// The report of the import.
+    Announced {
+        /// The line.
+        place: Place,
+        /// The directive.
+        directive: String,
+        /// What it says.
+        says: String,
+    },
+    /// The reference: it is always so.
+    Always {
+        /// What it says.
+        says: String,
+    },
+}
+
+/// A difference, with all requests that show it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Found {
+    /// The line of the original that the first request is for.
+    #[serde(flatten)]
+    pub place: Place,
+    /// What differs.
+    pub aspect: String,
+    /// Of the original.
+    pub original: String,
+    /// Of the translation.
+    pub translation: String,
+    /// The first request that shows it.
+    pub request: String,
+    /// How many requests show it.
+    pub requests: usize,
+    /// Whether it was to be expected.
+    pub known: Known,
+}
+
+/// The result.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What the original is for.
+    pub kind: Kind,
+    /// What was sent.
+    pub requests: usize,
+    /// How many handshakes were tried.
+    pub handshakes: usize,
+    /// Differences; those that nobody has said first.
+    pub found: Vec<Found>,
+    /// What was not tried.
+    pub untried: Vec<Untried>,
+    /// Files that were made for the run.
+    pub made: Vec<String>,
+    /// What the translation left undecided.
+    pub undecided: usize,
+}
+
+impl Report {
+    /// An empty one.
+    pub fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            requests: 0,
+            handshakes: 0,
+            found: Vec::new(),
+            untried: Vec::new(),
+            made: Vec::new(),
+            undecided: 0,
+        }
+    }
+
+    /// Adds a difference, with what is known of it.
+    pub fn add(
+        &mut self,
+        place: &Place,
+        difference: &Difference,
+        request: impl FnOnce() -> String,
+        announced: Option<&Entry>,
+    ) {
+        let known = match (difference.general, announced) {
+            (Some(says), _) => Known::Always { says: says.to_owned() },
+            (None, Some(e)) => {
+                Known::Announced { place: e.place.clone(), directive: e.directive.clone(), says: e.says.clone() }
+            }
+            (None, None) => Known::No,
+        };
+        let aspect = difference.aspect.title();
+        let same = |f: &&mut Found| {
+            f.place == *place
+                && f.aspect == aspect
+                && f.original == difference.original
+                && f.translation == difference.translation
+                && f.known == known
+        };
+        match self.found.iter_mut().find(same) {
+            Some(found) => found.requests += 1,
+            None => self.found.push(Found {
+                place: place.clone(),
+                aspect,
+                original: difference.original.clone(),
+                translation: difference.translation.clone(),
+                request: request(),
+                requests: 1,
+                known,
+            }),
+        }
+    }
+
+    /// Puts it in order.
+    pub fn finish(&mut self) {
+        let rank = |k: &Known| match k {
+            Known::No => 0,
+            Known::Announced { .. } => 1,
+            Known::Always { .. } => 2,
+        };
+        self.found.sort_by(|a, b| (rank(&a.known), &a.place, &a.aspect).cmp(&(rank(&b.known), &b.place, &b.aspect)));
+        self.untried.sort();
+    }
+
+    /// Differences that nobody has said.
+    pub fn unannounced(&self) -> usize {
+        self.found.iter().filter(|f| f.known == Known::No).count()
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        for found in &self.found {
+            let what = match &found.known {
+                Known::No => "not announced",
+                Known::Announced { .. } => "announced",
+                Known::Always { .. } => "always so",
+            };
+            let _ = writeln!(out, "{}: {what}: {}", found.place, found.aspect);
+            let more = match found.requests {
+                1 => String::new(),
+                n => format!(" (and {} more)", n - 1),
+            };
+            let _ = writeln!(out, "    {}{more}", found.request);
+            let _ = writeln!(out, "    {:9} {}", format!("{}:", self.kind.title()), found.original);
+            let _ = writeln!(out, "    {:9} {}", "Sealane:", found.translation);
+            match &found.known {
+                Known::No => {}
+                Known::Announced { place, directive, says } => {
+                    let _ = writeln!(out, "    {place}: {directive}: {says}");
+                }
+                Known::Always { says } => {
+                    let _ = writeln!(out, "    {says} (docs/reference/import.md)");
+                }
+            }
+        }
+        for untried in &self.untried {
+            let _ = writeln!(out, "{}: not compared: {}", untried.place, untried.why);
+        }
+        for made in &self.made {
+            let _ = writeln!(out, "made for this run: {made}");
+        }
+        if self.undecided > 0 {
+            let _ = writeln!(out, "undecided: {} entries, left out for this run", self.undecided);
+        }
+        let count = |is: fn(&Known) -> bool| self.found.iter().filter(|f| is(&f.known)).count();
+        let _ = writeln!(
+            out,
+            "{} requests and {} handshakes: {} differences not announced, {} announced, {} always so; {} lines not compared",
+            self.requests,
+            self.handshakes,
+            self.unannounced(),
+            count(|k| matches!(k, Known::Announced { .. })),
+            count(|k| matches!(k, Known::Always { .. })),
+            self.untried.len()
+        );
+        out
+    }
+
+    /// For machines.
+    pub fn to_json(&self) -> String {
+        let untried: Vec<serde_json::Value> = self
+            .untried
+            .iter()
+            .map(|u| serde_json::json!({ "file": &*u.place.file, "line": u.place.line, "why": u.why }))
+            .collect();
+        let value = serde_json::json!({
+            "ok": self.unannounced() == 0,
+            "program": self.kind.program(),
+            "requests": self.requests,
+            "handshakes": self.handshakes,
+            "differences": self.found,
+            "not_compared": untried,
+            "made": self.made,
+            "undecided": self.undecided,
+        });
+        format!("{value:#}\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::difference::Aspect;
+
+    #[test]
+    fn a_difference_is_said_once_and_names_its_line() {
+        let mut report = Report::new(Kind::Nginx);
+        let place = Place { file: "/n.conf".into(), line: 7 };
+        let d = Difference {
+            aspect: Aspect::Status,
+            original: "200".to_owned(),
+            translation: "404".to_owned(),
+            general: None,
+        };
+        for _ in 0..3 {
+            report.add(&place, &d, || "GET http://a/".to_owned(), None);
+        }
+        report.finish();
+        assert_eq!(report.unannounced(), 1);
+        let text = report.to_text();
+        assert!(text.starts_with("/n.conf:7: not announced: status\n    GET http://a/ (and 2 more)\n"), "{text}");
+        let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
+        assert_eq!(json["differences"][0]["line"], 7);
+        assert_eq!(json["differences"][0]["known"]["kind"], "no");
+        assert_eq!(json["ok"], false);
+    }
+}

@@ -1,0 +1,360 @@
+//! One comparison from the beginning to the end.
+
+use crate::client::{Client, Seen};
+use crate::difference::{announced, of_handshake, of_request};
+use crate::draft::{Draft, Plan, Times};
+use crate::files::Files;
+use crate::network::{Addresses, Network, Program};
+use crate::nginx::{Abilities, Runnable};
+use crate::recorder::{Recorder, dns};
+use crate::report::Report;
+use crate::tls::{Shake, shake};
+use crate::tree::{Node, Place};
+use crate::words::Named;
+use crate::{Kind, haproxy, nginx, translation};
+use anyhow::{Context, bail};
+use sealane_lab_harness::process::Launch;
+use sealane_lab_harness::programs::look_up;
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Most directives that a program may not know.
+const MAX_REFUSED: usize = 100;
+
+/// What to compare, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What the configuration is for.
+    pub kind: Kind,
+    /// The configuration.
+    pub file: PathBuf,
+    /// The original program; `None`: the one on the path.
+    pub program: Option<PathBuf>,
+    /// The gateway; `None`: the one beside the lab, or on the path.
+    pub sealane: Option<PathBuf>,
+    /// A translation; `None`: the import makes it.
+    pub translated: Option<PathBuf>,
+    /// Most requests.
+    pub most: usize,
+    /// How long requests may take altogether.
+    pub time: Duration,
+}
+
+/// Both programs, and what stands around them.
+struct Side {
+    network: Network,
+    recorder: Recorder,
+}
+
+/// What one side saw.
+struct Saw {
+    requests: Vec<Seen>,
+    handshakes: Vec<Vec<Shake>>,
+}
+
+/// Compares. `progress` is told how far it is, as a sentence. Errors: wrong usage, or something is missing here.
+pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Report> {
+    let kind = options.kind;
+    let found = |given: &Option<PathBuf>, name: &str| match given {
+        Some(path) if path.is_file() => Ok(path.clone()),
+        Some(path) => bail!("there is no program {}", path.display()),
+        None => look_up(name).with_context(|| format!("there is no program {name} here")),
+    };
+    let program = found(&options.program, kind.program())?;
+    let sealane = found(&options.sealane, "sealane")?;
+    let file = std::path::absolute(&options.file).with_context(|| options.file.display().to_string())?;
+    let base = file.parent().unwrap_or(Path::new("/")).to_owned();
+    let folder = tempfile::Builder::new().prefix("sealane-compare-").tempdir().context("a temporary folder")?;
+    let folder = folder.path();
+
+    progress("reading the configuration");
+    let mut tree = translation::parsed(&sealane, kind, &file)?;
+    let made_by_import = folder.join("imported.toml");
+    let entries = translation::translate(&sealane, kind, &file, &made_by_import)?;
+    let (translated, translated_base) = match &options.translated {
+        Some(path) => (path.clone(), path.parent().unwrap_or(Path::new("")).to_owned()),
+        None => (made_by_import, base.clone()),
+    };
+    let table = translation::read(&translated)?;
+    let abilities = match kind {
+        Kind::Nginx => abilities(&program)?,
+        Kind::Haproxy => Abilities::default(),
+    };
+    let mut plan: Plan = match kind {
+        Kind::Nginx => nginx::plan(&tree, &abilities),
+        Kind::Haproxy => haproxy::plan(&tree),
+    };
+    if plan.listeners.is_empty() {
+        bail!("{}: no address on which {} listens", file.display(), kind.title());
+    }
+    if plan.drafts.len() > options.most {
+        let place = plan.drafts[options.most].place.clone();
+        plan.skip(&place, format!("{} more requests: raise --requests", plan.drafts.len() - options.most));
+        plan.drafts.truncate(options.most);
+    }
+
+    let mut named = Named::of(&tree);
+    translation::strings(&table).iter().for_each(|text| named.add(text));
+    let mut files = Files::new(&folder.join("files"))?;
+    match kind {
+        Kind::Nginx => {
+            nginx::prepare(&tree, &base, &named, &mut files)?;
+            nginx::with_old_http2(&mut tree, &abilities);
+        }
+        Kind::Haproxy => haproxy::prepare(&tree, &base, &named, &mut files)?,
+    }
+    let mut report = Report::new(kind);
+    report.undecided = table.get("undecided").and_then(|u| u.as_array()).map_or(0, Vec::len);
+    let text = translation::runnable(table.clone(), &translated_base, &named, &mut files)?;
+    plan.servers.extend(translation::servers(&table));
+
+    progress("starting both programs");
+    let (there, here) = (side(&plan, &named, &files)?, side(&plan, &named, &files)?);
+    let listeners: Vec<SocketAddr> = plan.listeners.iter().map(|l| l.address).collect();
+    let original = Original { kind, program: &program, tree: &tree, base: &base, folder, abilities: &abilities };
+    let original = original.start(&there.network, &mut files, &listeners, &mut plan)?;
+    let gateway = start_gateway(&sealane, &here.network, folder, &text, &listeners)?;
+
+    let done = AtomicUsize::new(0);
+    let (total, end) = (2 * plan.drafts.len(), Instant::now() + options.time);
+    let count = || {
+        let n = done.fetch_add(1, Ordering::Relaxed) + 1;
+        if n.is_multiple_of(100) || n == total {
+            progress(&format!("{} of {} requests", n / 2, total / 2));
+        }
+    };
+    let saw = |side: &Side| look(side, &plan, &files, end, &count);
+    let (there, here) = std::thread::scope(|scope| -> anyhow::Result<(Saw, Saw)> {
+        let one = scope.spawn(|| saw(&there));
+        let two = saw(&here);
+        let one = one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        Ok((one?, two?))
+    })?;
+    for (name, program) in [(kind.title(), &original), ("Sealane", &gateway)] {
+        if let Some(how) = program.ended() {
+            bail!("{name}: {how}");
+        }
+    }
+    drop((original, gateway));
+    judge(&plan, &entries, &there, &here, &mut report);
+    report.made = files.made();
+    report.untried.append(&mut plan.untried);
+    report.finish();
+    Ok(report)
+}
+
+fn abilities(program: &Path) -> anyhow::Result<Abilities> {
+    let output = Command::new(program).arg("-V").output().with_context(|| program.display().to_string())?;
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let option = |name: &str| said.split_whitespace().find_map(|w| w.strip_prefix(name)).map(PathBuf::from);
+    let prefix = option("--prefix=").unwrap_or_else(|| "/usr/local/nginx".into());
+    let modules = option("--modules-path=").unwrap_or_else(|| prefix.join("modules"));
+    Ok(Abilities::of(&said, &modules))
+}
+
+/// The networks, with their back-ends.
+fn side(plan: &Plan, named: &Named, files: &Files) -> anyhow::Result<Side> {
+    let inside: BTreeSet<IpAddr> = plan.listeners.iter().filter_map(|l| l.bound).collect();
+    let resolvers: BTreeSet<IpAddr> = std::fs::read_to_string("/etc/resolv.conf")
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|l| l.strip_prefix("nameserver")?.trim().parse().ok())
+        .collect();
+    let sources = plan.drafts.iter().flat_map(|d| [d.from, d.hop]).flatten();
+    let outside: BTreeSet<IpAddr> = named
+        .addresses
+        .iter()
+        .copied()
+        .chain(resolvers.iter().copied())
+        .chain(sources)
+        .filter(|a| !inside.contains(a))
+        .collect();
+    let addresses = Addresses { inside: inside.clone(), outside };
+    let network = Network::new(&addresses)?;
+    let ports: BTreeSet<u16> = plan.servers.iter().map(SocketAddr::port).chain(plan.ports.iter().copied()).collect();
+    // An address of the loopback at which the program itself listens is a chain through it.
+    let own = |a: &SocketAddr| {
+        let same = |l: &crate::draft::Listener| l.address.port() == a.port() && l.bound.is_none_or(|b| b == a.ip());
+        plan.listeners.iter().any(same)
+    };
+    let loopback: BTreeSet<SocketAddr> =
+        plan.servers.iter().filter(|a| a.ip().is_loopback() && a.is_ipv4() && !own(a)).copied().collect();
+    let names: Vec<String> = named.dns_names().cloned().collect();
+    let backends: Vec<IpAddr> = plan.servers.iter().map(SocketAddr::ip).collect::<BTreeSet<_>>().into_iter().collect();
+    let recorder = Recorder::start(&network, &ports, &loopback, files.backends(&names, &backends)?)?;
+    let servers = resolvers.into_iter().chain(named.addresses.iter().copied()).collect();
+    dns(&network, &servers, named, &recorder)?;
+    Ok(Side { network, recorder })
+}
+
+struct Original<'r> {
+    kind: Kind,
+    program: &'r Path,
+    tree: &'r [Node],
+    base: &'r Path,
+    folder: &'r Path,
+    abilities: &'r Abilities,
+}
+
+impl Original<'_> {
+    /// Starts it, without the directives that it does not know.
+    fn start(
+        &self,
+        network: &Network,
+        files: &mut Files,
+        listeners: &[SocketAddr],
+        plan: &mut Plan,
+    ) -> anyhow::Result<Program> {
+        let folder = self.folder.join("original");
+        std::fs::create_dir_all(&folder)?;
+        let path = folder.join("configuration");
+        let mut refused: BTreeSet<(Place, String)> = BTreeSet::new();
+        loop {
+            let runnable = match self.kind {
+                Kind::Nginx => nginx::runnable(self.tree, self.base, &folder, files, self.abilities, &refused)?,
+                Kind::Haproxy => haproxy::runnable(self.tree, self.base, files, &refused)?,
+            };
+            std::fs::write(&path, &runnable.text)?;
+            let arguments = self.arguments(&path, true);
+            let check = || Command::new(self.program).args(&arguments).current_dir(self.base).output();
+            let output = network.inside().run(check)?.with_context(|| self.program.display().to_string())?;
+            if output.status.success() {
+                break;
+            }
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let Some((place, message)) = complaint(self.kind, &said, &runnable) else {
+                bail!("{} refuses its configuration: {}", self.kind.title(), said.trim());
+            };
+            let unknown = ["unknown directive \"", "unknown keyword '"].iter().find_map(|p| message.split_once(*p));
+            match unknown.and_then(|(_, rest)| rest.split(['"', '\'']).next()) {
+                Some(name) if refused.len() < MAX_REFUSED && refused.insert((place.clone(), name.to_owned())) => {
+                    plan.skip(&place, format!("this {} does not know {name}", self.kind.title()));
+                }
+                _ => bail!("{place}: {} refuses it: {message}", self.kind.title()),
+            }
+        }
+        let launch = Launch {
+            name: self.kind.title().to_owned(),
+            program: self.program.to_owned(),
+            args: self.arguments(&path, false),
+            env: Vec::new(),
+            cpus: Vec::new(),
+            ports: Vec::new(),
+            output: folder.join("output"),
+            tied: true,
+        };
+        network.start(launch, listeners)
+    }
+
+    fn arguments(&self, path: &Path, check: bool) -> Vec<OsString> {
+        let mut out: Vec<OsString> = match (self.kind, check) {
+            (Kind::Nginx, true) => vec!["-t".into()],
+            (Kind::Nginx, false) => Vec::new(),
+            (Kind::Haproxy, true) => vec!["-c".into()],
+            (Kind::Haproxy, false) => vec!["-db".into()],
+        };
+        match self.kind {
+            // Relative paths are from the original's folder; modules from NGINX's own.
+            Kind::Nginx => out.extend(["-e".into(), "stderr".into(), "-p".into(), self.base.into(), "-c".into()]),
+            Kind::Haproxy => out.push("-f".into()),
+        }
+        out.push(path.into());
+        out
+    }
+}
+
+/// The line of the original that a program complains about, and what it says.
+fn complaint(kind: Kind, said: &str, runnable: &Runnable) -> Option<(Place, String)> {
+    for line in said.lines() {
+        let (number, message) = match kind {
+            Kind::Nginx => {
+                let (message, place) = line.split_once("[emerg] ")?.1.rsplit_once(" in ")?;
+                (place.rsplit_once(':')?.1.parse::<usize>().ok()?, message.to_owned())
+            }
+            Kind::Haproxy => {
+                let Some((_, rest)) = line.split_once("parsing [").filter(|_| line.contains("ALERT")) else { continue };
+                let Some((place, message)) = rest.split_once("] : ") else { continue };
+                let Some(number) = place.rsplit(':').next().and_then(|n| n.parse::<usize>().ok()) else { continue };
+                (number, message.to_owned())
+            }
+        };
+        return Some((runnable.places.get(number.checked_sub(1)?)?.clone()?, message));
+    }
+    None
+}
+
+fn start_gateway(
+    sealane: &Path,
+    network: &Network,
+    folder: &Path,
+    text: &str,
+    listeners: &[SocketAddr],
+) -> anyhow::Result<Program> {
+    let folder = folder.join("sealane");
+    std::fs::create_dir_all(&folder)?;
+    let path = folder.join("sealane.toml");
+    std::fs::write(&path, text)?;
+    let launch = Launch {
+        name: "Sealane".to_owned(),
+        program: sealane.to_owned(),
+        args: vec!["serve".into(), "-c".into(), path.into()],
+        env: Vec::new(),
+        cpus: Vec::new(),
+        ports: Vec::new(),
+        output: folder.join("output"),
+        tied: true,
+    };
+    network.start(launch, listeners)
+}
+
+/// Sends everything to one program.
+fn look(side: &Side, plan: &Plan, files: &Files, end: Instant, count: &dyn Fn()) -> anyhow::Result<Saw> {
+    let client = Client::new(&side.network, &side.recorder, &files.known, &files.stranger)?;
+    let mut out = Saw { requests: Vec::new(), handshakes: Vec::new() };
+    for (number, draft) in plan.drafts.iter().enumerate() {
+        if Instant::now() > end {
+            break;
+        }
+        out.requests.push(client.send(number, draft));
+        count();
+    }
+    let mut number = plan.drafts.len();
+    for handshakes in &plan.handshakes {
+        let shakes = shake(&side.network, handshakes, number)?;
+        number += shakes.len();
+        out.handshakes.push(shakes);
+    }
+    Ok(out)
+}
+
+fn judge(plan: &Plan, entries: &[translation::Entry], there: &Saw, here: &Saw, report: &mut Report) {
+    let kind = report.kind;
+    for (draft, (there, here)) in plan.drafts.iter().zip(there.requests.iter().zip(&here.requests)) {
+        report.requests += 1;
+        for difference in of_request(draft, there, here, &plan.groups) {
+            let at_once = draft.times != Times::Once;
+            let entry = announced(kind, entries, &draft.scope, &draft.place, &difference.aspect, at_once);
+            report.add(&draft.place, &difference, || Draft::text(draft), entry);
+        }
+    }
+    if report.requests < plan.drafts.len() {
+        let place = &plan.drafts[report.requests].place;
+        let why = format!("{} requests: the time is over (--time)", plan.drafts.len() - report.requests);
+        report.untried.push(crate::draft::Untried { place: place.clone(), why });
+    }
+    for (handshakes, (there, here)) in plan.handshakes.iter().zip(there.handshakes.iter().zip(&here.handshakes)) {
+        for (there, here) in there.iter().zip(here) {
+            report.handshakes += 1;
+            for difference in of_handshake(handshakes, there, here) {
+                let place = &handshakes.listener.place;
+                let entry = announced(kind, entries, &handshakes.scope, place, &difference.aspect, false);
+                report.add(place, &difference, || format!("handshake with {}", handshakes.listener.address), entry);
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! The translation: made by `sealane import`, or given; and a copy of it that runs beside others.
+
+use crate::Kind;
+use crate::files::Files;
+use crate::tree::{Node, Place};
+use crate::words::Named;
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use toml::{Table, Value};
+
+/// What the import's report says of a directive.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Entry {
+    /// `same`, `different`, `not_translated` or `undecided`.
+    pub outcome: String,
+    /// The line.
+    #[serde(flatten)]
+    pub place: Place,
+    /// The directive.
+    pub directive: String,
+    /// What the report says of it.
+    pub says: String,
+}
+
+#[derive(Deserialize)]
+struct Report {
+    entries: Vec<Entry>,
+}
+
+fn import(sealane: &Path, kind: Kind, file: &Path, arguments: &[&str]) -> anyhow::Result<Output> {
+    let mut command = Command::new(sealane);
+    command.args(["import", kind.program()]).arg(file).args(arguments);
+    command.output().with_context(|| format!("cannot start {}", sealane.display()))
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().trim_start_matches("error: ").to_owned()
+}
+
+/// Reads the original.
+pub fn parsed(sealane: &Path, kind: Kind, file: &Path) -> anyhow::Result<Vec<Node>> {
+    let output = import(sealane, kind, file, &["--parsed"])?;
+    if !output.status.success() {
+        bail!("sealane import: {}", said(&output));
+    }
+    serde_json::from_slice(&output.stdout).context("what sealane import --parsed prints")
+}
+
+/// Translates the original into a file; returns what the report says of what is not the same.
+pub fn translate(sealane: &Path, kind: Kind, file: &Path, out: &Path) -> anyhow::Result<Vec<Entry>> {
+    let name = out.to_str().context("a folder's name that is no text")?;
+    let output = import(sealane, kind, file, &["--report", "json", "--out", name])?;
+    if !out.exists() {
+        bail!("sealane import: {}", said(&output));
+    }
+    let report: Report = serde_json::from_slice(&output.stdout).context("the report of sealane import")?;
+    Ok(report.entries.into_iter().filter(|e| e.outcome != "same").collect())
+}
+
+/// The translation as a table.
+pub fn read(path: &Path) -> anyhow::Result<Table> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    text.parse().with_context(|| path.display().to_string())
+}
+
+fn tables<'t>(table: &'t mut Table, key: &str) -> impl Iterator<Item = &'t mut Table> {
+    let list = table.get_mut(key).and_then(Value::as_array_mut).map(|a| a.iter_mut()).into_iter().flatten();
+    list.filter_map(Value::as_table_mut)
+}
+
+/// The URLs of an upstream's servers.
+fn urls(upstream: &Table) -> Vec<String> {
+    let servers = upstream.get("servers").and_then(Value::as_array).cloned().unwrap_or_default();
+    let url = |v: &Value| v.as_str().or_else(|| v.get("url")?.as_str()).map(str::to_owned);
+    servers.iter().filter_map(url).collect()
+}
+
+/// The addresses of all servers.
+pub fn servers(table: &Table) -> Vec<SocketAddr> {
+    let all = table.get("upstream").and_then(Value::as_array).cloned().unwrap_or_default();
+    let upstreams = all.iter().filter_map(Value::as_table).flat_map(urls);
+    let direct = strings(table).into_iter().filter(|s| s.contains("://"));
+    upstreams.chain(direct).filter_map(|url| crate::nginx::server_address(&url)).collect()
+}
+
+/// All texts.
+pub fn strings(table: &Table) -> Vec<String> {
+    fn visit(value: &Value, out: &mut Vec<String>) {
+        match value {
+            Value::String(s) => out.push(s.clone()),
+            Value::Array(a) => a.iter().for_each(|v| visit(v, out)),
+            Value::Table(t) => t.values().for_each(|v| visit(v, out)),
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    table.values().for_each(|v| visit(v, &mut out));
+    out
+}
+
+/// A copy that runs beside others: one lane, files of the run, neither a log of accesses nor administration. What is not
+/// decided is left out, so that its effect can be compared.
+pub fn runnable(mut table: Table, folder: &Path, named: &Named, files: &mut Files) -> anyhow::Result<String> {
+    for key in ["undecided", "user", "group", "admin"] {
+        table.remove(key);
+    }
+    table.insert("lanes".to_owned(), Value::Integer(1));
+    if let Some(log) = table.get_mut("log").and_then(Value::as_table_mut) {
+        log.remove("access");
+    }
+    let names: BTreeSet<String> = named.dns_names().cloned().collect();
+    let text = |path: PathBuf| Value::String(path.display().to_string());
+    for listener in tables(&mut table, "listener") {
+        let Some(tls) = listener.get_mut("tls").and_then(Value::as_table_mut) else { continue };
+        for certificate in tables(tls, "certificates") {
+            pair(certificate, folder, &names, files)?;
+            if certificate.get("ocsp").and_then(Value::as_str).is_some_and(|o| !folder.join(o).exists()) {
+                certificate.remove("ocsp");
+            }
+        }
+        for auth in tables(tls, "client_auth") {
+            authorities(auth, files, &text)?;
+        }
+    }
+    for upstream in tables(&mut table, "upstream") {
+        let is_tls = urls(upstream).iter().any(|u| u.starts_with("https"));
+        if is_tls && !upstream.contains_key("tls") {
+            upstream.insert("tls".to_owned(), Value::Table(Table::new()));
+        }
+        let Some(tls) = upstream.get_mut("tls").and_then(Value::as_table_mut) else { continue };
+        if !tls.contains_key("dangerous_skip_verification") {
+            tls.insert("ca".to_owned(), text(files.ca()));
+        }
+        authorities(tls, files, &text)?;
+        pair(tls, folder, &names, files)?;
+    }
+    toml::to_string(&table).context("the translation")
+}
+
+fn pair(table: &mut Table, folder: &Path, names: &BTreeSet<String>, files: &mut Files) -> anyhow::Result<()> {
+    let path = |key: &str| table.get(key).and_then(Value::as_str).map(|p| folder.join(p));
+    let (Some(cert), key) = (path("cert"), path("key")) else { return Ok(()) };
+    files.certificate(&cert, key.as_deref(), names)?;
+    for (name, path) in [("cert", Some(cert)), ("key", key)] {
+        if let Some(path) = path {
+            table.insert(name.to_owned(), Value::String(files.instead(&path).display().to_string()));
+        }
+    }
+    Ok(())
+}
+
+fn authorities(table: &mut Table, files: &mut Files, text: &dyn Fn(PathBuf) -> Value) -> anyhow::Result<()> {
+    if table.contains_key("ca") {
+        table.insert("ca".to_owned(), text(files.ca()));
+    }
+    if table.contains_key("crl") {
+        let crl = files.crl()?;
+        table.insert("crl".to_owned(), text(crl));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_has_neither_users_nor_decisions_and_verifies_back_ends() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut files = Files::new(folder.path()).unwrap();
+        let table: Table = "user = \"w\"\nundecided = [\"x\"]\n[log]\naccess = \"/x\"\n\
+            [[listener]]\naddress = \":443\"\n[listener.tls]\n[[listener.tls.certificates]]\ncert = \"a.pem\"\nkey = \"k.pem\"\n\
+            [[upstream]]\nname = \"u\"\nservers = [{ url = \"https://app.internal:8443\" }]\n"
+            .parse()
+            .unwrap();
+        assert_eq!(servers(&table)[0].port(), 8443);
+        let out: Table = runnable(table, folder.path(), &Named::default(), &mut files).unwrap().parse().unwrap();
+        assert!(!out.contains_key("user") && !out.contains_key("undecided"));
+        assert!(out["log"].as_table().unwrap().is_empty());
+        let cert = out["listener"][0]["tls"]["certificates"][0]["cert"].as_str().unwrap().to_owned();
+        assert!(std::fs::read_to_string(cert).unwrap().contains("BEGIN CERTIFICATE"));
+        assert_eq!(out["upstream"][0]["tls"]["ca"].as_str(), files.ca().to_str());
+    }
+}

@@ -1,0 +1,248 @@
+//! `sealane-lab compare`: configurations that behave alike, planted differences, and what is missing.
+
+use sealane_interop::site::Site;
+use sealane_interop::{binary, need, process, skip};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The lab's program, which a build of the workspace puts beside the gateway.
+fn lab() -> PathBuf {
+    binary::sealane().with_file_name("sealane-lab")
+}
+
+/// Whether this process may make network namespaces.
+fn may_make_networks() -> bool {
+    sealane_sys::netns::NetNs::new().is_ok()
+}
+
+fn compare(kind: &str, file: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(lab());
+    command.args(["compare", kind]).arg(file).arg("--sealane").arg(binary::sealane()).arg("--quiet").args(arguments);
+    process::run(&mut command, b"")
+}
+
+fn text(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+macro_rules! need_networks {
+    () => {
+        if !lab().exists() {
+            skip!("{} is not built", lab().display());
+        }
+        if !may_make_networks() {
+            skip!("no network namespaces");
+        }
+    };
+}
+
+const NGINX: &str = r#"http {
+    map $http_x_canary $pool { default main; always canary; }
+    limit_req_zone $binary_remote_addr zone=login:1m rate=30r/m;
+    upstream main { server 10.0.0.1:3000; server 10.0.0.2:3000; }
+    upstream canary { server canary.internal:3000; }
+    server {
+        listen 443 ssl;
+        server_name example.com *.example.com ~^(www\.)?example\.net$;
+        ssl_certificate /nonexistent/example.pem;
+        ssl_certificate_key /nonexistent/example-key.pem;
+        ssl_protocols TLSv1.2 TLSv1.3;
+        client_max_body_size 4k;
+        add_header X-Frame-Options DENY always;
+        location = / { return 302 /start; }
+        location / { proxy_pass http://$pool; proxy_set_header Host $host; }
+        location /docs/ { proxy_pass http://10.0.0.3/manual/; proxy_set_header X-Env docs; proxy_set_header Host $host; }
+        location ^~ /static/ { proxy_pass http://127.0.0.1:8080; proxy_set_header Host $host; }
+        location = /login { limit_req zone=login burst=5 nodelay; limit_req_status 429; proxy_pass http://main; proxy_set_header Host $host; }
+        location /read/ { limit_except GET { deny all; } proxy_pass https://10.0.0.5; proxy_set_header Host $host; }
+        location = /shut { deny all; }
+    }
+    server { listen 80; server_name _; return 301 https://$host$request_uri; }
+}
+"#;
+
+#[test]
+fn a_translation_of_nginx_that_behaves_alike_passes() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", NGINX);
+    let output = compare("nginx", &file, &[]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains(" 0 differences not announced"), "{said}");
+    assert!(said.contains("made for this run: /nonexistent/example.pem"), "{said}");
+}
+
+/// A copy of the translation with one part replaced.
+fn edited(site: &Site, kind: &str, file: &Path, from: &str, to: &str) -> PathBuf {
+    let output = sealane_interop::gateway::run(["import", kind, file.to_str().expect("plain")]);
+    let translated = String::from_utf8(output.stdout).expect("TOML is UTF-8");
+    assert!(translated.contains(from), "{translated}");
+    site.file(&format!("{kind}.toml"), translated.replacen(from, to, 1))
+}
+
+fn names_the_line(said: &str, file: &Path, line: usize, aspect: &str) -> bool {
+    said.contains(&format!("{}:{line}: not announced: {aspect}", file.display()))
+}
+
+fn line_of(text: &str, part: &str) -> usize {
+    text.lines().position(|l| l.contains(part)).expect("it is there") + 1
+}
+
+#[test]
+fn a_planted_difference_in_a_translation_of_nginx_is_found_with_its_line() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", NGINX);
+    let planted = [
+        ("rewrite_prefix = \"/manual/\"", "rewrite_prefix = \"/other/\"", "location /docs/", "request at the back-end"),
+        ("\"/start\"", "\"/begin\"", "location = / ", "Location"),
+        ("X-Env = \"docs\"", "X-Env = \"other\"", "location /docs/", "request header x-env at the back-end"),
+        ("max_body_size = \"4KiB\"", "max_body_size = \"8KiB\"", "client_max_body_size", "status"),
+    ];
+    for (from, to, part, aspect) in planted {
+        let translated = edited(&site, "nginx", &file, from, to);
+        let output = compare("nginx", &file, &["--translated", translated.to_str().expect("plain")]);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}\n{said}");
+        assert!(names_the_line(&said, &file, line_of(NGINX, part), aspect), "{to}\n{said}");
+    }
+}
+
+const HAPROXY: &str = r"global
+    maxconn 1000
+    ssl-default-bind-options ssl-min-ver TLSv1.2
+defaults
+    mode http
+    option forwardfor
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+frontend public
+    bind :80
+    bind :443 ssl crt /nonexistent/shop.example.com.pem
+    acl shop hdr(host) -i shop.example.com
+    acl sites hdr_end(host) -i .sites.example.com
+    acl api path_beg /api/
+    acl writes method POST PUT
+    http-request redirect scheme https code 301 unless { ssl_fc }
+    http-request return status 200 content-type text/plain string ok if { path /healthz }
+    http-request deny deny_status 404 if shop { path /secret }
+    http-request del-header X-Debug
+    http-request set-header X-Env api if shop api
+    http-response set-header X-Frame-Options DENY
+    use_backend writers if shop api writes
+    use_backend readers if shop api
+    use_backend sites if sites
+    default_backend rest
+backend writers
+    http-request replace-path ^/api(/.*)? \1
+    server w 10.0.0.1:3000
+backend readers
+    http-request replace-path ^/api(/.*)? \1
+    server r1 10.0.0.2:3000
+    server r2 10.0.0.3:3000
+backend sites
+    server s sites.internal:8080
+backend rest
+    server x 127.0.0.1:9000
+";
+
+#[test]
+fn a_translation_of_haproxy_that_behaves_alike_passes() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("haproxy.cfg", HAPROXY);
+    let output = compare("haproxy", &file, &["--json"]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("\"ok\": true"), "{said}");
+}
+
+#[test]
+fn a_planted_difference_in_a_translation_of_haproxy_is_found_with_its_line() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("haproxy.cfg", HAPROXY);
+    let planted = [
+        ("status = 404", "status = 403", "deny_status 404", "status"),
+        (
+            "X-Frame-Options = \"DENY\"",
+            "X-Frame-Options = \"SAMEORIGIN\"",
+            "frontend public",
+            "response header x-frame-options",
+        ),
+    ];
+    for (from, to, part, aspect) in planted {
+        let translated = edited(&site, "haproxy", &file, from, to);
+        let output = compare("haproxy", &file, &["--translated", translated.to_str().expect("plain")]);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}\n{said}");
+        assert!(names_the_line(&said, &file, line_of(HAPROXY, part), aspect), "{to}\n{said}");
+    }
+}
+
+#[test]
+fn what_is_announced_is_no_failure_and_is_printed() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file(
+        "nginx.conf",
+        "http {\n server {\n  listen 80;\n  location / { proxy_pass http://10.0.0.1; proxy_set_header Host $host; }\n  \
+         location /files/ {\n   root /srv;\n  }\n }\n}\n",
+    );
+    let output = compare("nginx", &file, &[]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("nginx.conf:5: announced: status"), "{said}");
+}
+
+#[test]
+fn what_is_missing_is_said_with_exit_code_2() {
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", NGINX);
+    let output = compare("nginx", &file, &["--program", "/nonexistent/nginx"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("there is no program /nonexistent/nginx"), "{}", text(&output));
+    let output = compare("nginx", Path::new("/nonexistent.conf"), &[]);
+    assert_eq!(output.status.code(), Some(2));
+    need!("nginx");
+    let broken = site.file("broken.conf", "http { server { listen 80; return nonsense; } }");
+    let output = compare("nginx", &broken, &[]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("broken.conf:1: NGINX refuses it: invalid return code"), "{}", text(&output));
+    // What this NGINX does not know is left out, and said.
+    let strange = site.file("strange.conf", "http { server { listen 80; no_such_thing on; return 204; } }");
+    let output = compare("nginx", &strange, &[]);
+    let said = text(&output);
+    assert!(said.contains("strange.conf:1: not compared: this NGINX does not know no_such_thing"), "{said}");
+}
+
+/// The configurations of the import's tests: what differs is announced, but for what [`KNOWN`] lists.
+#[test]
+fn typical_configurations_behave_alike() {
+    let (nginx, haproxy) = (need!("nginx"), need!("haproxy"));
+    need_networks!();
+    drop((nginx, haproxy));
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gateway/import/tests/corpus");
+    let mut wrong = Vec::new();
+    for (kind, ending, names) in [("nginx", "conf", NGINX_CORPUS), ("haproxy", "cfg", HAPROXY_CORPUS)] {
+        for name in names {
+            let file = corpus.join(kind).join(name).with_extension(ending);
+            let output = compare(kind, &file, &[]);
+            if output.status.code() != Some(0) {
+                wrong.push(format!("{name}: {}", text(&output)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+const NGINX_CORPUS: &[&str] = &[];
+const HAPROXY_CORPUS: &[&str] = &[];
