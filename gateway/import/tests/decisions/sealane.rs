@@ -1,8 +1,10 @@
 //! What Sealane does with a request under a configuration, by its own routing.
 
 use crate::model::{Answer, Request};
+use sealane_route::AddressSet;
 use sealane_route::{Conditions, FieldRule, NameMap, PathRule, RouteTable, Subject};
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 use toml::{Table, Value};
 
 /// What a route does.
@@ -16,6 +18,8 @@ pub struct Sealane {
     names: NameMap<usize>,
     hosts: Vec<RouteTable<Does>>,
 }
+
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 impl Subject for Request {
     fn method(&self) -> &[u8] {
@@ -52,7 +56,17 @@ impl Sealane {
             let upstream = upstream.as_table().expect("a table");
             servers.insert(text(upstream, "name").unwrap().to_owned(), texts(upstream, "servers").join(" "));
         }
+        // The client of the models is in no block that they write.
+        let refuses = |table: &Table| {
+            let has_client = |key| {
+                texts(table, key).iter().map(|block| block.parse().unwrap()).collect::<AddressSet>().contains(CLIENT)
+            };
+            table.contains_key("allow") && !has_client("allow") || has_client("deny")
+        };
         let answer = |table: &Table| -> Option<Answer> {
+            if refuses(table) {
+                return Some(Answer::Status(403, String::new()));
+            }
             if let Some(name) = text(table, "upstream") {
                 return Some(Answer::Server(servers[name].trim_start_matches("http://").to_owned(), String::new()));
             }
