@@ -321,6 +321,11 @@ impl Access {
     /// The settings, each a line of TOML.
     pub fn write(&self, out: &mut String) {
         let Some(origin) = self.origin.as_ref().filter(|_| !self.is_open()) else { return };
+        // An empty list has no blocks to be written.
+        if self.closed().is_some() {
+            let all = AddressSet::all().blocks().unwrap_or_default();
+            return line(out, &format!("deny = {}", list(&all)), Some(origin));
+        }
         for (name, found) in [("allow", self.allow.as_ref()), ("deny", Some(&self.deny))] {
             let Some(found) = found else { continue };
             // A list that would be too long has been refused.
@@ -421,6 +426,9 @@ mod tests {
         assert!(other.closed().is_none());
         other.and(&access).unwrap();
         assert!(other.closed().is_some());
+        let mut out = String::new();
+        other.write(&mut out);
+        assert_eq!(out, "deny = [\"0.0.0.0/0\", \"::/0\"]  # x:1\n");
         let file = |name: &str| Clients::NotIn(AddressList { files: vec![name.into()], ..AddressList::default() });
         let mut listed = Access::default();
         listed.refuse(&file("/a"), &place()).unwrap();

@@ -216,6 +216,8 @@ fn sources_of_haproxy_are_lists() {
             " acl lan src 10.0.0.0/8\n acl lan src 192.168.0.0/16\n http-request deny if !lan",
             &["allow = [\"10.0.0.0/8\", \"192.168.0.0/16\"]"],
         ),
+        // One of the two is always so.
+        (" http-request deny if { src 10.0.0.0/8 } or !{ src 10.0.0.0/8 }", &["deny = [\"0.0.0.0/0\", \"::/0\"]"]),
         (" http-request deny if { src -f blocked.txt }", &["deny_file = [\"/etc/blocked.txt\"]"]),
         (" http-request deny if !{ src -f lan.txt }", &["allow_file = [\"/etc/lan.txt\"]"]),
         (" http-request allow if { src 10.0.0.0/8 }\n http-request deny", &["allow = [\"10.0.0.0/8\"]"]),
