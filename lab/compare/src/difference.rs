@@ -92,6 +92,8 @@ pub const RECEIVED_IGNORED: &[&str] = &[
     "forwarded",
     "via",
     "expect",
+    "client-cert",
+    "client-cert-chain",
 ];
 
 const OWN_ERRORS: &str =
@@ -99,8 +101,11 @@ const OWN_ERRORS: &str =
 const OWN_REDIRECTS: &str =
     "a redirect of a server to its own address is passed on (NGINX rewrites it by proxy_redirect unless that is off)";
 const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
+/// For HAProxy.
+pub const PORTS: &str = "hosts are compared without a port; HAProxy compares them as the client writes them";
 const HOST: &str = "Host is passed on as the client wrote it ($host of NGINX is in lower case and without a port)";
-const UPGRADE: &str = "upgrades such as WebSocket are the gateway's to manage: Upgrade is passed on";
+const NAMES: &str = "servers that have a name get it in the handshake (NGINX: proxy_ssl_server_name on)";
+const UPGRADE: &str = "upgrades such as WebSocket are the gateway's to manage: Upgrade needs no setting";
 const CONTENT: &str = "max_body_size holds also for requests that the gateway answers by itself";
 /// Statuses of errors that no route asks for.
 const LIMITS: &[u16] = &[400, 408, 413, 414, 429, 431, 502, 503, 504];
@@ -143,6 +148,13 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[
             difference.general = match difference.aspect {
                 Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
                 Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),
+                // The server was asked for its own address.
+                Aspect::Location
+                    if draft.behaviour == Behaviour::Redirect
+                        && !difference.translation.contains(&format!("//{}", draft.host)) =>
+                {
+                    Some(OWN_REDIRECTS)
+                }
                 _ => None,
             };
         }
@@ -246,7 +258,7 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
             let bare = |h: &str| h.split(':').next().unwrap_or_default().to_ascii_lowercase();
             d.general = match name.as_str() {
                 "host" if bare(&d.original) == bare(&d.translation) => Some(HOST),
-                "upgrade" if d.original == "-" => Some(UPGRADE),
+                "upgrade" if d.original == "-" || d.translation == "-" => Some(UPGRADE),
                 _ => None,
             };
         }
@@ -256,7 +268,11 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
         None => "without TLS".to_owned(),
         Some(name) => format!("TLS for {}", name.as_deref().unwrap_or("no name")),
     };
-    out.extend(differs(Aspect::Received("(TLS)".to_owned()), tls(a), tls(b)));
+    let mut found = differs(Aspect::Received("(TLS)".to_owned()), tls(a), tls(b));
+    if let (Some(d), Some(None), Some(Some(_))) = (found.as_mut(), &a.tls, &b.tls) {
+        d.general = Some(NAMES);
+    }
+    out.extend(found);
     let proxy = |r: &Received| r.proxy.clone().unwrap_or_else(|| "-".to_owned());
     out.extend(differs(Aspect::Received("(PROXY protocol)".to_owned()), proxy(a), proxy(b)));
     out
@@ -476,7 +492,7 @@ fn haproxy(words: &[&str], aspect: &Aspect, at_once: bool) -> bool {
         ("http-response" | "http-after-response", _) => Effect::Errors,
         ("compression", _) | ("filter", "compression") => Effect::Response,
         ("cookie" | "dynamic-cookie-key", _) => {
-            return Effect::ResponseHeader.is_on(aspect, "set-cookie", at_once)
+            return ["set-cookie", "cache-control"].iter().any(|h| Effect::ResponseHeader.is_on(aspect, h, at_once))
                 || Effect::Request.is_on(aspect, "cookie", at_once);
         }
         ("option", "forwardfor" | "forwarded" | "originalto") | ("unique-id-header" | "http-send-name-header", _) => {

@@ -316,7 +316,8 @@ fn content(stream: &mut dyn Stream, buffer: &mut Vec<u8>, length: BodyLength) ->
 
 /// A DNS server that gives each name of the configuration an address of the outside. It ends with the recorder.
 pub fn dns(network: &Network, servers: &BTreeSet<IpAddr>, named: &Named, recorder: &Recorder) -> anyhow::Result<()> {
-    for server in servers {
+    // An unspecified address would take the port from all others.
+    for server in servers.iter().filter(|a| !a.is_unspecified()) {
         let socket = network.of(*server).run(|| UdpSocket::bind((*server, 53)))?;
         let Ok(socket) = socket else { continue };
         socket.set_read_timeout(Some(Duration::from_millis(200)))?;

@@ -1,7 +1,7 @@
 //! One comparison from the beginning to the end.
 
 use crate::client::{Client, Seen};
-use crate::difference::{announced, of_handshake, of_request};
+use crate::difference::{PORTS, announced, of_handshake, of_request};
 use crate::draft::{Draft, Plan, Times};
 use crate::files::Files;
 use crate::network::{Addresses, Network, Program};
@@ -13,6 +13,7 @@ use crate::tree::{Node, Place};
 use crate::words::Named;
 use crate::{Kind, haproxy, nginx, translation};
 use anyhow::{Context, bail};
+use rustls::ServerConfig;
 use sealane_lab_harness::process::Launch;
 use sealane_lab_harness::programs::look_up;
 use std::collections::BTreeSet;
@@ -20,6 +21,7 @@ use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -114,10 +116,16 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     plan.servers.extend(translation::servers(&table));
 
     progress("starting both programs");
-    let (there, here) = (side(&plan, &named, &files)?, side(&plan, &named, &files)?);
+    let names: Vec<String> = named.dns_names().cloned().collect();
+    let backends: Vec<IpAddr> = plan.servers.iter().map(SocketAddr::ip).collect::<BTreeSet<_>>().into_iter().collect();
+    let tls = files.backends(&names, &backends)?;
+    let (there, here) = (side(&plan, &named, &tls)?, side(&plan, &named, &tls)?);
     let listeners: Vec<SocketAddr> = plan.listeners.iter().map(|l| l.address).collect();
     let original = Original { kind, program: &program, tree: &tree, base: &base, folder, abilities: &abilities };
     let original = original.start(&there.network, &mut files, &listeners, &mut plan)?;
+    // What the translation leaves out does not listen.
+    let ports = translation::ports(&table);
+    let listeners: Vec<SocketAddr> = listeners.into_iter().filter(|l| ports.contains(&l.port())).collect();
     let gateway = start_gateway(&sealane, &here.network, folder, &text, &listeners)?;
 
     let done = AtomicUsize::new(0);
@@ -158,7 +166,7 @@ fn abilities(program: &Path) -> anyhow::Result<Abilities> {
 }
 
 /// The networks, with their back-ends.
-fn side(plan: &Plan, named: &Named, files: &Files) -> anyhow::Result<Side> {
+fn side(plan: &Plan, named: &Named, tls: &Arc<ServerConfig>) -> anyhow::Result<Side> {
     let inside: BTreeSet<IpAddr> = plan.listeners.iter().filter_map(|l| l.bound).collect();
     let resolvers: BTreeSet<IpAddr> = std::fs::read_to_string("/etc/resolv.conf")
         .unwrap_or_default()
@@ -184,9 +192,7 @@ fn side(plan: &Plan, named: &Named, files: &Files) -> anyhow::Result<Side> {
     };
     let loopback: BTreeSet<SocketAddr> =
         plan.servers.iter().filter(|a| a.ip().is_loopback() && a.is_ipv4() && !own(a)).copied().collect();
-    let names: Vec<String> = named.dns_names().cloned().collect();
-    let backends: Vec<IpAddr> = plan.servers.iter().map(SocketAddr::ip).collect::<BTreeSet<_>>().into_iter().collect();
-    let recorder = Recorder::start(&network, &ports, &loopback, files.backends(&names, &backends)?)?;
+    let recorder = Recorder::start(&network, &ports, &loopback, tls.clone())?;
     let servers = resolvers.into_iter().chain(named.addresses.iter().copied()).collect();
     dns(&network, &servers, named, &recorder)?;
     Ok(Side { network, recorder })
@@ -274,6 +280,8 @@ fn complaint(kind: Kind, said: &str, runnable: &Runnable) -> Option<(Place, Stri
         let (number, message) = match kind {
             Kind::Nginx => {
                 let (message, place) = line.split_once("[emerg] ")?.1.rsplit_once(" in ")?;
+                // Without the numbers of process and thread.
+                let message = message.split_once("#").and_then(|(_, m)| m.split_once(": ")).map_or(message, |(_, m)| m);
                 (place.rsplit_once(':')?.1.parse::<usize>().ok()?, message.to_owned())
             }
             Kind::Haproxy => {
@@ -336,7 +344,10 @@ fn judge(plan: &Plan, entries: &[translation::Entry], there: &Saw, here: &Saw, r
     let kind = report.kind;
     for (draft, (there, here)) in plan.drafts.iter().zip(there.requests.iter().zip(&here.requests)) {
         report.requests += 1;
-        for difference in of_request(draft, there, here, &plan.groups) {
+        for mut difference in of_request(draft, there, here, &plan.groups) {
+            if kind == Kind::Haproxy && draft.host.contains(':') {
+                difference.general = Some(PORTS);
+            }
             let at_once = draft.times != Times::Once;
             let entry = announced(kind, entries, &draft.scope, &draft.place, &difference.aspect, at_once);
             report.add(&draft.place, &difference, || Draft::text(draft), entry);

@@ -87,6 +87,19 @@ pub fn servers(table: &Table) -> Vec<SocketAddr> {
     upstreams.chain(direct).filter_map(|url| crate::nginx::server_address(&url)).collect()
 }
 
+/// The ports of the listeners.
+pub fn ports(table: &Table) -> BTreeSet<u16> {
+    let listeners = table.get("listener").and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut addresses = Vec::new();
+    for address in listeners.iter().filter_map(|l| l.get("address")) {
+        match address {
+            Value::Array(all) => addresses.extend(all.iter().filter_map(Value::as_str).map(str::to_owned)),
+            address => addresses.extend(address.as_str().map(str::to_owned)),
+        }
+    }
+    addresses.iter().filter_map(|a| a.rsplit_once(':')?.1.parse().ok()).collect()
+}
+
 /// All texts.
 pub fn strings(table: &Table) -> Vec<String> {
     fn visit(value: &Value, out: &mut Vec<String>) {

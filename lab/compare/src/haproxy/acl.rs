@@ -399,6 +399,11 @@ pub fn may_hold(groups: &[Vec<Term>], draft: &Draft) -> bool {
     groups.iter().any(|g| g.iter().all(|t| t.holds(draft) != Some(false)))
 }
 
+/// Whether a condition holds for a request for certain.
+pub fn must_hold(groups: &[Vec<Term>], draft: &Draft) -> bool {
+    groups.iter().any(|g| g.iter().all(|t| t.holds(draft) == Some(true)))
+}
+
 /// Requests for a condition: with all of its terms true, and with each of them false.
 #[derive(Debug, Default)]
 pub struct Outcomes {

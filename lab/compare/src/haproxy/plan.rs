@@ -1,6 +1,6 @@
 //! The requests that a configuration of HAProxy asks for.
 
-use super::acl::{Named, Term, condition, may_hold, named, outcomes};
+use super::acl::{Named, Term, condition, may_hold, must_hold, named, outcomes};
 use super::{Proxy, binds, proxies, server_address};
 use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Plan, Shown};
 use crate::samples;
@@ -55,6 +55,17 @@ struct Rule<'n> {
     condition: Option<Vec<Vec<Term>>>,
 }
 
+impl Rule<'_> {
+    /// Whether it can apply to a request, as far as that is known here.
+    fn may_apply(&self, draft: &Draft) -> bool {
+        let Some(condition) = &self.condition else { return true };
+        match self.node.words.iter().any(|w| w == "unless") {
+            true => !must_hold(condition, draft),
+            false => may_hold(condition, draft),
+        }
+    }
+}
+
 const RULES: &[&str] =
     &["http-request", "http-response", "http-after-response", "redirect", "use_backend", "tcp-request", "use-server"];
 
@@ -87,7 +98,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
         // Rules that cannot hold have no part in it.
         let mut reached: Vec<&str> = self.proxy.last("default_backend").map(|n| n.word(1)).into_iter().collect();
         for rule in &self.rules {
-            if rule.condition.as_ref().is_some_and(|c| !may_hold(c, draft)) && rule.node.place != draft.place {
+            if !rule.may_apply(draft) && rule.node.place != draft.place {
                 out.remove(&rule.node.place);
             } else if rule.node.name() == "use_backend" {
                 reached.push(rule.node.word(1));
@@ -97,7 +108,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             proxy.scope(&mut out);
             let acls = named(proxy.lines());
             for rule in rules(proxy, &acls) {
-                if rule.condition.as_ref().is_some_and(|c| !may_hold(c, draft)) && rule.node.place != draft.place {
+                if !rule.may_apply(draft) && rule.node.place != draft.place {
                     out.remove(&rule.node.place);
                 }
             }
