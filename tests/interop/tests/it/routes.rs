@@ -514,6 +514,7 @@ forward_auth = false
 [[host.route]]
 path = "/put"
 respond = {{ status = 405 }}
+forward_auth = false
 cors = false
 [[host.route]]
 path = "/denied"
