@@ -157,7 +157,7 @@ fn a_person_logs_in_at_an_openid_provider() {
     let command = node("service.mjs", [service.port().to_string(), issuer.clone(), outside.clone()]);
     let authentication = started(command, &site, service);
     let mut command = Command::new(&python);
-    command.arg(site.file("grpc.py", GRPC_SERVER)).arg(grpc.to_string());
+    command.arg(site.file("calls.py", GRPC_SERVER)).arg(grpc.to_string());
     let _grpc = started(command, &site, grpc);
     let app = application();
     let text = format!(
