@@ -2,21 +2,21 @@
 
 use crate::Kind::{self, Missing, NotNeeded, Translated, Undecided};
 
-const PROCESS: &str = "the service manager's to say, or nothing that a lane needs";
-const KERNEL: &str = "the gateway sets its sockets up by itself";
+const PROCESS: &str = "the service manager sets this, or a lane does not need it";
+const KERNEL: &str = "the gateway sets these socket options automatically";
 const BUFFERS: &str = "bodies and responses are streamed: nothing is stored first";
 const TABLES: &str = "tables have the size that they need";
-const FILES: &str = "Sealane serves no files: run a file server behind it, and name that server here";
+const FILES: &str = "Sealane serves no files: run a file server, and name it as the upstream here";
 const FAST_CGI: &str =
     "Sealane speaks HTTP to servers: let the application listen with HTTP, or keep a web server between";
-const CACHE: &str = "Sealane has no cache: put one between, or let the server cache";
+const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CODE: &str = "no code is run: let the server do it";
 const ERRORS: &str = "the gateway's own errors have short bodies, and the servers' errors are passed on as they are";
-const REWRITE: &str = "what the server writes into responses is passed on: let the server write its public address (it gets X-Forwarded-*)";
+const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
 const OCSP: &str =
-    "Sealane fetches no OCSP responses: give a file (ocsp) beside the certificate, where its CA still answers";
+    "Sealane fetches no OCSP responses: if the CA still supports OCSP, write ocsp with a file at the certificate";
 const LOGS: &str = "the log goes to the standard error, with [log] level";
 const RESUMPTION: &str = "sessions are resumed by tickets whose keys are replaced every ticket_lifetime";
 const GEO: &str = "countries are not looked up: write \"allow\" and \"deny\" with the addresses";
@@ -31,7 +31,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("events", Translated("`[limits]`")),
     ("http", Translated("the whole file")),
     ("stream", Translated("listeners with `mode = \"tcp\"`")),
-    ("include", Translated("read in its place")),
+    ("include", Translated("the files are read in place of the directive")),
     ("worker_cpu_affinity", NotNeeded("each lane is pinned to a core")),
     ("worker_rlimit_nofile", NotNeeded(PROCESS)),
     ("worker_rlimit_core", NotNeeded(PROCESS)),
@@ -52,15 +52,15 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("thread_pool", NotNeeded(PROCESS)),
     ("timer_resolution", NotNeeded(PROCESS)),
     ("load_module", Missing("modules are not loaded; their directives are reported one by one")),
-    ("ssl_engine", Undecided("keys are in files: give the key as a file, or keep the device's TLS in front")),
+    ("ssl_engine", Undecided("keys must be in files: write the key to a file, or keep the device's TLS in front of Sealane")),
     ("error_log", NotNeeded(LOGS)),
     ("google_perftools_profiles", NotNeeded(PROCESS)),
     // Addresses, names.
-    ("server", Translated("`[[host]]`; in `upstream` one of `servers`")),
+    ("server", Translated("`[[host]]`; in an `upstream` block, an entry of `servers`")),
     ("listen", Translated("`[[listener]]`")),
     ("server_name", Translated("`names`")),
     ("http2", Translated("`alpn`")),
-    ("http3", NotNeeded("`listen … quic` says it")),
+    ("http3", NotNeeded("`listen … quic` already sets this")),
     ("quic_retry", NotNeeded("Retry is sent when many handshakes are in progress (retry_above)")),
     ("quic_gso", NotNeeded("used where the kernel has it")),
     ("quic_active_connection_id_limit", NotNeeded(KERNEL)),
@@ -70,10 +70,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
             "an eBPF program delivers each datagram to its lane; without the right to load it, lanes forward datagrams to each other",
         ),
     ),
-    ("http3_hq", NotNeeded("HTTP/3 only")),
+    ("http3_hq", NotNeeded("Sealane supports HTTP/3 only")),
     ("http3_max_concurrent_streams", Missing("[listener.quic] max_streams")),
     ("http3_stream_buffer_size", NotNeeded(BUFFERS)),
-    ("quic_host_key", NotNeeded("tokens are good in this process and in the one that replaces it")),
+    ("quic_host_key", NotNeeded("tokens are valid in this process and in the process that replaces it")),
     ("server_names_hash_max_size", NotNeeded(TABLES)),
     ("server_names_hash_bucket_size", NotNeeded(TABLES)),
     ("types_hash_max_size", NotNeeded(TABLES)),
@@ -86,21 +86,21 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_headers_hash_bucket_size", NotNeeded(TABLES)),
     ("server_tokens", NotNeeded("Sealane never says its version")),
     ("server_name_in_redirect", NotNeeded("redirects name the host of the request")),
-    ("port_in_redirect", NotNeeded("redirects are written as they are sent")),
-    ("absolute_redirect", Translated("`redirect`, with scheme and host")),
+    ("port_in_redirect", NotNeeded("Sealane sends redirects exactly as they are written")),
+    ("absolute_redirect", Translated("`redirect` with scheme and host")),
     (
         "underscores_in_headers",
-        Missing("headers with underscores are passed on; those like a header that is removed or set are removed, too"),
+        Missing("headers with underscores are passed on, except spellings of a header that the gateway removes or sets"),
     ),
     ("ignore_invalid_headers", NotNeeded("an invalid header is answered with 400")),
-    ("merge_slashes", Missing("a path with // is passed on, or answered with 400 where routes would differ")),
+    ("merge_slashes", Missing("a path with // is passed on; if routes would treat its two readings differently, the request gets 400")),
     // Locations and what they do.
     ("location", Translated("`[[host.route]]`")),
     ("return", Translated("`redirect`, `respond`")),
     ("rewrite", Translated("`redirect`, `rewrite_prefix`")),
-    ("if", Translated("hosts and routes of their own, for the scheme, the port, the host, methods and headers")),
+    ("if", Translated("separate hosts and routes, for conditions on the scheme, the port, the host, methods and headers")),
     ("set", Translated("if the value is a constant, it replaces the variable")),
-    ("break", Translated("what is behind it is left out")),
+    ("break", Translated("directives after it have no effect and are left out")),
     (
         "map",
         Translated(
@@ -109,7 +109,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ),
     ("proxy_pass", Translated("`upstream`, `rewrite_prefix`")),
     ("grpc_pass", Translated("`upstream` with `http = \"2\"`")),
-    ("try_files", Translated("where it ends in `@name` that passes requests on")),
+    ("try_files", Translated("if it ends in a named location (`@name`) that passes requests on")),
     ("internal", Translated("`respond` with 404")),
     ("limit_except", Translated("`methods`")),
     ("default_type", Translated("`content_type` of `respond`")),
@@ -124,7 +124,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("autoindex_format", Missing(FILES)),
     ("random_index", Missing(FILES)),
     ("expires", Missing("let the server send Cache-Control, or add it with response_headers")),
-    ("etag", NotNeeded("the server's are passed on")),
+    ("etag", NotNeeded("Sealane passes on the server's ETag")),
     ("if_modified_since", NotNeeded("the server decides")),
     ("log_not_found", NotNeeded(LOGS)),
     ("log_subrequest", NotNeeded(LOGS)),
@@ -150,7 +150,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_intercept_errors", Missing(ERRORS)),
     ("fastcgi_intercept_errors", Missing(ERRORS)),
     ("msie_padding", NotNeeded(PROCESS)),
-    ("chunked_transfer_encoding", NotNeeded("the gateway frames messages by itself")),
+    ("chunked_transfer_encoding", NotNeeded("the gateway chooses the framing of messages")),
     ("max_ranges", NotNeeded("the server decides")),
     ("stub_status", Missing("[admin] listen has /metrics, /v1/status and a page; clients get 404 here")),
     ("status_zone", NotNeeded("/metrics has every host and server")),
@@ -216,7 +216,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     (
         "split_clients",
         Missing(
-            "shares of requests are weights of servers: { url = …, weight = 90 }, with sticky for clients that stay",
+            "set a weight for each server: { url = …, weight = 90 }; sticky keeps a client with its server",
         ),
     ),
     ("slice", Missing(CACHE)),
@@ -228,10 +228,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("grpc_hide_header", Translated("`response_headers.remove`")),
     ("more_set_headers", Translated("`response_headers.set`")),
     ("more_clear_headers", Translated("`response_headers.remove`")),
-    ("proxy_pass_request_headers", Translated("always so")),
+    ("proxy_pass_request_headers", Translated("Sealane always does this")),
     ("proxy_pass_header", NotNeeded("all headers of the server are passed on, Server and Date, too")),
     ("grpc_pass_header", NotNeeded("all headers of the server are passed on")),
-    ("proxy_ignore_headers", NotNeeded("X-Accel-* have no effect")),
+    ("proxy_ignore_headers", NotNeeded("X-Accel-* headers have no effect")),
     ("add_trailer", Missing("let the server send trailers")),
     ("add_header_inherit", Missing("headers are inherited as in NGINX before 1.29; write them as response_headers")),
     ("proxy_redirect", Missing(REWRITE)),
@@ -254,7 +254,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("sticky", Translated("`sticky`, for `sticky cookie`")),
     ("keepalive", Translated("`keepalive`")),
     ("zone", NotNeeded("the state of servers is shared by all lanes")),
-    ("state", Missing("servers are in the configuration; `sealane server` drains and weighs them")),
+    ("state", Missing("servers are in the configuration; `sealane server` drains a server or changes its weight")),
     ("queue", Missing("queue and queue_timeout, with max_connections")),
     ("least_time", Missing("balance = \"random_two\" or \"least_connections\"")),
     ("ntlm", Missing("connections to servers are shared by clients, which NTLM does not allow")),
@@ -272,7 +272,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_timeout", Translated("`idle_timeout`")),
     ("proxy_next_upstream", Translated("`tries`")),
     ("proxy_next_upstream_tries", Translated("`tries`")),
-    ("proxy_next_upstream_timeout", Missing("try_timeout bounds one try, retry_budget all")),
+    ("proxy_next_upstream_timeout", Missing("try_timeout limits one try, and retry_budget limits all retries")),
     ("grpc_next_upstream", Translated("`tries`")),
     ("grpc_next_upstream_tries", Translated("`tries`")),
     ("proxy_protocol", Translated("`proxy_protocol`")),
@@ -287,7 +287,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("grpc_buffer_size", NotNeeded(BUFFERS)),
     ("proxy_socket_keepalive", NotNeeded(KERNEL)),
     ("grpc_socket_keepalive", NotNeeded(KERNEL)),
-    ("proxy_bind", Missing("the kernel chooses the address towards servers")),
+    ("proxy_bind", Missing("the kernel chooses the source address of connections to servers")),
     ("proxy_ignore_client_abort", NotNeeded("a request ends with its client")),
     ("proxy_force_ranges", NotNeeded("the server decides")),
     ("proxy_limit_rate", Missing("there is no limit on a response's speed")),
@@ -295,7 +295,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_responses", Missing("UDP is not relayed")),
     ("proxy_download_rate", Missing("there is no limit on speed")),
     ("proxy_upload_rate", Missing("there is no limit on speed")),
-    ("proxy_half_close", NotNeeded("each direction closes by itself")),
+    ("proxy_half_close", NotNeeded("each direction closes independently")),
     ("proxy_cache", Missing(CACHE)),
     ("proxy_cache_path", Missing(CACHE)),
     ("proxy_cache_valid", Missing(CACHE)),
@@ -309,8 +309,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_cache_revalidate", Missing(CACHE)),
     ("proxy_cache_background_update", Missing(CACHE)),
     ("proxy_cache_convert_head", Missing(CACHE)),
-    ("proxy_ssl_verify", Translated("always verified, or `dangerous_skip_verification`")),
-    ("proxy_ssl_verify_depth", Translated("any depth")),
+    ("proxy_ssl_verify", Translated("certificates are always verified, except with `dangerous_skip_verification`")),
+    ("proxy_ssl_verify_depth", Translated("chains of any depth are accepted")),
     ("proxy_ssl_trusted_certificate", Translated("`[upstream.tls] ca`")),
     ("proxy_ssl_certificate", Translated("`[upstream.tls] cert`")),
     ("proxy_ssl_certificate_key", Translated("`[upstream.tls] key`")),
@@ -318,7 +318,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_ssl_name", Translated("`[upstream.tls] server_name`")),
     ("proxy_ssl_server_name", Translated("always sent")),
     ("proxy_ssl_protocols", Translated("`[upstream.tls] versions`")),
-    ("proxy_ssl_ciphers", Translated("those that Sealane has")),
+    ("proxy_ssl_ciphers", Translated("the cipher suites that Sealane supports")),
     ("proxy_ssl_session_reuse", Translated("on")),
     (
         "proxy_ssl_password_file",
@@ -326,10 +326,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ),
     (
         "proxy_ssl_conf_command",
-        Undecided("OpenSSL's commands are not understood; write what it does as a setting of [upstream.tls]"),
+        Undecided("OpenSSL's commands are not translated; write the equivalent setting in [upstream.tls]"),
     ),
-    ("proxy_ssl", Missing("relayed connections get no TLS of the gateway's")),
-    ("grpc_ssl_verify", Translated("always verified, or `dangerous_skip_verification`")),
+    ("proxy_ssl", Missing("the gateway adds no TLS to relayed connections")),
+    ("grpc_ssl_verify", Translated("certificates are always verified, except with `dangerous_skip_verification`")),
     ("grpc_ssl_trusted_certificate", Translated("`[upstream.tls] ca`")),
     ("grpc_ssl_certificate", Translated("`[upstream.tls] cert`")),
     ("grpc_ssl_certificate_key", Translated("`[upstream.tls] key`")),
@@ -343,7 +343,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("keepalive_timeout", Translated("`[limits] keepalive_timeout`; in `upstream` `keepalive_timeout`")),
     ("keepalive_requests", Translated("`[limits] max_requests`")),
     ("keepalive_time", NotNeeded("connections end with keepalive_timeout and max_requests")),
-    ("keepalive_disable", NotNeeded("no browser of today needs it")),
+    ("keepalive_disable", NotNeeded("no current browser needs it")),
     ("large_client_header_buffers", Translated("`[limits] max_header_size`, `max_uri_size`")),
     ("http2_max_concurrent_streams", Translated("`[limits] max_streams`")),
     ("http2_max_field_size", NotNeeded("[limits] max_header_size")),
@@ -354,8 +354,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("http2_chunk_size", NotNeeded(BUFFERS)),
     ("http2_body_preread_size", NotNeeded(BUFFERS)),
     ("http2_recv_buffer_size", NotNeeded(BUFFERS)),
-    ("http2_push", NotNeeded("no browser of today takes pushed responses")),
-    ("http2_push_preload", NotNeeded("no browser of today takes pushed responses")),
+    ("http2_push", NotNeeded("no current browser accepts pushed responses")),
+    ("http2_push_preload", NotNeeded("no current browser accepts pushed responses")),
     ("client_body_buffer_size", NotNeeded(BUFFERS)),
     ("client_header_buffer_size", NotNeeded(BUFFERS)),
     ("client_body_temp_path", NotNeeded(BUFFERS)),
@@ -407,11 +407,11 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("geo", Translated("`deny`, where an `if` refuses by it")),
     ("geoip_country", Undecided(GEO)),
     ("geoip2", Undecided(GEO)),
-    ("modsecurity", Undecided("there is no web application firewall: keep one between")),
-    ("modsecurity_rules_file", Undecided("there is no web application firewall: keep one between")),
+    ("modsecurity", Undecided("Sealane has no web application firewall: keep one between Sealane and the server")),
+    ("modsecurity_rules_file", Undecided("Sealane has no web application firewall: keep one between Sealane and the server")),
     ("set_real_ip_from", Translated("`trusted_proxies`")),
     ("real_ip_header", Translated("`client_address_header`, `proxy_protocol`")),
-    ("real_ip_recursive", Translated("always so")),
+    ("real_ip_recursive", Translated("Sealane always does this")),
     // TLS.
     ("ssl", Translated("`[listener.tls]`")),
     ("ssl_certificate", Translated("`certificates`")),
@@ -422,14 +422,14 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_conf_command", Translated("`ciphers`, for `Ciphersuites`; others are undecided")),
     ("ssl_ecdh_curve", Translated("`groups`")),
     ("ssl_early_data", Translated("`early_data`")),
-    ("ssl_session_tickets", Translated("ticket keys are replaced by themselves")),
+    ("ssl_session_tickets", Translated("Sealane replaces ticket keys automatically")),
     ("ssl_reject_handshake", Translated("`strict_sni`")),
     ("ssl_client_certificate", Translated("`client_auth.ca`")),
     ("ssl_verify_client", Translated("`client_auth.mode`")),
-    ("ssl_verify_depth", Translated("any depth")),
+    ("ssl_verify_depth", Translated("chains of any depth are accepted")),
     ("ssl_crl", Translated("`client_auth.crl`")),
-    ("ssl_trusted_certificate", NotNeeded("of use for OCSP, which is not fetched")),
-    ("ssl_prefer_server_ciphers", NotNeeded("the gateway's order counts")),
+    ("ssl_trusted_certificate", NotNeeded("it is only for OCSP responses, which Sealane does not fetch")),
+    ("ssl_prefer_server_ciphers", NotNeeded("the gateway's order decides")),
     ("ssl_session_cache", NotNeeded(RESUMPTION)),
     ("ssl_session_timeout", NotNeeded(RESUMPTION)),
     ("ssl_session_ticket_key", NotNeeded(RESUMPTION)),
@@ -439,8 +439,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_stapling", Missing(OCSP)),
     ("ssl_stapling_verify", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_responder", NotNeeded("see ssl_stapling")),
-    ("ssl_stapling_file", Translated("`ocsp`, to be written by hand")),
-    ("ssl_ocsp", Undecided("OCSP is not asked about clients: use revocation lists (crl)")),
+    ("ssl_stapling_file", Translated("`ocsp`: write it yourself")),
+    ("ssl_ocsp", Undecided("Sealane does not check client certificates by OCSP: use revocation lists (crl)")),
     (
         "ssl_password_file",
         Missing("name the file in `passphrase_file`: its first line is the passphrase, for a key in PKCS#8"),
@@ -488,7 +488,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("referer_hash_bucket_size", NotNeeded(TABLES)),
     ("referer_hash_max_size", NotNeeded(TABLES)),
     ("max_headers", Missing("[limits] max_header_fields")),
-    ("http2_max_concurrent_pushes", NotNeeded("no browser of today takes pushed responses")),
+    ("http2_max_concurrent_pushes", NotNeeded("no current browser accepts pushed responses")),
     ("http2_pool_size", NotNeeded(BUFFERS)),
     ("http2_streams_index_size", NotNeeded(TABLES)),
     ("limit_conn_dry_run", Missing("the limit is enforced")),
@@ -496,22 +496,22 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_store_access", Missing(CACHE)),
     ("ssl_ocsp_cache", NotNeeded("see ssl_ocsp")),
     ("ssl_ocsp_responder", NotNeeded("see ssl_ocsp")),
-    ("grpc_bind", Missing("the kernel chooses the address towards servers")),
-    ("grpc_ignore_headers", NotNeeded("X-Accel-* have no effect")),
+    ("grpc_bind", Missing("the kernel chooses the source address of connections to servers")),
+    ("grpc_ignore_headers", NotNeeded("X-Accel-* headers have no effect")),
     ("grpc_intercept_errors", Missing(ERRORS)),
-    ("grpc_next_upstream_timeout", Missing("try_timeout bounds one try, retry_budget all")),
+    ("grpc_next_upstream_timeout", Missing("try_timeout limits one try, and retry_budget limits all retries")),
     ("grpc_ssl_protocols", Translated("`[upstream.tls] versions`")),
-    ("grpc_ssl_ciphers", Translated("those that Sealane has")),
+    ("grpc_ssl_ciphers", Translated("the cipher suites that Sealane supports")),
     ("grpc_ssl_crl", Translated("`[upstream.tls] crl`")),
     ("grpc_ssl_session_reuse", Translated("on")),
-    ("grpc_ssl_verify_depth", Translated("any depth")),
+    ("grpc_ssl_verify_depth", Translated("chains of any depth are accepted")),
     (
         "grpc_ssl_password_file",
         Missing("name the file in `passphrase_file`: its first line is the passphrase, for a key in PKCS#8"),
     ),
     (
         "grpc_ssl_conf_command",
-        Undecided("OpenSSL's commands are not understood; write what it does as a setting of [upstream.tls]"),
+        Undecided("OpenSSL's commands are not translated; write the equivalent setting in [upstream.tls]"),
     ),
 ];
 
