@@ -218,7 +218,7 @@ fn rules_that_could_not_work_are_refused() {
          allow_header = {{ X-A = true }}\n[[upstream]]\nname = \"a\"\nservers = \"127.0.0.1:1\"\n"
     );
     let said = run(["check".as_ref(), "-c".as_ref(), site.file("relay.toml", text).as_os_str()]);
-    assert!(String::from_utf8_lossy(&said.stderr).contains("excludes \"passthrough\""));
+    assert!(String::from_utf8_lossy(&said.stderr).contains("cannot be used with \"passthrough\""));
     // A secret is not shown.
     let text = format!("{listener}{host}allow_header = {{ X-Key = [\"hunter2\"] }}\n");
     let said = run(["config".as_ref(), "show".as_ref(), "-c".as_ref(), site.file("shown.toml", text).as_os_str()]);
