@@ -57,6 +57,9 @@ impl Response {
     }
 }
 
+/// How long a TCP connection may take at least.
+const CONNECT: Duration = Duration::from_secs(20);
+
 /// What client and back-ends saw of a request.
 #[derive(Clone, Debug)]
 pub struct Seen {
@@ -185,7 +188,9 @@ impl<'n> Client<'n> {
     fn connect(&self, number: usize, draft: &Draft, limit: Duration) -> Result<Connection, String> {
         let from: IpAddr = draft.from.unwrap_or_else(|| client(number));
         let refused = |e: io::Error| format!("no connection: {}", e.kind());
-        let mut socket = self.network.connect(draft.to, Some(draft.hop.unwrap_or(from)), limit).map_err(refused)?;
+        // Neither program drops a SYN, but on a busy machine the kernel may, and repeats it after seconds.
+        let patience = limit.max(CONNECT);
+        let mut socket = self.network.connect(draft.to, Some(draft.hop.unwrap_or(from)), patience).map_err(refused)?;
         let set = |s: &TcpStream| -> io::Result<TcpStream> {
             s.set_nodelay(true)?;
             s.set_read_timeout(Some(limit))?;

@@ -104,6 +104,7 @@ const DEFAULTS: &str = "settings that the original leaves at its defaults have S
 /// For HAProxy.
 pub const PORTS: &str = "hosts are compared without a port; HAProxy compares them as the client writes them";
 const HOST: &str = "Host is passed on as the client wrote it ($host of NGINX is in lower case and without a port)";
+const LOWER: &str = "redirects of the gateway name the host in lower case";
 const NAMES: &str = "servers that have a name get it in the handshake (NGINX: proxy_ssl_server_name on)";
 const UPGRADE: &str = "upgrades such as WebSocket are the gateway's to manage: Upgrade needs no setting";
 const CONTENT: &str = "max_body_size holds also for requests that the gateway answers by itself";
@@ -147,6 +148,8 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[
         for difference in &mut found {
             difference.general = match difference.aspect {
                 Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
+                // A host is the same in any case.
+                Aspect::Location if difference.original.eq_ignore_ascii_case(&difference.translation) => Some(LOWER),
                 Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),
                 // The server was asked for its own address.
                 Aspect::Location

@@ -264,6 +264,8 @@ fn is_sendable(draft: &Draft) -> bool {
         && !path.ends_with("/.")
         && !path.ends_with("/..")
         && draft.path.bytes().all(|b| b.is_ascii_graphic() && !b"\"<>\\^`{|};%#".contains(&b))
+        && !draft.host.starts_with('.')
+        && !draft.host.contains("..")
         && draft.host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b))
         && draft.headers.iter().all(|(n, v)| {
             n.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')

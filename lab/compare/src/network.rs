@@ -29,7 +29,9 @@ const START: Duration = Duration::from_secs(90);
 pub const ANY4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 10);
 /// The same for IPv6.
 pub const ANY6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x10);
-/// The outside's own address.
+/// The outside's own address, by which the program reaches all others.
+const GATEWAY4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 11);
+/// The same for IPv6.
 const OUTSIDE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0x20);
 /// Clients without an address of their own choice, and hosts with names, are in this network.
 const OUTSIDE4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
@@ -93,10 +95,12 @@ impl Network {
             for address in &within {
                 netlink.address_add(device, *address, whole(*address))?;
             }
-            // Everything else is at the other end.
-            netlink.route_add(device, Ipv4Addr::UNSPECIFIED.into(), 0, None)?;
+            // Everything else is at the other end, behind one neighbour: the kernel keeps a thousand for all namespaces together.
+            netlink.route_add(device, GATEWAY4.into(), 32, None)?;
+            netlink.route_add(device, Ipv4Addr::UNSPECIFIED.into(), 0, Some(GATEWAY4.into()))?;
             if has_v6 {
-                netlink.route_add(device, Ipv6Addr::UNSPECIFIED.into(), 0, None)?;
+                netlink.route_add(device, OUTSIDE6.into(), 128, None)?;
+                netlink.route_add(device, Ipv6Addr::UNSPECIFIED.into(), 0, Some(OUTSIDE6.into()))?;
             }
             Ok(())
         };
@@ -110,6 +114,7 @@ impl Network {
             for address in without.iter().filter(|a| !within.contains(a)) {
                 netlink.address_add(device, *address, whole(*address))?;
             }
+            netlink.address_add(device, GATEWAY4.into(), 32)?;
             if has_v6 {
                 netlink.address_add(device, OUTSIDE6.into(), 128)?;
                 netlink.route_add(device, ANY6.into(), 128, None)?;

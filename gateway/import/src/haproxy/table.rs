@@ -154,10 +154,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("option logasap", NotNeeded("a request is logged when it has ended")),
     ("option socket-stats", NotNeeded(STATS)),
     ("option contstats", NotNeeded(STATS)),
-    (
-        "option http-server-close",
-        NotNeeded("connections of clients and servers are kept for the next request"),
-    ),
+    ("option http-server-close", NotNeeded("connections of clients and servers are kept for the next request")),
     (
         "option http-keep-alive",
         NotNeeded("the default: connections of clients and servers are kept for the next request"),

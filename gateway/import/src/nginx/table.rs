@@ -52,7 +52,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("thread_pool", NotNeeded(PROCESS)),
     ("timer_resolution", NotNeeded(PROCESS)),
     ("load_module", Missing("modules are not loaded; their directives are reported one by one")),
-    ("ssl_engine", Undecided("keys must be in files: write the key to a file, or keep the device's TLS in front of Sealane")),
+    (
+        "ssl_engine",
+        Undecided("keys must be in files: write the key to a file, or keep the device's TLS in front of Sealane"),
+    ),
     ("error_log", NotNeeded(LOGS)),
     ("google_perftools_profiles", NotNeeded(PROCESS)),
     // Addresses, names.
@@ -90,15 +93,25 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("absolute_redirect", Translated("`redirect` with scheme and host")),
     (
         "underscores_in_headers",
-        Missing("headers with underscores are passed on, except spellings of a header that the gateway removes or sets"),
+        Missing(
+            "headers with underscores are passed on, except spellings of a header that the gateway removes or sets",
+        ),
     ),
     ("ignore_invalid_headers", NotNeeded("an invalid header is answered with 400")),
-    ("merge_slashes", Missing("a path with // is passed on; if routes would treat its two readings differently, the request gets 400")),
+    (
+        "merge_slashes",
+        Missing(
+            "a path with // is passed on; if routes would treat its two readings differently, the request gets 400",
+        ),
+    ),
     // Locations and what they do.
     ("location", Translated("`[[host.route]]`")),
     ("return", Translated("`redirect`, `respond`")),
     ("rewrite", Translated("`redirect`, `rewrite_prefix`")),
-    ("if", Translated("separate hosts and routes, for conditions on the scheme, the port, the host, methods and headers")),
+    (
+        "if",
+        Translated("separate hosts and routes, for conditions on the scheme, the port, the host, methods and headers"),
+    ),
     ("set", Translated("if the value is a constant, it replaces the variable")),
     ("break", Translated("directives after it have no effect and are left out")),
     (
@@ -215,9 +228,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("mirror_request_body", Missing("requests are not copied")),
     (
         "split_clients",
-        Missing(
-            "set a weight for each server: { url = …, weight = 90 }; sticky keeps a client with its server",
-        ),
+        Missing("set a weight for each server: { url = …, weight = 90 }; sticky keeps a client with its server"),
     ),
     ("slice", Missing(CACHE)),
     // Headers.
@@ -408,7 +419,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("geoip_country", Undecided(GEO)),
     ("geoip2", Undecided(GEO)),
     ("modsecurity", Undecided("Sealane has no web application firewall: keep one between Sealane and the server")),
-    ("modsecurity_rules_file", Undecided("Sealane has no web application firewall: keep one between Sealane and the server")),
+    (
+        "modsecurity_rules_file",
+        Undecided("Sealane has no web application firewall: keep one between Sealane and the server"),
+    ),
     ("set_real_ip_from", Translated("`trusted_proxies`")),
     ("real_ip_header", Translated("`client_address_header`, `proxy_protocol`")),
     ("real_ip_recursive", Translated("Sealane always does this")),

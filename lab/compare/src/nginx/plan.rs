@@ -262,7 +262,14 @@ impl<'n> Site<'_, 'n> {
             node.inner().iter().filter(|n| n.name() != "location").for_each(|n| n.lines(out));
         };
         own_lines(self.server.node, &mut out);
-        for location in self.locations.iter().filter(|l| l.may_take(path)).chain(own) {
+        // Of several prefixes the longest takes the request.
+        let length = |l: &&Location<'_>| match &l.matcher {
+            Matcher::Prefix(p) if path.starts_with(p.as_str()) => p.len(),
+            _ => usize::MAX,
+        };
+        let longest = self.locations.iter().map(|l| length(&l)).filter(|l| *l != usize::MAX).max();
+        let takes = |l: &&Location<'_>| l.may_take(path) && (length(l) == usize::MAX || Some(length(l)) == longest);
+        for location in self.locations.iter().filter(takes).chain(own) {
             location.chain.iter().for_each(|n| own_lines(n, &mut out));
         }
         // What these lines name: maps of variables, zones, groups of servers, and what those name.

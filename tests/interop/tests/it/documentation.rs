@@ -192,7 +192,7 @@ fn every_page_is_in_its_part() {
         ("docs/measurements/", "Measurements"),
     ];
     // Other files and sites link to these pages where they are.
-    const AT_THE_TOP: [(&str, &str); 7] = [
+    const AT_THE_TOP: [(&str, &str); 8] = [
         ("docs/index.md", "Summary"),
         ("docs/security.md", "Explanation"),
         ("docs/stability.md", "Explanation"),
@@ -200,6 +200,7 @@ fn every_page_is_in_its_part() {
         ("docs/counting.md", "Contributing"),
         ("docs/debugging.md", "Contributing"),
         ("docs/releasing.md", "Contributing"),
+        ("docs/testing.md", "Contributing"),
     ];
     let pages = pages();
     let summary = pages.iter().find(|page| page.path == "docs/SUMMARY.md").expect("docs/SUMMARY.md is there");
