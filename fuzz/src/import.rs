@@ -90,7 +90,7 @@ pub mod profile {
         let Some(text) = without_paths(data) else { return };
         let directives = sealane_vpn::ovpn_file::parse(&text);
         if let Ok(directives) = &directives {
-            assert!(directives.len() <= text.lines().count() && directives.iter().all(|d| !d.name().is_empty()));
+            assert!(directives.len() <= text.lines().count() && directives.iter().all(|d| !d.words.is_empty()));
         }
         let profile = sealane_vpn::profile::Profile::parse(&text, Path::new("/nonexistent"));
         assert!(profile.is_err() || directives.is_ok());

@@ -1,9 +1,9 @@
 //! Licences, bans, sources and advisories of all dependencies, by cargo-deny and the rules of `deny.toml`; advisories also from the
-//! copy in the repository (`advisories.rs`).
+//! copy in the repository (`advisories.rs`). And that the tests are built with the features of what is shipped (`features.rs`).
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::Report;
-use crate::{advisories, setup, steps};
+use crate::{advisories, features, setup, steps};
 use std::process::Stdio;
 
 /// The version that CI installs, where none is there.
@@ -14,7 +14,10 @@ pub fn check(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     let found = advisories::check(workspace.root())?;
     found.warnings.iter().for_each(|warning| println!("warning: {warning}"));
     found.errors.iter().for_each(|error| eprintln!("advisories: {error}"));
-    Ok(cargo_deny(workspace, report)?.max(u8::from(!found.errors.is_empty())))
+    let differences = features::check(workspace)?;
+    differences.iter().for_each(|difference| eprintln!("features: {difference}"));
+    let failed = !found.errors.is_empty() || !differences.is_empty();
+    Ok(cargo_deny(workspace, report)?.max(u8::from(failed)))
 }
 
 fn cargo_deny(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {

@@ -7,6 +7,7 @@ mod again;
 mod book;
 mod count;
 mod deny;
+mod features;
 mod fuzz;
 mod image;
 mod layers;

@@ -109,7 +109,8 @@ impl NamePattern {
             }
             Self::AnyDepth(suffix) => {
                 let before = name.strip_suffix(&**suffix).and_then(|rest| rest.strip_suffix('.'));
-                name.len() <= LONGEST_NAME && before.is_some_and(|labels| !labels.is_empty())
+                name.len() <= LONGEST_NAME
+                    && before.is_some_and(|labels| !labels.is_empty() && !labels.starts_with('.'))
             }
             Self::Any => true,
         }
@@ -321,6 +322,8 @@ mod tests {
             ("**.example.com", "b.a.example.com", true),
             ("**.example.com", "c.b.a.example.com", true),
             ("**.example.com", ".example.com", false),
+            ("**.example.com", "..example.com", false),
+            ("**.example.com", ".a.example.com", false),
             ("**.example.com", "aexample.com", false),
             ("*", "", true),
             ("*", "a", true),

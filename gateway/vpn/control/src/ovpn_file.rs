@@ -19,7 +19,7 @@ pub struct Directive {
 impl Directive {
     /// Its name.
     pub fn name(&self) -> &str {
-        self.words.first().map_or("", |w| w.trim_start_matches("--"))
+        self.words.first().map_or("", |w| w.strip_prefix("--").unwrap_or(w))
     }
 
     /// Its arguments.

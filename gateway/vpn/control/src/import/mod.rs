@@ -113,6 +113,14 @@ impl Writer {
         self.out.undecided.push(format!("line {}: {}: {why}", d.line, d.words.join(" ")));
     }
 
+    /// A number is written as it is read: anything else would not be TOML.
+    fn number(&mut self, d: &Directive, key: &str, text: &str) {
+        match text.parse::<u32>() {
+            Ok(n) => self.set(key, &n.to_string()),
+            Err(_) => self.decide(d, "is not a number"),
+        }
+    }
+
     /// What came before for the same setting does not count any more.
     fn set(&mut self, key: &str, value: &str) {
         let setting = format!("{key} = ");

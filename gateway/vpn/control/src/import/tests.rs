@@ -55,6 +55,15 @@ fn the_last_of_repeated_options_counts_and_several_addresses_are_kept() {
 }
 
 #[test]
+fn what_is_not_a_number_is_undecided() {
+    let text = "server 10.8.0.0 255.255.255.0\nmax-clients [::1]mtu\nmssfix \"1 = 2\"\ntun-mtu +1400\n";
+    let got = convert(text, Path::new("/x")).expect("a server's");
+    assert!(got.toml.parse::<toml::Table>().is_ok(), "{}", got.toml);
+    assert_eq!(got.undecided.len(), 2, "{:?}", got.undecided);
+    assert!(got.toml.lines().any(|l| l == "mtu = 1400"), "{}", got.toml);
+}
+
+#[test]
 fn each_option_is_listed_once() {
     let mut names: Vec<&str> = OPTIONS.iter().map(|(name, _)| *name).collect();
     names.sort_unstable();
