@@ -1,8 +1,11 @@
 //! What Sealane does with a request under a configuration, by its own routing.
 
 use crate::model::{Answer, Request};
-use sealane_route::{Conditions, FieldRule, NameMap, PathRule, RouteTable, Subject};
+use sealane_route::proxies::Cidr;
+use sealane_route::{AccessRule, AddressSet, Conditions, FieldRule, NameMap, PathRule, RouteTable, Subject};
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 use toml::{Table, Value};
 
 /// What a route does.
@@ -44,6 +47,16 @@ fn texts(table: &Table, key: &str) -> Vec<String> {
     list(table, key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
+/// Whether a host or a route refuses the client of all requests.
+fn refuses(table: &Table) -> bool {
+    let set = |key: &str| -> Box<[Arc<AddressSet>]> {
+        let blocks = texts(table, key).into_iter().map(|b| b.parse::<Cidr>().expect("it has been checked"));
+        [Arc::new(blocks.collect())].into()
+    };
+    let rule = AccessRule { allow: table.contains_key("allow").then(|| set("allow")), deny: set("deny") };
+    !rule.permits(Ipv4Addr::LOCALHOST.into())
+}
+
 impl Sealane {
     pub fn new(toml: &str) -> Self {
         let root: Table = toml.parse().expect("it has been checked");
@@ -53,6 +66,9 @@ impl Sealane {
             servers.insert(text(upstream, "name").unwrap().to_owned(), texts(upstream, "servers").join(" "));
         }
         let answer = |table: &Table| -> Option<Answer> {
+            if refuses(table) {
+                return Some(Answer::Status(403, String::new()));
+            }
             if let Some(name) = text(table, "upstream") {
                 return Some(Answer::Server(servers[name].trim_start_matches("http://").to_owned(), String::new()));
             }
@@ -95,7 +111,7 @@ impl Sealane {
                 let fields = headers.iter().map(|(name, value)| (name.clone(), field(value))).collect();
                 let conditions = Conditions { path, methods: texts(route, "methods"), fields };
                 let rewrite = text(route, "rewrite_prefix").map(str::to_owned);
-                let answer = answer(route).expect("a route does something");
+                let answer = answer(if refuses(host) { host } else { route }).expect("a route does something");
                 routes.insert(conditions, Does { answer, rewrite }).expect("a path of a route");
             }
             if let Some(answer) = answer(host) {
