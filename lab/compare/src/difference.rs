@@ -98,6 +98,8 @@ pub const RECEIVED_IGNORED: &[&str] = &[
 
 const OWN_ERRORS: &str =
     "errors that the gateway makes by itself, at a limit or for want of a server, have no further headers";
+const REFUSALS: &str =
+    "response_headers and hsts apply to the gateway's own 403, too (in HAProxy, http-response rules do not)";
 const OWN_REDIRECTS: &str =
     "a redirect of a server to its own address is passed on (NGINX rewrites it by proxy_redirect unless that is off)";
 const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
@@ -148,6 +150,7 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[
         for difference in &mut found {
             difference.general = match difference.aspect {
                 Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
+                Aspect::Header(_) if own && here.status == 403 && difference.original == "-" => Some(REFUSALS),
                 // A host is the same in any case.
                 Aspect::Location if difference.original.eq_ignore_ascii_case(&difference.translation) => Some(LOWER),
                 Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),

@@ -204,10 +204,6 @@ impl<'p, 'n> Frontend<'p, 'n> {
             return;
         }
         let (hosts, paths) = self.dimensions();
-        let pairs = hosts.iter().flat_map(|h| paths.iter().map(move |p| (h, p))).take(MAX_PAIRS);
-        for (host, path) in pairs {
-            self.push(plan, Draft { host: host.clone(), ..base.clone().at(path) });
-        }
         if let Some(host) = hosts.iter().next() {
             let base = Draft { host: host.clone(), ..base.clone() };
             self.push(plan, Draft { host: host.to_ascii_uppercase(), ..base.clone() });
@@ -258,6 +254,11 @@ impl<'p, 'n> Frontend<'p, 'n> {
             for rule in rules(proxy, &acls) {
                 self.rule(&rule, &draft, plan);
             }
+        }
+        // Last: a request that a rule has asked for already is named by the rule.
+        let pairs = hosts.iter().flat_map(|h| paths.iter().map(move |p| (h, p))).take(MAX_PAIRS);
+        for (host, path) in pairs {
+            self.push(plan, Draft { host: host.clone(), ..base.clone().at(path) });
         }
     }
 
