@@ -112,7 +112,7 @@ fn commands_ask_a_running_gateway() {
     };
     let (code, out, err) = run(&["status", "--socket", &socket]);
     assert_eq!(code, Some(0), "{err}");
-    assert!(out.contains("serving") && out.contains("requests       0 active, 1 begun"), "{out}");
+    assert!(out.contains("serving") && out.contains("requests       0 active, 1 started"), "{out}");
     assert!(out.contains("certificate    localhost, *.example.test"), "{out}");
     let admin = running.gateway.admin.to_string();
     let (code, out, err) = run(&["status", "--json", "--admin", &admin]);

@@ -114,6 +114,6 @@ fn another_network_takes_a_restart() {
     let toml = world.read("vpn/tunnel.toml");
     world.write("vpn/tunnel.toml", &toml.replace("10.88.0.0/24", "10.89.0.0/24"));
     world.upgrade();
-    assert!(said(&server, "another \"network\""), "{}", server.log());
+    assert!(said(&server, "\"network\" in [tunnel] differs"), "{}", server.log());
     assert_eq!(world.serving(), [server.id()]);
 }
