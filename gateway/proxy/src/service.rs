@@ -21,7 +21,7 @@ use crate::limits::{ClientConnections, Passed, RATES_TIMER};
 use crate::memory::{count_in, free_memory};
 use crate::quic::succession::QuicSuccessor;
 use crate::quic::{Datagram, QuicEndpoint, UDP};
-use crate::quic_driver::{quic_drain, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
+use crate::quic_driver::{quic_drain, quic_end, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
 use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
 use crate::scratch::Scratch;
@@ -395,6 +395,7 @@ impl Service for Proxy {
                     && !self.connections.has_closing_upstream())
         {
             self.log.flush();
+            quic_end(self, cx);
             return After::Stop;
         }
         let more = more || served || self.exchanges.has_later() || self.connections.has_shared();
