@@ -158,7 +158,7 @@ fn an_old_process_that_is_stopped_leaves_its_successor_listening() {
     let site = Site::new();
     let backend = Backend::saying("hello");
     let listen = ports::free();
-    let mut gateway = Operated::simple(&site, 2, listen, &backend.url());
+    let mut gateway = Operated::simple(&site, 1, listen, &backend.url());
     let mut idle = gateway.gateway.connect();
     idle.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
     assert_eq!(idle.response("GET").expect("it answers").text(), "hello");
