@@ -17,7 +17,7 @@ use crate::flush::flush_marked;
 use crate::h3::connection::H3Connection;
 use crate::lifecycle::close_connection;
 use crate::quic::admission::Rejected;
-use crate::quic::send::Transmitted;
+use crate::quic::send::{Transmitted, WAIT_LIMIT};
 use crate::quic::{Datagram, Parts};
 use crate::service::Proxy;
 use crate::transport::HIGH_WATER;
@@ -26,10 +26,13 @@ use crate::upstream::h3::{
     h3_server_lost, h3_server_read, h3_server_stopped, h3_server_timeout,
 };
 use quinn_proto::{Dir, Event, StreamEvent, StreamId};
+use sealane_http::h3::Code;
 use sealane_lane::{Context, Key, Millis};
 
 /// Rounds of flushing per turn.
 const ROUNDS: usize = 8;
+/// Calls of [`quic_flush_all`] when the lane stops, which wait for room in the sockets: a tenth of a second.
+const END_ROUNDS: usize = 100;
 
 /// Reads a UDP socket.
 pub(crate) fn quic_ready(proxy: &mut Proxy, cx: &mut Context, index: usize) {
@@ -208,6 +211,24 @@ pub(crate) fn quic_drain(proxy: &mut Proxy, cx: &mut Context) {
         }
     }
     quic_flush_all(proxy, cx);
+}
+
+/// The lane stops: all connections over QUIC that are left close, with clients and with servers. A connection over TCP closes
+/// with its socket; over QUIC, the peer would not hear of the end without CONNECTION_CLOSE.
+pub(crate) fn quic_end(proxy: &mut Proxy, cx: &mut Context) {
+    for key in proxy.connections.keys() {
+        let Some(q) = proxy.connections.quic(key) else { continue };
+        q.close(cx.instant(), Code::NoError, "");
+        proxy.connections.mark_for_flush(key);
+    }
+    for _ in 0..END_ROUNDS {
+        if !quic_flush_all(proxy, cx) && !proxy.quic.is_blocked() {
+            return;
+        }
+        if proxy.quic.is_blocked() {
+            std::thread::sleep(WAIT_LIMIT);
+        }
+    }
 }
 
 /// What a new snapshot means: endpoints come and go, new connections get the new settings, and those whose rules

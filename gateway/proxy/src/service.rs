@@ -23,7 +23,7 @@ use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
 use crate::memory::{count_in, free_memory};
 use crate::quic::succession::QuicSuccessor;
 use crate::quic::{Datagram, QuicEndpoint, UDP};
-use crate::quic_driver::{quic_drain, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
+use crate::quic_driver::{quic_drain, quic_end, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
 use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
 use crate::scratch::Scratch;
@@ -214,14 +214,15 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
         empty_queues(proxy, cx, |_| true);
     }
     proxy.admission.pause(cx, &proxy.settings);
-    if is_alone {
+    // An order that comes after one with a successor must not stop the sockets on which the successor listens.
+    if !proxy.quic.has_successor() {
         for (_, socket) in own_sockets(&proxy.settings) {
             // The socket is shared with control, so closing our end would not stop it from listening.
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
     }
     let deadline = cx.now() + limit.as_millis() as Millis;
-    proxy.settings.drain(deadline);
+    proxy.settings.drain(deadline, is_alone);
     cx.timers.arm(LISTENER, deadline);
     // Connections without a request under way end now, the others with their response. With a successor there is
     // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
@@ -409,6 +410,7 @@ impl Service for Proxy {
                     && !self.quic.has_waiting()
                     && !self.connections.has_closing_upstream())
         {
+            quic_end(self, cx);
             self.log.flush();
             return After::Stop;
         }

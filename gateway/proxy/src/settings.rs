@@ -16,13 +16,14 @@ pub(crate) struct LaneSettings {
     lane: Rc<LaneSnapshot>,
     /// Whatever is left when the lane drains is cut off then.
     drain_until: Option<Millis>,
+    closes_idle: bool,
 }
 
 impl LaneSettings {
     /// Takes up the newest snapshot.
     pub fn new(slot: usize, mailboxes: Vec<Mailbox<Message>>, snapshots: Subscription<Snapshot>) -> Self {
         let lane = Rc::new(LaneSnapshot::new(snapshots.current().clone(), None, slot, mailboxes.len()));
-        Self { slot, mailboxes, snapshots, lane, drain_until: None }
+        Self { slot, mailboxes, snapshots, lane, drain_until: None, closes_idle: false }
     }
 
     /// The lane's slot.
@@ -114,9 +115,17 @@ impl LaneSettings {
         self.drain_until
     }
 
+    /// Whether connections over HTTP/1.1 close as soon as they serve no request. Otherwise they close with the response to
+    /// their next request, also while the lane drains.
+    #[inline]
+    pub fn closes_idle(&self) -> bool {
+        self.closes_idle
+    }
+
     /// The lane drains from now on.
-    pub fn drain(&mut self, until: Millis) {
+    pub fn drain(&mut self, until: Millis, closes_idle: bool) {
         self.drain_until = Some(until);
+        self.closes_idle = closes_idle;
     }
 }
 
@@ -162,7 +171,9 @@ mod tests {
         settings.own_mailbox().set_closed(true);
         assert!(settings.mailbox_of_socket(4).is_closed(), "lane 0 serves every second socket");
         assert!(!settings.is_draining());
-        settings.drain(5);
-        assert_eq!((settings.is_draining(), settings.drain_until()), (true, Some(5)));
+        settings.drain(5, false);
+        assert_eq!((settings.is_draining(), settings.drain_until(), settings.closes_idle()), (true, Some(5), false));
+        settings.drain(7, true);
+        assert_eq!((settings.drain_until(), settings.closes_idle()), (Some(7), true));
     }
 }

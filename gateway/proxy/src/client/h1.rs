@@ -381,7 +381,8 @@ pub(crate) fn h1_client_finish(
     let keepalive = settings.limits().keepalive_timeout;
     let idle = settings.limits().idle_timeout;
     let Some(client_conn) = connections.client(key) else { return };
-    let keep = client_conn.protocol.is_kept_alive() && complete && !settings.is_draining();
+    // A client that was told that its connection is kept may have sent its next request already.
+    let keep = client_conn.protocol.is_kept_alive() && complete && !settings.closes_idle();
     client_conn.protocol = Protocol::H1(Turn::Idle);
     if keep {
         let at = cx.now() + keepalive.as_millis() as Millis;

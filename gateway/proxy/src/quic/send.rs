@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 /// How long a full socket is left alone.
-pub(super) const WAIT_LIMIT: Duration = Duration::from_millis(1);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_millis(1);
 /// Bytes gathered before they are sent.
 const GATHER: usize = 256 * 1024;
 /// Messages per connection and turn: others want to send, too.

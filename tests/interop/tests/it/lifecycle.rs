@@ -1,16 +1,18 @@
 //! Starting, failing to start, checking, counting, and stopping.
 
+use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client::get;
 use sealane_interop::gateway::{self, before, launch};
 use sealane_interop::http::Wire;
 use sealane_interop::peers::Said;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{binary, client, eventually, h3, noise, ports, sha256};
+use sealane_interop::{binary, client, eventually, h3, h3_server, noise, ports, sha256};
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::sync::{Arc, Mutex};
 
 /// A download that is under way when the signal comes is finished; nobody new is let in; the end is a success.
 #[test]
@@ -88,6 +90,54 @@ fn a_drain_ends_at_its_deadline_or_at_the_second_signal() {
         }
         assert_eq!(gateway.server.wait().code(), Some(0), "{}", gateway.server.log());
         assert_eq!((got.as_slice(), wire.rest().0.as_slice()), (b"some".as_slice(), b"".as_slice()));
+    }
+}
+
+/// The same over HTTP/3: nobody finds out by a timeout of their own that the gateway has left, neither a client nor a server.
+#[test]
+fn http3_peers_are_told_of_the_end_of_a_drain() {
+    let site = Site::new();
+    let tell = Arc::new(Mutex::new(Vec::new()));
+    let told = Arc::clone(&tell);
+    let server = h3_server::Server::start(&site.ecdsa, move |mut asked| {
+        let told = Arc::clone(&told);
+        async move {
+            asked.respond(200, &[], BodyLength::Known(1 << 40)).await;
+            asked.data(&[7; 50_000]).await;
+            let end = asked.send.stopped().await;
+            told.lock().expect("nobody panics with it").push(format!("{end:?}"));
+        }
+    });
+    for (deadline, second) in [("500ms", false), ("1h", true)] {
+        let (cert, key) = (&site.ecdsa.cert, &site.ecdsa.key);
+        let text = format!(
+            "lanes = 2\ndrain_timeout = \"{deadline}\"\n[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\n\
+             address = \"@ADDRESS@\"\nhttp3 = true\n[listener.tls]\ncertificates = [{{ cert = {cert:?}, key = {key:?} }}]\n\
+             [[host]]\nnames = [\"*\"]\nupstream = \"backend\"\n[[upstream]]\nname = \"backend\"\n\
+             servers = [{:?}]\nhttp = \"3\"\n[upstream.tls]\nca = {:?}\n",
+            server.url(),
+            site.ca
+        );
+        let mut gateway = gateway::configured(&site, &text);
+        let mut client = h3::Client::connect(gateway.address, &h3::over_quic(gateway.config(), false));
+        let id = client.open(&h3::headers("GET", "/", &[], BodyLength::None), true);
+        assert!(client.until(|c| c.received(id).len() >= 50_000), "{:?}", client.lost);
+        gateway.server.terminate();
+        if second {
+            assert!(client.until(|c| c.told_to_leave()), "{:?}", client.lost);
+            assert!(gateway.server.running());
+            gateway.server.terminate();
+        }
+        assert_eq!(gateway.server.wait().code(), Some(0), "{}", gateway.server.log());
+        client.until(|c| c.lost.is_some());
+        assert_eq!(client.failure(), h3::Failure::Closed(u64::from(h3_server::NO_ERROR)), "second signal: {second}");
+        let ends = || std::mem::take(&mut *tell.lock().expect("nobody panics with it"));
+        let mut end = Vec::new();
+        assert!(eventually(|| {
+            end.append(&mut ends());
+            !end.is_empty()
+        }));
+        assert!(end[0].contains("ApplicationClosed"), "second signal: {second}: {end:?}");
     }
 }
 

@@ -109,6 +109,69 @@ fn a_download_outlives_the_upgrade() {
     assert_eq!(gateway.gateway.server.wait().code(), Some(0));
 }
 
+/// A client that was told before the upgrade that its connection is kept gets an answer to its next request, too: with the word
+/// that it is the last.
+#[test]
+fn a_client_that_was_told_of_a_kept_connection_loses_no_request() {
+    let site = Site::new();
+    for pipelined in [true, false] {
+        let (let_go, wait) = std::sync::mpsc::channel::<()>();
+        let wait = std::sync::Mutex::new(wait);
+        let backend = Backend::start(move |mut connection| {
+            while let Some(request) = connection.request() {
+                if request.target() == "/next" {
+                    connection.send(ok(b"next"));
+                    continue;
+                }
+                connection.send("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nfi");
+                let _ = wait.lock().expect("one connection only").recv();
+                connection.send("rst");
+            }
+        });
+        let mut gateway = Operated::simple(&site, 1, ports::free(), &backend.url());
+        let mut wire = gateway.gateway.connect();
+        let request = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+        wire.send(request("/first")).expect("the gateway reads");
+        while !wire.line().expect("the head comes").is_empty() {}
+        if pipelined {
+            wire.send(request("/next")).expect("the gateway reads");
+        }
+        order(&gateway.socket, "upgrade").expect("the same program can be started again");
+        let _other = Other::of(&gateway);
+        let_go.send(()).expect("the backend waits");
+        let mut body = Vec::new();
+        wire.exactly(5, &mut body).expect("the first answer is finished");
+        assert_eq!(body, b"first");
+        if !pipelined {
+            wire.send(request("/next")).expect("the gateway reads");
+        }
+        let next = wire.response("GET").unwrap_or_else(|broken| panic!("pipelined: {pipelined}: {:?}", broken.error));
+        assert_eq!((next.status(), next.text(), next.header("connection")), (200, "next".to_owned(), Some("close")));
+        assert_eq!(wire.rest().0, b"");
+        assert_eq!(gateway.gateway.server.wait().code(), Some(0));
+    }
+}
+
+/// The sockets on which the successor listens are the old process' too.
+#[test]
+fn an_old_process_that_is_stopped_leaves_its_successor_listening() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let mut gateway = Operated::simple(&site, 1, listen, &backend.url());
+    let mut idle = gateway.gateway.connect();
+    idle.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
+    assert_eq!(idle.response("GET").expect("it answers").text(), "hello");
+    order(&gateway.socket, "upgrade").expect("the same program can be started again");
+    let _other = Other::of(&gateway);
+    assert!(gateway.gateway.server.running(), "an idle connection stays with it");
+    gateway.gateway.server.terminate();
+    assert_eq!(idle.rest().0, b"", "there is a hurry now");
+    drop(idle);
+    assert_eq!(gateway.gateway.server.wait().code(), Some(0));
+    assert_eq!(gateway.get("/").text(), "hello");
+}
+
 #[test]
 fn a_successor_that_cannot_serve_changes_nothing() {
     let site = Site::new();

@@ -4,7 +4,8 @@
 use crate::operating::{Operated, Other, order};
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
-use sealane_interop::h3::{Client, headers, over_quic};
+use sealane_interop::h3::{Client, Failure, headers, over_quic};
+use sealane_interop::h3_server::NO_ERROR;
 use sealane_interop::site::Site;
 use sealane_interop::{binary, eventually, need, noise, ports, skip};
 use std::process::Command;
@@ -175,6 +176,33 @@ fn a_client_that_has_gone_holds_the_old_process_up_for_a_bounded_time() {
     let mut client = connect(&gateway);
     assert_eq!(client.get("/").body, b"hello");
     client.close();
+}
+
+/// Those whom the old process cuts off at its end hear of it: what they send from then on would only get a stateless reset.
+#[test]
+fn the_old_process_tells_those_whom_it_cuts_off() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        let Some(_) = connection.request() else { return };
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nsome");
+        // Until the gateway leaves.
+        let _ = connection.wire.rest();
+    });
+    let mut gateway = started(Command::new(binary::sealane()), &site, 2, &backend.url());
+    // Closed by the first signal to the old process: the second one comes after it.
+    let mut idle = gateway.gateway.connect();
+    let mut client = connect(&gateway);
+    let id = client.open(&headers("GET", "/", &[], BodyLength::None), true);
+    assert!(client.until(|c| c.so_far(id).is_ok_and(|r| r.body == b"some")), "{:?}", client.lost);
+    order(&gateway.socket, "upgrade").expect("the same program can be started again");
+    let _other = Other::of(&gateway);
+    gateway.gateway.server.terminate();
+    assert_eq!(idle.rest().0, b"");
+    assert!(gateway.gateway.server.running() && client.lost.is_none());
+    gateway.gateway.server.terminate();
+    assert_eq!(gateway.gateway.server.wait().code(), Some(0), "{}", gateway.gateway.server.log());
+    client.until(|c| c.lost.is_some());
+    assert_eq!(client.failure(), Failure::Closed(u64::from(NO_ERROR)));
 }
 
 /// Clients that ask and ask, and connect anew when they are told that their connection is at its end.
