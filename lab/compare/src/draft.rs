@@ -1,6 +1,7 @@
 //! A request to be sent to both programs, and what a configuration asks to be tried.
 
 use crate::tree::{Place, Scope};
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 /// What the recording back-end does with a request.
@@ -227,20 +228,14 @@ pub struct Plan {
     pub ports: Vec<u16>,
     /// What was not tried.
     pub untried: Vec<Untried>,
+    /// The requests that are there.
+    known: BTreeSet<(String, Option<String>)>,
 }
 
 impl Plan {
-    /// Adds a request that is not there yet.
+    /// Adds a request that is not there yet: the first line that asks for it names it.
     pub fn push(&mut self, draft: Draft) {
-        // The same request may be for several lines; the first one names it.
-        let same = |d: &Draft| {
-            let mut d = d.clone();
-            d.place = draft.place.clone();
-            d.scope = draft.scope.clone();
-            d == draft
-        };
-        let near = self.drafts.iter().rev().take(400).any(same);
-        if !near && is_sendable(&draft) {
+        if is_sendable(&draft) && self.known.insert((draft.text(), draft.sni.clone())) {
             self.drafts.push(draft);
         }
     }

@@ -34,7 +34,7 @@ fn of(hir: &Hir) -> Vec<Vec<u8>> {
             let most = r.max.unwrap_or(u32::MAX);
             let mut all: Vec<Vec<u8>> = Vec::new();
             if most > 0 {
-                let times = r.min.max(1).min(64) as usize;
+                let times = r.min.clamp(1, 64) as usize;
                 all.extend(one.iter().map(|s| s.repeat(times)));
             }
             if r.min == 0 {

@@ -33,8 +33,7 @@ impl Named {
             rest = after;
         }
         let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-        let mut parts = word.split(|c: char| !is_part(c)).peekable();
-        while let Some(part) = parts.next() {
+        for part in word.split(|c: char| !is_part(c)) {
             let part = part.trim_matches('.');
             match part.parse::<IpAddr>() {
                 // A network, such as 10.0.0.0/8, is no address that somebody has.

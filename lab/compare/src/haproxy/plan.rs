@@ -203,12 +203,6 @@ impl<'p, 'n> Frontend<'p, 'n> {
         if listener.address.is_ipv6() && plan.listeners.iter().any(|l| l.address.is_ipv4()) {
             return;
         }
-        let (hosts, paths) = self.dimensions();
-        if let Some(host) = hosts.iter().next() {
-            let base = Draft { host: host.clone(), ..base.clone() };
-            self.push(plan, Draft { host: host.to_ascii_uppercase(), ..base.clone() });
-            self.push(plan, Draft { host: format!("{host}:{}", listener.address.port()), ..base });
-        }
         if bind.words.iter().any(|w| w == "verify") {
             for shown in [Shown::Known, Shown::Stranger] {
                 self.push(plan, Draft { shown, place: bind.place.clone(), ..base.clone() });
@@ -255,10 +249,16 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 self.rule(&rule, &draft, plan);
             }
         }
-        // Last: a request that a rule has asked for already is named by the rule.
+        // What no rule has asked for by itself.
+        let (hosts, paths) = self.dimensions();
         let pairs = hosts.iter().flat_map(|h| paths.iter().map(move |p| (h, p))).take(MAX_PAIRS);
         for (host, path) in pairs {
             self.push(plan, Draft { host: host.clone(), ..base.clone().at(path) });
+        }
+        if let Some(host) = hosts.iter().next() {
+            let base = Draft { host: host.clone(), ..base.clone() };
+            self.push(plan, Draft { host: host.to_ascii_uppercase(), ..base.clone() });
+            self.push(plan, Draft { host: format!("{host}:{}", listener.address.port()), ..base });
         }
     }
 

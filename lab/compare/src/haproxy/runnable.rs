@@ -42,7 +42,7 @@ const LEFT_OUT: &[&str] = &["peers", "mailers", "program", "ring", "log-forward"
 /// The folder before relative paths of certificates.
 fn certificates(tree: &[Node], folder: &Path) -> PathBuf {
     let lines = tree.iter().filter(|n| n.name() == "global").flat_map(|n| n.inner());
-    lines.filter(|n| n.name() == "crt-base").last().map_or_else(|| folder.to_owned(), |n| folder.join(n.word(1)))
+    lines.rev().find(|n| n.name() == "crt-base").map_or_else(|| folder.to_owned(), |n| folder.join(n.word(1)))
 }
 
 /// Makes the files that a configuration names and that are not here.

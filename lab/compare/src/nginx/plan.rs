@@ -268,7 +268,15 @@ impl<'n> Site<'_, 'n> {
             _ => usize::MAX,
         };
         let longest = self.locations.iter().map(|l| length(&l)).filter(|l| *l != usize::MAX).max();
-        let takes = |l: &&Location<'_>| l.may_take(path) && (length(l) == usize::MAX || Some(length(l)) == longest);
+        // An exact one ends the search.
+        let bare = path.split('?').next().unwrap_or_default();
+        let is_exact = |l: &Location<'_>| matches!(&l.matcher, Matcher::Exact(p) if p == bare);
+        let exact = self.locations.iter().any(is_exact);
+        let takes = |l: &&Location<'_>| {
+            l.may_take(path)
+                && (length(l) == usize::MAX || Some(length(l)) == longest)
+                && (!exact || is_exact(l) || l.matcher == Matcher::Named)
+        };
         for location in self.locations.iter().filter(takes).chain(own) {
             location.chain.iter().for_each(|n| own_lines(n, &mut out));
         }

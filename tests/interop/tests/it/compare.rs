@@ -98,6 +98,7 @@ fn a_planted_difference_in_a_translation_of_nginx_is_found_with_its_line() {
     let file = site.file("nginx.conf", NGINX);
     let planted = [
         ("rewrite_prefix = \"/manual/\"", "rewrite_prefix = \"/other/\"", "location /docs/", "request at the back-end"),
+        ("/start\"", "/begin\"", "location = / ", "Location"),
         ("X-Env = \"docs\"", "X-Env = \"other\"", "location /docs/", "request header x-env at the back-end"),
         ("max_body_size = \"4KiB\"", "max_body_size = \"8KiB\"", "client_max_body_size", "status"),
     ];
