@@ -471,7 +471,7 @@ maintenance = {{ enabled = false }}
     let new = text(&site, plain, &rest(false))
         .replace("@ADDRESS@", &gateway.address.to_string())
         .replace("@ADMIN@", &gateway.admin.to_string());
-    site.file(&*format!("sealane-{}.toml", gateway.address.port()), new);
+    site.file(&format!("sealane-{}.toml", gateway.address.port()), new);
     gateway.server.hang_up();
     assert!(eventually(|| ask("192.0.2.1", "/app").map(|a| a.status) == [200; 3]), "{}", gateway.server.log());
     assert_eq!(ask("192.0.2.1", "/nowhere").map(|a| a.status), [404; 3]);
