@@ -71,7 +71,7 @@ pub(crate) fn quic_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             Event::Connected if q.is_client() => h3_client_established(proxy, cx, key),
             Event::Connected => h3_server_established(proxy, cx, key),
             Event::ConnectionLost { reason } if q.is_client() => h3_client_lost(proxy, cx, key, &reason),
-            Event::ConnectionLost { reason } => h3_server_lost(proxy, cx, key, Some(&reason)),
+            Event::ConnectionLost { .. } => h3_server_lost(proxy, cx, key),
             Event::Stream(event) => quic_stream_event(proxy, cx, key, event),
             Event::HandshakeDataReady => h3_hello_read(&mut proxy.connections, key),
             Event::DatagramReceived | Event::DatagramsUnblocked => {}

@@ -335,8 +335,11 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
         _ if upgrade && status == 101 => ConnectionOption::Upgrade,
         _ if upgrade => ConnectionOption::KeepAlive,
         Phase::Complete | Phase::Draining if keep_alive => ConnectionOption::KeepAlive,
-        // A request that is still coming cannot be told from the next one once it is answered.
-        Phase::Streaming if keep_alive && !x.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
+        // A request that is still coming cannot be told from the next one once it is answered: the connection is kept only if
+        // the rest of the request comes while the response does (RFC 9112 §9.6).
+        Phase::Streaming if keep_alive && !x.body.is_empty() && !body.is_empty() && status < 300 => {
+            ConnectionOption::KeepAlive
+        }
         _ => ConnectionOption::Close,
     };
     scratch.take_buffer(&mut client_conn.transport.stage);

@@ -69,6 +69,8 @@ pub(crate) struct H3Connection {
     pub requests_waiting: VecDeque<Key>,
     /// The stream id behind the last request that was looked at: what GOAWAY says.
     pub(super) next_id: u64,
+    /// A server has answered a request over it.
+    pub answered: bool,
     /// A request has come before the handshake was over.
     pub called_early: bool,
     /// The client has been told that the end is near, and this is when it comes.
@@ -100,6 +102,7 @@ impl H3Connection {
             idle_since: now,
             requests_waiting: VecDeque::new(),
             next_id: 0,
+            answered: false,
             called_early: false,
             leave_at: None,
             counted_out: false,

@@ -19,7 +19,9 @@ use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};
 use crate::service::Proxy;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::h2_connection::{HEAD_LIMIT, Life, h2_upstream_close, is_limit, sweep, unprocessed};
+use crate::upstream::h2_connection::{
+    H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, sweep, unprocessed,
+};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
@@ -146,9 +148,8 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
             return;
         }
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-        let Some(stream) = upstream_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else {
-            return;
-        };
+        let Some(H2Upstream { streams, answered, .. }) = upstream_conn.h2.as_deref_mut() else { return };
+        let Some(stream) = streams.get_mut(index as usize) else { return };
         let mut task = task::Context::from_waker(&stream.waker);
         if let Some(future) = &mut stream.response {
             let response = match future.poll_informational(&mut task) {
@@ -160,6 +161,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                         let (parts, body) = response.into_parts();
                         stream.response = None;
                         stream.body = Some(body);
+                        *answered = true;
                         Ok(http::Response::from_parts(parts, ()))
                     }
                     Poll::Ready(Err(e)) => Err(e),
@@ -254,6 +256,17 @@ fn is_head_too_large(connections: &Connections, exchanges: &Exchanges, exchange:
     })
 }
 
+/// What [`lost_with_connection`] asks of an exchange's connection and stream.
+fn h2_state_at_loss(connections: &Connections, exchanges: &Exchanges, exchange: Key) -> (bool, bool) {
+    let Some(UpstreamStream::H2(key, index)) = exchanges.get(exchange).and_then(|x| x.upstream_stream) else {
+        return (false, false);
+    };
+    let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return (false, false) };
+    let Some(h2) = &upstream_conn.h2 else { return (false, false) };
+    let last = h2.streams.get(index as usize).is_some_and(|s| s.send.stream_id().as_u32() == h2.block.0);
+    (h2.answered, last)
+}
+
 /// A stream has ended with an error.
 fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Error) {
     if is_head_too_large(&proxy.connections, &proxy.exchanges, exchange, e) {
@@ -261,10 +274,13 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
     }
     let cancelled = e.is_remote() && e.is_reset() && e.reason() == Some(Reason::CANCEL);
     let why = match () {
-        () if unprocessed(e) => Loss::Unprocessed,
         () if is_limit(e) => Loss::Limited,
         () if cancelled && proxy.exchanges.get(exchange).is_some_and(is_grpc) => Loss::Cancelled,
-        () => Loss::Broken,
+        () if e.is_reset() && !unprocessed(e) => Loss::Broken,
+        () => {
+            let (answered, is_last) = h2_state_at_loss(&proxy.connections, &proxy.exchanges, exchange);
+            lost_with_connection(e, answered, is_last)
+        }
     };
     server_lost(proxy, cx, exchange, why);
 }

@@ -85,6 +85,8 @@ pub(crate) struct H2Upstream {
     pub(super) block: (u32, u32),
     /// Requests sent so far.
     pub(super) served: u64,
+    /// The head of a response has come: the server works, and this connection with it.
+    pub(super) answered: bool,
     pub(super) life: Life,
     /// Since when there is no stream.
     pub(super) idle_since: Millis,
@@ -128,6 +130,7 @@ impl H2Upstream {
             settings: ServerSettings::Awaited,
             block: (0, 0),
             served: 0,
+            answered: false,
             life: Life::Open,
             idle_since: now,
             progress: now,
@@ -406,7 +409,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     h2.read_all();
     let mut task = task::Context::from_waker(Waker::noop());
     let limited = h2.limited;
-    let kept = h2.served > h2.streams.len() as u64;
+    let (answered, block) = (h2.answered, h2.block);
     let mut lost = Vec::new();
     for (_, stream) in &mut h2.streams {
         if stream.whole.is_some() {
@@ -419,8 +422,10 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
         let mut why = if timeout { Loss::Timeout } else { Loss::Broken };
         if let Some(response) = &mut stream.response {
             match Pin::new(response).poll(&mut task) {
-                Poll::Ready(Err(e)) if unprocessed(&e) => why = Loss::Unprocessed,
-                _ if kept && !timeout => why = Loss::Stale,
+                Poll::Ready(Err(e)) if !timeout || unprocessed(&e) => {
+                    why = lost_with_connection(&e, answered, stream.send.stream_id().as_u32() == block.0);
+                }
+                _ if answered && !timeout => why = Loss::Stale,
                 _ => {}
             }
         }
@@ -507,6 +512,18 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
 /// last one of its GOAWAY, which is when `h2` gives a stream the GOAWAY as its error.
 pub(super) fn unprocessed(e: &h2::Error) -> bool {
     e.is_remote() && (e.is_go_away() || e.is_reset() && e.reason() == Some(Reason::REFUSED_STREAM))
+}
+
+/// Why a request that waits for its response is lost with its connection. `answered`: the server has answered another one over
+/// it, so that the request may be sent again like one that finds its kept connection closed (RFC 9110 §9.2.2), whichever side
+/// ends it. `is_last`: the header block that came last is of its response. If `h2` ends the connection, that may be why: the
+/// next connection is not to end in the same way.
+pub(super) fn lost_with_connection(e: &h2::Error, answered: bool, is_last: bool) -> Loss {
+    match () {
+        () if unprocessed(e) => Loss::Unprocessed,
+        () if !answered || is_last && e.is_library() => Loss::Broken,
+        () => Loss::Stale,
+    }
 }
 
 /// Whether `h2` has ended the connection because the server sends too much of something.

@@ -28,7 +28,7 @@ use crate::snapshot::{QuicSettings, UpstreamHttp};
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
-use quinn_proto::{ConnectionError, Dir, StreamId, VarInt};
+use quinn_proto::{Dir, StreamId, VarInt};
 use sealane_exchange::Switching;
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
@@ -207,7 +207,11 @@ pub(crate) fn h3_server_read(proxy: &mut Proxy, cx: &mut Context, key: Key, inde
         Ok(()) => {}
         Err(H3Error::Message(e)) => response_broken(proxy, cx, exchange, e),
         Err(H3Error::Stream(..)) => response_broken(proxy, cx, exchange, ParseError::Truncated),
-        Err(H3Error::Connection(code, why)) => h3_server_error(proxy, cx, key, code, why),
+        Err(H3Error::Connection(code, why)) => {
+            // The response that breaks the rules is not asked for again together with those beside it.
+            server_lost(proxy, cx, exchange, Loss::Broken);
+            h3_server_error(proxy, cx, key, code, why);
+        }
     }
     proxy.connections.mark_for_flush(key);
 }
@@ -300,6 +304,7 @@ fn h3_server_read_with(
                     continue;
                 }
                 stream.receiving.begin_body();
+                q.answered = true;
                 stream.promised = match info.body {
                     BodyLength::Known(n) => Some(n),
                     BodyLength::None => Some(0),
@@ -362,7 +367,7 @@ pub(crate) fn h3_server_error(proxy: &mut Proxy, cx: &mut Context, key: Key, cod
     proxy.counters.h3_connection_errors.inc();
     let Some(q) = proxy.connections.quic(key) else { return };
     q.close(cx.instant(), code, why);
-    h3_server_lost(proxy, cx, key, None);
+    h3_server_lost(proxy, cx, key);
 }
 
 /// Requests that waited for this connection go elsewhere.
@@ -387,7 +392,7 @@ fn h3_forget(connections: &mut Connections, key: Key) {
 }
 
 /// A connection to a server is lost, or was never made.
-pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reason: Option<&ConnectionError>) {
+pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(q) = proxy.connections.quic(key) else { return };
     if q.phase == Phase::Closed && q.counted_out {
         return;
@@ -395,8 +400,9 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reas
     q.counted_out = true;
     q.phase = Phase::Closed;
     let established = q.quic.is_established();
+    let answered = q.answered;
     let under_way: Vec<(Key, bool)> =
-        q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.receiving != Receiving::Awaited))).collect();
+        q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.receiving == Receiving::Awaited))).collect();
     q.forget_streams();
     let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
     if let Role::Server(upstream, server) = &q.role {
@@ -408,13 +414,9 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reas
         }
     }
     h3_forget(&mut proxy.connections, key);
-    let quiet = matches!(
-        reason,
-        Some(ConnectionError::Reset | ConnectionError::TimedOut | ConnectionError::ApplicationClosed(_))
-    );
-    for (exchange, answered) in under_way {
-        // As for a kept connection over TCP that turns out to be closed (RFC 9110 §9.2.2).
-        server_lost(proxy, cx, exchange, if !answered && quiet { Loss::Stale } else { Loss::Broken });
+    for (exchange, awaited) in under_way {
+        // As for a kept connection over TCP that turns out to be closed (RFC 9110 §9.2.2), whichever side closes it.
+        server_lost(proxy, cx, exchange, if awaited && answered { Loss::Stale } else { Loss::Broken });
     }
     h3_redispatch(proxy, cx, key, waiting);
     proxy.connections.mark_for_flush(key);
@@ -431,7 +433,7 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         Phase::Closed => return,
         Phase::Handshake => {
             q.close(instant, Code::NoError, "");
-            return h3_server_lost(proxy, cx, key, None);
+            return h3_server_lost(proxy, cx, key);
         }
         Phase::Open | Phase::Leaving => {}
     }
@@ -439,7 +441,7 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         q.idle_since = now;
     } else if now.saturating_sub(q.idle_since) >= keepalive {
         q.close(instant, Code::NoError, "");
-        return h3_server_lost(proxy, cx, key, None);
+        return h3_server_lost(proxy, cx, key);
     }
     q.deadline.set(cx, key, now + sweep(&limits));
 }

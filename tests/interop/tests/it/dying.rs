@@ -178,6 +178,23 @@ fn an_early_response_to_an_upload() {
     assert_eq!((response.status(), response.text().as_str()), (403, "no"));
 }
 
+/// What is left of a request after its response cannot be told from the next request: the client is told that the connection
+/// closes (RFC 9112 §9.6).
+#[test]
+fn an_early_response_without_a_body_says_that_the_connection_closes() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        let Ok(Some(_)) = connection.wire.request_head() else { return };
+        connection.send("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
+        let _ = connection.wire.rest_within(std::time::Duration::from_secs(2));
+    });
+    let gateway = before(&site, [backend.url()]).start();
+    let mut wire = gateway.connect();
+    wire.send(format!("POST / HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 400000\r\n\r\nsome")).expect("it is read");
+    let response = wire.response("POST").unwrap_or_else(|broken| panic!("{broken:?}"));
+    assert_eq!((response.status(), response.header("connection")), (200, Some("close")));
+}
+
 /// A kept connection that the backend closes between two requests: that is no failure of the next request.
 #[test]
 fn a_kept_connection_that_went_stale_is_not_the_clients_affair() {

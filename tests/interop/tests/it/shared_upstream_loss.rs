@@ -1,8 +1,10 @@
 //! A connection to an upstream that many requests share is lost: one takes its place, and each retry counts.
 
+use sealane_http::BodyLength;
 use sealane_interop::eventually;
 use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, block, frame, kind};
 use sealane_interop::gateway::{Gateway, before};
+use sealane_interop::h3_server::Server;
 use sealane_interop::site::Site;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -190,4 +192,88 @@ fn an_upload_that_waited_for_room_goes_on_with_the_next_try() {
     let answer = gateway.plain(post).expect("a response");
     assert_eq!(answer.status(), 200, "{}", gateway.metrics());
     assert_eq!(gateway.metric("sealane_upstream_retries_total"), Some(1.0));
+}
+
+/// The statuses of requests that share a connection with one answered before, when the server sends `bytes(stream of the last)`
+/// instead of their responses. Later connections answer all.
+fn beside_bad_bytes(bytes: impl Fn(u32) -> Vec<u8> + Send + Sync + 'static) -> Vec<bool> {
+    const TOGETHER: u32 = 4;
+    let site = Site::new();
+    let connections = AtomicUsize::new(0);
+    let address = speaking(&[], move |mut frames| {
+        let first = connections.fetch_add(1, Ordering::SeqCst) == 0;
+        let mut requests = 0;
+        while let Some(head) = frames.find(|f| f.kind == kind::HEADERS) {
+            requests += 1;
+            if !first || requests == 1 {
+                let _ = frames.send(kind::HEADERS, END_HEADERS | END_STREAM, head.stream, &[0x88]);
+            } else if requests > TOGETHER {
+                let _ = frames.stream.write_all(&bytes(head.stream));
+                let _ = std::io::copy(&mut frames.stream, &mut std::io::sink());
+                return;
+            }
+        }
+    });
+    let setup = before(&site, [format!("http://{address}")]).upstream("http = \"2\"\nretry_budget_min = 100");
+    let gateway = setup.plain().listener("h2c = true").start();
+    let mut frames = Frames::plain(gateway.address, &[]);
+    frames.request(1, "GET", "/", &[], true).expect("the gateway reads");
+    let head = frames.find(|f| f.kind == kind::HEADERS).expect("it is answered");
+    assert_eq!((head.stream, head.payload[0]), (1, 0x88));
+    for n in 1..=TOGETHER {
+        frames.request(2 * n + 1, "GET", "/", &[], true).expect("the gateway reads");
+    }
+    let mut served = vec![false; TOGETHER as usize];
+    for _ in 0..TOGETHER {
+        let head = frames.find(|f| f.kind == kind::HEADERS).expect("each is answered");
+        served[(head.stream / 2 - 1) as usize] = head.payload[0] == 0x88;
+    }
+    served
+}
+
+/// RFC 9113 §4.3: a head that does not decode ends the connection. The request that got it is not sent again.
+#[test]
+fn a_head_that_does_not_decode_fails_only_its_own_request() {
+    // An index that no table has.
+    let served = beside_bad_bytes(|stream| frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &[0xff, 0x80, 0x01]));
+    assert_eq!(served, [true, true, true, false]);
+}
+
+#[test]
+fn requests_beside_a_frame_that_is_not_allowed_are_sent_again() {
+    // RFC 9113 §6.1: DATA on stream 0.
+    let served = beside_bad_bytes(|_| frame(kind::DATA, 0, 0, &[0]));
+    assert_eq!(served, [true; 4]);
+}
+
+#[test]
+fn requests_beside_a_bad_response_over_http3_are_sent_again() {
+    const TOGETHER: usize = 4;
+    let site = Site::new();
+    let arrived = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&arrived);
+    let server = Server::start(&site.ecdsa, move |mut asked| {
+        let nth = counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            match nth {
+                1..TOGETHER => asked.called_off().await,
+                // RFC 9114 §4.1: DATA before HEADERS.
+                TOGETHER => asked.write(&[0, 1, 0xaa]).await,
+                _ => {
+                    asked.respond(200, &[], BodyLength::Known(0)).await;
+                    asked.finish().await;
+                }
+            }
+        }
+    });
+    let setup = before(&site, [server.url()]).plain().upstream("http = \"3\"\nretry_budget_min = 100");
+    let gateway = setup.upstream_tls(&format!("ca = {:?}", site.ca)).start();
+    assert_eq!(gateway.plain_get("/", "").status(), 200);
+    let mut statuses = std::thread::scope(|scope| {
+        let asking: Vec<_> = (0..TOGETHER).map(|_| scope.spawn(|| gateway.plain_get("/", "").status())).collect();
+        asking.into_iter().map(|a| a.join().expect("it does not panic")).collect::<Vec<_>>()
+    });
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 502], "{}", gateway.metrics());
+    assert_eq!(server.connections(), 2);
 }
