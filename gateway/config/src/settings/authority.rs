@@ -45,8 +45,8 @@ table! {
     /// A key that the authority gave you before the registration (external account binding). The gateway uses this key
     /// when it registers the account.
     external_account: One = One(&external_account::TABLE);
-    /// Other authorities, in order of preference. The gateway uses the next authority immediately if this authority
-    /// cannot be reached or refuses orders because of a rate limit. After any other failure, the gateway changes to the
+    /// Other authorities, in order of preference. The next attempt, ten seconds later, goes to the next authority if
+    /// this authority cannot be reached or refuses orders because of a rate limit. After any other failure, the gateway changes to the
     /// next authority at the second failure for a name.
     fallback: Many = Many(&fallback::TABLE);
 }

@@ -35,7 +35,7 @@ table! {
     resolver: Own<ResolverKind> = Own(read_resolver, || Shape::Text(None)),
         described("`\"dns\"`; `\"system\"` if `/etc/nsswitch.conf` has other sources than files and DNS"),
         example("127.0.0.53");
-    /// Reload when the configuration, or a file that it names (CAs, CRLs, password files), changes. If `false`, only
+    /// Reload when the configuration, or a file that it names (CAs, CRLs, the tunnel's `users`), changes. If `false`, only
     /// `sealane reload` and SIGHUP reload. In both cases, the gateway loads changed certificates of listeners, with
     /// their keys, passphrases and OCSP responses, without a reload.
     reload_on_change: Flag = Flag, default(false);

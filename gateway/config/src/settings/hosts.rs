@@ -183,8 +183,8 @@ table! {
     /// A request for a path of the table is redirected. The table may have 500,000 entries, and costs a request one look-up.
     redirects "redirects";
 
-    /// A file with a redirect on each line: a path, a target, and perhaps a status. A changed file is taken without a reload; one
-    /// with a mistake is refused, and the table before it stays.
+    /// A file with a redirect on each line: a path, a target, and perhaps a status. A changed file is taken without a reload.
+    /// If it has a mistake, the whole file is refused, and the table of its previous version stays.
     file: File = File, example("lists/redirects.txt");
     /// A table of paths and targets, in the place of `file`.
     paths: Own<RedirectTable> = Own(tables::paths, || Shape::Map(Box::new(Shape::Text(None)))),
@@ -213,7 +213,7 @@ table! {
 }
 
 table! {
-    /// Requests get 503, but those of `allow`.
+    /// All requests get 503, except those from the addresses in `allow`.
     maintenance "maintenance";
 
     /// The switch.
@@ -261,7 +261,7 @@ table! {
     basic_auth "basic_auth";
 
     /// A file with a line `name:hash` for each user, of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel passwd`). A changed file is
-    /// taken without a reload; one with a mistake is refused, and the users before it stay.
+    /// taken without a reload. If it has a mistake, the whole file is refused, and the users of its previous version stay.
     users: File = File, required("users.txt");
     /// What browsers show when they ask for the password.
     realm: Own<String> = Own(read::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");

@@ -73,7 +73,7 @@ table! {
     connection_window: Size = Size(16 << 10..=1 << 30), default("1MiB");
     /// How many bytes of responses the gateway keeps per connection until the client has acknowledged them.
     send_window: Size = Size(16 << 10..=1 << 30), default("2MiB");
-    /// If more handshakes than this number are in progress in a lane, new clients must first prove their address
+    /// If this number of handshakes or more are in progress in a lane, new clients must first prove their address
     /// (Retry). 0: always.
     retry_above: Count = Count(0..=1_000_000), default(256);
     /// Allow clients to change their address (connection migration).
@@ -192,8 +192,8 @@ table! {
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/clients.crl"]);
     /// A client's certificate must have at least one of these names: `"dns:app.example.com"`,
     /// `"dns:*.clients.example.com"` (one label), `"dns:**.example.com"` (any depth),
-    /// `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (all URIs that begin with
-    /// the text before `*`), `"email:a@example.com"`, `"cn:alice"` (the common name).
+    /// `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (URIs below this path),
+    /// `"email:a@example.com"`, `"cn:alice"` (the common name).
     names: Strings = Strings, described("every name"), example(["uri:spiffe://example.com/ns/prod/*"]);
     /// How long a client may resume sessions after its certificate was verified.
     reauthenticate_after: Time = REAUTHENTICATE, default("24h");

@@ -77,8 +77,8 @@ table! {
     first_byte_timeout: Time = Time::TIMEOUT, default("60s");
     /// The longest allowed silence while a message is being transferred. For gRPC, event streams, upgraded connections
     /// (WebSocket) and relayed connections, the time counts while both directions are silent. An upgraded or relayed
-    /// connection that is silent for this long is closed, and counts in `sealane_idle_tunnels_total`. Set this timeout
-    /// to more than the interval of the PINGs.
+    /// connection that is silent for this long is closed, and counts in `sealane_idle_tunnels_total`. For
+    /// WebSockets, set it to more than the interval of the WebSocket PINGs; PINGs of HTTP/2 do not count.
     idle_timeout: Time = Time::TIMEOUT, default("60s");
     /// The lowest rate at which a server may send a response body or receive a request body, in bytes per second,
     /// averaged over `idle_timeout`. The gateway ends slower exchanges. Only time in which the gateway waits for the

@@ -80,7 +80,7 @@ fn rest(sections: &[Section], report: &mut Report) {
                 Some((Outcome::NotTranslated, "logs are lines on the standard error and in a file"))
             }
             "program" => Some((Outcome::NotTranslated, "the service manager runs programs")),
-            "http-errors" => Some((Outcome::NotTranslated, "the gateway's own errors have short bodies")),
+            "http-errors" => Some((Outcome::NotTranslated, "it is not translated: write error_page")),
             "fcgi-app" => {
                 Some((Outcome::NotTranslated, "Sealane speaks HTTP to servers: let the application listen with HTTP"))
             }

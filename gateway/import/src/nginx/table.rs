@@ -12,7 +12,7 @@ const FAST_CGI: &str =
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CODE: &str = "no code is run: let the server do it";
-const ERRORS: &str = "the gateway's own errors have short bodies, and the servers' errors are passed on as they are";
+const ERRORS: &str = "it is not translated: write error_page";
 const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
 const OCSP: &str =
@@ -492,7 +492,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("modern_browser", Missing("let the server tell browsers apart")),
     ("modern_browser_value", Missing("let the server tell browsers apart")),
     ("msie_refresh", NotNeeded(PROCESS)),
-    ("auth_delay", Missing("there are no answers to delay")),
+    ("auth_delay", Missing("wrong passwords are throttled instead: 429")),
     ("charset_map", Missing("let the server send the character set")),
     ("min_delete_depth", Missing(FILES)),
     ("gunzip_buffers", Missing(COMPRESSION)),

@@ -411,7 +411,7 @@ fn page(sources: &[(&str, Coverage)]) -> String {
         rows are the configurations in Debian's source packages of NGINX and HAProxy, which the test `import_sources` downloads and \
         reads. Of HAProxy, those count that the program itself accepts (`haproxy -c`). They test single features and rare \
         ones: a site has few of them. An error is a configuration that the program accepts and the import cannot read.\n\n\
-        A directive counts with its worst outcome ([the report](import.md#the-report)). Translated are the same and the different ones.\n\n\
+        A directive counts with its worst outcome ([the report](import.md#the-report)). The column *translated* is the share of directives that are *the same* or *different*.\n\n\
         | configurations | files | the same | different | not translated | undecided | errors | translated |\n\
         |---|---|---|---|---|---|---|---|\n"
         .to_owned();
