@@ -461,7 +461,9 @@ fn the_marked_commands_run() {
                 continue;
             }
             let mut shell = Command::new("sh");
-            shell.args(["-eu", "-c", &block.text]).current_dir(site.path());
+            // What a block starts ends with it, however it ends.
+            let text = format!("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{}", block.text);
+            shell.args(["-eu", "-c", &text]).current_dir(site.path());
             shell.env("PATH", format!("{}:{}:{path}", site.path().display(), programs.display()));
             shell.env("SEALANE_SOURCE", root());
             let mut run = || process::run_within(&mut shell, b"", std::time::Duration::from_secs(600));
