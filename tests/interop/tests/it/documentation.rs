@@ -462,7 +462,7 @@ fn the_marked_commands_run() {
             }
             let mut shell = Command::new("sh");
             // What a block starts ends with it, however it ends.
-            let text = format!("trap 'kill $(jobs -p) 2>/dev/null' EXIT\n{}", block.text);
+            let text = format!("trap 'kill $(jobs -p) 2>/dev/null || :' EXIT\n{}", block.text);
             shell.args(["-eu", "-c", &text]).current_dir(site.path());
             shell.env("PATH", format!("{}:{}:{path}", site.path().display(), programs.display()));
             shell.env("SEALANE_SOURCE", root());
