@@ -300,7 +300,7 @@ impl World {
     }
 
     /// Ping itself waits for the last responses only twice as long as for those before, which on a busy machine can be less than
-    /// they take. So the namespace's kernel, which counts responses whoever waits for them, is asked.
+    /// they take. So this counts the responses that the kernel of the namespace has received.
     #[track_caller]
     fn ping(&self, end: End, arguments: &[&str]) -> u32 {
         let before = self.echo_replies(end);
