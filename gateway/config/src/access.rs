@@ -186,8 +186,12 @@ pub(super) fn header_shape() -> Shape {
 pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<HeaderCondition>> {
     let mut out = Vec::new();
     for (name, value) in named(sink, key, node)? {
-        if name.value.eq_ignore_ascii_case("host") {
-            let help = "hosts are told apart by \"names\" of [[host]]".to_owned();
+        let unfit = [
+            ("host", "hosts are told apart by \"names\" of [[host]]"),
+            ("expect", "the gateway itself answers \"Expect: 100-continue\""),
+        ];
+        if let Some((_, help)) = unfit.into_iter().find(|(unfit, _)| name.value.eq_ignore_ascii_case(unfit)) {
+            let help = help.to_owned();
             sink.error(&name.span, format!("\"{key}\" is not for \"{}\"", name.value), Some(help));
             continue;
         }

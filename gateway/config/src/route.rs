@@ -72,11 +72,6 @@ impl Extras {
         &self.error_pages
     }
 
-    /// The header in which `basic_auth` tells the user.
-    fn user_header(&self) -> Option<String> {
-        self.basic_auth.as_ref()?.as_ref()?.user_header.clone()
-    }
-
     fn is_empty(&self) -> bool {
         self.access.is_none()
             && self.request.is_none()
@@ -249,6 +244,8 @@ pub(super) fn table(
     }
     let mut table = RouteTable::default();
     let mut seen: Vec<(String, Range<usize>)> = Vec::new();
+    let (first, mut trusted) =
+        (routes.all.len(), trusted_names(extras.basic_auth.as_ref(), extras.forward_auth.as_ref()));
     for section in sections {
         route(section, &extras, label, routes, upstreams, context, &mut table, &mut seen);
     }
@@ -279,7 +276,29 @@ pub(super) fn table(
         // `/` is a path like any.
         let _ = table.insert(everything, routes.all.len() - 1);
     }
+    let Some(routes) = routes.all.get_mut(first..) else { return Some(Action::Routes(table)) };
+    let own = |route: &Route| trusted_names(Some(&route.basic_auth), Some(&route.forward_auth));
+    trusted.extend(routes.iter().flat_map(own));
+    trusted.sort_unstable();
+    trusted.dedup();
+    for route in routes {
+        // What one route's upstream is told of its client is nobody's to say on another route of the host.
+        let own = own(route);
+        let remove: Vec<_> = trusted.iter().filter(|name| !own.contains(name)).cloned().collect();
+        if !remove.is_empty() {
+            route.request.insert(0, FieldEdits { remove, ..FieldEdits::default() });
+        }
+    }
     Some(Action::Routes(table))
+}
+
+/// The headers in which upstreams are told who the client is.
+fn trusted_names(
+    basic: Option<&Option<rules::BasicAuth>>,
+    forward: Option<&Option<rules::ForwardAuth>>,
+) -> Vec<String> {
+    let user = basic.into_iter().flatten().filter_map(|auth| auth.user_header.clone());
+    user.chain(forward.into_iter().flatten().flat_map(|auth| auth.copy.iter().cloned())).collect()
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is read into, each by its name")]
@@ -389,16 +408,6 @@ fn route(
         |a: &Option<FieldEdits>, b: Option<FieldEdits>| -> Vec<FieldEdits> { a.iter().cloned().chain(b).collect() };
     let mut rate_limits = host.rate_limits.clone();
     rate_limits.extend(own.rate_limits.iter().filter(|l| !host.rate_limits.contains(l)));
-    let mut request: Vec<FieldEdits> = Vec::new();
-    if let (Some(None), Some(Some(of_host))) = (&own.forward_auth, &host.forward_auth) {
-        // What the server says on other routes is nobody's to say here.
-        request.push(FieldEdits { remove: of_host.copy.clone(), ..FieldEdits::default() });
-    }
-    if let (Some(header), true) = (host.user_header(), own.basic_auth.is_some()) {
-        // Nor is who the user is, on a route that asks for no password or tells it in another header.
-        request.push(FieldEdits { remove: vec![header], ..FieldEdits::default() });
-    }
-    request.extend(join(&host.request, own.request));
     routes.all.push(Route {
         label: shown,
         action,
@@ -406,7 +415,7 @@ fn route(
         access: host.access.into_iter().chain(own.access).collect(),
         basic_auth: own.basic_auth.unwrap_or_else(|| host.basic_auth.clone().flatten()),
         forward_auth: own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten()),
-        request,
+        request: join(&host.request, own.request),
         response: join(&host.response, own.response),
         hsts: own.hsts.or_else(|| host.hsts.clone()),
         rewrite: own.rewrite.map(|r| r.value),

@@ -142,11 +142,10 @@ impl RequestRule {
     /// What refuses a request, if anything does.
     fn refuses(&self, x: &Exchange, client: &Client) -> Option<DeniedBy> {
         if self.looks_at_certificate() {
-            let has_one_of = |names: &[ClientName]| {
-                client.cert.as_ref().is_some_and(|cert| names.iter().any(|name| cert.names().has(name)))
-            };
-            let allowed = self.allow_certificate.as_ref().is_none_or(|names| has_one_of(names));
-            if !allowed || has_one_of(&self.deny_certificate) {
+            let cert = client.cert.as_ref().map(|cert| cert.names());
+            let has = |names: &[ClientName]| cert.is_some_and(|cert| names.iter().any(|name| cert.has(name)));
+            let allowed = self.allow_certificate.as_ref().is_none_or(|names| has(names));
+            if !allowed || cert.is_some_and(|cert| self.deny_certificate.iter().any(|name| cert.may_be(name))) {
                 return Some(DeniedBy::Certificate);
             }
         }
@@ -158,6 +157,11 @@ impl RequestRule {
 }
 
 impl Rule {
+    /// The conditions on headers.
+    pub fn header_conditions(&self) -> impl Iterator<Item = &HeaderCondition> {
+        self.request.iter().flat_map(|request| request.allow_header.iter().chain(&request.deny_header))
+    }
+
     fn permits(&self, ip: IpAddr) -> bool {
         self.addresses.as_ref().is_none_or(|addresses| addresses.permits(ip))
     }

@@ -252,6 +252,11 @@ impl RouteRef {
         if route.basic_auth.as_ref().is_some_and(|auth| !auth.keep_authorization) {
             trailers.remove_alike(b"Authorization");
         }
+        // What decided whether the request may come does not come behind it.
+        let rules = route.access.iter().filter_map(|rule| self.listener.access.rules.get(*rule));
+        for condition in rules.flat_map(|rule| rule.header_conditions()) {
+            trailers.remove_alike(condition.name.as_bytes());
+        }
     }
 
     /// Removes from a response's trailers what is removed from its head.
@@ -292,6 +297,10 @@ impl RouteRef {
                 text.extend_from_slice(rest);
                 if text.is_empty() {
                     text.push(b'/');
+                }
+                // Text and rest can make together a host in the place of the path.
+                if text.starts_with(b"//") || text.starts_with(b"/\\") {
+                    return Err(Unprepared::Path);
                 }
             }
             Rewrite::Path(pieces) => {

@@ -182,28 +182,75 @@ pub struct CertificateNames {
     emails: Vec<String>,
     /// Where the subject has one only.
     common: Option<String>,
+    /// Names that are not clear enough to be allowed by, and that may be meant all the same where a name is refused.
+    doubtful: Doubtful,
+}
+
+/// What [`CertificateNames`] does not take for names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Doubtful {
+    /// What stands behind `*` in DNS names, with the dot, in lower case.
+    wildcards: Vec<String>,
+    /// The common names of a subject that has several.
+    commons: Vec<String>,
+    /// The certificate, or a common name, cannot be read.
+    unread: bool,
 }
 
 impl CertificateNames {
     /// The names of a certificate in DER. One that does not parse has none.
     pub fn of(certificate: &[u8]) -> Self {
         let mut names = Self::default();
-        let Ok((_, parsed)) = X509Certificate::from_der(certificate) else { return names };
-        let alternative = parsed.subject_alternative_name().ok().flatten();
+        let Ok((_, parsed)) = X509Certificate::from_der(certificate) else {
+            names.doubtful.unread = true;
+            return names;
+        };
+        let alternative = parsed.subject_alternative_name();
+        names.doubtful.unread = alternative.is_err();
+        let alternative = alternative.ok().flatten();
         for name in alternative.iter().flat_map(|names| &names.value.general_names) {
             match name {
                 GeneralName::DNSName(dns) if !dns.contains('*') => names.dns.push(dns.to_ascii_lowercase()),
+                GeneralName::DNSName(dns) => {
+                    names.doubtful.wildcards.extend(dns.split_once('*').map(|(_, behind)| behind.to_ascii_lowercase()));
+                }
                 GeneralName::URI(uri) => names.uris.push((*uri).to_owned()),
                 GeneralName::RFC822Name(address) => names.emails.push((*address).to_owned()),
                 _ => {}
             }
         }
-        let mut common = parsed.subject().iter_common_name();
-        names.common = match (common.next(), common.next()) {
-            (Some(name), None) => name.as_str().ok().filter(|name| !name.is_empty()).map(str::to_owned),
-            _ => None,
-        };
+        let common: Vec<_> = parsed.subject().iter_common_name().map(|name| name.as_str()).collect();
+        match common[..] {
+            [Ok(name)] if !name.is_empty() => names.common = Some(name.to_owned()),
+            _ => {
+                names.doubtful.unread |= common.iter().any(Result::is_err);
+                names.doubtful.commons = common.iter().flatten().map(|name| (*name).to_owned()).collect();
+            }
+        }
         names
+    }
+
+    /// Whether the certificate may be meant by a name that is refused: more than [`Self::has`] takes for this name, since a
+    /// doubt must not let a client in.
+    pub fn may_be(&self, denied: &ClientName) -> bool {
+        let commons = || self.common.iter().chain(&self.doubtful.commons);
+        self.doubtful.unread
+            || self.has(denied)
+            || match denied {
+                ClientName::Dns(pattern) => self.doubtful.wildcards.iter().any(|behind| {
+                    // A name that the wildcard covers, or a pattern for names that it covers.
+                    pattern.matches(&format!("a{behind}")) || pattern.to_string().ends_with(behind.as_str())
+                }),
+                ClientName::Uri(wanted) => {
+                    self.uris.iter().any(|uri| uri.eq_ignore_ascii_case(wanted) || !is_plain(uri))
+                }
+                ClientName::UriBelow(start) => self.uris.iter().any(|uri| {
+                    let begins = uri.get(..start.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(start));
+                    begins || !is_plain(uri)
+                }),
+                ClientName::Email(wanted) => self.emails.iter().any(|email| email.eq_ignore_ascii_case(wanted)),
+                ClientName::CommonName(wanted) => commons().any(|name| name.eq_ignore_ascii_case(wanted)),
+            }
     }
 
     /// Whether one of the certificate's names is allowed by this one.
@@ -228,6 +275,11 @@ fn has_one_of(certificate: &[u8], names: &[ClientName]) -> bool {
 
 /// Whether the rest of a URI consists of segments that are read in one way only (as SPIFFE's are): nothing that leads upwards, and
 /// nothing that is encoded.
+/// Whether a URI has a host and segments that can be read in one way only.
+fn is_plain(uri: &str) -> bool {
+    uri.split_once("://").is_some_and(|(_, rest)| is_plain_path(rest.strip_suffix('/').unwrap_or(rest)))
+}
+
 fn is_plain_path(rest: &str) -> bool {
     let good = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
     rest.split('/').all(|segment| !segment.is_empty() && segment != "." && segment != ".." && segment.bytes().all(good))
@@ -243,6 +295,32 @@ fn not_after(certificate: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A name that is in doubt allows nobody, and is refused where it may be what is denied.
+    #[test]
+    fn doubts_are_for_neither() {
+        let text = |texts: &[&str]| texts.iter().map(|t| (*t).to_owned()).collect::<Vec<_>>();
+        let names = CertificateNames {
+            uris: text(&["spiffe://e.org/ns/bad//x"]),
+            emails: text(&["Mallory@Example.org"]),
+            doubtful: Doubtful { wildcards: text(&[".bad.test"]), commons: text(&["Mallory", "x"]), unread: false },
+            ..CertificateNames::default()
+        };
+        let dns = |pattern: &str| ClientName::Dns(pattern.parse().unwrap());
+        let (common, email) = (|n: &str| ClientName::CommonName(n.into()), |n: &str| ClientName::Email(n.into()));
+        let below = || ClientName::UriBelow("spiffe://e.org/ns/bad/".into());
+        let denied = [common("mallory"), email("mallory@example.org"), below(), dns("*.bad.test"), dns("a.bad.test")];
+        for name in denied {
+            assert!(!names.has(&name) && names.may_be(&name), "{name:?}");
+        }
+        for name in [common("alice"), email("alice@example.org"), dns("*.good.test"), dns("a.good.test")] {
+            assert!(!names.may_be(&name), "{name:?}");
+        }
+        let unread = CertificateNames::of(b"not DER");
+        assert!(unread.may_be(&common("alice")) && !unread.has(&common("alice")));
+        let plain = CertificateNames { uris: text(&["spiffe://e.org/ns/good/x"]), ..CertificateNames::default() };
+        assert!(!plain.may_be(&below()));
+    }
 
     #[test]
     fn a_certificate_has_the_names_that_stand_in_it() {

@@ -238,6 +238,8 @@ pub(crate) fn server_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, wh
 /// be done then; the server's side itself has been given up already.
 pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) -> Actions {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return Actions::NONE };
+    // A request is sent again once for the age of a connection. What loses it a second time is the server.
+    let why = if why == Loss::Stale && x.routed.lost_at.is_some() { Loss::Broken } else { why };
     let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
     let loss = why.of_machine(short);
     let mut actions = x.machine.on(Event::Lost(loss));

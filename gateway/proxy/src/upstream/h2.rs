@@ -263,8 +263,8 @@ fn h2_state_at_loss(connections: &Connections, exchanges: &Exchanges, exchange: 
     };
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return (false, false) };
     let Some(h2) = &upstream_conn.h2 else { return (false, false) };
-    let last = h2.streams.get(index as usize).is_some_and(|s| s.send.stream_id().as_u32() == h2.block.0);
-    (h2.answered, last)
+    let stream = h2.streams.get(index as usize);
+    (h2.answered, stream.is_some_and(|s| h2.suspects.has(s.send.stream_id().as_u32())))
 }
 
 /// A stream has ended with an error.
@@ -278,8 +278,8 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
         () if cancelled && proxy.exchanges.get(exchange).is_some_and(is_grpc) => Loss::Cancelled,
         () if e.is_reset() && !unprocessed(e) => Loss::Broken,
         () => {
-            let (answered, is_last) = h2_state_at_loss(&proxy.connections, &proxy.exchanges, exchange);
-            lost_with_connection(e, answered, is_last)
+            let (answered, suspect) = h2_state_at_loss(&proxy.connections, &proxy.exchanges, exchange);
+            lost_with_connection(e, answered, suspect)
         }
     };
     server_lost(proxy, cx, exchange, why);

@@ -78,6 +78,8 @@ pub(crate) struct H2Upstream {
     pub(super) frames: Frames,
     pub(super) backlog: Backlog,
     pub(super) streams: Slab<Stream>,
+    /// Streams of which something came with the input that `h2` read last.
+    pub(super) suspects: Suspects,
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
     settings: ServerSettings,
@@ -98,6 +100,37 @@ pub(crate) struct H2Upstream {
     pub(super) began: Millis,
     /// `h2` has ended it because the server sends too much of something.
     pub(super) limited: bool,
+}
+
+/// Streams that may have made `h2` end the connection: it does not say which it was.
+#[derive(Default)]
+pub(super) struct Suspects {
+    streams: [u32; 16],
+    count: usize,
+    last: u32,
+}
+
+impl Suspects {
+    /// What came before has been read without an error, but for the last frame, of which a part may be still to come.
+    fn keep_last(&mut self) {
+        (self.streams[0], self.count) = (self.last, self.count.min(1));
+    }
+
+    fn note(&mut self, stream: u32) {
+        if self.count > 0 && self.last == stream {
+            return;
+        }
+        self.last = stream;
+        if let Some(place) = self.streams.get_mut(self.count) {
+            *place = stream;
+        }
+        self.count += 1;
+    }
+
+    /// Where there were more than are kept, everybody is one.
+    pub(super) fn has(&self, stream: u32) -> bool {
+        self.streams.get(..self.count).is_none_or(|streams| streams.contains(&stream))
+    }
 }
 
 impl H2Upstream {
@@ -126,6 +159,7 @@ impl H2Upstream {
             frames: Frames::new(),
             backlog: Backlog::default(),
             streams: Slab::new(),
+            suspects: Suspects::default(),
             fed: 0,
             settings: ServerSettings::Awaited,
             block: (0, 0),
@@ -154,11 +188,15 @@ impl H2Upstream {
 
     /// Notes what `h2` does not tell of the input.
     fn observe(&mut self, input: &[u8]) {
-        let Self { frames, backlog, settings, block, .. } = self;
+        let Self { frames, backlog, settings, block, suspects, .. } = self;
+        if self.pipe.is_drained() {
+            suspects.keep_last();
+        }
         let Ok(()) = frames.read(input, |event| {
             match event {
                 Event::Begins(header) => {
                     backlog.note(header);
+                    suspects.note(header.stream);
                     match header.kind {
                         HEADERS => *block = (header.stream, header.length),
                         CONTINUATION => block.1 = block.1.saturating_add(header.length),
@@ -409,7 +447,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     h2.read_all();
     let mut task = task::Context::from_waker(Waker::noop());
     let limited = h2.limited;
-    let (answered, block) = (h2.answered, h2.block);
+    let answered = h2.answered;
     let mut lost = Vec::new();
     for (_, stream) in &mut h2.streams {
         if stream.whole.is_some() {
@@ -423,7 +461,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
         if let Some(response) = &mut stream.response {
             match Pin::new(response).poll(&mut task) {
                 Poll::Ready(Err(e)) if !timeout || unprocessed(&e) => {
-                    why = lost_with_connection(&e, answered, stream.send.stream_id().as_u32() == block.0);
+                    why = lost_with_connection(&e, answered, h2.suspects.has(stream.send.stream_id().as_u32()));
                 }
                 _ if answered && !timeout => why = Loss::Stale,
                 _ => {}
@@ -516,12 +554,12 @@ pub(super) fn unprocessed(e: &h2::Error) -> bool {
 
 /// Why a request that waits for its response is lost with its connection. `answered`: the server has answered another one over
 /// it, so that the request may be sent again like one that finds its kept connection closed (RFC 9110 §9.2.2), whichever side
-/// ends it. `is_last`: the header block that came last is of its response. If `h2` ends the connection, that may be why: the
-/// next connection is not to end in the same way.
-pub(super) fn lost_with_connection(e: &h2::Error, answered: bool, is_last: bool) -> Loss {
+/// ends it. `suspect`: if `h2` ends the connection, this may be the response whose frames are wrong. The next connection is not
+/// to end in the same way.
+pub(super) fn lost_with_connection(e: &h2::Error, answered: bool, suspect: bool) -> Loss {
     match () {
         () if unprocessed(e) => Loss::Unprocessed,
-        () if !answered || is_last && e.is_library() => Loss::Broken,
+        () if !answered || suspect && e.is_library() => Loss::Broken,
         () => Loss::Stale,
     }
 }

@@ -11,6 +11,7 @@ use sealane_interop::eventually;
 use sealane_interop::gateway::{Gateway, configured, run};
 use sealane_interop::h2;
 use sealane_interop::h3::{Client, over_quic};
+use sealane_interop::http::Wire;
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Identity, Site};
 use sealane_interop::versions::{Asked, Everywhere};
@@ -190,6 +191,27 @@ request_headers = {{ remove = ["X-Edge-Secret"] }}
     let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
     let lines = || log().lines().filter(|line| line.contains("\"denied\":\"header\"")).count();
     assert!(eventually(|| lines() as f64 == refused), "{}", log());
+}
+
+/// A header that decides whether a request may come does not come in its trailers.
+#[test]
+fn what_is_denied_in_the_head_does_not_come_as_a_trailer() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        let Ok(Some(head)) = connection.wire.request_head() else { return };
+        let _ = head;
+        // What comes behind the head, as it is.
+        let rest = connection.wire.rest_within(std::time::Duration::from_millis(300));
+        connection.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", rest.len()));
+        connection.send(&rest);
+    });
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\ndeny_header = {{ X-Debug = true }}\n", backend.url());
+    let (_gateway, plain) = gateway(&site, &rest);
+    let mut wire = Wire::new(client::tcp(plain));
+    let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\nTrailer: X-Debug\r\n\r\n";
+    wire.send(format!("{head}2\r\nhi\r\n0\r\nX-Debug: 1\r\nX-Other: 2\r\n\r\n")).expect("it is read");
+    let text = wire.response("POST").unwrap_or_else(|broken| panic!("{:?}", broken.error)).text().to_lowercase();
+    assert!(text.contains("x-other: 2") && !text.contains("x-debug: 1"), "{text}");
 }
 
 #[test]

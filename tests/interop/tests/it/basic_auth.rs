@@ -592,3 +592,40 @@ fn settings_that_could_not_work_are_refused() {
     let told = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
     assert!(said.status.success() && told.contains("passwords of basic_auth without encryption"), "{told}");
 }
+
+/// The header that tells a route's upstream who the user is comes from no client on another route of the host.
+#[test]
+fn a_clients_name_cannot_be_claimed_on_other_routes() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let users = site.file("users.txt", "");
+    let text = format!(
+        r#"
+lanes = 1
+[admin]
+listen = "@ADMIN@"
+[[listener]]
+address = "@ADDRESS@"
+[[host]]
+names = ["*"]
+to = {url:?}
+[[host.route]]
+path = "/admin"
+to = {url:?}
+basic_auth = {{ users = {users:?}, user_header = "Remote-User" }}
+[[host.route]]
+path = "/other"
+to = {url:?}
+"#,
+        url = backend.url()
+    );
+    let gateway = configured(&site, &text);
+    for path in ["/x", "/other"] {
+        assert_eq!(gateway.plain_get(path, "Remote-User: admin\r\nRemote_User: admin\r\n").status(), 200);
+    }
+    let requests = backend.requests();
+    assert_eq!(requests.len(), 2);
+    for name in ["remote-user", "remote_user"] {
+        assert!(requests.iter().all(|request| request.header(name).is_none()), "{name}");
+    }
+}

@@ -246,6 +246,56 @@ fn requests_beside_a_frame_that_is_not_allowed_are_sent_again() {
     assert_eq!(served, [true; 4]);
 }
 
+/// RFC 9113 §8.1: DATA before HEADERS.
+#[test]
+fn a_body_without_a_head_fails_only_its_own_request() {
+    let served = beside_bad_bytes(|stream| frame(kind::DATA, 0, stream, &[0]));
+    assert_eq!(served, [true, true, true, false]);
+}
+
+/// What comes together with the wrong frame may be it. Neither is sent again, so that the next connection does not end in the
+/// same way.
+#[test]
+fn responses_that_come_with_a_wrong_one_are_not_asked_for_again() {
+    let served = beside_bad_bytes(|stream| {
+        let bad = frame(kind::HEADERS, END_HEADERS | END_STREAM, stream - 2, &[0xff, 0x80, 0x01]);
+        [bad, frame(kind::HEADERS, END_HEADERS | END_STREAM, stream, &[0x88])].concat()
+    });
+    assert_eq!(served, [true, true, false, false]);
+}
+
+/// A server that answers the first request of each connection and breaks the second: that is its failure, not the age of its
+/// connections.
+#[test]
+fn a_second_loss_counts_as_a_failure_of_the_server() {
+    let site = Site::new();
+    let address = speaking(&[], |mut frames| {
+        let mut requests = 0;
+        while let Some(head) = frames.find(|f| f.kind == kind::HEADERS) {
+            requests += 1;
+            let broken = requests > 1;
+            let bytes = match broken {
+                true => frame(kind::DATA, 0, 0, &[0]),
+                false => frame(kind::HEADERS, END_HEADERS | END_STREAM, head.stream, &[0x88]),
+            };
+            let _ = frames.stream.write_all(&bytes);
+        }
+    });
+    let setup = before(&site, [format!("http://{address}")]).upstream("http = \"2\"\nretry_budget_min = 100");
+    let gateway = setup.plain().listener("h2c = true").start();
+    let mut frames = Frames::plain(gateway.address, &[]);
+    frames.request(1, "GET", "/", &[], true).expect("the gateway reads");
+    frames.find(|f| f.kind == kind::HEADERS).expect("it is answered");
+    // Two at once: the second one of the next connection is lost again.
+    frames.request(3, "GET", "/", &[], true).expect("the gateway reads");
+    frames.request(5, "GET", "/", &[], true).expect("the gateway reads");
+    let good =
+        (0..2).filter(|_| frames.find(|f| f.kind == kind::HEADERS).expect("an answer").payload[0] == 0x88).count();
+    assert_eq!(good, 1, "{}", gateway.metrics());
+    let failures = || gateway.metric_with("sealane_server_failures_total", &format!("server=\"{address}\""));
+    assert!(eventually(|| failures() == Some(1.0)), "{}", gateway.metrics());
+}
+
 #[test]
 fn requests_beside_a_bad_response_over_http3_are_sent_again() {
     const TOGETHER: usize = 4;
