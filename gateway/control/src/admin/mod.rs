@@ -22,13 +22,15 @@ mod unix;
 use crate::config::RunAs;
 use crate::log;
 use crate::metrics::LaneMetrics;
-use crate::metrics::prometheus::Writer;
+use crate::metrics::prometheus::{Format, Writer};
 use crate::metrics::status::{ServerChange, StatusRegistry};
 use crate::run::commands::{Command, Commands};
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, VARY,
+};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
@@ -451,7 +453,9 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
     }
     match request.uri().path() {
         "/metrics" => {
-            let mut page = Writer::new();
+            let accept = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            let format = Format::accepted_by(accept);
+            let mut page = Writer::new(format);
             site.metrics.render(&mut page);
             site.status_registry.render(&mut page);
             page.counter(
@@ -459,7 +463,9 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
                 "TCP connections to the admin listener that were closed to make room for new connections.",
             )
             .sample(&[], site.displaced.load(Ordering::Relaxed));
-            typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.finish())
+            let mut response = typed(StatusCode::OK, format.media_type(), page.finish());
+            response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+            response
         }
         "/healthz" if site.metrics.healthy() => text(StatusCode::OK, "ok\n".to_owned()),
         "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),

@@ -49,6 +49,7 @@ mod limits;
 mod load;
 mod log;
 mod memory_budget;
+mod metrics_formats;
 mod old_origins;
 mod openid;
 mod openssl;
