@@ -618,7 +618,10 @@ impl Running {
                 pending.reply(reply);
             }
             // A configuration that is wrong is found here, where it costs nothing.
-            (_, Err(e)) => pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}"))),
+            (_, Err(e)) => {
+                self.status.upgrade_failed();
+                pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}")));
+            }
             (_, Ok((config, _))) => self.upgrade(pending, Some(&config)),
         }
         while let (None, Some(next)) = (&self.loading, self.waiting.pop_front()) {
@@ -738,11 +741,15 @@ impl Running {
             (None, None) => None,
         };
         if let Some(why) = obstacle {
+            self.status.upgrade_failed();
             return pending.reply(Err(format!("not upgraded: {why}")));
         }
         let (ours, theirs) = match Channel::pair() {
             Ok(pair) => pair,
-            Err(e) => return pending.reply(Err(format!("not upgraded: {e}; this process continues"))),
+            Err(e) => {
+                self.status.upgrade_failed();
+                return pending.reply(Err(format!("not upgraded: {e}; this process continues")));
+            }
         };
         let (udp, not_read) = self.listeners.udp_to_hand_over(next);
         self.successor_channel = Some((Arc::new(ours), not_read.into()));

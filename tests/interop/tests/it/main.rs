@@ -50,6 +50,7 @@ mod load;
 mod log;
 mod memory_budget;
 mod metrics_formats;
+mod monitoring;
 mod old_origins;
 mod openid;
 mod openssl;
