@@ -42,6 +42,7 @@ const NEEDS: &[Need] = &[
     need("node", "nodejs", "oidc-provider, for forward_auth"),
     need("npm", "npm", "oidc-provider, for forward_auth"),
     need("prometheus", "prometheus", "what scrapes /metrics and evaluates the packaged rules and dashboards"),
+    need("rsyslogd", "rsyslog-gnutls", "a syslog server under TLS"),
     CHROMIUM,
 ];
 

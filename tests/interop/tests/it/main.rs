@@ -83,6 +83,7 @@ mod syn_client;
 mod syn_cookies;
 mod syn_tls;
 mod syn_upstream;
+mod syslog_tls;
 mod tls_conformance;
 mod tls_early_skip;
 mod trusted_proxies;
