@@ -5,6 +5,7 @@
 
 pub mod access_log_writer;
 pub(crate) mod commands;
+pub mod inspection;
 mod lanes;
 pub(crate) mod listeners;
 mod memory;
@@ -519,6 +520,10 @@ impl Running {
             Command::Renew(name) => {
                 let renewed = self.automatic.renew(name);
                 tokio::spawn(async move { pending.answer(renewed.await) });
+            }
+            Command::Inspect { limit, older_than } => {
+                let asked = self.lanes.inspect(limit, older_than);
+                tokio::spawn(async move { pending.answer(inspection::answer(asked, limit).await) });
             }
             Command::ReadUdp => {
                 self.listeners.read_udp();

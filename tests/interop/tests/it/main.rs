@@ -19,6 +19,7 @@ mod clock;
 mod compare;
 mod curl;
 mod deadlines;
+mod debug;
 mod dns;
 mod dns_reload;
 mod documentation;
