@@ -41,6 +41,8 @@ const NEEDS: &[Need] = &[
     need("go", "golang-go", "h2spec, quic-go and grpc-go, which Go builds from their modules"),
     need("node", "nodejs", "oidc-provider, for forward_auth"),
     need("npm", "npm", "oidc-provider, for forward_auth"),
+    need("prometheus", "prometheus", "what scrapes /metrics and evaluates the packaged rules and dashboards"),
+    need("rsyslogd", "rsyslog-gnutls", "a syslog server under TLS"),
     CHROMIUM,
 ];
 

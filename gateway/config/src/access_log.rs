@@ -3,10 +3,12 @@
 use super::Kind;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Place, Sink};
+use super::identity;
 use super::settings::log as s;
+use rustls::pki_types::{CertificateDer, ServerName};
 use sealane_proxy::{AccessLogRules, LogFormat, Template, TemplateError};
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
+use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,8 +33,21 @@ pub enum Syslog {
     Udp(SocketAddr),
     /// Lines with their length (RFC 6587 §3.4.1).
     Tcp(SocketAddr),
+    /// The same under TLS (RFC 5425).
+    Tls(SyslogTls),
     /// A datagram for each line, to this socket.
     Unix(PathBuf),
+}
+
+/// A syslog server that is spoken to under TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyslogTls {
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The name or address that its certificate must have.
+    pub name: ServerName<'static>,
+    /// The certificates that its certificate is verified with.
+    pub roots: Vec<CertificateDer<'static>>,
 }
 
 /// When the file of the access log is replaced by a new one.
@@ -69,6 +84,19 @@ pub(super) fn read(section: Section) -> AccessLog {
         queries: section.or(&s::queries),
     };
     let keep_span = section.key_span(s::rotate_keep.key);
+    let (ca, name) = (section.optional_at(&s::syslog_ca), section.optional_at(&s::syslog_name));
+    let mut access = access;
+    match access.as_mut() {
+        Some(At { value: AccessLogTarget::Syslog(Syslog::Tls(server)), span }) => {
+            syslog_tls(sink, server, span, ca.as_ref(), name);
+        }
+        _ => {
+            for span in ca.iter().map(|ca| &ca.span).chain(name.iter().map(|name| &name.span)) {
+                let help = "set access = \"syslog+tls://ADDRESS:6514\", or remove this line".to_owned();
+                sink.error(span, "this is for an access log that is sent to syslog under TLS", Some(help));
+            }
+        }
+    }
     section.finish();
     let place = access.as_ref().map(|access| sink.place_of(&access.span));
     let target = access.map_or_else(|| s::access.default(), |access| access.value);
@@ -82,6 +110,37 @@ pub(super) fn read(section: Section) -> AccessLog {
     }
     let rotation = rotate_size.map(|size| Rotation { size: size.value, keep });
     AccessLog { target, place, rotation, rules }
+}
+
+/// Reads how the certificate of a syslog server is verified.
+fn syslog_tls(
+    sink: &Sink,
+    server: &mut SyslogTls,
+    access: &Range<usize>,
+    ca: Option<&At<PathBuf>>,
+    name: Option<At<String>>,
+) {
+    if let Some(name) = name {
+        match ServerName::try_from(name.value.clone()) {
+            Ok(found) => server.name = found,
+            Err(_) => {
+                let help = "write the name in the server's certificate, as in \"logs.example.com\"".to_owned();
+                sink.error(&name.span, format!("\"{}\" is not a name", name.value), Some(help));
+            }
+        }
+    }
+    server.roots = match ca {
+        Some(file) => identity::trust_anchors(sink, file).unwrap_or_default(),
+        None => {
+            let roots = sink.trusted_roots().map(<[_]>::to_vec);
+            if !sink.offline() && roots.as_ref().is_some_and(Vec::is_empty) {
+                let help = "install the package ca-certificates, or set \"syslog_ca\"".to_owned();
+                let message = "this system has no trusted CAs, so the gateway cannot check the syslog server";
+                sink.error(access, message, Some(help));
+            }
+            roots.unwrap_or_default()
+        }
+    };
 }
 
 fn skip_paths(sink: &Sink, paths: Vec<At<String>>) -> Vec<String> {
@@ -111,8 +170,8 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<AccessLogTar
             let found = self::syslog(syslog);
             if found.is_none() {
                 let help = format!(
-                    "write {key} = \"syslog+udp://192.0.2.1:514\", \"syslog+tcp://[2001:db8::1]:601\" or \
-                     \"syslog+unix:///dev/log\""
+                    "write {key} = \"syslog+udp://192.0.2.1:514\", \"syslog+tcp://[2001:db8::1]:601\", \
+                     \"syslog+tls://192.0.2.1:6514\" or \"syslog+unix:///dev/log\""
                 );
                 sink.error(&node.span(), format!("\"{syslog}\" is not a syslog server"), Some(help));
             }
@@ -143,6 +202,11 @@ fn syslog(url: &str) -> Option<Syslog> {
     match transport {
         "udp" => server.parse().ok().filter(has_port).map(Syslog::Udp),
         "tcp" => server.parse().ok().filter(has_port).map(Syslog::Tcp),
+        "tls" => {
+            let address: SocketAddr = server.parse().ok().filter(has_port)?;
+            // The settings beside it are read later.
+            Some(Syslog::Tls(SyslogTls { address, name: ServerName::from(address.ip()), roots: Vec::new() }))
+        }
         // sun_path has 108 bytes (unix(7)), with a 0 at the end.
         "unix" if server.starts_with('/') && server.len() < 108 => Some(Syslog::Unix(server.into())),
         _ => None,
@@ -242,12 +306,19 @@ mod tests {
     fn syslog_servers_have_addresses() {
         assert_eq!(syslog("syslog+udp://192.0.2.1:514"), Some(Syslog::Udp(([192, 0, 2, 1], 514).into())));
         assert_eq!(syslog("syslog+tcp://[::1]:601"), Some(Syslog::Tcp("[::1]:601".parse().unwrap())));
+        let tls = syslog("syslog+tls://192.0.2.1:6514");
+        assert!(
+            matches!(&tls, Some(Syslog::Tls(s)) if s.address.port() == 6514 && s.name.to_str() == "192.0.2.1"),
+            "{tls:?}"
+        );
         assert_eq!(syslog("syslog+unix:///dev/log"), Some(Syslog::Unix("/dev/log".into())));
         let long = format!("syslog+unix:///{}", "a".repeat(108));
         for bad in [
             "syslog",
             "syslog:server=a",
             "syslog+udp://a:514",
+            "syslog+tls://logs.example.com:6514",
+            "syslog+tls://192.0.2.1",
             "syslog+udp://192.0.2.1",
             "syslog+tcp://192.0.2.1:0",
             &long,

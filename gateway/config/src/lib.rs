@@ -54,7 +54,7 @@ mod tunnel;
 mod upstream;
 
 pub use access::{AccessLists, read_list_again, read_users_again};
-pub use access_log::{AccessLogTarget, Rotation, Syslog};
+pub use access_log::{AccessLogTarget, Rotation, Syslog, SyslogTls};
 pub use acme::{
     Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
 };

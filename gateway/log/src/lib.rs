@@ -15,12 +15,14 @@
 
 mod format;
 mod output;
+mod recent;
 pub mod records;
 mod repeats;
 
 pub use format::Time;
 use format::{Format, Line};
 use output::{LineWriter, Output};
+use recent::Recent;
 use repeats::{Repeats, Told, Verdict};
 pub use sealane_config::{LEVELS, Level, LogSettings};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -44,7 +46,8 @@ pub fn start(settings: LogSettings) {
     JSON.store(settings.json, Relaxed);
     LOGGER.get_or_init(|| {
         let writer = Mutex::new(LineWriter::new(std::io::stderr()));
-        let logger = Arc::new(Logger { output: Output::detect(), writer, repeats: Mutex::default() });
+        let logger =
+            Arc::new(Logger { output: Output::detect(), writer, repeats: Mutex::default(), recent: Mutex::default() });
         // Nobody else sets a subscriber in this program.
         let _ = dispatcher::set_global_default(Dispatch::new(logger.clone()));
         logger
@@ -82,6 +85,11 @@ pub fn lost_lines() -> u64 {
     LOST.load(Relaxed)
 }
 
+/// The newest lines of the log, at most 256 KiB.
+pub fn recent() -> String {
+    LOGGER.get().map(|logger| logger.recent().text()).unwrap_or_default()
+}
+
 /// Writes how often messages were repeated whose second is over, and how many lines were lost. Called now and then, so that
 /// the numbers do not wait for the next message.
 pub fn tell_pending() {
@@ -99,6 +107,7 @@ struct Logger {
     output: Output,
     writer: Mutex<LineWriter>,
     repeats: Mutex<Repeats>,
+    recent: Mutex<Recent>,
 }
 
 impl Logger {
@@ -125,9 +134,15 @@ impl Logger {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn rendered(&self, line: &Line) -> String {
-        let format = if JSON.load(Relaxed) { Format::Json } else { Format::Text };
-        line.render(self.output, format, SystemTime::now())
+        let (format, now) = (if JSON.load(Relaxed) { Format::Json } else { Format::Text }, SystemTime::now());
+        // The journal has the time of a line; what is kept must have it, too.
+        self.recent().keep(line.render(Output::Plain, format, now));
+        line.render(self.output, format, now)
     }
 
     fn write(&self, line: &Line) {

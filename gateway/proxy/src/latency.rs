@@ -58,6 +58,11 @@ impl Budget {
         self.most.store(most, Relaxed);
     }
 
+    /// How many there may be.
+    pub fn most(&self) -> usize {
+        self.most.load(Relaxed)
+    }
+
     /// How many there are.
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)

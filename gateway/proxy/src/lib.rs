@@ -40,6 +40,7 @@ mod flush;
 pub mod fuzzing;
 mod h2;
 mod h3;
+pub mod inspection;
 mod lane_state;
 #[cfg(test)]
 mod lane_tests;

@@ -17,6 +17,7 @@ use crate::exchange::credentials::password_checked;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::resume_source;
 use crate::flush::{flush_marked, flush_shared};
+use crate::inspection::{Inspection, inspect};
 use crate::lifecycle::close_connection;
 use crate::limits::{ClientCounts, Passed, RATES_TIMER};
 use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
@@ -74,13 +75,15 @@ pub enum Message {
     Datagram(Box<Datagram>),
     /// Control's verdict about credentials, by their [`PasswordCheck`](crate::logins::PasswordCheck).
     PasswordChecked(Digest, PasswordVerdict),
+    /// What is under way is to be told. As many questions wait as the admin socket has connections.
+    Inspect(Inspection),
 }
 
 impl Mail for Message {
     fn load(&self) -> Load {
         match self {
             // Verdicts are as many as checks that control has taken, which are bounded.
-            Self::Drain { .. } | Self::FreeMemory | Self::PasswordChecked(..) => Load::Free,
+            Self::Drain { .. } | Self::FreeMemory | Self::PasswordChecked(..) | Self::Inspect(_) => Load::Free,
             Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
             Self::Connection(_) => Load::Counted { kind: CONNECTIONS, amount: 1 },
             Self::Passed(passed) => Load::Counted { kind: RATE_NEWS, amount: passed.len() },
@@ -352,6 +355,7 @@ impl Service for Proxy {
             Message::Drain { limit, successor } => drain_lane(self, cx, limit, successor),
             Message::Passed(passed) => self.admission.heard(cx, &passed),
             Message::FreeMemory => free_memory(self, cx),
+            Message::Inspect(inspection) => inspect(self, cx, &inspection),
             Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
             Message::Datagram(datagram) => {
                 self.counters.quic_dropped_mailbox.set(self.settings.own_mailbox().refused(DATAGRAMS));

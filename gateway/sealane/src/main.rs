@@ -1,5 +1,6 @@
 //! `sealane`, the gateway: reads the command line and calls control.
 
+mod debug;
 mod import;
 mod running;
 mod top;
@@ -240,6 +241,9 @@ Example:
         /// The new level: error, warn, info, debug or trace
         level: Option<Level>,
     },
+    /// Find out what a running gateway is doing, for a bug report
+    #[command(subcommand)]
+    Debug(debug::DebugCommand),
     /// Show which system features the gateway can use
     #[command(subcommand, name = "self")]
     Itself(SelfCommand),
@@ -455,6 +459,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         }
         Command::ReopenLogs(at) => print(&running::command(at, "reopen-logs")?)?,
         Command::LogLevel { at, level } => print(&running::log_level(at, level)?)?,
+        Command::Debug(command) => print(&debug::execute(command)?)?,
         Command::Itself(SelfCommand::Check { json }) => print(&self_check(json)?)?,
         Command::Completions { shell } => {
             let mut out = Vec::new();

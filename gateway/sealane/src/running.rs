@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The time limits for the response to a query, and to a command (an upgrade waits for the new process).
-const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(10);
 const LATER: Duration = Duration::from_secs(180);
 
 /// Where the gateway is asked.
@@ -41,7 +41,8 @@ fn address(s: &str) -> Result<SocketAddr, String> {
 }
 
 impl At {
-    fn place(self) -> Where {
+    /// The socket that is asked.
+    pub fn place(self) -> Where {
         self.socket.map_or_else(Where::usual, Where::Socket)
     }
 }

@@ -18,6 +18,7 @@ pub mod http;
 pub mod peers;
 pub mod ports;
 pub mod process;
+pub mod prometheus;
 pub mod relay;
 pub mod site;
 pub mod versions;

@@ -128,7 +128,7 @@ fn set_up(command: &mut Command) -> Result<(), String> {
 }
 
 /// Pinned, so that a new release of theirs cannot turn our tests red.
-const PACKAGES: &[&str] = &["websockets==15.0.1", "grpcio==1.85.1", "aioquic==1.7.2"];
+const PACKAGES: &[&str] = &["websockets==15.0.1", "grpcio==1.85.1", "aioquic==1.7.2", "prometheus-client==0.26.0"];
 
 fn make_python() -> Result<PathBuf, String> {
     let system = find("python3").ok_or("`python3` is not installed")?;

@@ -8,6 +8,7 @@ use rcgen::{
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The name that most tests use.
@@ -138,6 +139,21 @@ impl Site {
         let path = |suffix: &str| self.folder.path().join(format!("{file}{suffix}.pem"));
         let identity = Identity { cert: path(""), key: path("-key") };
         write(&identity.cert, &(cert.pem() + &intermediate.pem()));
+        write(&identity.key, &key.serialize_pem());
+        identity
+    }
+
+    /// Another certificate of the same authority, ECDSA P-256, that is valid between these times, in seconds since 1970.
+    pub fn issue_within(&self, file: &str, names: &[&str], from: u64, until: u64) -> Identity {
+        let key = KeyPair::generate().expect("a key can be made");
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("the names are valid");
+        let at = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
+        (params.not_before, params.not_after) = (at(from), at(until));
+        let cert = params.signed_by(&key, &self.authority).expect("a certificate can be signed");
+        let path = |suffix: &str| self.folder.path().join(format!("{file}{suffix}.pem"));
+        let identity = Identity { cert: path(""), key: path("-key") };
+        write(&identity.cert, &cert.pem());
         write(&identity.key, &key.serialize_pem());
         identity
     }

@@ -1,7 +1,7 @@
 //! The top level, `[admin]`, `[log]`, `[limits]` and `[[rate_limit]]`.
 
 use super::{
-    Choice, Count, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, table,
+    Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, table,
     tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
@@ -92,11 +92,15 @@ table! {
             that the client left before the response. Bytes from clients are escaped as `\\xHH`, except printable ASCII.";
 
     /// Where access log lines go: `"off"`, `"stdout"`, a file, or syslog (RFC 5424, `local7.info`) as
-    /// `"syslog+udp://192.0.2.1:514"`, `"syslog+tcp://192.0.2.1:601"` or `"syslog+unix:///dev/log"`. The gateway
-    /// appends to the file, and opens the file again on SIGUSR1. A new file has mode 0640. If the disk or the syslog
+    /// `"syslog+udp://192.0.2.1:514"`, `"syslog+tcp://192.0.2.1:601"`, `"syslog+tls://192.0.2.1:6514"` or
+    /// `"syslog+unix:///dev/log"`. The gateway appends to the file, and opens the file again on SIGUSR1. A new file has mode 0640. If the disk or the syslog
     /// server cannot keep up, lines are dropped and counted; requests never wait.
     access: Own<AccessLogTarget> = Own(log_read::target, || Shape::Text(None)), default("off"), sets("stdout"),
         aliases("access_log");
+    /// The CA certificates that verify a syslog server with `"syslog+tls://"`, PEM.
+    syslog_ca: File = File, described("the system's CAs"), example("/etc/sealane/syslog-ca.pem");
+    /// The name that the certificate of a syslog server with `"syslog+tls://"` must have.
+    syslog_name: Text = Text, described("the address in `access`"), example("logs.example.com");
     /// The format of an access log line: `"combined"`, `"json"`, `"logfmt"`, or a template with NGINX's variables, such
     /// as `"$remote_addr $request_method $uri $status"`. See [the access log](page:access-log).
     format: Own<LogFormat> = Own(log_read::format, || Shape::Text(None)), default("combined"), aliases("log_format");

@@ -7,8 +7,10 @@
 //! | | |
 //! |---|---|
 //! | `GET /` | the status page |
-//! | `GET /metrics` | counters in the Prometheus text format |
+//! | `GET /metrics` | counters in the Prometheus text format, or as OpenMetrics for clients that ask for it |
 //! | `GET /healthz` | 200 while serving, 503 while draining |
+//! | `GET /v1/exchanges` | the oldest requests under way ([`OpenExchanges`](crate::run::inspection::OpenExchanges)); Unix socket only |
+//! | `GET /v1/log` | the newest lines of the log; Unix socket only |
 //! | `GET /v1/status` | [`Status`](crate::metrics::status::Status) as JSON |
 //! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
 //! | `POST /v1/renew` | a name: its certificate is renewed now (`certificates = "auto"`); Unix socket only |
@@ -22,13 +24,15 @@ mod unix;
 use crate::config::RunAs;
 use crate::log;
 use crate::metrics::LaneMetrics;
-use crate::metrics::prometheus::Writer;
+use crate::metrics::prometheus::{Format, Writer};
 use crate::metrics::status::{ServerChange, StatusRegistry};
 use crate::run::commands::{Command, Commands};
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, VARY,
+};
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
@@ -382,12 +386,51 @@ async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>
         }
         "/v1/server" | "/v1/log-level" | "/v1/renew" => Command::Reopen, // Refused below, as commands are.
         "/" | "/metrics" | "/healthz" | "/v1/status" => return page(&request, site),
+        "/v1/log" => return recent_log(&request, site),
+        "/v1/exchanges" => return exchanges(&request, site).await,
         _ => return text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
     };
     if site.commands.is_some() && request.method() != Method::POST {
         return not_allowed("POST");
     }
     command_reply(site, command).await
+}
+
+/// The newest lines of the log. They name clients at level debug, so they are for those who may give commands.
+fn recent_log<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
+    match (&site.commands, request.method()) {
+        (None, _) => {
+            text(StatusCode::FORBIDDEN, "the log is shown on the admin socket only ([admin] socket)\n".to_owned())
+        }
+        (Some(_), &Method::GET | &Method::HEAD) => text(StatusCode::OK, log::recent()),
+        _ => not_allowed("GET, HEAD"),
+    }
+}
+
+/// Most exchanges that are told.
+const MAX_EXCHANGES: usize = 1000;
+
+/// The oldest requests under way: `?limit=N&older_than_ms=N`. They name clients, so they are for those who may give commands.
+async fn exchanges<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
+    let Some(commands) = &site.commands else {
+        let why = "requests are shown on the admin socket only ([admin] socket)\n";
+        return text(StatusCode::FORBIDDEN, why.to_owned());
+    };
+    if request.method() != Method::GET && request.method() != Method::HEAD {
+        return not_allowed("GET, HEAD");
+    }
+    let (mut limit, mut older_than) = (MAX_EXCHANGES, Duration::ZERO);
+    for (name, value) in request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
+        match (name, value.parse::<u64>()) {
+            ("limit", Ok(n)) => limit = usize::try_from(n).unwrap_or(MAX_EXCHANGES).min(MAX_EXCHANGES),
+            ("older_than_ms", Ok(n)) => older_than = Duration::from_millis(n),
+            _ => return text(StatusCode::BAD_REQUEST, format!("{name} must be a number: limit, older_than_ms\n")),
+        }
+    }
+    match commands.give(Command::Inspect { limit, older_than }).await {
+        Ok(json) => typed(StatusCode::OK, "application/json", json + "\n"),
+        Err(line) => text(StatusCode::CONFLICT, line + "\n"),
+    }
 }
 
 /// Gives a command, and answers what has become of it.
@@ -451,7 +494,9 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
     }
     match request.uri().path() {
         "/metrics" => {
-            let mut page = Writer::new();
+            let accept = request.headers().get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+            let format = Format::accepted_by(accept);
+            let mut page = Writer::new(format);
             site.metrics.render(&mut page);
             site.status_registry.render(&mut page);
             page.counter(
@@ -459,7 +504,9 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
                 "TCP connections to the admin listener that were closed to make room for new connections.",
             )
             .sample(&[], site.displaced.load(Ordering::Relaxed));
-            typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", page.finish())
+            let mut response = typed(StatusCode::OK, format.media_type(), page.finish());
+            response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
+            response
         }
         "/healthz" if site.metrics.healthy() => text(StatusCode::OK, "ok\n".to_owned()),
         "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),

@@ -99,6 +99,11 @@ impl Latencies {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// How many series there may be for what clients cause: `max_series` of the configuration in force.
+    pub fn max_series(&self) -> usize {
+        self.budget.most()
+    }
+
     /// The places of a configuration, to be published. The same value as before if they are the same places.
     pub fn places(&self, config: &Config) -> Arc<Latency> {
         self.budget.set_most(config.max_series);

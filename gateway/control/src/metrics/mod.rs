@@ -1,6 +1,7 @@
 //! The lanes' counters as metrics, summed when somebody reads them.
 
 pub mod latency;
+pub mod process;
 pub mod prometheus;
 pub mod status;
 
@@ -13,6 +14,7 @@ use crate::vpn::status::{Status, StatusRegistry};
 use sealane_http::ParseError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
 use sealane_sys::fastopen_counts;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -170,8 +172,9 @@ impl LaneMetrics {
             upstreams.render(out);
         }
         if let Some(registry) = self.tunnel.get() {
-            render_tunnel(&registry.read(), out);
+            render_tunnel(&registry.read(), self.latencies.max_series(), out);
         }
+        process::render(out);
         out.counter(
             "sealane_log_lines_lost_total",
             "Lines of the log that could not be written: no program read standard error, or the disk was full.",
@@ -195,8 +198,8 @@ fn labels(text: &'static str) -> Vec<(&'static str, &'static str)> {
     text.split(',').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k, v.trim_matches('"'))).collect()
 }
 
-/// What the tunnel's status says, as metrics.
-fn render_tunnel(status: &Status, out: &mut Writer) {
+/// What the tunnel's status says, as metrics. At most `most` clients have series of their own.
+fn render_tunnel(status: &Status, most: usize, out: &mut Writer) {
     out.gauge("sealane_tunnel_clients", "Connected clients of the tunnel.").sample(&[], status.clients.len() as u64);
     let mut family = out.counter("sealane_tunnel_control_total", "Events in the tunnel's control channel.");
     for (name, n) in &status.control {
@@ -207,10 +210,45 @@ fn render_tunnel(status: &Status, out: &mut Writer) {
         family.sample(&[("what", name)], *n);
     }
     let mut family = out.counter("sealane_tunnel_client_bytes_total", "IP bytes of connected clients.");
-    for client in &status.clients {
+    // Clients that were first keep their series, so that a counter does not begin and end as others come and go.
+    let mut clients: Vec<_> = status.clients.iter().collect();
+    clients.sort_unstable_by_key(|client| (Reverse(client.connected_s), client.peer_id));
+    for client in clients.iter().take(most) {
         let id = client.peer_id.to_string();
         for (direction, n) in [("received", client.rx_bytes), ("sent", client.tx_bytes)] {
             family.sample(&[("client", &client.name), ("peer", &id), ("direction", direction)], n);
         }
+    }
+    let beyond = clients.len().saturating_sub(most) as u64;
+    out.gauge(
+        "sealane_tunnel_clients_without_series",
+        "Connected clients beyond max_series, whose bytes are not shown.",
+    )
+    .sample(&[], beyond);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::prometheus::Format;
+    use crate::vpn::status::ClientStatus;
+
+    #[test]
+    fn clients_of_the_tunnel_have_a_bounded_number_of_series() {
+        let client = |peer_id, connected_s| ClientStatus {
+            name: format!("client {peer_id}"),
+            peer_id,
+            connected_s,
+            ..ClientStatus::default()
+        };
+        let clients = vec![client(1, 10), client(2, 30), client(3, 20), client(4, 20)];
+        let status = Status { clients, ..Status::default() };
+        let mut page = Writer::new(Format::Text);
+        render_tunnel(&status, 2, &mut page);
+        let page = page.finish();
+        let shown: Vec<&str> = page.lines().filter(|line| line.contains("direction=\"sent\"")).collect();
+        assert!(shown.len() == 2 && shown[0].contains("client 2") && shown[1].contains("client 3"), "{page}");
+        assert!(page.contains("\nsealane_tunnel_clients 4\n".trim_start()), "{page}");
+        assert!(page.contains("sealane_tunnel_clients_without_series 2\n"), "{page}");
     }
 }

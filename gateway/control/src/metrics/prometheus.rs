@@ -1,11 +1,72 @@
-//! The Prometheus text format, version 0.0.4.
+//! The formats of `/metrics`: the Prometheus text format, version 0.0.4, and OpenMetrics, version 1.0.0.
+//!
+//! Both have the same samples under the same names and labels, so that a server that changes the format goes on with the same
+//! series. They differ in the description of a family: OpenMetrics names a counter without `_total`, has units, and ends with
+//! `# EOF`, by which a reader notices a page that was cut.
 
 use std::fmt::{self, Write};
+
+/// The format of a page of metrics.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// The Prometheus text format 0.0.4.
+    #[default]
+    Text,
+    /// OpenMetrics 1.0.0.
+    OpenMetrics,
+}
+
+impl Format {
+    /// The value of `Content-Type`.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Text => "text/plain; version=0.0.4; charset=utf-8",
+            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+        }
+    }
+
+    /// The format that a client asks for with the fields `Accept` of its request (RFC 9110 §12.5.1). OpenMetrics must be named:
+    /// a browser and a program that accepts anything get text.
+    pub fn accepted_by<'a>(fields: impl Iterator<Item = &'a str>) -> Self {
+        // Of the most specific range that fits, and of the best of those that are equally specific.
+        let (mut text, mut open) = ((0, 0), 0);
+        for range in fields.flat_map(|field| field.split(',')) {
+            let mut parts = range.split(';').map(str::trim);
+            let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+            let (mut version, mut quality) = (None, 1000);
+            for (key, value) in parts.filter_map(|part| part.split_once('=')) {
+                match key.trim().to_ascii_lowercase().as_str() {
+                    "version" => version = Some(value.trim().trim_matches('"')),
+                    "q" => quality = thousandths(value.trim()),
+                    _ => {}
+                }
+            }
+            match name.as_str() {
+                "application/openmetrics-text" if version.is_none_or(|v| v == "1.0.0") => open = open.max(quality),
+                "text/plain" if version.is_none_or(|v| v == "0.0.4") => text = text.max((3, quality)),
+                "text/*" => text = text.max((2, quality)),
+                "*/*" => text = text.max((1, quality)),
+                _ => {}
+            }
+        }
+        if open > 0 && open >= text.1 { Self::OpenMetrics } else { Self::Text }
+    }
+}
+
+/// A quality in thousandths; 0 for what is none.
+fn thousandths(quality: &str) -> u32 {
+    let quality = quality.parse::<f64>().ok().filter(|q| (0.0..=1.0).contains(q));
+    quality.map_or(0, |q| (q * 1000.0).round() as u32)
+}
+
+/// The units that names of metrics end with, as OpenMetrics wants them declared.
+const UNITS: [&str; 3] = ["seconds", "bytes", "nanoseconds"];
 
 /// Builds a page of metrics.
 #[derive(Debug, Default)]
 pub struct Writer {
     text: String,
+    format: Format,
 }
 
 /// A sample's value: counts stay exact beyond 2^53.
@@ -41,9 +102,9 @@ impl fmt::Display for Value {
 }
 
 impl Writer {
-    /// An empty page.
-    pub fn new() -> Self {
-        Self::default()
+    /// An empty page of a format.
+    pub fn new(format: Format) -> Self {
+        Self { text: String::new(), format }
     }
 
     /// A counter. `name` ends in `_total`.
@@ -62,15 +123,27 @@ impl Writer {
     }
 
     /// The page.
-    pub fn finish(self) -> String {
+    pub fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
         self.text
     }
 
     fn family(&mut self, name: &'static str, help: &str, kind: &str) -> Family<'_> {
         debug_assert!(is_metric_name(name), "{name}");
-        let _ = write!(self.text, "# HELP {name} ");
-        escape(&mut self.text, help, false);
-        let _ = write!(self.text, "\n# TYPE {name} {kind}\n");
+        debug_assert_eq!(name.ends_with("_total"), kind == "counter", "{name}");
+        let open = self.format == Format::OpenMetrics;
+        let family = if open { name.strip_suffix("_total").unwrap_or(name) } else { name };
+        let unit = family.rsplit('_').next().filter(|unit| open && UNITS.contains(unit));
+        // Writing to a string cannot fail.
+        let _ = writeln!(self.text, "# TYPE {family} {kind}");
+        if let Some(unit) = unit {
+            let _ = writeln!(self.text, "# UNIT {family} {unit}");
+        }
+        let _ = write!(self.text, "# HELP {family} ");
+        escape(&mut self.text, help, open);
+        self.text.push('\n');
         Family { text: &mut self.text, name }
     }
 }
@@ -121,7 +194,7 @@ fn line(text: &mut String, name: &str, suffix: &str, labels: &[(&str, &str)], bo
         separator = ',';
     }
     if let Some(bound) = bound {
-        let _ = write!(text, "{separator}le=\"{}\"", Value::Float(bound));
+        let _ = write!(text, "{separator}le=\"{}\"", canonical(bound));
         separator = ',';
     }
     if separator == ',' {
@@ -131,7 +204,20 @@ fn line(text: &mut String, name: &str, suffix: &str, labels: &[(&str, &str)], bo
     let _ = writeln!(text, " {value}");
 }
 
-/// Backslash and line feed are escaped everywhere, quotes in label values.
+/// A bound as it is written in a label, where it is compared as text: `1.0`, `0.25`, `2.5e-05` (OpenMetrics 1.0, "Canonical
+/// Numbers"). Prometheus writes bounds in this way, too, whatever the format of the page. Bounds are below 10^16.
+fn canonical(bound: f64) -> String {
+    if bound.is_infinite() {
+        return "+Inf".to_owned();
+    }
+    let text = format!("{bound:?}");
+    match text.split_once("e-") {
+        Some((mantissa, exponent)) => format!("{mantissa}e-{exponent:0>2}"),
+        None => text,
+    }
+}
+
+/// Backslash and line feed are escaped everywhere, quotes in label values and in OpenMetrics' help.
 fn escape(out: &mut String, s: &str, quotes: bool) {
     for c in s.chars() {
         match c {
@@ -152,34 +238,113 @@ fn is_metric_name(name: &str) -> bool {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_page_reads_as_the_format_says() {
-        let mut w = Writer::new();
+    fn page(format: Format) -> String {
+        let mut w = Writer::new(format);
         w.counter("requests_total", "Requests\nserved \\ \"all\".")
             .sample(&[("lane", "0"), ("host", "a\"b\\c\nd")], u64::MAX)
             .sample(&[], 1);
         w.gauge("load", "Load.").sample(&[("x", "")], 0.5).sample(&[], f64::NAN);
-        w.histogram("seconds", "Time.").sample(&[("lane", "1")], &[(0.001, 2), (0.01, 0), (1.0, 3)], 4, 12.25);
+        w.counter("body_bytes_total", "Bytes.").sample(&[], 7);
+        w.histogram("wait_seconds", "Time.").sample(&[("lane", "1")], &[(0.00001, 2), (0.01, 0), (1.0, 3)], 4, 12.25);
+        w.finish()
+    }
+
+    #[test]
+    fn a_page_of_text_reads_as_the_format_says() {
         assert_eq!(
-            w.finish(),
-            r#"# HELP requests_total Requests\nserved \\ "all".
-# TYPE requests_total counter
+            page(Format::Text),
+            r#"# TYPE requests_total counter
+# HELP requests_total Requests\nserved \\ "all".
 requests_total{lane="0",host="a\"b\\c\nd"} 18446744073709551615
 requests_total 1
-# HELP load Load.
 # TYPE load gauge
+# HELP load Load.
 load{x=""} 0.5
 load NaN
-# HELP seconds Time.
-# TYPE seconds histogram
-seconds_bucket{lane="1",le="0.001"} 2
-seconds_bucket{lane="1",le="0.01"} 2
-seconds_bucket{lane="1",le="1"} 5
-seconds_bucket{lane="1",le="+Inf"} 9
-seconds_sum{lane="1"} 12.25
-seconds_count{lane="1"} 9
+# TYPE body_bytes_total counter
+# HELP body_bytes_total Bytes.
+body_bytes_total 7
+# TYPE wait_seconds histogram
+# HELP wait_seconds Time.
+wait_seconds_bucket{lane="1",le="1e-05"} 2
+wait_seconds_bucket{lane="1",le="0.01"} 2
+wait_seconds_bucket{lane="1",le="1.0"} 5
+wait_seconds_bucket{lane="1",le="+Inf"} 9
+wait_seconds_sum{lane="1"} 12.25
+wait_seconds_count{lane="1"} 9
 "#
         );
+    }
+
+    #[test]
+    fn open_metrics_differ_in_what_describes_a_family() {
+        let open = page(Format::OpenMetrics);
+        let described: Vec<&str> = open.lines().filter(|line| line.starts_with('#')).collect();
+        assert_eq!(
+            described,
+            [
+                "# TYPE requests counter",
+                r#"# HELP requests Requests\nserved \\ \"all\"."#,
+                "# TYPE load gauge",
+                "# HELP load Load.",
+                "# TYPE body_bytes counter",
+                "# UNIT body_bytes bytes",
+                "# HELP body_bytes Bytes.",
+                "# TYPE wait_seconds histogram",
+                "# UNIT wait_seconds seconds",
+                "# HELP wait_seconds Time.",
+                "# EOF",
+            ]
+        );
+        let samples = |page: &str| page.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
+        let (open, text): (Vec<String>, Vec<String>) = (samples(&open), samples(&page(Format::Text)));
+        assert_eq!(open, text, "the series are the same");
+    }
+
+    #[test]
+    fn bounds_are_written_as_prometheus_writes_them() {
+        // As Go's strconv.FormatFloat(x, 'g', -1, 64), with ".0" where there is neither a point nor an exponent.
+        for (bound, text) in
+            [(0.00001, "1e-05"), (0.000025, "2.5e-05"), (0.0001, "0.0001"), (2.5, "2.5"), (100.0, "100.0")]
+        {
+            assert_eq!(canonical(bound), text);
+        }
+    }
+
+    #[test]
+    fn the_format_is_what_the_client_prefers_of_what_it_names() {
+        let prometheus2 = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,\
+                           text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
+        let prometheus3 = "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,\
+                           application/openmetrics-text;version=0.0.1;q=0.4,text/plain;version=1.0.0;q=0.3,\
+                           text/plain;version=0.0.4;q=0.2,*/*;q=0.1";
+        for accept in [
+            &[prometheus2][..],
+            &[prometheus3],
+            &["application/openmetrics-text"],
+            &["Application/OpenMetrics-Text; Version=\"1.0.0\" ; Q=0.001"],
+            &["text/html", "application/openmetrics-text, text/plain"],
+            &["application/openmetrics-text;q=0.5, text/plain;q=0.1, */*"],
+        ] {
+            assert_eq!(Format::accepted_by(accept.iter().copied()), Format::OpenMetrics, "{accept:?}");
+        }
+        for accept in [
+            &[][..],
+            &["*/*"],
+            &["application/*"],
+            &["text/html,application/xhtml+xml,*/*;q=0.8"],
+            &["text/plain"],
+            &["application/openmetrics-text;q=0"],
+            &["application/openmetrics-text;q=2"],
+            &["application/openmetrics-text;q="],
+            &["application/openmetrics-text;version=0.0.1"],
+            &["application/openmetrics-text;version=2.0.0, text/plain;q=0.1"],
+            &["application/openmetrics-text;q=0.5, text/plain"],
+            &["application/openmetrics-text;q=0.5, */*"],
+            &[",;=,;q"],
+        ] {
+            assert_eq!(Format::accepted_by(accept.iter().copied()), Format::Text, "{accept:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use crate::certificates::automatic::Reporter;
 use crate::config::{Config, Origin};
 use crate::health::LiveUpstreams;
 use crate::metrics::LaneMetrics;
+use crate::metrics::process::lane_cpu;
 use crate::metrics::prometheus::Writer;
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
@@ -325,6 +326,14 @@ impl StatusRegistry {
             let end = u64::try_from(c.not_after).unwrap_or(0);
             family.sample(&[("file", &c.file), ("subject", &c.subject)], end);
         }
+        let mut family = out.gauge(
+            "sealane_certificate_start_timestamp_seconds",
+            "When the validity of certificates begins, in seconds since 1970.",
+        );
+        for c in &w.certificates {
+            let start = u64::try_from(c.not_before).unwrap_or(0);
+            family.sample(&[("file", &c.file), ("subject", &c.subject)], start);
+        }
         let mut family =
             out.counter("sealane_certificate_replacements_total", "Certificates whose files have changed, by result.");
         family.sample(&[("result", "good")], w.replaced);
@@ -526,19 +535,6 @@ fn subject(leaf: &X509Certificate) -> String {
     });
     let names: Vec<String> = names.collect();
     if names.is_empty() { leaf.subject().to_string() } else { names.join(", ") }
-}
-
-/// On-core time of the threads `lane-N`, in seconds.
-fn lane_cpu() -> BTreeMap<usize, f64> {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return BTreeMap::new() };
-    let lanes = tasks.flatten().filter_map(|task| {
-        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
-        let lane = name.trim().strip_prefix("lane-")?.parse().ok()?;
-        let times = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-        let nanos: u64 = times.split_ascii_whitespace().next()?.parse().ok()?;
-        Some((lane, nanos as f64 / 1e9))
-    });
-    lanes.collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use crate::log;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// What the gateway can be told to do.
@@ -23,6 +24,13 @@ pub enum Command {
     Succeeded(Result<(u32, Arc<OwnedFd>), String>),
     /// The predecessor reads UDP no more.
     ReadUdp,
+    /// Tell the requests that are under way.
+    Inspect {
+        /// At most so many, the oldest.
+        limit: usize,
+        /// Those that began longer ago than this.
+        older_than: Duration,
+    },
     /// Renew the certificate of this name, which an authority issues.
     Renew(String),
 }

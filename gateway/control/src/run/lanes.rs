@@ -2,10 +2,12 @@
 
 use crate::log::{details as log_details, records as log_records};
 use crate::run::access_log_writer::LaneLog;
+use crate::run::inspection::Asked;
 use crate::run::passwords;
 use anyhow::{Result, bail};
-use sealane_lane::{Inbox, Mailbox, Published, mailbox};
+use sealane_lane::{Inbox, Mailbox, Micros, Published, mailbox};
 use sealane_proxy::counters::Counters;
+use sealane_proxy::inspection::Inspection;
 use sealane_proxy::limits::ClientCounts;
 use sealane_proxy::snapshot::Snapshot;
 use sealane_proxy::{Channel, MAIL_CAPACITY, Message, Proxy, Record, RecordSink, Setup};
@@ -15,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -147,6 +150,14 @@ impl Lanes {
             // A lane that has ended needs no telling.
             let _ = mailbox.send(message());
         }
+    }
+
+    /// Asks all for their oldest requests under way.
+    pub fn inspect(&self, limit: usize, older_than: Duration) -> Asked {
+        let (answer, answers) = std::sync::mpsc::sync_channel(self.mailboxes.len());
+        let older_than = older_than.as_micros().try_into().unwrap_or(Micros::MAX);
+        self.send_all(|| Message::Inspect(Inspection { limit, older_than, answer: answer.clone() }));
+        Asked { lanes: self.mailboxes.len(), answers }
     }
 
     /// Takes to the lanes what another process passes on to this one (see [`Channel`]), until it ends.

@@ -5,6 +5,7 @@
 
 pub mod access_log_writer;
 pub(crate) mod commands;
+pub mod inspection;
 mod lanes;
 pub(crate) mod listeners;
 mod memory;
@@ -520,6 +521,10 @@ impl Running {
                 let renewed = self.automatic.renew(name);
                 tokio::spawn(async move { pending.answer(renewed.await) });
             }
+            Command::Inspect { limit, older_than } => {
+                let asked = self.lanes.inspect(limit, older_than);
+                tokio::spawn(async move { pending.answer(inspection::answer(asked, limit).await) });
+            }
             Command::ReadUdp => {
                 self.listeners.read_udp();
                 let generation = self.published.newest().generation + 1;
@@ -618,7 +623,10 @@ impl Running {
                 pending.reply(reply);
             }
             // A configuration that is wrong is found here, where it costs nothing.
-            (_, Err(e)) => pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}"))),
+            (_, Err(e)) => {
+                self.status.upgrade_failed();
+                pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}")));
+            }
             (_, Ok((config, _))) => self.upgrade(pending, Some(&config)),
         }
         while let (None, Some(next)) = (&self.loading, self.waiting.pop_front()) {
@@ -738,11 +746,15 @@ impl Running {
             (None, None) => None,
         };
         if let Some(why) = obstacle {
+            self.status.upgrade_failed();
             return pending.reply(Err(format!("not upgraded: {why}")));
         }
         let (ours, theirs) = match Channel::pair() {
             Ok(pair) => pair,
-            Err(e) => return pending.reply(Err(format!("not upgraded: {e}; this process continues"))),
+            Err(e) => {
+                self.status.upgrade_failed();
+                return pending.reply(Err(format!("not upgraded: {e}; this process continues")));
+            }
         };
         let (udp, not_read) = self.listeners.udp_to_hand_over(next);
         self.successor_channel = Some((Arc::new(ours), not_read.into()));

@@ -1,13 +1,16 @@
-//! Sends access log lines to a syslog server: RFC 5424, over UDP (RFC 5426), TCP (RFC 6587 §3.4.1) or a Unix socket.
+//! Sends access log lines to a syslog server: RFC 5424, over UDP (RFC 5426), TCP (RFC 6587 §3.4.1), TLS (RFC 5425)
+//! or a Unix socket.
 //!
 //! The access log's thread calls this, so waiting here delays nobody but other lines, which wait in a bounded queue and are
 //! dropped when it is full. A server that does not answer is tried again after a while, and lines meanwhile are lost.
 
-use crate::config::Syslog;
+use crate::config::{Syslog, SyslogTls};
 use crate::log::Time;
-use std::io::{self, Write};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
+use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 /// `local7.info` (RFC 5424 §6.2.1): 23 times 8, and 6.
@@ -24,6 +27,8 @@ const MAX_HOST: usize = 255;
 /// A syslog server, connected to when there is something to send.
 pub struct Sender {
     server: Syslog,
+    /// There for a server under TLS: sessions are resumed.
+    tls: Option<Arc<ClientConfig>>,
     /// What stands between the time and the line: ` HOST sealane PID access - `.
     names: String,
     connection: Option<Connection>,
@@ -35,7 +40,100 @@ pub struct Sender {
 enum Connection {
     Udp(UdpSocket),
     Tcp(TcpStream),
+    Tls(Box<TlsStream>),
     Unix(UnixDatagram),
+}
+
+/// A connection under TLS.
+struct TlsStream {
+    session: ClientConnection,
+    socket: Deadlined,
+}
+
+/// A socket whose reads and writes end with a time, however slowly the other side takes or sends single bytes.
+struct Deadlined {
+    stream: TcpStream,
+    until: Instant,
+}
+
+impl Deadlined {
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::Error::from(io::ErrorKind::TimedOut)) } else { Ok(left) }
+    }
+}
+
+impl Read for Deadlined {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(buffer)
+    }
+}
+
+impl Write for Deadlined {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TlsStream {
+    /// Connects, and finishes the handshake.
+    fn open(server: &SyslogTls, config: &Arc<ClientConfig>) -> io::Result<Self> {
+        let until = Instant::now() + TIMEOUT;
+        let stream = TcpStream::connect_timeout(&server.address, TIMEOUT)?;
+        // Lines come in batches, each of which is written as a whole.
+        stream.set_nodelay(true)?;
+        let mut socket = Deadlined { stream, until };
+        let mut session = ClientConnection::new(config.clone(), server.name.clone()).map_err(io::Error::other)?;
+        while session.is_handshaking() {
+            if session.complete_io(&mut socket)? == (0, 0) {
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+            }
+        }
+        Ok(Self { session, socket })
+    }
+
+    fn send(&mut self, message: &[u8]) -> io::Result<()> {
+        self.socket.until = Instant::now() + TIMEOUT;
+        let mut rest = message;
+        while !rest.is_empty() {
+            let taken = self.session.writer().write(rest)?;
+            rest = &rest[taken..];
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.session.wants_write() {
+            if self.session.write_tls(&mut self.socket)? == 0 {
+                return Err(io::Error::from(io::ErrorKind::WriteZero));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for TlsStream {
+    fn drop(&mut self) {
+        // RFC 5425 §4.4: the server is told that nothing is missing.
+        self.session.send_close_notify();
+        self.socket.until = Instant::now() + TIMEOUT;
+        let _ = self.flush();
+    }
+}
+
+fn tls_config(server: &SyslogTls) -> Result<Arc<ClientConfig>, rustls::Error> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(server.roots.iter().cloned());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
 /// What became of some lines.
@@ -55,7 +153,11 @@ impl Sender {
         let host: String = host.trim().chars().filter(char::is_ascii_graphic).take(MAX_HOST).collect();
         let host = if host.is_empty() { "-" } else { &host };
         let names = format!(" {host} sealane {} access - ", std::process::id());
-        Self { server, names, connection: None, retry_at: None, message: Vec::new() }
+        let tls = match &server {
+            Syslog::Tls(server) => tls_config(server).ok(),
+            _ => None,
+        };
+        Self { server, tls, names, connection: None, retry_at: None, message: Vec::new() }
     }
 
     /// Sends whole lines, each as a message.
@@ -81,7 +183,7 @@ impl Sender {
                         "the syslog server could not be reached a moment ago",
                     ));
                 }
-                match Connection::open(&self.server) {
+                match Connection::open(&self.server, self.tls.as_ref()) {
                     Ok(connection) => none.insert(connection),
                     Err(e) => {
                         self.retry_at = Some(Instant::now() + RETRY);
@@ -91,7 +193,7 @@ impl Sender {
             }
         };
         let result = connection.send(&mut self.message, header.as_bytes(), line);
-        if let (Err(_), Connection::Tcp(_) | Connection::Unix(_)) = (&result, connection) {
+        if let (Err(_), Connection::Tcp(_) | Connection::Tls(_) | Connection::Unix(_)) = (&result, connection) {
             // A message may have been sent in part. A UDP socket stays as good as it was.
             self.connection = None;
             self.retry_at = Some(Instant::now() + RETRY);
@@ -101,8 +203,12 @@ impl Sender {
 }
 
 impl Connection {
-    fn open(server: &Syslog) -> io::Result<Self> {
+    fn open(server: &Syslog, tls: Option<&Arc<ClientConfig>>) -> io::Result<Self> {
         match server {
+            Syslog::Tls(server) => {
+                let config = tls.ok_or_else(|| io::Error::other("TLS is not available"))?;
+                Ok(Self::Tls(Box::new(TlsStream::open(server, config)?)))
+            }
             Syslog::Udp(address) => {
                 let any = match address {
                     SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
@@ -129,13 +235,14 @@ impl Connection {
 
     fn send(&mut self, message: &mut Vec<u8>, header: &[u8], line: &[u8]) -> io::Result<()> {
         message.clear();
-        if let Self::Tcp(_) = self {
+        if let Self::Tcp(_) | Self::Tls(_) = self {
             write!(message, "{} ", header.len() + line.len())?;
         }
         message.extend_from_slice(header);
         message.extend_from_slice(line);
         match self {
             Self::Tcp(stream) => stream.write_all(message),
+            Self::Tls(stream) => stream.send(message),
             Self::Udp(socket) => socket.send(&message[..message.len().min(MAX_DATAGRAM)]).map(drop),
             Self::Unix(socket) => socket.send(&message[..message.len().min(MAX_DATAGRAM)]).map(drop),
         }
@@ -217,5 +324,31 @@ mod tests {
         let mut buffer = [0; 1024];
         let n = server.recv(&mut buffer).unwrap();
         assert_eq!(line_of(str::from_utf8(&buffer[..n]).unwrap()), "three");
+    }
+
+    #[test]
+    fn a_server_that_drips_bytes_is_given_up() {
+        let server = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
+        let dripping = std::thread::spawn(move || {
+            let (mut stream, _) = server.accept().unwrap();
+            // The beginning of a handshake record of 16 KiB, a byte at a time, until nobody reads any more.
+            let record = [0x16, 3, 3, 0x40, 0].into_iter().chain(std::iter::repeat(2));
+            let mut dripped = 0;
+            for byte in record {
+                if stream.write_all(&[byte]).is_err() {
+                    return dripped;
+                }
+                dripped += 1;
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            dripped
+        });
+        let name = rustls::pki_types::ServerName::from(address.ip());
+        let mut sender = Sender::new(Syslog::Tls(SyslogTls { address, name, roots: Vec::new() }));
+        let sent = sender.send(b"one\ntwo\n");
+        assert_eq!(sent.lost, 2);
+        // Without a limit in total, the handshake would go on for five minutes.
+        assert!((1..10_000).contains(&dripping.join().unwrap()));
     }
 }

@@ -34,6 +34,11 @@ pub(crate) struct Question {
     pub until: Millis,
 }
 
+/// The request of the client that a question is about.
+pub(crate) fn asked_about(question: &Question) -> &RequestHead {
+    &question.request
+}
+
 /// What a question must not say: fields about a body that it has not, conditions to which the answer would be no answer, and
 /// what belongs to a change of protocols.
 const LEFT_OUT: &[&str] = &[

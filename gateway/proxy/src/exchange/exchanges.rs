@@ -54,6 +54,11 @@ impl Exchanges {
         self.slots.remove(key)
     }
 
+    /// All of them, for rare walks.
+    pub fn keys(&self) -> impl Iterator<Item = Key> + '_ {
+        self.slots.keys()
+    }
+
     #[inline]
     pub fn get(&self, key: Key) -> Option<&Exchange> {
         self.slots.get(key).map(|x| &**x)

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 
 /// What the DNS server answers for every name.
 #[derive(Clone)]
-enum Says {
+pub enum Says {
     Addresses(Vec<Ipv4Addr>),
     NoSuchName,
     Failure,
@@ -18,7 +18,7 @@ enum Says {
 }
 
 /// A DNS server that says what it is told to.
-fn dns() -> (SocketAddr, Arc<Mutex<Says>>) {
+pub fn dns() -> (SocketAddr, Arc<Mutex<Says>>) {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port can be had");
     let address = socket.local_addr().expect("a bound socket has an address");
     let says = Arc::new(Mutex::new(Says::Nothing));
