@@ -11,6 +11,7 @@ use rustls::pki_types::pem::{self, PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use sealane_route::NamePattern;
+use sealane_tls::ocsp;
 use sealane_tls::policy::{Identities, Identity, KeyKind};
 use std::collections::HashMap;
 use std::io;
@@ -33,6 +34,10 @@ pub struct Loaded {
     pub names: Vec<String>,
     /// Made here, because an authority has not issued one yet.
     pub self_signed: bool,
+    /// What the certificate says about OCSP.
+    pub stated: ocsp::Stated,
+    /// The SHA-256 digest of the certificate.
+    pub digest: [u8; 32],
 }
 
 /// Loads each pair of files once, however many listeners use it.
@@ -59,7 +64,13 @@ fn placeholder_identity() -> Arc<Loaded> {
     let (cert, key) = placeholder();
     let identity = Identity { chain: vec![cert], key, ocsp: None, kind: KeyKind::Ecdsa, source: PathBuf::new() };
     // Without names: else two of them would be for the same one.
-    Arc::new(Loaded { identity: Arc::new(identity), names: Vec::new(), self_signed: false })
+    Arc::new(Loaded {
+        identity: Arc::new(identity),
+        names: Vec::new(),
+        self_signed: false,
+        stated: ocsp::Stated::default(),
+        digest: [0; 32],
+    })
 }
 
 /// How long a certificate is valid that is served until an authority has issued one: so short that alarms see it.
@@ -76,8 +87,14 @@ fn self_signed(name: &str, now: i64) -> Option<Loaded> {
     let certificate = params.self_signed(&key).ok()?.der().clone();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     let source = PathBuf::new();
-    let identity = Identity { chain: vec![certificate], key, ocsp: None, kind: KeyKind::Ecdsa, source };
-    Some(Loaded { identity: Arc::new(identity), names: vec![name.to_owned()], self_signed: true })
+    let identity = Identity { chain: vec![certificate.clone()], key, ocsp: None, kind: KeyKind::Ecdsa, source };
+    Some(Loaded {
+        digest: sealane_tls::fingerprint(&certificate),
+        identity: Arc::new(identity),
+        names: vec![name.to_owned()],
+        self_signed: true,
+        stated: ocsp::Stated::default(),
+    })
 }
 
 impl Store {
@@ -197,8 +214,9 @@ impl Store {
                 .to_owned();
             sink.warn(&cert.span, message, Some(help));
         }
+        let (stated, digest) = (ocsp::Stated::by(&leaf), sealane_tls::fingerprint(&chain[0]));
         let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };
-        Some(Loaded { identity: Arc::new(identity), names, self_signed: false })
+        Some(Loaded { digest, identity: Arc::new(identity), names, self_signed: false, stated })
     }
 
     fn check_pair(
@@ -269,6 +287,11 @@ fn dns_names(leaf: &X509Certificate) -> Vec<String> {
             _ => None,
         })
         .collect()
+}
+
+/// The name of a certificate's issuer.
+pub(super) fn issuer(certificate: &CertificateDer<'_>) -> Option<String> {
+    X509Certificate::from_der(certificate).ok().map(|(_, leaf)| leaf.issuer().to_string())
 }
 
 /// Puts certificates into the tables that handshakes look names up in. `defaults` are indices into `all`.

@@ -42,6 +42,7 @@ mod policy_id;
 mod rate;
 mod redirects;
 mod reference;
+mod revocation;
 mod route;
 mod schema;
 mod settings;
@@ -72,6 +73,7 @@ pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
+pub use revocation::{CertificateDigest, Revocation, RevocationSettings, Staples, hex};
 pub use schema::schema;
 pub use sealane_passwords::Users;
 pub use sealane_proxy::redirects::RedirectTable;
@@ -145,6 +147,8 @@ pub struct Config {
     pub tunnel: Option<Box<Tunnel>>,
     /// How certificates are obtained, if some listener has `certificates = "auto"`.
     pub acme: Option<Acme>,
+    /// How OCSP responses and revocation lists are fetched, if there is one to be fetched.
+    pub revocation: Option<Revocation>,
     /// What control minds for each of them, in the same order.
     pub plans: Vec<Arc<Plan>>,
     /// Who resolves the names of servers.
@@ -254,6 +258,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         top.optional_at(&settings::top::resolver).map(|at| (at.value, sink.place_of(&at.span))).unzip();
     let resolver = resolver.unwrap_or_default();
 
+    let fetching = revocation::settings(&top);
     let mut store = identity::Store::new();
     let listeners_absent = top.key_span("listener").is_none();
     let mut access = AccessLists::default();
@@ -327,6 +332,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
+    let revocation = revocation::give_staples(&top, fetching, &mut listeners);
     top.finish();
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
@@ -359,6 +365,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         upstreams: upstreams.all,
         tunnel,
         acme,
+        revocation,
         plans: upstreams.plans,
         resolver,
         names,

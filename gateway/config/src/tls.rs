@@ -184,6 +184,8 @@ pub(super) struct ListenerPolicies {
     pub certificates: Arc<CertificateSet>,
     /// Where `certificates = "auto"` stands: they are entered when the hosts are known.
     pub automatic: Option<Range<usize>>,
+    /// Where `ocsp_stapling = true` stands.
+    pub stapling: Option<Range<usize>>,
 }
 
 /// Reads `[listener.tls]`.
@@ -192,12 +194,13 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let preset = section.or(&l::preset);
     let protocol = protocol(&section, preset, true);
     let automatic = section.word(&l::certificates);
+    let stapling = section.optional_at(&l::ocsp_stapling).filter(|at| at.value).map(|at| at.span);
     let certificates = match automatic {
         Some(_) => {
             let defaults = if section.or(&l::strict_sni) { Defaults::Refuse } else { Defaults::First };
-            Some((CertificateSet { entries: Vec::new(), defaults }, Vec::new()))
+            Some((CertificateSet { entries: Vec::new(), defaults, stapling: stapling.is_some() }, Vec::new()))
         }
-        None => certificates(&section, store),
+        None => certificates(&section, store, stapling.is_some()),
     };
     let resumption = section.or(&l::resumption);
     let tickets = section.or(&l::tickets) as u8;
@@ -246,6 +249,7 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
         places: Vec::new(),
         certificates: Arc::new(certificates),
         automatic,
+        stapling,
     };
     let mut add = |auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
         let mut id = PolicyId::new("server");
@@ -358,7 +362,7 @@ pub(super) fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
 }
 
 /// The listener's certificates, and where each stands in the file.
-fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet, Vec<Range<usize>>)> {
+fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<(CertificateSet, Vec<Range<usize>>)> {
     let sink = section.sink;
     let strict_sni = section.or(&l::strict_sni);
     let present = section.key_span("certificates").is_some();
@@ -394,6 +398,13 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet,
         let (Some(cert), false) = (cert, key_wrong) else { continue };
         let Some(loaded) = store.load(sink, &cert, key.as_ref(), passphrase.as_ref(), ocsp.as_ref()) else { continue };
         audit::certificate(sink, &loaded, &cert.span);
+        if loaded.stated.must_staple && !stapling && ocsp.is_none() {
+            let message = format!(
+                "{}: the certificate needs an OCSP response (must staple): some clients refuse it without one",
+                cert.value.display()
+            );
+            sink.warn(&cert.span, message, Some("set ocsp_stapling = true in [listener.tls]".to_owned()));
+        }
         if let Some(default) = default.filter(|d| d.value) {
             if strict_sni {
                 sink.error(&default.span, "\"default\" has no effect: strict_sni = true refuses unknown names", None);
@@ -418,7 +429,7 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet,
         false if !marked.is_empty() => Defaults::Marked(marked),
         false => Defaults::First,
     };
-    Some((CertificateSet { entries: all, defaults }, spans))
+    Some((CertificateSet { entries: all, defaults, stapling }, spans))
 }
 
 /// One `client_auth` setting: for some names, or (empty) for all others.

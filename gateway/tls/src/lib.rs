@@ -6,6 +6,7 @@
 
 mod authentication;
 mod client;
+mod der;
 mod early_skip;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -15,6 +16,7 @@ pub mod ids;
 mod key_schedule;
 mod keylog;
 mod no_records;
+pub mod ocsp;
 pub mod policy;
 mod provider;
 pub mod quic;

@@ -1,8 +1,8 @@
 //! The top level, `[admin]`, `[log]`, `[limits]` and `[[rate_limit]]`.
 
 use super::{
-    Choice, Count, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, table,
-    tunnel, upstream,
+    Choice, Count, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, revocation,
+    table, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::{LEVELS, Level, ResolverKind, rate, read_resolver};
@@ -52,6 +52,8 @@ table! {
     admin: One = One(&admin::TABLE), described("none: no admin listener");
     /// The authority that issues certificates, for listeners with `certificates = "auto"`.
     acme: One = One(&acme::TABLE), described("the defaults of `[acme]`, for `certificates = \"auto\"`");
+    /// How the gateway fetches OCSP responses and revocation lists.
+    revocation: One = One(&revocation::TABLE), described("the defaults of `[revocation]`");
     /// The log on the standard error, and the access log.
     log: One = One(&log::TABLE), default({});
     /// Settings of the metrics.

@@ -129,6 +129,10 @@ key = \"certs/example.com.key\"
     /// listener serves, see [automatic certificates](page:automatic-certificates).
     certificates: ManyOr = ManyOr(&certificate::TABLE, "auto"), required([{ cert = "cert.pem", key = "key.pem" }]),
         aliases("ssl_certificate");
+    /// Fetch an OCSP response from the authority for each certificate that names a responder, and send it to clients
+    /// that ask for it (stapling). A certificate with `ocsp` has the response of this file instead. See
+    /// [certificates](page:certificates#staple-ocsp-responses).
+    ocsp_stapling: Flag = Flag, default(false), aliases("ssl_stapling");
     /// Refuse clients that send no server name, or a server name without a certificate (alert `unrecognized_name`). If
     /// `false`, these clients get the default certificate.
     strict_sni: Flag = Flag, default(false);

@@ -4,8 +4,8 @@
 
 mod files;
 
-use crate::certificates::automatic;
 use crate::certificates::watch::{FileSet, Reread};
+use crate::certificates::{automatic, stapling};
 use crate::config::{
     self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin,
     Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
@@ -88,9 +88,14 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or name the files of the certificates".to_owned();
         (&acme.place, "this program is built without certificates from authorities (ACME)", help)
     });
+    let revocation = config.revocation.as_ref().filter(|_| !stapling::BUILT_IN).map(|revocation| {
+        let help = "build it with `cargo build --features full`, or remove this setting".to_owned();
+        (&revocation.place, "this program is built without fetching OCSP responses", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(acme)
+        .chain(revocation)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }

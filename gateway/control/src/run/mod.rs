@@ -20,9 +20,10 @@ pub(crate) mod watch;
 
 use crate::admin::{self, Admin};
 use crate::certificates::automatic::{self, Automatic};
+use crate::certificates::stapling::Stapling;
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch, Reread};
-use crate::config::{AccessLogTarget, Config, Origin, Warning};
+use crate::config::{AccessLogTarget, CertificateFiles, Config, Loaded as Certificate, Origin, Warning};
 use crate::dns;
 use crate::health::LiveUpstreams;
 use crate::log::{self, LogSettings};
@@ -163,6 +164,7 @@ struct Running {
     /// Certificates and lists that are taken without a reload.
     files: FileWatch,
     automatic: Automatic,
+    stapling: Stapling,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
     signals: Signals,
@@ -259,6 +261,9 @@ impl Running {
         let mut automatic = Automatic::default();
         automatic.configure(&config);
         status.automatic(automatic.reporter());
+        let mut stapling = Stapling::default();
+        stapling.reconfigure(&config);
+        status.stapling(stapling.reporter());
         let inherits =
             inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -295,6 +300,7 @@ impl Running {
             watched,
             files,
             automatic,
+            stapling,
             wanted: Vec::new(),
             signals,
             commands,
@@ -402,6 +408,7 @@ impl Running {
                     }
                 }
                 read = self.files.next() => self.take_files(read)?,
+                () = self.stapling.next() => self.take_staples()?,
                 event = self.automatic.next() => match event {
                     automatic::Event::Written => self.files.look_now(),
                     automatic::Event::Challenges(version, challenges) => {
@@ -488,7 +495,24 @@ impl Running {
         if new.is_empty() || self.draining {
             return Ok(());
         }
-        self.config.replace_certificates(&new);
+        let new = self.stapling.admit(&self.config, new, Instant::now());
+        self.replace_certificates(&new)
+    }
+
+    /// Takes OCSP responses, and certificates that have waited for theirs.
+    fn take_staples(&mut self) -> Result<()> {
+        let ready = self.stapling.ready(Instant::now());
+        self.replace_certificates(&ready)
+    }
+
+    /// Puts certificates in the place of those from the same files, and gives all of them their OCSP responses.
+    fn replace_certificates(&mut self, new: &HashMap<CertificateFiles, Arc<Certificate>>) -> Result<()> {
+        self.config.replace_certificates(new);
+        // A replaced certificate is asked about.
+        self.stapling.configure(&self.config);
+        if !self.stapling.enter(&mut self.config) && new.is_empty() {
+            return Ok(());
+        }
         let generation = self.published.newest().generation + 1;
         let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
         self.publish(snapshot);
@@ -563,6 +587,7 @@ impl Running {
         self.draining = true;
         // A successor renews from now on.
         self.automatic.stop();
+        self.stapling.stop();
         self.metrics.set_draining();
         let limit = self.config.drain_timeout;
         if successor.is_none() {
@@ -684,6 +709,7 @@ impl Running {
         config.access_log = self.config.access_log.clone();
         config.rotation = self.config.rotation;
         config.user.clone_from(&self.config.user);
+        self.stapling.enter(&mut config);
         self.ring.set_lifetime(config.ticket_lifetime);
         if self.automatic.changes(&config) {
             // Its orders end.
@@ -721,6 +747,8 @@ impl Running {
         self.status.configured(&self.config, &self.listeners, generation);
         self.automatic.configure(&self.config);
         self.status.automatic(self.automatic.reporter());
+        self.stapling.reconfigure(&self.config);
+        self.status.stapling(self.stapling.reporter());
         Ok(notes)
     }
 

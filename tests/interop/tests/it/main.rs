@@ -49,6 +49,7 @@ mod limits;
 mod load;
 mod log;
 mod memory_budget;
+mod ocsp_stapling;
 mod old_origins;
 mod openid;
 mod openssl;
