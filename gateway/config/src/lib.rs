@@ -66,6 +66,7 @@ pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
 pub use http3::{Http3, https_record};
+pub use identity::parse_revocation_lists;
 pub use identity::{Loaded, plain};
 pub use level::{LEVELS, Level, LogSettings};
 pub use names::{Found, ResolverKind};
@@ -73,7 +74,9 @@ pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
-pub use revocation::{CertificateDigest, Revocation, RevocationSettings, Staples, hex};
+pub use revocation::{
+    CertificateDigest, FetchedList, Revocation, RevocationSettings, Staples, hex, read_revocation_lists_again,
+};
 pub use schema::schema;
 pub use sealane_passwords::Users;
 pub use sealane_proxy::redirects::RedirectTable;
@@ -258,8 +261,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         top.optional_at(&settings::top::resolver).map(|at| (at.value, sink.place_of(&at.span))).unzip();
     let resolver = resolver.unwrap_or_default();
 
-    let fetching = revocation::settings(&top);
     let mut store = identity::Store::new();
+    store.fetching = revocation::fetching(&top);
     let listeners_absent = top.key_span("listener").is_none();
     let mut access = AccessLists::default();
     let mut listeners = listener::read_all(&top, &mut store, &mut addresses, &mut access);
@@ -332,7 +335,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
-    let revocation = revocation::give_staples(&top, fetching, &mut listeners);
+    let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     top.finish();
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);

@@ -6,13 +6,14 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::identity::{self, Loaded, Store};
 use super::policy_id::PolicyId;
-use super::settings::{
-    Setting, Strings, certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u,
-};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use super::revocation;
+use super::settings::{certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u};
+use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_route::{NameMap, NamePattern};
-use sealane_tls::policy::{ClientAuth, ClientName, ClientPolicy, Group, KeyKind, ServerPolicy, Suite, Version};
+use sealane_tls::policy::{
+    ClientAuth, ClientName, ClientPolicy, Group, KeyKind, Revocation, ServerPolicy, Suite, Version,
+};
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -206,7 +207,7 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let tickets = section.or(&l::tickets) as u8;
     let early_data = section.optional_at(&l::early_data);
     let mut offered = section.or(&l::alpn);
-    let clients = client_auth(&section);
+    let clients = client_auth(&section, store);
     let key_log = section.optional_at(&l::dangerous_key_log);
 
     if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
@@ -251,13 +252,13 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
         automatic,
         stapling,
     };
-    let mut add = |auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
+    let mut add = |mut auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
         let mut id = PolicyId::new("server");
         id.text(listener);
         names.iter().for_each(|n| id.text(&n.value.to_string()));
         id.client_auth(auth.as_ref());
         let policy = ServerPolicy {
-            id: id.finish(),
+            id: id.finish_with(auth.as_mut().map(|auth| &mut auth.revocation)),
             name: names.first().map_or_else(|| listener.to_owned(), |n| format!("{listener} for {}", n.value)),
             versions: protocol.versions.clone(),
             groups: protocol.groups.clone(),
@@ -438,7 +439,7 @@ struct ClientRule {
     names: Vec<At<NamePattern>>,
 }
 
-fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
+fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> {
     let sink = section.sink;
     let mut out: Vec<ClientRule> = Vec::new();
     let mut good = true;
@@ -447,8 +448,8 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
         let mode = entry.required(&a::mode);
         let roots = entry.required(&a::ca);
         let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
-        let crls = revocation_lists(&entry, &a::crl);
-        good &= crls.is_some();
+        let revocation = revocation::rules(&entry, &a::crl, &a::crl_expired, roots.as_deref(), store);
+        good &= revocation.is_some();
         let allowed = entry.optional(&a::names);
         good &= allowed.is_some() || entry.key_span("names").is_none();
         let allowed = allowed.unwrap_or_default();
@@ -488,7 +489,7 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
                 auth: ClientAuth {
                     mode: mode.value,
                     roots,
-                    crls: crls.unwrap_or_default(),
+                    revocation: revocation.unwrap_or_default(),
                     names: client_names,
                     reauthenticate_after,
                 },
@@ -553,26 +554,12 @@ fn client_name(written: &str) -> Result<ClientName, String> {
     }
 }
 
-/// The lists of `crl`; none where it is not set.
-fn revocation_lists(section: &Section, crl: &Setting<Strings>) -> Option<Vec<CertificateRevocationListDer<'static>>> {
-    let (mut crls, mut good) = (Vec::new(), true);
-    for file in section.optional(crl).unwrap_or_default() {
-        let file = At { value: section.sink.base.join(&file.value), span: file.span };
-        section.sink.names_file(&file.value);
-        match identity::revocation_lists(section.sink, &file) {
-            Some(lists) => crls.extend(lists),
-            None => good = false,
-        }
-    }
-    good.then_some(crls)
-}
-
 /// What `[upstream.tls]` says, before it is known which server names there are.
 pub(super) struct UpstreamTls {
     protocol: Protocol,
     pub server_name: Option<At<String>>,
     roots: Vec<CertificateDer<'static>>,
-    crls: Vec<CertificateRevocationListDer<'static>>,
+    revocation: Revocation,
     identity: Option<Arc<Loaded>>,
     skip: bool,
     resumption: bool,
@@ -594,7 +581,7 @@ pub(super) fn upstream(
         },
         server_name: None,
         roots: Vec::new(),
-        crls: Vec::new(),
+        revocation: Revocation::default(),
         identity: None,
         skip: false,
         resumption: u::resumption.default(),
@@ -617,8 +604,12 @@ pub(super) fn upstream(
                 None => good = false,
             }
         }
-        match revocation_lists(&section, &u::crl) {
-            Some(lists) => out.crls = lists,
+        let authorities = match own_roots {
+            true => Some(out.roots.as_slice()),
+            false => section.key_span("crl").and_then(|_| sink.trusted_roots()),
+        };
+        match revocation::rules(&section, &u::crl, &u::crl_expired, authorities, store) {
+            Some(rules) => out.revocation = rules,
             None => good = false,
         }
         if let Some(skip) = skip.filter(|s| s.value) {
@@ -677,10 +668,11 @@ impl UpstreamTls {
         id.text(&server_name);
         id.number(u64::from(self.skip));
         id.certificates(&self.roots);
-        id.certificates(&self.crls);
+        id.number(0);
         id.certificates(self.identity.as_ref().map_or(&[], |i| &i.identity.chain));
+        let mut revocation = self.revocation;
         ClientPolicy {
-            id: id.finish(),
+            id: id.finish_with(Some(&mut revocation)),
             versions: self.protocol.versions,
             groups: self.protocol.groups,
             suites: self.protocol.suites,
@@ -691,7 +683,7 @@ impl UpstreamTls {
             },
             server_name,
             roots: self.roots,
-            crls: self.crls,
+            revocation,
             dangerous_skip_verification: self.skip,
             identity: self.identity.map(|i| Arc::clone(&i.identity)),
             resumption: self.resumption,

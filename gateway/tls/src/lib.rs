@@ -6,6 +6,7 @@
 
 mod authentication;
 mod client;
+pub mod crl;
 mod der;
 mod early_skip;
 #[doc(hidden)]
@@ -30,6 +31,7 @@ mod rsa;
 mod server;
 mod session;
 pub mod sessions;
+mod signed;
 pub mod syn;
 mod ticket;
 

@@ -6,12 +6,11 @@
 //! that a responder or an attacker on the path to it sends reaches a client.
 
 use crate::der::{Der, element, tag, time};
+use crate::signed::{PublicKey, Signed, without_extensions};
 use aws_lc_rs::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA384, SHA512};
 use rustls::pki_types::CertificateDer;
 use std::fmt;
-use x509_parser::certificate::X509CertificateParser;
 use x509_parser::extensions::ParsedExtension;
-use x509_parser::nom::Parser as _;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// The largest response that is accepted: it is sent in every handshake whose client asks for it.
@@ -80,31 +79,6 @@ pub struct Subject {
     issuer_key: PublicKey,
     /// The content of the INTEGER.
     serial: Vec<u8>,
-}
-
-#[derive(Clone, Debug)]
-struct PublicKey {
-    algorithm: Vec<u8>,
-    bits: Vec<u8>,
-}
-
-impl PublicKey {
-    /// Reads the DER of a SubjectPublicKeyInfo.
-    fn read(info: &[u8]) -> Option<Self> {
-        let mut info = Der(Der(info).expect(tag::SEQUENCE)?);
-        let algorithm = info.expect(tag::SEQUENCE)?.to_vec();
-        Some(Self { algorithm, bits: info.bits()?.to_vec() })
-    }
-
-    /// Whether this key has signed. `algorithm` is the content of the signature algorithm's SEQUENCE.
-    fn has_signed(&self, message: &[u8], algorithm: &[u8], signature: &[u8]) -> bool {
-        // Algorithms with SHA-1 are not among them.
-        crate::provider::signature_algorithms().iter().any(|a| {
-            a.signature_alg_id().as_ref() == algorithm
-                && a.public_key_alg_id().as_ref() == self.algorithm
-                && a.verify_signature(&self.bits, message, signature).is_ok()
-        })
-    }
 }
 
 /// How a certificate stands.
@@ -193,7 +167,7 @@ impl Subject {
             let (_, issuer) = without_extensions(issuer)?;
             let key = PublicKey::read(issuer.tbs_certificate.subject_pki.raw)?;
             let named = issuer.subject().as_raw() == leaf.issuer().as_raw();
-            (named && key.has_signed(signed.message, signed.algorithm, signed.signature)).then(|| Self {
+            (named && key.has_signed(&signed)).then(|| Self {
                 issuer_name: issuer.subject().as_raw().to_vec(),
                 issuer_key: key,
                 serial: leaf.tbs_certificate.raw_serial().to_vec(),
@@ -220,9 +194,9 @@ impl Subject {
             return Err(Refused::TooLong);
         }
         let basic = basic_response(response)?;
-        let Basic { data, algorithm, signature, certificates } = read_basic(basic).ok_or(Refused::Malformed)?;
-        let Data { responder, responses } = read_data(data).ok_or(Refused::Malformed)?;
-        self.verify_signer(data, algorithm, signature, certificates, &responder, now)?;
+        let Basic { signed, certificates } = read_basic(basic).ok_or(Refused::Malformed)?;
+        let Data { responder, responses } = read_data(signed.message).ok_or(Refused::Malformed)?;
+        self.verify_signer(&signed, certificates, &responder, now)?;
         let mut responses = Der(responses);
         while let Some(single) = responses.expect(tag::SEQUENCE) {
             let (id, found) = read_single(single).ok_or(Refused::Malformed)?;
@@ -262,16 +236,14 @@ impl Subject {
     /// Whether the one that the response names as its signer may sign it, and has.
     fn verify_signer(
         &self,
-        data: &[u8],
-        algorithm: &[u8],
-        signature: &[u8],
+        signed: &Signed,
         certificates: &[u8],
         responder: &Responder,
         now: u64,
     ) -> Result<(), Refused> {
         let mut error = Refused::Signer;
         if responder.is(&self.issuer_name, &self.issuer_key) {
-            if self.issuer_key.has_signed(data, algorithm, signature) {
+            if self.issuer_key.has_signed(signed) {
                 return Ok(());
             }
             error = Refused::Signature;
@@ -280,7 +252,7 @@ impl Subject {
         for _ in 0..MAX_CERTIFICATES {
             let Some((tag::SEQUENCE, _, certificate)) = certificates.element() else { break };
             let Some(key) = self.authorized(certificate, responder, now) else { continue };
-            if key.has_signed(data, algorithm, signature) {
+            if key.has_signed(signed) {
                 return Ok(());
             }
             error = Refused::Signature;
@@ -301,27 +273,8 @@ impl Subject {
             && valid
             && responder.is(parsed.subject().as_raw(), &key)
             && parsed.issuer().as_raw() == self.issuer_name
-            && self.issuer_key.has_signed(signed.message, signed.algorithm, signed.signature);
+            && self.issuer_key.has_signed(&signed);
         good.then_some(key)
-    }
-}
-
-fn without_extensions(certificate: &[u8]) -> Option<(&[u8], X509Certificate<'_>)> {
-    X509CertificateParser::new().with_deep_parse_extensions(false).parse(certificate).ok()
-}
-
-/// What is signed in a certificate, and the signature.
-struct Signed<'a> {
-    message: &'a [u8],
-    algorithm: &'a [u8],
-    signature: &'a [u8],
-}
-
-impl<'a> Signed<'a> {
-    fn read(certificate: &'a [u8]) -> Option<Self> {
-        let mut outer = Der(Der(certificate).expect(tag::SEQUENCE)?);
-        let (_, _, message) = outer.element()?;
-        Some(Self { message, algorithm: outer.expect(tag::SEQUENCE)?, signature: outer.bits()? })
     }
 }
 
@@ -364,22 +317,20 @@ fn read_bytes(mut outer: Der<'_>) -> Option<&[u8]> {
 }
 
 struct Basic<'a> {
-    data: &'a [u8],
-    algorithm: &'a [u8],
-    signature: &'a [u8],
+    signed: Signed<'a>,
     /// Certificates one after the other.
     certificates: &'a [u8],
 }
 
 fn read_basic(basic: &[u8]) -> Option<Basic<'_>> {
     let mut basic = Der(Der(basic).expect(tag::SEQUENCE)?);
-    let (tag::SEQUENCE, _, data) = basic.element()? else { return None };
-    let (algorithm, signature) = (basic.expect(tag::SEQUENCE)?, basic.bits()?);
+    let (tag::SEQUENCE, _, message) = basic.element()? else { return None };
+    let signed = Signed { message, algorithm: basic.expect(tag::SEQUENCE)?, signature: basic.bits()? };
     let certificates = match basic.expect(tag::CONTEXT) {
         Some(list) => Der(list).expect(tag::SEQUENCE)?,
         None => &[],
     };
-    Some(Basic { data, algorithm, signature, certificates })
+    Some(Basic { signed, certificates })
 }
 
 struct Data<'a> {

@@ -191,6 +191,11 @@ impl Site {
 
     /// Writes a list of the authority's that revokes these, PEM.
     pub fn revocations(&self, file: &str, serials: &[u64]) -> PathBuf {
+        self.revocations_until(file, serials, 2100)
+    }
+
+    /// The same that expires when this year begins.
+    pub fn revocations_until(&self, file: &str, serials: &[u64], year: i32) -> PathBuf {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
             revocation_time: date_time_ymd(2020, 1, 1),
@@ -199,7 +204,7 @@ impl Site {
         };
         let list = CertificateRevocationListParams {
             this_update: date_time_ymd(2020, 1, 1),
-            next_update: date_time_ymd(2100, 1, 1),
+            next_update: date_time_ymd(year, 1, 1),
             crl_number: SerialNumber::from(1u64),
             issuing_distribution_point: None,
             revoked_certs: serials.iter().map(revoked).collect(),

@@ -35,9 +35,9 @@ table! {
     resolver: Own<ResolverKind> = Own(read_resolver, || Shape::Text(None)),
         described("`\"dns\"`; `\"system\"` if `/etc/nsswitch.conf` has other sources than files and DNS"),
         example("127.0.0.53");
-    /// Reload when the configuration, or a file that it names (CAs, CRLs, password files), changes. If `false`, only
+    /// Reload when the configuration, or a file that it names (CAs, password files), changes. If `false`, only
     /// `sealane reload` and SIGHUP reload. In both cases, the gateway loads changed certificates of listeners, with
-    /// their keys, passphrases and OCSP responses, without a reload.
+    /// their keys, passphrases and OCSP responses, and changed revocation lists without a reload.
     reload_on_change: Flag = Flag, default(false);
     /// If root starts the gateway: the user that the gateway changes to, after it has opened everything. It then keeps
     /// only the capability to bind low ports, and with `[tunnel]` also the capability to set up interfaces and routes.

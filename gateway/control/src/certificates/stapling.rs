@@ -1,11 +1,12 @@
-//! OCSP responses for the certificates of listeners: `ocsp_stapling = true`. The integration `sealane-revocation` fetches them,
-//! where this program is built with it; here they enter the configuration, from which the snapshot is made.
+//! What is fetched about certificates: OCSP responses for those of listeners (`ocsp_stapling = true`), and revocation lists
+//! (`crl` with a URL). The integration `sealane-revocation` fetches them, where this program is built with it; here responses enter the
+//! configuration, from which the snapshot is made. Lists are files, which are watched.
 //!
 //! A certificate with "must staple" that replaces another one waits for its response, for a while: clients would refuse it without.
 
 use crate::config::{CertificateDigest, CertificateFiles, Config, Loaded};
 use crate::log;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -46,6 +47,40 @@ pub struct StapleReports {
     pub failed: u64,
 }
 
+/// How a revocation list stands that is fetched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListStatus {
+    /// When the next request is made, in seconds since 1970.
+    pub next_request: Option<u64>,
+    /// Why the last request failed; empty after one that did not.
+    pub last_error: String,
+}
+
+/// How all of them stand.
+#[derive(Clone, Debug, Default)]
+pub struct ListReports {
+    /// By URL.
+    pub lists: BTreeMap<String, ListStatus>,
+    /// Requests that have brought a new list, since the start.
+    pub updated: u64,
+    /// Requests that have brought the list in use.
+    pub unchanged: u64,
+    /// Requests that failed, and lists that were refused.
+    pub failed: u64,
+}
+
+/// What is asked how the lists stand.
+pub type ListReporter = Arc<dyn Fn() -> ListReports + Send + Sync>;
+
+/// What control has to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// To enter responses into the configuration, and certificates that have waited for theirs.
+    Responses,
+    /// To look at the files of lists.
+    Lists,
+}
+
 /// What is asked how the responses stand.
 pub type StapleReporter = Arc<dyn Fn() -> StapleReports + Send + Sync>;
 
@@ -54,6 +89,8 @@ pub type StapleReporter = Arc<dyn Fn() -> StapleReports + Send + Sync>;
 pub struct Stapling {
     #[cfg(feature = "revocation")]
     manager: Option<sealane_revocation::Manager>,
+    #[cfg(feature = "revocation")]
+    lists: Option<sealane_revocation::Lists>,
     /// Issuers whose certificates name no responder, which was said.
     without_responder: HashSet<String>,
     /// Certificates that wait for their response, and until when.
@@ -122,6 +159,12 @@ impl Stapling {
         if self.manager.as_ref().map(sealane_revocation::Manager::settings) != settings {
             self.manager = settings.cloned().map(sealane_revocation::Manager::start);
         }
+        let with_lists = settings.filter(|settings| !settings.lists.is_empty());
+        if self.lists.as_ref().map(sealane_revocation::Lists::settings) != with_lists {
+            // The old ones first: they write the same files.
+            self.lists = None;
+            self.lists = with_lists.cloned().map(sealane_revocation::Lists::start);
+        }
         let Some(manager) = &self.manager else { return };
         let waiting = self.waiting.values().map(|(loaded, _)| loaded.clone());
         let wanted = config.stapled().into_iter().chain(waiting);
@@ -131,11 +174,12 @@ impl Stapling {
     /// Leaves everything to a successor, or to nobody.
     pub fn stop(&mut self) {
         self.manager = None;
+        self.lists = None;
         self.waiting.clear();
     }
 
-    /// Waits until [`Stapling::enter`] or [`Stapling::ready`] has something new. Cancel safe.
-    pub async fn next(&self) {
+    /// The next thing to do. Cancel safe.
+    pub async fn next(&self) -> Event {
         let changed = async {
             match &self.manager {
                 Some(manager) => manager.changed().await,
@@ -148,9 +192,16 @@ impl Stapling {
                 None => std::future::pending().await,
             }
         };
+        let written = async {
+            match &self.lists {
+                Some(lists) => lists.written().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
-            () = changed => {}
-            () = waited => {}
+            () = changed => Event::Responses,
+            () = waited => Event::Responses,
+            () = written => Event::Lists,
         }
     }
 
@@ -184,6 +235,26 @@ impl Stapling {
     }
 }
 
+#[cfg(feature = "revocation")]
+impl Stapling {
+    /// What tells how all lists stand.
+    pub fn list_reporter(&self) -> Option<ListReporter> {
+        let reports = self.lists.as_ref()?.reports();
+        Some(Arc::new(move || {
+            let reports = reports.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+            let status = |(url, report): (String, sealane_revocation::ListReport)| {
+                (url, ListStatus { next_request: report.next_request, last_error: report.last_error })
+            };
+            ListReports {
+                lists: reports.lists.into_iter().map(status).collect(),
+                updated: reports.updated,
+                unchanged: reports.unchanged,
+                failed: reports.failed,
+            }
+        }))
+    }
+}
+
 #[cfg(not(feature = "revocation"))]
 impl Stapling {
     /// There is nothing to do: a configuration that would want it is refused.
@@ -193,11 +264,12 @@ impl Stapling {
     pub fn stop(&mut self) {}
 
     /// Comes when a certificate has waited, which none does.
-    pub async fn next(&self) {
+    pub async fn next(&self) -> Event {
         match self.deadline() {
             Some(at) => tokio::time::sleep_until(at).await,
             None => std::future::pending().await,
         }
+        Event::Responses
     }
 
     /// There are none.
@@ -211,6 +283,11 @@ impl Stapling {
 
     /// Nothing is told.
     pub fn reporter(&self) -> Option<StapleReporter> {
+        None
+    }
+
+    /// Nothing is told.
+    pub fn list_reporter(&self) -> Option<ListReporter> {
         None
     }
 }

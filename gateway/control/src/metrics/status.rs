@@ -3,13 +3,14 @@
 //! Put together when somebody asks, from what lanes count and control knows; lanes notice nothing of it.
 
 use crate::certificates::automatic::Reporter;
-use crate::certificates::stapling::StapleReporter;
+use crate::certificates::stapling::{ListReporter, StapleReporter};
 use crate::config::{CertificateDigest, Config, Origin, hex};
 use crate::health::LiveUpstreams;
 use crate::metrics::LaneMetrics;
 use crate::metrics::prometheus::Writer;
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
+use sealane_tls::policy::RevocationLists;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -223,6 +224,11 @@ struct Written {
     refusals: BTreeMap<String, String>,
     automatic: Option<Reporter>,
     stapling: Option<StapleReporter>,
+    lists_fetched: Option<ListReporter>,
+    /// Revocation lists in use: what they are called, and when they expire.
+    revocation_lists: Vec<(String, Option<u64>)>,
+    /// Those whose files have changed: taken, and refused.
+    lists_read: (u64, u64),
 }
 
 impl std::fmt::Debug for Written {
@@ -260,6 +266,8 @@ impl StatusRegistry {
             })
             .collect();
         w.certificates = certificates(config);
+        let name = |lists: &RevocationLists| (config.name_of_lists(&lists.source), lists.next_update);
+        w.revocation_lists = config.revocation_lists().iter().map(|lists| name(lists)).collect();
     }
 
     /// The files of a certificate have changed: they are served, or refused for this reason.
@@ -307,6 +315,18 @@ impl StatusRegistry {
     /// Who tells how the OCSP responses stand that are fetched.
     pub fn stapling(&self, reporter: Option<StapleReporter>) {
         self.written().stapling = reporter;
+    }
+
+    /// Who tells how the revocation lists stand that are fetched.
+    pub fn lists(&self, reporter: Option<ListReporter>) {
+        self.written().lists_fetched = reporter;
+    }
+
+    /// The file of a revocation list has changed: the new list holds, or is refused.
+    pub fn revocation_lists_read(&self, good: bool) {
+        let mut w = self.written();
+        let lists = &mut w.lists_read;
+        *(if good { &mut lists.0 } else { &mut lists.1 }) += 1;
     }
 
     /// A reload was tried.
@@ -418,6 +438,34 @@ impl StatusRegistry {
                     let failing = u64::from(!report.last_error.is_empty());
                     family.sample(&[("file", &c.file), ("subject", &c.subject)], failing);
                 }
+            }
+        }
+        let mut family = out.counter(
+            "sealane_revocation_list_replacements_total",
+            "Revocation lists whose files have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.lists_read.0);
+        family.sample(&[("result", "refused")], w.lists_read.1);
+        let mut family = out.gauge(
+            "sealane_revocation_list_expiry_timestamp_seconds",
+            "When revocation lists in use expire, in seconds since 1970; 0: there is none yet.",
+        );
+        for (source, end) in &w.revocation_lists {
+            family.sample(&[("source", source)], end.unwrap_or(0));
+        }
+        if let Some(reporter) = &w.lists_fetched {
+            let reports = reporter();
+            let mut family =
+                out.counter("sealane_revocation_list_requests_total", "Requests for revocation lists, by result.");
+            family.sample(&[("result", "updated")], reports.updated);
+            family.sample(&[("result", "unchanged")], reports.unchanged);
+            family.sample(&[("result", "failed")], reports.failed);
+            let mut family = out.gauge(
+                "sealane_revocation_list_failing",
+                "1 for a URL from which the last request has brought no good revocation list.",
+            );
+            for (url, status) in &reports.lists {
+                family.sample(&[("source", url)], u64::from(!status.last_error.is_empty()));
             }
         }
         let started = self.started.0.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());

@@ -90,7 +90,7 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
     });
     let revocation = config.revocation.as_ref().filter(|_| !stapling::BUILT_IN).map(|revocation| {
         let help = "build it with `cargo build --features full`, or remove this setting".to_owned();
-        (&revocation.place, "this program is built without fetching OCSP responses", help)
+        (&revocation.place, "this program is built without fetching OCSP responses and revocation lists", help)
     });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
@@ -144,6 +144,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
             FileSet::Redirects(file) => {
                 let read = config::read_redirects_again(&file, &answers);
                 Reread::Redirects(file, read)
+            }
+            FileSet::RevocationLists(file) => {
+                let read = config::read_revocation_lists_again(&file, &answers);
+                Reread::RevocationLists(file, read)
             }
             FileSet::Users(file) => {
                 let read = config::read_users_again(&file, &answers);

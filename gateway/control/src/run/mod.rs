@@ -20,7 +20,7 @@ pub(crate) mod watch;
 
 use crate::admin::{self, Admin};
 use crate::certificates::automatic::{self, Automatic};
-use crate::certificates::stapling::Stapling;
+use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch, Reread};
 use crate::config::{AccessLogTarget, CertificateFiles, Config, Loaded as Certificate, Origin, Warning};
@@ -264,6 +264,7 @@ impl Running {
         let mut stapling = Stapling::default();
         stapling.reconfigure(&config);
         status.stapling(stapling.reporter());
+        status.lists(stapling.list_reporter());
         let inherits =
             inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -408,7 +409,10 @@ impl Running {
                     }
                 }
                 read = self.files.next() => self.take_files(read)?,
-                () = self.stapling.next() => self.take_staples()?,
+                event = self.stapling.next() => match event {
+                    stapling::Event::Responses => self.take_staples()?,
+                    stapling::Event::Lists => self.files.look_now(),
+                },
                 event = self.automatic.next() => match event {
                     automatic::Event::Written => self.files.look_now(),
                     automatic::Event::Challenges(version, challenges) => {
@@ -435,6 +439,7 @@ impl Running {
     fn take_files(&mut self, read: Vec<Reread>) -> Result<()> {
         let mut new = HashMap::new();
         let (mut lists, mut tables, mut users) = (Vec::new(), Vec::new(), Vec::new());
+        let mut revoked = HashMap::new();
         for read in read {
             match read {
                 Reread::Certificate(files, Ok((loaded, warnings))) => {
@@ -470,6 +475,17 @@ impl Running {
                     log::error!("{}: the table in use stays; the changed file is refused:\n{errors}", file.display());
                     self.status.redirects_read(false);
                 }
+                Reread::RevocationLists(file, Ok(read)) => {
+                    let name = self.config.name_of_lists(&file);
+                    log::info!("{name} has changed: the new revocation list holds from now on");
+                    self.status.revocation_lists_read(true);
+                    revoked.insert(file, read);
+                }
+                Reread::RevocationLists(file, Err(errors)) => {
+                    let name = self.config.name_of_lists(&file);
+                    log::error!("{name}: the revocation list in use stays; the changed file is refused:\n{errors}");
+                    self.status.revocation_lists_read(false);
+                }
                 Reread::Users(file, Ok(read)) => {
                     log::info!("{} has changed: the new users hold from now on", file.display());
                     self.status.users_read(true);
@@ -492,6 +508,11 @@ impl Running {
             snapshot.redirects = self.config.redirects.tables().clone();
             self.publish(snapshot);
         }
+        if !revoked.is_empty() && !self.draining {
+            self.config.replace_revocation_lists(&revoked);
+            self.upstreams.replace_tls(&self.config);
+            self.publish_configuration()?;
+        }
         if new.is_empty() || self.draining {
             return Ok(());
         }
@@ -513,6 +534,11 @@ impl Running {
         if !self.stapling.enter(&mut self.config) && new.is_empty() {
             return Ok(());
         }
+        self.publish_configuration()
+    }
+
+    /// Publishes what has changed in the configuration without a reload.
+    fn publish_configuration(&mut self) -> Result<()> {
         let generation = self.published.newest().generation + 1;
         let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
         self.publish(snapshot);
@@ -749,6 +775,7 @@ impl Running {
         self.status.automatic(self.automatic.reporter());
         self.stapling.reconfigure(&self.config);
         self.status.stapling(self.stapling.reporter());
+        self.status.lists(self.stapling.list_reporter());
         Ok(notes)
     }
 

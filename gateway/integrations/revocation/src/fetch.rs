@@ -6,17 +6,21 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use std::time::{Duration, SystemTime};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
 
 /// From looking up the name to the last byte of the answer.
 const LIMIT: Duration = Duration::from_secs(15);
+/// The same for a list, which may be long.
+const LIST_LIMIT: Duration = Duration::from_secs(60);
 /// For one address.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const MAX_ADDRESSES: usize = 4;
 const MAX_HEAD: usize = 16 << 10;
-const MEDIA_TYPE: &str = "application/ocsp-request";
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,11 +38,22 @@ impl From<String> for Failure {
 
 /// Asks a responder. The answer has at most `max` bytes.
 pub(crate) async fn ask(url: &str, question: Vec<u8>, max: usize) -> Result<Vec<u8>, Failure> {
-    within(LIMIT, url, question, max).await
+    within(LIMIT, url, Some(question), None, max).await
 }
 
-async fn within(limit: Duration, url: &str, question: Vec<u8>, max: usize) -> Result<Vec<u8>, Failure> {
-    match timeout(limit, exchange(url, question, max)).await {
+/// Gets a list.
+pub(crate) async fn get(url: &str, tls: &TlsConnector, max: usize) -> Result<Vec<u8>, Failure> {
+    within(LIST_LIMIT, url, None, Some(tls), max).await
+}
+
+async fn within(
+    limit: Duration,
+    url: &str,
+    question: Option<Vec<u8>>,
+    tls: Option<&TlsConnector>,
+    max: usize,
+) -> Result<Vec<u8>, Failure> {
+    match timeout(limit, exchange(url, question, tls, max)).await {
         Ok(done) => done,
         Err(_) => Err(format!("{url} has not answered within {} s", limit.as_secs()).into()),
     }
@@ -49,15 +64,29 @@ pub(crate) fn origin(url: &str) -> String {
     url.parse::<Uri>().ok().and_then(|uri| Some(uri.authority()?.as_str().to_ascii_lowercase())).unwrap_or_default()
 }
 
-async fn exchange(url: &str, question: Vec<u8>, max: usize) -> Result<Vec<u8>, Failure> {
+async fn exchange(
+    url: &str,
+    question: Option<Vec<u8>>,
+    tls: Option<&TlsConnector>,
+    max: usize,
+) -> Result<Vec<u8>, Failure> {
     let failed = |why: &dyn std::fmt::Display| Failure::from(format!("{url}: {why}"));
     let uri: Uri = url.parse().map_err(|e| failed(&e))?;
-    let authority = match (uri.scheme_str(), uri.authority()) {
-        (Some("http"), Some(authority)) => authority.clone(),
-        _ => return Err(failed(&"not a URL that begins with http://")),
+    let (authority, tls) = match (uri.scheme_str(), uri.authority(), tls) {
+        (Some("http"), Some(authority), _) => (authority.clone(), None),
+        (Some("https"), Some(authority), Some(tls)) => (authority.clone(), Some(tls)),
+        _ => return Err(failed(&"not a URL that can be asked")),
     };
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    let stream = connect(host, authority.port_u16().unwrap_or(80)).await.map_err(|e| failed(&e))?;
+    let port = authority.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
+    let stream = connect(host, port).await.map_err(|e| failed(&e))?;
+    let stream: Box<dyn Stream> = match tls {
+        None => Box::new(stream),
+        Some(tls) => {
+            let name = ServerName::try_from(host.to_owned()).map_err(|e| failed(&e))?;
+            Box::new(tls.connect(name, stream).await.map_err(|e| failed(&e))?)
+        }
+    };
     let (mut sender, connection) =
         http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
     // It ends with the answer.
@@ -65,19 +94,18 @@ async fn exchange(url: &str, question: Vec<u8>, max: usize) -> Result<Vec<u8>, F
         let _ = connection.await;
     }));
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
-    let request = Request::builder()
-        .method(Method::POST)
-        .uri(path)
-        // Without the name that a URL may have before the host.
-        .header(
-            HOST,
-            HeaderValue::from_str(authority.as_str().rsplit('@').next().unwrap_or(host)).map_err(|e| failed(&e))?,
-        )
-        .header(CONTENT_TYPE, MEDIA_TYPE)
-        .header(ACCEPT, "application/ocsp-response")
-        .header(USER_AGENT, "sealane")
-        .body(Full::new(Bytes::from(question)))
-        .map_err(|e| failed(&e))?;
+    let request = Request::builder().uri(path).header(USER_AGENT, "sealane");
+    // Without the name that a URL may have before the host.
+    let host = authority.as_str().rsplit('@').next().unwrap_or(host);
+    let request = request.header(HOST, HeaderValue::from_str(host).map_err(|e| failed(&e))?);
+    let request = match question {
+        Some(question) => {
+            let request = request.method(Method::POST).header(CONTENT_TYPE, "application/ocsp-request");
+            request.header(ACCEPT, "application/ocsp-response").body(Full::new(Bytes::from(question)))
+        }
+        None => request.body(Full::default()),
+    };
+    let request = request.map_err(|e| failed(&e))?;
     let (head, body) = sender.send_request(request).await.map_err(|e| failed(&e))?.into_parts();
     if head.status != StatusCode::OK {
         let demanded = head.headers.get(RETRY_AFTER).and_then(|value| seconds(value.to_str().ok()?));
@@ -86,6 +114,11 @@ async fn exchange(url: &str, question: Vec<u8>, max: usize) -> Result<Vec<u8>, F
     let body = Limited::new(body, max).collect().await.map_err(|e| failed(&e))?;
     Ok(body.to_bytes().to_vec())
 }
+
+/// What is read from and written to.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
 /// A task that ends when this is dropped.
 struct Abort(tokio::task::JoinHandle<()>);
@@ -178,7 +211,7 @@ mod tests {
         run(async {
             let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
             let url = format!("http://{}/", listener.local_addr().unwrap());
-            let failure = within(Duration::from_secs(1), &url, vec![1], 5).await.unwrap_err();
+            let failure = within(Duration::from_secs(1), &url, Some(vec![1]), None, 5).await.unwrap_err();
             assert!(failure.why.contains("has not answered within 1 s"), "{failure:?}");
         });
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! STORAGE/ocsp/DIGEST.der     the response about the certificate with this SHA-256 digest
+//! STORAGE/lists/DIGEST.crl    the revocation lists from the URL with this SHA-256 digest
 //! ```
 //!
 //! Folders have mode 0700, files 0600. A file is written beside its place and renamed, so that several gateways may share the folder.
@@ -10,7 +11,7 @@
 use rustix::fs::{Mode, OFlags, open};
 use rustix::process::geteuid;
 use std::fs::{DirBuilder, File};
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -36,6 +37,25 @@ pub(crate) async fn write(place: PathBuf, bytes: std::sync::Arc<[u8]>) -> io::Re
             let _ = std::fs::remove_file(&beside);
         }
         written.map_err(|e| named(&e, &place))
+    })
+    .await
+}
+
+/// The content of a file; `None` if it is not there, or longer than `max`.
+pub(crate) async fn read(place: PathBuf, max: usize) -> io::Result<Option<Vec<u8>>> {
+    let folder = place.parent().unwrap_or(Path::new("/")).to_path_buf();
+    bounded(&folder, move || {
+        // Without O_NONBLOCK, opening a pipe waits for a writer.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match open(&place, flags, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) => return Ok(None),
+            file => File::from(file.map_err(|e| named(&io::Error::from(e), &place))?),
+        };
+        let mut bytes = Vec::new();
+        if file.metadata()?.is_file() {
+            file.take(max as u64 + 1).read_to_end(&mut bytes).map_err(|e| named(&e, &place))?;
+        }
+        Ok((!bytes.is_empty() && bytes.len() <= max).then_some(bytes))
     })
     .await
 }

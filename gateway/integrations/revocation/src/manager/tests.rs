@@ -41,7 +41,12 @@ fn wanted(number: u8, host: &str) -> Wanted {
 }
 
 fn settings(storage: &std::path::Path) -> RevocationSettings {
-    RevocationSettings { storage: storage.to_path_buf() }
+    RevocationSettings {
+        storage: storage.to_path_buf(),
+        refresh: Duration::from_secs(3600),
+        roots: Vec::new(),
+        lists: Vec::new(),
+    }
 }
 
 fn run(work: impl Future<Output = ()>) {
