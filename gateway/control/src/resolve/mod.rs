@@ -196,9 +196,18 @@ fn wait<T>(path: &Path, work: impl Future<Output = T>) -> Result<T, Errors> {
 
 /// Answers all questions. One that cannot be answered in time has an answer that says so.
 async fn answer(questions: BTreeSet<Question>, deadline: Instant, answers: &mut Answers) {
+    let (contents, others): (Vec<Question>, Vec<Question>) =
+        questions.into_iter().partition(|question| matches!(question, Question::Content(_)));
+    let paths = contents.into_iter().filter_map(|question| match question {
+        Question::Content(path) => Some(path),
+        _ => None,
+    });
+    for (path, content) in files::read_all(paths.collect(), READERS, deadline).await {
+        answers.contents.insert(path, content.map_err(|(unreadable, _)| unreadable));
+    }
     let readers = Arc::new(Semaphore::new(READERS));
     let mut tasks = JoinSet::new();
-    for question in questions {
+    for question in others {
         let readers = readers.clone();
         tasks.spawn(async move { answer_one(question, readers, deadline).await });
     }
@@ -213,12 +222,8 @@ async fn answer(questions: BTreeSet<Question>, deadline: Instant, answers: &mut 
 async fn answer_one(question: Question, readers: Arc<Semaphore>, deadline: Instant) -> Enter {
     let _reader = timeout_at(deadline, readers.acquire()).await;
     match question {
-        Question::Content(path) => {
-            let content = files::read(&path, deadline).await.map_err(|(unreadable, _)| unreadable);
-            Box::new(move |answers| {
-                answers.contents.insert(path, content);
-            })
-        }
+        // Answered before all others, together.
+        Question::Content(_) => Box::new(|_| {}),
         Question::Kind(path) => {
             let kind = files::kind(&path, deadline).await;
             Box::new(move |answers| {
