@@ -390,5 +390,20 @@ fn has_critical(extensions: Option<&[u8]>) -> Option<bool> {
     Some(false)
 }
 
+/// Reads any bytes as a response, as far as they can be. Nobody has signed them.
+pub(crate) fn fuzz(data: &[u8]) {
+    let issuer_key = PublicKey { algorithm: vec![5, 0], bits: vec![7] };
+    let subject = Subject { issuer_name: vec![tag::SEQUENCE, 0], issuer_key, serial: vec![7] };
+    assert!(subject.verify(data, 1_800_000_000).is_err(), "a response that nobody has signed");
+    let Some(basic) = basic_response(data).ok().and_then(read_basic) else { return };
+    let Some(parts) = read_data(basic.signed.message) else { return };
+    let mut responses = Der(parts.responses);
+    while let Some(single) = responses.expect(tag::SEQUENCE) {
+        if let Some((id, _)) = read_single(single) {
+            let _ = subject.is_meant_by(id);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests;
