@@ -216,6 +216,40 @@ mod tests {
         });
     }
 
+    /// A list over HTTPS comes from a server whose certificate an authority of `[revocation] ca` has signed.
+    #[test]
+    fn a_list_over_https_comes_from_a_trusted_server() {
+        run(async {
+            let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+            let key = rustls::pki_types::PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+            let certificate = made.cert.der().clone();
+            let provider = std::sync::Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+            let config = rustls::ServerConfig::builder_with_provider(provider);
+            let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+            let config = config.with_single_cert(vec![certificate.clone()], key).unwrap();
+            let acceptor = tokio_rustls::TlsAcceptor::from(std::sync::Arc::new(config));
+            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            tokio::spawn(async move {
+                while let Ok((socket, _)) = listener.accept().await {
+                    let Ok(mut stream) = acceptor.accept(socket).await else { continue };
+                    let _ = stream.read(&mut [0; 4096]).await;
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello").await;
+                    let _ = stream.shutdown().await;
+                }
+            });
+            let client = |roots: &[rustls::pki_types::CertificateDer<'static>]| {
+                TlsConnector::from(std::sync::Arc::new(crate::lists::tls(roots)))
+            };
+            let url = format!("https://localhost:{port}/clients.crl");
+            assert_eq!(get(&url, &client(std::slice::from_ref(&certificate)), 5).await.unwrap(), b"hello");
+            assert!(get(&url, &client(&[]), 5).await.is_err());
+            let other = format!("https://127.0.0.1:{port}/clients.crl");
+            assert!(get(&other, &client(&[certificate]), 5).await.is_err(), "another name");
+            assert!(ask(&url, vec![1], 5).await.is_err(), "responders are asked over plain HTTP");
+        });
+    }
+
     #[test]
     fn only_plain_http_is_asked() {
         run(async {

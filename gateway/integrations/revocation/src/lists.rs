@@ -104,7 +104,7 @@ impl Lists {
 }
 
 /// The settings of TLS for servers signed by `roots`.
-fn tls(roots: &[CertificateDer<'static>]) -> ClientConfig {
+pub(crate) fn tls(roots: &[CertificateDer<'static>]) -> ClientConfig {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(roots.iter().cloned());
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
