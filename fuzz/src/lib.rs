@@ -32,6 +32,8 @@ pub const TARGETS: &[Target] = &[
     ("quic-ids", sealane_proxy::fuzzing::quic_ids),
     ("quic-channel", sealane_proxy::fuzzing::quic_channel),
     ("client-hello", tls::hello::fuzz_one),
+    ("ocsp-response", sealane_tls::fuzzing::ocsp_response),
+    ("revocation-list", sealane_tls::fuzzing::revocation_list),
     ("proxy-protocol", sealane_proxy::fuzzing::proxy_protocol),
     ("forwarded", routing::forwarded::fuzz_one),
     ("path", routing::path::fuzz_one),

@@ -42,6 +42,12 @@ pub fn hangs(path: &Path) -> bool {
     hanging.contains_key(path)
 }
 
+/// Notes that a call for this path hangs, as long as its thread holds what `thread` points to.
+pub fn note_hanging(path: &Path, thread: Weak<()>) {
+    let mut hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
+    hanging.get_or_insert_default().insert(path.to_path_buf(), thread);
+}
+
 /// Runs a call that may block, and waits for it until `deadline`. `path` is what the call depends on.
 pub async fn call<T: Send + 'static>(
     path: &Path,
@@ -62,8 +68,7 @@ pub async fn call<T: Send + 'static>(
         Ok(Ok(done)) => Ok(done),
         Ok(Err(e)) => Err(Failure::Panicked(e.to_string())),
         Err(_) => {
-            let mut hanging = HANGING.lock().unwrap_or_else(PoisonError::into_inner);
-            hanging.get_or_insert_default().insert(path.to_path_buf(), mark);
+            note_hanging(path, mark);
             Err(Failure::TimedOut)
         }
     }

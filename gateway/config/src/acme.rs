@@ -457,7 +457,11 @@ fn give_certificates(
             (CertificateFiles::of_name(file, name), loaded)
         };
         let entries = names.iter().map(entry).collect();
-        let set = CertificateSet { entries, defaults: policies.certificates.defaults.clone() };
+        let set = CertificateSet {
+            entries,
+            defaults: policies.certificates.defaults.clone(),
+            stapling: policies.certificates.stapling,
+        };
         let identities = Arc::new(set.identities());
         if let Some(policy) = policies.policies.first() {
             tls::warn_without_cipher(

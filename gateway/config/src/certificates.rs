@@ -73,6 +73,8 @@ pub(super) enum Defaults {
 pub struct CertificateSet {
     pub(super) entries: Vec<(CertificateFiles, Arc<Loaded>)>,
     pub(super) defaults: Defaults,
+    /// OCSP responses are fetched for those that name a responder.
+    pub(super) stapling: bool,
 }
 
 impl CertificateSet {
@@ -94,7 +96,11 @@ impl CertificateSet {
         }
         let entry =
             |(files, old): &(CertificateFiles, Arc<Loaded>)| (files.clone(), new.get(files).unwrap_or(old).clone());
-        Some(Self { entries: self.entries.iter().map(entry).collect(), defaults: self.defaults.clone() })
+        Some(Self {
+            entries: self.entries.iter().map(entry).collect(),
+            defaults: self.defaults.clone(),
+            stapling: self.stapling,
+        })
     }
 }
 
@@ -113,13 +119,18 @@ impl Config {
 
     /// Puts certificates that were read again in the place of those from the same files.
     pub fn replace_certificates(&mut self, new: &HashMap<CertificateFiles, Arc<Loaded>>) {
+        self.change_certificates(|set| set.with(new));
+    }
+
+    /// Changes the certificates of listeners; `None` leaves them as they are. Returns whether any have changed.
+    pub(super) fn change_certificates(&mut self, change: impl Fn(&CertificateSet) -> Option<CertificateSet>) -> bool {
         // Addresses of one listener share their set.
         let mut made: Vec<(*const CertificateSet, Arc<CertificateSet>, Arc<Identities>)> = Vec::new();
         for listener in &mut self.listeners {
             let (Some(tls), Some(set)) = (&mut listener.tls, &mut listener.certificates) else { continue };
             let old = Arc::as_ptr(set);
             if !made.iter().any(|(of, ..)| *of == old) {
-                let Some(next) = set.with(new) else { continue };
+                let Some(next) = change(set) else { continue };
                 let identities = Arc::new(next.identities());
                 made.push((old, Arc::new(next), identities));
             }
@@ -127,6 +138,7 @@ impl Config {
             *set = next.clone();
             tls.policies = with_identities(&tls.policies, identities);
         }
+        !made.is_empty()
     }
 }
 

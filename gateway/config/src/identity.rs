@@ -5,13 +5,16 @@ use super::certificates::CertificateFiles;
 use super::decode::At;
 use super::diagnostics::Sink;
 use super::encrypted_key::{self, Undecipherable};
+use super::revocation::Fetching;
 use super::surroundings::{Content, Kind, Unreadable};
+use aws_lc_rs::digest::{Context, SHA256};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use sealane_route::NamePattern;
-use sealane_tls::policy::{Identities, Identity, KeyKind};
+use sealane_tls::policy::{Identities, Identity, KeyKind, RevocationLists};
+use sealane_tls::{crl, ocsp};
 use std::collections::HashMap;
 use std::io;
 use std::ops::Range;
@@ -33,6 +36,10 @@ pub struct Loaded {
     pub names: Vec<String>,
     /// Made here, because an authority has not issued one yet.
     pub self_signed: bool,
+    /// What the certificate says about OCSP.
+    pub stated: ocsp::Stated,
+    /// The SHA-256 digest of the certificate.
+    pub digest: [u8; 32],
 }
 
 /// Loads each pair of files once, however many listeners use it.
@@ -40,6 +47,8 @@ pub(super) struct Store {
     provider: CryptoProvider,
     loaded: HashMap<CertificateFiles, Option<Arc<Loaded>>>,
     now: i64,
+    /// How revocation lists are fetched, and those that are to be.
+    pub fetching: Fetching,
     /// What stands for every certificate whose file is not read, or not yet.
     placeholder: Option<Arc<Loaded>>,
 }
@@ -59,7 +68,13 @@ fn placeholder_identity() -> Arc<Loaded> {
     let (cert, key) = placeholder();
     let identity = Identity { chain: vec![cert], key, ocsp: None, kind: KeyKind::Ecdsa, source: PathBuf::new() };
     // Without names: else two of them would be for the same one.
-    Arc::new(Loaded { identity: Arc::new(identity), names: Vec::new(), self_signed: false })
+    Arc::new(Loaded {
+        identity: Arc::new(identity),
+        names: Vec::new(),
+        self_signed: false,
+        stated: ocsp::Stated::default(),
+        digest: [0; 32],
+    })
 }
 
 /// How long a certificate is valid that is served until an authority has issued one: so short that alarms see it.
@@ -76,14 +91,26 @@ fn self_signed(name: &str, now: i64) -> Option<Loaded> {
     let certificate = params.self_signed(&key).ok()?.der().clone();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     let source = PathBuf::new();
-    let identity = Identity { chain: vec![certificate], key, ocsp: None, kind: KeyKind::Ecdsa, source };
-    Some(Loaded { identity: Arc::new(identity), names: vec![name.to_owned()], self_signed: true })
+    let identity = Identity { chain: vec![certificate.clone()], key, ocsp: None, kind: KeyKind::Ecdsa, source };
+    Some(Loaded {
+        digest: sealane_tls::fingerprint(&certificate),
+        identity: Arc::new(identity),
+        names: vec![name.to_owned()],
+        self_signed: true,
+        stated: ocsp::Stated::default(),
+    })
 }
 
 impl Store {
     pub fn new() -> Self {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
-        Self { provider: rustls::crypto::aws_lc_rs::default_provider(), loaded: HashMap::new(), now, placeholder: None }
+        Self {
+            provider: rustls::crypto::aws_lc_rs::default_provider(),
+            loaded: HashMap::new(),
+            now,
+            fetching: Fetching::default(),
+            placeholder: None,
+        }
     }
 
     /// Loads a certificate chain, its key (in the same file if `key` is `None`), the key's passphrase and an OCSP response.
@@ -197,8 +224,9 @@ impl Store {
                 .to_owned();
             sink.warn(&cert.span, message, Some(help));
         }
+        let (stated, digest) = (ocsp::Stated::by(&leaf), sealane_tls::fingerprint(&chain[0]));
         let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };
-        Some(Loaded { identity: Arc::new(identity), names, self_signed: false })
+        Some(Loaded { digest, identity: Arc::new(identity), names, self_signed: false, stated })
     }
 
     fn check_pair(
@@ -269,6 +297,11 @@ fn dns_names(leaf: &X509Certificate) -> Vec<String> {
             _ => None,
         })
         .collect()
+}
+
+/// The name of a certificate's issuer.
+pub(super) fn issuer(certificate: &CertificateDer<'_>) -> Option<String> {
+    X509Certificate::from_der(certificate).ok().map(|(_, leaf)| leaf.issuer().to_string())
 }
 
 /// Puts certificates into the tables that handshakes look names up in. `defaults` are indices into `all`.
@@ -344,31 +377,40 @@ pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
 }
 
 /// Revocation lists of a PEM or DER file; at least one.
-pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateRevocationListDer<'static>>> {
-    let Some(content) = sink.content(&file.value) else { return Some(Vec::new()) };
+pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<RevocationLists> {
+    let Some(content) = sink.content(&file.value) else {
+        return Some(RevocationLists { source: file.value.clone(), ..RevocationLists::default() });
+    };
     let bytes = bytes_of(sink, "revocation list", file, content)?;
-    let shown = file.value.display();
+    match parse_revocation_lists(&file.value, bytes) {
+        Ok(lists) => Some(lists),
+        Err(why) => {
+            sink.error(&file.span, format!("{}: {why}", file.value.display()), None);
+            None
+        }
+    }
+}
+
+/// Reads revocation lists in PEM or DER; at least one. The error says what is wrong, in words.
+pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationLists, String> {
     let lists = match CertificateRevocationListDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
         Ok(found) if found.is_empty() && looks_like_der(bytes) => {
             vec![CertificateRevocationListDer::from(bytes.to_vec())]
         }
         Ok(found) if !found.is_empty() => found,
-        Ok(_) => {
-            sink.error(&file.span, format!("{shown}: no revocation list in this file"), None);
-            return None;
-        }
-        Err(e) => {
-            sink.error(&file.span, format!("{shown}: {}", pem_error(&e)), None);
-            return None;
-        }
+        Ok(_) => return Err("no revocation list in this file".to_owned()),
+        Err(e) => return Err(pem_error(&e)),
     };
-    for list in &lists {
-        if let Err(e) = x509_parser::revocation_list::CertificateRevocationList::from_der(list) {
-            sink.error(&file.span, format!("{shown}: a revocation list does not parse: {e}"), None);
-            return None;
-        }
+    let mut out = RevocationLists { source: source.to_path_buf(), ..RevocationLists::default() };
+    let mut digest = Context::new(&SHA256);
+    for list in lists {
+        let read = crl::List::read(&list).map_err(|e| format!("a revocation list is not good: {e}"))?;
+        digest.update(&read.digest);
+        out.next_update = [out.next_update, read.next_update].into_iter().flatten().min();
+        out.lists.push(list);
     }
-    Some(lists)
+    out.digest.copy_from_slice(digest.finish().as_ref());
+    Ok(out)
 }
 
 /// The private key of a PEM file: PKCS#8, PKCS#1 or SEC1; PKCS#8 also under a passphrase.

@@ -42,6 +42,7 @@ mod policy_id;
 mod rate;
 mod redirects;
 mod reference;
+mod revocation;
 mod route;
 mod schema;
 mod settings;
@@ -65,6 +66,7 @@ pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
 pub use http3::{Http3, https_record};
+pub use identity::parse_revocation_lists;
 pub use identity::{Loaded, plain};
 pub use level::{LEVELS, Level, LogSettings};
 pub use names::{Found, ResolverKind};
@@ -72,6 +74,9 @@ pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
+pub use revocation::{
+    CertificateDigest, FetchedList, Revocation, RevocationSettings, Staples, hex, read_revocation_lists_again,
+};
 pub use schema::schema;
 pub use sealane_passwords::Users;
 pub use sealane_proxy::redirects::RedirectTable;
@@ -145,6 +150,8 @@ pub struct Config {
     pub tunnel: Option<Box<Tunnel>>,
     /// How certificates are obtained, if some listener has `certificates = "auto"`.
     pub acme: Option<Acme>,
+    /// How OCSP responses and revocation lists are fetched, if there is one to be fetched.
+    pub revocation: Option<Revocation>,
     /// What control minds for each of them, in the same order.
     pub plans: Vec<Arc<Plan>>,
     /// Who resolves the names of servers.
@@ -255,6 +262,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let resolver = resolver.unwrap_or_default();
 
     let mut store = identity::Store::new();
+    store.fetching = revocation::fetching(&top);
     let listeners_absent = top.key_span("listener").is_none();
     let mut access = AccessLists::default();
     let mut listeners = listener::read_all(&top, &mut store, &mut addresses, &mut access);
@@ -327,6 +335,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
 
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
+    let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     top.finish();
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
@@ -359,6 +368,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         upstreams: upstreams.all,
         tunnel,
         acme,
+        revocation,
         plans: upstreams.plans,
         resolver,
         names,

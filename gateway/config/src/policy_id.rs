@@ -5,7 +5,7 @@
 //! Certificates of our own are left out: renewing one ends no session.
 
 use aws_lc_rs::digest::{Context, SHA256};
-use sealane_tls::policy::{ClientAuth, ClientAuthMode};
+use sealane_tls::policy::{ClientAuth, ClientAuthMode, ExpiredLists, Revocation};
 
 /// A digest being made. Every part is preceded by its length, so that parts cannot run into each other.
 pub(super) struct PolicyId(Context);
@@ -43,9 +43,19 @@ impl PolicyId {
             ClientAuthMode::Require => 2,
         });
         self.certificates(&auth.roots);
-        self.certificates(&auth.crls);
+        // Lists that are replaced while the gateway serves enter by `with_lists`.
+        self.number(0);
         // Nothing where there are none: as in versions that had no names.
         auth.names.iter().for_each(|name| self.text(&name.to_string()));
+    }
+
+    /// Makes the id of a policy, and lets its rules about revocation know what it is made of.
+    pub fn finish_with(self, revocation: Option<&mut Revocation>) -> [u8; 16] {
+        let rules = self.finish();
+        revocation.map_or(rules, |revocation| {
+            revocation.rules = rules;
+            with_lists(revocation)
+        })
     }
 
     pub fn finish(self) -> [u8; 16] {
@@ -56,10 +66,26 @@ impl PolicyId {
     }
 }
 
+/// The id of a policy with these lists. It is the same as long as nobody else is revoked: a list that was issued again ends no
+/// session.
+pub(super) fn with_lists(revocation: &Revocation) -> [u8; 16] {
+    if revocation.sources.is_empty() {
+        return revocation.rules;
+    }
+    let mut id = PolicyId::new("lists");
+    id.bytes(&revocation.rules);
+    id.number(match revocation.expired {
+        ExpiredLists::Accept => 0,
+        ExpiredLists::Refuse => 1,
+    });
+    revocation.sources.iter().for_each(|source| id.bytes(&source.digest));
+    id.finish()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealane_tls::policy::ClientName;
+    use sealane_tls::policy::{ClientName, RevocationLists};
 
     fn id(parts: &[&str]) -> [u8; 16] {
         let mut id = PolicyId::new("test");
@@ -75,11 +101,24 @@ mod tests {
     }
 
     #[test]
+    fn the_id_is_about_who_is_revoked_and_not_about_when_the_list_was_issued() {
+        let with = |digest: u8, next_update, expired| {
+            let lists = RevocationLists { digest: [digest; 32], next_update, ..RevocationLists::default() };
+            with_lists(&Revocation { sources: vec![lists.into()], expired, rules: [7; 16] })
+        };
+        let first = with(1, Some(1), ExpiredLists::Accept);
+        assert_eq!(first, with(1, Some(2), ExpiredLists::Accept));
+        assert_ne!(first, with(2, Some(1), ExpiredLists::Accept));
+        assert_ne!(first, with(1, Some(1), ExpiredLists::Refuse));
+        assert_eq!(with_lists(&Revocation { rules: [7; 16], ..Revocation::default() }), [7; 16]);
+    }
+
+    #[test]
     fn other_client_rules_give_another_id() {
         let auth = |mode, root: &'static [u8]| ClientAuth {
             mode,
             roots: vec![root.into()],
-            crls: vec![],
+            revocation: Revocation::default(),
             names: vec![],
             reauthenticate_after: sealane_tls::REAUTHENTICATE_AFTER,
         };

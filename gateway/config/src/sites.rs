@@ -26,7 +26,7 @@ use super::plan::Plan;
 use sealane_proxy::rules::{Piece, Redirect, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::{NameMap, NamePattern, Rank, SiteMap, groups};
-use sealane_tls::policy::{ClientAuth, ClientAuthMode};
+use sealane_tls::policy::{ClientAuth, ClientAuthMode, ExpiredLists};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -144,7 +144,10 @@ fn is_weaker(other: Option<&ClientAuth>, own: &ClientAuth) -> bool {
     // No names means every name.
     let more_names = other.names.is_empty() || other.names.iter().any(|name| !own.names.contains(name));
     other.roots.iter().any(|r| !own.roots.contains(r))
-        || own.crls.iter().any(|c| !other.crls.contains(c))
+        || own.revocation.sources.iter().any(|own| !other.revocation.sources.iter().any(|o| o.source == own.source))
+        || !own.revocation.sources.is_empty()
+            && own.revocation.expired == ExpiredLists::Refuse
+            && other.revocation.expired == ExpiredLists::Accept
         || !own.names.is_empty() && more_names
 }
 

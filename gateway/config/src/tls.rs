@@ -6,13 +6,14 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::identity::{self, Loaded, Store};
 use super::policy_id::PolicyId;
-use super::settings::{
-    Setting, Strings, certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u,
-};
-use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
+use super::revocation;
+use super::settings::{certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u};
+use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_route::{NameMap, NamePattern};
-use sealane_tls::policy::{ClientAuth, ClientName, ClientPolicy, Group, KeyKind, ServerPolicy, Suite, Version};
+use sealane_tls::policy::{
+    ClientAuth, ClientName, ClientPolicy, Group, KeyKind, Revocation, ServerPolicy, Suite, Version,
+};
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -184,6 +185,8 @@ pub(super) struct ListenerPolicies {
     pub certificates: Arc<CertificateSet>,
     /// Where `certificates = "auto"` stands: they are entered when the hosts are known.
     pub automatic: Option<Range<usize>>,
+    /// Where `ocsp_stapling = true` stands.
+    pub stapling: Option<Range<usize>>,
 }
 
 /// Reads `[listener.tls]`.
@@ -192,18 +195,19 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let preset = section.or(&l::preset);
     let protocol = protocol(&section, preset, true);
     let automatic = section.word(&l::certificates);
+    let stapling = section.optional_at(&l::ocsp_stapling).filter(|at| at.value).map(|at| at.span);
     let certificates = match automatic {
         Some(_) => {
             let defaults = if section.or(&l::strict_sni) { Defaults::Refuse } else { Defaults::First };
-            Some((CertificateSet { entries: Vec::new(), defaults }, Vec::new()))
+            Some((CertificateSet { entries: Vec::new(), defaults, stapling: stapling.is_some() }, Vec::new()))
         }
-        None => certificates(&section, store),
+        None => certificates(&section, store, stapling.is_some()),
     };
     let resumption = section.or(&l::resumption);
     let tickets = section.or(&l::tickets) as u8;
     let early_data = section.optional_at(&l::early_data);
     let mut offered = section.or(&l::alpn);
-    let clients = client_auth(&section);
+    let clients = client_auth(&section, store);
     let key_log = section.optional_at(&l::dangerous_key_log);
 
     if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
@@ -246,14 +250,15 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
         places: Vec::new(),
         certificates: Arc::new(certificates),
         automatic,
+        stapling,
     };
-    let mut add = |auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
+    let mut add = |mut auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
         let mut id = PolicyId::new("server");
         id.text(listener);
         names.iter().for_each(|n| id.text(&n.value.to_string()));
         id.client_auth(auth.as_ref());
         let policy = ServerPolicy {
-            id: id.finish(),
+            id: id.finish_with(auth.as_mut().map(|auth| &mut auth.revocation)),
             name: names.first().map_or_else(|| listener.to_owned(), |n| format!("{listener} for {}", n.value)),
             versions: protocol.versions.clone(),
             groups: protocol.groups.clone(),
@@ -358,7 +363,7 @@ pub(super) fn early_data(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
 }
 
 /// The listener's certificates, and where each stands in the file.
-fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet, Vec<Range<usize>>)> {
+fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<(CertificateSet, Vec<Range<usize>>)> {
     let sink = section.sink;
     let strict_sni = section.or(&l::strict_sni);
     let present = section.key_span("certificates").is_some();
@@ -394,6 +399,13 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet,
         let (Some(cert), false) = (cert, key_wrong) else { continue };
         let Some(loaded) = store.load(sink, &cert, key.as_ref(), passphrase.as_ref(), ocsp.as_ref()) else { continue };
         audit::certificate(sink, &loaded, &cert.span);
+        if loaded.stated.must_staple && !stapling && ocsp.is_none() {
+            let message = format!(
+                "{}: the certificate needs an OCSP response (must staple): some clients refuse it without one",
+                cert.value.display()
+            );
+            sink.warn(&cert.span, message, Some("set ocsp_stapling = true in [listener.tls]".to_owned()));
+        }
         if let Some(default) = default.filter(|d| d.value) {
             if strict_sni {
                 sink.error(&default.span, "\"default\" has no effect: strict_sni = true refuses unknown names", None);
@@ -418,7 +430,7 @@ fn certificates(section: &Section, store: &mut Store) -> Option<(CertificateSet,
         false if !marked.is_empty() => Defaults::Marked(marked),
         false => Defaults::First,
     };
-    Some((CertificateSet { entries: all, defaults }, spans))
+    Some((CertificateSet { entries: all, defaults, stapling }, spans))
 }
 
 /// One `client_auth` setting: for some names, or (empty) for all others.
@@ -427,7 +439,7 @@ struct ClientRule {
     names: Vec<At<NamePattern>>,
 }
 
-fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
+fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> {
     let sink = section.sink;
     let mut out: Vec<ClientRule> = Vec::new();
     let mut good = true;
@@ -436,8 +448,8 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
         let mode = entry.required(&a::mode);
         let roots = entry.required(&a::ca);
         let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
-        let crls = revocation_lists(&entry, &a::crl);
-        good &= crls.is_some();
+        let revocation = revocation::rules(&entry, &a::crl, &a::crl_expired, roots.as_deref(), store);
+        good &= revocation.is_some();
         let allowed = entry.optional(&a::names);
         good &= allowed.is_some() || entry.key_span("names").is_none();
         let allowed = allowed.unwrap_or_default();
@@ -477,7 +489,7 @@ fn client_auth(section: &Section) -> Option<Vec<ClientRule>> {
                 auth: ClientAuth {
                     mode: mode.value,
                     roots,
-                    crls: crls.unwrap_or_default(),
+                    revocation: revocation.unwrap_or_default(),
                     names: client_names,
                     reauthenticate_after,
                 },
@@ -542,26 +554,12 @@ fn client_name(written: &str) -> Result<ClientName, String> {
     }
 }
 
-/// The lists of `crl`; none where it is not set.
-fn revocation_lists(section: &Section, crl: &Setting<Strings>) -> Option<Vec<CertificateRevocationListDer<'static>>> {
-    let (mut crls, mut good) = (Vec::new(), true);
-    for file in section.optional(crl).unwrap_or_default() {
-        let file = At { value: section.sink.base.join(&file.value), span: file.span };
-        section.sink.names_file(&file.value);
-        match identity::revocation_lists(section.sink, &file) {
-            Some(lists) => crls.extend(lists),
-            None => good = false,
-        }
-    }
-    good.then_some(crls)
-}
-
 /// What `[upstream.tls]` says, before it is known which server names there are.
 pub(super) struct UpstreamTls {
     protocol: Protocol,
     pub server_name: Option<At<String>>,
     roots: Vec<CertificateDer<'static>>,
-    crls: Vec<CertificateRevocationListDer<'static>>,
+    revocation: Revocation,
     identity: Option<Arc<Loaded>>,
     skip: bool,
     resumption: bool,
@@ -583,7 +581,7 @@ pub(super) fn upstream(
         },
         server_name: None,
         roots: Vec::new(),
-        crls: Vec::new(),
+        revocation: Revocation::default(),
         identity: None,
         skip: false,
         resumption: u::resumption.default(),
@@ -606,8 +604,12 @@ pub(super) fn upstream(
                 None => good = false,
             }
         }
-        match revocation_lists(&section, &u::crl) {
-            Some(lists) => out.crls = lists,
+        let authorities = match own_roots {
+            true => Some(out.roots.as_slice()),
+            false => section.key_span("crl").and_then(|_| sink.trusted_roots()),
+        };
+        match revocation::rules(&section, &u::crl, &u::crl_expired, authorities, store) {
+            Some(rules) => out.revocation = rules,
             None => good = false,
         }
         if let Some(skip) = skip.filter(|s| s.value) {
@@ -666,10 +668,11 @@ impl UpstreamTls {
         id.text(&server_name);
         id.number(u64::from(self.skip));
         id.certificates(&self.roots);
-        id.certificates(&self.crls);
+        id.number(0);
         id.certificates(self.identity.as_ref().map_or(&[], |i| &i.identity.chain));
+        let mut revocation = self.revocation;
         ClientPolicy {
-            id: id.finish(),
+            id: id.finish_with(Some(&mut revocation)),
             versions: self.protocol.versions,
             groups: self.protocol.groups,
             suites: self.protocol.suites,
@@ -680,7 +683,7 @@ impl UpstreamTls {
             },
             server_name,
             roots: self.roots,
-            crls: self.crls,
+            revocation,
             dangerous_skip_verification: self.skip,
             identity: self.identity.map(|i| Arc::clone(&i.identity)),
             resumption: self.resumption,

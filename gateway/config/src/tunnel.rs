@@ -390,7 +390,7 @@ fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
         None => Vec::new(),
     };
     let crls = match &crl {
-        Some(crl) => identity::revocation_lists(sink, crl)?.into_iter().map(|l| l.to_vec()).collect(),
+        Some(crl) => identity::revocation_lists(sink, crl)?.lists.iter().map(|list| list.to_vec()).collect(),
         None => Vec::<Vec<u8>>::new(),
     };
     let (cert, key) = (cert?, key);

@@ -94,6 +94,7 @@ pub const TLS_FAILURES: &[&str] = &[
     "no_client_certificate",
     "certificate_revoked",
     "certificate_expired",
+    "revocation_unknown",
     "bad_certificate",
     "client_name_not_allowed",
     "bad_record_mac",

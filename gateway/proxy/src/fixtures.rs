@@ -111,7 +111,7 @@ pub(crate) fn client_policy() -> ClientPolicy {
         alpn: Vec::new(),
         server_name: "a.example".into(),
         roots: Vec::new(),
-        crls: Vec::new(),
+        revocation: sealane_tls::policy::Revocation::default(),
         dangerous_skip_verification: true,
         identity: None,
         resumption: true,

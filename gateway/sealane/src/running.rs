@@ -128,6 +128,19 @@ fn describe_certificate(t: &mut String, c: &CertificateStatus) {
             let _ = writeln!(t, "  last error    {}", automatic.last_error);
         }
     }
+    if let Some(ocsp) = &c.ocsp {
+        let days = |at: Option<u64>| at.and_then(|at| i64::try_from(at).ok()).map(top::days_from_now);
+        let _ = match (ocsp.standing.as_str(), days(ocsp.next_update)) {
+            ("", _) | (_, None) => writeln!(t, "  OCSP          none"),
+            (standing, Some(expires)) => writeln!(t, "  OCSP          {standing}, expires {expires}"),
+        };
+        if let Some(next) = days(ocsp.next_request) {
+            let _ = writeln!(t, "  next request  {next}");
+        }
+        if !ocsp.last_error.is_empty() {
+            let _ = writeln!(t, "  last error    {}", ocsp.last_error);
+        }
+    }
     if !c.refused.is_empty() {
         let _ = writeln!(t, "  refused       {}", c.refused.replace('\n', "\n                "));
     }

@@ -117,6 +117,10 @@ pub(crate) struct NotesAuthentication {
     pub verifier: Arc<dyn ClientCertVerifier>,
     /// Empty: every name is good.
     pub names: Vec<ClientName>,
+    /// Revocation lists are to be fetched, and none is there yet.
+    pub lists_missing: bool,
+    /// When the revocation lists expire by which the certificate is judged, if that matters.
+    pub lists_end: Option<u64>,
 }
 
 impl ClientCertVerifier for NotesAuthentication {
@@ -139,6 +143,9 @@ impl ClientCertVerifier for NotesAuthentication {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+        if self.lists_missing {
+            return Err(CertificateError::UnknownRevocationStatus.into());
+        }
         if !self.names.is_empty() && !has_one_of(end_entity, &self.names) {
             return Err(CertificateError::ApplicationVerificationFailure.into());
         }
@@ -146,6 +153,7 @@ impl ClientCertVerifier for NotesAuthentication {
         // the client authenticates again. One that cannot be read has expired.
         let expiry = |c: &CertificateDer<'_>| not_after(c).unwrap_or_default();
         let expires = intermediates.iter().map(expiry).fold(expiry(end_entity), u64::min);
+        let expires = self.lists_end.map_or(expires, |end| expires.min(end));
         CURRENT.set(Some(Authentication { verified: now.as_secs(), expires, resumed: false }));
         Ok(verified)
     }

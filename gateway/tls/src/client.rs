@@ -1,6 +1,6 @@
 //! A lane's own client configurations, for TLS towards upstreams.
 
-use crate::policy::ClientPolicy;
+use crate::policy::{ClientPolicy, ExpiredLists};
 use crate::provider::{provider, versions};
 use crate::server::{BuildError, certified_key};
 use crate::syn;
@@ -66,10 +66,15 @@ impl ClientContext {
                 roots.add(root.clone())?;
             }
             let mut verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-            if !policy.crls.is_empty() {
-                verifier = verifier.with_crls(policy.crls.iter().cloned());
+            verifier = verifier.with_crls(policy.revocation.lists());
+            if policy.revocation.expired == ExpiredLists::Refuse {
+                verifier = verifier.enforce_revocation_expiration();
             }
-            verifier.build().map_err(|e| BuildError(e.to_string()))?
+            let verifier = verifier.build().map_err(|e| BuildError(e.to_string()))?;
+            match policy.revocation.is_missing() {
+                true => Arc::new(ListsMissing(verifier)),
+                false => verifier,
+            }
         };
         // A session is taken up again only under the verifier and the resolver that saw it: all have the same.
         let verifier = if for_syn { syn::verifier(verifier) } else { verifier };
@@ -81,8 +86,11 @@ impl ClientContext {
                 Arc::new(OneIdentity(key))
             }
         };
-        let store: Option<Arc<dyn ClientSessionStore>> =
-            if policy.resumption { Some(Arc::new(LaneClientSessions { policy: policy.id })) } else { None };
+        let store: Option<Arc<dyn ClientSessionStore>> = if policy.resumption {
+            Some(Arc::new(LaneClientSessions { policy: policy.id, end: policy.revocation.end() }))
+        } else {
+            None
+        };
         let config = |provider: Arc<CryptoProvider>, versions: &[&'static SupportedProtocolVersion], store| {
             let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions)?;
             let builder = builder.dangerous().with_custom_certificate_verifier(verifier.clone());
@@ -212,6 +220,46 @@ impl ServerCertVerifier for AcceptAny {
     }
 }
 
+/// Revocation lists are to be fetched, and none is there yet: what another verifier accepts is refused.
+#[derive(Debug)]
+struct ListsMissing(Arc<dyn ServerCertVerifier>);
+
+impl ServerCertVerifier for ListsMissing {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        Err(rustls::CertificateError::UnknownRevocationStatus.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
 #[derive(Default)]
 struct Remembered {
     group: Option<NamedGroup>,
@@ -228,9 +276,16 @@ thread_local! {
 #[derive(Debug)]
 struct LaneClientSessions {
     policy: [u8; 16],
+    /// When the revocation lists expire by which the servers of these sessions were judged, if that matters.
+    end: Option<u64>,
 }
 
 impl LaneClientSessions {
+    /// Whether the servers of sessions are to be judged again.
+    fn is_over(&self) -> bool {
+        self.end.is_some_and(|end| UnixTime::now().as_secs() >= end)
+    }
+
     fn with<R>(&self, f: impl FnOnce(&mut Remembered) -> R) -> R {
         CLIENT_SESSIONS.with_borrow_mut(|all| f(all.entry(self.policy).or_default()))
     }
@@ -250,7 +305,7 @@ impl ClientSessionStore for LaneClientSessions {
     }
 
     fn tls12_session(&self, _server_name: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
-        self.with(|r| r.tls12.clone())
+        if self.is_over() { None } else { self.with(|r| r.tls12.clone()) }
     }
 
     fn remove_tls12_session(&self, _server_name: &ServerName<'static>) {
@@ -267,6 +322,6 @@ impl ClientSessionStore for LaneClientSessions {
     }
 
     fn take_tls13_ticket(&self, _server_name: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
-        self.with(|r| r.tls13.pop_back())
+        if self.is_over() { None } else { self.with(|r| r.tls13.pop_back()) }
     }
 }

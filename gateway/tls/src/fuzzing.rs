@@ -3,6 +3,18 @@
 use crate::quic_padding::without_padding;
 use std::ops::Range;
 
+/// An OCSP response: one that nobody has signed is never accepted.
+pub fn ocsp_response(data: &[u8]) {
+    crate::ocsp::fuzz(data);
+}
+
+/// A revocation list: one that is read has an issuer, and nobody has signed it where nobody is trusted.
+pub fn revocation_list(data: &[u8]) {
+    if let Ok(list) = crate::crl::List::read(data) {
+        assert!(!list.issuer.is_empty() && !list.is_signed_by(data, &[]));
+    }
+}
+
 /// Reads bytes as RFC 9000 §16 has numbers.
 struct Frames<'d> {
     rest: &'d [u8],

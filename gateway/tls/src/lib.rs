@@ -6,6 +6,8 @@
 
 mod authentication;
 mod client;
+pub mod crl;
+mod der;
 mod early_skip;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -15,6 +17,7 @@ pub mod ids;
 mod key_schedule;
 mod keylog;
 mod no_records;
+pub mod ocsp;
 pub mod policy;
 mod provider;
 pub mod quic;
@@ -28,6 +31,7 @@ mod rsa;
 mod server;
 mod session;
 pub mod sessions;
+mod signed;
 pub mod syn;
 mod ticket;
 

@@ -121,6 +121,60 @@ impl std::fmt::Display for ClientName {
     }
 }
 
+/// What becomes of certificates whose revocation list has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpiredLists {
+    /// The list is used until there is a newer one.
+    #[default]
+    Accept,
+    /// They are refused until there is a newer list.
+    Refuse,
+}
+
+/// The revocation lists of one file, or of one URL.
+#[derive(Debug, Default)]
+pub struct RevocationLists {
+    /// The file; of a URL, the one that what was fetched is kept in.
+    pub source: PathBuf,
+    /// The lists; empty where none has been fetched yet.
+    pub lists: Vec<CertificateRevocationListDer<'static>>,
+    /// A digest of who is revoked: the same after a new list that revokes nobody else.
+    pub digest: [u8; 32],
+    /// When the first of the lists expires, in seconds since 1970.
+    pub next_update: Option<u64>,
+}
+
+/// How it is checked whether certificates are revoked.
+#[derive(Clone, Debug, Default)]
+pub struct Revocation {
+    /// Empty means that it is not checked.
+    pub sources: Vec<Arc<RevocationLists>>,
+    /// What becomes of certificates whose list has expired.
+    pub expired: ExpiredLists,
+    /// What the policy's id is made of besides the lists.
+    pub rules: [u8; 16],
+}
+
+impl Revocation {
+    /// All lists.
+    pub(crate) fn lists(&self) -> impl Iterator<Item = CertificateRevocationListDer<'static>> {
+        self.sources.iter().flat_map(|source| source.lists.iter().cloned())
+    }
+
+    /// Whether there must be lists and is none, so that every certificate is refused.
+    pub(crate) fn is_missing(&self) -> bool {
+        !self.sources.is_empty() && self.sources.iter().all(|source| source.lists.is_empty())
+    }
+
+    /// When what was verified by these lists is to be verified again, in seconds since 1970.
+    pub(crate) fn end(&self) -> Option<u64> {
+        match self.expired {
+            ExpiredLists::Accept => None,
+            ExpiredLists::Refuse => self.sources.iter().filter_map(|source| source.next_update).min(),
+        }
+    }
+}
+
 /// How client certificates are checked.
 #[derive(Clone, Debug)]
 pub struct ClientAuth {
@@ -128,8 +182,8 @@ pub struct ClientAuth {
     pub mode: ClientAuthMode,
     /// Trust anchors.
     pub roots: Vec<CertificateDer<'static>>,
-    /// Revocation lists; empty means that revocation is not checked.
-    pub crls: Vec<CertificateRevocationListDer<'static>>,
+    /// Whether certificates are revoked.
+    pub revocation: Revocation,
     /// The names of which a certificate must have one; empty means that every certificate of the authorities is accepted.
     pub names: Vec<ClientName>,
     /// How long a client may resume sessions after its certificate was verified.
@@ -186,7 +240,7 @@ pub struct ListenerTls {
 }
 
 /// How we connect to a TLS upstream.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientPolicy {
     /// Unique among the client policies of a snapshot.
     pub id: [u8; 16],
@@ -202,8 +256,8 @@ pub struct ClientPolicy {
     pub server_name: String,
     /// Trust anchors (DER). Ignored when verification is off.
     pub roots: Vec<CertificateDer<'static>>,
-    /// Revocation lists; empty means that revocation is not checked. Ignored when verification is off.
-    pub crls: Vec<CertificateRevocationListDer<'static>>,
+    /// Whether certificates are revoked. Ignored when verification is off.
+    pub revocation: Revocation,
     /// `dangerous_skip_verification`: accept any certificate.
     pub dangerous_skip_verification: bool,
     /// Our own certificate, where the upstream asks for one.
@@ -260,7 +314,7 @@ mod tests {
             client_auth: mode.map(|mode| ClientAuth {
                 mode,
                 roots: Vec::new(),
-                crls: Vec::new(),
+                revocation: Revocation::default(),
                 names: Vec::new(),
                 reauthenticate_after: Duration::from_secs(3600),
             }),

@@ -7,6 +7,7 @@ use crate::policy::{Group, Suite, Version};
 use rustls::crypto::aws_lc_rs::{cipher_suite as cs, default_provider, kx_group};
 use rustls::crypto::cipher::Tls13AeadAlgorithm;
 use rustls::crypto::{CryptoProvider, SupportedKxGroup};
+use rustls::pki_types::SignatureVerificationAlgorithm;
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 use std::sync::{Arc, LazyLock};
 
@@ -52,6 +53,13 @@ fn made(suites: &[Suite], groups: &[Group], tls13: &Suites) -> Arc<CryptoProvide
         secure_random: &crate::random::LaneRandom,
         ..default_provider()
     })
+}
+
+/// How signatures by others are verified: those of certificates, and of what authorities say about them.
+pub(crate) fn signature_algorithms() -> &'static [&'static dyn SignatureVerificationAlgorithm] {
+    static ALL: LazyLock<&'static [&'static dyn SignatureVerificationAlgorithm]> =
+        LazyLock::new(|| default_provider().signature_verification_algorithms.all);
+    *ALL
 }
 
 pub(crate) fn versions(versions: &[Version]) -> Vec<&'static SupportedProtocolVersion> {

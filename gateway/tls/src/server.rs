@@ -3,7 +3,9 @@
 //! Nothing here is shared with another lane: not the keys, not the rustls configuration, not a reference count.
 
 use crate::authentication::{Limits, NotesAuthentication};
-use crate::policy::{ClientAuthMode, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, TicketKeys};
+use crate::policy::{
+    ClientAuthMode, ExpiredLists, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, TicketKeys,
+};
 use crate::provider::{provider, versions};
 use crate::random::LaneRandom;
 use crate::rsa::RsaKey;
@@ -72,14 +74,20 @@ impl ServerContext {
                     roots.add(root.clone())?;
                 }
                 let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                if !auth.crls.is_empty() {
-                    verifier = verifier.with_crls(auth.crls.iter().cloned());
+                verifier = verifier.with_crls(auth.revocation.lists());
+                if auth.revocation.expired == ExpiredLists::Refuse {
+                    verifier = verifier.enforce_revocation_expiration();
                 }
                 if auth.mode == ClientAuthMode::Optional {
                     verifier = verifier.allow_unauthenticated();
                 }
                 let verifier = verifier.build().map_err(|e| BuildError(e.to_string()))?;
-                builder.with_client_cert_verifier(Arc::new(NotesAuthentication { verifier, names: auth.names.clone() }))
+                builder.with_client_cert_verifier(Arc::new(NotesAuthentication {
+                    verifier,
+                    names: auth.names.clone(),
+                    lists_missing: auth.revocation.is_missing(),
+                    lists_end: auth.revocation.end(),
+                }))
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(policy.identities.clone())));

@@ -60,6 +60,11 @@ impl TlsError {
                 Error::NoCertificatesPresented => "no_client_certificate",
                 Error::InvalidCertificate(CertificateError::Revoked) => "certificate_revoked",
                 Error::InvalidCertificate(CertificateError::Expired) => "certificate_expired",
+                Error::InvalidCertificate(
+                    CertificateError::UnknownRevocationStatus
+                    | CertificateError::ExpiredRevocationList
+                    | CertificateError::ExpiredRevocationListContext { .. },
+                ) => "revocation_unknown",
                 Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
                     "client_name_not_allowed"
                 }

@@ -2,8 +2,9 @@
 
 use crate::base64;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateRevocationListParams, IsCa, Issuer, KeyIdMethod, KeyPair,
-    KeyUsagePurpose, RevokedCertParams, RsaKeySize, SerialNumber, SigningKey, date_time_ymd,
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CustomExtension, ExtendedKeyUsagePurpose,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, RsaKeySize, SerialNumber, SigningKey,
+    date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -158,8 +159,59 @@ impl Site {
         identity
     }
 
+    /// A certificate that names this responder for OCSP, followed by the authority's own. With `must_staple`, clients may refuse it
+    /// without a response.
+    pub fn issue_with_responder(
+        &self,
+        file: &str,
+        names: &[&str],
+        serial: u64,
+        responder: &str,
+        must_staple: bool,
+    ) -> Identity {
+        self.issue_changed(file, names, |params| {
+            params.serial_number = Some(SerialNumber::from(serial));
+            // AuthorityInfoAccessSyntax with one AccessDescription: id-ad-ocsp, URL (RFC 5280 §4.2.2.1).
+            let method = der(0x06, &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01]);
+            let access = der(0x30, &der(0x30, &[method, der(0x86, responder.as_bytes())].concat()));
+            params.custom_extensions.push(CustomExtension::from_oid_content(&[1, 3, 6, 1, 5, 5, 7, 1, 1], access));
+            if must_staple {
+                // The feature status_request (RFC 7633).
+                let features = der(0x30, &der(0x02, &[5]));
+                let oid = [1, 3, 6, 1, 5, 5, 7, 1, 24];
+                params.custom_extensions.push(CustomExtension::from_oid_content(&oid, features));
+            }
+        })
+    }
+
+    /// The certificate of a responder that the authority has authorized, followed by the authority's own.
+    pub fn issue_responder(&self, file: &str) -> Identity {
+        self.issue_changed(file, &[], |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::OcspSigning])
+    }
+
+    fn issue_changed(&self, file: &str, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Identity {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).expect("the names are valid");
+        params.distinguished_name.push(rcgen::DnType::CommonName, file);
+        params.use_authority_key_identifier_extension = true;
+        change(&mut params);
+        let key = KeyPair::generate().expect("a key can be made");
+        let cert = params.signed_by(&key, &self.authority).expect("a certificate can be signed");
+        let path = |suffix: &str| self.folder.path().join(format!("{file}{suffix}.pem"));
+        let identity = Identity { cert: path(""), key: path("-key") };
+        let authority = std::fs::read_to_string(&self.ca).expect("our own file");
+        write(&identity.cert, &(cert.pem() + &authority));
+        write(&identity.key, &key.serialize_pem());
+        identity
+    }
+
     /// Writes a list of the authority's that revokes these, PEM.
     pub fn revocations(&self, file: &str, serials: &[u64]) -> PathBuf {
+        self.revocations_until(file, serials, 2100)
+    }
+
+    /// The same that expires when this year begins.
+    pub fn revocations_until(&self, file: &str, serials: &[u64], year: i32) -> PathBuf {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
             revocation_time: date_time_ymd(2020, 1, 1),
@@ -168,7 +220,7 @@ impl Site {
         };
         let list = CertificateRevocationListParams {
             this_update: date_time_ymd(2020, 1, 1),
-            next_update: date_time_ymd(2100, 1, 1),
+            next_update: date_time_ymd(year, 1, 1),
             crl_number: SerialNumber::from(1u64),
             issuing_distribution_point: None,
             revoked_certs: serials.iter().map(revoked).collect(),

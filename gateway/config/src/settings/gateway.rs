@@ -1,8 +1,8 @@
 //! The top level, `[admin]`, `[log]`, `[limits]` and `[[rate_limit]]`.
 
 use super::{
-    Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, table,
-    tunnel, upstream,
+    Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener,
+    revocation, table, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::{LEVELS, Level, ResolverKind, rate, read_resolver};
@@ -35,9 +35,9 @@ table! {
     resolver: Own<ResolverKind> = Own(read_resolver, || Shape::Text(None)),
         described("`\"dns\"`; `\"system\"` if `/etc/nsswitch.conf` has other sources than files and DNS"),
         example("127.0.0.53");
-    /// Reload when the configuration, or a file that it names (CAs, CRLs, the tunnel's `users`), changes. If `false`, only
+    /// Reload when the configuration, or a file that it names (CAs, the tunnel's `users`), changes. If `false`, only
     /// `sealane reload` and SIGHUP reload. In both cases, the gateway loads changed certificates of listeners, with
-    /// their keys, passphrases and OCSP responses, without a reload.
+    /// their keys, passphrases and OCSP responses, and changed revocation lists without a reload.
     reload_on_change: Flag = Flag, default(false);
     /// If root starts the gateway: the user that the gateway changes to, after it has opened everything. It then keeps
     /// only the capability to bind low ports, and with `[tunnel]` also the capability to set up interfaces and routes.
@@ -52,6 +52,8 @@ table! {
     admin: One = One(&admin::TABLE), described("none: no admin listener");
     /// The authority that issues certificates, for listeners with `certificates = "auto"`.
     acme: One = One(&acme::TABLE), described("the defaults of `[acme]`, for `certificates = \"auto\"`");
+    /// How the gateway fetches OCSP responses and revocation lists.
+    revocation: One = One(&revocation::TABLE), described("the defaults of `[revocation]`");
     /// The log on the standard error, and the access log.
     log: One = One(&log::TABLE), default({});
     /// Settings of the metrics.

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
-use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
+use sealane_tls::policy::{ClientAuthMode, ExpiredLists, Group, Suite, Version};
 use std::time::Duration;
 
 table! {
@@ -129,6 +129,10 @@ key = \"certs/example.com.key\"
     /// listener serves, see [automatic certificates](page:automatic-certificates).
     certificates: ManyOr = ManyOr(&certificate::TABLE, "auto"), required([{ cert = "cert.pem", key = "key.pem" }]),
         aliases("ssl_certificate");
+    /// Fetch an OCSP response from the authority for each certificate that names a responder, and send it to clients
+    /// that ask for it (stapling). A certificate with `ocsp` has the response of this file instead. See
+    /// [certificates](page:certificates#staple-ocsp-responses).
+    ocsp_stapling: Flag = Flag, default(false), aliases("ssl_stapling");
     /// Refuse clients that send no server name, or a server name without a certificate (alert `unrecognized_name`). If
     /// `false`, these clients get the default certificate.
     strict_sni: Flag = Flag, default(false);
@@ -188,8 +192,13 @@ table! {
         Choice(&[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)]), required("require" or "optional"), example("require");
     /// PEM file of the CAs whose client certificates are accepted.
     ca: File = File, required("clients-ca.pem");
-    /// One or several revocation lists, PEM or DER.
+    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The gateway reads
+    /// a changed file without a reload, and fetches lists from URLs again and again, see [certificates](page:certificates#revoke-client-certificates).
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/clients.crl"]);
+    /// What happens when a list has expired ("next update"). `"accept"`: it stays in use until there is a newer one.
+    /// `"refuse"`: all certificates that it could revoke are refused until there is a newer one.
+    crl_expired: Choice<ExpiredLists> =
+        Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
     /// A client's certificate must have at least one of these names: `"dns:app.example.com"`,
     /// `"dns:*.clients.example.com"` (one label), `"dns:**.example.com"` (any depth),
     /// `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (URIs below this path),

@@ -90,6 +90,7 @@ fallback = { directory = "https://a" }
 dns_update = { server = "192.0.2.53", zone = "z", key_name = "k", key_file = "k" }
 [admin]
 [log]
+[revocation]
 [metrics]
 [limits]
 [[rate_limit]]

@@ -7,6 +7,7 @@ use sealane_http::h1::Tolerance;
 use sealane_proxy::balance::{Balance, HashKey};
 use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_sys::fastopen::Cookie;
+use sealane_tls::policy::ExpiredLists;
 use std::time::Duration;
 
 /// What `resolve_interval` may be.
@@ -144,8 +145,13 @@ table! {
     server_name: Text = Text, described("the name in `servers`"), sets("app.internal"), aliases("sni");
     /// PEM file of the CAs that may have signed the server's certificate.
     ca: File = File, described("the system's CAs"), sets("certs/internal-ca.pem");
-    /// One or several revocation lists, PEM or DER.
+    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The gateway reads
+    /// a changed file without a reload, and fetches lists from URLs again and again, see [certificates](page:certificates#revoke-client-certificates).
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/internal.crl"]);
+    /// What happens when a list has expired ("next update"). `"accept"`: it stays in use until there is a newer one.
+    /// `"refuse"`: all certificates that it could revoke are refused until there is a newer one.
+    crl_expired: Choice<ExpiredLists> =
+        Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
     /// PEM file of the gateway's own certificate, for servers that ask for a client certificate.
     cert: File = File, example("certs/gateway.pem"), aliases("crt", "certificate", "ssl_certificate");
     /// The private key of `cert`.

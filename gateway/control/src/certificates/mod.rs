@@ -3,5 +3,6 @@
 
 pub mod automatic;
 pub mod devca;
+pub mod stapling;
 pub mod ticket_keys;
 pub mod watch;

@@ -8,6 +8,7 @@
 use crate::config::{AddressSet, CertificateFiles, Config, Errors, Loaded, RedirectTable, Users, Warning};
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
+use sealane_tls::policy::RevocationLists;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub enum FileSet {
     Redirects(PathBuf),
     /// Users of `basic_auth`.
     Users(PathBuf),
+    /// Revocation lists.
+    RevocationLists(PathBuf),
 }
 
 impl FileSet {
@@ -40,21 +43,28 @@ impl FileSet {
         let lists = config.address_lists().into_iter().map(Self::AddressList);
         let tables = config.redirect_tables().into_iter().map(Self::Redirects);
         let users = config.users_files().into_iter().map(Self::Users);
-        certificates.chain(lists).chain(tables).chain(users).collect()
+        let revoked = config.revocation_lists().into_iter().map(|lists| Self::RevocationLists(lists.source.clone()));
+        certificates.chain(lists).chain(tables).chain(users).chain(revoked).collect()
     }
 
     /// Each file of the set.
     pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
         let (certificate, list) = match self {
             Self::Certificate(files) => (Some(files), None),
-            Self::AddressList(file) | Self::Redirects(file) | Self::Users(file) => (None, Some(file)),
+            Self::AddressList(file) | Self::Redirects(file) | Self::Users(file) | Self::RevocationLists(file) => {
+                (None, Some(file))
+            }
         };
         certificate.into_iter().flat_map(CertificateFiles::all).chain(list)
     }
 
     /// One file that was renamed into its place, so that there is nothing to wait for once its owner says so.
     fn is_one_file(&self) -> bool {
-        matches!(self, Self::Certificate(files) if files.cert == files.key)
+        match self {
+            Self::Certificate(files) => files.cert == files.key,
+            Self::RevocationLists(_) => true,
+            _ => false,
+        }
     }
 }
 
@@ -69,6 +79,8 @@ pub enum Reread {
     Redirects(PathBuf, Result<Arc<RedirectTable>, Errors>),
     /// Users of `basic_auth`.
     Users(PathBuf, Result<Arc<Users>, Errors>),
+    /// Revocation lists.
+    RevocationLists(PathBuf, Result<Arc<RevocationLists>, Errors>),
 }
 
 /// The task that looks at the files of certificates and lists, until it is dropped.

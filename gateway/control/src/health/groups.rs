@@ -7,6 +7,7 @@ use crate::metrics::latency::Latencies;
 use sealane_proxy::Failure;
 use sealane_proxy::server_state::{GroupState, ServerState};
 use sealane_proxy::snapshot::Upstream;
+use sealane_tls::policy::ClientPolicy;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -137,6 +138,19 @@ impl Groups {
             let group = self.group(base, plan, &config.resolved, kept, now);
             self.all.push(group);
         }
+    }
+
+    /// Takes other TLS settings in. Servers and addresses stay as they are.
+    pub fn replace_tls(&mut self, config: &Config, now: Instant) {
+        let mut all = std::mem::take(&mut self.all);
+        for base in &config.upstreams {
+            let Some(group) = all.iter_mut().find(|group| group.base.name == base.name) else { continue };
+            if !same_tls(base, &group.base) {
+                group.base = Arc::new(Upstream { tls: base.tls.clone(), ..(*group.base).clone() });
+                self.rebuild(group, now);
+            }
+        }
+        self.all = all;
     }
 
     fn group(
@@ -478,10 +492,15 @@ fn same_tls(a: &Upstream, b: &Upstream) -> bool {
     match (&a.tls, &b.tls) {
         (None, None) => true,
         (Some(a), Some(b)) => {
+            // A list that was issued again revokes nobody else, and expires later.
+            let lists = |policy: &ClientPolicy| -> Vec<Option<u64>> {
+                policy.revocation.sources.iter().map(|source| source.next_update).collect()
+            };
             let chain = |i: &Option<Arc<sealane_tls::policy::Identity>>| i.as_ref().map(|i| i.chain.clone());
             a.id == b.id
                 && a.roots == b.roots
                 && a.alpn == b.alpn
+                && lists(a) == lists(b)
                 && a.dangerous_skip_verification == b.dangerous_skip_verification
                 && chain(&a.identity) == chain(&b.identity)
         }

@@ -79,6 +79,11 @@ impl LiveUpstreams {
         self.0.look.notify_one();
     }
 
+    /// Takes the TLS settings of a configuration in, of which nothing else has changed. Connections to servers stay that may.
+    pub fn replace_tls(&self, config: &Config) {
+        self.0.groups().replace_tls(config, Instant::now());
+    }
+
     /// As they are to be published, in the order of the configuration. Those that have not changed are the same values.
     pub fn current(&self) -> Vec<Arc<Upstream>> {
         self.0.groups().current()

@@ -39,7 +39,7 @@ impl Contexts {
             alpn: vec![protocol.to_vec()],
             server_name: policy.server_name.clone(),
             roots: policy.roots.clone(),
-            crls: policy.crls.clone(),
+            revocation: policy.revocation.clone(),
             dangerous_skip_verification: policy.dangerous_skip_verification,
             identity: policy.identity.clone(),
             resumption: policy.resumption,

@@ -3,13 +3,15 @@
 //! Put together when somebody asks, from what lanes count and control knows; lanes notice nothing of it.
 
 use crate::certificates::automatic::Reporter;
-use crate::config::{Config, Origin};
+use crate::certificates::stapling::{ListReporter, StapleReporter};
+use crate::config::{CertificateDigest, Config, Origin, hex};
 use crate::health::LiveUpstreams;
 use crate::metrics::LaneMetrics;
 use crate::metrics::process::lane_cpu;
 use crate::metrics::prometheus::Writer;
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
+use sealane_tls::policy::RevocationLists;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -131,6 +133,26 @@ pub struct CertificateStatus {
     pub refused: String,
     /// How its renewal stands; `None`: it is renewed by others.
     pub automatic: Option<AutomaticStatus>,
+    /// The SHA-256 digest of the certificate, in hexadecimal digits.
+    pub sha256: String,
+    #[serde(skip)]
+    digest: CertificateDigest,
+    /// How its OCSP response stands; `None`: the gateway fetches none.
+    pub ocsp: Option<OcspStatus>,
+}
+
+/// How the OCSP response about a certificate stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OcspStatus {
+    /// "good" or "revoked"; empty where no response is sent.
+    pub standing: String,
+    /// When the response expires, in seconds since 1970.
+    pub next_update: Option<u64>,
+    /// When the next request is made.
+    pub next_request: Option<u64>,
+    /// Why the last request failed; empty after one that did not.
+    pub last_error: String,
 }
 
 /// How the renewal of a certificate stands.
@@ -202,6 +224,12 @@ struct Written {
     /// Why, by file, as long as they are.
     refusals: BTreeMap<String, String>,
     automatic: Option<Reporter>,
+    stapling: Option<StapleReporter>,
+    lists_fetched: Option<ListReporter>,
+    /// Revocation lists in use: what they are called, and when they expire.
+    revocation_lists: Vec<(String, Option<u64>)>,
+    /// Those whose files have changed: taken, and refused.
+    lists_read: (u64, u64),
 }
 
 impl std::fmt::Debug for Written {
@@ -239,6 +267,8 @@ impl StatusRegistry {
             })
             .collect();
         w.certificates = certificates(config);
+        let name = |lists: &RevocationLists| (config.name_of_lists(&lists.source), lists.next_update);
+        w.revocation_lists = config.revocation_lists().iter().map(|lists| name(lists)).collect();
     }
 
     /// The files of a certificate have changed: they are served, or refused for this reason.
@@ -281,6 +311,23 @@ impl StatusRegistry {
     /// Who tells how the certificates stand that an authority issues.
     pub fn automatic(&self, reporter: Option<Reporter>) {
         self.written().automatic = reporter;
+    }
+
+    /// Who tells how the OCSP responses stand that are fetched.
+    pub fn stapling(&self, reporter: Option<StapleReporter>) {
+        self.written().stapling = reporter;
+    }
+
+    /// Who tells how the revocation lists stand that are fetched.
+    pub fn lists(&self, reporter: Option<ListReporter>) {
+        self.written().lists_fetched = reporter;
+    }
+
+    /// The file of a revocation list has changed: the new list holds, or is refused.
+    pub fn revocation_lists_read(&self, good: bool) {
+        let mut w = self.written();
+        let lists = &mut w.lists_read;
+        *(if good { &mut lists.0 } else { &mut lists.1 }) += 1;
     }
 
     /// A reload was tried.
@@ -376,6 +423,58 @@ impl StatusRegistry {
             );
             for (name, status) in &reports.names {
                 family.sample(&[("name", name)], u64::from(!status.last_error.is_empty()));
+            }
+        }
+        if let Some(reporter) = &w.stapling {
+            let reports = reporter();
+            let mut family = out.counter("sealane_ocsp_requests_total", "Requests for OCSP responses, by result.");
+            family.sample(&[("result", "good")], reports.good);
+            family.sample(&[("result", "revoked")], reports.revoked);
+            family.sample(&[("result", "failed")], reports.failed);
+            let report = |c: &CertificateStatus| reports.certificates.get(&c.digest);
+            let mut family = out.gauge(
+                "sealane_ocsp_response_expiry_timestamp_seconds",
+                "When the OCSP responses that are sent to clients expire, in seconds since 1970; 0: none is sent.",
+            );
+            for c in &w.certificates {
+                if let Some(report) = report(c) {
+                    family.sample(&[("file", &c.file), ("subject", &c.subject)], report.next_update.unwrap_or(0));
+                }
+            }
+            let mut family = out.gauge("sealane_ocsp_failing", "1 if the last request for an OCSP response failed.");
+            for c in &w.certificates {
+                if let Some(report) = report(c) {
+                    let failing = u64::from(!report.last_error.is_empty());
+                    family.sample(&[("file", &c.file), ("subject", &c.subject)], failing);
+                }
+            }
+        }
+        let mut family = out.counter(
+            "sealane_revocation_list_replacements_total",
+            "Revocation lists whose files have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.lists_read.0);
+        family.sample(&[("result", "refused")], w.lists_read.1);
+        let mut family = out.gauge(
+            "sealane_revocation_list_expiry_timestamp_seconds",
+            "When revocation lists in use expire, in seconds since 1970; 0: there is none yet.",
+        );
+        for (source, end) in &w.revocation_lists {
+            family.sample(&[("source", source)], end.unwrap_or(0));
+        }
+        if let Some(reporter) = &w.lists_fetched {
+            let reports = reporter();
+            let mut family =
+                out.counter("sealane_revocation_list_requests_total", "Requests for revocation lists, by result.");
+            family.sample(&[("result", "updated")], reports.updated);
+            family.sample(&[("result", "unchanged")], reports.unchanged);
+            family.sample(&[("result", "failed")], reports.failed);
+            let mut family = out.gauge(
+                "sealane_revocation_list_failing",
+                "1 for a URL from which the last request has brought no good revocation list.",
+            );
+            for (url, status) in &reports.lists {
+                family.sample(&[("source", url)], u64::from(!status.last_error.is_empty()));
             }
         }
         let started = self.started.0.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
@@ -484,13 +583,20 @@ impl Written {
     /// Every certificate, with what is known of its renewal.
     fn all_certificates(&self) -> Vec<CertificateStatus> {
         let reports = self.automatic.as_ref().map(|reporter| reporter()).unwrap_or_default();
+        let staples = self.stapling.as_ref().map(|reporter| reporter()).unwrap_or_default();
         let with = |c: &CertificateStatus| {
             let name = Path::new(&c.file).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
             // The file of a wildcard's certificate has a plus sign in the place of the star.
             let automatic =
                 c.automatic.as_ref().map(|known| reports.names.get(&name.replace('+', "*")).unwrap_or(known).clone());
             let refused = self.refusals.get(&c.file).cloned().unwrap_or_default();
-            CertificateStatus { automatic, refused, ..c.clone() }
+            let ocsp = staples.certificates.get(&c.digest).map(|report| OcspStatus {
+                standing: report.standing.to_owned(),
+                next_update: report.next_update,
+                next_request: report.next_request,
+                last_error: report.last_error.clone(),
+            });
+            CertificateStatus { automatic, refused, ocsp, ..c.clone() }
         };
         self.certificates.iter().map(with).collect()
     }
@@ -520,6 +626,9 @@ fn certificates(config: &Config) -> Vec<CertificateStatus> {
             self_signed: loaded.self_signed,
             refused: String::new(),
             automatic: config.is_automatic(&identity.source).then(AutomaticStatus::default),
+            sha256: hex(&loaded.digest),
+            digest: loaded.digest,
+            ocsp: None,
         });
     }
     found

@@ -6,11 +6,14 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 use rustix::io::Errno;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::time::Instant;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, timeout_at};
 use zeroize::Zeroizing;
 
 /// How long one file may take.
@@ -24,11 +27,117 @@ const NETWORK: &str = "is the file on a network file system whose server does no
 /// Why a file could not be read, and whether nothing is there.
 pub(super) type Failure = (Unreadable, bool);
 
+/// A file, and its content.
+pub(super) type Read = (PathBuf, Result<Content, Failure>);
+
 /// Reads a whole file, until `deadline` or for [`FILE_LIMIT`].
 pub(super) async fn read(path: &Path, deadline: Instant) -> Result<Content, Failure> {
     let asked = path.to_path_buf();
     let read = move || read_blocking(&asked).map_err(|e| (explained(&asked, &e), e.kind() == ErrorKind::NotFound));
     bounded(path, deadline, read).await.unwrap_or_else(|late| Err((late, false)))
+}
+
+/// Reads whole files, until `deadline`, with so many threads. Each thread reads its share one file after the other: to hand each file
+/// to a thread would take longer than to read it, and there may be fifty thousand. One that takes longer than [`FILE_LIMIT`] is left
+/// behind with its thread, and another thread goes on.
+pub(super) async fn read_all(paths: Vec<PathBuf>, threads: usize, deadline: Instant) -> Vec<Read> {
+    let share = paths.len().div_ceil(threads.max(1)).max(1);
+    let mut parts = JoinSet::new();
+    for part in paths.chunks(share) {
+        parts.spawn(read_part(part.into(), deadline, FILE_LIMIT, read_blocking));
+    }
+    let mut all = Vec::with_capacity(paths.len());
+    while let Some(part) = parts.join_next().await {
+        // A part that panics, which is a bug, leaves its files without an answer.
+        all.extend(part.unwrap_or_default());
+    }
+    all
+}
+
+async fn read_part(
+    paths: Arc<[PathBuf]>,
+    deadline: Instant,
+    limit: Duration,
+    read: fn(&Path) -> io::Result<Content>,
+) -> Vec<Read> {
+    let mut all: Vec<Read> = Vec::with_capacity(paths.len());
+    while let Some(path) = paths.get(all.len()) {
+        let failed = |failure| (path.clone(), Err((unreadable(&failure), false)));
+        if Instant::now() >= deadline {
+            all.push((path.clone(), Err((no_time(), false))));
+            continue;
+        }
+        if sealane_blocking::hangs(path) {
+            all.push(failed(sealane_blocking::Failure::StillHanging));
+            continue;
+        }
+        let (done, stuck) = read_until_stuck(&paths, all.len(), deadline, limit, read).await;
+        let found: Vec<Read> = paths[all.len()..].iter().cloned().zip(done).collect();
+        all.extend(found);
+        if let (Some(failure), Some(path)) = (stuck, paths.get(all.len())) {
+            all.push((path.clone(), Err((unreadable(&failure), false))));
+        }
+    }
+    all
+}
+
+/// Reads files from the one at `first` on. The second result says why the next one is not among them, if it was tried.
+async fn read_until_stuck(
+    paths: &Arc<[PathBuf]>,
+    first: usize,
+    deadline: Instant,
+    limit: Duration,
+    read: fn(&Path) -> io::Result<Content>,
+) -> (Vec<Result<Content, Failure>>, Option<sealane_blocking::Failure>) {
+    let results = Arc::new(Mutex::new(Vec::new()));
+    let abandoned = Arc::new(AtomicBool::new(false));
+    let thread = Arc::new(());
+    let mark = Arc::downgrade(&thread);
+    let mut work = {
+        let (paths, results, abandoned) = (paths.clone(), results.clone(), abandoned.clone());
+        spawn_blocking(move || {
+            for path in &paths[first..] {
+                // Left to its own turn.
+                if sealane_blocking::hangs(path) {
+                    break;
+                }
+                let content = read(path).map_err(|e| (explained(path, &e), e.kind() == ErrorKind::NotFound));
+                // Nobody waits for it.
+                if abandoned.load(Ordering::SeqCst) {
+                    break;
+                }
+                locked(&results).push(content);
+            }
+            drop(thread);
+        })
+    };
+    let mut before = 0;
+    let ended = loop {
+        let ended = timeout_at(deadline.min(Instant::now() + limit), &mut work).await;
+        let count = locked(&results).len();
+        match ended {
+            Ok(ended) => break Some(ended),
+            // It goes on, if slowly.
+            Err(_) if count > before && Instant::now() < deadline => before = count,
+            Err(_) => break None,
+        }
+    };
+    abandoned.store(true, Ordering::SeqCst);
+    let done = std::mem::take(&mut *locked(&results));
+    let stuck = match (ended, paths.get(first + done.len())) {
+        (Some(Ok(())), _) => None,
+        (Some(Err(e)), _) => Some(sealane_blocking::Failure::Panicked(e.to_string())),
+        (None, Some(path)) => {
+            sealane_blocking::note_hanging(path, mark);
+            Some(sealane_blocking::Failure::TimedOut)
+        }
+        (None, None) => None,
+    };
+    (done, stuck)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What is at a path. Something that cannot be looked at in time is missing.
@@ -51,13 +160,21 @@ async fn bounded<T: Send + 'static>(
 ) -> Result<T, Unreadable> {
     let limit = deadline.min(Instant::now() + FILE_LIMIT);
     if limit <= Instant::now() {
-        let why = "reading the other files of the configuration took all the time".to_owned();
-        return Err(Unreadable { why, help: Some(NETWORK.to_owned()) });
+        return Err(no_time());
     }
-    sealane_blocking::call(path, limit, work).await.map_err(|failure| Unreadable {
+    sealane_blocking::call(path, limit, work).await.map_err(|failure| unreadable(&failure))
+}
+
+fn no_time() -> Unreadable {
+    let why = "reading the other files of the configuration took all the time".to_owned();
+    Unreadable { why, help: Some(NETWORK.to_owned()) }
+}
+
+fn unreadable(failure: &sealane_blocking::Failure) -> Unreadable {
+    Unreadable {
         why: format!("its file system {failure}"),
         help: (!matches!(failure, sealane_blocking::Failure::Panicked(_))).then(|| NETWORK.to_owned()),
-    })
+    }
 }
 
 fn read_blocking(path: &Path) -> io::Result<Content> {
@@ -211,6 +328,62 @@ mod tests {
         let path = folder.path().join("large");
         File::create(&path).unwrap().set_len(10 << 30).unwrap();
         assert_eq!(read_blocking(&path).unwrap_err().kind(), ErrorKind::FileTooLarge);
+    }
+
+    static RESPONDS: AtomicBool = AtomicBool::new(false);
+
+    /// A file system that hangs, which no test can have, is work that does not end for a while.
+    fn hangs(path: &Path) -> io::Result<Content> {
+        while path.starts_with("/far-away") && !RESPONDS.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        match path.ends_with("missing") {
+            true => Err(ErrorKind::NotFound.into()),
+            false => Ok(Content { bytes: Zeroizing::new(vec![7]), mode: 0o600, print: None }),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_that_hangs_keeps_no_other_from_being_read() {
+        let paths = ["/near/1", "/far-away/1", "/near/missing", "/near/2"].map(PathBuf::from);
+        let read = |deadline| read_part(Arc::from(paths.clone()), deadline, Duration::from_millis(50), hangs);
+        let later = || Instant::now() + Duration::from_secs(3600);
+        let good = |all: &[Read]| all.iter().map(|(_, content)| content.is_ok()).collect::<Vec<_>>();
+        let all = read(later()).await;
+        assert!(all.iter().map(|(path, _)| path).eq(&paths), "in order, each once");
+        assert_eq!(good(&all), [true, false, false, true]);
+        assert_eq!(all[1].1.as_ref().unwrap_err().0.why, "its file system has not responded in time");
+        assert!(all[2].1.as_ref().unwrap_err().1, "it is missing");
+        // The next time, no thread is left behind for it.
+        let all = read(later()).await;
+        assert_eq!(good(&all), [true, false, false, true]);
+        assert!(all[1].1.as_ref().unwrap_err().0.why.contains("an earlier attempt"));
+        let late = read(Instant::now()).await;
+        assert!(late.iter().all(|(_, content)| content.is_err()) && late.len() == 4);
+        RESPONDS.store(true, Ordering::SeqCst);
+        while sealane_blocking::hangs(&paths[1]) {
+            std::thread::yield_now();
+        }
+        assert_eq!(good(&read(later()).await), [true, true, false, true]);
+    }
+
+    #[tokio::test]
+    async fn every_file_is_read_once_whatever_the_number_of_threads() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |number: usize| folder.path().join(number.to_string());
+        (0..20).for_each(|number| std::fs::write(path(number), number.to_string()).unwrap());
+        for (files, threads) in [(0, 8), (1, 8), (7, 8), (20, 8), (20, 1), (20, 0)] {
+            let deadline = Instant::now() + Duration::from_secs(3600);
+            let mut all = read_all((0..files).map(path).collect(), threads, deadline).await;
+            all.sort_by(|a, b| a.0.cmp(&b.0));
+            let mut wanted: Vec<PathBuf> = (0..files).map(path).collect();
+            wanted.sort();
+            assert!(all.iter().map(|(path, _)| path).eq(&wanted), "{files} {threads}");
+            for (path, content) in all {
+                let name = path.file_name().unwrap().as_encoded_bytes();
+                assert_eq!(&content.unwrap().bytes[..], name);
+            }
+        }
     }
 
     /// A file system that hangs, which no test can have, is work that does not end.

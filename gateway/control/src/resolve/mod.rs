@@ -4,8 +4,8 @@
 
 mod files;
 
-use crate::certificates::automatic;
 use crate::certificates::watch::{FileSet, Reread};
+use crate::certificates::{automatic, stapling};
 use crate::config::{
     self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin,
     Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
@@ -88,9 +88,14 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or name the files of the certificates".to_owned();
         (&acme.place, "this program is built without certificates from authorities (ACME)", help)
     });
+    let revocation = config.revocation.as_ref().filter(|_| !stapling::BUILT_IN).map(|revocation| {
+        let help = "build it with `cargo build --features full`, or remove this setting".to_owned();
+        (&revocation.place, "this program is built without fetching OCSP responses and revocation lists", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(acme)
+        .chain(revocation)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }
@@ -140,6 +145,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 let read = config::read_redirects_again(&file, &answers);
                 Reread::Redirects(file, read)
             }
+            FileSet::RevocationLists(file) => {
+                let read = config::read_revocation_lists_again(&file, &answers);
+                Reread::RevocationLists(file, read)
+            }
             FileSet::Users(file) => {
                 let read = config::read_users_again(&file, &answers);
                 Reread::Users(file, read)
@@ -187,9 +196,18 @@ fn wait<T>(path: &Path, work: impl Future<Output = T>) -> Result<T, Errors> {
 
 /// Answers all questions. One that cannot be answered in time has an answer that says so.
 async fn answer(questions: BTreeSet<Question>, deadline: Instant, answers: &mut Answers) {
+    let (contents, others): (Vec<Question>, Vec<Question>) =
+        questions.into_iter().partition(|question| matches!(question, Question::Content(_)));
+    let paths = contents.into_iter().filter_map(|question| match question {
+        Question::Content(path) => Some(path),
+        _ => None,
+    });
+    for (path, content) in files::read_all(paths.collect(), READERS, deadline).await {
+        answers.contents.insert(path, content.map_err(|(unreadable, _)| unreadable));
+    }
     let readers = Arc::new(Semaphore::new(READERS));
     let mut tasks = JoinSet::new();
-    for question in questions {
+    for question in others {
         let readers = readers.clone();
         tasks.spawn(async move { answer_one(question, readers, deadline).await });
     }
@@ -204,12 +222,8 @@ async fn answer(questions: BTreeSet<Question>, deadline: Instant, answers: &mut 
 async fn answer_one(question: Question, readers: Arc<Semaphore>, deadline: Instant) -> Enter {
     let _reader = timeout_at(deadline, readers.acquire()).await;
     match question {
-        Question::Content(path) => {
-            let content = files::read(&path, deadline).await.map_err(|(unreadable, _)| unreadable);
-            Box::new(move |answers| {
-                answers.contents.insert(path, content);
-            })
-        }
+        // Answered before all others, together.
+        Question::Content(_) => Box::new(|_| {}),
         Question::Kind(path) => {
             let kind = files::kind(&path, deadline).await;
             Box::new(move |answers| {

@@ -21,9 +21,10 @@ pub(crate) mod watch;
 
 use crate::admin::{self, Admin};
 use crate::certificates::automatic::{self, Automatic};
+use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch, Reread};
-use crate::config::{AccessLogTarget, Config, Origin, Warning};
+use crate::config::{AccessLogTarget, CertificateFiles, Config, Loaded as Certificate, Origin, Warning};
 use crate::dns;
 use crate::health::LiveUpstreams;
 use crate::log::{self, LogSettings};
@@ -164,6 +165,7 @@ struct Running {
     /// Certificates and lists that are taken without a reload.
     files: FileWatch,
     automatic: Automatic,
+    stapling: Stapling,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
     signals: Signals,
@@ -260,6 +262,10 @@ impl Running {
         let mut automatic = Automatic::default();
         automatic.configure(&config);
         status.automatic(automatic.reporter());
+        let mut stapling = Stapling::default();
+        stapling.reconfigure(&config);
+        status.stapling(stapling.reporter());
+        status.lists(stapling.list_reporter());
         let inherits =
             inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -296,6 +302,7 @@ impl Running {
             watched,
             files,
             automatic,
+            stapling,
             wanted: Vec::new(),
             signals,
             commands,
@@ -403,6 +410,10 @@ impl Running {
                     }
                 }
                 read = self.files.next() => self.take_files(read)?,
+                event = self.stapling.next() => match event {
+                    stapling::Event::Responses => self.take_staples()?,
+                    stapling::Event::Lists => self.files.look_now(),
+                },
                 event = self.automatic.next() => match event {
                     automatic::Event::Written => self.files.look_now(),
                     automatic::Event::Challenges(version, challenges) => {
@@ -429,6 +440,7 @@ impl Running {
     fn take_files(&mut self, read: Vec<Reread>) -> Result<()> {
         let mut new = HashMap::new();
         let (mut lists, mut tables, mut users) = (Vec::new(), Vec::new(), Vec::new());
+        let mut revoked = HashMap::new();
         for read in read {
             match read {
                 Reread::Certificate(files, Ok((loaded, warnings))) => {
@@ -464,6 +476,17 @@ impl Running {
                     log::error!("{}: the table in use stays; the changed file is refused:\n{errors}", file.display());
                     self.status.redirects_read(false);
                 }
+                Reread::RevocationLists(file, Ok(read)) => {
+                    let name = self.config.name_of_lists(&file);
+                    log::info!("{name} has changed: the new revocation list holds from now on");
+                    self.status.revocation_lists_read(true);
+                    revoked.insert(file, read);
+                }
+                Reread::RevocationLists(file, Err(errors)) => {
+                    let name = self.config.name_of_lists(&file);
+                    log::error!("{name}: the revocation list in use stays; the changed file is refused:\n{errors}");
+                    self.status.revocation_lists_read(false);
+                }
                 Reread::Users(file, Ok(read)) => {
                     log::info!("{} has changed: the new users hold from now on", file.display());
                     self.status.users_read(true);
@@ -486,10 +509,37 @@ impl Running {
             snapshot.redirects = self.config.redirects.tables().clone();
             self.publish(snapshot);
         }
+        if !revoked.is_empty() && !self.draining {
+            self.config.replace_revocation_lists(&revoked);
+            self.upstreams.replace_tls(&self.config);
+            self.publish_configuration()?;
+        }
         if new.is_empty() || self.draining {
             return Ok(());
         }
-        self.config.replace_certificates(&new);
+        let new = self.stapling.admit(&self.config, new, Instant::now());
+        self.replace_certificates(&new)
+    }
+
+    /// Takes OCSP responses, and certificates that have waited for theirs.
+    fn take_staples(&mut self) -> Result<()> {
+        let ready = self.stapling.ready(Instant::now());
+        self.replace_certificates(&ready)
+    }
+
+    /// Puts certificates in the place of those from the same files, and gives all of them their OCSP responses.
+    fn replace_certificates(&mut self, new: &HashMap<CertificateFiles, Arc<Certificate>>) -> Result<()> {
+        self.config.replace_certificates(new);
+        // A replaced certificate is asked about.
+        self.stapling.configure(&self.config);
+        if !self.stapling.enter(&mut self.config) && new.is_empty() {
+            return Ok(());
+        }
+        self.publish_configuration()
+    }
+
+    /// Publishes what has changed in the configuration without a reload.
+    fn publish_configuration(&mut self) -> Result<()> {
         let generation = self.published.newest().generation + 1;
         let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
         self.publish(snapshot);
@@ -568,6 +618,7 @@ impl Running {
         self.draining = true;
         // A successor renews from now on.
         self.automatic.stop();
+        self.stapling.stop();
         self.metrics.set_draining();
         let limit = self.config.drain_timeout;
         if successor.is_none() {
@@ -692,6 +743,7 @@ impl Running {
         config.access_log = self.config.access_log.clone();
         config.rotation = self.config.rotation;
         config.user.clone_from(&self.config.user);
+        self.stapling.enter(&mut config);
         self.ring.set_lifetime(config.ticket_lifetime);
         if self.automatic.changes(&config) {
             // Its orders end.
@@ -729,6 +781,9 @@ impl Running {
         self.status.configured(&self.config, &self.listeners, generation);
         self.automatic.configure(&self.config);
         self.status.automatic(self.automatic.reporter());
+        self.stapling.reconfigure(&self.config);
+        self.status.stapling(self.stapling.reporter());
+        self.status.lists(self.stapling.list_reporter());
         Ok(notes)
     }
 

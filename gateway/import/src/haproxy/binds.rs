@@ -156,7 +156,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                     "generate-certificates" | "transparent" => report.decide(at.id, format!("{option} has no counterpart")),
                     "ocsp-update" => {
                         used = 2;
-                        report.missing(at.id, "Sealane fetches no OCSP responses: give a file (ocsp) beside the certificate");
+                        report.missing(at.id, "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP");
                     }
                     _ => {}
                 }

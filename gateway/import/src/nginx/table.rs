@@ -15,8 +15,7 @@ const CODE: &str = "no code is run: let the server do it";
 const ERRORS: &str = "it is not translated: write error_page";
 const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
-const OCSP: &str =
-    "Sealane fetches no OCSP responses: if the CA still supports OCSP, write ocsp with a file at the certificate";
+const OCSP: &str = "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP";
 const LOGS: &str = "the log goes to the standard error, with [log] level";
 const RESUMPTION: &str = "sessions are resumed by tickets whose keys are replaced every ticket_lifetime";
 const GEO: &str = "countries are not looked up: write \"allow\" and \"deny\" with the addresses";
@@ -442,7 +441,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_verify_client", Translated("`client_auth.mode`")),
     ("ssl_verify_depth", Translated("chains of any depth are accepted")),
     ("ssl_crl", Translated("`client_auth.crl`")),
-    ("ssl_trusted_certificate", NotNeeded("it is only for OCSP responses, which Sealane does not fetch")),
+    (
+        "ssl_trusted_certificate",
+        NotNeeded("it is only for OCSP responses, which Sealane verifies by the certificate's chain"),
+    ),
     ("ssl_prefer_server_ciphers", NotNeeded("the gateway's order decides")),
     ("ssl_session_cache", NotNeeded(RESUMPTION)),
     ("ssl_session_timeout", NotNeeded(RESUMPTION)),

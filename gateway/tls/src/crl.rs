@@ -1,0 +1,141 @@
+//! Revocation lists (RFC 5280 §5): what one says, and whether an authority has signed it. They are applied by the verifiers of
+//! [`ServerContext`](crate::ServerContext) and [`ClientContext`](crate::ClientContext).
+
+use crate::signed::{PublicKey, Signed, without_extensions};
+use aws_lc_rs::digest::{Context, SHA256};
+use rustls::pki_types::CertificateDer;
+use x509_parser::prelude::FromDer;
+use x509_parser::revocation_list::CertificateRevocationList;
+
+/// What a list says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct List {
+    /// Who has issued it: the DER of the name.
+    pub issuer: Vec<u8>,
+    /// When it was issued, in seconds since 1970.
+    pub this_update: u64,
+    /// When there is a newer one. Verifiers demand it.
+    pub next_update: Option<u64>,
+    /// The SHA-256 digest of who is revoked by whom: equal for two lists that differ in their dates only.
+    pub digest: [u8; 32],
+}
+
+impl List {
+    /// Reads a list in DER. The error says what is wrong with it, in words.
+    pub fn read(der: &[u8]) -> Result<Self, String> {
+        // What verifiers cannot use is found here, where there is somebody to tell: lists of changes, indirect lists, unknown
+        // critical extensions.
+        webpki::BorrowedCertRevocationList::from_der(der).map_err(|e| format!("it cannot be used: {e}"))?;
+        let (rest, list) = CertificateRevocationList::from_der(der).map_err(|e| format!("it does not parse: {e}"))?;
+        if !rest.is_empty() {
+            return Err("more follows it".to_owned());
+        }
+        let seconds = |time: x509_parser::time::ASN1Time| u64::try_from(time.timestamp()).unwrap_or(0);
+        let mut serials: Vec<&[u8]> = list.iter_revoked_certificates().map(|revoked| revoked.raw_serial()).collect();
+        serials.sort_unstable();
+        let issuer = list.issuer().as_raw().to_vec();
+        let mut digest = Context::new(&SHA256);
+        for part in std::iter::once(issuer.as_slice()).chain(serials) {
+            // Preceded by its length, so that parts cannot run into each other.
+            digest.update(&(part.len() as u64).to_be_bytes());
+            digest.update(part);
+        }
+        let mut out = [0; 32];
+        out.copy_from_slice(digest.finish().as_ref());
+        Ok(Self {
+            issuer,
+            this_update: seconds(list.last_update()),
+            next_update: list.next_update().map(seconds),
+            digest: out,
+        })
+    }
+
+    /// Whether one of these authorities has issued and signed this list, whose DER is `der`.
+    pub fn is_signed_by(&self, der: &[u8], authorities: &[CertificateDer<'_>]) -> bool {
+        let Some(signed) = Signed::read(der) else { return false };
+        authorities.iter().any(|authority| {
+            without_extensions(authority).is_some_and(|(_, authority)| {
+                authority.subject().as_raw() == self.issuer
+                    && PublicKey::read(authority.tbs_certificate.subject_pki.raw)
+                        .is_some_and(|key| key.has_signed(&signed))
+            })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{
+        BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod,
+        KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
+    };
+
+    fn authority(name: &str) -> (Issuer<'static, KeyPair>, CertificateDer<'static>) {
+        let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.self_signed(&key).unwrap().der().clone();
+        (Issuer::new(params, key), certificate)
+    }
+
+    fn list(issuer: &Issuer<'static, KeyPair>, year: i32, serials: &[u64]) -> Vec<u8> {
+        let revoked = |serial: &u64| RevokedCertParams {
+            serial_number: SerialNumber::from(*serial),
+            revocation_time: date_time_ymd(2020, 1, 1),
+            reason_code: None,
+            invalidity_date: None,
+        };
+        let params = CertificateRevocationListParams {
+            this_update: date_time_ymd(year, 1, 1),
+            next_update: date_time_ymd(year + 1, 1, 1),
+            crl_number: SerialNumber::from(1_u64),
+            issuing_distribution_point: None,
+            revoked_certs: serials.iter().map(revoked).collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        params.signed_by(issuer).unwrap().der().to_vec()
+    }
+
+    #[test]
+    fn a_list_says_when_it_expires_and_who_has_signed_it() {
+        let (issuer, certificate) = authority("an authority");
+        let (_, other) = authority("another");
+        let (_, same_name) = authority("an authority");
+        let der = list(&issuer, 2020, &[7]);
+        let read = List::read(&der).unwrap();
+        assert_eq!((read.this_update, read.next_update), (1_577_836_800, Some(1_609_459_200)));
+        assert!(read.is_signed_by(&der, &[other.clone(), certificate.clone()]));
+        assert!(!read.is_signed_by(&der, &[other, same_name]));
+        assert!(!read.is_signed_by(&der, &[]));
+        let mut changed = der.clone();
+        *changed.last_mut().unwrap() ^= 1;
+        assert!(!read.is_signed_by(&changed, &[certificate]));
+    }
+
+    #[test]
+    fn lists_that_revoke_the_same_have_one_digest() {
+        let (issuer, _) = authority("an authority");
+        let (other, _) = authority("another");
+        let digest = |issuer, year, serials| List::read(&list(issuer, year, serials)).unwrap().digest;
+        let first = digest(&issuer, 2020, &[7, 8]);
+        assert_eq!(first, digest(&issuer, 2021, &[8, 7]));
+        assert_ne!(first, digest(&issuer, 2020, &[7]));
+        assert_ne!(first, digest(&issuer, 2020, &[7, 8, 9]));
+        assert_ne!(first, digest(&issuer, 2020, &[]));
+        assert_ne!(first, digest(&other, 2020, &[7, 8]));
+    }
+
+    #[test]
+    fn what_is_no_list_is_an_error_in_words() {
+        let (issuer, certificate) = authority("an authority");
+        let good = list(&issuer, 2020, &[7]);
+        for end in 0..good.len() {
+            assert!(List::read(&good[..end]).is_err(), "{end}");
+        }
+        assert!(List::read(&[good.as_slice(), &[0]].concat()).is_err());
+        assert!(List::read(&certificate).is_err());
+    }
+}
