@@ -27,7 +27,7 @@ mod cors;
 mod decode;
 mod diagnostics;
 mod document;
-mod encrypted_key;
+pub mod encrypted_key;
 mod example;
 mod host;
 mod http3;
