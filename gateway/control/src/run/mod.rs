@@ -41,7 +41,7 @@ use crate::run::systemd::Notifier;
 use crate::run::watch::{Look, Watched};
 use crate::upgrade::handover::{self, HandoverState, InheritedState, Program, Successor};
 use crate::upgrade::stored_tunnel;
-use crate::vpn::Vpn;
+use crate::vpn::{Steer, Vpn};
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
@@ -519,6 +519,21 @@ impl Running {
             Command::Renew(name) => {
                 let renewed = self.automatic.renew(name);
                 tokio::spawn(async move { pending.answer(renewed.await) });
+            }
+            Command::Steer(steering) => {
+                let Some(door) = self.vpn.as_ref().map(Vpn::door) else {
+                    return pending.answer(Err("this gateway has no [tunnel]".to_owned()));
+                };
+                let what = match steering.what {
+                    Steer::Kick { .. } => "disconnected",
+                    Steer::Message(_) => "sent a message",
+                };
+                let whom = steering.whom.clone();
+                tokio::spawn(async move {
+                    let done = door.steer(*steering).await;
+                    let line = |n| format!("{whom} was {what} ({n} connection{})", if n == 1 { "" } else { "s" });
+                    pending.answer(done.map(line));
+                });
             }
             Command::ReadUdp => {
                 self.listeners.read_udp();

@@ -2,7 +2,7 @@
 //! VPN never waits for the gateway's housekeeping, nor the other way round.
 
 use super::handover::{Fixed, Handed, HandoverState, SavedServer};
-use super::server::{self, AdminCommand, Ended, Start};
+use super::server::{self, AdminCommand, Ended, Start, Steering};
 use super::settings::Settings;
 use super::status::StatusRegistry;
 use anyhow::{Context as _, Result, anyhow};
@@ -52,6 +52,14 @@ impl VpnDoor {
         let (asker, answer) = oneshot::channel();
         self.0.send(AdminCommand::HandOver(asker)).map_err(|_| anyhow!("the tunnel has ended"))?;
         answer.blocking_recv().context("the tunnel has ended")?
+    }
+
+    /// Does something to connected clients. Returns how many were meant.
+    pub async fn steer(&self, steering: Steering) -> Result<usize, String> {
+        let gone = || "the tunnel has ended".to_owned();
+        let (asker, answer) = oneshot::channel();
+        self.0.send(AdminCommand::Steer(Box::new(steering), asker)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
     }
 }
 

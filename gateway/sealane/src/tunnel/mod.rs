@@ -1,12 +1,23 @@
 //! `sealane tunnel …`: make, import, show and use VPNs.
 
+mod ca;
+
+use crate::running::At;
 use anyhow::{Context as _, Result, bail};
-use clap::Subcommand;
+use ca::{CaCommand, CaPlace};
+use clap::{Args, Subcommand};
+use sealane_control::admin::ask::ask_with;
 use sealane_control::resolve;
+use sealane_control::vpn::pki::{self, LEAF_DAYS};
 use sealane_control::vpn::status::Status;
-use sealane_control::vpn::{auth, client, import, pki, profile};
+use sealane_control::vpn::{Steer, Steering, Whom, auth, client, import, profile};
 use std::io::{BufRead as _, Write as _};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the gateway may take for a command.
+const SOON: Duration = Duration::from_secs(10);
 
 /// What can be done with a VPN.
 #[derive(Subcommand)]
@@ -21,14 +32,68 @@ pub enum TunnelCommand {
         /// The network from which clients get addresses
         #[arg(long, default_value = "10.8.0.0/24")]
         network: String,
+        /// The IPv6 network from which clients get addresses, such as fd00:8::/64
+        #[arg(long)]
+        network6: Option<String>,
+        /// Address of a DNS server for clients; repeatable
+        #[arg(long, value_name = "ADDRESS")]
+        dns: Vec<IpAddr>,
+        /// Clients send all their traffic through the tunnel
+        #[arg(long)]
+        full_tunnel: bool,
+        /// Encrypt the CA's private key
+        #[arg(long)]
+        encrypt_ca_key: bool,
+        /// A file with the passphrase for --encrypt-ca-key [default: ask on the terminal]
+        #[arg(long, value_name = "FILE", requires = "encrypt_ca_key")]
+        passphrase_file: Option<PathBuf>,
     },
     /// Print a client profile (.ovpn) with a new certificate and key
+    ///
+    /// A name that has a valid certificate is refused; see `sealane tunnel ca renew` and `revoke`.
     ClientConfig {
         /// The client's name
         name: String,
-        /// The folder that `init` created
-        #[arg(long, default_value = "tunnel")]
-        folder: PathBuf,
+        /// How many days the certificate is valid
+        #[arg(long, default_value_t = LEAF_DAYS, value_parser = clap::value_parser!(i64).range(1..=36500))]
+        days: i64,
+        /// Address that clients connect to, if it is not the folder's: HOST:PORT
+        #[arg(long, value_name = "HOST:PORT")]
+        remote: Option<String>,
+        #[command(flatten)]
+        place: CaPlace,
+    },
+    /// List, revoke and renew the certificates of the tunnel's CA
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealane tunnel ca list --folder vpn
+  sealane tunnel ca revoke alice --folder vpn
+  sealane tunnel ca renew alice --folder vpn > alice.ovpn
+  sealane tunnel ca list --folder /etc/openvpn/easy-rsa --json"
+    )]
+    Ca(CaCommand),
+    /// Disconnect a client
+    ///
+    /// The client connects again immediately, unless --halt tells it to stop. To keep a client out, use
+    /// `sealane tunnel ca revoke`, or `disabled` in its [[tunnel.client]].
+    Kick {
+        #[command(flatten)]
+        target: Target,
+        /// Tell the client to stop instead of connecting again
+        #[arg(long)]
+        halt: bool,
+        /// A text for the client's log
+        #[arg(long, value_name = "TEXT", default_value = "")]
+        reason: String,
+    },
+    /// Show a client a text (OpenVPN 2.5 and later: in its log or its graphical interface)
+    Message {
+        #[command(flatten)]
+        target: Target,
+        /// The text, at most 512 bytes
+        text: String,
     },
     /// The same as `sealane import openvpn`
     Import {
@@ -59,11 +124,65 @@ pub enum TunnelCommand {
     },
 }
 
+/// Which client of which gateway.
+#[derive(Args)]
+pub struct Target {
+    /// The client's name
+    name: String,
+    /// The gateway's configuration, which names its admin socket
+    #[arg(short, long, value_name = "FILE", conflicts_with = "socket")]
+    config: Option<PathBuf>,
+    #[command(flatten)]
+    at: At,
+}
+
+impl Target {
+    /// Gives the gateway a command about the client.
+    fn steer(self, what: Steer) -> Result<()> {
+        let at = match &self.config {
+            Some(config) => self.at.place_in(config)?,
+            None => self.at.place(),
+        };
+        let steering = Steering { whom: Whom::Name(self.name), what };
+        print(&ask_with(&at, "POST", "/v1/tunnel", &serde_json::to_string(&steering)?, SOON)?)
+    }
+}
+
 /// Obeys.
 pub fn execute(command: TunnelCommand) -> Result<()> {
     match command {
-        TunnelCommand::Init { endpoint, folder, network } => print(&pki::init(&folder, &endpoint, &network)?),
-        TunnelCommand::ClientConfig { name, folder } => print(&pki::client_config(&folder, &name)?),
+        TunnelCommand::Init {
+            endpoint,
+            folder,
+            network,
+            network6,
+            dns,
+            full_tunnel,
+            encrypt_ca_key,
+            passphrase_file,
+        } => {
+            let passphrase = match encrypt_ca_key {
+                true => Some(ca::new_passphrase(passphrase_file.as_deref())?),
+                false => None,
+            };
+            let what = pki::Init {
+                endpoint: &endpoint,
+                network: &network,
+                network6: network6.as_deref(),
+                dns: &dns,
+                full_tunnel,
+                passphrase: passphrase.as_ref().map(|passphrase| passphrase.as_str()),
+            };
+            print(&pki::init(&folder, &what)?)
+        }
+        TunnelCommand::ClientConfig { name, days, remote, place } => {
+            let profile =
+                place.open()?.client_profile(&name, false, days, remote.as_deref(), &mut || place.passphrase())?;
+            print(&profile)
+        }
+        TunnelCommand::Ca(command) => ca::execute(command),
+        TunnelCommand::Kick { target, halt, reason } => target.steer(Steer::Kick { halt, reason }),
+        TunnelCommand::Message { target, text } => target.steer(Steer::Message(text)),
         TunnelCommand::Import { file, out } => import_openvpn(&file, out.as_deref()),
         TunnelCommand::Status { config, json } => status(&config, json),
         TunnelCommand::Connect { profile } => client::connect(profile::Profile::load(&profile)?),
