@@ -244,7 +244,7 @@ impl Reader {
 }
 
 fn names_a_list(config: &Path) -> Result<bool> {
-    Ok(resolve::document_and_wait(config)?.tunnel_has("crl")?)
+    resolve::document_and_wait(config)?.tunnel_has("crl")
 }
 
 fn list(ca: &Ca, json: bool) -> Result<()> {
