@@ -73,6 +73,8 @@ pub struct Tunnel {
     pub transition: Duration,
     /// How long a key exchange may take.
     pub handshake: Duration,
+    /// Start: rules for source NAT are put into force.
+    pub nat: bool,
     /// Options for all clients.
     pub push: Vec<String>,
     /// Options for clients that are not among `clients`.
@@ -280,7 +282,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let ciphers = section.optional(&s::ciphers);
     let ping = section.or(&s::ping);
     let ping_restart = section.or(&s::ping_restart);
-    let mut push = pushed(&section);
+    let mut push = pushed(&section, network6.flatten().is_some());
     push.extend(section.optional_at(&s::push).map_or_else(Vec::new, |at| options(sink, &at.value)));
     let push_unlisted = section.optional_at(&s::push_unlisted).map_or_else(Vec::new, |at| options(sink, &at.value));
     let clients = clients(&section, network4.flatten(), network6.flatten());
@@ -308,6 +310,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         renegotiate: section.or(&s::renegotiate),
         transition: section.or(&s::transition),
         handshake: section.or(&s::handshake_timeout),
+        nat: section.or(&s::nat),
         push,
         push_unlisted,
         users,
@@ -608,7 +611,7 @@ pub(super) fn ciphers(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec
 }
 
 /// Options that have settings of their own.
-fn pushed(section: &Section) -> Vec<String> {
+fn pushed(section: &Section, has_six: bool) -> Vec<String> {
     let sink = section.sink;
     let mut out = Vec::new();
     for at in section.optional_at(&s::routes).map_or_else(Vec::new, |at| at.value) {
@@ -631,7 +634,8 @@ fn pushed(section: &Section) -> Vec<String> {
         out.push(format!("dhcp-option DOMAIN {}", at.value));
     }
     if section.or(&s::redirect_gateway) {
-        out.push("redirect-gateway def1".to_owned());
+        // Without the word, a client's IPv6 traffic would pass by the tunnel.
+        out.push(if has_six { "redirect-gateway def1 ipv6" } else { "redirect-gateway def1" }.to_owned());
     }
     out
 }

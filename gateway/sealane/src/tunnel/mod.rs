@@ -10,7 +10,7 @@ use sealane_control::admin::ask::ask_with;
 use sealane_control::resolve;
 use sealane_control::vpn::pki::{self, LEAF_DAYS};
 use sealane_control::vpn::status::Status;
-use sealane_control::vpn::{Steer, Steering, Whom, auth, client, import, profile};
+use sealane_control::vpn::{Steer, Steering, Whom, auth, client, import, nat, profile};
 use std::io::{BufRead as _, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,9 @@ pub enum TunnelCommand {
         /// Clients send all their traffic through the tunnel
         #[arg(long)]
         full_tunnel: bool,
+        /// Clients reach other networks with the server's address (source NAT by nftables)
+        #[arg(long)]
+        nat: bool,
         /// Encrypt the CA's private key
         #[arg(long)]
         encrypt_ca_key: bool,
@@ -103,6 +106,21 @@ Examples:
         #[arg(short, long)]
         out: Option<PathBuf>,
     },
+    /// Print nftables rules that let clients reach other networks (source NAT), or apply them
+    ///
+    /// The rules are in a table of their own, `sealane_tunnel`. The command also says if the system does
+    /// not forward packets. With `nat = true` in [tunnel], the gateway applies the rules at each start.
+    Nat {
+        /// The gateway's configuration file
+        #[arg(short, long, value_name = "FILE")]
+        config: PathBuf,
+        /// Apply the rules, in place of those that were applied before (needs root and nft)
+        #[arg(long)]
+        apply: bool,
+        /// Remove the rules
+        #[arg(long, conflicts_with = "apply")]
+        remove: bool,
+    },
     /// Show connected clients
     Status {
         /// The gateway's configuration file, which names the status file
@@ -158,6 +176,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
             network6,
             dns,
             full_tunnel,
+            nat,
             encrypt_ca_key,
             passphrase_file,
         } => {
@@ -171,6 +190,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
                 network6: network6.as_deref(),
                 dns: &dns,
                 full_tunnel,
+                nat,
                 passphrase: passphrase.as_ref().map(|passphrase| passphrase.as_str()),
             };
             print(&pki::init(&folder, &what)?)
@@ -184,6 +204,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
         TunnelCommand::Kick { target, halt, reason } => target.steer(Steer::Kick { halt, reason }),
         TunnelCommand::Message { target, text } => target.steer(Steer::Message(text)),
         TunnelCommand::Import { file, out } => import_openvpn(&file, out.as_deref()),
+        TunnelCommand::Nat { config, apply, remove } => source_nat(&config, apply, remove),
         TunnelCommand::Status { config, json } => status(&config, json),
         TunnelCommand::Connect { profile } => client::connect(profile::Profile::load(&profile)?),
         TunnelCommand::Passwd { name } => {
@@ -199,6 +220,21 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
             print(&format!("{name}:{}\n", auth::hash_password(password).map_err(|e| anyhow::anyhow!(e))?))
         }
     }
+}
+
+/// `sealane tunnel nat`.
+fn source_nat(config: &Path, apply: bool, remove: bool) -> Result<()> {
+    // No key is read: whoever may read the file may see the rules.
+    let (read, _) = resolve::document_and_wait(config)?.read_offline()?;
+    let tunnel = read.tunnel.with_context(|| format!("{}: there is no [tunnel] in it", config.display()))?;
+    let networks = nat::Networks { four: tunnel.network4, six: tunnel.network6 };
+    match (apply, remove) {
+        (_, true) => return nat::remove(),
+        (true, _) => nat::apply(&networks.rules())?,
+        (false, _) => print(&networks.rules())?,
+    }
+    networks.not_forwarded().iter().for_each(|line| eprintln!("note: {line}"));
+    Ok(())
 }
 
 /// `sealane import openvpn`.

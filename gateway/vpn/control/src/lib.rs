@@ -7,6 +7,7 @@ pub mod handover;
 mod hooks;
 pub mod import;
 mod log;
+pub mod nat;
 pub mod ovpn_file;
 mod peer;
 pub mod pki;

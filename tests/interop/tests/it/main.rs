@@ -91,6 +91,7 @@ mod tunnel_clients;
 mod tunnel_floods;
 mod tunnel_import;
 mod tunnel_kernel;
+mod tunnel_nat;
 mod tunnel_peers;
 mod tunnel_pki;
 mod tunnel_profiles;

@@ -26,13 +26,15 @@ pub struct Init<'a> {
     pub dns: &'a [IpAddr],
     /// Clients send all their traffic through the tunnel.
     pub full_tunnel: bool,
+    /// What clients send to other networks gets the server's address.
+    pub nat: bool,
     /// The passphrase of the CA's key; `None`: the key is not encrypted.
     pub passphrase: Option<&'a str>,
 }
 
 /// Makes everything that a server needs in a folder that has none of it, and a configuration that uses it.
 pub fn init(folder: &Path, what: &Init<'_>) -> Result<String> {
-    let &Init { endpoint, network, network6, dns, full_tunnel, passphrase } = what;
+    let &Init { endpoint, network, network6, dns, full_tunnel, nat, passphrase } = what;
     let quoted = |text: &str| text.chars().any(|c| c.is_whitespace() || c.is_control() || "\"\\".contains(c));
     if !endpoint.contains(':') || quoted(endpoint) {
         bail!("{endpoint}: write the address that clients connect to, as in vpn.example.com:1194");
@@ -90,6 +92,9 @@ pub fn init(folder: &Path, what: &Init<'_>) -> Result<String> {
     }
     if full_tunnel {
         toml.push_str("redirect_gateway = true\n");
+    }
+    if nat {
+        toml.push_str("nat = true\n");
     }
     write(&folder.join("tunnel.toml"), &toml, 0o644)?;
     let keep = if passphrase.is_some() { "" } else { " If possible, keep ca.key on another machine." };
