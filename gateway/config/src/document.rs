@@ -89,6 +89,22 @@ impl Document {
         Ok(self.base.join(status))
     }
 
+    /// The path of `[admin] socket`, if there is one. As with the status, nothing else of the document matters.
+    pub fn admin_socket(&self) -> anyhow::Result<Option<PathBuf>> {
+        let shown = &self.name;
+        let table: toml::Table =
+            self.text.parse().map_err(|e: toml::de::Error| anyhow::anyhow!("{shown}: {}", e.message()))?;
+        let socket = table.get("admin").and_then(|admin| admin.get("socket")).and_then(toml::Value::as_str);
+        Ok(socket.map(|socket| self.base.join(socket)))
+    }
+
+    /// Whether `[tunnel]` has a setting.
+    pub fn tunnel_has(&self, setting: &str) -> anyhow::Result<bool> {
+        let table: toml::Table =
+            self.text.parse().map_err(|e: toml::de::Error| anyhow::anyhow!("{}: {}", self.name, e.message()))?;
+        Ok(table.get("tunnel").is_some_and(|tunnel| tunnel.get(setting).is_some()))
+    }
+
     fn read_with(&self, answers: Option<&Answers>, tunnel: Option<TunnelParts>) -> (BTreeSet<Question>, Checked) {
         let source = Source::new(self.name.clone(), &self.text);
         let mut sink = Sink::new(source, self.base.clone(), answers, tunnel);

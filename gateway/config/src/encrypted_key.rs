@@ -1,8 +1,11 @@
 //! Private keys under a passphrase: PKCS#8 `EncryptedPrivateKeyInfo` with PBES2 (RFC 8018 §6.2), PBKDF2 and AES-CBC, which is
-//! what `openssl pkey`, `openssl genpkey` and `step` write. The cryptography is AWS-LC's; read here is only the DER that says
-//! which of it.
+//! what `openssl pkey`, `openssl genpkey` and `step` write. The cryptography is AWS-LC's; here is only the DER that says which
+//! of it.
 
-use aws_lc_rs::cipher::{AES_128, AES_192, AES_256, DecryptionContext, PaddedBlockDecryptingKey, UnboundCipherKey};
+use aws_lc_rs::cipher::{
+    AES_128, AES_192, AES_256, DecryptionContext, EncryptionContext, PaddedBlockDecryptingKey,
+    PaddedBlockEncryptingKey, UnboundCipherKey,
+};
 use aws_lc_rs::iv::FixedLength;
 use aws_lc_rs::pbkdf2::{self, PBKDF2_HMAC_SHA1, PBKDF2_HMAC_SHA256, PBKDF2_HMAC_SHA384, PBKDF2_HMAC_SHA512};
 use base64::Engine as _;
@@ -21,9 +24,12 @@ const SCRYPT: &str = "1.3.6.1.4.1.11591.4.11";
 /// OpenSSL's default is 2048, OWASP's advice 600,000. Ten million take some seconds.
 const MAX_ITERATIONS: u32 = 10_000_000;
 
+/// Rounds of PBKDF2 for keys that are encrypted here: OWASP's advice for HMAC-SHA-256.
+const ITERATIONS: u32 = 600_000;
+
 /// Why a key cannot be decrypted.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Undecipherable {
+pub enum Undecipherable {
     /// The file has no section `ENCRYPTED PRIVATE KEY`, or what is in it is no such key.
     Malformed,
     /// Encrypted in a way that is not supported.
@@ -32,8 +38,72 @@ pub(super) enum Undecipherable {
     WrongPassphrase,
 }
 
+impl std::fmt::Display for Undecipherable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Malformed => f.write_str("the encrypted key is damaged"),
+            Self::Unsupported(what) => write!(f, "the key's encryption is not supported: {what}"),
+            Self::WrongPassphrase => f.write_str("the passphrase is wrong"),
+        }
+    }
+}
+
+impl std::error::Error for Undecipherable {}
+
+/// Whether a PEM file has an encrypted key.
+pub fn is_encrypted(pem: &[u8]) -> bool {
+    pem.windows(BEGIN.len()).any(|w| w == BEGIN)
+}
+
+/// Encrypts a key (PKCS#8, DER) with PBKDF2 (HMAC-SHA-256) and AES-256-CBC, which OpenSSL 1.1 and later read. Returns PEM.
+///
+/// Errors: the system has no random bytes.
+pub fn encrypt(pkcs8: &[u8], passphrase: &[u8]) -> Result<String, aws_lc_rs::error::Unspecified> {
+    let (mut salt, mut iv) = ([0; 16], [0; 16]);
+    aws_lc_rs::rand::fill(&mut salt)?;
+    aws_lc_rs::rand::fill(&mut iv)?;
+    let mut key = Zeroizing::new([0; 32]);
+    let rounds = NonZeroU32::new(ITERATIONS).ok_or(aws_lc_rs::error::Unspecified)?;
+    pbkdf2::derive(PBKDF2_HMAC_SHA256, rounds, &salt, passphrase, &mut *key);
+    let encrypting = PaddedBlockEncryptingKey::cbc_pkcs7(UnboundCipherKey::new(&AES_256, &*key)?)?;
+    let mut bytes = pkcs8.to_vec();
+    encrypting.less_safe_encrypt(&mut bytes, EncryptionContext::Iv128(FixedLength::from(iv)))?;
+    let prf = tlv(SEQUENCE, &[HMAC_SHA256, &[0x05, 0x00]]);
+    let derivation = tlv(SEQUENCE, &[&tlv(OCTETS, &[&salt]), &tlv(INTEGER, &[&ITERATIONS.to_be_bytes()[1..]]), &prf]);
+    let derivation = tlv(SEQUENCE, &[PBKDF2_OID, &derivation]);
+    let encryption = tlv(SEQUENCE, &[AES_256_CBC, &tlv(OCTETS, &[&iv])]);
+    let algorithm = tlv(SEQUENCE, &[PBES2_OID, &tlv(SEQUENCE, &[&derivation, &encryption])]);
+    let text = BASE64_STANDARD.encode(tlv(SEQUENCE, &[&algorithm, &tlv(OCTETS, &[&bytes])]));
+    let lines: Vec<&str> = (0..text.len()).step_by(64).map(|at| &text[at..text.len().min(at + 64)]).collect();
+    Ok(format!("-----BEGIN ENCRYPTED PRIVATE KEY-----\n{}\n-----END ENCRYPTED PRIVATE KEY-----\n", lines.join("\n")))
+}
+
+const SEQUENCE: u8 = 0x30;
+const INTEGER: u8 = 0x02;
+const OCTETS: u8 = 0x04;
+/// Object identifiers, with their heads: 1.2.840.113549.1.5.13, 1.2.840.113549.1.5.12, 1.2.840.113549.2.9 and
+/// 2.16.840.1.101.3.4.1.42.
+const PBES2_OID: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x05, 0x0d];
+const PBKDF2_OID: &[u8] = &[0x06, 0x09, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x05, 0x0c];
+const HMAC_SHA256: &[u8] = &[0x06, 0x08, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x02, 0x09];
+const AES_256_CBC: &[u8] = &[0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x01, 0x2a];
+
+/// A DER element of these pieces.
+fn tlv(tag: u8, pieces: &[&[u8]]) -> Vec<u8> {
+    let content = pieces.concat();
+    let length = content.len();
+    let mut out = vec![tag];
+    match length {
+        0..0x80 => out.push(length as u8),
+        0x80..0x100 => out.extend([0x81, length as u8]),
+        _ => out.extend([0x82, (length >> 8) as u8, length as u8]),
+    }
+    out.extend(content);
+    out
+}
+
 /// Decrypts the first encrypted key of a PEM file. Returns it as PKCS#8.
-pub(super) fn decrypt(pem: &[u8], passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, Undecipherable> {
+pub fn decrypt(pem: &[u8], passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, Undecipherable> {
     let der = section(pem).ok_or(Undecipherable::Malformed)?;
     let Encrypted { parameters, ciphertext } = read(&der).ok_or(Undecipherable::Malformed)?;
     let Pbes2 { salt, iterations, prf, cipher, iv } = pbes2(&parameters)?;
@@ -168,6 +238,18 @@ Dz2Md1FedV2UoRgKKnUczZhQ7P9djT55t5sewUPIKGyLbORpGy1CmpZTiW56eKY=\n\
         assert_eq!(*plain, BASE64_STANDARD.decode(PLAIN).unwrap());
         assert_eq!(decrypt(KEY.as_bytes(), b"Secret").unwrap_err(), Undecipherable::WrongPassphrase);
         assert_eq!(decrypt(b"no key", b"secret").unwrap_err(), Undecipherable::Malformed);
+    }
+
+    #[test]
+    fn what_is_encrypted_here_is_decrypted() {
+        // An RSA key's size and an ECDSA key's: lengths of one, two and three bytes.
+        for length in [20, 121, 138, 1217] {
+            let plain = tlv(SEQUENCE, &[&vec![7; length]]);
+            let pem = encrypt(&plain, b"secret").unwrap();
+            assert!(is_encrypted(pem.as_bytes()) && pem.lines().all(|l| l.len() <= 64), "{pem}");
+            assert_eq!(*decrypt(pem.as_bytes(), b"secret").unwrap(), plain);
+            assert_eq!(decrypt(pem.as_bytes(), b"Secret").unwrap_err(), Undecipherable::WrongPassphrase);
+        }
     }
 
     #[test]

@@ -27,7 +27,7 @@ mod cors;
 mod decode;
 mod diagnostics;
 mod document;
-mod encrypted_key;
+pub mod encrypted_key;
 mod example;
 mod host;
 mod http3;
@@ -84,7 +84,7 @@ pub use sealane_route::AddressSet;
 pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
 pub use trust::Trust;
-pub use tunnel::{ClientCertificates, Tunnel, TunnelClient, TunnelParts};
+pub use tunnel::{CertificateId, ClientCertificates, Revoked, Tunnel, TunnelClient, TunnelParts, Webhook};
 pub use upstream::{NamedServer, expand};
 
 use addresses::{Addresses, Protocol};

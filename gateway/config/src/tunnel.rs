@@ -18,11 +18,13 @@ use sealane_ovpn::wrap::v2::ServerKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
 use sealane_passwords::Users;
 use sealane_tunnel::plane::{Keepalive, Prefix, Transport};
+use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use x509_parser::prelude::{CertificateRevocationList, FromDer as _, X509Certificate};
 
 /// `[tunnel]`, checked. Settings under "start" need a restart to change; the rest follows a reload.
 #[derive(Clone, Debug)]
@@ -51,6 +53,10 @@ pub struct Tunnel {
     pub wrap_v2: Option<ServerKey>,
     /// TLS.
     pub server: Arc<ServerConfig>,
+    /// What `crl` revokes.
+    pub revoked: Arc<Revoked>,
+    /// When certificates and lists expire: what (`ca`, `server`, `crl`), and seconds since 1970.
+    pub expiries: Vec<(&'static str, i64)>,
     /// Whether clients without a certificate may come.
     pub certificate_optional: bool,
     /// Ciphers, the preferred first.
@@ -67,6 +73,8 @@ pub struct Tunnel {
     pub transition: Duration,
     /// How long a key exchange may take.
     pub handshake: Duration,
+    /// Start: rules for source NAT are put into force.
+    pub nat: bool,
     /// Options for all clients.
     pub push: Vec<String>,
     /// Options for clients that are not among `clients`.
@@ -87,8 +95,116 @@ pub struct Tunnel {
     pub status: Option<PathBuf>,
     /// Where events are written, a JSON object per line.
     pub log: Option<PathBuf>,
+    /// A program that gets events, with its arguments.
+    pub event_command: Option<Vec<String>>,
+    /// A URL that gets events.
+    pub event_webhook: Option<Webhook>,
     /// Connected clients at a time.
     pub max_clients: usize,
+}
+
+/// A URL of plain HTTP, in its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Webhook {
+    /// The host as written, with its port.
+    pub authority: String,
+    /// Where to connect: HOST:PORT.
+    pub address: String,
+    /// The path and the query.
+    pub path: String,
+}
+
+impl Webhook {
+    /// Reads `http://HOST[:PORT][/PATH]`; the error says what is wrong.
+    fn parse(url: &str) -> Result<Self, &'static str> {
+        let rest = match url.split_once("://") {
+            Some(("http", rest)) => rest,
+            Some(("https", _)) => return Err("use \"event_command\" with a program such as curl for HTTPS"),
+            _ => return Err("write it as in \"http://127.0.0.1:9000/vpn\""),
+        };
+        if rest.chars().any(|c| !c.is_ascii_graphic()) {
+            return Err("write other characters than ASCII's as %XX");
+        }
+        let (authority, path) = rest.find(['/', '?']).map_or((rest, ""), |at| rest.split_at(at));
+        if authority.contains('@') {
+            return Err("a user and a password in the URL are not supported");
+        }
+        let bare = authority.rsplit_once(']').map_or(authority, |(_, after)| after);
+        let address = match bare.rsplit_once(':') {
+            Some((_, port)) if port.parse::<u16>().is_ok_and(|port| port > 0) => authority.to_owned(),
+            Some(_) => return Err("the port must be a number from 1 to 65535"),
+            None => format!("{authority}:80"),
+        };
+        if address.starts_with(':') {
+            return Err("the URL has no host");
+        }
+        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
+        Ok(Self { authority: authority.to_owned(), address, path: path.split('#').next().unwrap_or("/").to_owned() })
+    }
+
+    /// Whether its host is this machine.
+    fn is_local(&self) -> bool {
+        let host = self.address.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
+        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
+    }
+}
+
+fn webhook(sink: &Sink, at: &At<String>) -> Option<Webhook> {
+    match Webhook::parse(&at.value) {
+        Ok(webhook) => {
+            if !webhook.is_local() {
+                let help = "use an address of this machine, or \"event_command\" with a program such as curl for HTTPS";
+                let message = "the events go to another machine without encryption; they contain names and addresses";
+                sink.warn(&at.span, message, Some(help.to_owned()));
+            }
+            Some(webhook)
+        }
+        Err(help) => {
+            sink.error(&at.span, "\"event_webhook\" is not a URL that can be used", Some(help.to_owned()));
+            None
+        }
+    }
+}
+
+/// Certificates that are revoked: issuer (DER) and serial number (DER, without its head).
+#[derive(Debug, Default)]
+pub struct Revoked(HashSet<(Vec<u8>, Vec<u8>)>);
+
+impl Revoked {
+    /// Of these lists, DER. Who serves has checked them; one that cannot be read revokes nothing here.
+    fn of<'a>(lists: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut all = HashSet::new();
+        for list in lists.filter_map(|der| CertificateRevocationList::from_der(der).ok()) {
+            let (_, list) = list;
+            let issuer = list.issuer().as_raw();
+            all.extend(list.iter_revoked_certificates().map(|r| (issuer.to_vec(), r.raw_serial().to_vec())));
+        }
+        Self(all)
+    }
+
+    /// Whether a certificate is among them.
+    pub fn contains(&self, certificate: &CertificateId) -> bool {
+        // Most servers revoke nothing.
+        !self.0.is_empty() && self.0.contains(&(certificate.issuer.clone(), certificate.serial.clone()))
+    }
+}
+
+/// What tells a certificate from all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateId {
+    /// Its issuer, DER.
+    pub issuer: Vec<u8>,
+    /// Its serial number, DER without its head.
+    pub serial: Vec<u8>,
+}
+
+impl CertificateId {
+    /// Of a certificate, DER; and when it expires, in seconds since 1970.
+    pub fn of(certificate: &[u8]) -> Option<(Self, i64)> {
+        let (_, cert) = X509Certificate::from_der(certificate).ok()?;
+        let id = Self { issuer: cert.issuer().as_raw().to_vec(), serial: cert.raw_serial().to_vec() };
+        Some((id, cert.validity().not_after.timestamp()))
+    }
 }
 
 /// What one client is given.
@@ -160,14 +276,17 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         let help = "add users = \"FILE\" or auth_command = [\"PROGRAM\"]".to_owned();
         section.missing("[tunnel] accepts clients without a certificate and without a password".to_owned(), help);
     }
+    let event_command = section.optional_at(&s::event_command).map(|at| self::command(sink, s::event_command.key, &at));
+    let event_webhook = section.optional_at(&s::event_webhook).and_then(|at| webhook(sink, &at));
     let tls = tls(&section, optional);
     let ciphers = section.optional(&s::ciphers);
     let ping = section.or(&s::ping);
     let ping_restart = section.or(&s::ping_restart);
-    let mut push = pushed(&section);
+    let mut push = pushed(&section, network6.flatten().is_some());
     push.extend(section.optional_at(&s::push).map_or_else(Vec::new, |at| options(sink, &at.value)));
     let push_unlisted = section.optional_at(&s::push_unlisted).map_or_else(Vec::new, |at| options(sink, &at.value));
     let clients = clients(&section, network4.flatten(), network6.flatten());
+    let TlsParts { server, revoked, expiries } = tls?;
     let settings = Tunnel {
         listen: listen?,
         device: device.map_or_else(|| "sealane%d".to_owned(), |d| d.value),
@@ -180,7 +299,9 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         client_to_client: section.or(&s::client_to_client),
         wrap,
         wrap_v2,
-        server: tls?,
+        server,
+        revoked: Arc::new(revoked),
+        expiries,
         certificate_optional: optional,
         ciphers: ciphers.unwrap_or_else(|| Cipher::ALL.to_vec()),
         epoch: section.or(&s::epoch),
@@ -189,6 +310,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         renegotiate: section.or(&s::renegotiate),
         transition: section.or(&s::transition),
         handshake: section.or(&s::handshake_timeout),
+        nat: section.or(&s::nat),
         push,
         push_unlisted,
         users,
@@ -200,6 +322,8 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         // Written by the gateway itself: a change of them is no change of the configuration.
         status: section.optional(&s::status),
         log: section.optional(&s::log),
+        event_command: event_command.flatten(),
+        event_webhook,
         max_clients: section.or(&s::max_clients) as usize,
     };
     section.finish();
@@ -372,7 +496,26 @@ pub(super) fn command(sink: &Sink, key: &str, at: &At<Vec<At<String>>>) -> Optio
     Some(words)
 }
 
-fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
+/// What the certificates of the section make.
+struct TlsParts {
+    server: Arc<ServerConfig>,
+    revoked: Revoked,
+    expiries: Vec<(&'static str, i64)>,
+}
+
+/// When the first of these certificates expires.
+fn first_expiry(certificates: &[CertificateDer<'_>]) -> Option<i64> {
+    let parsed = certificates.iter().filter_map(|der| X509Certificate::from_der(der).ok());
+    parsed.map(|(_, cert)| cert.validity().not_after.timestamp()).min()
+}
+
+/// When the first of these lists expires.
+fn first_list_expiry(lists: &[Vec<u8>]) -> Option<i64> {
+    let parsed = lists.iter().filter_map(|der| CertificateRevocationList::from_der(der).ok());
+    parsed.filter_map(|(_, list)| Some(list.next_update()?.timestamp())).min()
+}
+
+fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
     let sink = section.sink;
     let ca = match optional {
         true => section.optional_at(&s::ca),
@@ -396,6 +539,9 @@ fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
     let (cert, key) = (cert?, key);
     let chain = identity::certificates(sink, "certificate", &cert)?;
     let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert), None)?;
+    let expiries = [("ca", first_expiry(&roots)), ("server", first_expiry(&chain)), ("crl", first_list_expiry(&crls))];
+    let expiries = expiries.into_iter().filter_map(|(what, at)| Some((what, at?))).collect();
+    let revoked = Revoked::of(crls.iter().map(Vec::as_slice));
     let build = || -> anyhow::Result<ServerConfig> {
         let name = name.as_deref();
         let clients =
@@ -409,7 +555,7 @@ fn tls(section: &Section, optional: bool) -> Option<Arc<ServerConfig>> {
         server_config(&provider, &versions, verifier, chain, private)
     };
     match build() {
-        Ok(config) => Some(Arc::new(config)),
+        Ok(config) => Some(TlsParts { server: Arc::new(config), revoked, expiries }),
         Err(e) => {
             sink.error(&cert.span, format!("the tunnel's certificates cannot be used: {e:#}"), None);
             None
@@ -465,7 +611,7 @@ pub(super) fn ciphers(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec
 }
 
 /// Options that have settings of their own.
-fn pushed(section: &Section) -> Vec<String> {
+fn pushed(section: &Section, has_six: bool) -> Vec<String> {
     let sink = section.sink;
     let mut out = Vec::new();
     for at in section.optional_at(&s::routes).map_or_else(Vec::new, |at| at.value) {
@@ -488,7 +634,8 @@ fn pushed(section: &Section) -> Vec<String> {
         out.push(format!("dhcp-option DOMAIN {}", at.value));
     }
     if section.or(&s::redirect_gateway) {
-        out.push("redirect-gateway def1".to_owned());
+        // Without the word, a client's IPv6 traffic would pass by the tunnel.
+        out.push(if has_six { "redirect-gateway def1 ipv6" } else { "redirect-gateway def1" }.to_owned());
     }
     out
 }

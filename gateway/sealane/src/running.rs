@@ -6,9 +6,10 @@ use clap::Args;
 use sealane_control::admin::ask::{Where, ask, ask_with};
 use sealane_control::log::Level;
 use sealane_control::metrics::status::{CertificateStatus, ServerChange, ServerStatus, Status};
+use sealane_control::resolve;
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The time limits for the response to a query, and to a command (an upgrade waits for the new process).
@@ -44,6 +45,23 @@ impl At {
     /// The socket that is asked.
     pub fn place(self) -> Where {
         self.socket.map_or_else(Where::usual, Where::Socket)
+    }
+
+    /// The socket, where one was named.
+    pub fn path(self) -> Option<PathBuf> {
+        self.socket
+    }
+
+    /// The socket of a configuration, unless one was named.
+    pub fn place_in(self, config: &Path) -> Result<Where> {
+        let known = match self.socket {
+            Some(socket) => Some(socket),
+            None => resolve::document_and_wait(config)?.admin_socket()?,
+        };
+        let socket = known.with_context(|| {
+            format!("{}: [admin] has no \"socket\": add socket = \"/run/sealane/admin.sock\"", config.display())
+        })?;
+        Ok(Where::Socket(socket))
     }
 }
 

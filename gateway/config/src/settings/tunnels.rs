@@ -45,8 +45,8 @@ table! {
     cert: File = File, required("server.crt"), aliases("crt", "certificate");
     /// PEM file of the server's private key.
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
-    /// Revocation lists, PEM, version 2. If the list has expired, all clients are refused. After a reload, a revoked client is
-    /// disconnected at its next key renewal (`renegotiate`); `disabled` of `[[tunnel.client]]` takes effect immediately.
+    /// Revocation lists, PEM, version 2. If the list has expired, all clients are refused. A reload disconnects clients whose
+    /// certificates are revoked. `sealane tunnel ca revoke NAME` writes the list and reloads.
     crl: File = File, example("crl.pem");
     /// Accept only client certificates with this name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
     verify_x509_name: Text = Text, example("name-prefix:client-");
@@ -97,8 +97,13 @@ table! {
     dns: Strings = Strings, example(["10.8.0.1"]);
     /// The DNS domain of clients.
     domain: Text = Text, example("internal.example");
-    /// Clients send all their traffic through the tunnel.
+    /// Clients send all their traffic through the tunnel: IPv4, and with `network6` IPv6, too. Without `network6`, clients
+    /// send their IPv6 traffic past the tunnel.
     redirect_gateway: Flag = Flag, default(false);
+    /// Source NAT: what clients send to other networks gets this machine's address. At each start, the gateway puts nftables
+    /// rules into the table `sealane_tunnel` with `nft`; `sealane tunnel nat -c FILE` prints them. The rules stay when the
+    /// gateway stops (`sealane tunnel nat --remove`).
+    nat: Flag = Flag, default(false);
     /// Additional options for clients, in OpenVPN's syntax. An option that OpenVPN clients do not accept from a server
     /// is an error.
     push: Strings = Strings, example(["block-outside-dns"]);
@@ -141,6 +146,13 @@ table! {
     /// `disconnect`, `take_over`, `left_out` (see [the tunnel](page:tunnel#limits-before-authentication)). `sealane
     /// reopen-logs` and a reload open the file again.
     log: Output = Output, example("/var/log/sealane/tunnel.log");
+    /// A program that is started for each event (`connect`, `disconnect`, `renew`, `refuse`). It gets the event as a line of
+    /// JSON on its standard input, as in `log`. The events are delivered one after the other. A program that runs longer than
+    /// 10 s is killed. If more than 1,024 events wait, new events are lost (`events_lost`).
+    event_command: Strings = Strings, example(["/usr/local/bin/vpn-event"]), secret(Arguments);
+    /// A URL (`http://…`) that gets the same events, each as a POST request with JSON. The same limits apply. For HTTPS, use
+    /// `event_command` with a program such as curl.
+    event_webhook: Text = Text, example("http://127.0.0.1:9000/vpn");
     /// A JSON file for `sealane tunnel status -c FILE`, written every second. A user who can read the configuration and
     /// this file can run the command; the command opens no private key.
     status: Output = Output, example("/run/sealane/tunnel.json");

@@ -15,6 +15,7 @@
 //! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
 //! | `POST /v1/renew` | a name: its certificate is renewed now (`certificates = "auto"`); Unix socket only |
 //! | `POST /v1/log-level` | a level's name: [`crate::log`]; Unix socket only |
+//! | `POST /v1/tunnel` | [`Steering`] as JSON: disconnect clients of the tunnel, tell them something; Unix socket only |
 //! | `POST /v1/reload`, `/v1/upgrade`, `/v1/drain`, `/v1/reopen-logs` | Unix socket only |
 
 mod addressed;
@@ -27,6 +28,7 @@ use crate::metrics::LaneMetrics;
 use crate::metrics::prometheus::{Format, Writer};
 use crate::metrics::status::{ServerChange, StatusRegistry};
 use crate::run::commands::{Command, Commands};
+use crate::vpn::Steering;
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Bytes, Incoming};
@@ -384,7 +386,17 @@ async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>
             };
             return command_reply(site, Command::Renew(name)).await;
         }
-        "/v1/server" | "/v1/log-level" | "/v1/renew" => Command::Reopen, // Refused below, as commands are.
+        "/v1/tunnel" if site.commands.is_some() && request.method() == Method::POST => {
+            let body = match body_of(request).await {
+                Ok(body) => body,
+                Err(response) => return response,
+            };
+            return match serde_json::from_slice::<Steering>(&body) {
+                Ok(steering) => command_reply(site, Command::Steer(Box::new(steering))).await,
+                Err(e) => text(StatusCode::BAD_REQUEST, format!("this is not a command for the tunnel: {e}\n")),
+            };
+        }
+        "/v1/server" | "/v1/log-level" | "/v1/renew" | "/v1/tunnel" => Command::Reopen, // Refused below, as commands are.
         "/" | "/metrics" | "/healthz" | "/v1/status" => return page(&request, site),
         "/v1/log" => return recent_log(&request, site),
         "/v1/exchanges" => return exchanges(&request, site).await,

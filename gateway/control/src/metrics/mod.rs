@@ -201,6 +201,21 @@ fn labels(text: &'static str) -> Vec<(&'static str, &'static str)> {
 /// What the tunnel's status says, as metrics. At most `most` clients have series of their own.
 fn render_tunnel(status: &Status, most: usize, out: &mut Writer) {
     out.gauge("sealane_tunnel_clients", "Connected clients of the tunnel.").sample(&[], status.clients.len() as u64);
+    let mut family = out.gauge(
+        "sealane_tunnel_expiry_timestamp_seconds",
+        "When the tunnel's CA, the server's certificate and the revocation list expire, in seconds since 1970.",
+    );
+    for (what, at) in &status.expiries {
+        family.sample(&[("what", what)], u64::try_from(*at).unwrap_or(0));
+    }
+    let mut family = out.gauge(
+        "sealane_tunnel_client_certificate_expiry_timestamp_seconds",
+        "When the certificates of connected clients expire, in seconds since 1970.",
+    );
+    for (client, at) in status.clients.iter().filter_map(|c| Some((c, c.certificate_expires?))) {
+        let id = client.peer_id.to_string();
+        family.sample(&[("client", &client.name), ("peer", &id)], u64::try_from(at).unwrap_or(0));
+    }
     let mut family = out.counter("sealane_tunnel_control_total", "Events in the tunnel's control channel.");
     for (name, n) in &status.control {
         family.sample(&[("what", name)], *n);

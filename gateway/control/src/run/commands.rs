@@ -1,6 +1,7 @@
 //! Commands to the running gateway, from signals, from the admin socket, and from itself.
 
 use crate::log;
+use crate::vpn::Steering;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +34,8 @@ pub enum Command {
     },
     /// Renew the certificate of this name, which an authority issues.
     Renew(String),
+    /// Disconnect clients of the tunnel, or tell them something.
+    Steer(Box<Steering>),
 }
 
 /// One line about what was done, or why it was not.

@@ -43,7 +43,7 @@ use crate::run::systemd::Notifier;
 use crate::run::watch::{Look, Watched};
 use crate::upgrade::handover::{self, HandoverState, InheritedState, Program, Successor};
 use crate::upgrade::stored_tunnel;
-use crate::vpn::Vpn;
+use crate::vpn::{Steer, Vpn};
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
@@ -574,6 +574,21 @@ impl Running {
             Command::Inspect { limit, older_than } => {
                 let asked = self.lanes.inspect(limit, older_than);
                 tokio::spawn(async move { pending.answer(inspection::answer(asked, limit).await) });
+            }
+            Command::Steer(steering) => {
+                let Some(door) = self.vpn.as_ref().map(Vpn::door) else {
+                    return pending.answer(Err("this gateway has no [tunnel]".to_owned()));
+                };
+                let what = match steering.what {
+                    Steer::Kick { .. } => "disconnected",
+                    Steer::Message(_) => "sent a message",
+                };
+                let whom = steering.whom.clone();
+                tokio::spawn(async move {
+                    let done = door.steer(*steering).await;
+                    let line = |n| format!("{whom} was {what} ({n} connection{})", if n == 1 { "" } else { "s" });
+                    pending.answer(done.map(line));
+                });
             }
             Command::ReadUdp => {
                 self.listeners.read_udp();

@@ -6,7 +6,8 @@ use sealane_control::vpn::pki;
 fn folder() -> Folder {
     let folder = Folder::new();
     let made = folder.path("made");
-    pki::init(&made, "vpn.example:1194", "10.8.0.0/24").unwrap();
+    let what = pki::Init { endpoint: "vpn.example:1194", network: "10.8.0.0/24", ..pki::Init::default() };
+    pki::init(&made, &what).unwrap();
     for name in ["ca.crt", "server.crt", "server.key", "tls-crypt-v2.key"] {
         folder.write(name, std::fs::read(made.join(name)).unwrap());
     }

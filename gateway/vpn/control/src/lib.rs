@@ -4,14 +4,16 @@
 pub mod auth;
 pub mod client;
 pub mod handover;
+mod hooks;
 pub mod import;
 mod log;
+pub mod nat;
 pub mod ovpn_file;
 mod peer;
 pub mod pki;
 pub mod pool;
 pub mod profile;
-mod prompt;
+pub mod prompt;
 mod records;
 mod run;
 pub mod server;
@@ -23,3 +25,4 @@ pub mod tls;
 pub mod verify;
 
 pub use run::{Prepared, Vpn, VpnDoor};
+pub use server::{Steer, Steering, Whom};

@@ -2,15 +2,18 @@
 //! moves or goes.
 //!
 //! `unix_ms`, `event` and `client` are always there; the rest is the event's own. There are a few lines per client and
-//! hour, so they are written at once.
+//! hour, so they are written at once. Some are delivered to other programs, too ([`super::hooks`]).
 
+use super::hooks::{Hooks, Targets};
 use sealane_log as log;
 use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Where lines go.
 #[derive(Debug, Default)]
@@ -18,11 +21,21 @@ pub struct EventLog {
     file: Option<(PathBuf, File)>,
     /// Said once, not with every line.
     failed: Cell<bool>,
+    hooks: Option<Hooks>,
+    /// Events that were not delivered.
+    lost: Arc<AtomicU64>,
 }
 
 impl EventLog {
     /// Appends to a file; without one nothing is written. A file that cannot be opened is said, and done without.
     pub fn open(path: Option<&Path>) -> Self {
+        let mut log = Self::default();
+        log.reopen(path);
+        log
+    }
+
+    /// Goes on with this file, opened anew.
+    pub fn reopen(&mut self, path: Option<&Path>) {
         let opened = path.and_then(|path| {
             // Names and addresses are nobody else's business.
             let mut options = OpenOptions::new();
@@ -35,12 +48,36 @@ impl EventLog {
                 }
             }
         });
-        Self { file: opened, failed: Cell::new(false) }
+        (self.file, self.failed) = (opened, Cell::new(false));
+    }
+
+    /// Delivers events to these from now on. Those that wait go where they were to go. Within a runtime.
+    pub fn deliver_to(&mut self, targets: Targets) {
+        if self.hooks.as_ref().map(Hooks::targets) == Some(&targets) {
+            return;
+        }
+        if let Some(before) = self.hooks.take() {
+            tokio::spawn(before.finish(Duration::from_secs(60)));
+        }
+        self.hooks = Hooks::start(targets, self.lost.clone());
+    }
+
+    /// Takes what delivers events: for the end, when its last ones are waited for.
+    pub const fn take_hooks(&mut self) -> Option<Hooks> {
+        self.hooks.take()
+    }
+
+    /// Events that were not delivered.
+    pub fn lost(&self) -> u64 {
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// Writes a line.
     pub fn say(&self, event: &str, client: &str, more: &[(&str, Value)]) {
-        let Some((path, file)) = &self.file else { return };
+        let hooks = self.hooks.as_ref().filter(|_| Hooks::wants(event));
+        if self.file.is_none() && hooks.is_none() {
+            return;
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as u64);
         let mut line = Map::new();
         line.insert("unix_ms".to_owned(), now.into());
@@ -48,6 +85,10 @@ impl EventLog {
         line.insert("client".to_owned(), client.into());
         line.extend(more.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));
         let line = Value::Object(line).to_string() + "\n";
+        if let Some(hooks) = hooks {
+            hooks.send(&line);
+        }
+        let Some((path, file)) = &self.file else { return };
         let mut file = file;
         if let Err(e) = file.write_all(line.as_bytes())
             && !self.failed.replace(true)

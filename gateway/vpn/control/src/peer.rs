@@ -11,7 +11,7 @@ use super::session::{SavedSession, Session, Words};
 use super::settings::Settings;
 use super::verify::common_name;
 use anyhow::Context as _;
-use sealane_config::TunnelClient;
+use sealane_config::{CertificateId, TunnelClient};
 use sealane_ovpn::data::{Cipher, Format, Header, PeerId};
 use sealane_ovpn::peer_info::{self, PeerInfo, proto};
 use sealane_ovpn::push::{self, Flags};
@@ -78,6 +78,9 @@ pub(super) struct SavedPeer {
     connected_for: u64,
     lame_duck_in: Option<u64>,
     token: Option<String>,
+    /// None from a process that did not know it.
+    #[serde(default)]
+    certificate: Option<(CertificateId, i64)>,
 }
 
 /// A client.
@@ -123,6 +126,8 @@ pub(super) struct Peer {
     pub configured: bool,
     /// In place of the password, to be pushed.
     pub token: Option<String>,
+    /// The client's certificate, and when it expires, in seconds since 1970.
+    pub certificate: Option<(CertificateId, i64)>,
 }
 
 impl Peer {
@@ -164,6 +169,7 @@ impl Peer {
             pushed_at: None,
             configured: false,
             token: None,
+            certificate: None,
         }
     }
 
@@ -199,6 +205,7 @@ impl Peer {
             connected_for: ms(now.saturating_duration_since(self.connected_at)),
             lame_duck_in: self.lame_duck.map(|at| ms(at.saturating_duration_since(now))),
             token: self.token,
+            certificate: self.certificate,
         }))
     }
 
@@ -224,6 +231,7 @@ impl Peer {
             dyn_tls_crypt: saved.dyn_tls_crypt,
             aead_epoch: saved.aead_epoch,
         };
+        peer.certificate = saved.certificate;
         (peer.takes_stub, peer.configured) = (saved.takes_stub, true);
         (peer.key_id, peer.keys) = (saved.key_id, saved.keys);
         (peer.key_since, peer.connected_at) = (before(saved.key_age), before(saved.connected_for));
@@ -241,6 +249,16 @@ impl Peer {
             password: message.password.clone(),
             remote: self.remote,
         })
+    }
+
+    /// Remembers the certificate of a key exchange.
+    pub fn remember_certificate(&mut self, key_id: u8) {
+        self.certificate = self.session.peer_certificate(key_id).and_then(CertificateId::of);
+    }
+
+    /// Whether its certificate is revoked.
+    pub fn is_revoked(&self, settings: &Settings) -> bool {
+        self.certificate.as_ref().is_some_and(|(id, _)| settings.revoked.contains(id))
     }
 
     /// Agrees on cipher and features; the reason when there is no common cipher, or packets that are not ours.

@@ -44,6 +44,11 @@ pub fn complete(profile: &mut Profile) -> Result<()> {
     Ok(())
 }
 
+/// Asks for a secret, which is not shown.
+pub fn secret(question: &str) -> Result<String> {
+    Source::open().ask(question, false)
+}
+
 /// A password with the answer to a challenge, as OpenVPN's servers read it.
 fn with_answer(password: &str, answer: &str, concatenate: bool) -> String {
     match concatenate {

@@ -2,7 +2,8 @@
 //! VPN never waits for the gateway's housekeeping, nor the other way round.
 
 use super::handover::{Fixed, Handed, HandoverState, SavedServer};
-use super::server::{self, AdminCommand, Ended, Start};
+use super::nat::{self, Networks};
+use super::server::{self, AdminCommand, Ended, Start, Steering};
 use super::settings::Settings;
 use super::status::StatusRegistry;
 use anyhow::{Context as _, Result, anyhow};
@@ -53,11 +54,22 @@ impl VpnDoor {
         self.0.send(AdminCommand::HandOver(asker)).map_err(|_| anyhow!("the tunnel has ended"))?;
         answer.blocking_recv().context("the tunnel has ended")?
     }
+
+    /// Does something to connected clients. Returns how many were meant.
+    pub async fn steer(&self, steering: Steering) -> Result<usize, String> {
+        let gone = || "the tunnel has ended".to_owned();
+        let (asker, answer) = oneshot::channel();
+        self.0.send(AdminCommand::Steer(Box::new(steering), asker)).map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
 }
 
 impl Vpn {
     /// Makes the interface and the sockets, and serves.
     pub fn start(settings: Settings) -> Result<Self> {
+        if settings.nat {
+            nat::apply(&networks_of(&settings).rules()).context("cannot apply the rules of \"nat\" in [tunnel]")?;
+        }
         let of = |transport| {
             let of: Vec<SocketAddr> =
                 settings.listen.iter().filter(|(t, _)| *t == transport).map(|(_, a)| *a).collect();
@@ -198,9 +210,14 @@ impl Prepared {
     /// Goes on.
     pub fn start(self) -> Result<Vpn> {
         let (addresses, networks) = (self.plane.addresses(), behind_clients(&self.settings));
+        let rules = self.settings.nat.then(|| networks_of(&self.settings).rules());
         let vpn = Vpn::run(self.begin(StatusRegistry::default())?, addresses)?;
         // Those that are there already are replaced.
         vpn.route(networks);
+        // The predecessor's are mostly in force, and this process may have no right to change them.
+        if let Some(Err(e)) = rules.as_deref().map(nat::apply) {
+            log::warn!("tunnel: cannot apply the rules of \"nat\" again: {e:#}");
+        }
         Ok(vpn)
     }
 
@@ -276,7 +293,30 @@ fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> 
                 .to_owned(),
         );
     }
+    notes.extend(reached(settings).not_forwarded());
     notes
+}
+
+fn networks_of(settings: &Settings) -> Networks {
+    Networks { four: settings.network4, six: settings.network6 }
+}
+
+/// The networks of clients from which other networks are to be reached, as far as the settings tell.
+fn reached(settings: &Settings) -> Networks {
+    let of_clients = settings.clients.values().flat_map(|client| &client.push);
+    let mut reached = Networks::default();
+    for option in settings.push.iter().chain(&settings.push_unlisted).chain(of_clients) {
+        let mut words = option.split_ascii_whitespace();
+        let (four, six) = match words.next() {
+            Some("route") => (true, false),
+            Some("route-ipv6") => (false, true),
+            Some("redirect-gateway") => (true, words.any(|word| word == "ipv6")),
+            _ => continue,
+        };
+        reached.four = reached.four.or(settings.network4.filter(|_| four));
+        reached.six = reached.six.or(settings.network6.filter(|_| six));
+    }
+    reached
 }
 
 /// Why there is no interface, and what to do.

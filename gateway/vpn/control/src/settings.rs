@@ -1,6 +1,7 @@
 //! What a VPN server is told by the configuration, and what it makes of it.
 
 use super::auth::{Authenticator, TokenSecret};
+use super::hooks::Targets;
 use super::tls::Endpoint;
 use super::verify::{Demands, NameRule, Verifier};
 use sealane_config::{ClientCertificates, Tunnel, TunnelParts};
@@ -25,6 +26,13 @@ impl From<Tunnel> for Settings {
         let (users, command) = (tunnel.users.clone(), tunnel.auth_command.clone());
         let auth = Arc::new(Authenticator::new(users, command, tunnel.token_lifetime, TokenSecret::Process));
         Self { tls: Endpoint::Server(tunnel.server.clone()), auth, tunnel }
+    }
+}
+
+impl Settings {
+    /// Where events are delivered.
+    pub(super) fn targets(&self) -> Targets {
+        Targets { command: self.event_command.clone(), webhook: self.event_webhook.clone() }
     }
 }
 

@@ -44,6 +44,9 @@ pub struct ClientStatus {
     pub tx_packets: u64,
     /// Its data packets that were dropped.
     pub dropped: u64,
+    /// When its certificate expires, in seconds since 1970.
+    #[serde(default)]
+    pub certificate_expires: Option<i64>,
 }
 
 /// The whole tunnel.
@@ -58,6 +61,9 @@ pub struct Status {
     pub interface: String,
     /// Connected clients.
     pub clients: Vec<ClientStatus>,
+    /// When certificates and lists of the tunnel expire: `ca`, `server`, `crl`, and seconds since 1970.
+    #[serde(default)]
+    pub expiries: Vec<(Cow<'static, str>, i64)>,
     /// What control has counted.
     pub control: Vec<(Cow<'static, str>, u64)>,
     /// What the data plane has counted.
@@ -124,6 +130,10 @@ pub struct Counts {
     pub expired: u64,
     /// Clients that moved to another address.
     pub floated: u64,
+    /// Clients that were disconnected by a command.
+    pub kicked: u64,
+    /// Events that were not delivered: the queue was full, or the receiver failed or took too long.
+    pub events_lost: u64,
 }
 
 impl Counts {
@@ -146,6 +156,8 @@ impl Counts {
             ("renewed", self.renewed),
             ("expired", self.expired),
             ("floated", self.floated),
+            ("kicked", self.kicked),
+            ("events_lost", self.events_lost),
         ];
         counts.map(|(name, n)| (Cow::Borrowed(name), n)).to_vec()
     }

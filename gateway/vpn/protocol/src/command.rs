@@ -21,6 +21,8 @@ pub enum Command {
     Restart(String),
     /// Do not connect again.
     Halt(String),
+    /// A text for the user.
+    Info(String),
     /// A command that is not known, its first word.
     Unknown(String),
 }
@@ -49,6 +51,7 @@ impl Command {
             "EXIT" => Self::Exit,
             "RESTART" => Self::Restart(rest.to_owned()),
             "HALT" => Self::Halt(rest.to_owned()),
+            "INFO" => Self::Info(rest.to_owned()),
             _ => Self::Unknown(word.chars().take(32).collect()),
         })
     }
@@ -97,6 +100,7 @@ mod tests {
         );
         assert_eq!(parse("EXIT\n"), Command::Exit);
         assert_eq!(parse("HALT,bye"), Command::Halt("bye".into()));
+        assert_eq!(parse("INFO,a, b"), Command::Info("a, b".into()));
         assert_eq!(Command::parse(b"PUSH_REPLY,\x1b[1m"), None);
         assert_eq!(Command::parse(b"\xff"), None);
     }

@@ -130,10 +130,18 @@ impl World {
             b"",
         );
         assert_eq!(said.code, Some(0), "{}", said.all());
-        let toml = self.read("vpn/tunnel.toml").replace(
-            "listen = [\"udp://:1194\"]",
-            "listen = [\"udp://:1194\", \"tcp://:1194\"]\nstatus = \"status.json\"\nlanes = 2",
-        );
+        let toml = self
+            .read("vpn/tunnel.toml")
+            .replace("listen = [\"udp://:1194\"]", "listen = [\"udp://:1194\", \"tcp://:1194\"]\nlanes = 2");
+        let toml = match more.contains("[admin]") {
+            true => toml.replace("[admin]\nsocket = \"admin.sock\"\n", ""),
+            false => toml,
+        };
+        // What a test sets itself is not set twice.
+        let first_table = more.lines().take_while(|line| !line.starts_with('['));
+        let own: Vec<&str> = first_table.filter_map(|line| line.split_once(" = ").map(|(key, _)| key)).collect();
+        let is_own = |line: &str| line.split_once(" = ").is_some_and(|(key, _)| own.contains(&key));
+        let toml: String = toml.lines().filter(|line| !is_own(line)).map(|line| format!("{line}\n")).collect();
         self.write("vpn/tunnel.toml", &format!("{toml}{more}\n"));
     }
 

@@ -1,7 +1,6 @@
 //! Who comes in: the decision's consequences, a first key, the next ones, and the way out of those who may not stay.
 
 use super::super::auth::Verdict as AuthVerdict;
-use super::super::log::EventLog;
 use super::super::peer::Stage;
 use super::super::pool::Addresses;
 use super::super::settings::Settings;
@@ -14,6 +13,9 @@ use sealane_ovpn::update;
 use sealane_tunnel::plane::{Command, Feature, Keepalive, KeyNew, PeerNew, PeerSet, lane_of};
 use std::collections::HashMap;
 use std::time::Instant;
+
+/// What a client hears whose certificate is revoked.
+const REVOKED: &str = "the certificate is revoked";
 
 /// Why a client that has proved who it is does not come in.
 pub(super) struct Denied {
@@ -103,6 +105,17 @@ impl Server {
         self.dismiss(key, now + FAREWELL, now);
     }
 
+    /// Disconnects a connected client, which is told a command of the control channel.
+    pub(super) fn send_off(&mut self, key: Key, farewell: &[u8], why: &str, now: Instant) {
+        let Some(peer) = self.peers.get_mut(&key) else { return };
+        if let Err(e) = peer.session.send_command(farewell) {
+            log::debug!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
+        }
+        let peer = &self.peers[&key];
+        self.say_gone(key, peer, why);
+        self.dismiss(key, now + FAREWELL, now);
+    }
+
     /// Nothing more of a client passes. It goes at this time; until then it may hear why.
     pub(super) fn dismiss(&mut self, key: Key, at: Instant, now: Instant) {
         // Over TCP the plane closes the connection with its peer, so what there is to say leaves before.
@@ -131,6 +144,11 @@ impl Server {
         let claim = peer.claim(0).ok_or("the key exchange is not complete")?;
         let name = claim.common_name.clone().or_else(|| user.clone());
         let name = name.ok_or("neither a certificate with a common name nor a user name")?;
+        // The list may be newer than the key exchange.
+        peer.remember_certificate(0);
+        if peer.is_revoked(&self.settings) {
+            return Err(REVOKED.into());
+        }
         peer.agree(&self.settings)?;
         let client = self.settings.clients.get(&name);
         if client.is_none() && self.settings.known_clients_only {
@@ -211,6 +229,10 @@ impl Server {
         if name != peer.name || user != peer.user {
             return Err("the certificate or user name differs from the first one".into());
         }
+        peer.remember_certificate(key_id);
+        if peer.is_revoked(&self.settings) {
+            return Err(REVOKED.into());
+        }
         peer.token = user.as_ref().and_then(|_| self.settings.auth.token_after(&claim, unix()));
         let Some(id) = peer.id else { return Ok(()) };
         let keys = peer.session.keys(key_id, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
@@ -226,7 +248,8 @@ impl Server {
         for peer in self.peers.values_mut() {
             peer.session.set_endpoint(settings.tls.clone());
         }
-        self.log = EventLog::open(settings.log.as_deref());
+        self.log.reopen(settings.log.as_deref());
+        self.log.deliver_to(settings.targets());
         let before = std::mem::replace(&mut self.settings, settings);
         self.follow_settings();
         self.update_options(&before);
@@ -266,6 +289,13 @@ impl Server {
             .map(|(k, _)| *k)
             .collect();
         gone.into_iter().for_each(|key| self.forget(key, "the client is no longer allowed"));
+        let admitted = self.peers.iter().filter(|(_, p)| p.id.is_some());
+        let revoked: Vec<Key> = admitted.filter(|(_, p)| p.is_revoked(&self.settings)).map(|(k, _)| *k).collect();
+        let now = Instant::now();
+        for key in revoked {
+            let farewell = format!("AUTH_FAILED,{REVOKED}\0");
+            self.send_off(key, farewell.as_bytes(), "the client's certificate is no longer accepted", now);
+        }
         for (&key, peer) in &mut self.peers {
             let Some(id) = peer.id else { continue };
             let routes = self.settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();

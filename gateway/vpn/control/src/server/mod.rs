@@ -12,9 +12,11 @@ mod events;
 mod inbox;
 mod moved;
 mod post;
+mod steer;
 
 pub(super) use inbox::Word;
 pub use inbox::{Inbox, Outlet, inbox};
+pub use steer::{Steer, Steering, Whom};
 
 use super::auth::{self, Checks, Verdict as AuthVerdict};
 use super::handover::{Handed, HandoverState, SavedServer};
@@ -54,6 +56,8 @@ const MAX_HANDSHAKES: usize = 1024;
 const HANDSHAKE_SHARE: usize = 128;
 /// How long handshakes under way may take when the tunnel is to go on elsewhere.
 const LEAVING: Duration = Duration::from_secs(5);
+/// How long the last events for other programs may take.
+const LAST_EVENTS: Duration = Duration::from_secs(2);
 /// Events of a session that are handled before the next one's turn.
 const MAX_TURN: usize = 64;
 
@@ -64,6 +68,8 @@ pub enum AdminCommand {
     Reload(Box<Settings>),
     /// Open the log's file anew.
     Reopen,
+    /// Do something to connected clients; the answer says to how many, or why not.
+    Steer(Box<Steering>, oneshot::Sender<Result<usize, String>>),
     /// Give everything to another process.
     HandOver(oneshot::Sender<Result<Handed>>),
     /// Tell all clients to connect elsewhere or later, and end.
@@ -186,6 +192,7 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
         registry,
         status_failed: std::cell::Cell::new(false),
     };
+    server.log.deliver_to(server.settings.targets());
     if let Some(inherited) = inherited {
         auth::adopt_process_secret(inherited.tokens);
         server.inherit(inherited, Instant::now());
@@ -205,7 +212,14 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
             Some((key, key_id, verdict)) = decided.recv() => server.decided(key, key_id, verdict, Instant::now()),
             command = commands.recv() => match command {
                 Some(AdminCommand::Reload(settings)) => server.reload(*settings),
-                Some(AdminCommand::Reopen) => server.log = EventLog::open(server.settings.log.as_deref()),
+                Some(AdminCommand::Reopen) => {
+                    let path = server.settings.log.clone();
+                    server.log.reopen(path.as_deref());
+                }
+                Some(AdminCommand::Steer(steering, asker)) => {
+                    // It fails only if the caller has gone.
+                    let _ = asker.send(server.steer(&steering, Instant::now()));
+                }
                 Some(AdminCommand::HandOver(asker)) if !server.plane.supports(Feature::HandOver) => {
                     let why = anyhow!("this data plane cannot be handed over; restart, and its clients connect again");
                     // It fails only if the caller has gone and needs no reply.
@@ -214,6 +228,7 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                 Some(AdminCommand::HandOver(asker)) => server.leaving = Some((Instant::now() + LEAVING, asker)),
                 Some(AdminCommand::Stop) | None => {
                     server.stop();
+                    server.finish_events().await;
                     return Ok(Ended::Stopped);
                 }
             },
@@ -223,6 +238,7 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                 if now.duration_since(posted) >= STATUS {
                     posted = now;
                     server.counts.replaced = outlet.replaced();
+                    server.counts.events_lost = server.log.lost();
                     server.post();
                 }
             }
@@ -231,6 +247,7 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
         let (busy, now) = (server.is_busy(), Instant::now());
         if let Some((_, asker)) = server.leaving.take_if(|(limit, _)| !busy || *limit <= now) {
             let settings = Box::new(server.settings.clone());
+            server.finish_events().await;
             return Ok(Ended::Left(server.leave(&mut outlet), settings, asker));
         }
     }
@@ -529,6 +546,13 @@ impl Server {
                 let _ = peer.session.send_command(b"RESTART,[P]\0");
             }
             self.transmit(key, now);
+        }
+    }
+
+    /// Waits for a moment until the last events are delivered.
+    async fn finish_events(&mut self) {
+        if let Some(hooks) = self.log.take_hooks() {
+            hooks.finish(LAST_EVENTS).await;
         }
     }
 

@@ -35,6 +35,7 @@ impl Server {
                     rx_packets: counters.rx_packets,
                     tx_packets: counters.tx_packets,
                     dropped: counters.dropped,
+                    certificate_expires: p.certificate.as_ref().map(|(_, end)| *end),
                 }
             })
             .collect();
@@ -44,6 +45,7 @@ impl Server {
             notes: self.notes.clone(),
             interface: self.plane.interface().to_owned(),
             clients,
+            expiries: self.settings.expiries.iter().map(|&(what, at)| (what.into(), at)).collect(),
             control: self.counts.named(),
             data: self.plane.totals().into_iter().map(|(name, n)| (name.into(), n)).collect(),
         });
