@@ -27,6 +27,7 @@ const NEEDS: &[Need] = &[
     need("wrk", "wrk", "keep-alive load"),
     need("knotd", "knot", "a DNS server that takes dynamic updates"),
     need("openvpn", "openvpn", "the tunnel's peer"),
+    need("redis-server", "redis-server", "a store that gateways share"),
     need("ip", "iproute2", "network namespaces"),
     need("ping", "iputils-ping", "packets through the tunnel"),
     need("python3", "python3-venv", "WebSocket client, gRPC"),

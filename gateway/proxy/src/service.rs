@@ -28,6 +28,7 @@ use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
 use crate::scratch::Scratch;
 use crate::settings::LaneSettings;
+use crate::shared_tickets::{self, TicketVerdict};
 use crate::snapshot::{Listener, Snapshot};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
@@ -74,13 +75,15 @@ pub enum Message {
     Datagram(Box<Datagram>),
     /// Control's verdict about credentials, by their [`PasswordCheck`](crate::logins::PasswordCheck).
     PasswordChecked(Digest, PasswordVerdict),
+    /// Control's verdict about the ticket of a connection's hello ([`TicketQuery`](crate::shared_tickets::TicketQuery)).
+    Ticket(Key, TicketVerdict),
 }
 
 impl Mail for Message {
     fn load(&self) -> Load {
         match self {
-            // Verdicts are as many as checks that control has taken, which are bounded.
-            Self::Drain { .. } | Self::FreeMemory | Self::PasswordChecked(..) => Load::Free,
+            // Verdicts are as many as checks and queries that control has taken, which are bounded.
+            Self::Drain { .. } | Self::FreeMemory | Self::PasswordChecked(..) | Self::Ticket(..) => Load::Free,
             Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
             Self::Connection(_) => Load::Counted { kind: CONNECTIONS, amount: 1 },
             Self::Passed(passed) => Load::Counted { kind: RATE_NEWS, amount: passed.len() },
@@ -353,6 +356,10 @@ impl Service for Proxy {
             Message::Passed(passed) => self.admission.heard(cx, &passed),
             Message::FreeMemory => free_memory(self, cx),
             Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
+            Message::Ticket(key, verdict) => {
+                shared_tickets::arrived(self, cx, key, verdict);
+                flush_marked(self, cx);
+            }
             Message::Datagram(datagram) => {
                 self.counters.quic_dropped_mailbox.set(self.settings.own_mailbox().refused(DATAGRAMS));
                 quic_forwarded(self, cx, *datagram);

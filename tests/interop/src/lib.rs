@@ -20,6 +20,7 @@ pub mod ports;
 pub mod process;
 pub mod relay;
 pub mod site;
+pub mod store;
 pub mod versions;
 
 use std::io::Write;

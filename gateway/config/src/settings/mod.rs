@@ -12,6 +12,7 @@
 //! the compiler reports.
 
 mod authority;
+mod fleet;
 mod gateway;
 mod hosts;
 mod kinds;
@@ -20,6 +21,7 @@ mod tunnels;
 mod upstreams;
 
 pub(super) use authority::{acme, dns_update, external_account, fallback};
+pub(super) use fleet::store;
 pub(super) use gateway::{admin, limits, log, metrics, rate_limit, top};
 pub(super) use hosts::{
     access, access_of_requests, actions, basic_auth, cors, edits, error_page, forward_auth, host, maintenance,

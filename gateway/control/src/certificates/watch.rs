@@ -5,7 +5,7 @@
 //! next. A certificate that is replaced before its key is refused for a moment, with the reason, while the old pair serves on;
 //! the change of the key is the next one.
 
-use crate::config::{AddressSet, CertificateFiles, Config, Errors, Loaded, RedirectTable, Users, Warning};
+use crate::config::{AddressSet, CertificateFiles, Config, Errors, KeyList, Loaded, RedirectTable, Users, Warning};
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
 use std::collections::HashSet;
@@ -31,6 +31,8 @@ pub enum FileSet {
     Redirects(PathBuf),
     /// Users of `basic_auth`.
     Users(PathBuf),
+    /// Keys of session tickets.
+    TicketKeys(PathBuf),
 }
 
 impl FileSet {
@@ -40,14 +42,17 @@ impl FileSet {
         let lists = config.address_lists().into_iter().map(Self::AddressList);
         let tables = config.redirect_tables().into_iter().map(Self::Redirects);
         let users = config.users_files().into_iter().map(Self::Users);
-        certificates.chain(lists).chain(tables).chain(users).collect()
+        let keys = config.ticket_keys_file().cloned().map(Self::TicketKeys);
+        certificates.chain(lists).chain(tables).chain(users).chain(keys).collect()
     }
 
     /// Each file of the set.
     pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
         let (certificate, list) = match self {
             Self::Certificate(files) => (Some(files), None),
-            Self::AddressList(file) | Self::Redirects(file) | Self::Users(file) => (None, Some(file)),
+            Self::AddressList(file) | Self::Redirects(file) | Self::Users(file) | Self::TicketKeys(file) => {
+                (None, Some(file))
+            }
         };
         certificate.into_iter().flat_map(CertificateFiles::all).chain(list)
     }
@@ -69,6 +74,8 @@ pub enum Reread {
     Redirects(PathBuf, Result<Arc<RedirectTable>, Errors>),
     /// Users of `basic_auth`.
     Users(PathBuf, Result<Arc<Users>, Errors>),
+    /// Keys of session tickets.
+    TicketKeys(PathBuf, Result<Arc<KeyList>, Errors>),
 }
 
 /// The task that looks at the files of certificates and lists, until it is dropped.

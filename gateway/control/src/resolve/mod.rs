@@ -10,8 +10,8 @@ use crate::config::{
     self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin,
     Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
 };
-use crate::dns;
 use crate::vpn::settings::PARTS;
+use crate::{dns, fleet};
 use sealane_sys::privileges::{find_group, find_user};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
@@ -88,9 +88,14 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or name the files of the certificates".to_owned();
         (&acme.place, "this program is built without certificates from authorities (ACME)", help)
     });
+    let store = config.store.as_ref().filter(|store| !fleet::can_reach(store)).map(|store| {
+        let help = "build it with `cargo build --features full`, or write url = \"memory\"".to_owned();
+        (&store.place, "this program is built without stores at a server", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(acme)
+        .chain(store)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }
@@ -143,6 +148,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
             FileSet::Users(file) => {
                 let read = config::read_users_again(&file, &answers);
                 Reread::Users(file, read)
+            }
+            FileSet::TicketKeys(file) => {
+                let read = config::read_ticket_keys_again(&file, &answers);
+                Reread::TicketKeys(file, read)
             }
         });
         read.collect()

@@ -27,6 +27,7 @@ mod early_data;
 mod examples;
 mod exhaustion;
 mod faults;
+mod fleet;
 mod forward_auth;
 mod forwarded;
 mod framing;
