@@ -27,6 +27,7 @@ const PRODUCT: &[Row] = &[
     row("configuration", &["gateway/config"]),
     row("import", &["gateway/import"]),
     row("the log", &["gateway/log"]),
+    row("the store", &["gateway/store"]),
     row("the VPN's control plane", &["gateway/vpn/control"]),
     row("integrations", &["gateway/integrations/"]),
     row("assembly", &["gateway/control"]),

@@ -27,6 +27,7 @@ const NEEDS: &[Need] = &[
     need("wrk", "wrk", "keep-alive load"),
     need("knotd", "knot", "a DNS server that takes dynamic updates"),
     need("openvpn", "openvpn", "the tunnel's peer"),
+    need("redis-server", "redis-server", "a store that gateways share"),
     need("ip", "iproute2", "network namespaces"),
     need("ping", "iputils-ping", "packets through the tunnel"),
     need("python3", "python3-venv", "WebSocket client, gRPC"),
@@ -42,6 +43,7 @@ const NEEDS: &[Need] = &[
     need("node", "nodejs", "oidc-provider, for forward_auth"),
     need("npm", "npm", "oidc-provider, for forward_auth"),
     need("prometheus", "prometheus", "what scrapes /metrics and evaluates the packaged rules and dashboards"),
+    need("/usr/share/easy-rsa/easyrsa", "easy-rsa", "folders of certificates that administrators have"),
     need("rsyslogd", "rsyslog-gnutls", "a syslog server under TLS"),
     CHROMIUM,
 ];

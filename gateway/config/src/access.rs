@@ -323,10 +323,10 @@ fn explained(text: &str, e: CidrError) -> (String, String) {
 }
 
 /// A mistake in a list.
-struct Mistake {
+pub(super) struct Mistake {
     /// It names the file and the line.
-    message: String,
-    help: Option<String>,
+    pub message: String,
+    pub help: Option<String>,
 }
 
 /// Reads a list: one address or block per line. What follows `#` or `;` is a comment.
@@ -377,7 +377,8 @@ pub fn read_users_again(file: &Path, answers: &Answers) -> Result<Arc<Users>, Er
     })
 }
 
-fn read_again<T>(
+/// Reads a file again, for a gateway that serves.
+pub(super) fn read_again<T>(
     what: &str,
     file: &Path,
     answers: &Answers,

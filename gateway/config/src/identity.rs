@@ -466,7 +466,7 @@ pub(super) fn private_key(
 }
 
 /// Warns of a secret that every user can read.
-fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
+pub(super) fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
     if let Some(Ok(Content { mode, .. })) = sink.content(&file.value)
         && mode & 0o004 != 0
     {

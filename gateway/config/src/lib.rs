@@ -29,6 +29,7 @@ mod diagnostics;
 mod document;
 pub mod encrypted_key;
 mod example;
+mod fleet;
 mod host;
 mod http3;
 mod identity;
@@ -65,6 +66,7 @@ pub use certificates::{CertificateFiles, CertificateSet, read_again};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
+pub use fleet::{KeyList, SharedEarlyData, StoreSettings, StoreUrl, TicketKeySource, read_ticket_keys_again};
 pub use http3::{Http3, https_record};
 pub use identity::parse_revocation_lists;
 pub use identity::{Loaded, plain};
@@ -140,6 +142,10 @@ pub struct Config {
     pub drain_timeout: Duration,
     /// How long a session ticket is good for; ticket keys are replaced as often.
     pub ticket_lifetime: Duration,
+    /// Where ticket keys come from.
+    pub ticket_keys: TicketKeySource,
+    /// What is shared with other gateways, and how.
+    pub store: Option<StoreSettings>,
     /// Limits and timeouts towards clients.
     pub limits: ClientLimits,
     /// One per address. Empty only where there is a tunnel.
@@ -334,6 +340,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         sink.error(&span, format!("\"{key}\" refuses everybody: no listener asks for client certificates"), Some(help));
     }
 
+    let takes_early_data = |l: &listener::Draft| l.takes_early_data();
+    let (ticket_keys, store_settings) = fleet::read(&top, listeners.iter().any(takes_early_data));
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     top.finish();
@@ -363,6 +371,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         log: messages,
         drain_timeout,
         ticket_lifetime,
+        ticket_keys,
+        store: store_settings,
         limits,
         listeners: out,
         upstreams: upstreams.all,

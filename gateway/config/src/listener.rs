@@ -54,6 +54,12 @@ impl Draft {
         asks || self.broken_tls
     }
 
+    /// Whether it accepts early data of some clients, as far as that is known.
+    pub fn takes_early_data(&self) -> bool {
+        let takes = self.tls.as_ref().is_some_and(|tls| tls.policies.iter().any(|policy| policy.early_data() > 0));
+        takes || self.broken_tls
+    }
+
     /// The port by which clients come.
     pub fn public_port(&self) -> u16 {
         self.public_port.unwrap_or(self.address.port())

@@ -209,6 +209,7 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let mut offered = section.or(&l::alpn);
     let clients = client_auth(&section, store);
     let key_log = section.optional_at(&l::dangerous_key_log);
+    let session_context = section.optional(&l::session_context);
 
     if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
         if protocol.as_ref().is_some_and(|p| !p.versions.contains(&Version::Tls13)) {
@@ -254,7 +255,8 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     };
     let mut add = |mut auth: Option<ClientAuth>, names: &[At<NamePattern>]| {
         let mut id = PolicyId::new("server");
-        id.text(listener);
+        // An address is no name, and a name no address: neither is taken for the other.
+        id.text(session_context.as_deref().unwrap_or(listener));
         names.iter().for_each(|n| id.text(&n.value.to_string()));
         id.client_auth(auth.as_ref());
         let policy = ServerPolicy {

@@ -8,6 +8,7 @@ pub mod certificates;
 pub mod client;
 pub mod demo;
 pub mod dns;
+pub mod fleet;
 pub mod health;
 pub mod metrics;
 pub mod resolve;

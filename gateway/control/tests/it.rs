@@ -6,6 +6,7 @@ mod it {
     pub mod certificates;
     pub mod errors;
     pub mod files;
+    pub mod fleet;
     pub mod good;
     pub mod names;
     pub mod origin;

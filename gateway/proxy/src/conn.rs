@@ -33,8 +33,8 @@ pub(crate) enum Conn {
 /// The life of a connection with a client:
 ///
 /// ```text
-/// ProxyHeader ─► Hello ─► Admission ─► Open ─► Closing ─► (Lingering) ─► gone
-///      └──────────(plain)──────────────▲
+/// ProxyHeader ─► Hello ─► (AwaitsTicket) ─► Admission ─► Open ─► Closing ─► (Lingering) ─► gone
+///      └──────────(plain)─────────────────────────────────▲
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientPhase {
@@ -43,6 +43,8 @@ pub(crate) enum ClientPhase {
     /// The ClientHello is being collected. `awaits_proof`: it is whole, and its client must prove its address before it is
     /// answered.
     Hello { awaits_proof: bool },
+    /// The hello is whole, and its ticket is being taken from the store that gateways share. `cheap`: what will be signed is.
+    AwaitsTicket { cheap: bool },
     /// The hello is whole and waits for crypto time.
     Admission,
     /// HTTP; under TLS the handshake may still be going on.

@@ -150,6 +150,16 @@ counters! {
     early_data_accepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";
     /// Connections whose client sent early data that was not accepted.
     early_data_rejected, counter, "sealane_early_data_connections_total", "result=\"rejected\"";
+    /// Single-use tickets of a shared store that clients have shown, by result.
+    tickets_taken, counter, "sealane_shared_tickets_total", "result=\"taken\"";
+    /// Single-use tickets of a shared store that clients have shown, by result.
+    tickets_unknown, counter, "sealane_shared_tickets_total", "result=\"unknown\"";
+    /// Single-use tickets of a shared store that clients have shown, by result.
+    tickets_other_life, counter, "sealane_shared_tickets_total", "result=\"store_restarted\"";
+    /// Single-use tickets of a shared store that clients have shown, by result.
+    tickets_failed, counter, "sealane_shared_tickets_total", "result=\"failed\"";
+    /// Single-use tickets of a shared store that clients have shown, by result.
+    tickets_late, counter, "sealane_shared_tickets_total", "result=\"late\"";
     /// Requests answered 425 because they came as early data.
     too_early, counter, "sealane_too_early_total", "";
     /// Requests started.

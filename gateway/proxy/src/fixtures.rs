@@ -173,6 +173,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         quic_predecessors: Arc::new([]),
         challenges: Arc::default(),
         latency: Arc::default(),
+        shared_tickets: None,
     }
 }
 

@@ -61,6 +61,7 @@ pub mod rules;
 mod scratch;
 mod service;
 mod settings;
+pub mod shared_tickets;
 pub mod snapshot;
 mod transport;
 mod upstream;

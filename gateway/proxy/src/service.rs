@@ -29,6 +29,7 @@ use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
 use crate::scratch::Scratch;
 use crate::settings::LaneSettings;
+use crate::shared_tickets::{self, TicketVerdict};
 use crate::snapshot::{Listener, Snapshot};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
@@ -77,13 +78,17 @@ pub enum Message {
     PasswordChecked(Digest, PasswordVerdict),
     /// What is under way is to be told. As many questions wait as the admin socket has connections.
     Inspect(Inspection),
+    /// Control's verdict about the ticket of a connection's hello ([`TicketQuery`](crate::shared_tickets::TicketQuery)).
+    Ticket(Key, TicketVerdict),
 }
 
 impl Mail for Message {
     fn load(&self) -> Load {
         match self {
-            // Verdicts are as many as checks that control has taken, which are bounded.
-            Self::Drain { .. } | Self::FreeMemory | Self::PasswordChecked(..) | Self::Inspect(_) => Load::Free,
+            // Verdicts are as many as checks and queries that control has taken, which are bounded.
+            Self::Drain { .. } | Self::FreeMemory | Self::PasswordChecked(..) | Self::Inspect(_) | Self::Ticket(..) => {
+                Load::Free
+            }
             Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
             Self::Connection(_) => Load::Counted { kind: CONNECTIONS, amount: 1 },
             Self::Passed(passed) => Load::Counted { kind: RATE_NEWS, amount: passed.len() },
@@ -357,6 +362,10 @@ impl Service for Proxy {
             Message::FreeMemory => free_memory(self, cx),
             Message::Inspect(inspection) => inspect(self, cx, &inspection),
             Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
+            Message::Ticket(key, verdict) => {
+                shared_tickets::arrived(self, cx, key, verdict);
+                flush_marked(self, cx);
+            }
             Message::Datagram(datagram) => {
                 self.counters.quic_dropped_mailbox.set(self.settings.own_mailbox().refused(DATAGRAMS));
                 quic_forwarded(self, cx, *datagram);

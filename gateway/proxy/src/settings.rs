@@ -5,6 +5,7 @@ use crate::quic::Datagram;
 use crate::service::Message;
 use crate::snapshot::{ClientLimits, Snapshot};
 use sealane_lane::{Mailbox, Millis, Subscription};
+use sealane_tls::sessions;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -23,6 +24,7 @@ impl LaneSettings {
     /// Takes up the newest snapshot.
     pub fn new(slot: usize, mailboxes: Vec<Mailbox<Message>>, snapshots: Subscription<Snapshot>) -> Self {
         let lane = Rc::new(LaneSnapshot::new(snapshots.current().clone(), None, slot, mailboxes.len()));
+        share_tickets(&lane.snapshot);
         Self { slot, mailboxes, snapshots, lane, drain_until: None, closes_idle: false }
     }
 
@@ -101,6 +103,7 @@ impl LaneSettings {
     /// Goes by a snapshot from now on. What has not changed is kept.
     pub fn take_up(&mut self, snapshot: Arc<Snapshot>) {
         self.lane = Rc::new(LaneSnapshot::new(snapshot, Some(&self.lane), self.slot, self.mailboxes.len()));
+        share_tickets(&self.lane.snapshot);
     }
 
     /// Whether the lane lets what is under way finish, and begins nothing.
@@ -127,6 +130,11 @@ impl LaneSettings {
         self.drain_until = Some(until);
         self.closes_idle = closes_idle;
     }
+}
+
+/// Sessions of this thread go by the snapshot's store.
+fn share_tickets(snapshot: &Snapshot) {
+    sessions::share(snapshot.shared_tickets.as_ref().map(|store| store.tickets.clone()));
 }
 
 #[cfg(test)]

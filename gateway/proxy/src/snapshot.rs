@@ -14,6 +14,7 @@ use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
 use crate::redirects::RedirectTable;
 use crate::rules::{Redirect, Route};
+use crate::shared_tickets::TicketStore;
 use crate::upstream::balance::{Balance, HashKey, Sticky};
 use crate::upstream::server_state::{GroupState, ServerState};
 use sealane_http::h1::{Limits, Tolerance};
@@ -59,6 +60,8 @@ pub struct Snapshot {
     pub challenges: Arc<Challenges>,
     /// Where the durations of requests are recorded.
     pub latency: Arc<Latency>,
+    /// Where single-use tickets are that gateways share; `None`: each gateway has its own.
+    pub shared_tickets: Option<Arc<TicketStore>>,
 }
 
 /// What the rules of all hosts refer to.

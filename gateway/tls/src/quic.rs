@@ -118,7 +118,8 @@ fn build(policy: &Arc<ServerPolicy>, keys: &TicketKeys) -> Result<Arc<rustls::Se
     let over_quic =
         ServerPolicy { versions: vec![Version::Tls13], alpn: vec![ALPN.to_vec()], ..ServerPolicy::clone(policy) };
     let provider = quic_provider(&policy.suites, &policy.groups);
-    let context = ServerContext::with(&Arc::new(over_quic), keys, provider)?;
+    // Its hellos do not wait for a store.
+    let context = ServerContext::with(&Arc::new(over_quic), keys, provider, false)?;
     let mut config = (*context.config).clone();
     // RFC 9001 §4.6.1: on or off; how much, QUIC's flow control says.
     config.max_early_data_size = if config.max_early_data_size > 0 { u32::MAX } else { 0 };

@@ -129,7 +129,7 @@ impl QuicSession {
         }
         hello.check(&[Version::Tls13], &policy.identities, known).map_err(refused)?;
         if let (true, Some(id)) = (policy.early_data() > 0, hello.psk_identity)
-            && let Some(owner) = sessions::owner(id).elsewhere()
+            && let Some(owner) = sessions::place(&policy.id, id).elsewhere()
             && moves_to(owner)
         {
             self.state = State::Foreign;

@@ -9,7 +9,7 @@ use crate::policy::{
 use crate::provider::{provider, versions};
 use crate::random::LaneRandom;
 use crate::rsa::RsaKey;
-use crate::sessions::{PolicySessions, SessionRandom};
+use crate::sessions::{PolicySessions, SessionRandom, SharedRandom};
 use crate::ticket::Ticketer;
 use rustls::crypto::{CryptoProvider, SecureRandom};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig, WebPkiClientVerifier};
@@ -41,6 +41,8 @@ impl From<rustls::Error> for BuildError {
 pub struct ServerContext {
     pub(crate) config: Arc<ServerConfig>,
     policy: Arc<ServerPolicy>,
+    /// Its single-use tickets may be shared with other gateways.
+    shares: bool,
 }
 
 impl std::fmt::Debug for ServerContext {
@@ -52,17 +54,22 @@ impl std::fmt::Debug for ServerContext {
 impl ServerContext {
     /// Builds the configuration. Costs tens of microseconds, and once more for each certificate when it is first used.
     pub fn new(policy: &Arc<ServerPolicy>, keys: &TicketKeys) -> Result<Self, BuildError> {
-        Self::with(policy, keys, provider(&policy.suites, &policy.groups))
+        Self::with(policy, keys, provider(&policy.suites, &policy.groups), policy.early_data() > 0)
     }
 
-    /// The same with another provider.
+    /// The same with another provider. `shares`: single-use tickets may be shared with other gateways.
     pub(crate) fn with(
         policy: &Arc<ServerPolicy>,
         keys: &TicketKeys,
         provider: Arc<CryptoProvider>,
+        shares: bool,
     ) -> Result<Self, BuildError> {
         // rustls makes the ids of stateful sessions from the provider's random numbers; see there.
-        let secure_random: &'static dyn SecureRandom = if policy.resumption { &SessionRandom } else { &LaneRandom };
+        let secure_random: &'static dyn SecureRandom = match (policy.resumption, shares) {
+            (true, true) => &SharedRandom,
+            (true, false) => &SessionRandom,
+            (false, _) => &LaneRandom,
+        };
         let provider = Arc::new(CryptoProvider { secure_random, ..CryptoProvider::clone(&provider) });
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&versions(&policy.versions))?;
@@ -107,24 +114,24 @@ impl ServerContext {
         if let Some(path) = &policy.dangerous_key_log {
             config.key_log = crate::keylog::open(path).map_err(|e| BuildError(format!("{}: {e}", path.display())))?;
         }
-        let context = Self { config: Arc::new(config), policy: policy.clone() };
+        let context = Self { config: Arc::new(config), policy: policy.clone(), shares };
         context.with_ticket_keys(keys)
     }
 
     /// The same configuration under another epoch's ticket keys.
     pub fn with_ticket_keys(&self, keys: &TicketKeys) -> Result<Self, BuildError> {
-        let policy = self.policy.clone();
+        let (policy, shares) = (self.policy.clone(), self.shares);
         if !policy.resumption {
-            return Ok(Self { config: self.config.clone(), policy });
+            return Ok(Self { config: self.config.clone(), policy, shares });
         }
         let mut config = (*self.config).clone();
         let limits = policy.client_auth.as_ref().map(|auth| Limits::new(auth.reauthenticate_after));
-        config.session_storage = Arc::new(PolicySessions::new(policy.id, keys.lifetime, limits));
+        config.session_storage = Arc::new(PolicySessions::new(policy.id, keys.lifetime, limits).shared(shares));
         if policy.early_data() == 0 {
             let ticketer = Ticketer::new(keys, &policy.id, limits);
             config.ticketer = Arc::new(ticketer.ok_or_else(|| BuildError("no ticket keys".into()))?);
         }
-        Ok(Self { config: Arc::new(config), policy })
+        Ok(Self { config: Arc::new(config), policy, shares })
     }
 
     /// The policy that this was made from.

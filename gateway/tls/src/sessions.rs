@@ -6,6 +6,11 @@
 //! reads a hello with a foreign id hands the connection over before a session exists. So a record lives in exactly one
 //! place, a client that comes back finds it however soon that is, and `take` makes it single-use without a lock.
 //!
+//! Where several gateways share tickets ([`SharedTickets`]), those of policies with 0-RTT are in a store instead, as long as it
+//! answers. Their ids carry a MAC under the fleet's key. A lane that reads one in a hello has control take the record from the
+//! store, and [`adopt`]s it: from then on it is a record like any other, in this one place. What the store has is sealed, and is
+//! control's business.
+//!
 //! Ids are made by rustls, from the random numbers that it asks us for (`SessionRandom`): the last bytes are a MAC over
 //! the first, so that a client cannot make up ids by which its connections go from lane to lane.
 
@@ -18,6 +23,7 @@ use rustls::server::StoresServerSessions;
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use zeroize::Zeroizing;
 
@@ -62,9 +68,64 @@ pub fn shelves(slots: usize) -> Vec<SessionStore> {
         .collect()
 }
 
+/// A single-use ticket on its way to or from the store that gateways share.
+pub struct SharedTicket {
+    /// The policy that it is good for.
+    pub policy: [u8; 16],
+    /// What the client shows.
+    pub id: [u8; ID_LEN],
+    /// When it was issued, in seconds since 1970.
+    pub since: u64,
+    /// rustls' state: it has the session's secret.
+    pub state: Zeroizing<Vec<u8>>,
+}
+
+impl std::fmt::Debug for SharedTicket {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SharedTicket").field("since", &self.since).finish_non_exhaustive()
+    }
+}
+
+/// Where single-use tickets go that several gateways share. The same for all lanes; they only read it.
+pub struct SharedTickets {
+    /// The key of the ids' MACs, which all gateways have.
+    ids: IdKey,
+    /// The store answers: only then tickets go there.
+    up: Arc<AtomicBool>,
+    /// Takes a ticket to control. False if there is no room for it. Never waits.
+    put: Box<dyn Fn(SharedTicket) -> bool + Send + Sync>,
+}
+
+impl std::fmt::Debug for SharedTickets {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("SharedTickets")
+    }
+}
+
+impl SharedTickets {
+    /// `key`: what all gateways have, 16 bytes. `up`: whether the store answers.
+    pub fn new(
+        key: &[u8; 16],
+        up: Arc<AtomicBool>,
+        put: impl Fn(SharedTicket) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        Self { ids: IdKey::shared(key), up, put: Box::new(put) }
+    }
+
+    fn is_up(&self) -> bool {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    fn has_made(&self, id: &[u8]) -> bool {
+        id.len() == ID_LEN && self.ids.verify(&id[..COVERED], &id[ID_LEN - MAC_LEN..])
+    }
+}
+
 #[derive(Default)]
 struct LaneSessions {
     session_store: Option<SessionStore>,
+    shared: Option<Arc<SharedTickets>>,
     records: HashMap<Key, Stored>,
     order: VecDeque<Key>,
     forged: u64,
@@ -83,6 +144,8 @@ pub enum Owner {
     Lane(usize),
     /// The id names another lane, but this process has not made it.
     Forged,
+    /// The store that gateways share, if anybody ([`place`]).
+    Store,
 }
 
 impl Owner {
@@ -90,7 +153,7 @@ impl Owner {
     pub fn elsewhere(self) -> Option<usize> {
         match self {
             Self::Lane(slot) => Some(slot),
-            Self::Here | Self::Forged => None,
+            Self::Here | Self::Forged | Self::Store => None,
         }
     }
 }
@@ -117,6 +180,54 @@ impl SecureRandom for SessionRandom {
         }
         Ok(())
     }
+}
+
+/// The same for policies whose tickets gateways share: as long as the store answers, ids end with the fleet's MAC.
+#[derive(Debug)]
+pub(crate) struct SharedRandom;
+
+impl SecureRandom for SharedRandom {
+    fn fill(&self, buf: &mut [u8]) -> Result<(), GetRandomFailed> {
+        LaneRandom.fill(buf)?;
+        if let Ok(id) = <&mut [u8; ID_LEN]>::try_from(buf)
+            && !sign_shared(id)
+        {
+            SESSIONS.with_borrow(|s| s.authenticate(id));
+        }
+        Ok(())
+    }
+}
+
+/// Makes an id one of the fleet's. False if the store does not answer, or there is none: the id is as it was.
+pub fn sign_shared(id: &mut [u8; ID_LEN]) -> bool {
+    SESSIONS.with_borrow(|s| {
+        let Some(shared) = s.shared.as_ref().filter(|shared| shared.is_up()) else { return false };
+        let mac = shared.ids.mac(&id[..COVERED]);
+        id[ID_LEN - MAC_LEN..].copy_from_slice(&mac);
+        true
+    })
+}
+
+/// Where this thread's lane shares single-use tickets from now on; `None`: it does not.
+pub fn share(shared: Option<Arc<SharedTickets>>) {
+    SESSIONS.with_borrow_mut(|s| s.shared = shared);
+}
+
+/// Where a single-use ticket of a policy is: as [`owner`], and for one that is shared [`Owner::Store`], unless it has been
+/// taken from there already or cannot be taken now.
+pub fn place(policy: &[u8; 16], id: &[u8]) -> Owner {
+    let shared = SESSIONS.with_borrow(|s| {
+        let shared = s.shared.as_ref().filter(|shared| shared.has_made(id))?;
+        let elsewhere = shared.is_up() && !s.records.contains_key(&(*policy, id.to_vec()));
+        Some(if elsewhere { Owner::Store } else { Owner::Here })
+    });
+    shared.unwrap_or_else(|| owner(id))
+}
+
+/// Takes in a ticket that was taken from the store. It is good once, at this lane.
+pub fn adopt(ticket: SharedTicket) {
+    let SharedTicket { policy, id, since, state } = ticket;
+    SESSIONS.with_borrow_mut(|s| s.insert((policy, id.to_vec()), Stored { state, since }));
 }
 
 /// Makes this thread the shelf's lane. Called once, when a lane starts.
@@ -157,9 +268,12 @@ impl LaneSessions {
         }
     }
 
+    /// Whether some lane of this process may have the session: a TLS 1.2 session can have a shared id, too.
     fn is_ours(&self, id: &[u8]) -> bool {
         let verify = |session_store: &SessionStore| session_store.ids.verify(&id[..COVERED], &id[ID_LEN - MAC_LEN..]);
-        id.len() == ID_LEN && self.session_store.as_ref().is_some_and(verify)
+        id.len() == ID_LEN
+            && (self.session_store.as_ref().is_some_and(verify)
+                || self.shared.as_ref().is_some_and(|shared| shared.has_made(id)))
     }
 
     /// Takes in what others have posted.
@@ -187,12 +301,29 @@ pub(crate) struct PolicySessions {
     /// How long a session is good for, in seconds.
     lifetime: u64,
     limits: Option<Limits>,
+    /// Its single-use tickets may go to the store that gateways share.
+    shared: bool,
+}
+
+/// Whether this is the state of a TLS 1.3 session: the version follows the server name, if there is one.
+fn is_tls13(state: &[u8]) -> bool {
+    let version = match state {
+        [0, rest @ ..] => rest.get(..2),
+        [1, len, rest @ ..] => rest.get(usize::from(*len)..usize::from(*len) + 2),
+        _ => None,
+    };
+    version == Some(&[3, 4])
 }
 
 impl PolicySessions {
     /// `limits` where the policy asks for client certificates.
     pub(crate) fn new(policy: [u8; 16], lifetime: u32, limits: Option<Limits>) -> Self {
-        Self { policy, lifetime: lifetime.into(), limits }
+        Self { policy, lifetime: lifetime.into(), limits, shared: false }
+    }
+
+    /// The same; `shared`: single-use tickets with a shared id go to the store.
+    pub(crate) fn shared(self, shared: bool) -> Self {
+        Self { shared, ..self }
     }
 
     fn key(&self, id: &[u8]) -> Key {
@@ -218,6 +349,17 @@ impl StoresServerSessions for PolicySessions {
         let stored = Stored { state, since: UnixTime::now().as_secs() };
         SESSIONS.with_borrow_mut(|s| {
             s.collect();
+            if let Some(shared) = s.shared.as_ref().filter(|shared| self.shared && shared.has_made(&id))
+                && let (true, Ok(id)) = (is_tls13(&value), <[u8; ID_LEN]>::try_from(&id[..]))
+            {
+                // One that does not fit is not issued: nothing else is a place for it.
+                return (shared.put)(SharedTicket {
+                    policy: self.policy,
+                    id,
+                    since: stored.since,
+                    state: stored.state,
+                });
+            }
             let to = s.foreign_slot(&id);
             let key = (self.policy, id);
             match (to, &s.session_store) {
@@ -327,6 +469,62 @@ mod tests {
         }
         bind_thread(shelves(2).remove(0));
         assert_ne!(owner(&id), Owner::Lane(1));
+    }
+
+    /// A TLS 1.3 state as rustls writes it, as far as it is looked at.
+    const STATE: [u8; 7] = [1, 2, b'a', b'b', 3, 4, 0x13];
+
+    #[test]
+    fn a_shared_ticket_is_in_the_store_until_it_is_adopted_and_is_good_once() {
+        bind_thread(shelves(2).remove(0));
+        let (up, (post, posted)) = (Arc::new(AtomicBool::new(true)), sync_channel(1));
+        let shared = || {
+            let post = post.clone();
+            Arc::new(SharedTickets::new(&[7; 16], up.clone(), move |ticket| post.try_send(ticket).is_ok()))
+        };
+        share(Some(shared()));
+        let policy = [1; 16];
+        let sessions = PolicySessions::new(policy, 3600, None).shared(true);
+        let mut id = [0; ID_LEN];
+        SharedRandom.fill(&mut id).unwrap();
+        assert_eq!(place(&policy, &id), Owner::Store);
+        assert!(sessions.put(id.to_vec(), STATE.to_vec()));
+        assert!(!sessions.put(id.to_vec(), STATE.to_vec()), "there is no room for another one");
+        assert_eq!(sessions.take(&id), None, "it is not here");
+        let ticket = posted.recv().unwrap();
+        assert_eq!((ticket.policy, ticket.id, &ticket.state[..]), (policy, id, &STATE[..]));
+        // Another process of the fleet, or this one: it has no other key.
+        share(Some(shared()));
+        assert_eq!(place(&policy, &id), Owner::Store);
+        adopt(ticket);
+        assert_eq!(place(&policy, &id), Owner::Here);
+        assert_eq!(place(&[2; 16], &id), Owner::Store, "another policy's");
+        assert_eq!(sessions.take(&id), Some(STATE.to_vec()));
+        assert_eq!(sessions.take(&id), None);
+        assert_eq!(place(&policy, &id), Owner::Store);
+        for at in (0..COVERED).chain(ID_LEN - MAC_LEN..ID_LEN) {
+            let mut forged = id;
+            forged[at] ^= 2;
+            assert_ne!(place(&policy, &forged), Owner::Store, "byte {at}");
+        }
+        // A TLS 1.2 session is not shared, whatever its id is.
+        assert!(sessions.put(id.to_vec(), vec![0, 3, 3, 0]) && posted.try_recv().is_err());
+        // While the store is away, nothing is asked of it, and tickets are this gateway's own.
+        up.store(false, Ordering::Relaxed);
+        assert_eq!(place(&policy, &id), Owner::Here);
+        SharedRandom.fill(&mut id).unwrap();
+        up.store(true, Ordering::Relaxed);
+        assert_ne!(place(&policy, &id), Owner::Store);
+        assert!(sessions.put(id.to_vec(), STATE.to_vec()) && posted.try_recv().is_err());
+        share(None);
+    }
+
+    #[test]
+    fn rustls_tells_the_version_where_it_is_looked_for() {
+        assert!(is_tls13(&STATE) && is_tls13(&[0, 3, 4]));
+        for other in [&[][..], &[0], &[0, 3], &[0, 3, 3], &[1], &[1, 2, 3, 4], &[1, 255, 3, 4], &[2, 3, 4]] {
+            assert!(!is_tls13(other), "{other:?}");
+        }
     }
 
     #[test]

@@ -2,9 +2,10 @@
 
 use super::{
     Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener,
-    revocation, table, tunnel, upstream,
+    revocation, store, table, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
+use crate::fleet::TicketKeyChoice;
 use crate::{LEVELS, Level, ResolverKind, rate, read_resolver};
 use sealane_proxy::LogFormat;
 use sealane_proxy::limits::RateKey;
@@ -28,6 +29,18 @@ table! {
     /// How long clients may resume TLS sessions. The gateway replaces the ticket keys at this interval. The previous
     /// key stays valid for one more interval.
     ticket_lifetime: Time = TICKETS, default("12h");
+    /// Where the keys of session tickets come from. `"own"`: the gateway makes them, and only this gateway resumes its
+    /// sessions. `"file"`: from `ticket_keys_file`. `"store"`: from `[store]`; one of the gateways makes the keys and
+    /// replaces them every `ticket_lifetime`, and all gateways resume each other's sessions.
+    ticket_keys: Choice<TicketKeyChoice> = Choice(&[
+        ("own", TicketKeyChoice::Own),
+        ("file", TicketKeyChoice::File),
+        ("store", TicketKeyChoice::Store),
+    ]), default("own");
+    /// A file with the keys of session tickets, for `ticket_keys = "file"`: on each line 32 random bytes in base64, as
+    /// `openssl rand -base64 32` prints them. The first key encrypts tickets, all keys (at most 8) decrypt them. The
+    /// gateway loads the changed file without a reload.
+    ticket_keys_file: File = File, example("/etc/sealane/ticket.keys"), aliases("ssl_session_ticket_key", "tls-ticket-keys");
     /// How the gateway resolves the names of servers. `"dns"`: with the DNS servers, search domains and options of
     /// `/etc/resolv.conf`, and the names in `/etc/hosts`. `"system"`: with the system's resolver (getaddrinfo: NSS,
     /// LDAP, multicast DNS), which does not report TTLs. An address (`"127.0.0.53"`, `"[::1]:5353"`): with this DNS
@@ -54,6 +67,8 @@ table! {
     acme: One = One(&acme::TABLE), described("the defaults of `[acme]`, for `certificates = \"auto\"`");
     /// How the gateway fetches OCSP responses and revocation lists.
     revocation: One = One(&revocation::TABLE), described("the defaults of `[revocation]`");
+    /// State that several gateways share.
+    store: One = One(&store::TABLE), described("none: each gateway is alone");
     /// The log on the standard error, and the access log.
     log: One = One(&log::TABLE), default({});
     /// Settings of the metrics.

@@ -1,8 +1,8 @@
 //! `[[listener]]` and its tables.
 
 use super::{
-    Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Time, Words, access, argument,
-    table,
+    Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time, Words, access,
+    argument, table,
 };
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
@@ -147,6 +147,9 @@ key = \"certs/example.com.key\"
     /// `"require"` or `"optional"`.
     early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
         Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
+    /// A session can be resumed only at listeners with the same text here. For listeners that serve the same hosts on
+    /// several gateways at different addresses. See [many gateways](page:fleet).
+    session_context: Text = Text, described("the first `address` of the listener, as written"), example("public");
     /// Client certificates: for all names, or for the names in `for`.
     client_auth: Many = Many(&client_auth::TABLE), aliases("mtls");
     /// HTTP versions offered to clients, in order of preference.

@@ -13,6 +13,7 @@
 
 mod authority;
 mod fetching;
+mod fleet;
 mod gateway;
 mod hosts;
 mod kinds;
@@ -22,6 +23,7 @@ mod upstreams;
 
 pub(super) use authority::{acme, dns_update, external_account, fallback};
 pub(super) use fetching::revocation;
+pub(super) use fleet::store;
 pub(super) use gateway::{admin, limits, log, metrics, rate_limit, top};
 pub(super) use hosts::{
     access, access_of_requests, actions, basic_auth, cors, edits, error_page, forward_auth, host, maintenance,

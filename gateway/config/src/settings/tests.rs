@@ -93,6 +93,9 @@ dns_update = { server = "192.0.2.53", zone = "z", key_name = "k", key_file = "k"
 [revocation]
 [metrics]
 [limits]
+[store]
+url = "memory"
+secret_file = "k"
 [[rate_limit]]
 name = "r"
 rate = "1/s"

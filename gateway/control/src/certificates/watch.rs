@@ -5,7 +5,7 @@
 //! next. A certificate that is replaced before its key is refused for a moment, with the reason, while the old pair serves on;
 //! the change of the key is the next one.
 
-use crate::config::{AddressSet, CertificateFiles, Config, Errors, Loaded, RedirectTable, Users, Warning};
+use crate::config::{AddressSet, CertificateFiles, Config, Errors, KeyList, Loaded, RedirectTable, Users, Warning};
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
 use sealane_tls::policy::RevocationLists;
@@ -34,6 +34,8 @@ pub enum FileSet {
     Users(PathBuf),
     /// Revocation lists.
     RevocationLists(PathBuf),
+    /// Keys of session tickets.
+    TicketKeys(PathBuf),
 }
 
 impl FileSet {
@@ -44,16 +46,19 @@ impl FileSet {
         let tables = config.redirect_tables().into_iter().map(Self::Redirects);
         let users = config.users_files().into_iter().map(Self::Users);
         let revoked = config.revocation_lists().into_iter().map(|lists| Self::RevocationLists(lists.source.clone()));
-        certificates.chain(lists).chain(tables).chain(users).chain(revoked).collect()
+        let keys = config.ticket_keys_file().cloned().map(Self::TicketKeys);
+        certificates.chain(lists).chain(tables).chain(users).chain(revoked).chain(keys).collect()
     }
 
     /// Each file of the set.
     pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
         let (certificate, list) = match self {
             Self::Certificate(files) => (Some(files), None),
-            Self::AddressList(file) | Self::Redirects(file) | Self::Users(file) | Self::RevocationLists(file) => {
-                (None, Some(file))
-            }
+            Self::AddressList(file)
+            | Self::Redirects(file)
+            | Self::Users(file)
+            | Self::RevocationLists(file)
+            | Self::TicketKeys(file) => (None, Some(file)),
         };
         certificate.into_iter().flat_map(CertificateFiles::all).chain(list)
     }
@@ -81,6 +86,8 @@ pub enum Reread {
     Users(PathBuf, Result<Arc<Users>, Errors>),
     /// Revocation lists.
     RevocationLists(PathBuf, Result<Arc<RevocationLists>, Errors>),
+    /// Keys of session tickets.
+    TicketKeys(PathBuf, Result<Arc<KeyList>, Errors>),
 }
 
 /// The task that looks at the files of certificates and lists, until it is dropped.

@@ -5,6 +5,7 @@
 use crate::certificates::automatic::Reporter;
 use crate::certificates::stapling::{ListReporter, StapleReporter};
 use crate::config::{CertificateDigest, Config, Origin, hex};
+use crate::fleet;
 use crate::health::LiveUpstreams;
 use crate::metrics::LaneMetrics;
 use crate::metrics::process::lane_cpu;
@@ -221,6 +222,8 @@ struct Written {
     redirects: (u64, u64),
     /// The same of files of users.
     users: (u64, u64),
+    /// The same of files of ticket keys.
+    ticket_keys: (u64, u64),
     /// Why, by file, as long as they are.
     refusals: BTreeMap<String, String>,
     automatic: Option<Reporter>,
@@ -230,6 +233,7 @@ struct Written {
     revocation_lists: Vec<(String, Option<u64>)>,
     /// Those whose files have changed: taken, and refused.
     lists_read: (u64, u64),
+    fleet: Option<fleet::Reporter>,
 }
 
 impl std::fmt::Debug for Written {
@@ -352,6 +356,20 @@ impl StatusRegistry {
         self.written().key_rotations += 1;
     }
 
+    /// A changed file of ticket keys was read: it holds, or was refused.
+    pub fn ticket_keys_read(&self, good: bool) {
+        let mut written = self.written();
+        match good {
+            true => written.ticket_keys.0 += 1,
+            false => written.ticket_keys.1 += 1,
+        }
+    }
+
+    /// What tells of the store that gateways share.
+    pub fn fleet(&self, reporter: Option<fleet::Reporter>) {
+        self.written().fleet = reporter;
+    }
+
     /// An upgrade was given up.
     pub fn upgrade_failed(&self) {
         self.written().reloads.upgrades_failed += 1;
@@ -403,6 +421,15 @@ impl StatusRegistry {
         );
         family.sample(&[("result", "good")], w.users.0);
         family.sample(&[("result", "refused")], w.users.1);
+        let mut family = out.counter(
+            "sealane_ticket_key_replacements_total",
+            "Files of ticket keys that have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.ticket_keys.0);
+        family.sample(&[("result", "refused")], w.ticket_keys.1);
+        if let Some(report) = &w.fleet {
+            report(out);
+        }
         if let Some(reporter) = &w.automatic {
             let reports = reporter();
             let mut family = out.counter("sealane_acme_orders_total", "Orders for certificates, by result.");

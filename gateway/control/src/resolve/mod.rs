@@ -10,8 +10,8 @@ use crate::config::{
     self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin,
     Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
 };
-use crate::dns;
 use crate::vpn::settings::PARTS;
+use crate::{dns, fleet};
 use sealane_sys::privileges::{find_group, find_user};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
@@ -92,10 +92,15 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or remove this setting".to_owned();
         (&revocation.place, "this program is built without fetching OCSP responses and revocation lists", help)
     });
+    let store = config.store.as_ref().filter(|store| !fleet::can_reach(store)).map(|store| {
+        let help = "build it with `cargo build --features full`, or write url = \"memory\"".to_owned();
+        (&store.place, "this program is built without stores at a server", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(acme)
         .chain(revocation)
+        .chain(store)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }
@@ -152,6 +157,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
             FileSet::Users(file) => {
                 let read = config::read_users_again(&file, &answers);
                 Reread::Users(file, read)
+            }
+            FileSet::TicketKeys(file) => {
+                let read = config::read_ticket_keys_again(&file, &answers);
+                Reread::TicketKeys(file, read)
             }
         });
         read.collect()

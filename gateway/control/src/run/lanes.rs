@@ -144,6 +144,11 @@ impl Lanes {
         log_records::tell_lost(lost - std::mem::replace(&mut self.lost_records, lost));
     }
 
+    /// The ways to all, by slot.
+    pub fn mailboxes(&self) -> Vec<Mailbox<Message>> {
+        self.mailboxes.clone()
+    }
+
     /// Tells all the same.
     pub fn send_all(&self, message: impl Fn() -> Message) {
         for mailbox in &self.mailboxes {

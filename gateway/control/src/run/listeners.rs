@@ -11,6 +11,7 @@ use crate::upgrade::handover::{Inherited, InheritedState};
 use anyhow::Result;
 use sealane_proxy::QuicPredecessor;
 use sealane_proxy::challenges::Challenges;
+use sealane_proxy::shared_tickets::TicketStore;
 use sealane_proxy::snapshot::{Listener, Snapshot};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -37,6 +38,8 @@ pub struct Listeners {
     latencies: Arc<Latencies>,
     /// Answers to certificate authorities.
     challenges: Arc<Challenges>,
+    /// Where single-use tickets are that gateways share.
+    shared_tickets: Option<Arc<TicketStore>>,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
     /// sockets here, since it could not be bound anew.
     leaving: HashMap<SocketAddr, (u32, SocketAddr, Vec<Weak<OwnedFd>>)>,
@@ -69,6 +72,11 @@ impl Listeners {
     /// What the next snapshots answer to certificate authorities.
     pub fn set_challenges(&mut self, challenges: Arc<Challenges>) {
         self.challenges = challenges;
+    }
+
+    /// Where the lanes of the next snapshots share single-use tickets.
+    pub fn set_shared_tickets(&mut self, tickets: Option<Arc<TicketStore>>) {
+        self.shared_tickets = tickets;
     }
 
     /// No predecessor reads UDP any more.
@@ -143,6 +151,7 @@ impl Listeners {
             quic_predecessors: self.predecessors.clone(),
             challenges: self.challenges.clone(),
             latency: self.latencies.places(config),
+            shared_tickets: self.shared_tickets.clone(),
         })
     }
 

@@ -24,8 +24,11 @@ use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch, Reread};
-use crate::config::{AccessLogTarget, CertificateFiles, Config, Loaded as Certificate, Origin, Warning};
+use crate::config::{
+    AccessLogTarget, CertificateFiles, Config, Loaded as Certificate, Origin, TicketKeySource, Warning,
+};
 use crate::dns;
+use crate::fleet::Fleet;
 use crate::health::LiveUpstreams;
 use crate::log::{self, LogSettings};
 use crate::metrics::LaneMetrics;
@@ -166,6 +169,8 @@ struct Running {
     files: FileWatch,
     automatic: Automatic,
     stapling: Stapling,
+    /// What is shared with other gateways.
+    fleet: Fleet,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
     signals: Signals,
@@ -199,8 +204,12 @@ impl Running {
         if let Some(keys) = inherited_state.tickets.take() {
             ring.inherit(&keys);
         }
+        go_by(&mut ring, &config)?;
+        let mut fleet = Fleet::default();
+        fleet.configure(&config)?;
         let latencies = Arc::new(Latencies::new(config.lanes));
         let mut listeners = Listeners::of(&mut inherited_state, latencies.clone());
+        listeners.set_shared_tickets(fleet.tickets());
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. A server whose name does not resolve is down until it does.
         dns::inherit(std::mem::take(&mut inherited_state.names));
@@ -243,6 +252,7 @@ impl Running {
         user::become_user(&config, keep)?;
         let published = Published::new(snapshot);
         let lanes = Lanes::start(&published, lane_logs).await?;
+        fleet.attach(lanes.mailboxes());
         for predecessor in listeners.predecessors().iter() {
             lanes.listen_to(predecessor.channel.clone(), listeners.ids())?;
         }
@@ -266,6 +276,7 @@ impl Running {
         stapling.reconfigure(&config);
         status.stapling(stapling.reporter());
         status.lists(stapling.list_reporter());
+        status.fleet(fleet.reporter());
         let inherits =
             inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -303,6 +314,7 @@ impl Running {
             files,
             automatic,
             stapling,
+            fleet,
             wanted: Vec::new(),
             signals,
             commands,
@@ -365,11 +377,10 @@ impl Running {
                 }
                 Some(pending) = self.requested.recv() => self.execute(pending),
                 Some(loaded) = self.loaded.recv() => {
-                    let (period, watching) = (self.ring.period(), self.watched.is_some());
+                    let watching = self.watched.is_some();
                     self.loaded(loaded);
-                    if self.ring.period() != period {
-                        rotation = next_rotation(&self.ring);
-                    }
+                    // It goes by the age of the key, so that reloads do not put it off.
+                    rotation = next_rotation(&self.ring);
                     // Not with each reload: reloads that come often would put it off for ever.
                     if self.watched.is_some() != watching {
                         look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
@@ -378,10 +389,12 @@ impl Running {
                 () = &mut rotation => {
                     self.ring.rotate()?;
                     rotation = next_rotation(&self.ring);
-                    let generation = self.published.newest().generation + 1;
-                    let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
-                    self.publish(snapshot);
-                    self.status.keys_rotated();
+                    self.publish_keys()?;
+                }
+                given = self.fleet.next() => {
+                    self.ring.take_from_fleet(given.keys());
+                    rotation = next_rotation(&self.ring);
+                    self.publish_keys()?;
                 }
                 _ = memory_look.tick() => {
                     if memory.look(self.config.limits.max_memory) {
@@ -434,6 +447,15 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// Publishes other ticket keys.
+    fn publish_keys(&mut self) -> Result<()> {
+        let generation = self.published.newest().generation + 1;
+        let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
+        self.publish(snapshot);
+        self.status.keys_rotated();
+        Ok(())
     }
 
     /// Takes certificates and lists that were read again. What is refused leaves what is served.
@@ -491,6 +513,17 @@ impl Running {
                     log::info!("{} has changed: the new users hold from now on", file.display());
                     self.status.users_read(true);
                     users.push((file, read));
+                }
+                Reread::TicketKeys(file, Ok(keys)) => {
+                    log::info!("{} has changed: the new ticket keys hold from now on", file.display());
+                    self.status.ticket_keys_read(true);
+                    self.ring.take_from_file(keys.keys());
+                    self.config.ticket_keys = TicketKeySource::File(file, keys);
+                    self.publish_keys()?;
+                }
+                Reread::TicketKeys(file, Err(errors)) => {
+                    log::error!("{}: the keys in use stay; the changed file is refused:\n{errors}", file.display());
+                    self.status.ticket_keys_read(false);
                 }
                 Reread::Users(file, Err(errors)) => {
                     log::error!("{}: the users in use stay; the changed file is refused:\n{errors}", file.display());
@@ -765,10 +798,15 @@ impl Running {
             self.listeners.set_challenges(Arc::default());
         }
         let generation = self.published.newest().generation + 1;
-        let snapshot = self.listeners.snapshot(&config, &self.ring, generation);
+        let snapshot = go_by(&mut self.ring, &config).and_then(|()| self.fleet.configure(&config)).and_then(|()| {
+            self.listeners.set_shared_tickets(self.fleet.tickets());
+            self.listeners.snapshot(&config, &self.ring, generation)
+        });
         if snapshot.is_err() {
             // All or nothing: what was opened is closed again, and what was set on sockets that stay is as it was.
             self.ring.set_lifetime(self.config.ticket_lifetime);
+            let _ = go_by(&mut self.ring, &self.config).and_then(|()| self.fleet.configure(&self.config));
+            self.listeners.set_shared_tickets(self.fleet.tickets());
             self.listeners.forget_unused(&self.config);
             let _ = self.listeners.snapshot(&self.config, &self.ring, generation);
         }
@@ -799,6 +837,7 @@ impl Running {
         self.stapling.reconfigure(&self.config);
         self.status.stapling(self.stapling.reporter());
         self.status.lists(self.stapling.list_reporter());
+        self.status.fleet(self.fleet.reporter());
         Ok(notes)
     }
 
@@ -859,6 +898,16 @@ impl Running {
             }
         }
     }
+}
+
+/// Has ticket keys come from where a configuration says.
+fn go_by(ring: &mut TicketRing, config: &Config) -> Result<()> {
+    match &config.ticket_keys {
+        TicketKeySource::Own => ring.make_own()?,
+        TicketKeySource::File(_, keys) => ring.take_from_file(keys.keys()),
+        TicketKeySource::Store => ring.leave_file()?,
+    }
+    Ok(())
 }
 
 /// Waits until the ticket keys are to be replaced.

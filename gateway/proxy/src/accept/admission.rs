@@ -393,7 +393,10 @@ pub(crate) fn awaits_admission(client_conn: &ClientConnection) -> bool {
         _ if client_conn.established => false,
         ClientPhase::ProxyHeader | ClientPhase::Hello { .. } => true,
         ClientPhase::Open => client_conn.transport.is_handshaking(),
-        ClientPhase::Admission | ClientPhase::Closing { .. } | ClientPhase::Lingering { .. } => false,
+        ClientPhase::AwaitsTicket { .. }
+        | ClientPhase::Admission
+        | ClientPhase::Closing { .. }
+        | ClientPhase::Lingering { .. } => false,
     }
 }
 

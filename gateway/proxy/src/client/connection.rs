@@ -1,7 +1,7 @@
 //! A client's connection over TCP: PROXY header, ClientHello, handshake, plaintext for `client::h1` or `client::h2`, and its
 //! end.
 
-use crate::accept::syn::{may_answer, signs_cheaply};
+use crate::accept::syn::signs_cheaply;
 use crate::accept::{connection_denied, proxy_protocol};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
@@ -17,12 +17,14 @@ use crate::relay::{passthrough_for, relay_client, relay_reads_on};
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{HandedOver, Message, Proxy};
 use crate::settings::LaneSettings;
+use crate::shared_tickets;
 use crate::snapshot::{Listener, Relays};
 use crate::transport::{ReadResult, TransportError};
 use sealane_exchange::deadlines::LINGER_BYTES;
 use sealane_lane::{Context, Key, Ready};
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
 use sealane_tls::policy::Version;
+use sealane_tls::sessions::Owner;
 use sealane_tls::{ServerContext, Session, sessions};
 
 /// RFC 8446 §6.2.
@@ -110,7 +112,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                     _ => return close_connection(proxy, cx, key),
                 }
             }
-            ClientPhase::Admission | ClientPhase::Closing { .. } => return,
+            ClientPhase::AwaitsTicket { .. } | ClientPhase::Admission | ClientPhase::Closing { .. } => return,
         }
     }
 }
@@ -199,11 +201,14 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         return refuse_hello(proxy, cx, key, e);
     }
     let stateful = tls.policies[policy].early_data() > 0;
-    let id = match hello.psk_identity {
-        Some(id) if stateful => Some(id),
-        _ if !hello.offers_tls13 && !hello.session_id.is_empty() && !hello.has_ticket => Some(hello.session_id),
-        _ => None,
+    let place = match hello.psk_identity {
+        Some(id) if stateful => sessions::place(&tls.policies[policy].id, id),
+        _ if !hello.offers_tls13 && !hello.session_id.is_empty() && !hello.has_ticket => {
+            sessions::owner(hello.session_id)
+        }
+        _ => Owner::Here,
     };
+    let shared = hello.psk_identity.filter(|_| place == Owner::Store).and_then(|id| <[u8; 32]>::try_from(id).ok());
     if proxy.admission.counts_by_server_name() {
         client_conn.client.server_name = name.map(String::into_boxed_str);
     }
@@ -213,7 +218,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     if is_first && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
     }
-    let owner = id.filter(|_| may_hand_over).and_then(|id| sessions::owner(id).elsewhere());
+    let owner = place.elsewhere().filter(|_| may_hand_over);
     client_conn.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
     client_conn.client.policy = Some(policy);
     let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
@@ -226,12 +231,12 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         // A full handshake here, then.
         proxy.counters.handover_no_room.inc();
     }
-    if may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
-        && let Some(client_conn) = proxy.connections.client(key)
+    if let Some(id) = shared
+        && shared_tickets::ask(proxy, cx, key, tls.policies[policy].id, id, cheap)
     {
-        client_conn.phase = ClientPhase::Admission;
-        proxy.admission.hello(key, cx.micros());
+        return;
     }
+    shared_tickets::admit(proxy, cx, key, cheap);
 }
 
 fn refuse_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, error: HelloError) {
@@ -534,13 +539,19 @@ fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
 
 pub(crate) fn client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
+    if let ClientPhase::AwaitsTicket { cheap } = client_conn.phase
+        && shared_tickets::timed_out(proxy, cx, key, cheap)
+    {
+        return;
+    }
+    let Some(client_conn) = proxy.connections.client(key) else { return };
     match client_conn.phase {
         ClientPhase::ProxyHeader => {
             proxy.counters.client_timeouts.inc();
             proxy.counters.bad_proxy_headers.inc();
             close_connection(proxy, cx, key);
         }
-        ClientPhase::Hello { .. } | ClientPhase::Admission => {
+        ClientPhase::Hello { .. } | ClientPhase::AwaitsTicket { .. } | ClientPhase::Admission => {
             proxy.counters.client_timeouts.inc();
             handshake_failed(proxy, key, "timeout");
             close_connection(proxy, cx, key);

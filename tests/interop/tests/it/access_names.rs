@@ -202,7 +202,7 @@ fn what_is_denied_in_the_head_does_not_come_as_a_trailer() {
         let _ = head;
         // What comes behind the head, as it is.
         let rest = connection.wire.rest_within(std::time::Duration::from_millis(300));
-        connection.send(&format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", rest.len()));
+        connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n", rest.len()));
         connection.send(&rest);
     });
     let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\ndeny_header = {{ X-Debug = true }}\n", backend.url());

@@ -16,14 +16,14 @@ use std::sync::Arc;
 
 const ON: &str = "early_data = \"16KiB\"";
 
-fn eager(gateway: &Gateway) -> Arc<ClientConfig> {
+pub(crate) fn eager(gateway: &Gateway) -> Arc<ClientConfig> {
     let mut config = client::config_with(gateway.ca(), client::provider(), &[&rustls::version::TLS13]);
     config.enable_early_data = true;
     Arc::new(config)
 }
 
 /// Gets a ticket: it comes after the handshake, at the latest before the end of the connection.
-fn prime(gateway: &Gateway, config: &Arc<ClientConfig>) {
+pub(crate) fn prime(gateway: &Gateway, config: &Arc<ClientConfig>) {
     let mut wire = client::connect(gateway.address, config);
     wire.send(get("/prime")).expect("the gateway reads");
     assert_eq!(wire.response("GET").expect("a first, full handshake is served").status(), 200);
@@ -31,7 +31,7 @@ fn prime(gateway: &Gateway, config: &Arc<ClientConfig>) {
 }
 
 /// Sends a request as early data: the response, and whether the gateway took it as such.
-fn early(address: SocketAddr, config: &Arc<ClientConfig>, request: &[u8]) -> (Message, bool) {
+pub(crate) fn early(address: SocketAddr, config: &Arc<ClientConfig>, request: &[u8]) -> (Message, bool) {
     let mut session = client::session(config, HOST);
     let sent = session.early_data().expect("the ticket allows early data").write(request);
     assert_eq!(sent.expect("there is room for a small request"), request.len());

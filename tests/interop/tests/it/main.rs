@@ -29,6 +29,7 @@ mod examples;
 mod exhaustion;
 mod faults;
 mod fetched_lists;
+mod fleet;
 mod forward_auth;
 mod forwarded;
 mod framing;

@@ -1,0 +1,161 @@
+//! What this gateway shares with others through the store of `[store]`: ticket keys ([`keys`]) and single-use tickets
+//! ([`tickets`]).
+//!
+//! The gateway serves without the store: with the ticket keys that it has, and without the early data of shared tickets.
+
+pub mod keys;
+mod tickets;
+
+use crate::config::{Config, StoreSettings, StoreUrl, TicketKeySource};
+use crate::metrics::prometheus::Writer;
+use sealane_lane::Mailbox;
+use sealane_proxy::Message;
+use sealane_proxy::shared_tickets::TicketStore;
+use sealane_store::memory::MemoryStore;
+use sealane_store::seal::Secret;
+use sealane_store::{Link, Settings, Store};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// How long it may take to connect to a store, if its answers may take less.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// Whether this program can reach such a store.
+pub fn can_reach(settings: &StoreSettings) -> bool {
+    cfg!(feature = "redis") || settings.url == StoreUrl::Memory
+}
+
+/// Writes metrics.
+pub type Reporter = Arc<dyn Fn(&mut Writer) + Send + Sync>;
+
+/// The lanes' mailboxes, once there are lanes.
+type Mailboxes = Arc<OnceLock<Vec<Mailbox<Message>>>>;
+
+/// What is shared. Without `[store]`: nothing.
+#[derive(Debug)]
+pub struct Fleet {
+    settings: Option<StoreSettings>,
+    link: Option<Link>,
+    tickets: Option<tickets::Tickets>,
+    keys: Option<keys::KeyTask>,
+    mailboxes: Mailboxes,
+    tell: mpsc::Sender<keys::Given>,
+    given: mpsc::Receiver<keys::Given>,
+}
+
+impl Default for Fleet {
+    fn default() -> Self {
+        // Keys that nobody has taken yet are replaced by newer ones.
+        let (tell, given) = mpsc::channel(1);
+        Self { settings: None, link: None, tickets: None, keys: None, mailboxes: Mailboxes::default(), tell, given }
+    }
+}
+
+/// The store of a configuration.
+fn open(settings: &StoreSettings) -> Result<Box<dyn Store>, String> {
+    match &settings.url {
+        StoreUrl::Memory => Ok(Box::new(MemoryStore::default())),
+        #[cfg(feature = "redis")]
+        StoreUrl::Unix(path) => server(settings, sealane_redis::Address::Unix(path.clone())),
+        #[cfg(feature = "redis")]
+        StoreUrl::Tcp { host, port, tls: false } => server(settings, sealane_redis::Address::Tcp(host.clone(), *port)),
+        #[cfg(feature = "redis")]
+        StoreUrl::Tcp { host, port, tls: true } => {
+            server(settings, sealane_redis::Address::Tls(host.clone(), *port, settings.roots.clone()))
+        }
+        #[cfg(not(feature = "redis"))]
+        StoreUrl::Unix(_) | StoreUrl::Tcp { .. } => Err("this program is built without stores at a server".to_owned()),
+    }
+}
+
+#[cfg(feature = "redis")]
+fn server(settings: &StoreSettings, address: sealane_redis::Address) -> Result<Box<dyn Store>, String> {
+    let (user, password) = (settings.user.clone(), settings.password.clone());
+    Ok(Box::new(sealane_redis::RedisStore::new(sealane_redis::Settings { address, user, password })?))
+}
+
+impl Fleet {
+    /// Does what a configuration says. What has not changed goes on. Does not wait for the store.
+    ///
+    /// Errors: the settings cannot be used. Nothing is shared then.
+    pub fn configure(&mut self, config: &Config) -> anyhow::Result<()> {
+        if self.settings != config.store {
+            (self.keys, self.tickets, self.link) = (None, None, None);
+            self.settings = None;
+            if let Some(settings) = &config.store {
+                let store = open(settings).map_err(|why| anyhow::anyhow!("[store]: {why}"))?;
+                let link = Link::start(store, Settings { connect: CONNECT, answer: settings.timeout });
+                self.tickets = settings
+                    .early_data
+                    .map(|shared| tickets::Tickets::start(settings, shared, &link, self.mailboxes.clone()));
+                self.link = Some(link);
+                self.settings = Some(settings.clone());
+            }
+        }
+        let lifetime = config.ticket_lifetime;
+        if config.ticket_keys != TicketKeySource::Store {
+            self.keys = None;
+        } else if let (Some(link), Some(settings)) = (&self.link, &self.settings)
+            && self.keys.as_ref().is_none_or(|keys| keys.lifetime() != lifetime)
+        {
+            let (secret, prefix) = (Secret::new(*settings.secret), settings.prefix.clone());
+            let known = self.keys.take().and_then(|keys| keys.known());
+            self.keys = Some(keys::KeyTask::start(link.clone(), secret, &prefix, lifetime, known, self.tell.clone()));
+        }
+        Ok(())
+    }
+
+    /// There are lanes.
+    pub fn attach(&self, mailboxes: Vec<Mailbox<Message>>) {
+        // They are made once.
+        let _ = self.mailboxes.set(mailboxes);
+    }
+
+    /// Where lanes find shared tickets.
+    pub fn tickets(&self) -> Option<Arc<TicketStore>> {
+        self.tickets.as_ref().map(tickets::Tickets::store)
+    }
+
+    /// Ticket keys that hold from now on. Cancel safe.
+    pub async fn next(&mut self) -> keys::Given {
+        loop {
+            match self.given.recv().await {
+                // Those of a configuration before this one count no more.
+                Some(given) if self.keys.is_some() => return given,
+                Some(_) => {}
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// What writes metrics, if there is a store.
+    pub fn reporter(&self) -> Option<Reporter> {
+        let state = self.link.as_ref()?.state().clone();
+        let tickets = self.tickets.as_ref().map(tickets::Tickets::counts);
+        Some(Arc::new(move |out: &mut Writer| {
+            let counts = state.counts();
+            out.gauge("sealane_store_up", "1 if the store is connected and responds.")
+                .sample(&[], u64::from(counts.up));
+            out.counter("sealane_store_connections_total", "Connections to the store that were made.")
+                .sample(&[], counts.connected);
+            let help = "Times that the store was restarted or got the data of another server.";
+            out.counter("sealane_store_restarts_total", help).sample(&[], counts.changed);
+            out.counter("sealane_store_operations_total", "Operations that the store has executed.")
+                .sample(&[], counts.operations);
+            let help = "Operations that were given up before they were sent, because they had waited too long.";
+            out.counter("sealane_store_expired_total", help).sample(&[], counts.expired);
+            let mut family = out.counter("sealane_store_failures_total", "Operations that failed, by reason.");
+            for (reason, count) in counts.failures {
+                family.sample(&[("reason", reason)], count);
+            }
+            if let Some(tickets) = &tickets {
+                let (stored, lost) = tickets.values();
+                let help = "Single-use tickets that were issued with a shared ID, by result.";
+                let mut family = out.counter("sealane_store_tickets_total", help);
+                family.sample(&[("result", "sent")], stored);
+                family.sample(&[("result", "not_sent")], lost);
+            }
+        }))
+    }
+}

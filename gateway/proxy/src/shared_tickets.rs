@@ -1,0 +1,265 @@
+//! Single-use tickets that gateways share, as a lane sees them.
+//!
+//! ```text
+//! hello with a shared id ──▶ TicketQuery, bounded ──▶ control ──▶ the store, atomically
+//!   │ AwaitsTicket                                                │
+//!   ▼                                                             ▼
+//! admission ◀── the ticket is adopted, or not ◀── Message::Ticket, in time in any case
+//! ```
+//!
+//! The lane goes on with other things meanwhile. What comes too late is dropped: the store has forgotten it, so nobody gets it. The
+//! handshake is a full one then, and its early data is refused.
+
+use crate::accept::syn::may_answer;
+use crate::conn::ClientPhase;
+use crate::service::Proxy;
+use sealane_lane::{Context, Key, Millis};
+use sealane_tls::sessions::{self, SharedTicket, SharedTickets};
+use std::sync::Arc;
+
+/// Length of a shared ticket's id.
+const ID_LEN: usize = 32;
+
+/// Where shared tickets are.
+pub struct TicketStore {
+    /// Where lanes put them.
+    pub tickets: Arc<SharedTickets>,
+    /// Takes a query to control. False if there is no room for it. Never waits.
+    pub ask: Box<dyn Fn(TicketQuery) -> bool + Send + Sync>,
+    /// How long a hello waits, if control does not answer: control has the same limit, and answers in any case.
+    pub wait: Millis,
+}
+
+impl std::fmt::Debug for TicketStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TicketStore").field("wait", &self.wait).finish_non_exhaustive()
+    }
+}
+
+/// A ticket that control is to take from the store, for a client that waits.
+#[derive(Debug)]
+pub struct TicketQuery {
+    /// The lane that asks.
+    pub slot: usize,
+    /// Its connection.
+    pub connection: Key,
+    /// The policy that the ticket must be for.
+    pub policy: [u8; 16],
+    /// What the client shows.
+    pub id: [u8; ID_LEN],
+}
+
+/// What came of a query.
+#[derive(Debug)]
+pub enum TicketVerdict {
+    /// The store had it, and has it no more.
+    Taken(Box<SharedTicket>),
+    /// The store does not have it: it was used, or has expired.
+    Unknown,
+    /// It was written before the store's data began another life: it may have been used since.
+    OtherLife,
+    /// The store has not answered, or not in time.
+    Failed,
+}
+
+/// Begins to wait for a ticket. False if nobody can be asked: nothing has happened then, and the handshake goes on without it.
+pub(crate) fn ask(proxy: &mut Proxy, cx: &mut Context, key: Key, policy: [u8; 16], id: [u8; 32], cheap: bool) -> bool {
+    let Some(store) = proxy.settings.snapshot().shared_tickets.clone() else { return false };
+    let query = TicketQuery { slot: proxy.settings.slot(), connection: key, policy, id };
+    if !(store.ask)(query) {
+        proxy.counters.tickets_failed.inc();
+        return false;
+    }
+    let Some(client_conn) = proxy.connections.client(key) else { return true };
+    client_conn.phase = ClientPhase::AwaitsTicket { cheap };
+    let at = (cx.now() + store.wait).min(client_conn.handshake_until);
+    client_conn.deadline.set(cx, key, at);
+    true
+}
+
+/// Control has answered.
+pub(crate) fn arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, verdict: TicketVerdict) {
+    let waits = proxy.connections.client(key).map(|client_conn| client_conn.phase);
+    let Some(ClientPhase::AwaitsTicket { cheap }) = waits else {
+        // The client is gone, or has been served without it.
+        return proxy.counters.tickets_late.inc();
+    };
+    match verdict {
+        TicketVerdict::Taken(ticket) => {
+            proxy.counters.tickets_taken.inc();
+            sessions::adopt(*ticket);
+        }
+        TicketVerdict::Unknown => proxy.counters.tickets_unknown.inc(),
+        TicketVerdict::OtherLife => proxy.counters.tickets_other_life.inc(),
+        TicketVerdict::Failed => proxy.counters.tickets_failed.inc(),
+    }
+    go_on(proxy, cx, key, cheap);
+}
+
+/// Control has not answered in time. False if the handshake's own time is over.
+pub(crate) fn timed_out(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) -> bool {
+    if proxy.connections.client(key).is_some_and(|client_conn| client_conn.handshake_until <= cx.now()) {
+        return false;
+    }
+    go_on(proxy, cx, key, cheap);
+    true
+}
+
+/// The hello waits for crypto time, like any other.
+fn go_on(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
+    if let Some(client_conn) = proxy.connections.client(key) {
+        let at = client_conn.handshake_until;
+        client_conn.deadline.set(cx, key, at);
+    }
+    admit(proxy, cx, key, cheap);
+}
+
+/// Queues a whole hello for crypto time, unless its client must prove its address first.
+pub(crate) fn admit(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
+    if may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
+        && let Some(client_conn) = proxy.connections.client(key)
+    {
+        client_conn.phase = ClientPhase::Admission;
+        proxy.admission.hello(key, cx.micros());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::connection::client_timeout;
+    use crate::conn::Conn;
+    use crate::counters::Counters;
+    use crate::fixtures::{connection, limits, record_sink, snapshot};
+    use crate::limits::ClientCounts;
+    use crate::service::{MAIL_CAPACITY, Setup};
+    use sealane_lane::{Published, mailbox};
+    use sealane_tls::sessions::Owner;
+    use std::os::fd::OwnedFd;
+    use std::sync::atomic::AtomicBool;
+    use zeroize::Zeroizing;
+
+    const POLICY: [u8; 16] = [1; 16];
+
+    /// A lane whose control has room for queries, or none, and answers when a test says so.
+    fn lane(has_room: bool) -> (Proxy, Context) {
+        let tickets = Arc::new(SharedTickets::new(&[7; 16], Arc::new(AtomicBool::new(true)), |_| true));
+        let mut config = snapshot(limits(), Vec::new());
+        config.shared_tickets = Some(Arc::new(TicketStore { tickets, ask: Box::new(move |_| has_room), wait: 20 }));
+        let published = Published::new(config);
+        let mut cx = Context::new().unwrap();
+        let setup = Setup {
+            slot: 0,
+            mailboxes: vec![mailbox(MAIL_CAPACITY).unwrap().0],
+            sessions: sessions::shelves(1).pop().unwrap(),
+            snapshots: published.subscribe(),
+            counters: Arc::new(Counters::default()),
+            short_of_memory: Arc::default(),
+            clients: Arc::new(ClientCounts::new(1)),
+            client_requests: Arc::new(ClientCounts::new(1)),
+            passwords: Box::new(|_| false),
+            log: None,
+            records: record_sink().0,
+        };
+        (Proxy::new(setup, &mut cx).unwrap(), cx)
+    }
+
+    /// A client whose hello is whole, and its other end.
+    fn client(proxy: &mut Proxy, cx: &Context, handshake_until: Millis) -> (Key, OwnedFd) {
+        let (conn, peer) = connection(&proxy.settings.listeners()[0]);
+        let Conn::Client(mut client) = conn else { unreachable!() };
+        client.established = false;
+        client.handshake_until = cx.now() + handshake_until;
+        let key = proxy.connections.insert(Conn::Client(client));
+        proxy.admission.arrived(&proxy.counters);
+        (key, peer)
+    }
+
+    fn phase(proxy: &mut Proxy, key: Key) -> Option<ClientPhase> {
+        proxy.connections.client(key).map(|client| client.phase)
+    }
+
+    /// A ticket as control has taken it from the store.
+    fn taken(id: [u8; ID_LEN]) -> TicketVerdict {
+        let state = Zeroizing::new(vec![0, 3, 4]);
+        TicketVerdict::Taken(Box::new(SharedTicket { policy: POLICY, id, since: 0, state }))
+    }
+
+    fn adopted(id: &[u8; ID_LEN]) -> bool {
+        // An id of the fleet, by its MAC: it is either here or in the store.
+        sessions::place(&POLICY, id) == Owner::Here
+    }
+
+    /// An id that some gateway of the fleet has made: what a session of a shared policy would have.
+    fn id() -> [u8; ID_LEN] {
+        let mut id = [5; ID_LEN];
+        sessions::sign_shared(&mut id);
+        assert!(!adopted(&id), "it is in the store");
+        id
+    }
+
+    #[test]
+    fn a_hello_waits_for_its_ticket_and_goes_on_with_it() {
+        let (mut proxy, mut cx) = lane(true);
+        let (key, _peer) = client(&mut proxy, &cx, 10_000);
+        let id = id();
+        assert!(ask(&mut proxy, &mut cx, key, POLICY, id, true));
+        assert_eq!(phase(&mut proxy, key), Some(ClientPhase::AwaitsTicket { cheap: true }));
+        assert!(proxy.admission.is_empty());
+        arrived(&mut proxy, &mut cx, key, taken(id));
+        assert_eq!(phase(&mut proxy, key), Some(ClientPhase::Admission));
+        assert!(adopted(&id) && !proxy.admission.is_empty());
+        assert_eq!((proxy.counters.tickets_taken.value(), proxy.counters.tickets_late.value()), (1, 0));
+    }
+
+    #[test]
+    fn a_hello_goes_on_without_a_ticket_that_is_late_and_the_ticket_is_lost() {
+        let (mut proxy, mut cx) = lane(true);
+        let (key, _peer) = client(&mut proxy, &cx, 10_000);
+        let id = id();
+        assert!(ask(&mut proxy, &mut cx, key, POLICY, id, true));
+        client_timeout(&mut proxy, &mut cx, key);
+        assert_eq!(phase(&mut proxy, key), Some(ClientPhase::Admission));
+        arrived(&mut proxy, &mut cx, key, taken(id));
+        assert_eq!(phase(&mut proxy, key), Some(ClientPhase::Admission));
+        assert!(!adopted(&id), "nobody uses what came too late");
+        assert_eq!((proxy.counters.tickets_taken.value(), proxy.counters.tickets_late.value()), (0, 1));
+    }
+
+    #[test]
+    fn a_handshake_has_no_more_time_because_it_waits_for_a_ticket() {
+        let (mut proxy, mut cx) = lane(true);
+        let (key, _peer) = client(&mut proxy, &cx, 0);
+        assert!(ask(&mut proxy, &mut cx, key, POLICY, id(), true));
+        client_timeout(&mut proxy, &mut cx, key);
+        assert_eq!(phase(&mut proxy, key), None);
+        // What comes for a client that is gone is for nobody.
+        let id = id();
+        arrived(&mut proxy, &mut cx, key, taken(id));
+        assert!(!adopted(&id));
+    }
+
+    #[test]
+    fn nobody_waits_where_there_is_no_room_to_ask() {
+        let (mut proxy, mut cx) = lane(false);
+        let (key, _peer) = client(&mut proxy, &cx, 10_000);
+        let before = phase(&mut proxy, key);
+        assert!(!ask(&mut proxy, &mut cx, key, POLICY, id(), true));
+        assert_eq!((phase(&mut proxy, key), proxy.counters.tickets_failed.value()), (before, 1));
+    }
+
+    #[test]
+    fn every_other_verdict_lets_the_hello_go_on_without_a_ticket() {
+        let (mut proxy, mut cx) = lane(true);
+        let id = id();
+        for verdict in [TicketVerdict::Unknown, TicketVerdict::OtherLife, TicketVerdict::Failed] {
+            let (key, _peer) = client(&mut proxy, &cx, 10_000);
+            assert!(ask(&mut proxy, &mut cx, key, POLICY, id, true));
+            arrived(&mut proxy, &mut cx, key, verdict);
+            assert_eq!(phase(&mut proxy, key), Some(ClientPhase::Admission));
+        }
+        let c = &proxy.counters;
+        assert_eq!((c.tickets_unknown.value(), c.tickets_other_life.value(), c.tickets_failed.value()), (1, 1, 1));
+        assert!(!adopted(&id));
+    }
+}

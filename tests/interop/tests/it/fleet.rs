@@ -1,0 +1,400 @@
+//! Several gateways with one store: they resume each other's sessions, and accept early data once, whatever becomes of the store.
+
+use crate::early_data::{eager, early, prime};
+use rustls::ClientConfig;
+use sealane_interop::backend::Backend;
+use sealane_interop::client::{self, get};
+use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::http::Wire;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::store::Store;
+use sealane_interop::{eventually, skip};
+use std::io::Write;
+use std::net::{Shutdown, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How often what was recorded is sent again.
+const REPLAYS: usize = 10_000;
+
+/// 32 bytes in base64.
+fn key(letter: char) -> String {
+    format!("{}=", letter.to_string().repeat(43)).replace(&format!("{letter}="), "A=")
+}
+
+/// A store, or the test is skipped.
+macro_rules! store {
+    () => {
+        match Store::start() {
+            Some(store) => store,
+            None => skip!("`redis-server` is not installed (cargo xtask setup)"),
+        }
+    };
+}
+
+/// A gateway of a fleet: `top` stands before its sections, `store` in `[store]` behind the address of one.
+fn member(site: &Site, backend: &Backend, lanes: usize, top: &str, tls: &str, store: Option<(&Path, &str)>) -> Gateway {
+    let section = store.map_or_else(String::new, |(socket, more)| {
+        let secret = site.file("store.secret", key('x'));
+        format!("[store]\nurl = \"unix://{}\"\nsecret_file = \"{}\"\n{more}\n", socket.display(), secret.display())
+    });
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let text = format!(
+        "lanes = {lanes}\n{top}\n[admin]\nlisten = \"@ADMIN@\"\n{section}\n[[listener]]\naddress = \"@ADDRESS@\"\n\
+         [listener.tls]\nsession_context = \"public\"\n{tls}\ncertificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+         [[host]]\nnames = [\"*\"]\nto = [\"{}\"]\n",
+        backend.url()
+    );
+    configured(site, &text)
+}
+
+/// A gateway that shares early data.
+fn early_member(site: &Site, backend: &Backend, lanes: usize, store: &Path) -> Gateway {
+    // A handshake waits for the store as long as it takes on a busy machine, so that a refusal has another reason.
+    let settings = "early_data = true\nearly_data_wait = \"5s\"\ntimeout = \"10s\"";
+    let gateway = member(site, backend, lanes, "", "early_data = \"16KiB\"", Some((store, settings)));
+    is_up(&gateway);
+    gateway
+}
+
+fn is_up(gateway: &Gateway) {
+    assert!(eventually(|| gateway.metric("sealane_store_up") == Some(1.0)), "{}", gateway.metrics());
+}
+
+fn resumed(gateway: &Gateway) -> f64 {
+    gateway.metric_with("sealane_handshakes_total", "kind=\"resumed\"").unwrap_or(0.0)
+}
+
+fn shared_tickets(gateway: &Gateway, result: &str) -> f64 {
+    gateway.metric_with("sealane_shared_tickets_total", &format!("result=\"{result}\"")).unwrap_or(0.0)
+}
+
+/// A new client with two tickets of a gateway, which are in the store when this returns.
+fn prime_shared(gateway: &Gateway, store: &Store) -> Arc<ClientConfig> {
+    let (config, before) = (eager(gateway), store.values());
+    prime(gateway, &config);
+    assert!(eventually(|| store.values() >= before + 2), "the tickets are not in the store");
+    config
+}
+
+/// Sends a request as early data: whether the gateway took it as such, and the client's first flight. What follows it is left
+/// out of the recording: a second flight under other keys would end the handshake before the request is looked at.
+fn recorded(address: SocketAddr, config: &Arc<ClientConfig>, request: &[u8]) -> (bool, Vec<u8>) {
+    let mut session = client::session(config, HOST);
+    let sent = session.early_data().expect("the ticket allows early data").write(request);
+    assert_eq!(sent.expect("there is room for a small request"), request.len());
+    let mut flight = Vec::new();
+    while session.wants_write() {
+        session.write_tls(&mut flight).expect("memory takes everything");
+    }
+    let mut socket = client::tcp(address);
+    socket.write_all(&flight).expect("the gateway reads");
+    while session.is_handshaking() {
+        session.complete_io(&mut socket).expect("the handshake goes through");
+    }
+    let accepted = session.is_early_data_accepted();
+    if accepted {
+        let mut wire = Wire::new(rustls::StreamOwned::new(session, socket));
+        assert_eq!(wire.response("GET").expect("early data is answered").status(), 200);
+    }
+    (accepted, flight)
+}
+
+/// Sends a recording again and again to these gateways, by turns. Each copy has been judged when this returns.
+fn replay(addresses: &[SocketAddr], recording: &[u8], times: usize) {
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while let n = next.fetch_add(1, Ordering::Relaxed)
+                    && n < times
+                {
+                    let mut copy = client::tcp(addresses[n % addresses.len()]);
+                    // The gateway may have closed before it has all.
+                    let _ = copy.write_all(recording);
+                    let mut answer = Vec::new();
+                    let _ = Wire::new(&copy).exactly(7, &mut answer);
+                    assert_eq!(answer.len(), 7, "the copy was not even answered");
+                    // What was accepted is served to its end: a client that has gone would have its request called off.
+                    let _ = copy.shutdown(Shutdown::Write);
+                    let _ = Wire::new(&copy).rest();
+                }
+            });
+        }
+    });
+}
+
+fn reached(backend: &Backend, path: &str) -> usize {
+    backend.requests().iter().filter(|request| request.target() == path).count()
+}
+
+#[test]
+fn gateways_with_the_same_file_of_keys_resume_each_others_sessions() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let file = site.file("ticket.keys", format!("# the newest first\n{}\n", key('a')));
+    let top = format!("ticket_keys = \"file\"\nticket_keys_file = \"{}\"", file.display());
+    let start = || member(&site, &backend, 2, &top, "", None);
+    let (a, b) = (start(), start());
+    let config = Arc::new(client::config_with(a.ca(), client::provider(), &[&rustls::version::TLS13]));
+    prime(&a, &config);
+    prime(&b, &config);
+    assert_eq!((resumed(&a), resumed(&b)), (0.0, 1.0), "the other one has the key");
+    // The next key: tickets of the key before are still good.
+    replace(&file, &format!("{}\n{}\n", key('b'), key('a')));
+    let replaced = |gateway: &Gateway, result| gateway.metric_with("sealane_ticket_key_replacements_total", result);
+    for gateway in [&a, &b] {
+        assert!(eventually(|| replaced(gateway, "good") == Some(1.0)), "{}", gateway.metrics());
+    }
+    prime(&a, &config);
+    prime(&b, &config);
+    assert_eq!((resumed(&a), resumed(&b)), (1.0, 2.0));
+    // The key before is gone. What was sealed since is good.
+    replace(&file, &format!("{}\n", key('b')));
+    for gateway in [&a, &b] {
+        assert!(eventually(|| replaced(gateway, "good") == Some(2.0)), "{}", gateway.metrics());
+    }
+    prime(&a, &config);
+    assert_eq!(resumed(&a), 2.0);
+    // What is no file of keys changes nothing.
+    replace(&file, "not a key\n");
+    for gateway in [&a, &b] {
+        assert!(eventually(|| replaced(gateway, "refused") == Some(1.0)), "{}", gateway.metrics());
+    }
+    assert!(a.server.log().contains("line 1: this is not a key"), "{}", a.server.log());
+    prime(&b, &config);
+    assert_eq!(resumed(&b), 3.0);
+}
+
+/// Replaces a file as a whole.
+fn replace(file: &Path, text: &str) {
+    let new = PathBuf::from(format!("{}.new", file.display()));
+    std::fs::write(&new, text).unwrap();
+    std::fs::rename(&new, file).unwrap();
+}
+
+#[test]
+fn gateways_with_a_store_resume_each_others_sessions_also_while_it_is_away() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let mut store = store!();
+    let socket = store.socket();
+    let start = || {
+        let gateway = member(&site, &backend, 2, "ticket_keys = \"store\"", "", Some((&socket, "")));
+        assert!(eventually(|| gateway.metric("sealane_key_rotations_total") > Some(0.0)), "{}", gateway.metrics());
+        gateway
+    };
+    let (a, b) = (start(), start());
+    let config = Arc::new(client::config_with(a.ca(), client::provider(), &[&rustls::version::TLS13]));
+    prime(&a, &config);
+    prime(&b, &config);
+    assert_eq!((resumed(&a), resumed(&b)), (0.0, 1.0));
+    // Without the store, they go on with the keys that they have.
+    store.kill();
+    for gateway in [&a, &b] {
+        assert!(eventually(|| gateway.metric("sealane_store_up") == Some(0.0)), "{}", gateway.metrics());
+        prime(gateway, &config);
+    }
+    assert_eq!((resumed(&a), resumed(&b)), (1.0, 2.0));
+    assert!(a.server.log().contains("the gateway serves without it"), "{}", a.server.log());
+    // The store has lost everything: it gets the keys from those who have them, and a new gateway gets them from there.
+    store.forget();
+    store.start_again();
+    [&a, &b].into_iter().for_each(is_up);
+    assert!(eventually(|| store.values() > 0), "nobody has told the store");
+    let c = start();
+    prime(&c, &config);
+    assert_eq!(resumed(&c), 1.0, "its keys are those of the others");
+    assert_eq!(a.metric("sealane_store_restarts_total"), Some(1.0));
+}
+
+/// Of all gateways, one takes a ticket's early data, and nobody ever again.
+#[test]
+fn early_data_is_accepted_once_by_all_gateways_together() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let store = store!();
+    let gateways = [1, 2].map(|lanes| early_member(&site, &backend, lanes, &store.socket()));
+    for (issuer, acceptor) in [(0, 1), (1, 0), (0, 0), (1, 1)] {
+        let config = prime_shared(&gateways[issuer], &store);
+        let (response, accepted) = early(gateways[acceptor].address, &config, &get("/early"));
+        assert!(accepted && response.status() == 200, "{issuer} to {acceptor}: {}", gateways[acceptor].metrics());
+    }
+    assert_eq!(reached(&backend, "/early"), 4);
+    // A ticket of the first, shown to the second, and recorded.
+    let config = prime_shared(&gateways[0], &store);
+    let (accepted, flight) = recorded(gateways[1].address, &config, &get("/once"));
+    assert!(accepted, "{}", gateways[1].metrics());
+    let addresses = [gateways[0].address, gateways[1].address];
+    replay(&addresses, &flight, REPLAYS);
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/after").text(), "hello");
+        assert!(shared_tickets(gateway, "unknown") > 0.0, "{}", gateway.metrics());
+    }
+    assert_eq!(reached(&backend, "/once"), 1, "replayed early data reached the upstream");
+}
+
+/// The ticket is shown to both gateways at the same time, over and over: one of them takes it, or none.
+#[test]
+fn of_two_gateways_that_get_the_same_early_data_one_accepts_it() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let store = store!();
+    let gateways =
+        [early_member(&site, &backend, 1, &store.socket()), early_member(&site, &backend, 1, &store.socket())];
+    for n in 0..20 {
+        let config = prime_shared(&gateways[0], &store);
+        let path = format!("/both/{n}");
+        let mut session = client::session(&config, HOST);
+        let sent = session.early_data().expect("the ticket allows early data").write(&get(&path));
+        assert!(sent.is_ok());
+        let mut bytes = Vec::new();
+        while session.wants_write() {
+            session.write_tls(&mut bytes).expect("memory takes everything");
+        }
+        replay(&[gateways[0].address, gateways[1].address], &bytes, 8);
+        assert!(reached(&backend, &path) <= 1, "{path}");
+    }
+    let taken: f64 = gateways.iter().map(|gateway| shared_tickets(gateway, "taken")).sum();
+    assert_eq!(taken, 20.0, "each was taken by one");
+}
+
+/// The store is killed after a ticket was used, and comes back with a copy of its data from before.
+#[test]
+fn early_data_is_not_accepted_again_after_the_store_has_forgotten() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let mut store = store!();
+    let gateways = [1, 2].map(|lanes| early_member(&site, &backend, lanes, &store.socket()));
+    let config = prime_shared(&gateways[0], &store);
+    store.save();
+    let saved = store.values();
+    let (accepted, flight) = recorded(gateways[1].address, &config, &get("/once"));
+    assert!(accepted, "{}", gateways[1].metrics());
+    store.kill();
+    store.start_again();
+    assert!(store.values() >= saved, "the used ticket is there again");
+    gateways.iter().for_each(is_up);
+    let addresses = [gateways[0].address, gateways[1].address];
+    replay(&addresses, &flight, REPLAYS);
+    for gateway in &gateways {
+        assert_eq!(gateway.get("/after").text(), "hello");
+        assert_eq!(gateway.metric("sealane_store_restarts_total"), Some(1.0));
+    }
+    assert_eq!(reached(&backend, "/once"), 1, "replayed early data reached the upstream");
+    let refused: f64 = gateways.iter().map(|gateway| shared_tickets(gateway, "store_restarted")).sum();
+    assert_eq!(refused, 1.0, "the first copy finds the ticket, and is told that it is too old");
+    // New tickets are good.
+    let config = prime_shared(&gateways[1], &store);
+    assert!(early(gateways[0].address, &config, &get("/new")).1);
+}
+
+/// A store that is away, or does not answer, costs early data and nothing else.
+#[test]
+fn without_the_store_early_data_is_refused_and_no_request_fails() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let mut store = store!();
+    let settings = "early_data = true\nearly_data_wait = \"30ms\"\ntimeout = \"200ms\"";
+    let socket = store.socket();
+    let start = || {
+        let gateway = member(&site, &backend, 2, "", "early_data = \"16KiB\"", Some((&socket, settings)));
+        is_up(&gateway);
+        gateway
+    };
+    let (a, b) = (start(), start());
+    let refused = |config: &Arc<ClientConfig>, path: &str| {
+        let (response, accepted) = early(b.address, config, &get(path));
+        assert!(!accepted && response.text() == "hello", "{response:?}");
+        assert_eq!(reached(&backend, path), 1);
+    };
+    // Requests on connections of their own, all the time. TLS 1.2: these clients leave no tickets in the store.
+    let without_tickets = Arc::new(client::config_with(a.ca(), client::provider(), &[&rustls::version::TLS12]));
+    let (stop, served) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        for gateway in [&a, &b] {
+            let (stop, served, without_tickets) = (&stop, &served, without_tickets.clone());
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let response = client::exchange(gateway.address, &without_tickets, &get("/load"));
+                    let response = response.unwrap_or_else(|broken| panic!("{broken:?}"));
+                    assert_eq!(response.status(), 200);
+                    served.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        // It is there, and says nothing: the handshake goes on without it.
+        let config = prime_shared(&a, &store);
+        store.suspend();
+        refused(&config, "/silent");
+        for gateway in [&a, &b] {
+            assert!(eventually(|| gateway.metric("sealane_store_up") == Some(0.0)), "{}", gateway.metrics());
+            assert_eq!(gateway.get("/without").text(), "hello");
+        }
+        store.resume();
+        [&a, &b].into_iter().for_each(is_up);
+        // It is gone.
+        let config = prime_shared(&a, &store);
+        store.kill();
+        for gateway in [&a, &b] {
+            assert!(eventually(|| gateway.metric("sealane_store_up") == Some(0.0)), "{}", gateway.metrics());
+        }
+        refused(&config, "/gone");
+        // Tickets of this time are the gateway's own, and good once, there.
+        let own = eager(&a);
+        prime(&a, &own);
+        assert!(early(a.address, &own, &get("/own")).1);
+        prime(&a, &own);
+        assert!(!early(b.address, &own, &get("/others")).1);
+        assert!(b.metric_with("sealane_early_data_connections_total", "rejected") >= Some(3.0), "{}", b.metrics());
+        store.start_again();
+        [&a, &b].into_iter().for_each(is_up);
+        // A ticket that is taken too late is lost, so there may have to be another one.
+        let again = || early(b.address, &prime_shared(&a, &store), &get("/again")).1;
+        assert!(eventually(again), "{}", b.metrics());
+    });
+    assert!(served.load(Ordering::Relaxed) > 0);
+}
+
+/// Ends the load when a test ends, also by a failure.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Who is not of the fleet finds nothing in the store, even if it is the same one.
+#[test]
+fn tickets_are_sealed_for_gateways_with_the_secret() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let store = store!();
+    let a = early_member(&site, &backend, 1, &store.socket());
+    let other_site_secret = Site::new();
+    let secret = other_site_secret.file("other.secret", key('y'));
+    let settings = "early_data = true\nearly_data_wait = \"5s\"\nprefix = \"other\"";
+    let b = {
+        let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+        configured(
+            &site,
+            &format!(
+                "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[store]\nurl = \"unix://{}\"\nsecret_file = \"{}\"\n{settings}\n\
+                 [[listener]]\naddress = \"@ADDRESS@\"\n[listener.tls]\nsession_context = \"public\"\n\
+                 early_data = \"16KiB\"\ncertificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+                 [[host]]\nnames = [\"*\"]\nto = [\"{}\"]\n",
+                store.socket().display(),
+                secret.display(),
+                backend.url()
+            ),
+        )
+    };
+    is_up(&b);
+    let config = prime_shared(&a, &store);
+    let (response, accepted) = early(b.address, &config, &get("/stranger"));
+    assert!(!accepted && response.status() == 200);
+    assert_eq!(shared_tickets(&b, "unknown"), 0.0, "an id that the fleet has not made is not even looked for");
+}
