@@ -221,6 +221,8 @@ fn a_folder_of_easy_rsa_is_shared_with_easy_rsa() {
     let stock = world.openvpn(End::Server, &server, &[]);
     assert!(said(&stock, "Initialization Sequence Completed"), "{}", stock.log());
     drop(world.connected(&profile, &[]));
+    // OpenVPN notices a changed list by its time, in seconds.
+    std::thread::sleep(std::time::Duration::from_millis(1100));
     // Revoked by ours: the stock server refuses, and easy-rsa knows. Revoked by easy-rsa: ours knows.
     let revoke = ["tunnel", "ca", "revoke", "new", "--folder", ".", "--no-reload"];
     let said_to = world.sealane(End::Server, &revoke, b"");
