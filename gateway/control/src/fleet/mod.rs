@@ -1,5 +1,5 @@
 //! What this gateway shares with others through the store of `[store]`: ticket keys ([`keys`]) and single-use tickets
-//! ([`tickets`]).
+//! (`tickets`).
 //!
 //! The gateway serves without the store: with the ticket keys that it has, and without the early data of shared tickets.
 

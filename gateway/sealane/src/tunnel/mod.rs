@@ -109,7 +109,7 @@ Examples:
     /// Print nftables rules that let clients reach other networks (source NAT), or apply them
     ///
     /// The rules are in a table of their own, `sealane_tunnel`. The command also says if the system does
-    /// not forward packets. With `nat = true` in [tunnel], the gateway applies the rules at each start.
+    /// not forward packets. With `nat = true` in `[tunnel]`, the gateway applies the rules at each start.
     Nat {
         /// The gateway's configuration file
         #[arg(short, long, value_name = "FILE")]

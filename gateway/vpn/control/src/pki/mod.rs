@@ -1,6 +1,6 @@
 //! The certificates of a tunnel: a folder with a CA, an index of what the CA has issued, and its revocation list.
 //!
-//! A folder is one of two kinds ([`Layout`]): what `sealane tunnel init` makes, and easy-rsa's `pki`. Both keep the index in
+//! A folder is one of two kinds (`Layout`): what `sealane tunnel init` makes, and easy-rsa's `pki`. Both keep the index in
 //! OpenSSL's format ([`index`]). One command at a time changes a folder, and files that exist are replaced in one step.
 
 pub mod index;
@@ -60,7 +60,7 @@ const REASONS: [(&str, RevocationReason); 7] = [
     ("certificateHold", RevocationReason::CertificateHold),
 ];
 
-/// The names of [`REASONS`].
+/// The names of `REASONS`.
 pub fn reasons() -> impl Iterator<Item = &'static str> {
     REASONS.iter().map(|(name, _)| *name)
 }
