@@ -377,11 +377,11 @@ fn route(
     }
     let span = section.span.clone();
     section.finish();
-    let rule = match (&path, &exact) {
-        _ if let Some(Action::RedirectTable { table, .. }) = &action => PathRule::Listed(*table),
-        (Some(p), _) => PathRule::Prefix(p.value.clone()),
-        (None, Some(p)) => PathRule::Exact(p.value.clone()),
-        (None, None) => PathRule::Prefix("/".to_owned()),
+    let rule = match (&path, &exact, &action) {
+        (_, _, Some(Action::RedirectTable { table, .. })) => PathRule::Listed(*table),
+        (Some(p), _, _) => PathRule::Prefix(p.value.clone()),
+        (None, Some(p), _) => PathRule::Exact(p.value.clone()),
+        (None, None, _) => PathRule::Prefix("/".to_owned()),
     };
     let conditions = Conditions {
         path: rule,
