@@ -1,6 +1,6 @@
 //! What the lane's open requests are waiting for, told when somebody asks: `sealane debug connections` and `exchange`.
 //!
-//! Requests notice nothing of it: nothing is kept for them that is not kept anyway. Whoever asks is answered with the oldest of
+//! Requests notice nothing of it: nothing is kept for them that is not kept anyway. The answer has the oldest of
 //! them, whose number the question bounds.
 
 use crate::exchange::authorize::asked_about;
@@ -78,7 +78,7 @@ pub(crate) fn inspect(proxy: &Proxy, cx: &Context, inspection: &Inspection) {
         let client = proxy.connections.client_of(x.client_stream)?;
         Some(describe(x, RequestId(client.id, x.number), client.peer, now))
     });
-    // Whoever has asked has gone, if it cannot be taken.
+    // If the answer cannot be taken, the client that asked has gone.
     let _ = inspection.answer.try_send(open.collect());
 }
 

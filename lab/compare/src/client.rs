@@ -189,8 +189,9 @@ impl<'n> Client<'n> {
         let from: IpAddr = draft.from.unwrap_or_else(|| client(number));
         let refused = |e: io::Error| format!("no connection: {}", e.kind());
         // Neither program drops a SYN, but on a busy machine the kernel may, and repeats it after seconds.
-        let patience = limit.max(CONNECT);
-        let mut socket = self.network.connect(draft.to, Some(draft.hop.unwrap_or(from)), patience).map_err(refused)?;
+        let connect_timeout = limit.max(CONNECT);
+        let mut socket =
+            self.network.connect(draft.to, Some(draft.hop.unwrap_or(from)), connect_timeout).map_err(refused)?;
         let set = |s: &TcpStream| -> io::Result<TcpStream> {
             s.set_nodelay(true)?;
             s.set_read_timeout(Some(limit))?;

@@ -224,7 +224,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
 
 /// `sealane tunnel nat`.
 fn source_nat(config: &Path, apply: bool, remove: bool) -> Result<()> {
-    // No key is read: whoever may read the file may see the rules.
+    // No key is read: a user who may read the file may see the rules.
     let (read, _) = resolve::document_and_wait(config)?.read_offline()?;
     let tunnel = read.tunnel.with_context(|| format!("{}: there is no [tunnel] in it", config.display()))?;
     let networks = nat::Networks { four: tunnel.network4, six: tunnel.network6 };

@@ -1,4 +1,4 @@
-// An OpenID Connect provider for tests: oidc-provider with one client, whose users are whoever they say they are.
+// An OpenID Connect provider for tests: oidc-provider with one client, which believes each user's name.
 // node provider.mjs PORT REDIRECT_URI
 import { Provider } from 'oidc-provider';
 

@@ -379,7 +379,7 @@ fn a_body_waits_for_the_password_and_passes_whole() {
     drop(gateway);
 }
 
-/// A tunnel is for whoever has a password, too.
+/// A tunnel needs a password, too.
 #[test]
 fn a_tunnel_opens_only_with_a_password() {
     let site = Site::new();
@@ -413,7 +413,7 @@ fn a_tunnel_opens_only_with_a_password() {
     assert_eq!(app.requests().len(), 1);
 }
 
-/// Guesses in early data would count against whoever's address they bear.
+/// Guesses in early data would count against the owner of the forged address.
 #[test]
 fn a_forged_address_guesses_nothing_by_early_data() {
     let site = Site::new();

@@ -90,7 +90,7 @@ fn a_bundle_has_what_a_report_needs_and_no_secrets() {
     let again = bundle();
     assert!(!again.status.success() && String::from_utf8_lossy(&again.stderr).contains("cannot make"));
 
-    // The log may name clients: whoever can reach the address alone does not get it.
+    // The log may name clients: a process that can only reach the address does not get it.
     let refused =
         ask(&Where::Address(operated.gateway.admin), "GET", "/v1/log", WAIT_LIMIT).expect_err("it is refused");
     assert!(refused.to_string().contains("admin socket only"), "{refused}");
@@ -196,7 +196,7 @@ fn open_requests_are_listed_with_what_they_wait_for() {
     assert!(gone.contains(&format!("no open request has the ID {id}")), "{gone}");
     drop(http2);
 
-    // Requests name clients: whoever can reach the address alone does not get them.
+    // Requests name clients: a process that can only reach the address does not get them.
     let refused =
         ask(&Where::Address(operated.gateway.admin), "GET", "/v1/exchanges", WAIT_LIMIT).expect_err("it is refused");
     assert!(refused.to_string().contains("admin socket only"), "{refused}");

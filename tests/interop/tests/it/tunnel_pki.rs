@@ -58,7 +58,7 @@ fn a_revoked_client_is_out_at_once() {
     let _bob = world.connected(&bob, &[]);
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
     assert_eq!(states(&list(&world, "vpn")), ["server valid", "alice revoked", "bob valid"]);
-    // Whoever is revoked may be given another certificate.
+    // A revoked client may be given another certificate.
     let said_to = world.sealane(End::Server, &["tunnel", "client-config", "--folder", "vpn", "alice"], b"");
     let new = world.write("new.ovpn", &said_to.text());
     drop(_bob);
