@@ -476,7 +476,9 @@ mod tests {
 
     #[test]
     fn a_shared_ticket_is_in_the_store_until_it_is_adopted_and_is_good_once() {
-        bind_thread(shelves(2).remove(0));
+        // The id names one of the two lanes: what is not shared is posted to it.
+        let mut lanes = shelves(2);
+        bind_thread(lanes.remove(0));
         let (up, (post, posted)) = (Arc::new(AtomicBool::new(true)), sync_channel(1));
         let shared = || {
             let post = post.clone();
