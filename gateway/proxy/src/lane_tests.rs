@@ -338,6 +338,23 @@ fn a_listen_that_fails_halfway_watches_nothing_and_is_tried_again() {
     assert!(lane.proxy.admission.is_listening());
 }
 
+/// A listening socket gives the option to those that it accepts, so a lane need not set it on each.
+#[test]
+fn nothing_that_a_client_is_sent_waits_for_an_acknowledgement() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let address = socket.local_addr().unwrap();
+    let mut listening = snapshot(limits(), Vec::new());
+    listening.listeners = vec![Arc::new(listener(1))];
+    let socket = Arc::new(OwnedFd::from(socket));
+    listening.sockets = vec![vec![socket.clone()]];
+    let lane = Lane::new(listening);
+    assert!(lane.proxy.admission.is_listening());
+    let _client = TcpStream::connect(address).unwrap();
+    let accepted = rustix::net::accept(&socket).unwrap();
+    assert!(rustix::net::sockopt::tcp_nodelay(&accepted).unwrap());
+}
+
 /// Finding 9: the client that is cut off has not left.
 #[test]
 fn a_call_that_its_server_cancels_counts_as_the_servers() {

@@ -13,6 +13,7 @@ use sealane_proxy::QuicPredecessor;
 use sealane_proxy::challenges::Challenges;
 use sealane_proxy::shared_tickets::TicketStore;
 use sealane_proxy::snapshot::{Listener, Snapshot};
+use sealane_sys::fastopen::Sysctl;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
@@ -106,6 +107,7 @@ impl Listeners {
         let parts = snapshot_parts(config);
         let mut listeners: Vec<Arc<Listener>> = Vec::new();
         let mut sockets = Vec::new();
+        let syn_data = Sysctl::read().is_some_and(Sysctl::server);
         for listener in parts.listeners {
             let address = listener.address;
             if !self.open.contains_key(&address) {
@@ -134,7 +136,11 @@ impl Listeners {
             };
             let udp = if self.udp_waits { Vec::new() } else { udp };
             sockets.push(opened.sockets.clone());
-            listeners.push(Arc::new(listener.bound(*id, opened.address, udp)));
+            let mut listener = listener.bound(*id, opened.address, udp);
+            // To look for a hello in the SYN takes a system call per connection. That is spared where the kernel takes none;
+            // what the safety of "open" depends on is looked for in any case, since the kernel may be told otherwise later.
+            listener.syn_tls.data &= syn_data || listener.syn_tls.unproven;
+            listeners.push(Arc::new(listener));
         }
         Ok(Snapshot {
             generation,

@@ -2,7 +2,7 @@
 //!
 //! Events of established connections are handled at once. Accepting and all steps of handshakes are deferred to the end of
 //! the turn, and take what `handshake_budget` allows. Then the lane polls again. So a request on a kept connection waits for
-//! at most one signature, however many new clients there are.
+//! at most that time, or for one signature if that takes longer, however many new clients there are.
 
 use crate::accept::syn::Signatures;
 use crate::accept::{LISTENER, accept_clients, own_sockets};
@@ -152,6 +152,8 @@ impl Admission {
     /// Watches this slot's listening sockets.
     pub fn listen(&mut self, cx: &Context, settings: &LaneSettings) -> std::io::Result<()> {
         for (token, socket) in own_sockets(settings) {
+            // Connections inherit it from the socket that accepts them: answers leave when we say so.
+            let _ = rustix::net::sockopt::set_tcp_nodelay(socket, true);
             if let Err(error) = cx.watch_listener(socket, token) {
                 // Those that are watched already would wake the lane for ever, and fail the next try.
                 self.unlisten(cx, settings);

@@ -121,8 +121,6 @@ pub(crate) fn adopt_client(
     phase: ClientPhase,
     allowance: Option<usize>,
 ) -> Option<Key> {
-    // Answers leave when we say so.
-    let _ = rustix::net::sockopt::set_tcp_nodelay(&fd, true);
     let limits = &proxy.settings.limits();
     let wait = if phase == ClientPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
     let handshake_until = cx.now() + limits.handshake_timeout.as_millis() as Millis;
