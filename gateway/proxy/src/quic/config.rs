@@ -1,5 +1,6 @@
 //! What quinn-proto is told: connection ids that name their lane, keys from the shared ring, and limits.
 
+use crate::quic::congestion::CongestionConfig;
 use crate::snapshot::{QuicSettings, Snapshot};
 use quinn_proto::{
     AckFrequencyConfig, ConnectionId, ConnectionIdGenerator, EndpointConfig, IdleTimeout, InvalidCid, ServerConfig,
@@ -167,6 +168,7 @@ pub(crate) fn transport(settings: &QuicSettings, silence: Option<Duration>) -> T
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(VarInt::from_u32(ACK_EVERY));
     config.ack_frequency_config(Some(acks));
+    config.congestion_controller_factory(Arc::new(CongestionConfig::default()));
     config.enable_segmentation_offload(settings.offload);
     config
 }

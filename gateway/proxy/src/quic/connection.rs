@@ -3,6 +3,7 @@
 //! Its owner asks the connection for events ([`Connection::poll`]), reads and writes its streams, and closes it.
 //! The endpoint gives it datagrams ([`Connection::handle`]) and takes datagrams from it (`send`).
 
+use crate::quic::congestion;
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{
     ConnectionError, ConnectionEvent, ConnectionHandle, Dir, Event, RecvStream, SendStream, Side, StreamId, VarInt,
@@ -95,6 +96,8 @@ impl Connection {
                 }
             }
             Event::ConnectionLost { reason } if self.is_accepted() => {
+                // It may be ours to say so.
+                congestion::closes(self.protocol.congestion_state());
                 self.silent =
                     matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_));
             }
@@ -237,6 +240,7 @@ impl Connection {
 
     /// Closes the connection, with a code of its owner.
     pub fn close(&mut self, now: Instant, code: VarInt, reason: &'static str) {
+        congestion::closes(self.protocol.congestion_state());
         self.protocol.close(now, code, Bytes::from_static(reason.as_bytes()));
     }
 }

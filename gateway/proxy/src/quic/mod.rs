@@ -25,9 +25,11 @@
 //! | `send` | takes datagrams from connections, and sends those of a turn |
 //! | `succession` | the way between two processes during an upgrade |
 //! | `config` | what quinn-proto is told |
+//! | `congestion` | how much may be under way, also at the end |
 
 pub(crate) mod admission;
 pub(crate) mod config;
+mod congestion;
 pub(crate) mod connection;
 pub(crate) mod forwarding;
 mod receive;

@@ -413,6 +413,38 @@ fn connections_survive_a_reload_and_end_with_a_drain() {
     assert!(gateway.server.wait().success());
 }
 
+/// What waits for the client's acknowledgements does not hold up the word that the connection ends.
+#[test]
+fn a_client_that_acknowledges_nothing_hears_of_the_end() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(&noise(1 << 20, 1)));
+        }
+    });
+    let mut gateway = served(&site, &backend).start();
+    // Closed by the first signal: the second one comes after it.
+    let mut idle = gateway.connect();
+    let mut client = connect(&gateway);
+    let download = client.open(&headers("GET", "/", &[], BodyLength::None), true);
+    client.pump();
+    // From here on the client takes nothing until the gateway has ended: the window is full soon.
+    let mut before = None;
+    assert!(eventually(|| {
+        let now = gateway.metric_with("sealane_quic_datagrams_total", "direction=\"out\"");
+        let full = now == before && !backend.requests().is_empty();
+        before = now;
+        full
+    }));
+    gateway.server.terminate();
+    assert_eq!(idle.rest().0, b"");
+    gateway.server.terminate();
+    assert!(gateway.server.wait().success());
+    client.until(|c| c.lost.is_some());
+    assert_eq!(client.failure(), Failure::Closed(u64::from(Code::NoError.value())));
+    assert!(client.so_far(download).is_ok_and(|r| r.body.len() < 1 << 20));
+}
+
 /// A name for which another client certificate is asked is not served on this connection, whatever its version.
 #[test]
 fn another_name_with_other_rules_is_misdirected() {
