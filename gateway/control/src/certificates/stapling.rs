@@ -210,6 +210,14 @@ impl Stapling {
         self.manager.as_ref().is_some_and(|manager| config.set_staples(&manager.staples()))
     }
 
+    /// The same for a configuration that was just read: certificates that are new to us keep the response that was read with them.
+    pub fn enter_new(&self, config: &mut Config) -> bool {
+        let Some(manager) = &self.manager else { return false };
+        let read = config.stapled();
+        let staples = manager.staples_with(read.iter().map(|loaded| (loaded.digest, loaded.identity.ocsp.as_deref())));
+        config.set_staples(&staples)
+    }
+
     fn has(&self, loaded: &Loaded) -> bool {
         self.manager.as_ref().is_some_and(|manager| manager.has(&loaded.digest))
     }
@@ -274,6 +282,11 @@ impl Stapling {
 
     /// There are none.
     pub fn enter(&self, _: &mut Config) -> bool {
+        false
+    }
+
+    /// There are none.
+    pub fn enter_new(&self, _: &mut Config) -> bool {
         false
     }
 

@@ -166,14 +166,17 @@ impl Manager {
 
     /// Keeps responses for these certificates, and for no others. What is known of them stays known.
     pub fn want(&self, wanted: Vec<Wanted>) {
-        // What the configuration has read is there at once.
-        let known = wanted.iter().filter_map(|w| Some((w.digest, w.response.clone()?)));
-        let mut staples = locked(&self.shared.staples);
-        for (digest, response) in known {
-            staples.entry(digest).or_insert(response);
-        }
-        drop(staples);
+        let new = self.new_of(wanted.iter().map(|w| (w.digest, w.response.as_deref())));
+        locked(&self.shared.staples).extend(new);
         self.wanted.send_replace(wanted.into());
+    }
+
+    /// The responses of certificates that come anew: what the configuration has just read and verified is there at once. Of those
+    /// that were wanted before, this is the place that knows whether there is one: it may have expired since.
+    fn new_of<'r>(&self, read: impl Iterator<Item = (CertificateDigest, Option<&'r [u8]>)>) -> Staples {
+        let before: HashSet<CertificateDigest> = self.wanted.borrow().iter().map(|w| w.digest).collect();
+        let new = read.filter(|(digest, _)| !before.contains(digest));
+        new.filter_map(|(digest, response)| Some((digest, Arc::from(response?)))).collect()
     }
 
     /// Waits until other responses are to be sent than before. Cancel safe.
@@ -184,6 +187,14 @@ impl Manager {
     /// The responses that are good now.
     pub fn staples(&self) -> Staples {
         locked(&self.shared.staples).clone()
+    }
+
+    /// The same, with those of certificates that a configuration has read and that were not wanted before.
+    pub fn staples_with<'r>(&self, read: impl Iterator<Item = (CertificateDigest, Option<&'r [u8]>)>) -> Staples {
+        let new = self.new_of(read);
+        let mut staples = self.staples();
+        staples.extend(new);
+        staples
     }
 
     /// Whether there is a response about a certificate.
@@ -320,6 +331,9 @@ impl Task {
                         let response = question.verify(&bytes, now).ok()?;
                         Some(Held { bytes, response })
                     });
+                    if entry.held.is_none() && locked(&self.shared.staples).remove(&wanted.digest).is_some() {
+                        self.changed = true;
+                    }
                     if let Some(held) = &entry.held {
                         let validity = (held.response.this_update, held.response.next_update);
                         entry.request_at = schedule::refresh(validity, now, share());
@@ -421,7 +435,9 @@ impl Task {
             && let Some(responder) = self.responders.get_mut(&origin)
         {
             responder.running -= 1;
-            match responder.waiting.pop_front() {
+            // One that is not wanted any more would leave the place to nobody.
+            let entries = &self.entries;
+            match std::iter::from_fn(|| responder.waiting.pop_front()).find(|next| entries.contains_key(next)) {
                 Some(next) => self.waiting.push_front(next),
                 None if responder.running == 0 => drop(self.responders.remove(&origin)),
                 None => {}

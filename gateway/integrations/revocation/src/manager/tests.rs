@@ -175,6 +175,53 @@ fn an_expired_response_is_withdrawn() {
     });
 }
 
+/// The configuration still has it: it was read with it.
+#[test]
+fn an_expired_response_does_not_come_back() {
+    let storage = tempfile::tempdir().unwrap();
+    run(async {
+        let dead: Ask = Arc::new(|_, _| Box::pin(async { Err("it is dead".to_owned().into()) }));
+        let manager = Manager::asking(settings(storage.path()), dead);
+        let read = |number| Wanted { response: Some(Arc::from([GOOD, 0, 1].as_slice())), ..wanted(number, "a") };
+        manager.want(vec![read(1)]);
+        assert!(manager.has(&[1; 32]));
+        locked(&manager.shared.staples).remove(&[1; 32]);
+        // Another certificate comes, and brings its response along.
+        let both = [read(1), read(2)];
+        let with = manager.staples_with(both.iter().map(|w| (w.digest, w.response.as_deref())));
+        assert_eq!(with.keys().collect::<Vec<_>>(), [&[2; 32]]);
+        manager.want(both.to_vec());
+        assert!(!manager.has(&[1; 32]) && manager.has(&[2; 32]));
+    });
+}
+
+/// What is withdrawn while it waits leaves its place to the next.
+#[test]
+fn a_place_at_a_responder_is_never_lost() {
+    let storage = tempfile::tempdir().unwrap();
+    run(async {
+        let mut task = task_of(settings(storage.path()));
+        let all: Vec<Wanted> = (1..=10).map(|number| wanted(number, "a")).collect();
+        task.want(&all);
+        task.look(now());
+        assert_eq!(task.running.len(), MAX_PER_RESPONDER);
+        // Of those that wait, only the last is still wanted.
+        let running: Vec<(task::Id, CertificateDigest)> =
+            task.names.iter().map(|(id, (digest, _))| (*id, *digest)).collect();
+        let waiting: Vec<CertificateDigest> =
+            task.responders.values().flat_map(|r| r.waiting.iter().copied()).collect();
+        let last = *waiting.last().unwrap();
+        let kept: Vec<Wanted> = all
+            .into_iter()
+            .filter(|w| w.digest == last || running.iter().any(|(_, digest)| *digest == w.digest))
+            .collect();
+        task.want(&kept);
+        let (id, digest) = running[0];
+        task.ended(id, digest, Err("it is dead".to_owned().into()));
+        assert!(task.names.values().any(|(digest, _)| *digest == last), "the last one is asked for");
+    });
+}
+
 #[test]
 fn an_older_response_does_not_replace_a_newer_one() {
     let storage = tempfile::tempdir().unwrap();
