@@ -7,6 +7,7 @@
 use crate::log;
 use sealane_store::seal::Secret;
 use sealane_store::{Answer, Link, Operation, StoreError};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::mpsc;
@@ -21,6 +22,8 @@ const LEASE: Duration = Duration::from_secs(10);
 /// How long before it is used a key is in the store, in seconds.
 const LEAD: u64 = 10;
 const LIMIT: Duration = Duration::from_secs(1);
+/// The shortest time from one look to the next.
+const PAUSE: Duration = Duration::from_millis(100);
 /// The most keys of a value: the next one, the one in use, those before it.
 const MAX_KEYS: usize = 8;
 const FORMAT: u8 = 1;
@@ -110,22 +113,27 @@ impl Ring {
         Some(Self { epoch: u64::from_be_bytes(*epoch), keys })
     }
 
+    /// Whether it was made by a clock that is far ahead of ours: its newest key would not be used for a long time.
+    fn is_ahead(&self, now: u64, lifetime: u64) -> bool {
+        self.keys.first().is_some_and(|newest| newest.from > now.saturating_add(lifetime).saturating_add(LEAD))
+    }
+
     /// What follows, if it is time for another key. Tickets of a key are good for `lifetime`, in seconds.
     fn next(&self, now: u64, lifetime: u64) -> Option<Self> {
         let newest = self.keys.first()?.from;
-        // Made by a clock that is far ahead, it would never be used.
-        let is_absurd = newest > now.saturating_add(lifetime).saturating_add(LEAD);
+        let is_absurd = self.is_ahead(now, lifetime);
         let at = newest.saturating_add(lifetime);
         if !is_absurd && now.saturating_add(LEAD) < at {
             return None;
         }
         let from = if is_absurd { now } else { at.max(now.saturating_add(LEAD)) };
         let mut keys = vec![fresh(from)?];
-        // A key is of use until the tickets of its time have expired, and its time ends when the next one's begins.
+        // A key is of use until the tickets of its time have expired, and its time ends when the next one's begins; not before
+        // a lifetime has passed, since the next one may have been made by a clock that is behind.
         for (at, key) in self.keys.iter().enumerate() {
             let until = match at {
                 0 => from,
-                _ => self.keys[at - 1].from,
+                _ => self.keys[at - 1].from.max(key.from.saturating_add(lifetime)),
             };
             if until.saturating_add(lifetime) > now && keys.len() < MAX_KEYS {
                 keys.push(key.clone());
@@ -216,6 +224,8 @@ async fn run(mut keeper: Keeper, tell: mpsc::Sender<Given>) {
             told = Some(copy);
         }
         let _ = timeout(EVERY, keeper.link.changed()).await;
+        // A server that says with each answer that it is another one does not keep us busy.
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
@@ -246,6 +256,8 @@ struct Keeper {
     owner: String,
     lifetime: Duration,
     known: Arc<Mutex<Option<Ring>>>,
+    /// When keys of a clock that is far ahead were replaced last; 0: never.
+    corrected: AtomicU64,
 }
 
 impl Keeper {
@@ -256,7 +268,7 @@ impl Keeper {
         let owner = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let name = secret.name(PURPOSE, b"");
         let (key, lease) = (format!("{prefix}:ticket-keys:{name}"), format!("{prefix}:ticket-keys-lease:{name}"));
-        Self { link, secret, key, lease, owner, lifetime, known }
+        Self { link, secret, key, lease, owner, lifetime, known, corrected: AtomicU64::new(0) }
     }
 
     fn known(&self) -> Option<Ring> {
@@ -265,6 +277,20 @@ impl Keeper {
 
     fn know(&self, ring: Ring) {
         *self.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(ring);
+    }
+
+    /// Whether keys of a clock that is far ahead may be replaced: once in a lifetime.
+    fn may_correct(&self, now: u64) -> bool {
+        let last = self.corrected.load(Ordering::Relaxed);
+        let may = last == 0 || now.abs_diff(last) >= self.lifetime.as_secs();
+        if may {
+            self.corrected.store(now.max(1), Ordering::Relaxed);
+            log::warn!(
+                "the newest ticket key in the store {} is from the future: the clocks of the gateways differ",
+                self.link.name()
+            );
+        }
+        may
     }
 
     /// Reads the keys, and makes the next one if it is time and nobody else does.
@@ -286,7 +312,12 @@ impl Keeper {
         let wanted = match (read, known) {
             (Some(read), Some(known)) if read.epoch < known.epoch => Some(known.next(now, lifetime).unwrap_or(known)),
             (Some(read), _) => {
-                let next = read.next(now, lifetime);
+                // Two gateways whose clocks differ so much would replace each other's keys without end.
+                let next = if read.is_ahead(now, lifetime) && !self.may_correct(now) {
+                    None
+                } else {
+                    read.next(now, lifetime)
+                };
                 self.know(read);
                 next
             }
@@ -481,6 +512,35 @@ mod tests {
         assert_eq!(next.given(1000).keys()[0], next.keys[0].bytes);
         // One that is ahead by less than a rotation is waited for.
         assert!(Ring::new(1000 + LIFETIME).unwrap().next(1000, LIFETIME).is_none());
+    }
+
+    #[test]
+    fn a_clock_that_is_behind_drops_no_key_of_others() {
+        let (now, ring) = (1_000_000, Ring::new(1_000_000).unwrap());
+        let behind = ring.next(1000, LIFETIME).expect("the key is far ahead of that clock");
+        let next = behind.next(now + 10, LIFETIME).expect("the newest key is very old");
+        assert!(next.given(now + 10).keys().contains(&ring.keys[0].bytes), "tickets of the good key are good");
+        // It is not done again and again.
+        run(async {
+            let store = MemoryStore::default();
+            let (good, behind) = (gateway(&store, 1).await, gateway(&store, 1).await);
+            good.look(now).await.unwrap();
+            let held = keys(&good, now)[0];
+            for turn in 0..20 {
+                // The lease of the last writer has ended.
+                behind
+                    .link
+                    .execute(
+                        Operation::Lease { key: behind.lease.clone(), owner: behind.owner.clone(), ttl: LEASE },
+                        LIMIT,
+                    )
+                    .await
+                    .unwrap();
+                behind.look(1000 + turn).await.unwrap();
+                good.look(now + turn).await.unwrap();
+            }
+            assert!(keys(&good, now + 20).contains(&held));
+        });
     }
 
     #[test]
