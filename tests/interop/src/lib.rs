@@ -19,7 +19,6 @@ pub mod peers;
 pub mod ports;
 pub mod process;
 pub mod prometheus;
-pub mod relay;
 pub mod site;
 pub mod store;
 pub mod versions;

@@ -1,16 +1,14 @@
 //! Several gateways with one store: they resume each other's sessions, and accept early data once, whatever becomes of the store.
 
-use crate::early_data::{eager, early, prime};
+use crate::early_data::{eager, early, prime, recorded, replay};
 use rustls::ClientConfig;
 use sealane_interop::backend::Backend;
 use sealane_interop::client::{self, get};
 use sealane_interop::gateway::{Gateway, configured};
-use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::store::Store;
 use sealane_interop::{eventually, skip};
-use std::io::Write;
-use std::net::{Shutdown, SocketAddr};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -76,53 +74,6 @@ fn prime_shared(gateway: &Gateway, store: &Store) -> Arc<ClientConfig> {
     prime(gateway, &config);
     assert!(eventually(|| store.values() >= before + 2), "the tickets are not in the store");
     config
-}
-
-/// Sends a request as early data: whether the gateway took it as such, and the client's first flight. What follows it is left
-/// out of the recording: a second flight under other keys would end the handshake before the request is looked at.
-fn recorded(address: SocketAddr, config: &Arc<ClientConfig>, request: &[u8]) -> (bool, Vec<u8>) {
-    let mut session = client::session(config, HOST);
-    let sent = session.early_data().expect("the ticket allows early data").write(request);
-    assert_eq!(sent.expect("there is room for a small request"), request.len());
-    let mut flight = Vec::new();
-    while session.wants_write() {
-        session.write_tls(&mut flight).expect("memory takes everything");
-    }
-    let mut socket = client::tcp(address);
-    socket.write_all(&flight).expect("the gateway reads");
-    while session.is_handshaking() {
-        session.complete_io(&mut socket).expect("the handshake goes through");
-    }
-    let accepted = session.is_early_data_accepted();
-    if accepted {
-        let mut wire = Wire::new(rustls::StreamOwned::new(session, socket));
-        assert_eq!(wire.response("GET").expect("early data is answered").status(), 200);
-    }
-    (accepted, flight)
-}
-
-/// Sends a recording again and again to these gateways, by turns. Each copy has been judged when this returns.
-fn replay(addresses: &[SocketAddr], recording: &[u8], times: usize) {
-    let next = AtomicUsize::new(0);
-    std::thread::scope(|scope| {
-        for _ in 0..8 {
-            scope.spawn(|| {
-                while let n = next.fetch_add(1, Ordering::Relaxed)
-                    && n < times
-                {
-                    let mut copy = client::tcp(addresses[n % addresses.len()]);
-                    // The gateway may have closed before it has all.
-                    let _ = copy.write_all(recording);
-                    let mut answer = Vec::new();
-                    let _ = Wire::new(&copy).exactly(7, &mut answer);
-                    assert_eq!(answer.len(), 7, "the copy was not even answered");
-                    // What was accepted is served to its end: a client that has gone would have its request called off.
-                    let _ = copy.shutdown(Shutdown::Write);
-                    let _ = Wire::new(&copy).rest();
-                }
-            });
-        }
-    });
 }
 
 fn reached(backend: &Backend, path: &str) -> usize {
