@@ -249,7 +249,14 @@ fn users(file: &Path, bytes: &[u8]) -> Result<Users, (String, String)> {
         let message = format!("{}: the file of users is not UTF-8 text at byte {}", file.display(), e.valid_up_to());
         (message, "store it as UTF-8".to_owned())
     })?;
-    Users::parse(text).map_err(|mistake| users_mistake(file, mistake))
+    let users = Users::parse(text).map_err(|mistake| users_mistake(file, mistake))?;
+    if users.has_codes() {
+        let message =
+            format!("{}: users with \"totp=\" are for [tunnel]: browsers cannot ask for a code", file.display());
+        let help = "use another file for basic_auth, or ask a server for both: `forward_auth`";
+        return Err((message, help.to_owned()));
+    }
+    Ok(users)
 }
 
 /// Reads two settings that say who is let through. Returns the index of their rule; `None`: nobody is.

@@ -59,7 +59,16 @@ impl Document {
     /// The document that a command line stands for; relative paths are from the working folder.
     pub fn of_command_line(args: &CommandLine) -> Self {
         let origin = Origin::CommandLine(Box::new(args.clone()));
-        Self { text: as_toml(args), name: String::new(), base: PathBuf::new(), origin, policy: None }
+        Self {
+            text: as_toml(args),
+            name: String::new(),
+            base: PathBuf::new(),
+            origin,
+            policy: None,
+            parts: Vec::new(),
+            folders: Vec::new(),
+            environment: std::collections::HashMap::new(),
+        }
     }
 }
 

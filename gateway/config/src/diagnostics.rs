@@ -4,6 +4,7 @@
 //! once. A [`Diagnostic`] is complete in itself (file, line, column, excerpt), so that it outlives the text.
 
 use super::audit::Policy;
+use super::include::Part;
 use super::surroundings::{Answers, Content, Kind, Question, Unreadable};
 use super::tunnel::TunnelParts;
 use rustls::pki_types::CertificateDer;
@@ -14,6 +15,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
 
 /// Longest part of a line that is shown; longer lines are cut around the place.
 const EXCERPT_WIDTH: usize = 120;
@@ -126,25 +128,47 @@ pub(super) struct Source<'t> {
     pub text: &'t str,
     /// Offsets of the lines' first bytes, so that ten thousand warnings do not each read the file from its start.
     line_starts: Vec<usize>,
+    /// The files of `include`, in the order of their texts.
+    parts: &'t [Part],
 }
 
 impl<'t> Source<'t> {
     pub fn new(name: String, text: &'t str) -> Self {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(i, _)| i + 1)).collect();
-        Self { name, text, line_starts }
+        Self { name, text, line_starts, parts: &[] }
     }
 
-    /// Line and column, from 1.
+    /// The same, with parts that came from other files.
+    pub fn with_parts(self, parts: &'t [Part]) -> Self {
+        Self { parts, ..self }
+    }
+
+    /// The file that an offset is in, as shown.
+    pub fn file(&self, offset: usize) -> &str {
+        self.part(offset).map_or(&self.name, |part| &part.name)
+    }
+
+    /// Line and column in the file, from 1.
     pub fn position(&self, offset: usize) -> (usize, usize) {
-        let line = self.line_starts.partition_point(|&s| s <= offset).max(1);
-        let start = self.line_starts[line - 1];
+        let line = self.line(offset);
+        let start = self.line_starts[line];
         let column = self.text.get(start..offset).map_or(0, |s| s.chars().count());
-        (line, column + 1)
+        let before = self.part(offset).map_or(0, |part| self.line(part.start));
+        (line - before + 1, column + 1)
+    }
+
+    fn part(&self, offset: usize) -> Option<&'t Part> {
+        self.parts[..self.parts.partition_point(|part| part.start <= offset)].last()
+    }
+
+    /// The line of the whole text, from 0.
+    fn line(&self, offset: usize) -> usize {
+        self.line_starts.partition_point(|&s| s <= offset).max(1) - 1
     }
 
     fn excerpt(&self, span: &Range<usize>) -> String {
         let (line, column) = self.position(span.start);
-        let rest = &self.text[self.line_starts[line - 1]..];
+        let rest = &self.text[self.line_starts[self.line(span.start)]..];
         let text = rest.lines().next().unwrap_or("");
         let marked = self.text.get(span.clone()).unwrap_or("").lines().next().unwrap_or("").chars().count().max(1);
         let skip = (column - 1).saturating_sub(EXCERPT_WIDTH / 2);
@@ -180,6 +204,8 @@ pub(super) struct Sink<'t> {
     found: RefCell<Vec<(usize, Diagnostic)>>,
     /// Files that the configuration names to be read: there may be two for each of 10,000 certificates.
     files: RefCell<HashSet<PathBuf>>,
+    /// Values that no message may have.
+    masked: RefCell<Vec<Zeroizing<String>>>,
 }
 
 impl<'t> Sink<'t> {
@@ -195,6 +221,7 @@ impl<'t> Sink<'t> {
             broken_lines: HashSet::new(),
             found: RefCell::default(),
             files: RefCell::default(),
+            masked: RefCell::default(),
         }
     }
 
@@ -262,9 +289,16 @@ impl<'t> Sink<'t> {
         self.files.borrow().iter().cloned().collect()
     }
 
+    /// A value that came from elsewhere and may be a secret: messages have `***` in its place, if it is at least so long.
+    pub fn mask(&self, value: &str, shortest: usize) {
+        if value.len() >= shortest {
+            self.masked.borrow_mut().push(Zeroizing::new(value.to_owned()));
+        }
+    }
+
     /// Reports text that is no TOML. To be called before anything else is reported.
     pub fn syntax_error(&mut self, span: &Range<usize>, message: String) {
-        let first_there = self.broken_lines.insert(self.source.position(span.start).0);
+        let first_there = self.broken_lines.insert(self.source.line(span.start));
         if first_there {
             self.broken_syntax = true;
             self.found(Severity::Error, span, message, None);
@@ -294,7 +328,7 @@ impl<'t> Sink<'t> {
             (line, column) = self.source.position(span.start);
             excerpt = self.source.excerpt(span);
         }
-        Place { file: self.source.name.clone(), line, column, excerpt }
+        Place { file: self.source.file(span.start).to_owned(), line, column, excerpt }
     }
 
     /// Where a span is, for a message that refers to it.
@@ -302,16 +336,23 @@ impl<'t> Sink<'t> {
         if self.source.name.is_empty() {
             return "the command line".to_owned();
         }
-        format!("line {}", self.source.position(span.start).0)
+        let line = self.source.position(span.start).0;
+        match self.source.parts {
+            [] => format!("line {line}"),
+            _ => format!("{}:{line}", self.source.file(span.start)),
+        }
     }
 
     fn push(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
-        if !self.broken_syntax || !self.broken_lines.contains(&self.source.position(span.start).0) {
+        if !self.broken_syntax || !self.broken_lines.contains(&self.source.line(span.start)) {
             self.found(severity, span, message, help);
         }
     }
 
     fn found(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
+        let masked =
+            |text: String| self.masked.borrow().iter().fold(text, |text, value| text.replace(value.as_str(), "***"));
+        let (message, help) = (masked(message), help.map(masked));
         let Place { file, line, column, excerpt } = self.place_of(span);
         self.found.borrow_mut().push((span.start, Diagnostic { severity, file, line, column, message, help, excerpt }));
     }

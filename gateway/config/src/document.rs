@@ -2,9 +2,11 @@
 
 use super::audit::Policy;
 use super::diagnostics::{Sink, Source};
+use super::include::Part;
 use super::surroundings::{Answers, Question};
+use super::values;
 use super::{CommandLine, Config, Diagnostic, Errors, Severity, TunnelParts, Warning, read};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 use toml::de::DeTable;
 
@@ -19,6 +21,12 @@ pub struct Document {
     pub(super) origin: Origin,
     /// The policy that it is audited by.
     pub(super) policy: Option<Policy>,
+    /// The files of `include`, whose texts stand in `text`.
+    pub(super) parts: Vec<Part>,
+    /// The folders in which they were looked for.
+    pub(super) folders: Vec<PathBuf>,
+    /// The variables of the environment that the text asks for, as far as they are set.
+    pub(super) environment: HashMap<String, String>,
 }
 
 /// Where a configuration came from.
@@ -53,7 +61,20 @@ impl Document {
             base: path.parent().unwrap_or(Path::new("")).to_path_buf(),
             origin: Origin::File(path.to_path_buf()),
             policy: None,
+            parts: Vec::new(),
+            folders: Vec::new(),
+            environment: HashMap::new(),
         })
+    }
+
+    /// The variables of the environment that the text asks for.
+    pub fn variables(&self) -> BTreeSet<String> {
+        values::variables(&self.text)
+    }
+
+    /// The same, with the values of variables.
+    pub fn with_environment(self, environment: HashMap<String, String>) -> Self {
+        Self { environment, ..self }
     }
 
     /// The same, to be audited: what breaks the policy is an error.
@@ -86,7 +107,7 @@ impl Document {
         let status = tunnel.get("status").and_then(toml::Value::as_str).with_context(|| {
             format!("{shown}: [tunnel] has no \"status\": add status = \"/run/sealane/tunnel.json\"")
         })?;
-        Ok(self.base.join(status))
+        Ok(self.base.join(values::with_variables(status, &self.environment)))
     }
 
     /// The path of `[admin] socket`, if there is one. As with the status, nothing else of the document matters.
@@ -95,7 +116,7 @@ impl Document {
         let table: toml::Table =
             self.text.parse().map_err(|e: toml::de::Error| anyhow::anyhow!("{shown}: {}", e.message()))?;
         let socket = table.get("admin").and_then(|admin| admin.get("socket")).and_then(toml::Value::as_str);
-        Ok(socket.map(|socket| self.base.join(socket)))
+        Ok(socket.map(|socket| self.base.join(values::with_variables(socket, &self.environment))))
     }
 
     /// Whether `[tunnel]` has a setting.
@@ -106,21 +127,22 @@ impl Document {
     }
 
     fn read_with(&self, answers: Option<&Answers>, tunnel: Option<TunnelParts>) -> (BTreeSet<Question>, Checked) {
-        let source = Source::new(self.name.clone(), &self.text);
+        let source = Source::new(self.name.clone(), &self.text).with_parts(&self.parts);
         let mut sink = Sink::new(source, self.base.clone(), answers, tunnel);
         sink.policy = self.policy;
-        let (document, syntax) = DeTable::parse_recoverable(&self.text);
+        let (mut document, syntax) = DeTable::parse_recoverable(&self.text);
         for e in &syntax {
             sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
+        }
+        if matches!(self.origin, Origin::File(_)) {
+            values::fill(&sink, document.get_mut(), &self.environment);
         }
         let config = read(&sink, document.get_ref(), self.origin.clone());
         let (questions, mut files) = (sink.questions(), sink.files());
         let (errors, warnings) = sink.finish();
+        files.extend(self.files());
         let done = match config {
             Some(mut config) if errors.is_empty() => {
-                if let Origin::File(path) = &self.origin {
-                    files.push(path.clone());
-                }
                 config.files = files;
                 Ok((config, warnings))
             }

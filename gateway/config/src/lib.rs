@@ -33,6 +33,7 @@ mod fleet;
 mod host;
 mod http3;
 mod identity;
+mod include;
 mod level;
 mod listener;
 mod names;
@@ -54,6 +55,7 @@ mod tls;
 mod trust;
 mod tunnel;
 mod upstream;
+mod values;
 
 pub use access::{AccessLists, read_list_again, read_users_again};
 pub use access_log::{AccessLogTarget, Rotation, Syslog, SyslogTls};
@@ -70,6 +72,7 @@ pub use fleet::{KeyList, SharedEarlyData, StoreSettings, StoreUrl, TicketKeySour
 pub use http3::{Http3, https_record};
 pub use identity::parse_revocation_lists;
 pub use identity::{Loaded, plain};
+pub use include::{Include, MAX_INCLUDED};
 pub use level::{LEVELS, Level, LogSettings};
 pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
@@ -251,6 +254,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let drain_timeout = top.or(&settings::top::drain_timeout);
     let ticket_lifetime = top.or(&settings::top::ticket_lifetime);
     let reload_on_change = top.or(&settings::top::reload_on_change);
+    include::check(&top);
     tunnel::undecided(&top, &settings::top::undecided, "docs/reference/import.md");
     let user = run_as(&top);
     let mut addresses = Addresses::default();

@@ -19,8 +19,10 @@ impl Effective {
     /// refused, as by `sealane check --offline`.
     pub fn of_document(document: &Document) -> Result<(Self, Vec<Warning>), Errors> {
         let (_, warnings) = document.read_offline()?;
-        // The text has just been read as TOML.
-        Ok((Self::of(&document.text.parse().unwrap_or_default()), warnings))
+        // The text has just been read as TOML, the files of `include` with it.
+        let mut values: Values = document.text.parse().unwrap_or_default();
+        values.remove(top::include.key);
+        Ok((Self::of(&values), warnings))
     }
 
     pub(super) fn of(written: &Values) -> Self {

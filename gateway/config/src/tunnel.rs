@@ -272,6 +272,13 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let users = section.optional_at(&s::users).and_then(|at| users(sink, &at));
     let command = section.optional_at(&s::auth_command).map(|at| command(sink, s::auth_command.key, &at));
     let token = section.optional(&s::token_lifetime);
+    if let (true, None, Some(span)) = (users.as_ref().is_some_and(|u| u.has_codes()), token, section.key_span("users"))
+    {
+        let help = "add token_lifetime = \"12h\": clients then renew their keys with a token".to_owned();
+        let message =
+            "some users have one-time codes: without \"token_lifetime\", each renewal of keys needs another code";
+        sink.warn(&span, message, Some(help));
+    }
     if optional && users.is_none() && command.is_none() && section.key_span("users").is_none() {
         let help = "add users = \"FILE\" or auth_command = [\"PROGRAM\"]".to_owned();
         section.missing("[tunnel] accepts clients without a certificate and without a password".to_owned(), help);

@@ -8,6 +8,7 @@ mod it {
     pub mod files;
     pub mod fleet;
     pub mod good;
+    pub mod includes;
     pub mod names;
     pub mod origin;
     pub mod surroundings;

@@ -57,6 +57,10 @@ table! {
     user: Text = Text, example("sealane");
     /// If root starts the gateway: the group that the gateway changes to.
     group: Text = Text, described("the user's primary group"), example("sealane");
+    /// More files with tables of the configuration, read in this order behind this file: names, or patterns with `*` in
+    /// the file's name (`"conf.d/*.toml"`), whose files are read in the order of their names. An included file begins
+    /// with a table, such as `[[host]]`; relative paths in it are from the folder of this file.
+    include: Strings = Strings, example(["conf.d/*.toml"]);
     /// Directives that `sealane import` could not translate and that only a person can decide: who may connect, or how
     /// strong the protection is. Each entry is an error, so the gateway does not start until you have removed all
     /// entries.
@@ -155,7 +159,7 @@ table! {
     /// The maximum number of latency series. Each combination of host, route, upstream, HTTP version and status class
     /// that has had a request is one series, and each upstream is one series. A series takes 1.4 to 2.1 KiB in each
     /// lane that has recorded a value in it. Above the maximum, values of new series are recorded together, as host
-    /// `(other)` or upstream `(other)`.
+    /// `(other)` or upstream `(other)`. The number also bounds the VPN clients that have series of their own.
     max_series: Count = Count(0..=100_000), default(1000);
 }
 

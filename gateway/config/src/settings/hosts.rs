@@ -319,7 +319,7 @@ table! {
     redirect "redirect";
 
     /// The target. These parts of the request can be used: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`,
-    /// `{query}` and `{rest}` (path and query after the route's path).
+    /// `{query}`, `{rest}` (path and query after the route's path) and `{1}` to `{9}` (groups of `path_regex`).
     to: Own<Vec<Piece>> = Own(read::target, || Shape::Text(None)), required("https://{host}{uri}");
     /// 301, 302, 303, 307 or 308.
     status: Count = Count(300..=399), default(308);

@@ -80,7 +80,8 @@ table! {
     /// Use 64-bit packet IDs, and key updates without a handshake, for clients that support them (OpenVPN 2.7 and
     /// Sealane).
     epoch: Flag = Flag, default(true);
-    /// A file of `name:hash` lines; `sealane tunnel passwd NAME` creates a line.
+    /// A file of `name:hash` lines; `sealane tunnel passwd NAME` creates a line. A user whose line ends with
+    /// `:totp=SECRET` must also send a [one-time code](page:tunnel#one-time-codes).
     users: File = File, example("users");
     /// A program that checks passwords. The program gets the name and the password as two lines on its standard input,
     /// and `common_name` and `untrusted_ip` in its environment. Exit code 0: accept, 75: temporarily unavailable,

@@ -5,6 +5,7 @@ use crate::config::{Content, Kind, MAX_FILE, Print, Unreadable, plain};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, open};
 use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt;
@@ -150,6 +151,30 @@ pub(super) async fn kind(path: &Path, deadline: Instant) -> Kind {
         Err(_) => Kind::Missing,
     };
     bounded(path, deadline, look).await.unwrap_or(Kind::Missing)
+}
+
+/// The names in a folder that are meant; one more than `most` of them at most.
+pub(super) async fn list(
+    folder: &Path,
+    most: usize,
+    deadline: Instant,
+    is_meant: impl Fn(&OsStr) -> bool + Send + 'static,
+) -> Result<Vec<OsString>, Unreadable> {
+    let asked = folder.to_path_buf();
+    let look = move || -> io::Result<Vec<OsString>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&asked)? {
+            let name = entry?.file_name();
+            if is_meant(&name) {
+                names.push(name);
+            }
+            if names.len() > most {
+                break;
+            }
+        }
+        Ok(names)
+    };
+    bounded(folder, deadline, look).await?.map_err(|e| explained(folder, &e))
 }
 
 /// Runs what may block, for at most [`FILE_LIMIT`].

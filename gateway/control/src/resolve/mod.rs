@@ -7,16 +7,16 @@ mod files;
 use crate::certificates::watch::{FileSet, Reread};
 use crate::certificates::{automatic, stapling};
 use crate::config::{
-    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, NamedServer, Origin,
-    Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
+    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, Include, MAX_INCLUDED,
+    NamedServer, Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
 };
 use crate::vpn::settings::PARTS;
 use crate::{dns, fleet};
 use sealane_sys::privileges::{find_group, find_user};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -48,8 +48,8 @@ async fn load_audited(origin: &Origin, policy: Option<Policy>) -> Result<(Config
     let mut prints = HashMap::new();
     let document = match origin {
         Origin::File(path) => {
-            let (document, print) = read_document(path).await?;
-            prints.extend(print.map(|print| (path.clone(), Some(print))));
+            let (document, read) = read_document(path).await?;
+            prints.extend(read);
             document
         }
         Origin::CommandLine(args) => Document::of_command_line(args),
@@ -119,16 +119,75 @@ pub async fn document(path: &Path) -> Result<Document, Errors> {
     Ok(read_document(path).await?.0)
 }
 
-async fn read_document(path: &Path) -> Result<(Document, Print), Errors> {
-    match files::read(path, Instant::now() + FILES_LIMIT).await {
-        Ok(content) => Ok((Document::of_file(path, &content.bytes)?, content.print)),
-        Err((Unreadable { why, help }, missing)) => {
-            let name = path.display();
-            let start = || format!("start with an example: sealane config example > {name}");
-            let help = if missing { Some(start()) } else { help };
-            Err(about_file(path, format!("cannot read the configuration: {why}"), help))
+/// Reads a configuration's file and those of its `include`. The second result: how the files were when they were read.
+async fn read_document(path: &Path) -> Result<(Document, HashMap<PathBuf, Print>), Errors> {
+    let deadline = Instant::now() + FILES_LIMIT;
+    let main = files::read(path, deadline).await.map_err(|(Unreadable { why, help }, missing)| {
+        let name = path.display();
+        let start = || format!("start with an example: sealane config example > {name}");
+        let help = if missing { Some(start()) } else { help };
+        about_file(path, format!("cannot read the configuration: {why}"), help)
+    })?;
+    let document = Document::of_file(path, &main.bytes)?;
+    let (included, folders) = find_included(path, document.includes(), deadline).await?;
+    let paths = included.iter().map(|(path, _)| path.clone()).collect();
+    let mut contents: HashMap<_, _> = files::read_all(paths, READERS, deadline).await.into_iter().collect();
+    let mut prints = HashMap::from([(path.to_path_buf(), main.print)]);
+    let mut texts = Vec::with_capacity(included.len());
+    for (path, include) in included {
+        match contents.remove(&path) {
+            Some(Ok(content)) => {
+                prints.insert(path.clone(), content.print);
+                texts.push((path, content.bytes));
+            }
+            failed => {
+                let failure = failed.and_then(Result::err).map(|(unreadable, _)| unreadable);
+                let failure = failure.unwrap_or(Unreadable { why: "it was not read".to_owned(), help: None });
+                let message = format!("cannot read {}: {}", path.display(), failure.why);
+                let mut watched = folders;
+                watched.push(path);
+                return Err(include.error(message, failure.help, watched));
+            }
         }
     }
+    prints.retain(|_, print| print.is_some());
+    let document = document.with_files(texts.iter().map(|(path, bytes)| (path.clone(), &bytes[..])), folders)?;
+    let set = |name: String| std::env::var(&name).ok().map(|value| (name, value));
+    let environment = document.variables().into_iter().filter_map(set).collect();
+    Ok((document.with_environment(environment), prints))
+}
+
+/// The files that the entries of `include` name, each once, and the folders that were looked into.
+async fn find_included(
+    main: &Path,
+    includes: Vec<Include>,
+    deadline: Instant,
+) -> Result<(Vec<(PathBuf, Include)>, Vec<PathBuf>), Errors> {
+    let (mut found, mut folders) = (Vec::new(), Vec::new());
+    let mut known = HashSet::from([main.to_path_buf()]);
+    for include in includes {
+        let mut paths = vec![include.path.clone()];
+        if let Some(folder) = include.folder() {
+            let meant = include.clone();
+            let names = files::list(folder, MAX_INCLUDED, deadline, move |name| meant.takes(name)).await;
+            let mut names = names.map_err(|Unreadable { why, help }| {
+                include.error(format!("cannot read the folder {}: {why}", folder.display()), help, vec![folder.into()])
+            })?;
+            names.sort();
+            paths = names.into_iter().map(|name| folder.join(name)).collect();
+            folders.push(folder.to_path_buf());
+        }
+        for path in paths {
+            if known.insert(path.clone()) {
+                found.push((path, include.clone()));
+            }
+        }
+        if found.len() > MAX_INCLUDED {
+            let message = format!("\"include\" names more than {MAX_INCLUDED} files");
+            return Err(include.error(message, None, folders));
+        }
+    }
+    Ok((found, folders))
 }
 
 /// Reads certificates and lists again, each by itself: what is wrong with one does not matter to the others.

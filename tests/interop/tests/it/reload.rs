@@ -279,6 +279,82 @@ fn changed_files_are_noticed_when_asked() {
     assert_eq!(gateway.get("/").text(), "hello");
 }
 
+/// A site is a file: it is there when the file is, and a file with a mistake changes nothing.
+#[test]
+fn files_that_are_included_come_and_go() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let folder = site.path().join("conf.d");
+    std::fs::create_dir(&folder).expect("our own folder");
+    let before = "reload_on_change = true\ninclude = [\"conf.d/*.toml\"]\n";
+    let gateway = Operated::start(
+        &site,
+        1,
+        |admin| format!("{before}{}", Operated::simple_file(&site, admin, listen, &backend.url())),
+        listen,
+    );
+    let text = || {
+        let mut wire = gateway.gateway.connect();
+        wire.send("GET / HTTP/1.1\r\nHost: new.example.test\r\nConnection: close\r\n\r\n").expect("the gateway reads");
+        wire.response("GET").expect("it answers").text()
+    };
+    assert_eq!(text(), "hello", "the host for all names");
+    let write = |text: &str| {
+        std::fs::write(folder.join("new"), text).expect("our own folder");
+        std::fs::rename(folder.join("new"), folder.join("site.toml")).expect("our own folder");
+    };
+    let good = "[[host]]\nnames = [\"new.example.test\"]\nrespond = { status = 200, body = \"new\" }\n";
+    write(good);
+    assert!(eventually(|| text() == "new"), "{}", gateway.gateway.server.log());
+    write(&good.replace("200", "20"));
+    let log = || gateway.gateway.server.log();
+    assert!(eventually(|| log().contains("conf.d/site.toml:3:")), "{}", log());
+    assert_eq!(text(), "new");
+    std::fs::remove_file(folder.join("site.toml")).expect("our own folder");
+    assert!(eventually(|| text() == "hello"), "{}", log());
+}
+
+/// What stands in the environment, in a file and in a credential of the service is in the configuration, and nobody is shown it.
+#[test]
+fn values_come_from_elsewhere_and_follow_their_files() {
+    let site = Site::new();
+    let listen = ports::free();
+    let credentials = site.path().join("credentials");
+    std::fs::create_dir(&credentials).expect("our own folder");
+    std::fs::write(credentials.join("token"), "first-secret\n").expect("our own folder");
+    site.file("greeting", "hello");
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let host = "[[host]]\nnames = [\"${env:TEST_NAME:-*}\"]\n\
+                respond = { status = 200, body = \"${file:greeting} ${credential:token}\" }\n";
+    let mut command = Command::new(binary::sealane());
+    command.env("TEST_ADDRESS", listen.to_string()).env("CREDENTIALS_DIRECTORY", &credentials);
+    let gateway = Operated::start_by(
+        &site,
+        command,
+        1,
+        |admin| {
+            format!(
+                "reload_on_change = true\n{admin}\n[[listener]]\naddress = \"${{env:TEST_ADDRESS}}\"\n[listener.tls]\n\
+                 certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n{host}"
+            )
+        },
+        listen,
+    );
+    assert_eq!(gateway.get("/").text(), "hello first-secret");
+    std::fs::write(credentials.join("new"), "second-secret").expect("our own folder");
+    std::fs::rename(credentials.join("new"), credentials.join("token")).expect("our own folder");
+    assert!(eventually(|| gateway.get("/").text() == "hello second-secret"), "{}", gateway.gateway.server.log());
+    let text = gateway.text();
+    gateway.write(&text.replace("${env:TEST_ADDRESS}", "${env:NOT_THERE}"));
+    let refused = format!("{:#}", order(&gateway.socket, "reload").expect_err("the variable is not set"));
+    assert!(refused.contains("the environment has no variable \"NOT_THERE\""), "{refused}");
+    gateway.write(&text.replace("${env:TEST_ADDRESS}", "${credential:token}"));
+    let refused = format!("{:#}", order(&gateway.socket, "reload").expect_err("it is no address"));
+    assert!(refused.contains("***") && !refused.contains("second-secret"), "{refused}");
+    assert_eq!(gateway.get("/").text(), "hello second-secret");
+}
+
 /// Without a file there is still something to read again: the certificates.
 #[test]
 fn proxy_without_a_file_renews_its_certificates() {
