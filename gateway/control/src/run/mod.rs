@@ -582,8 +582,12 @@ impl Running {
 
     fn execute(&mut self, pending: PendingCommand) {
         match pending.command.clone() {
-            Command::Drain => pending.reply(self.drain(None)),
+            Command::Drain => {
+                self.say_stopping();
+                pending.reply(self.drain(None));
+            }
             Command::Quit => {
+                self.say_stopping();
                 self.draining = true;
                 self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
                 pending.reply(Ok(String::new()));
@@ -662,6 +666,13 @@ impl Running {
         }
     }
 
+    /// Once. After an upgrade it is the successor that serves, so the service does not stop.
+    fn say_stopping(&self) {
+        if !self.draining {
+            self.notifier.stopping();
+        }
+    }
+
     fn drain(&mut self, successor: Option<QuicSuccessor>) -> Reply {
         self.draining = true;
         // A successor renews from now on.
@@ -669,9 +680,6 @@ impl Running {
         self.stapling.stop();
         self.metrics.set_draining();
         let limit = self.config.drain_timeout;
-        if successor.is_none() {
-            self.notifier.stopping();
-        }
         self.lanes.send_all(|| Message::Drain { limit, successor: successor.clone() });
         Ok(format!("finishing open requests for at most {} s; repeat to stop immediately", limit.as_secs()))
     }
@@ -791,7 +799,7 @@ impl Running {
         config.access_log = self.config.access_log.clone();
         config.rotation = self.config.rotation;
         config.user.clone_from(&self.config.user);
-        self.stapling.enter(&mut config);
+        self.stapling.enter_new(&mut config);
         self.ring.set_lifetime(config.ticket_lifetime);
         if self.automatic.changes(&config) {
             // Its orders end.
@@ -808,7 +816,11 @@ impl Running {
             let _ = go_by(&mut self.ring, &self.config).and_then(|()| self.fleet.configure(&self.config));
             self.listeners.set_shared_tickets(self.fleet.tickets());
             self.listeners.forget_unused(&self.config);
-            let _ = self.listeners.snapshot(&self.config, &self.ring, generation);
+            let as_before = self.listeners.snapshot(&self.config, &self.ring, generation);
+            // The link to the store is a new one, and lanes must hear of it.
+            if let (true, Ok(as_before)) = (config.store != self.config.store, as_before) {
+                self.publish(as_before);
+            }
         }
         let snapshot = snapshot?;
         log::start(LogSettings {

@@ -105,6 +105,37 @@ fn it_hears_of_start_reload_upgrade_and_end() {
     assert_eq!(manager.next(), "STOPPING=1\n");
 }
 
+/// The service goes on as another process, whatever ends the old one.
+#[test]
+fn the_old_process_of_an_upgrade_does_not_say_that_the_service_stops() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let path = site.path().join("notify");
+    let manager = Manager::listen(&path);
+    let mut command = Command::new(binary::sealane());
+    command.env("NOTIFY_SOCKET", &path);
+    let file = |admin: &str| Operated::simple_file(&site, admin, listen, &backend.url());
+    let mut gateway = Operated::start_by(&site, command, 1, file, listen);
+    let mut idle = gateway.gateway.connect();
+    idle.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
+    assert_eq!(idle.response("GET").expect("it answers").text(), "hello");
+    order(&gateway.socket, "upgrade").expect("the same program can be started again");
+    let other = Other::of(&gateway);
+    assert!(gateway.gateway.server.running(), "an idle connection stays with it");
+    gateway.gateway.server.terminate();
+    assert_eq!(idle.rest().0, b"", "there is a hurry now");
+    assert_eq!(gateway.gateway.server.wait().code(), Some(0));
+    // All that was said until now, then what the successor says at its own end.
+    let marker = UnixDatagram::unbound().expect("a socket can be had");
+    marker.send_to(b"marker", &path).expect("it is listened on");
+    let said: Vec<String> = std::iter::from_fn(|| Some(manager.next())).take_while(|word| word != "marker").collect();
+    assert!(said.iter().any(|word| word.starts_with("MAINPID=")), "{said:?}");
+    assert!(!said.iter().any(|word| word.contains("STOPPING=1")), "{said:?}");
+    other.terminate();
+    assert_eq!(manager.next(), "STOPPING=1\n");
+}
+
 /// Opens what systemd would and becomes the program: two listeners on the first address (SO_REUSEPORT), one on the
 /// second, and a UDP socket.
 const ACTIVATE: &str = "
