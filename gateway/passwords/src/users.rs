@@ -1,5 +1,7 @@
-//! Files of users: a line `name:hash` for each, as `htpasswd` and `sealane tunnel passwd` write them.
+//! Files of users: a line `name:hash` for each, as `htpasswd` and `sealane tunnel passwd` write them. `:totp=SECRET` behind it gives the
+//! user one-time codes.
 
+use crate::codes::CodeSecret;
 use argon2::{Argon2, Params, PasswordHash, PasswordHasher as _, PasswordVerifier as _};
 use std::collections::HashMap;
 use std::fmt;
@@ -15,6 +17,9 @@ const MAX_ARGON2_WORK: u64 = 1 << 23;
 const MAX_USERS: usize = 1_000_000;
 /// What makes a line that is accepted.
 const HELP: &str = "run `htpasswd -B FILE NAME` (bcrypt) or `sealane tunnel passwd NAME` (Argon2id) to make the line";
+
+/// What makes a line with a secret for codes.
+const CODE_HELP: &str = "run `sealane tunnel passwd --totp NAME` to make the line";
 
 /// What is wrong with a file of users.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +47,7 @@ impl std::error::Error for Mistake {}
 #[derive(Default)]
 pub struct Users {
     hashes: HashMap<String, String>,
+    codes: HashMap<String, CodeSecret>,
     /// The hashes again, for names that are not there.
     decoys: Vec<String>,
     /// Chooses among them.
@@ -56,10 +62,10 @@ impl fmt::Debug for Users {
 }
 
 impl Users {
-    /// Reads lines `name:hash`. Empty lines and those that begin with `#` are skipped, as is what follows another `:`. Hashes are
-    /// of Argon2 or bcrypt.
+    /// Reads lines `name:hash`. Empty lines and those that begin with `#` are skipped, as is what follows another `:`, but for
+    /// `totp=SECRET`. Hashes are of Argon2 or bcrypt.
     pub fn parse(text: &str) -> Result<Self, Mistake> {
-        let mut hashes = HashMap::new();
+        let (mut hashes, mut codes) = (HashMap::new(), HashMap::new());
         for (number, line) in text.strip_prefix('\u{feff}').unwrap_or(text).lines().enumerate() {
             let line = line.trim();
             if line.is_empty() || line.starts_with('#') {
@@ -67,8 +73,15 @@ impl Users {
             }
             let wrong = |what: String| Mistake { line: number + 1, what, help: HELP };
             let Some((name, rest)) = line.split_once(':') else { return Err(wrong("it is not `name:hash`".into())) };
-            let hash = rest.split(':').next().unwrap_or_default();
+            let mut fields = rest.split(':');
+            let hash = fields.next().unwrap_or_default();
             check_hash(hash).map_err(wrong)?;
+            for secret in fields.filter_map(|field| field.strip_prefix("totp=")) {
+                let secret = CodeSecret::parse(secret).map_err(|what| Mistake { help: CODE_HELP, ..wrong(what) })?;
+                if codes.insert(name.to_owned(), secret).is_some() {
+                    return Err(Mistake { help: CODE_HELP, ..wrong("the user has two secrets for codes".into()) });
+                }
+            }
             if name.is_empty() || name.trim() != name || name.chars().any(char::is_control) {
                 return Err(wrong("the name is empty, or has control characters or spaces around it".into()));
             }
@@ -81,7 +94,7 @@ impl Users {
             }
         }
         let decoys = hashes.values().cloned().collect();
-        Ok(Self { hashes, decoys, hasher: RandomState::new() })
+        Ok(Self { hashes, codes, decoys, hasher: RandomState::new() })
     }
 
     /// How many users there are.
@@ -92,6 +105,16 @@ impl Users {
     /// Whether there is a user of this name.
     pub fn knows(&self, name: &str) -> bool {
         self.hashes.contains_key(name)
+    }
+
+    /// What a user's one-time codes are made from, if the user must send one.
+    pub fn code_secret(&self, name: &str) -> Option<&CodeSecret> {
+        self.codes.get(name)
+    }
+
+    /// Whether some user must send a one-time code.
+    pub fn has_codes(&self) -> bool {
+        !self.codes.is_empty()
     }
 
     /// The hash of a user's password: with it changes what was known of the user.
@@ -180,6 +203,25 @@ mod tests {
     /// bcrypt with the least cost, in the version that `htpasswd -B` writes.
     fn bcrypt(password: &str) -> String {
         bcrypt::hash_with_salt(password, 4, [7; 16]).unwrap().format_for_version(bcrypt::Version::TwoY)
+    }
+
+    #[test]
+    fn a_user_may_have_codes() {
+        let hash = bcrypt("x");
+        let secret = "GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ";
+        let users =
+            Users::parse(&format!("al:{hash}:totp={secret}\nbo:{hash}:Bob:totp={secret}\ncy:{hash}:Cy\n")).unwrap();
+        assert!(users.has_codes() && users.verify("al", "x"));
+        assert_eq!(users.code_secret("al"), Some(&CodeSecret::parse(secret).unwrap()));
+        assert!(users.code_secret("bo").is_some() && users.code_secret("cy").is_none());
+        for (fields, what) in [
+            ("totp=", "has 0 bytes"),
+            ("totp=1", "not base32"),
+            (&format!("totp={secret}:totp={secret}"), "two secrets"),
+        ] {
+            let mistake = Users::parse(&format!("al:{hash}:{fields}\n")).unwrap_err();
+            assert!(mistake.line == 1 && mistake.what.contains(what) && mistake.help.contains("--totp"), "{mistake}");
+        }
     }
 
     #[test]

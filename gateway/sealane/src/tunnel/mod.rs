@@ -6,6 +6,7 @@ use crate::running::At;
 use anyhow::{Context as _, Result, bail};
 use ca::{CaCommand, CaPlace};
 use clap::{Args, Subcommand};
+use qrcode::render::unicode::Dense1x2;
 use sealane_control::admin::ask::ask_with;
 use sealane_control::resolve;
 use sealane_control::vpn::pki::{self, LEAF_DAYS};
@@ -15,6 +16,7 @@ use std::io::{BufRead as _, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 /// How long the gateway may take for a command.
 const SOON: Duration = Duration::from_secs(10);
@@ -139,6 +141,12 @@ Examples:
     Passwd {
         /// The user's name
         name: String,
+        /// The user must also send a one-time code (TOTP); prints the secret as a QR code on the standard error
+        #[arg(long)]
+        totp: bool,
+        /// What authenticator apps show as the origin of the codes
+        #[arg(long, value_name = "NAME", default_value = "sealane", requires = "totp")]
+        issuer: String,
     },
 }
 
@@ -207,7 +215,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
         TunnelCommand::Nat { config, apply, remove } => source_nat(&config, apply, remove),
         TunnelCommand::Status { config, json } => status(&config, json),
         TunnelCommand::Connect { profile } => client::connect(profile::Profile::load(&profile)?),
-        TunnelCommand::Passwd { name } => {
+        TunnelCommand::Passwd { name, totp, issuer } => {
             if name.is_empty() || name.contains([':', '\n']) {
                 bail!("{name:?} cannot be a user's name");
             }
@@ -217,9 +225,30 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
             if password.is_empty() {
                 bail!("the password is empty");
             }
-            print(&format!("{name}:{}\n", auth::hash_password(password).map_err(|e| anyhow::anyhow!(e))?))
+            let hash = auth::hash_password(password).map_err(|e| anyhow::anyhow!(e))?;
+            let codes = match totp {
+                true => format!(":totp={}", new_code_secret(&issuer, &name)?.as_str()),
+                false => String::new(),
+            };
+            print(&format!("{name}:{hash}{codes}\n"))
         }
     }
+}
+
+/// Makes a secret for one-time codes, and shows it to the user on the standard error: the line goes to the standard output.
+fn new_code_secret(issuer: &str, name: &str) -> Result<Zeroizing<String>> {
+    let secret = auth::CodeSecret::random().map_err(|e| anyhow::anyhow!(e))?;
+    let url = secret.to_url(issuer, name);
+    // A name that is too long for a QR code still has its URL.
+    if let Ok(code) = qrcode::QrCode::new(url.as_bytes()) {
+        // A terminal draws light on dark: what is dark in the code is not drawn (the crate's "light").
+        let (dark, light) = (Dense1x2::Light, Dense1x2::Dark);
+        let image = code.render::<Dense1x2>().dark_color(dark).light_color(light).quiet_zone(true).build();
+        eprintln!("Scan this with an authenticator app:\n\n{image}");
+    }
+    let secret = secret.to_base32();
+    eprintln!("or enter the secret {}\n({})", secret.as_str(), url.as_str());
+    Ok(secret)
 }
 
 /// `sealane tunnel nat`.

@@ -1,18 +1,20 @@
 //! Names and passwords: a file of hashes, an external command, and tokens in place of passwords.
 
+use crate::program::Program;
 use anyhow::{Context, Result};
 use aws_lc_rs::{constant_time, hmac};
 use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use sealane_log as log;
 use sealane_ovpn::share::Network;
-pub use sealane_passwords::hash_password;
-use sealane_passwords::{Turns, Users, hashes};
+pub use sealane_passwords::{CodeSecret, hash_password};
+use sealane_passwords::{Turns, UsedCodes, Users, WithCode, hashes};
 use std::net::SocketAddr;
 use std::process::Stdio;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
+use zeroize::Zeroizing;
 
 /// How long an external command may take.
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
@@ -64,11 +66,12 @@ impl Claim {
 #[derive(Debug)]
 pub struct Checks {
     programs: Turns,
+    codes: Mutex<UsedCodes>,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Self { programs: Turns::new(PROGRAMS) }
+        Self { programs: Turns::new(PROGRAMS), codes: Mutex::default() }
     }
 }
 
@@ -145,13 +148,27 @@ impl Authenticator {
             };
         }
         if let Some(users) = self.users.clone() {
-            let (name, password) = (claim.username.clone(), claim.password.clone());
+            let name = claim.username.clone();
+            let secret = users.code_secret(&name).cloned();
+            let sent = WithCode::of(&claim.password, secret.is_some(), |text| STANDARD.decode(text).ok());
+            // What cannot be taken apart takes as long as a wrong password: nobody learns who has codes.
+            let (password, code) = match sent {
+                Some(sent) => (sent.password.into_owned(), sent.code),
+                None => (String::new(), None),
+            };
+            let (password, is_empty) = (Zeroizing::new(password.clone()), password.is_empty());
             // A task begins when it is made, and so it is made when it is its turn.
             let check = async { tokio::task::spawn_blocking(move || users.verify(&name, &password)).await };
             match hashes().run(network, TURN_LIMIT, check).await.map(|good| good.unwrap_or(false)) {
                 None => return Verdict::Later(BUSY),
-                Some(false) => return Verdict::Wrong,
-                Some(true) => {}
+                Some(true) if !is_empty => {}
+                Some(_) => return Verdict::Wrong,
+            }
+            if let Some(secret) = secret {
+                let mut used = checks.codes.lock().unwrap_or_else(PoisonError::into_inner);
+                if !code.is_some_and(|code| used.accept(&claim.username, &secret, &code, unix)) {
+                    return Verdict::Wrong;
+                }
             }
         }
         match &self.command {
@@ -217,7 +234,8 @@ async fn ask(command: &[String], claim: &Claim) -> Result<Option<i32>> {
     if claim.username.contains('\n') || claim.password.contains('\n') {
         return Ok(None);
     }
-    let mut child = tokio::process::Command::new(program)
+    let mut asked = tokio::process::Command::new(program);
+    asked
         .args(arguments)
         .env("username", &claim.username)
         .env("common_name", claim.common_name.as_deref().unwrap_or(""))
@@ -225,15 +243,13 @@ async fn ask(command: &[String], claim: &Claim) -> Result<Option<i32>> {
         .env("untrusted_port", claim.remote.port().to_string())
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| program.clone())?;
-    if let Some(mut stdin) = child.stdin.take() {
+        .stderr(Stdio::inherit());
+    let mut running = Program::start(&mut asked).with_context(|| program.clone())?;
+    if let Some(mut stdin) = running.stdin() {
         // A command that does not read them has its reasons.
         let _ = stdin.write_all(format!("{}\n{}\n", claim.username, claim.password).as_bytes()).await;
     }
-    Ok(child.wait().await?.code())
+    Ok(running.wait().await?.code())
 }
 
 #[cfg(test)]
@@ -272,6 +288,42 @@ mod tests {
         }
         assert!(Users::parse("alice:plain").is_err());
         assert!(Users::parse("alice").is_err());
+    }
+
+    #[test]
+    fn a_user_with_codes_needs_password_and_code() {
+        let secret = CodeSecret::parse("GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ").expect("base32");
+        let (right, empty) = (hash_password("right").expect("hashes"), hash_password("").expect("hashes"));
+        let file = format!("al:{right}:totp={}\nbo:{right}\ncy:{empty}\n", secret.to_base32().as_str());
+        let users = Some(Arc::new(Users::parse(&file).expect("well formed")));
+        let auth = Authenticator::new(users, None, None, TokenSecret::Fixed([1; 32]));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let checks = Checks::default();
+        // RFC 6238, appendix B: the code at 59 s is 287082.
+        let scrv1 =
+            |password: &str, code: &str| format!("SCRV1:{}:{}", STANDARD.encode(password), STANDARD.encode(code));
+        for (name, password, is_good) in [
+            ("al", "right".to_owned(), false),
+            ("al", scrv1("right", ""), false),
+            ("al", scrv1("right", "287083"), false),
+            ("al", scrv1("wrong", "287082"), false),
+            ("al", "SCRV1:?:?".to_owned(), false),
+            ("al", "wrong287082".to_owned(), false),
+            ("al", scrv1("right", "287082"), true),
+            ("al", scrv1("right", "287082"), false),
+            ("al", "right287082".to_owned(), false),
+            ("bo", scrv1("right", "287082"), true),
+            ("bo", "right".to_owned(), true),
+            ("bo", "right287082".to_owned(), false),
+            ("cy", scrv1("", "287082"), false),
+        ] {
+            let verdict = runtime.block_on(auth.decide(claim(name, &password), 59, &checks));
+            let expected = if is_good { Verdict::Accept(Some(name.to_owned())) } else { Verdict::Wrong };
+            assert_eq!(verdict, expected, "{name} {password}");
+        }
+        // The next code, behind the password.
+        let step = runtime.block_on(auth.decide(claim("al", "right081804"), 1_111_111_109, &checks));
+        assert_eq!(step, Verdict::Accept(Some("al".to_owned())));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! The server never waits. When the queue is full, the event is lost and counted; when a delivery fails or takes too long,
 //! too, and the next event follows.
 
+use crate::program::Program;
 use anyhow::{Context as _, Result, bail};
 use sealane_config::Webhook;
 use sealane_log as log;
@@ -118,19 +119,14 @@ async fn deliver_all(targets: Targets, mut events: mpsc::Receiver<Arc<str>>, los
 /// Runs the command with the event on its standard input. One that takes too long is killed.
 async fn run(command: &[String], event: &str) -> Result<()> {
     let (program, arguments) = command.split_first().context("the command is empty")?;
-    let mut child = tokio::process::Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::inherit())
-        .kill_on_drop(true)
-        .spawn()
-        .with_context(|| program.clone())?;
-    if let Some(mut stdin) = child.stdin.take() {
+    let mut told = tokio::process::Command::new(program);
+    told.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::inherit());
+    let mut running = Program::start(&mut told).with_context(|| program.clone())?;
+    if let Some(mut stdin) = running.stdin() {
         // A command that does not read it has its reasons.
         let _ = stdin.write_all(event.as_bytes()).await;
     }
-    let status = child.wait().await?;
+    let status = running.wait().await?;
     if !status.success() {
         bail!("{program}: {status}");
     }

@@ -13,6 +13,7 @@ mod peer;
 pub mod pki;
 pub mod pool;
 pub mod profile;
+mod program;
 pub mod prompt;
 mod records;
 mod run;

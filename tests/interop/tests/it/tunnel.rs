@@ -1,7 +1,9 @@
 //! The tunnel and Debian's OpenVPN: its clients at our server, unchanged.
 
 use crate::tunnel_world::{End, INSIDE, World, said};
-use sealane_interop::{eventually, skip};
+use sealane_interop::peers::{Said, find};
+use sealane_interop::process::{self, Server};
+use sealane_interop::{binary, eventually, need, skip};
 
 macro_rules! world {
     () => {
@@ -138,6 +140,71 @@ fn who_may_come_in() {
     assert_eq!(world.pings(End::Client, INSIDE, 50, "0.1", 56), 50);
     assert!(client.log().contains("TLS: soft reset"), "{}", client.log());
     assert!(!server.log().contains("the certificate or user name differs"), "{}", server.log());
+}
+
+/// The code of an authenticator app, so many steps of 30 seconds from now.
+fn code(world: &World, secret: &str, ahead: i64) -> String {
+    const PROGRAM: &str = "
+import base64, hashlib, hmac, struct, sys, time
+key = base64.b32decode(sys.argv[1])
+tag = hmac.new(key, struct.pack('>Q', int(time.time()) // 30 + int(sys.argv[2])), hashlib.sha1).digest()
+print('%06d' % ((struct.unpack_from('>I', tag, tag[19] & 15)[0] & 0x7fffffff) % 1000000))
+";
+    let python = find("python3").expect("the test has asked for it");
+    let mut command = world.command(End::Client, &python);
+    command.args(["-c", PROGRAM, secret, &ahead.to_string()]);
+    let said: Said = process::run(&mut command, b"").into();
+    said.text().trim().to_owned()
+}
+
+/// A code is good once, for a stock client (behind the password) and for ours (`static-challenge`).
+#[test]
+fn a_user_with_codes_comes_in_with_password_and_code() {
+    let world = world!();
+    need!("python3");
+    world.init("users = \"../users\"\ntoken_lifetime = \"1h\"");
+    let made = world.sealane(End::Server, &["tunnel", "passwd", "--totp", "--issuer", "vpn test", "al"], b"right\n");
+    let (_, secret) =
+        made.text().trim().rsplit_once(":totp=").map(|(a, b)| (a.to_owned(), b.to_owned())).expect("it has one");
+    assert!(
+        made.err.contains(&format!("otpauth://totp/vpn%20test:al?secret={secret}&issuer=vpn%20test")),
+        "{}",
+        made.err
+    );
+    world.write("users", &made.text());
+    let alice = world.profile("alice");
+    let server = world.serve();
+    let refused = |password: &str| {
+        world.write("typed", &format!("al\n{password}\n"));
+        let client = world.openvpn(End::Client, &alice, &["--auth-user-pass", "typed"]);
+        assert!(said(&client, "AUTH_FAILED,wrong user name or password"), "{password}: {}", client.log());
+    };
+    refused("right");
+    refused("right000000");
+    let first = code(&world, &secret, 0);
+    world.write("typed", &format!("al\nright{first}\n"));
+    // Its keys are renewed with a token.
+    let client = world.connected(&alice, &["--auth-user-pass", "typed", "--reneg-sec", "2", "--auth-nocache"]);
+    assert_eq!(world.pings(End::Client, INSIDE, 50, "0.1", 56), 50);
+    assert!(client.log().contains("TLS: soft reset"), "{}", client.log());
+    drop(client);
+    refused(&format!("right{first}"));
+    // The next one is accepted already. Our client asks for it.
+    let next = code(&world, &secret, 1);
+    let profile = world.read("alice.ovpn");
+    world.write("asking.ovpn", &format!("{profile}auth-user-pass\nstatic-challenge \"Code?\" 1\n"));
+    world.write("answers", &format!("al\nright\n{next}\n"));
+    // Without a terminal, and in the process that is ended with the test.
+    let mut command = world.command(End::Client, &find("setsid").expect("util-linux has it"));
+    let connect = format!("exec {} tunnel connect asking.ovpn < answers", binary::sealane().display());
+    let ours = Server::start(
+        {
+            command.args(["sh", "-c", &connect]);
+            command
+        },
+        &world.path(""),
+    );
+    assert!(said(&ours, "connected to"), "{}\n{}", ours.log(), server.log());
 }
 
 #[test]

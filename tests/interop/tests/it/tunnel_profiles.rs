@@ -279,10 +279,11 @@ fn what_a_profile_leaves_open_is_asked() {
     ] {
         world.write("asking.ovpn", &format!("{profile}{more}\n"));
         let connect = format!("{} tunnel connect asking.ovpn", binary::sealane().display());
-        // Without a terminal.
-        let lines: String = answers.iter().map(|(_, answer)| format!("{answer}\\n")).collect();
+        // Without a terminal, and in the process that is ended with the test.
+        let lines: String = answers.iter().map(|(_, answer)| format!("{answer}\n")).collect();
+        world.write("answers", &lines);
         let mut command = world.command(End::Client, &peers::find("setsid").expect("util-linux has it"));
-        command.arg("--wait").arg(&sh).args(["-c", &format!("printf '{lines}' | exec {connect}")]);
+        command.arg(&sh).args(["-c", &format!("exec {connect} < answers")]);
         let client = Server::start(command, &world.path(""));
         assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());
         drop(client);

@@ -24,7 +24,7 @@ use sealane_config::encrypted_key;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
@@ -562,18 +562,29 @@ pub fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
     file.write_all(text.as_bytes()).with_context(|| path.display().to_string())
 }
 
-/// Writes a file in one step for those who read it. One that is there keeps its mode.
+/// Writes a file in one step for those who read it. One that is there keeps its mode, its owner where that is allowed, and its place:
+/// what a symbolic link names is replaced, not the link.
 fn replace(path: &Path, text: &str, mode: u32) -> Result<()> {
     let write = || {
-        let mode = std::fs::metadata(path).map_or(mode, |there| there.permissions().mode() & 0o777);
+        let place = std::fs::canonicalize(path);
+        let path = place.as_deref().unwrap_or(path);
+        let there = std::fs::metadata(path).ok();
+        let mode = there.as_ref().map_or(mode, |there| there.permissions().mode() & 0o777);
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(".new");
         // Left behind by a command that was stopped; made anew, so that its mode is right from the start.
         let _ = std::fs::remove_file(&temporary);
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
+        if let Some(there) = &there {
+            // Only root may give it away; everybody else owns it already, or may not read it afterwards.
+            let _ = std::os::unix::fs::fchown(&file, Some(there.uid()), Some(there.gid()));
+        }
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&temporary, path)
+        std::fs::rename(&temporary, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // The name as well as the content outlives a power failure.
+        std::fs::File::open(folder)?.sync_all()
     };
     write().with_context(|| path.display().to_string())
 }
