@@ -574,6 +574,9 @@ pub(super) fn path_regex(sink: &Sink, key: &str, node: &Node) -> Option<Written>
 
 /// The index of a compiled expression among those of the configuration.
 fn compiled_once(sink: &Sink, regex: At<Written>, routes: &mut Routes) -> usize {
+    if let Some(there) = routes.patterns.iter().position(|p| p.text() == regex.value.text) {
+        return there;
+    }
     if routes.patterns.len() == MAX_PATTERNS {
         let help = "use \"path\" where a prefix is enough".to_owned();
         sink.error(&regex.span, format!("there are more than {MAX_PATTERNS} \"path_regex\""), Some(help));

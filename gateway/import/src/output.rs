@@ -27,6 +27,12 @@ pub(crate) fn list<S: AsRef<str>>(items: &[S]) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
+/// A string for TOML, without escapes where that is possible.
+fn literal(text: &str) -> String {
+    let plain = !text.contains('\'') && !text.chars().any(char::is_control);
+    if plain { format!("'{text}'") } else { quoted(text) }
+}
+
 /// A key of TOML: bare where that is possible.
 pub(crate) fn key(name: &str) -> String {
     let bare = !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b));
@@ -246,11 +252,18 @@ pub(crate) enum Path {
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
     pub path: Path,
+    /// `path_regex`.
+    pub pattern: Option<String>,
     pub methods: Vec<String>,
     /// Names and conditions in TOML.
     pub headers: Vec<(String, String)>,
     pub action: Action,
+    /// `rewrite_prefix`.
     pub rewrite: Option<(String, Place)>,
+    /// `rewrite`: a path with groups of the expression.
+    pub template: Option<(String, Place)>,
+    /// `error_page`s.
+    pub pages: Vec<ErrorPage>,
     pub request: Edits,
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
@@ -259,7 +272,56 @@ pub(crate) struct Route {
     pub access: Access,
     /// The server that is asked whether a request may pass.
     pub forward_auth: Option<ForwardAuth>,
+    /// The users that are let in.
+    pub basic_auth: Option<BasicAuth>,
     pub origin: Place,
+}
+
+/// `basic_auth`.
+#[derive(Clone, Debug)]
+pub(crate) struct BasicAuth {
+    pub users: String,
+    pub realm: String,
+    pub origin: Place,
+}
+
+impl BasicAuth {
+    /// Both originals pass the password on to the server.
+    fn to_toml(&self) -> String {
+        let realm = quoted(&self.realm);
+        format!("{{ users = {}, realm = {realm}, keep_authorization = true }}", quoted(&self.users))
+    }
+}
+
+/// `[[host.error_page]]`.
+#[derive(Clone, Debug)]
+pub(crate) struct ErrorPage {
+    pub statuses: Vec<u16>,
+    pub file: String,
+    pub content_type: Option<String>,
+    /// Also in the place of servers' responses.
+    pub upstream: bool,
+    pub origin: Place,
+}
+
+impl ErrorPage {
+    /// What makes two the same.
+    fn same(&self) -> String {
+        format!("{:?} {} {:?} {}", self.statuses, self.file, self.content_type, self.upstream)
+    }
+
+    fn write(&self, out: &mut String, table: &str) {
+        let _ = writeln!(out, "\n[[{table}.error_page]]");
+        let statuses: Vec<String> = self.statuses.iter().map(u16::to_string).collect();
+        line(out, &format!("statuses = [{}]", statuses.join(", ")), Some(&self.origin));
+        line(out, &format!("file = {}", quoted(&self.file)), None);
+        if let Some(kind) = &self.content_type {
+            line(out, &format!("content_type = {}", quoted(kind)), None);
+        }
+        if self.upstream {
+            line(out, "upstream = true", None);
+        }
+    }
 }
 
 /// `forward_auth`.
@@ -289,22 +351,29 @@ impl Route {
     pub fn new(path: Path, action: Action, origin: &Place) -> Self {
         Self {
             path,
+            pattern: None,
             methods: Vec::new(),
             headers: Vec::new(),
             action,
             rewrite: None,
+            template: None,
+            pages: Vec::new(),
             request: Edits::default(),
             response: Edits::default(),
             hsts: None,
             rate_limits: Vec::new(),
             access: Access::default(),
             forward_auth: None,
+            basic_auth: None,
             origin: origin.clone(),
         }
     }
 
     fn is_everything(&self) -> bool {
-        self.path == Path::Below("/".to_owned()) && self.methods.is_empty() && self.headers.is_empty()
+        self.path == Path::Below("/".to_owned())
+            && self.pattern.is_none()
+            && self.methods.is_empty()
+            && self.headers.is_empty()
     }
 
     /// The same requests.
@@ -317,28 +386,33 @@ impl Route {
             Path::Below(p) => format!("below {}", p.trim_end_matches('/')),
             Path::Exact(p) => format!("exact {p}"),
         };
-        format!("{path} {methods:?} {headers:?}")
+        format!("{path} {:?} {methods:?} {headers:?}", self.pattern)
     }
 
     /// Whether Sealane prefers this one to another of the same path.
     fn precedes(&self, other: &Self) -> bool {
-        match (self.methods.is_empty(), other.methods.is_empty()) {
-            (false, true) => true,
-            (true, false) => false,
-            _ => self.headers.len() > other.headers.len(),
-        }
+        let rank = |r: &Self| (r.pattern.is_some(), !r.methods.is_empty(), r.headers.len());
+        rank(self) > rank(other)
     }
 
     /// What is done with requests, without conditions and origins.
     pub fn does(&self) -> String {
-        let rewrite = self.rewrite.as_ref().map(|w| &w.0);
+        let rewrite = (self.rewrite.as_ref().map(|w| &w.0), self.template.as_ref().map(|w| &w.0));
         let hsts = self.hsts.as_ref().map(|h| &h.0);
-        format!("{:?} {rewrite:?} {:?} {hsts:?} {} {}", self.action, self.limits(), self.changes(), self.checks())
+        let (changes, checks) = (self.changes(), self.checks());
+        format!("{:?} {rewrite:?} {:?} {hsts:?} {changes} {checks} {:?}", self.action, self.limits(), self.pages())
     }
 
     /// What checks clients.
     pub fn checks(&self) -> String {
-        format!("{} {:?}", self.access.says(), self.forward_auth.as_ref().map(ForwardAuth::to_toml))
+        let (forward, basic) = (&self.forward_auth, &self.basic_auth);
+        let basic = basic.as_ref().map(BasicAuth::to_toml);
+        format!("{} {:?} {basic:?}", self.access.says(), forward.as_ref().map(ForwardAuth::to_toml))
+    }
+
+    /// Its error pages, without their origins.
+    pub fn pages(&self) -> Vec<String> {
+        self.pages.iter().map(ErrorPage::same).collect()
     }
 
     /// This one, for the requests that match another one, too.
@@ -352,7 +426,9 @@ impl Route {
         if both.methods.is_empty() && !(self.methods.is_empty() && other.methods.is_empty()) {
             return Both::Never;
         }
-        let mut twice = false;
+        // No expression is for what two match.
+        let mut twice = matches!((&self.pattern, &other.pattern), (Some(a), Some(b)) if a != b);
+        both.pattern = self.pattern.clone().or(other.pattern.clone());
         for (name, rule) in &other.headers {
             match both.headers.iter_mut().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
                 None => both.headers.push((name.clone(), rule.clone())),
@@ -381,13 +457,17 @@ impl Route {
             && self.hsts.is_none()
             && self.rate_limits.is_empty()
             && self.access.is_open()
-            && self.forward_auth.is_none())
+            && self.forward_auth.is_none()
+            && self.basic_auth.is_none())
     }
 
     fn write_extras(&self, out: &mut String) {
         self.access.write(out);
         if let Some(auth) = &self.forward_auth {
             line(out, &format!("forward_auth = {}", auth.to_toml()), Some(&auth.origin));
+        }
+        if let Some(auth) = &self.basic_auth {
+            line(out, &format!("basic_auth = {}", auth.to_toml()), Some(&auth.origin));
         }
         self.request.write(out, "request_headers");
         self.response.write(out, "response_headers");
@@ -421,7 +501,7 @@ const MAX_ROUTES: usize = 64;
 /// The routes for entries of one path of which the first that matches counts, the last one without conditions. `None`: no routes
 /// say this.
 ///
-/// Sealane prefers a route with methods, and then the one with more conditions on headers. Where that is a later one, a route with
+/// Sealane prefers a route with an expression, then one with methods, and then the one with more conditions on headers. Where that is a later one, a route with
 /// the conditions of both comes before, and does what the earlier one does. This is repeated until it adds nothing: then, of all
 /// routes that match a request, the preferred one belongs to the first entry that matches.
 pub(crate) fn in_order(entries: Vec<Entry>) -> Option<Vec<Route>> {
@@ -457,7 +537,7 @@ pub(crate) fn in_order(entries: Vec<Entry>) -> Option<Vec<Route>> {
             (Methods::Of(list), Some(left)) => among(&list, true, left),
             (Methods::Not(list), Some(left)) => among(&list, false, left),
             (Methods::Not(list), None) => {
-                if !route.headers.is_empty() {
+                if !route.headers.is_empty() || route.pattern.is_some() {
                     return None;
                 }
                 route.methods.clear();
@@ -518,7 +598,7 @@ pub(crate) fn in_order(entries: Vec<Entry>) -> Option<Vec<Route>> {
 /// What two routes of one path have in common.
 enum Both {
     Never,
-    /// Only a request in which a header comes twice matches both.
+    /// Only a request in which a header comes twice matches both, or one that two expressions match.
     Twice,
     Route(Box<Route>),
 }
@@ -570,19 +650,24 @@ impl Host {
         let common = common(&mut routes);
         let own = routes
             .iter()
-            .position(|r| r.is_everything() && r.rewrite.is_none() && !r.has_extras())
+            .position(|r| r.is_everything() && r.rewrite.is_none() && !r.has_extras() && r.pages.is_empty())
             .map(|i| routes.remove(i));
         if let Some(own) = own {
             own.action.write(out, &own.origin);
         }
         if let Some(common) = common {
             common.write_extras(out);
+            common.pages.iter().for_each(|page| page.write(out, "host"));
         }
         for route in &routes {
             out.push_str("\n[[host.route]]\n");
             match &route.path {
+                Path::Below(p) if p == "/" && route.pattern.is_some() => {}
                 Path::Below(p) => line(out, &format!("path = {}", quoted(p)), Some(&route.origin)),
                 Path::Exact(p) => line(out, &format!("exact = {}", quoted(p)), Some(&route.origin)),
+            }
+            if let Some(pattern) = &route.pattern {
+                line(out, &format!("path_regex = {}", literal(pattern)), Some(&route.origin));
             }
             if !route.methods.is_empty() {
                 line(out, &format!("methods = {}", list(&route.methods)), None);
@@ -594,7 +679,11 @@ impl Host {
             if let Some((to, place)) = &route.rewrite {
                 line(out, &format!("rewrite_prefix = {}", quoted(to)), Some(place));
             }
+            if let Some((to, place)) = &route.template {
+                line(out, &format!("rewrite = {}", quoted(to)), Some(place));
+            }
             route.write_extras(out);
+            route.pages.iter().for_each(|page| page.write(out, "host.route"));
         }
     }
 }
@@ -625,8 +714,15 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         false => out.rate_limits.clear(),
     }
     match routes.iter().all(|r| r.checks() == out.checks()) {
-        true => routes.iter_mut().for_each(|r| (r.access, r.forward_auth) = (Access::default(), None)),
-        false => (out.access, out.forward_auth) = (Access::default(), None),
+        true => routes.iter_mut().for_each(|r| {
+            (r.access, r.forward_auth, r.basic_auth) = (Access::default(), None, None);
+        }),
+        false => (out.access, out.forward_auth, out.basic_auth) = (Access::default(), None, None),
+    }
+    out.pages = routes.iter().find(|r| passes(r)).map(|r| r.pages.clone()).unwrap_or_default();
+    match routes.iter().filter(|r| passes(r)).all(|r| r.pages() == out.pages()) {
+        true => routes.iter_mut().for_each(|r| r.pages.clear()),
+        false => out.pages.clear(),
     }
     Some(out)
 }

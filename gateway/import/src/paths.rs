@@ -39,6 +39,12 @@ impl PathTest {
         Self { text: text.to_owned(), extent: Extent::Begins, any_case: false, line_feed: false }
     }
 
+    /// Whether routes say it exactly: by whole segments, and in one spelling.
+    pub fn is_route(&self) -> bool {
+        let spelled = !self.any_case || !self.text.bytes().any(|b| b.is_ascii_alphabetic());
+        spelled && is_path(&self.text) && (self.extent == Extent::Exact || self.text.ends_with('/'))
+    }
+
     pub fn matches(&self, path: &str) -> bool {
         let (path, text) = (path.as_bytes(), self.text.as_bytes());
         let is = |a: &[u8]| if self.any_case { a.eq_ignore_ascii_case(text) } else { a == text };
@@ -116,32 +122,48 @@ struct Table<D> {
 }
 
 impl<D: Clone + PartialEq> Table<D> {
-    /// The decision of the longest prefix by whole segments; `not`: other than this one.
-    fn around(&self, path: &str, not: Option<&str>) -> Option<&D> {
+    /// The longest prefix by whole segments, and its decision; `not`: other than this one.
+    fn around(&self, path: &str, not: Option<&str>) -> Option<(&String, &D)> {
         let mut end = path.trim_end_matches('/').len();
         loop {
             let prefix = &path[..end];
             if Some(prefix) != not
-                && let Some(d) = self.below.get(prefix)
+                && let Some(found) = self.below.get_key_value(prefix)
             {
-                return Some(d);
+                return Some(found);
             }
             end = path[..end].rfind('/')?;
         }
     }
 
-    fn find(&self, path: &str) -> Option<&D> {
-        self.exact.get(path).or_else(|| self.around(path, None))
+    fn find(&self, path: &str, decide: &mut impl FnMut(&str, Option<&str>) -> D) -> Option<D> {
+        self.exact.get(path).cloned().or_else(|| self.found_around(path, decide))
+    }
+
+    /// What the routes of the longest prefix do with a path: with one path, expressions have matched or not.
+    fn found_around(&self, path: &str, decide: &mut impl FnMut(&str, Option<&str>) -> D) -> Option<D> {
+        let (bare, decision) = self.around(path, None)?;
+        Some(match one(path) {
+            Some(path) => decide(&format!("{bare}/{OTHER}"), Some(path)),
+            None => decision.clone(),
+        })
     }
 }
 
-/// Plans the routes of a site. `tests`: all that paths are compared with. `decide`: what the original does with a path; `cost`: how
-/// many comparisons that takes. `restricts`: whether a decision keeps anybody out. `None`: there are too many paths.
+/// The path, where it is one path and not a sample of many.
+fn one(path: &str) -> Option<&str> {
+    (!path.contains(OTHER)).then_some(path)
+}
+
+/// Plans the routes of a site. `tests`: all that paths are compared with. `decide`: what the original does with the paths that pass the
+/// same tests as its first argument. Its second argument is one of these paths, with which regular expressions of routes are compared;
+/// without it, the decision says what is done with those that an expression matches, too. `cost`: how many comparisons that takes.
+/// `restricts`: whether a decision keeps anybody out. `None`: there are too many paths.
 pub(crate) fn plan<D: Clone + PartialEq>(
     tests: &[&PathTest],
     cost: usize,
     budget: &mut Budget,
-    mut decide: impl FnMut(&str) -> D,
+    mut decide: impl FnMut(&str, Option<&str>) -> D,
     restricts: impl Fn(&D) -> bool,
 ) -> Option<Plan<D>> {
     let mut texts: BTreeSet<&str> = tests.iter().map(|t| t.text.as_str()).collect();
@@ -149,34 +171,34 @@ pub(crate) fn plan<D: Clone + PartialEq>(
     if texts.len() > MAX_TEXTS {
         return None;
     }
-    budget.take(texts.len().saturating_mul(cost.saturating_add(1)).saturating_mul(10))?;
+    budget.take(texts.len().saturating_mul(cost.saturating_add(1)).saturating_mul(20))?;
     let mut table = Table { exact: BTreeMap::new(), below: BTreeMap::new() };
     for text in texts.iter().filter(|t| is_path(t)) {
         let bare = text.trim_end_matches('/');
         let slashed = format!("{bare}/");
-        table.below.insert(bare.to_owned(), decide(&format!("{slashed}{OTHER}")));
-        table.exact.insert(slashed.clone(), decide(&slashed));
+        table.below.insert(bare.to_owned(), decide(&format!("{slashed}{OTHER}"), None));
+        table.exact.insert(slashed.clone(), decide(&slashed, Some(&slashed)));
         if !bare.is_empty() {
-            table.exact.insert(bare.to_owned(), decide(bare));
+            table.exact.insert(bare.to_owned(), decide(bare, Some(bare)));
         }
     }
     // What is around a path decides the same: no route of its own. Those around come first.
     let belows: Vec<String> = table.below.keys().cloned().collect();
     for path in belows.iter().filter(|p| !p.is_empty()) {
-        if table.around(path, Some(path)) == table.below.get(path) {
+        if table.around(path, Some(path)).map(|(_, d)| d) == table.below.get(path) {
             table.below.remove(path);
         }
     }
     let exacts: Vec<String> = table.exact.keys().cloned().collect();
     for path in &exacts {
-        if table.around(path, None) == table.exact.get(path) {
+        if table.found_around(path, &mut decide).as_ref() == table.exact.get(path) {
             table.exact.remove(path);
         }
     }
     for test in tests.iter().filter(|t| t.line_feed && is_path(&t.text)) {
         let path = format!("{}\n", test.text);
-        let there = decide(&path);
-        if table.find(&path) != Some(&there) && restricts(&there) {
+        let there = decide(&path, Some(&path));
+        if table.find(&path, &mut decide).as_ref() != Some(&there) && restricts(&there) {
             table.exact.insert(path, there);
         }
     }
@@ -201,16 +223,16 @@ fn elsewhere<D: Clone + PartialEq>(
     cost: usize,
     budget: &mut Budget,
     table: &Table<D>,
-    decide: &mut impl FnMut(&str) -> D,
+    decide: &mut impl FnMut(&str, Option<&str>) -> D,
 ) -> Option<Vec<Elsewhere<D>>> {
     let mut out: Vec<Elsewhere<D>> = Vec::new();
     let mut look = |path: String| {
-        let there = decide(&path);
-        let Some(here) = table.find(&path) else { return };
-        let new = || !out.iter().any(|e| e.there == there && e.here == *here);
-        if *here != there && new() {
+        let there = decide(&path, one(&path));
+        let Some(here) = table.find(&path, &mut *decide) else { return };
+        let new = || !out.iter().any(|e| e.there == there && e.here == here);
+        if here != there && new() {
             let path = path.replace(OTHER, "x").replace('\n', "%0A");
-            out.push(Elsewhere { path, there, here: here.clone() });
+            out.push(Elsewhere { path, there, here });
         }
     };
     for text in texts {
@@ -236,7 +258,7 @@ fn elsewhere<D: Clone + PartialEq>(
             if !begins {
                 continue;
             }
-            budget.take(3 * (cost + out_of(texts)))?;
+            budget.take(6 * (cost + out_of(texts)))?;
             let swapped: String = other[text.len()..].chars().map(swap_case).collect();
             let path = format!("{text}{swapped}");
             look(format!("{path}{OTHER}"));
@@ -264,7 +286,7 @@ mod tests {
     type Elsewhere = (String, usize, usize);
 
     fn planned(tests: &[PathTest]) -> (Vec<(Path, usize)>, Vec<Elsewhere>) {
-        let decide = |path: &str| tests.iter().position(|t| t.matches(path)).unwrap_or(99);
+        let decide = |path: &str, _: Option<&str>| tests.iter().position(|t| t.matches(path)).unwrap_or(99);
         let all: Vec<&PathTest> = tests.iter().collect();
         let plan = plan(&all, tests.len(), &mut Budget::default(), decide, |d| *d < 99).unwrap();
         let routes = plan.routes.into_iter().map(|(p, _, d)| (p, d)).collect();
@@ -329,11 +351,11 @@ mod tests {
     fn the_work_is_bounded() {
         let many: Vec<PathTest> = (0..MAX_TEXTS + 1).map(|n| PathTest::begins(&format!("/{n}/"))).collect();
         let all: Vec<&PathTest> = many.iter().collect();
-        assert!(plan(&all, 1, &mut Budget::default(), |_| 0, |_| false).is_none());
-        assert!(plan(&all[..100], 1, &mut Budget(100), |_| 0, |_| false).is_none());
+        assert!(plan(&all, 1, &mut Budget::default(), |_, _| 0, |_| false).is_none());
+        assert!(plan(&all[..100], 1, &mut Budget(100), |_, _| 0, |_| false).is_none());
         let cases: Vec<PathTest> =
             (0..900).map(|n| PathTest { any_case: true, ..PathTest::begins(&format!("/{}", "a".repeat(n))) }).collect();
         let all: Vec<&PathTest> = cases.iter().collect();
-        assert!(plan(&all, 900, &mut Budget::default(), |_| 0, |_| false).is_none());
+        assert!(plan(&all, 900, &mut Budget::default(), |_, _| 0, |_| false).is_none());
     }
 }

@@ -1,8 +1,8 @@
 //! Regular expressions, as far as they can be said as names and paths.
 //!
 //! A pattern is parsed, and expanded into the texts that it stands for: alternatives (`^/(api|auth)/`), optional parts, small sets of
-//! characters, and a rest at one end (`^/old/(.*)$`). A pattern that needs more is not translated. The parser reads Rust's syntax;
-//! what PCRE reads in another way is refused before ([`alike`]).
+//! characters, and a rest at one end (`^/old/(.*)$`). A pattern for paths that needs more becomes an [`Expression`] of `path_regex`.
+//! The parser reads Rust's syntax; what PCRE reads in another way is refused before ([`alike`]).
 
 use crate::paths::{Extent, PathTest};
 use regex_syntax::ParserBuilder;
@@ -42,6 +42,9 @@ fn alike(pattern: &str) -> bool {
         match (chars[i], set) {
             // A vertical space, the end or beginning of a word, and code points are read differently.
             ('\\', _) if matches!(next, Some('v' | '<' | '>' | 'u' | 'U' | 'x')) => return false,
+            ('\\', _) if matches!(next, Some('b' | 'B')) && chars.get(i + 2) == Some(&'{') => return false,
+            // Old versions of PCRE read it as text.
+            ('{', None) if next == Some(',') => return false,
             ('\\', _) => i += 1,
             // Flags, conditions, comments and what looks around; groups with and without a name are alike.
             ('(', None) if next == Some('?') => {
@@ -235,6 +238,103 @@ pub(crate) fn paths(pattern: &str, any_case: bool) -> Option<Vec<PathTest>> {
     expand(pattern)?.into_iter().map(test).collect()
 }
 
+/// A regular expression for `path_regex`.
+#[derive(Clone, Debug)]
+pub(crate) struct Expression {
+    compiled: sealane_proxy::patterns::Pattern,
+    /// A single `.` or set may stand for `%`, which Sealane compares as the client sends it: `%25`.
+    pub is_of_percent: bool,
+}
+
+impl PartialEq for Expression {
+    fn eq(&self, other: &Self) -> bool {
+        self.text() == other.text()
+    }
+}
+
+impl Eq for Expression {}
+
+impl Expression {
+    /// The expression that matches the same paths in Sealane; `None` where there is none, or where this is not known.
+    pub fn of(pattern: &str, any_case: bool) -> Option<Self> {
+        let hir = parse(pattern)?;
+        if !pattern.is_ascii() || pattern.bytes().any(|b| b.is_ascii_control()) || !ends_are_last(&hir, true) {
+            return None;
+        }
+        let is_of_percent = percent(&hir)?;
+        let mut text = String::from(if any_case { "(?i)" } else { "" });
+        let (mut set, mut escaped) = (false, false);
+        for c in pattern.chars() {
+            match c {
+                _ if escaped => escaped = false,
+                '\\' => escaped = true,
+                '[' => set = true,
+                ']' => set = false,
+                // In PCRE, a line feed may follow.
+                '$' if !set => text.push_str("\\n?"),
+                _ => {}
+            }
+            text.push(c);
+        }
+        let compiled = sealane_proxy::patterns::Pattern::new(&text).ok()?;
+        Some(Self { compiled, is_of_percent })
+    }
+
+    /// As `path_regex` has it.
+    pub fn text(&self) -> &str {
+        self.compiled.text()
+    }
+
+    /// How many groups it has.
+    pub fn groups(&self) -> usize {
+        self.compiled.groups()
+    }
+
+    /// Whether it matches a path.
+    pub fn matches(&self, path: &str) -> bool {
+        self.compiled.matches(path.as_bytes())
+    }
+}
+
+/// Whether nothing follows a `$`, so that a line feed may be taken with it.
+fn ends_are_last(hir: &Hir, last: bool) -> bool {
+    match hir.kind() {
+        HirKind::Look(Look::End) => last,
+        HirKind::Empty | HirKind::Literal(_) | HirKind::Class(_) | HirKind::Look(_) => true,
+        HirKind::Repetition(r) => ends_are_last(&r.sub, false),
+        HirKind::Capture(group) => ends_are_last(&group.sub, last),
+        HirKind::Alternation(parts) => parts.iter().all(|p| ends_are_last(p, last)),
+        HirKind::Concat(parts) => {
+            parts.iter().enumerate().all(|(at, p)| ends_are_last(p, last && at + 1 == parts.len()))
+        }
+    }
+}
+
+/// Whether a part stands for a single `%`. `None`: there is a `%` in it that other characters do not replace.
+fn percent(hir: &Hir) -> Option<bool> {
+    let has = |b: u8| match hir.kind() {
+        HirKind::Class(Class::Bytes(set)) => set.ranges().iter().any(|r| (r.start()..=r.end()).contains(&b)),
+        HirKind::Class(Class::Unicode(set)) => {
+            set.ranges().iter().any(|r| (r.start()..=r.end()).contains(&char::from(b)))
+        }
+        _ => false,
+    };
+    let any = |parts: &[Hir]| parts.iter().try_fold(false, |out, part| Some(percent(part)? || out));
+    match hir.kind() {
+        HirKind::Literal(text) => (!text.0.contains(&b'%')).then_some(false),
+        HirKind::Class(_) if !has(b'%') => Some(false),
+        HirKind::Class(_) => (has(b'2') && has(b'5')).then_some(true),
+        // Several characters take the place of one.
+        HirKind::Repetition(r) if matches!(r.sub.kind(), HirKind::Class(_)) && r.min <= 1 && r.max.is_none() => {
+            percent(&r.sub).map(|_| false)
+        }
+        HirKind::Repetition(r) => percent(&r.sub),
+        HirKind::Capture(group) => percent(&group.sub),
+        HirKind::Concat(parts) | HirKind::Alternation(parts) => any(parts),
+        HirKind::Empty | HirKind::Look(_) => Some(false),
+    }
+}
+
 /// Whether parts match every path, which is never empty.
 fn is_everything(items: &[Item]) -> bool {
     matches!(
@@ -389,6 +489,38 @@ mod tests {
             "^/(*COMMIT)a",
         ] {
             assert_eq!(paths(bad, false), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn expressions_match_the_same_paths() {
+        let is = |pattern: &str, any_case, text: &str, yes: &[&str], no: &[&str]| {
+            let e = Expression::of(pattern, any_case).unwrap_or_else(|| panic!("{pattern}"));
+            assert_eq!(e.text(), text);
+            yes.iter().for_each(|p| assert!(e.matches(p), "{pattern} {p:?}"));
+            no.iter().for_each(|p| assert!(!e.matches(p), "{pattern} {p:?}"));
+        };
+        is(r"\.php$", false, r"\.php\n?$", &["/a.php", "/a.php\n"], &["/a.php/x", "/a.PHP", "/a.php\n\n"]);
+        is(r"\.(jpe?g|css)$", true, r"(?i)\.(jpe?g|css)\n?$", &["/a.JPG", "/b.css"], &["/a.jpg2"]);
+        is(r"^/v[0-9]+/", false, r"^/v[0-9]+/", &["/v1/", "/v23/x"], &["/v/", "/x/v1/"]);
+        is(r"^/a/[$]\$", false, r"^/a/[$]\$", &["/a/$$x"], &["/a/x"]);
+        is("^(/x$|/y)", false, r"^(/x\n?$|/y)", &["/x", "/yz"], &["/xz"]);
+        assert!(!Expression::of("^/[^/]+/.*x$", false).unwrap().is_of_percent);
+        assert!(Expression::of("^/.ht", false).unwrap().is_of_percent);
+        for bad in [
+            "(a$)?b",
+            "a$b",
+            "^/a%b",
+            "^/[%a]b",
+            "^/(?!a)",
+            r"^/(a)\1",
+            "^/\u{e4}",
+            r"^/\x41",
+            "^/a{,3}",
+            r"\b{start}a",
+            "(",
+        ] {
+            assert!(Expression::of(bad, false).is_none(), "{bad}");
         }
     }
 

@@ -33,8 +33,20 @@ impl Scheme {
 
 /// `HOST[:PORT]` as a URL.
 pub(crate) fn url(scheme: Scheme, address: &str, port: u16) -> Result<String, &'static str> {
-    if address.starts_with("unix:") || address.starts_with('/') {
-        return Err("a server at a Unix socket is not reached: let it listen on 127.0.0.1");
+    if let Some(path) = address.strip_prefix("unix:") {
+        // The program's folder is not that of the configuration.
+        let good =
+            path.starts_with('/') && path.len() <= 107 && path.bytes().all(|b| b.is_ascii_graphic() && b != b':');
+        return match (scheme, good) {
+            (Scheme::Http, true) => Ok(format!("unix:/{}", path.trim_start_matches('/'))),
+            (_, false) => Err("is not the absolute path of a Unix socket, of at most 107 bytes"),
+            _ => Err(
+                "a server at a Unix socket is reached without TLS, and nothing is relayed to it: let it listen on 127.0.0.1",
+            ),
+        };
+    }
+    if address.starts_with('/') {
+        return Err("a server at a Unix socket is \"unix:PATH\"");
     }
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !address.ends_with(']') && address.parse::<std::net::Ipv6Addr>().is_err() => {
@@ -137,11 +149,17 @@ mod tests {
             ("[::1]", "http://[::1]:80"),
             ("::1", "http://[::1]:80"),
             ("10.0.0.1:1", "http://10.0.0.1:1"),
+            ("unix:/run/a.sock", "unix:/run/a.sock"),
+            ("unix:///run/a.sock", "unix:/run/a.sock"),
         ] {
             assert_eq!(url(Scheme::Http, address, 80).as_deref(), Ok(want), "{address}");
         }
         for bad in ["", ":80", "a:0", "a:b", "a:65536", "unix:/x", "/x", "a b", "[x]:80", "a/b"] {
             assert!(url(Scheme::Tcp, bad, 80).is_err(), "{bad}");
         }
+        for bad in ["unix:a.sock", "unix:/a b", "unix:/a:/b", "unix:", &format!("unix:/{}", "a".repeat(107))] {
+            assert!(url(Scheme::Http, bad, 80).is_err(), "{bad}");
+        }
+        assert!(url(Scheme::Https, "unix:/x", 80).is_err());
     }
 }

@@ -47,7 +47,10 @@ fn undecided_directives_of_the_tables_stop_the_start() {
     }
     for (name, _) in haproxy::KEYWORDS.iter().filter(|(_, kind)| matches!(kind, Kind::Undecided(_))) {
         let text = match *name {
-            "userlist" => "http-request auth unless { http_auth(u) }".to_owned(),
+            "userlist" => {
+                "http-request auth unless { http_auth(u) }\nuserlist u\n user a password x\nfrontend g\n bind :81"
+                    .to_owned()
+            }
             "crt-store" => "default_backend b\ncrt-store x".to_owned(),
             name => format!("{name} x"),
         };
@@ -86,11 +89,11 @@ fn what_refuses_clients_of_nginx_and_has_no_translation_stops_the_start() {
         assert!(undecided(nginx_of(&site(text, ""))) > 0, "{text} in the server");
     }
     for text in [
-        "location ~ /\\.ht { deny all; }",
-        "location ~* \\.(env|git)$ { return 404; }",
+        "location ~ /\\.(?!well-known) { deny all; }",
+        "location ~ ^/.ht { deny all; }",
+        "location ~ ^/a { location ~ b { deny all; } }",
         "location /admin { return 403; }",
         "location /admin { deny all; }",
-        "location ~* ^/admin/ { deny all; }",
         "if ($http_authorization = \"\") { return 401; }",
         "location ~ ^/x[0-9]+ { auth_basic y; proxy_pass http://10.0.0.2; }",
         "listen 443 ssl;",
@@ -117,7 +120,14 @@ fn what_refuses_clients_of_haproxy_and_has_no_translation_stops_the_start() {
         "http-request redirect location /x if { src 10.0.0.0/8 }",
         "http-request set-header X-Lan yes if { src 10.0.0.0/8 }",
         "http-request deny if { path_beg /admin }",
-        "http-request deny if { path_end .env }",
+        "http-request deny if { path_end .e%nv }",
+        "http-request deny unless { path_end .html }",
+        "http-request auth",
+        "http-request auth if { http_auth(u) }",
+        "http-request auth unless { http_auth(u) } METH_POST",
+        "http-request auth unless { http_auth(u) } || { http_auth(v) }",
+        "http-request auth if METH_POST !{ http_auth(u) }",
+        "http-request auth unless { http_auth_group(u) admins }",
         "http-request deny if { path_beg -i /admin/ }",
         "http-request deny unless { ssl_c_used }",
         "http-request deny if { hdr_sub(user-agent) bot }",

@@ -116,8 +116,11 @@ fn the_reference_is_up_to_date() {
 fn the_guides_show_lines_of_their_reports() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for (kind, file) in [("nginx", "nginx.conf"), ("haproxy", "haproxy.cfg")] {
-        let text = std::fs::read(root.join(format!("examples/from-{kind}/{file}"))).unwrap();
-        let reader = Memory::of(file, &text);
+        let mut reader = Memory::default();
+        for entry in std::fs::read_dir(root.join(format!("examples/from-{kind}"))).unwrap() {
+            let path = entry.unwrap().path();
+            reader.files.insert(path.file_name().unwrap().into(), std::fs::read(&path).unwrap());
+        }
         let imported = match kind {
             "nginx" => nginx::import(&reader, Path::new(file)),
             _ => haproxy::import(&reader, Path::new(file)),

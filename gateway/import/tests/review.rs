@@ -62,9 +62,13 @@ fn finding_1_a_regular_expression_wins_over_a_prefix() {
 
 #[test]
 fn finding_2_every_alternative_has_its_own_anchors() {
-    undecided("nginx", &site(&format!("{PASS} location ~ ^/admin/|/private/ {{ return 403; }}")));
-    undecided("nginx", &site(&format!("{PASS} location ~ ^/admin/|/private/$ {{ return 403; }}")));
-    undecided("haproxy", &proxies(" http-request deny if { path_reg ^/admin/|/private/ }", ""));
+    let refused = "respond = { status = 403 }";
+    let text = site(&format!("{PASS} location ~ ^/admin/|/private/ {{ return 403; }}"));
+    says("nginx", &text, &["path_regex = '^/admin/|/private/'", refused]);
+    let text = site(&format!("{PASS} location ~ ^/admin/|/private/$ {{ return 403; }}"));
+    says("nginx", &text, &["path_regex = '^/admin/|/private/\\n?$'", refused]);
+    let text = proxies(" http-request deny if { path_reg ^/admin/|/private/ }", "");
+    says("haproxy", &text, &["path_regex = '^/admin/|/private/'", refused]);
     undecided("nginx", "http { server { listen 80; server_name ~^a\\.example$|b; return 403; } }");
     undecided("nginx", &site(&format!("if ($host ~ ^bad\\.example$|worse) {{ return 403; }} {PASS}")));
 }
@@ -173,8 +177,10 @@ fn finding_8_refusals_refuse_wherever_they_stand() {
     }
     undecided(
         "haproxy",
-        &proxies(" use_backend blocked if { path_end .env }", "backend blocked\n http-request deny\n"),
+        &proxies(" use_backend blocked if { path_dir .env }", "backend blocked\n http-request deny\n"),
     );
+    let text = proxies(" use_backend blocked if { path_end .env }", "backend blocked\n http-request deny\n");
+    says("haproxy", &text, &["path_regex = '\\.env\\n?$'", "respond = { status = 403 }"]);
     let listen = "listen L\n bind 127.0.0.1:8081\n http-request deny if { path_beg /admin/ }\n server s 10.0.0.2:80\n";
     let text = format!("defaults\n mode http\nfrontend f\n bind :80\n default_backend L\n{listen}");
     let Imported { toml, report } = import("haproxy", &text);
@@ -223,25 +229,180 @@ fn finding_10_names_are_searched_for_in_nginxs_order() {
 }
 
 #[test]
-fn finding_11_a_regular_expression_without_translation_is_undecided() {
-    undecided(
+fn finding_11_a_regular_expression_keeps_its_checks() {
+    let php =
+        |inner: &str| site(&format!("{PASS} location ~ \\.(?!html)php$ {{ {inner} proxy_pass http://10.0.0.1; }}"));
+    for check in
+        ["if ($http_x_token != s3) { return 403; }", "if ($http_x_token) { return 403; }", "limit_req zone=l;", ""]
+    {
+        undecided("nginx", &php(check));
+    }
+    let php = |inner: &str| site(&format!("{PASS} location ~ \\.php$ {{ {inner} proxy_pass http://10.0.0.2; }}"));
+    undecided("nginx", &php("if ($http_x_token != s3) { return 403; }"));
+    undecided("nginx", &php("limit_req zone=missing;"));
+    let expression = "path_regex = '\\.php\\n?$'";
+    says("nginx", &php(""), &[expression, "upstream = \"10.0.0.2\""]);
+    says(
         "nginx",
-        &site(&format!(
-            "{PASS} location ~ \\.php$ {{ if ($http_x_token != s3) {{ return 403; }} proxy_pass http://10.0.0.1; }}"
-        )),
+        &php("if ($http_x_token) { return 403; }"),
+        &[expression, "headers.X-Token = true", "respond = { status = 403 }"],
     );
-    undecided(
-        "nginx",
-        &site(&format!(
-            "{PASS} location ~ \\.php$ {{ if ($http_x_token) {{ return 403; }} proxy_pass http://10.0.0.1; }}"
-        )),
-    );
+    says("nginx", &php("deny all;"), &[expression, "respond = { status = 403 }"]);
     let limit = format!("{PASS} location ~ login\\.php$ {{ limit_req zone=l; proxy_pass http://10.0.0.1; }}");
+    let text =
+        format!("http {{ limit_req_zone $binary_remote_addr zone=l:1m rate=1r/s; server {{ listen 80; {limit} }} }}");
+    says("nginx", &text, &["path_regex = 'login\\.php\\n?$'", "upstream = \"10.0.0.1\"", "rate_limit = [\"l\"]"]);
+}
+
+/// NGINX looks at expressions in their order, and before the longest prefix, but for `=` and `^~`.
+#[test]
+fn expressions_keep_nginxs_order() {
+    let text = site(
+        "location / { proxy_pass http://10.0.0.1; } location /app/ { proxy_pass http://10.0.0.2; } \
+         location ^~ /static/ { proxy_pass http://10.0.0.3; } location = /a.php { proxy_pass http://10.0.0.4; } \
+         location ~ \\.php$ { return 403; } location ~* /[a-z]+\\.php$ { return 404; }",
+    );
+    let first = "path_regex = '\\.php\\n?$'";
+    says("nginx", &text, &["path = \"/app/\"", first, "respond = { status = 403 }"]);
+    says("nginx", &text, &["[[host.route]]", first, "respond = { status = 403 }"]);
+    says("nginx", &text, &["path = \"/static/\"", "upstream = \"10.0.0.3\""]);
+    says("nginx", &text, &["exact = \"/a.php\"", "upstream = \"10.0.0.4\""]);
+    let toml = import("nginx", &text).toml;
+    let at = |what: &str| toml.find(what).unwrap_or_else(|| panic!("{what}: {toml}"));
+    assert!(at("path_regex = '\\.php") < at("path_regex = '(?i)/[a-z]+"), "{toml}");
+    assert_eq!(toml.matches("path_regex").count(), 4, "not below /static/: {toml}");
+    // Of two that match Sealane would prefer the second, which has a condition.
     undecided(
         "nginx",
-        &format!("http {{ limit_req_zone $binary_remote_addr zone=l:1m rate=1r/s; server {{ listen 80; {limit} }} }}"),
+        &site(&format!(
+            "{PASS} location ~ \\.php$ {{ return 403; }} location ~ ^/x[0-9] {{ if ($http_x_a) {{ return 404; }} proxy_pass http://10.0.0.2; }}"
+        )),
     );
-    undecided("nginx", &site(&format!("{PASS} location ~ \\.php$ {{ proxy_pass http://10.0.0.2; }}")));
+}
+
+#[test]
+fn groups_are_those_of_the_expression() {
+    let text = site(&format!("rewrite ^/users/([0-9]+)$ /u/$1 permanent; {PASS}"));
+    says(
+        "nginx",
+        &text,
+        &[
+            "path_regex = '^/users/([0-9]+)\\n?$'",
+            "redirect = { to = \"{scheme}://{host}/u/{1}{query}\", status = 301 }",
+        ],
+    );
+    let text = site(&format!("{PASS} location ~ ^/(old|older)/(.*)$ {{ return 301 https://n.example/$2?from=$1; }}"));
+    says(
+        "nginx",
+        &text,
+        &[
+            "path_regex = '^/(old|older)/(.*)\\n?$'",
+            "redirect = { to = \"https://n.example/{2}?from={1}\", status = 301 }",
+        ],
+    );
+    let text = site("location / { rewrite ^/u/([0-9]+)$ /users/$1/ break; proxy_pass http://10.0.0.1; }");
+    says("nginx", &text, &["path_regex = '^/u/([0-9]+)\\n?$'", "upstream = \"10.0.0.1\"", "rewrite = \"/users/{1}/\""]);
+    assert!(import("nginx", &text).toml.contains("\nupstream = \"10.0.0.1\""));
+    undecided("nginx", &site(&format!("rewrite ^/u/([0-9]+)$ /v/$1 last; {PASS}")));
+    undecided("nginx", &site(&format!("{PASS} location ~ ^/(.*)x$ {{ return 301 https://$1/; }}")));
+}
+
+#[test]
+fn expressions_of_haproxy_are_conditions_in_their_order() {
+    let c = "backend c\n server s 10.0.0.2:80\n";
+    let text = proxies(" http-request deny if METH_POST\n use_backend c if { path_end .php .phtml }", c);
+    let expression = "path_regex = '(?:\\.php|\\.phtml)\\n?$'";
+    says("haproxy", &text, &[expression, "upstream = \"c\""]);
+    says("haproxy", &text, &[expression, "methods = [\"POST\"]", "respond = { status = 403 }"]);
+    says(
+        "haproxy",
+        &proxies(" use_backend c if { path_sub /cgi-bin/ }", c),
+        &["path_regex = '/cgi-bin/'", "upstream = \"c\""],
+    );
+    undecided("haproxy", &proxies(" http-request set-header X-A b if { path_end .php }", c));
+    undecided("haproxy", &proxies(" use_backend c if { path_end .php } { path_beg /a } { path_sub b }", c));
+}
+
+#[test]
+fn passwords_are_asked_for_where_the_hashes_are_read() {
+    let users = "/etc/users";
+    let with = |content: &str, inner: &str| {
+        let mut reader = Memory::default();
+        reader.files.insert("/etc/x.conf".into(), site(inner).into_bytes());
+        reader.files.insert(users.into(), content.as_bytes().to_vec());
+        nginx::import(&reader, Path::new("/etc/x.conf")).unwrap()
+    };
+    let bcrypt = "a:$2y$04$Q0mparec0mparec0mpare.y71WKB811rBdXFULB5x9tZoNKmlQ.oy\n";
+    let inner = format!(
+        "auth_basic Here; auth_basic_user_file users; {PASS} location /open/ {{ auth_basic off; proxy_pass http://10.0.0.1; }}"
+    );
+    let Imported { toml, report } = with(bcrypt, &inner);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{toml}");
+    let line = "basic_auth = { users = \"/etc/users\", realm = \"Here\", keep_authorization = true }";
+    assert_eq!(toml.matches(line).count(), 1, "{toml}");
+    assert!(toml.find(line) > toml.find("[[host.route]]"), "a route of its own: {toml}");
+    for (content, what) in [
+        ("a:$apr1$r31.....$HqJZimcKQFAMYayBlzkrA/\n", "line 1: the hash is MD5"),
+        ("a:{PLAIN}secret\n", "not stored as text"),
+        ("a:$2y$04$short\n", "malformed"),
+    ] {
+        let report = with(content, &inner).report.undecided().join("\n");
+        assert!(report.contains(what) && report.contains("htpasswd -B") && !report.contains("secret"), "{report}");
+    }
+    let there = with(bcrypt, &inner.replace(" users;", " elsewhere;")).report.undecided().join("\n");
+    assert!(there.contains("cannot be read here"), "{there}");
+    undecided("nginx", &site(&format!("auth_basic $realm; auth_basic_user_file users; {PASS}")));
+    undecided("nginx", &site(&format!("auth_basic x; auth_basic_user_file $host.users; {PASS}")));
+
+    let list = "userlist l\n user a password $2y$04$x\n user b insecure-password c\n";
+    let Imported { toml, report } =
+        import("haproxy", &proxies(" http-request auth realm Here unless { http_auth(l) }", list));
+    assert!(
+        toml.contains("basic_auth = { users = \"l.users\", realm = \"Here\", keep_authorization = true }"),
+        "{toml}"
+    );
+    let undecided = report.undecided();
+    assert!(undecided.len() == 1 && undecided[0].contains("write the file l.users"), "{undecided:?}");
+    // What comes before is answered without a password, what comes behind is not.
+    let rules = " http-request return status 200 if { path /open }\n http-request auth unless { http_auth(l) } || { path_beg /free/ }\n http-request deny if METH_POST";
+    let toml = import("haproxy", &proxies(rules, list)).toml;
+    // With and without POST, and the same for /free, which is not below /free/.
+    assert_eq!(toml.matches("basic_auth").count(), 4, "{toml}");
+    assert!(toml.contains("path = \"/free/\"") && toml.contains("realm = \"f\""), "{toml}");
+}
+
+#[test]
+fn servers_at_unix_sockets_are_named() {
+    let text = "http { upstream app { server unix:/run/app.sock weight=2; server 10.0.0.1:80 backup; } server { listen 80; location / { proxy_pass http://app; } } }";
+    assert!(import("nginx", text).toml.contains("{ url = \"unix:/run/app.sock\", weight = 2 }"));
+    let text = site("location /x/ { proxy_pass http://unix:/run/app.sock:/y/; }");
+    let toml = import("nginx", &text).toml;
+    assert!(toml.contains("\"unix:/run/app.sock\"") && toml.contains("rewrite_prefix = \"/y/\""), "{toml}");
+    assert!(toml.contains("host_header = \"localhost\""), "{toml}");
+    let toml = import("haproxy", &proxies("", "").replace("10.0.0.1:80", "unix@/run/app.sock")).toml;
+    assert!(toml.contains("\"unix:/run/app.sock\""), "{toml}");
+}
+
+#[test]
+fn error_pages_are_files() {
+    let text = site(&format!(
+        "error_page 502 503 504 /50x.html; error_page 404 /errors/404.html; proxy_intercept_errors on; {PASS} \
+         location = /50x.html {{ root /usr/share/nginx/html; internal; }} location /errors/ {{ alias /srv/errors/; }}"
+    ));
+    let Imported { toml, report } = import("nginx", &text);
+    assert_eq!(report.undecided(), Vec::<String>::new());
+    for page in
+        ["statuses = [502, 503, 504]", "file = \"/usr/share/nginx/html/50x.html\"", "file = \"/srv/errors/404.html\""]
+    {
+        assert_eq!(toml.matches(page).count(), 1, "{page}: {toml}");
+    }
+    assert_eq!(toml.matches("upstream = true").count(), 2, "{toml}");
+    for other in ["=200 /50x.html", "@fallback", "https://e.example/", "$uri.html", "/app/50x.html", "/x.png"] {
+        let text = site(&format!(
+            "error_page 502 {other}; {PASS} location @fallback {{ return 404; }} location = /x.png {{ root /srv; }}"
+        ));
+        assert!(!import("nginx", &text).toml.contains("error_page"), "{other}");
+    }
 }
 
 #[test]
@@ -259,9 +420,11 @@ fn finding_12_whatever_a_gate_answers() {
         "nginx",
         "http { map $ssl_client_verify $b { default 10.0.0.1; NONE 10.0.0.9; } server { listen 80; location / { proxy_pass http://$b; } } }",
     );
-    undecided(
+    let login = site(&format!("location /admin/ {{ rewrite ^ /login break; proxy_pass http://10.0.0.1; }} {PASS}"));
+    says(
         "nginx",
-        &site(&format!("location /admin/ {{ rewrite ^ /login break; proxy_pass http://10.0.0.1; }} {PASS}")),
+        &login,
+        &["path = \"/admin/\"", "path_regex = '^'", "upstream = \"10.0.0.1\"", "rewrite = \"/login\""],
     );
     let internal = site(&format!("location = /s {{ internal; return 200 secret; }} {PASS}"));
     says("nginx", &internal, &["exact = \"/s\"", "respond = { status = 404 }"]);

@@ -66,6 +66,16 @@ impl Pattern {
         })
     }
 
+    /// The expression, as it was written.
+    pub fn text(&self) -> &str {
+        self.0.as_str()
+    }
+
+    /// Whether it matches a text. Lanes have copies of their own for this.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        self.0.is_match(text)
+    }
+
     /// How many groups it has.
     pub fn groups(&self) -> usize {
         self.0.captures_len() - 1

@@ -16,8 +16,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The user and the password in password files that the run makes.
-pub const USER: (&str, &str) = ("compare", "compare");
+/// The user in password files that the run makes.
+pub const USER: &str = "compare";
+/// The hash of its password: bcrypt, which all three programs read.
+pub const HASH: &str = "$2y$04$Q0mparec0mparec0mpare.y71WKB811rBdXFULB5x9tZoNKmlQ.oy";
+/// What a client sends with its name and password.
+pub const CREDENTIALS: &str = "Basic Y29tcGFyZTpjb21wYXJl";
 
 /// A certificate with its key.
 pub struct Identity {
@@ -154,11 +158,11 @@ impl Files {
         Ok(())
     }
 
-    /// A password file: the one that is named if it is here, else one with [`USER`].
+    /// A password file with [`USER`], whose password is known here, in the place of the one that is named.
     pub fn passwords(&mut self, path: &Path) -> anyhow::Result<()> {
-        if !path.is_file() && !self.made.contains_key(path) {
+        if !self.made.contains_key(path) {
             let at = self.folder.join(format!("{}.htpasswd", self.made.len()));
-            std::fs::write(&at, format!("{}:{{PLAIN}}{}\n", USER.0, USER.1))?;
+            std::fs::write(&at, format!("{}:{HASH}\n", USER))?;
             self.made.insert(path.to_owned(), at);
         }
         Ok(())

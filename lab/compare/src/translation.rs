@@ -139,6 +139,11 @@ pub fn runnable(mut table: Table, folder: &Path, named: &Named, files: &mut File
             authorities(auth, files, &text)?;
         }
     }
+    table.iter_mut().try_for_each(|(_, value)| users(value, folder, files))?;
+    for host in tables(&mut table, "host") {
+        pages(host, folder);
+        tables(host, "route").for_each(|route| pages(route, folder));
+    }
     for upstream in tables(&mut table, "upstream") {
         let is_tls = urls(upstream).iter().any(|u| u.starts_with("https"));
         if is_tls && !upstream.contains_key("tls") {
@@ -152,6 +157,29 @@ pub fn runnable(mut table: Table, folder: &Path, named: &Named, files: &mut File
         pair(tls, folder, &names, files)?;
     }
     toml::to_string(&table).context("the translation")
+}
+
+/// Users whose password is known here.
+fn users(value: &mut Value, folder: &Path, files: &mut Files) -> anyhow::Result<()> {
+    match value {
+        Value::Array(all) => all.iter_mut().try_for_each(|v| users(v, folder, files)),
+        Value::Table(table) => {
+            let auth = table.get_mut("basic_auth").and_then(|auth| auth.get_mut("users"));
+            if let Some((path, value)) = auth.and_then(|v| Some((folder.join(v.as_str()?), v))) {
+                files.passwords(&path)?;
+                *value = Value::String(files.instead(&path).display().to_string());
+            }
+            table.iter_mut().try_for_each(|(_, v)| users(v, folder, files))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Leaves out pages that are not here.
+fn pages(table: &mut Table, folder: &Path) {
+    if let Some(all) = table.get_mut("error_page").and_then(Value::as_array_mut) {
+        all.retain(|page| page.get("file").and_then(Value::as_str).is_some_and(|f| folder.join(f).is_file()));
+    }
 }
 
 fn pair(table: &mut Table, folder: &Path, names: &BTreeSet<String>, files: &mut Files) -> anyhow::Result<()> {
@@ -186,6 +214,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut files = Files::new(folder.path()).unwrap();
         let table: Table = "user = \"w\"\nundecided = [\"x\"]\n[log]\naccess = \"/x\"\n\
+            [[host]]\n[[host.error_page]]\nfile = \"none.html\"\n[[host.route]]\nbasic_auth = { users = \"u\" }\n\
             [[listener]]\naddress = \":443\"\n[listener.tls]\n[[listener.tls.certificates]]\ncert = \"a.pem\"\nkey = \"k.pem\"\n\
             [[upstream]]\nname = \"u\"\nservers = [{ url = \"https://app.internal:8443\" }]\n"
             .parse()
@@ -196,6 +225,9 @@ mod tests {
         assert!(out["log"].as_table().unwrap().is_empty());
         let cert = out["listener"][0]["tls"]["certificates"][0]["cert"].as_str().unwrap().to_owned();
         assert!(std::fs::read_to_string(cert).unwrap().contains("BEGIN CERTIFICATE"));
+        let users = out["host"][0]["route"][0]["basic_auth"]["users"].as_str().unwrap().to_owned();
+        assert!(std::fs::read_to_string(users).unwrap().starts_with("compare:$2y$"));
+        assert!(out["host"][0]["error_page"].as_array().unwrap().is_empty());
         assert_eq!(out["upstream"][0]["tls"]["ca"].as_str(), files.ca().to_str());
     }
 }

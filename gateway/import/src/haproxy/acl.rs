@@ -11,7 +11,7 @@ use crate::addresses::{AddressList, AddressSet, Clients};
 use crate::nginx::is_name;
 use crate::output::{Methods, quoted};
 use crate::paths::{self, PathTest};
-use crate::patterns;
+use crate::patterns::{self, Expression};
 use crate::reader::Reader;
 use crate::report::Id;
 use std::collections::BTreeMap;
@@ -28,9 +28,13 @@ pub(super) enum Test {
     /// Names of the ClientHello, as in `[[host]]`. A connection without TLS has none.
     ServerName(Vec<String>),
     Path(Vec<PathTest>),
+    /// The path matches.
+    Expression(Expression),
     Method(Vec<String>),
     /// A header, and a condition in TOML.
     Header(String, String),
+    /// The user and the password are in this list.
+    Users(String),
     /// More requests in the period of a stick table than this, by the counter of this number.
     Rate(Counter, u32),
     /// The client's address is one of these.
@@ -58,8 +62,13 @@ pub(super) struct Remarks(pub Vec<String>);
 /// An `acl` line: what it tests, and remarks about that.
 pub(super) type Acl<'l> = (Test, &'l Line, Vec<String>);
 
-/// Methods, and headers with their conditions.
-pub(super) type Match = (Methods, Vec<(String, String)>);
+/// Methods, headers with their conditions, and the expression of the path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Match {
+    pub methods: Methods,
+    pub headers: Vec<(String, String)>,
+    pub pattern: Option<String>,
+}
 
 /// The files that `-f` names.
 #[derive(Clone, Copy)]
@@ -307,7 +316,19 @@ fn read(words: &[String], files: Files, remarks: &mut Vec<String>) -> Option<Tes
         ("path", "beg") | ("path_beg", "") => path(PathTest::begins),
         ("path", "reg") | ("path_reg", "") if c.argument.is_empty() && !values.is_empty() => {
             let all: Option<Vec<Vec<PathTest>>> = values.iter().map(|v| patterns::paths(v, c.any_case)).collect();
-            all.map(|all| Test::Path(all.concat()))
+            match all.map(|all| all.concat()).filter(|tests| tests.iter().all(PathTest::is_route)) {
+                Some(tests) => Some(Test::Path(tests)),
+                None => expression(values, |v| Some(v.to_owned()), "", c.any_case),
+            }
+        }
+        ("path", "end") | ("path_end", "") if c.argument.is_empty() && !values.is_empty() => {
+            expression(values, escaped, "$", c.any_case)
+        }
+        ("path", "sub") | ("path_sub", "") if c.argument.is_empty() && !values.is_empty() => {
+            expression(values, escaped, "", c.any_case)
+        }
+        ("http_auth", "") if is_name(c.argument) && values.is_empty() && !c.any_case => {
+            Some(Test::Users(c.argument.to_owned()))
         }
         ("method", "" | "str") if c.argument.is_empty() && !c.any_case && !values.is_empty() => {
             let good = |m: &&str| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
@@ -384,6 +405,30 @@ fn names(values: &[&str], matching: &str) -> Option<Vec<String>> {
     (!out.is_empty()).then_some(out)
 }
 
+/// An expression for the path. `of`: what a value is in it; `end`: what follows.
+fn expression(values: &[&str], of: impl Fn(&str) -> Option<String>, end: &str, any_case: bool) -> Option<Test> {
+    let all: Vec<String> = values.iter().map(|v| of(v)).collect::<Option<_>>()?;
+    let text = match all.as_slice() {
+        [one] => format!("{one}{end}"),
+        all => format!("(?:{}){end}", all.join("|")),
+    };
+    // Each of them is one by itself.
+    if !all.iter().all(|v| Expression::of(v, any_case).is_some()) {
+        return None;
+    }
+    Expression::of(&text, any_case).map(Test::Expression)
+}
+
+/// A text as an expression.
+fn escaped(text: &str) -> Option<String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/_-.~+".contains(c);
+    let one = |c: char| match c {
+        '.' | '+' => format!("\\{c}"),
+        c => c.to_string(),
+    };
+    (!text.is_empty() && text.chars().all(plain)).then(|| text.chars().map(one).collect())
+}
+
 /// Requests that the routes tell apart: those at an address, for a host, at a path.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Atom<'a> {
@@ -393,6 +438,8 @@ pub(super) struct Atom<'a> {
     pub host: &'a str,
     /// One of the paths that pass the same tests; none: a rule has changed it.
     pub path: Option<&'a str>,
+    /// The path with which expressions are compared; none: many paths.
+    pub one: Option<&'a str>,
 }
 
 /// What an ACL says of an atom.
@@ -401,6 +448,8 @@ pub(super) enum Verdict {
     Known(bool),
     /// It depends on the method.
     Method(Vec<String>),
+    /// It depends on the path.
+    Expression(String),
     Header(String, String),
     Rate(Counter, u32),
     Source(AddressList),
@@ -436,6 +485,12 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
             Some(path) => Verdict::Known(paths::any(tests, path)),
             None => Verdict::Unknown,
         },
+        Test::Expression(e) => match (atom.path, atom.one) {
+            (None, _) => Verdict::Unknown,
+            (Some(_), Some(path)) => Verdict::Known(e.matches(path)),
+            (Some(_), None) => Verdict::Expression(e.text().to_owned()),
+        },
+        Test::Users(_) => Verdict::Access,
         Test::Method(list) => Verdict::Method(list.clone()),
         Test::Header(name, rule) => Verdict::Header(name.clone(), rule.clone()),
         Test::Rate(counter, n) => Verdict::Rate(*counter, *n),
@@ -514,6 +569,7 @@ impl Condition {
 fn term(all: &All, atom: &Atom) -> Left {
     let mut methods = Methods::Any;
     let mut headers: Vec<(String, String)> = Vec::new();
+    let mut pattern: Option<String> = None;
     let mut rate = None;
     let mut clients: Option<Clients> = None;
     let mut worst = None;
@@ -533,6 +589,9 @@ fn term(all: &All, atom: &Atom) -> Left {
                 Methods::Of(none) if none.is_empty() => return Left::Never,
                 both => methods = both,
             },
+            [Verdict::Expression(text)] if !negated && pattern.as_ref().is_none_or(|p| p == text) => {
+                pattern = Some(text.clone());
+            }
             [Verdict::Header(name, rule)] => {
                 let rule = match (negated, rule.as_str()) {
                     (false, rule) => rule.to_owned(),
@@ -565,13 +624,13 @@ fn term(all: &All, atom: &Atom) -> Left {
             _ => worst = worst.or(Some(Left::Unknown)),
         }
     }
-    let plain = methods == Methods::Any && headers.is_empty();
+    let plain = methods == Methods::Any && headers.is_empty() && pattern.is_none();
     match (worst, rate, clients) {
         (Some(worst), ..) => worst,
         (None, Some((counter, n)), None) if plain => Left::Rate(counter, n),
         (None, None, Some(clients)) if plain => Left::Clients(clients),
         (None, None, None) if plain => Left::Always,
-        (None, None, None) => Left::Routes(vec![(methods, headers)]),
+        (None, None, None) => Left::Routes(vec![Match { methods, headers, pattern }]),
         _ => Left::Access,
     }
 }
@@ -606,7 +665,7 @@ mod tests {
         files.files.insert("/etc/none".into(), Vec::new());
         let acls = acls(&files);
         let c = acls.condition(Id::default(), &words(condition), &mut Remarks::default()).unwrap();
-        c.of(&Atom { tls: true, port: 443, host, path: Some(path) })
+        c.of(&Atom { tls: true, port: 443, host, path: Some(path), one: Some(path) })
     }
 
     #[test]
@@ -615,9 +674,10 @@ mod tests {
         assert_eq!(left("if { ssl_fc } { hdr(host) a.b }", "/", "c.d"), Left::Never);
         assert_eq!(left("if !{ ssl_fc } or { hdr_end(host) .b }", "/", "a.b"), Left::Always);
         assert_eq!(left("unless { ssl_fc } || { hdr(host) x.y }", "/", "a.b"), Left::Never);
+        let routes = |methods| Left::Routes(vec![Match { methods, headers: vec![], pattern: None }]);
         let post = || vec!["POST".to_owned()];
-        assert_eq!(left("if METH_POST", "/", "a.b"), Left::Routes(vec![(Methods::Of(post()), vec![])]));
-        assert_eq!(left("unless METH_POST", "/", "a.b"), Left::Routes(vec![(Methods::Not(post()), vec![])]));
+        assert_eq!(left("if METH_POST", "/", "a.b"), routes(Methods::Of(post())));
+        assert_eq!(left("unless METH_POST", "/", "a.b"), routes(Methods::Not(post())));
         assert_eq!(left("if METH_POST METH_PUT", "/", "a.b"), Left::Never);
     }
 
@@ -631,6 +691,12 @@ mod tests {
             ("if { path /api }", "/api/", false),
             ("if { path -m beg /api }", "/api/", true),
             ("if { path_reg ^/(a|b)$ }", "/a", true),
+            ("if { path_reg ^/v[0-9]+/ }", "/v12/x", true),
+            ("if { path_reg ^/v[0-9]+/ }", "/v/x", false),
+            ("if { path_end .env .git }", "/a/.env", true),
+            ("if { path_end .env }", "/a/xenv", false),
+            ("if { path_end -i .env }", "/a/.ENV", true),
+            ("if { path -m sub /cgi-bin/ }", "/a/cgi-bin/x", true),
         ] {
             assert_eq!(left(condition, path, "x"), if is { Left::Always } else { Left::Never }, "{condition} {path}");
         }
@@ -644,9 +710,8 @@ mod tests {
             "path,length gt 5",
             "path,url_dec /admin",
             "path -m dir admin",
-            "path -m sub admin",
+            "path -m sub ad%min",
             "path -f missing /a",
-            "path_end .env",
             "path_dir admin",
             "url_beg /admin",
             "path(1) /a",
@@ -671,7 +736,9 @@ mod tests {
             "dst_port gt 1024",
             "dst_port 1000:2000",
             "req.cook(session) -m found",
-            "path_reg ^/admin/|/private/",
+            "path_reg ^/(?!admin/)",
+            "path_reg ^/(a",
+            "path_reg ^/a ^/(b",
             "req.ssl_hello_type 2",
             "path,lower /Admin",
         ] {

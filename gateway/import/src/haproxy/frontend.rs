@@ -1,6 +1,6 @@
 //! Frontends, backends and `listen` sections, as listeners, hosts and routes.
 
-use super::acl::{Acls, Atom, Files, Left, Remarks, Test};
+use super::acl::{Acls, Atom, Files, Left, Match, Remarks, Test};
 use super::binds::{self, Bound, Context, Defaults, blocks};
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Exception, Limit, Outcome as Applied, Rule, Then, Trace, What};
@@ -183,9 +183,9 @@ fn frontend<'l>(
             let mut routes: Vec<Route> = Vec::new();
             let mut written: Vec<(Path, String)> = Vec::new();
             let tls = b.tls || tcp;
-            let decide = |path: &str| {
+            let decide = |path: &str, one: Option<&str>| {
                 let path = Some(path).filter(|_| !tcp);
-                then.trace(&found, &Atom { tls, port: b.port, host: name, path })
+                then.trace(&found, &Atom { tls, port: b.port, host: name, path, one })
             };
             let restricts = |t: &Trace| t.restrictions().next().is_some();
             let Some(plan) = paths::plan(&tests, cost, budget, decide, restricts) else {
@@ -195,7 +195,8 @@ fn frontend<'l>(
             plan.elsewhere.iter().for_each(|e| elsewhere(e, proxy, report));
             for (path, sample, _) in &plan.routes {
                 let path_of = Some(sample.as_str()).filter(|_| !tcp);
-                let atom = Atom { tls, port: b.port, host: name, path: path_of };
+                let one = path_of.filter(|_| matches!(path, Path::Exact(_)));
+                let atom = Atom { tls, port: b.port, host: name, path: path_of, one };
                 let applied = rules::apply(&found, &then, &atom, path, report);
                 let Some(made) = routes_of(path, applied, tcp, proxy, shared, out, report) else {
                     report.decide(
@@ -349,7 +350,7 @@ fn connections<'l>(
 fn about_clients(l: &Line, acls: &Acls) -> Option<Left> {
     let condition = acls.condition(l.section, l.from(3), &mut Remarks::default())?;
     let alone = condition.tests().all(|t| matches!(t, Test::Always(_) | Test::Source(_)));
-    alone.then(|| condition.of(&Atom { tls: false, port: 0, host: "*", path: None }))
+    alone.then(|| condition.of(&Atom { tls: false, port: 0, host: "*", path: None, one: None }))
 }
 
 /// Closes the connections of clients.
@@ -588,8 +589,11 @@ fn shape(routes: &[Route]) -> String {
         let rewrite = r.rewrite.as_ref().map(|w| &w.0);
         let limits: Vec<_> = r.rate_limits.iter().map(|l| &l.0).collect();
         let hsts = r.hsts.as_ref().map(|h| &h.0);
-        let (changes, checks) = (r.changes(), r.checks());
-        format!("{:?} {:?} {:?} {rewrite:?} {limits:?} {hsts:?} {changes} {checks}", r.methods, r.headers, r.action)
+        let (changes, checks, pattern) = (r.changes(), r.checks(), &r.pattern);
+        format!(
+            "{pattern:?} {:?} {:?} {:?} {rewrite:?} {limits:?} {hsts:?} {changes} {checks}",
+            r.methods, r.headers, r.action
+        )
     };
     routes.iter().map(one).collect::<Vec<_>>().join("\n")
 }
@@ -618,7 +622,7 @@ fn routes_of(
         return Some(Vec::new());
     }
     let mut main = Route::new(path.clone(), action, &origin);
-    main.access = applied.access;
+    (main.access, main.basic_auth) = (applied.access, applied.basic_auth);
     if let Action::Upstream(_) = main.action {
         main.request = applied.request;
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
@@ -627,7 +631,7 @@ fn routes_of(
     (main.response, main.hsts) =
         responses(passed, (applied.response, applied.hsts), (applied.after, applied.after_hsts));
     let mut entries = Vec::new();
-    for Exception { methods, headers, then, place } in applied.exceptions {
+    for Exception { only: Match { methods, headers, pattern }, then, place } in applied.exceptions {
         if tcp {
             // Bytes have neither.
             return None;
@@ -638,8 +642,8 @@ fn routes_of(
             (None, None) => continue,
         };
         let mut other = Route::new(path.clone(), action, &place);
-        other.headers = headers;
-        other.access = then.access;
+        (other.headers, other.pattern) = (headers, pattern);
+        (other.access, other.basic_auth) = (then.access, then.basic_auth);
         if let Action::Upstream(_) = other.action {
             other.request = then.request;
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));

@@ -69,18 +69,49 @@ const RULES: &[&str] = &[
     "default_backend",
 ];
 
+/// Passwords are in a file of their own, which a person writes.
+fn userlist(sections: &[Section], list: &Section, report: &mut Report) {
+    let asks = |words: &[String]| words.iter().any(|w| w.contains(&format!("http_auth({})", list.name)));
+    if !sections.iter().flat_map(|s| &s.lines).any(|l| asks(&l.words)) {
+        return report.same(list.id, "nothing uses it");
+    }
+    let users = || list.lines.iter().filter(|l| l.word(0) == "user");
+    // HAProxy has the hashes checked by crypt(3).
+    let is_read = |l: &&parser::Line| {
+        l.after("password").is_some_and(|p| ["$2a$", "$2b$", "$2y$"].iter().any(|k| p.starts_with(k)))
+    };
+    let file = rules::users_file(&list.name);
+    let hashes = match (users().filter(is_read).count(), users().count()) {
+        (0, _) => "none of its hashes is bcrypt, and Sealane reads no others: make new ones with `htpasswd -B`",
+        (n, all) if n == all => "its hashes are bcrypt: copy them",
+        _ => {
+            "copy the hashes that begin with $2 (bcrypt); Sealane does not read the others: make new ones with `htpasswd -B`"
+        }
+    };
+    report.decide(
+        list.id,
+        format!("write the file {file} beside this configuration, with a line USER:HASH for each user, and remove this entry; {hashes}"),
+    );
+}
+
 /// Gives every line without an outcome that of the table.
 fn rest(sections: &[Section], report: &mut Report) {
     for section in sections {
         let whole = match section.kind.as_str() {
-            "userlist" => Some((Outcome::Same, "see the rules that use it")),
-            "peers" => Some((Outcome::NotTranslated, "tables are not shared between gateways")),
+            "userlist" => {
+                userlist(sections, section, report);
+                Some((Outcome::Same, "see the list"))
+            }
+            "peers" => Some((
+                Outcome::NotTranslated,
+                "[store] shares early data between gateways, and no counters: each gateway limits by itself",
+            )),
             "cache" => Some((Outcome::NotTranslated, "Sealane has no cache: put one between, or let the server cache")),
             "mailers" | "ring" | "log-forward" | "log-profile" | "traces" => {
                 Some((Outcome::NotTranslated, "logs are lines on the standard error and in a file"))
             }
             "program" => Some((Outcome::NotTranslated, "the service manager runs programs")),
-            "http-errors" => Some((Outcome::NotTranslated, "it is not translated: write error_page")),
+            "http-errors" => Some((Outcome::NotTranslated, "write error_page, with files of the bodies alone")),
             "fcgi-app" => {
                 Some((Outcome::NotTranslated, "Sealane speaks HTTP to servers: let the application listen with HTTP"))
             }

@@ -1,10 +1,10 @@
 //! `http-request`, `use_backend` and the like, in their order, for one kind of requests.
 
-use super::acl::{Acls, Atom, Condition, Counter, Left, Remarks, Test};
+use super::acl::{Acls, Atom, Condition, Counter, Left, Match, Remarks, Test};
 use super::parser::{Line, Proxy};
 use crate::addresses::{Access, AddressSet, Clients};
 use crate::nginx::{FRAMING, is_name, is_value};
-use crate::output::{Action, Edits, Methods, Path};
+use crate::output::{Action, BasicAuth, Edits, Path};
 use crate::paths::{self, PathTest};
 use crate::patterns;
 use crate::report::{Id, Place, Report};
@@ -29,6 +29,11 @@ pub(super) enum What {
         tests: Vec<PathTest>,
         from: String,
         to: String,
+    },
+    /// Requests without a user of a list are refused.
+    Auth {
+        realm: Option<String>,
+        users: String,
     },
     /// It cannot be translated, and may decide who gets what.
     Refuse(&'static str),
@@ -83,6 +88,8 @@ pub(super) struct Outcome {
     pub rates: Vec<Limit>,
     /// Which clients are let in.
     pub access: Access,
+    /// Which users are.
+    pub basic_auth: Option<BasicAuth>,
 }
 
 /// A line that refuses above a rate.
@@ -98,8 +105,8 @@ pub(super) struct Limit {
 
 #[derive(Clone, Debug)]
 pub(super) struct Exception {
-    pub methods: Methods,
-    pub headers: Vec<(String, String)>,
+    /// The requests that it is for.
+    pub only: Match,
     /// What is done with them.
     pub then: Box<Outcome>,
     pub place: Place,
@@ -119,17 +126,18 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
                     report.same(line.id, "upstreams of hosts and routes, as the file says now");
                     out.append(&mut rules);
                 }
-                None => out.extend(rule(line, acls, report)),
+                None => out.extend(rule(line, &proxy.section.name, acls, report)),
             }
         }
     }
     out
 }
 
-fn rule<'l>(line: &'l Line, acls: &Acls<'l>, report: &mut Report) -> Option<Rule<'l>> {
+/// `proxy`: the name of the section, which is the realm of passwords that have no other.
+fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -> Option<Rule<'l>> {
     let at = line.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(line.words.len());
     let mut remarks = Remarks::default();
-    let what = what(&line.words[..at]);
+    let mut what = what(&line.words[..at]);
     match &what {
         What::Nothing(why) => {
             report.same(line.id, *why);
@@ -153,11 +161,24 @@ fn rule<'l>(line: &'l Line, acls: &Acls<'l>, report: &mut Report) -> Option<Rule
         "tarpit" => report.differs(line.id, "the answer is sent at once"),
         _ => {}
     }
-    let Some(condition) = acls.condition(line.section, line.from(at), &mut remarks) else {
+    let Some(mut condition) = acls.condition(line.section, line.from(at), &mut remarks) else {
         report.decide(line.id, "its condition is not understood: say by hosts and routes what it does");
         return None;
     };
-    let of_request = |t: &Test| matches!(t, Test::Host(_) | Test::Path(_) | Test::Method(_) | Test::Header(..));
+    if let What::Auth { realm, users } = &mut what {
+        let Some((list, rest)) = users_of(&condition) else {
+            report.decide(
+                line.id,
+                "it asks for passwords otherwise than \"unless { http_auth(LIST) }\": write basic_auth",
+            );
+            return None;
+        };
+        (condition, *users) = (rest, list);
+        realm.get_or_insert(proxy.to_owned());
+    }
+    let of_request = |t: &Test| {
+        matches!(t, Test::Host(_) | Test::Path(_) | Test::Expression(_) | Test::Method(_) | Test::Header(..))
+    };
     if matches!(what, What::Header(Of::Responses | Of::AllResponses, _)) && condition.tests().any(of_request) {
         // Where none of these is true, which is what HAProxy takes them for, the rule never applies.
         let never =
@@ -184,6 +205,29 @@ fn rule<'l>(line: &'l Line, acls: &Acls<'l>, report: &mut Report) -> Option<Rule
         report.differs(line.id, "the request's host is compared, which must fit the name in the ClientHello");
     }
     Some(Rule { line, condition, what })
+}
+
+/// The list of users that a condition asks for, and what is left of the condition. `None`: it is not "everybody but these users".
+fn users_of(condition: &Condition) -> Option<(String, Condition)> {
+    let mut list: Option<&String> = None;
+    let mut rest = Vec::new();
+    let is_users = |one: &&(bool, Vec<Test>)| one.0 && matches!(one.1.as_slice(), [Test::Users(_)]);
+    for all in &condition.0 {
+        let mut users = all.iter().filter(is_users);
+        let (Some((_, tests)), None) = (users.next(), users.next()) else { return None };
+        let [Test::Users(name)] = tests.as_slice() else { return None };
+        if list.is_some_and(|there| there != name) {
+            return None;
+        }
+        list = Some(name);
+        rest.push(all.iter().filter(|one| !is_users(one)).cloned().collect());
+    }
+    Some((list?.clone(), Condition(rest)))
+}
+
+/// The file of the users of a list, beside the result.
+pub(super) fn users_file(list: &str) -> String {
+    format!("{list}.users")
 }
 
 /// `use_backend %[req.hdr(host),lower,map(FILE,DEFAULT)]`: a rule for each entry of the file. `last`: no `use_backend` follows. `None`:
@@ -271,9 +315,13 @@ fn what(words: &[String]) -> What {
             }
         }
         ("http-request", "return") => returned(words.get(2..).unwrap_or_default()),
-        ("http-request", "auth") => {
-            What::Refuse("it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2")
-        }
+        ("http-request", "auth") => match words.get(2..).unwrap_or_default() {
+            [] => What::Auth { realm: None, users: String::new() },
+            [name, realm] if name == "realm" && is_value(realm) => {
+                What::Auth { realm: Some(realm.clone()), users: String::new() }
+            }
+            _ => What::Refuse("is not understood: write basic_auth"),
+        },
         ("http-request", "allow") if words.len() == 2 => What::Allow,
         ("http-request", "set-header") => header(Of::Requests, word(2), words.get(3..).unwrap_or_default(), true),
         ("http-request", "add-header") => header(Of::Requests, word(2), words.get(3..).unwrap_or_default(), false),
@@ -799,15 +847,10 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     _ => Outcome { action: action.map(|a| (a, place.clone())), ..Outcome::default() },
                 };
                 // Whom an earlier rule refuses does not come so far.
-                let then = Outcome { access: out.access.clone(), ..then };
+                let then = Outcome { access: out.access.clone(), basic_auth: out.basic_auth.clone(), ..then };
                 report.same(id, "a route with a condition");
-                for (methods, headers) in routes {
-                    out.exceptions.push(Exception {
-                        methods,
-                        headers,
-                        then: Box::new(then.clone()),
-                        place: place.clone(),
-                    });
+                for only in routes {
+                    out.exceptions.push(Exception { only, then: Box::new(then.clone()), place: place.clone() });
                 }
             }
             (What::Deny, Left::Rate(counter, n)) => out.rates.push(limit(counter, n)),
@@ -827,8 +870,25 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 "its condition cannot be translated (hosts, paths, methods and headers can be compared, before a path is rewritten): let \
                  the server decide, or a firewall",
             ),
-            (What::Header(..) | What::Prefix { .. }, Left::Routes(_)) => {
-                report.decide(id, "headers and paths are changed for hosts and paths, not by method or header; write a route with these conditions");
+            (What::Header(..) | What::Prefix { .. } | What::Auth { .. }, Left::Routes(_)) => {
+                report.decide(
+                    id,
+                    "headers and paths are changed, and passwords asked for, for hosts and paths, not by method, header or expression; \
+                     write a route with these conditions",
+                );
+            }
+            (What::Auth { realm, users }, Left::Always) => {
+                let realm = realm.clone().unwrap_or_default();
+                match &out.basic_auth {
+                    Some(there) if there.users != users_file(users) => {
+                        report.decide(id, "a request is asked for a user of one list only: write basic_auth");
+                    }
+                    Some(_) => report.same(id, "asked before"),
+                    None => {
+                        report.same(id, "basic_auth");
+                        out.basic_auth = Some(BasicAuth { users: users_file(users), realm, origin: place.clone() });
+                    }
+                }
             }
             (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, report, out),
             (What::Prefix { tests, from, to }, Left::Always) => {

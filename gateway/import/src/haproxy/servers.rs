@@ -111,6 +111,9 @@ fn url(address: &str, scheme: Scheme) -> Result<String, &'static str> {
         .or(address.strip_prefix("ipv6@"))
         .or(address.strip_prefix("tcp@"))
         .unwrap_or(address);
+    if let Some(path) = address.strip_prefix("unix@").or(address.starts_with('/').then_some(address)) {
+        return servers::url(scheme, &format!("unix:{path}"), 0);
+    }
     match address.contains('@') {
         true => Err("a server at a socket is not reached: let it listen on an IP address"),
         false => servers::url(scheme, address, scheme.port()),

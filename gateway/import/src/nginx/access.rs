@@ -5,12 +5,12 @@ use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use crate::addresses::{Access, AddressSet, Clients, Unsayable};
-use crate::output::{ForwardAuth, Settings, quoted};
+use crate::output::{BasicAuth, ForwardAuth, Settings, quoted};
 use crate::report::Place;
 
 /// Directives that check who a client is, and what to do about each.
 pub(super) const GUARDS: &[(&str, &str)] = &[
-    ("auth_basic", "it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2"),
+    ("auth_basic", "write basic_auth, with a file of users whose hashes are bcrypt or Argon2"),
     ("auth_request", "write forward_auth, which asks a server for permission"),
     ("auth_jwt", "Sealane checks no tokens; let the server check them"),
     ("secure_link", "Sealane checks no signed links; let the server check them"),
@@ -48,6 +48,7 @@ pub(super) fn restrictions(scope: &Scope) -> Vec<crate::report::Id> {
 pub(super) struct Checks {
     pub access: Access,
     pub forward_auth: Option<ForwardAuth>,
+    pub basic_auth: Option<BasicAuth>,
     /// Nobody may: what says so.
     pub closed: Option<Place>,
 }
@@ -63,6 +64,13 @@ impl Checks {
             (Some(_), Some(_)) => import.decide(d, "a request is asked about once (forward_auth)"),
             (None, there @ Some(_)) => self.forward_auth = there,
             (_, None) => {}
+        }
+        match (&self.basic_auth, other.basic_auth) {
+            (Some(a), Some(b)) if a.users != b.users => {
+                import.decide(d, "a request is asked for a user of one file only (basic_auth)");
+            }
+            (None, there @ Some(_)) => self.basic_auth = there,
+            _ => {}
         }
     }
 }
@@ -156,12 +164,14 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Optio
     out.access = found;
     for (d, why) in guards {
         let asked = match (d.name(), site) {
-            ("auth_request", Some(site)) => auth::forward_auth(import, site, scope, d),
+            ("auth_request", Some(site)) => {
+                auth::forward_auth(import, site, scope, d).map(|auth| out.forward_auth = Some(auth))
+            }
+            ("auth_basic", Some(_)) => auth::basic_auth(import, scope, d).map(|auth| out.basic_auth = Some(auth)),
             _ => Err(why.to_owned()),
         };
-        match asked {
-            Ok(auth) => out.forward_auth = Some(auth),
-            Err(why) => import.decide(d, why),
+        if let Err(why) = asked {
+            import.decide(d, why);
         }
     }
     out

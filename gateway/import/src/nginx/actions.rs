@@ -9,7 +9,7 @@ use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{Piece, expand, has_variables, pieces, target};
 use crate::output::{Action, Path, Route};
-use crate::patterns::{self, capture};
+use crate::patterns::{self, Expression, capture};
 use crate::report::Place;
 
 /// Directives that pass requests on: NGINX redirects `/x` to `/x/` where a location `/x/` has one.
@@ -38,11 +38,43 @@ pub(super) fn redirect(d: &Directive, name: Option<&str>) -> Option<(When, Actio
         (Some("last" | "break"), 4) | (None, 3) if absolute => 302,
         _ => return None,
     };
-    let r = capture(pattern)?;
-    let (mut text, query) = match replacement.strip_suffix('?') {
-        Some(bare) => (bare.to_owned(), false),
-        None => (replacement.to_owned(), true),
+    let (text, query) = match replacement.strip_suffix('?') {
+        Some(bare) => (bare, false),
+        None => (replacement, true),
     };
+    of_beginning(pattern, text, query, status, name).or_else(|| of_expression(pattern, text, query, status, name))
+}
+
+/// A redirect with the groups of an expression.
+fn of_expression(pattern: &str, text: &str, query: bool, status: u16, name: Option<&str>) -> Option<(When, Action)> {
+    let expression = Expression::of(pattern, false).filter(|e| !e.is_of_percent)?;
+    let groups = expression.groups();
+    let mut to = with_groups(target(&mark_groups(text, groups), name).ok()?, groups);
+    if query && !["$request_uri", "$args", "?"].iter().any(|q| text.contains(q)) {
+        to.push_str("{query}");
+    }
+    Some((When::Expression(expression), Action::Redirect { to, status }))
+}
+
+/// Puts a mark in the place of each group of an expression.
+fn mark_groups(text: &str, groups: usize) -> String {
+    let marked = |text: String, n| text.replace(&format!("${{{n}}}"), &mark(n)).replace(&format!("${n}"), &mark(n));
+    (1..=groups.min(9)).fold(text.to_owned(), marked)
+}
+
+fn mark(n: usize) -> String {
+    format!("-GROUP-{n}-")
+}
+
+/// The groups that have marks, as Sealane names them.
+fn with_groups(text: String, groups: usize) -> String {
+    (1..=groups.min(9)).fold(text, |text, n| text.replace(&mark(n), &format!("{{{n}}}")))
+}
+
+/// A redirect with the rest of the path.
+fn of_beginning(pattern: &str, text: &str, query: bool, status: u16, name: Option<&str>) -> Option<(When, Action)> {
+    let r = capture(pattern)?;
+    let mut text = text.to_owned();
     let whole = r.prefix.is_empty() || r.prefix == "/";
     // What is captured, with the query behind it.
     let captured = match (whole, query) {
@@ -78,8 +110,14 @@ fn paths_of(pattern: &str) -> Option<When> {
     Some(if everything { When::Always } else { When::Paths(tests) })
 }
 
-/// What `return` answers.
-pub(super) fn answer<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, name: Option<&str>) -> Action {
+/// What `return` answers. `groups`: how many the expression of its location has.
+pub(super) fn answer<'d>(
+    import: &mut Import<'d>,
+    scope: &Scope<'d>,
+    d: &'d Directive,
+    name: Option<&str>,
+    groups: usize,
+) -> Action {
     let (status, text) = match (d.word(1).and_then(|s| s.parse::<u16>().ok()), d.word(2)) {
         (Some(status), text) => (status, text),
         (None, _) => (302, d.word(1)),
@@ -90,10 +128,10 @@ pub(super) fn answer<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Dire
             import.differs(d, "the connection is not closed without an answer: clients get 404");
             Action::status(404)
         }
-        (301 | 302 | 303 | 307 | 308, Some(url)) => match target(&url, name) {
+        (301 | 302 | 303 | 307 | 308, Some(url)) => match target(&mark_groups(&url, groups), name) {
             Ok(to) => {
                 import.same(d, "redirect");
-                Action::Redirect { to, status }
+                Action::Redirect { to: with_groups(to, groups), status }
             }
             Err(what) => {
                 import.missing(d, format!("there is nothing for {what} in a redirect; requests get 501"));
@@ -138,6 +176,24 @@ pub(super) fn is_new_prefix(d: &Directive) -> Option<When> {
     (!from.is_empty()).then(|| paths_of(d.word(1)?)).flatten()
 }
 
+/// Whether `rewrite ^/u/([0-9]+)$ /users/$1 break;` is a `rewrite`, and the paths that it is for.
+pub(super) fn is_new_path(d: &Directive) -> Option<When> {
+    new_path(d).map(|(expression, _)| When::Expression(expression))
+}
+
+/// The expression of a `rewrite … break`, and the path with its groups.
+fn new_path(d: &Directive) -> Option<(Expression, String)> {
+    let text = d.word(2).filter(|_| d.word(3) == Some("break") && d.words.len() == 4)?;
+    let expression = Expression::of(d.word(1)?, false).filter(|e| !e.is_of_percent)?;
+    let marked = mark_groups(text, expression.groups());
+    let good = text.starts_with('/')
+        && !text.starts_with("//")
+        && !marked.contains(['$', '?', '#', '{', '}', '%'])
+        && text.bytes().all(|b| b.is_ascii_graphic());
+    let groups = expression.groups();
+    good.then(|| (expression, with_groups(marked, groups)))
+}
+
 /// The beginnings before and after, with a slash at their ends.
 fn prefixes(d: &Directive) -> Option<(String, String)> {
     if d.word(3) != Some("break") || d.words.len() != 4 {
@@ -176,7 +232,7 @@ fn body<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Bo
             // A variable that `if` changes is no constant: what uses it is not translated.
             ("set", Body::Nothing) => import.missing(inner, "there are no variables; what uses it is reported"),
             ("access_log" | "log_not_found" | "rewrite_log", _) => {}
-            ("return", Body::Nothing) => out = Body::Answer(answer(import, &Scope::of(d.inner()), inner, name)),
+            ("return", Body::Nothing) => out = Body::Answer(answer(import, &Scope::of(d.inner()), inner, name, 0)),
             ("rewrite", Body::Nothing) => match redirect(inner, name) {
                 Some((When::Always, action)) => {
                     import.same(inner, "redirect");
@@ -323,7 +379,10 @@ pub(super) fn parts_of_url(url: &str) -> Option<(bool, &str, Option<&str>)> {
         _ => return None,
     };
     Some(match rest.find('/') {
-        _ if rest.starts_with("unix:") => (tls, rest, None),
+        _ if rest.starts_with("unix:") => match rest[5..].split_once(':') {
+            Some((path, uri)) => (tls, &rest[..5 + path.len()], Some(uri).filter(|uri| !uri.is_empty())),
+            None => (tls, rest, None),
+        },
         Some(at) => (tls, &rest[..at], Some(&rest[at..])),
         None => (tls, rest, None),
     })
@@ -364,6 +423,10 @@ fn pass<'d>(
     let single = "a single path is passed on as it is (rewrite_prefix is for a path and all below); requests get 501";
     let rewrite = match (path, uri, rewritten) {
         (_, None, None) => None,
+        (Path::Below(_), None, Some(rewrite)) if is_new_prefix(rewrite).is_none() => {
+            route.template = new_path(rewrite).map(|(_, to)| (to, rewrite.place.clone()));
+            None
+        }
         (Path::Below(p), None, Some(rewrite)) => match new_prefix(rewrite, p) {
             Some(new) => Some((new, rewrite.place.clone())),
             None => {

@@ -1,4 +1,4 @@
-//! `auth_request`, as `forward_auth`.
+//! `auth_request` as `forward_auth`, and `auth_basic` as `basic_auth`.
 
 use super::actions;
 use super::headers::{self, FRAMING, HostHeader};
@@ -7,12 +7,61 @@ use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{expand, has_variables};
-use crate::output::ForwardAuth;
+use crate::output::{BasicAuth, ForwardAuth};
 use crate::units::nginx_time;
 
 const WHERE: &str = "write forward_auth: which server is asked, and for what, is not understood here";
 const FIELDS: &str = "write forward_auth: the question names the target of the request in X-Forwarded-Uri and the method in \
                       X-Forwarded-Method, and has the client's own headers, but no others; make the server read these";
+
+/// Largest file of users.
+const MAX_USERS: usize = 4 << 20;
+
+/// The users that `auth_basic` lets in.
+pub(super) fn basic_auth<'d>(
+    import: &mut Import<'d>,
+    scope: &Scope<'d>,
+    d: &'d Directive,
+) -> Result<BasicAuth, String> {
+    let realm = expand(import, scope, d.word(1).unwrap_or(""));
+    if has_variables(&realm) || !headers::is_value(&realm) {
+        return Err("the realm is a constant: write basic_auth".to_owned());
+    }
+    let Some((file, name)) = scope.value("auth_basic_user_file") else {
+        return Err(
+            "there is no auth_basic_user_file, so that NGINX asks for no password: write basic_auth, or leave it out"
+                .to_owned(),
+        );
+    };
+    if has_variables(&expand(import, scope, name)) {
+        return Err("the file of users is chosen by a variable: write basic_auth".to_owned());
+    }
+    let users = import.path(name);
+    let wrong = match import.users.get(&users) {
+        Some(there) => there.clone(),
+        None => {
+            let wrong = read_users(import, &users).err();
+            import.users.insert(users.clone(), wrong.clone());
+            wrong
+        }
+    };
+    match wrong {
+        Some(why) => import.decide(file, why),
+        None => import.same(file, "basic_auth.users"),
+    }
+    import.same(d, "basic_auth");
+    Ok(BasicAuth { users, realm, origin: d.place.clone() })
+}
+
+/// Whether Sealane reads a file of users. The error never contains a hash.
+fn read_users(import: &Import, path: &str) -> Result<(), String> {
+    let bytes = import.reader.read(std::path::Path::new(path)).map_err(|e| {
+        format!("the hashes in it must be bcrypt or Argon2, but it cannot be read here ({e}): import where it is, or look at it")
+    })?;
+    let text = std::str::from_utf8(&bytes).ok().filter(|t| t.len() <= MAX_USERS);
+    let text = text.ok_or("it is no text, or too long: write a file of users")?;
+    sealane_passwords::Users::parse(text).map(|_| ()).map_err(|mistake| mistake.to_string())
+}
 
 /// The server that `auth_request` asks.
 pub(super) fn forward_auth<'d>(

@@ -7,12 +7,13 @@
 use super::access::{self, Checks};
 use super::actions;
 use super::headers::{self, Changes};
+use super::pages;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use crate::addresses::{Access, Clients};
 use crate::output::{Action, Entry, Methods, Path, Route, in_order};
 use crate::paths::{self, Elsewhere, PathTest};
-use crate::patterns;
+use crate::patterns::{self, Expression};
 use crate::report::{Id, Place};
 
 /// Which requests a location is for.
@@ -22,6 +23,8 @@ enum Matcher {
     Prefix(String),
     /// What a regular expression stands for; `None` where that cannot be said.
     Pattern(Option<Vec<PathTest>>),
+    /// A regular expression that is the `path_regex` of routes.
+    Expression(Expression),
     Named(String),
 }
 
@@ -30,6 +33,8 @@ enum Matcher {
 pub(super) enum When {
     Always,
     Paths(Vec<PathTest>),
+    /// The path matches.
+    Expression(Expression),
     /// The method is one of these, or (`false`) none of them.
     Method(Vec<String>, bool),
     /// A header, and a condition in TOML.
@@ -42,7 +47,7 @@ pub(super) enum When {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Then {
     Answer(Action),
-    /// `rewrite … break`: the beginning of the path is replaced, and no later step is looked at.
+    /// `rewrite … break`: the path or its beginning is replaced, and no later step is looked at.
     Rewrite,
     /// `break`: no later step is looked at.
     Stop,
@@ -69,9 +74,17 @@ impl Step<'_> {
         }
     }
 
+    /// With an expression that a step has, it is for some of the paths only.
+    fn expression(&self) -> Option<&Expression> {
+        match &self.when {
+            When::Expression(e) => Some(e),
+            _ => None,
+        }
+    }
+
     /// No later step is looked at, whatever the request.
     fn ends(&self) -> bool {
-        matches!(self.when, When::Always | When::Paths(_))
+        matches!(self.when, When::Always | When::Paths(_) | When::Expression(_))
     }
 }
 
@@ -117,17 +130,39 @@ enum End {
     Server,
 }
 
-/// What is done with the requests for a path: steps, by their numbers, and the end.
+/// What is done with requests: steps, by their numbers, and the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Decision {
+struct Branch {
     steps: Vec<(Option<usize>, usize)>,
     end: End,
+}
+
+/// What has a regular expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Location(usize),
+    Step(Option<usize>, usize),
+}
+
+/// What is done with the requests for a path. Of several expressions that match, the first counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Decision {
+    by: Vec<(By, Branch)>,
+    otherwise: Branch,
+}
+
+impl Decision {
+    fn branches(&self) -> impl Iterator<Item = &Branch> {
+        self.by.iter().map(|(_, branch)| branch).chain([&self.otherwise])
+    }
 }
 
 /// Deepest nesting of locations, which the parser bounds, too.
 const MAX_DEPTH: usize = 16;
 /// Most locations of a server.
 const MAX_LOCATIONS: usize = 1000;
+/// Most routes of a server that have an expression.
+const MAX_EXPRESSIONS: usize = 1000;
 
 /// The locations of a server, those in locations behind them.
 pub(super) fn locations<'d>(
@@ -157,14 +192,14 @@ fn flatten<'d>(
             continue;
         }
         let Some((matcher, caret)) = matcher(import, d) else { continue };
-        let pattern = matches!(matcher, Matcher::Pattern(_));
+        let pattern = matches!(matcher, Matcher::Pattern(_) | Matcher::Expression(_));
         if outer.is_some() && pattern {
             import.decide(d, "a regular expression in another location is not translated: write its routes");
             continue;
         }
         let inner = scope.within(d.inner());
         let no_regex = outer.map_or(caret, |o| out[o].no_regex);
-        let steps = steps(import, d, &inner, name);
+        let steps = steps(import, d, &inner, name, &matcher);
         let own = out.len();
         out.push(Location { d, matcher, scope: inner.clone(), outer, depth, no_regex, steps });
         match pattern {
@@ -198,7 +233,12 @@ fn matcher(import: &mut Import, d: &Directive) -> Option<(Matcher, bool)> {
     Some(match operator {
         "=" if plain(text) => (Matcher::Exact(text.to_owned()), false),
         "" | "^~" if plain(text) => (Matcher::Prefix(text.to_owned()), operator == "^~"),
-        "~" | "~*" => (Matcher::Pattern(patterns::paths(text, operator == "~*")), false),
+        "~" | "~*" => {
+            let tests = patterns::paths(text, operator == "~*");
+            let plain = tests.as_ref().is_some_and(|tests| tests.iter().all(PathTest::is_route));
+            let expression = if plain && !uses_groups(d) { None } else { Expression::of(text, operator == "~*") };
+            (expression.map_or(Matcher::Pattern(tests), Matcher::Expression), false)
+        }
         _ => {
             import.decide(d, "is not understood");
             return None;
@@ -206,8 +246,23 @@ fn matcher(import: &mut Import, d: &Directive) -> Option<(Matcher, bool)> {
     })
 }
 
+/// Whether the `return` of a location names a group of its expression.
+fn uses_groups(l: &Directive) -> bool {
+    let group = |w: &str| (1..=9).any(|n| w.contains(&format!("${n}")));
+    l.inner().iter().filter(|d| d.name() == "return").any(|d| d.arguments().into_iter().any(group))
+}
+
 /// The steps of a location, in order. What is not understood is undecided.
-fn steps<'d>(import: &mut Import<'d>, l: &'d Directive, scope: &Scope<'d>, name: Option<&str>) -> Vec<Step<'d>> {
+fn steps<'d>(
+    import: &mut Import<'d>,
+    l: &'d Directive,
+    scope: &Scope<'d>,
+    name: Option<&str>,
+    matcher: &Matcher,
+) -> Vec<Step<'d>> {
+    let groups = if let Matcher::Expression(e) = matcher { e.groups() } else { 0 };
+    // A route has one expression.
+    let single = matches!(matcher, Matcher::Expression(_) | Matcher::Named(_));
     let mut out = Vec::new();
     // Methods come first: for those that are excepted, nothing else of the location counts.
     for d in l.inner().iter().filter(|d| d.name() == "limit_except") {
@@ -230,7 +285,7 @@ fn steps<'d>(import: &mut Import<'d>, l: &'d Directive, scope: &Scope<'d>, name:
     for d in l.inner() {
         match d.name() {
             "return" => {
-                let action = actions::answer(import, scope, d, name);
+                let action = actions::answer(import, scope, d, name, groups);
                 out.push(Step { d, when: When::Always, then: Then::Answer(action) });
                 break;
             }
@@ -241,6 +296,9 @@ fn steps<'d>(import: &mut Import<'d>, l: &'d Directive, scope: &Scope<'d>, name:
             }
             "rewrite" if rewritten => import.decide(d, "a path is rewritten once"),
             "rewrite" => match actions::redirect(d, name) {
+                Some((When::Expression(_), _)) if single => {
+                    import.decide(d, "two expressions are not one condition: write a route with path_regex");
+                }
                 Some((when, action)) => {
                     import.same(d, "redirect");
                     let all = when == When::Always;
@@ -249,9 +307,9 @@ fn steps<'d>(import: &mut Import<'d>, l: &'d Directive, scope: &Scope<'d>, name:
                         break;
                     }
                 }
-                None => match actions::is_new_prefix(d) {
+                None => match actions::is_new_prefix(d).or_else(|| actions::is_new_path(d).filter(|_| !single)) {
                     Some(when) => {
-                        import.same(d, "rewrite_prefix");
+                        import.same(d, if let When::Expression(_) = when { "rewrite" } else { "rewrite_prefix" });
                         out.push(Step { d, when, then: Then::Rewrite });
                         rewritten = true;
                     }
@@ -276,7 +334,7 @@ impl<'d> Site<'d> {
                 Matcher::Exact(p) => out.push(PathTest::exact(p)),
                 Matcher::Prefix(p) => out.push(PathTest::begins(p)),
                 Matcher::Pattern(Some(tests)) => out.extend(tests.iter().cloned()),
-                Matcher::Pattern(None) | Matcher::Named(_) => {}
+                Matcher::Pattern(None) | Matcher::Expression(_) | Matcher::Named(_) => {}
             }
         }
         let steps = self.steps.iter().chain(self.locations.iter().flat_map(|l| &l.steps));
@@ -289,8 +347,9 @@ impl<'d> Site<'d> {
     }
 
     /// Where NGINX finds the configuration for a path: `ngx_http_core_find_location`. Locations in another one count only where that
-    /// one is the longest prefix of its level.
-    fn end(&self, path: &str) -> End {
+    /// one is the longest prefix of its level. `one`: the path with which expressions are compared; without one, `by` gets the
+    /// locations that one of the paths may go to.
+    fn end(&self, path: &str, one: Option<&str>, by: &mut Vec<usize>) -> End {
         let mut found: Option<usize> = None;
         loop {
             let mut longest: Option<(usize, usize)> = None;
@@ -325,22 +384,48 @@ impl<'d> Site<'d> {
             }
         }
         if found.is_none_or(|i| !self.locations[i].no_regex) {
-            let pattern = self.locations.iter().position(|l| match &l.matcher {
-                Matcher::Pattern(Some(tests)) => paths::any(tests, path),
-                _ => false,
-            });
-            if let Some(i) = pattern {
-                return End::Location(i);
+            for (i, l) in self.locations.iter().enumerate() {
+                let is = match (&l.matcher, one) {
+                    (Matcher::Pattern(Some(tests)), _) => paths::any(tests, path),
+                    (Matcher::Expression(e), Some(one)) => e.matches(one),
+                    (Matcher::Expression(_), None) => {
+                        by.push(i);
+                        false
+                    }
+                    _ => false,
+                };
+                if is {
+                    return End::Location(i);
+                }
             }
         }
         found.map_or(End::Server, End::Location)
     }
 
-    /// The steps for a path; whether one of them always answers.
-    fn add(&self, of: Option<usize>, path: &str, out: &mut Vec<(Option<usize>, usize)>) -> bool {
+    /// The steps for a path; whether one of them always answers. Without one path, those with an expression are branches.
+    fn add(
+        &self,
+        of: Option<usize>,
+        path: &str,
+        one: Option<&str>,
+        out: &mut Branch,
+        by: &mut Vec<(By, Branch)>,
+    ) -> bool {
         let steps = of.map_or(&self.steps, |i| &self.locations[i].steps);
         for (at, step) in steps.iter().enumerate().filter(|(_, s)| s.is_for(path)) {
-            out.push((of, at));
+            match (step.expression(), one) {
+                (Some(e), Some(one)) if !e.matches(one) => continue,
+                (Some(_), None) => {
+                    let mut branch = out.clone();
+                    branch.steps.push((of, at));
+                    if let Then::Answer(_) = step.then {
+                        branch.end = End::Answer;
+                    }
+                    by.push((By::Step(of, at), branch));
+                    continue;
+                }
+                _ => out.steps.push((of, at)),
+            }
             if step.ends() {
                 return matches!(step.then, Then::Answer(_));
             }
@@ -348,24 +433,52 @@ impl<'d> Site<'d> {
         false
     }
 
-    fn decision(&self, path: &str) -> Decision {
-        let mut steps = Vec::new();
-        if self.add(None, path, &mut steps) {
-            return Decision { steps, end: End::Answer };
-        }
-        let end = self.end(path);
-        let (End::Location(i) | End::Slash(i)) = end else { return Decision { steps, end } };
+    /// What is done with requests that have come to an end.
+    fn reach(&self, end: End, path: &str, one: Option<&str>, branch: &mut Branch, by: &mut Vec<(By, Branch)>) {
+        branch.end = end;
+        let (End::Location(i) | End::Slash(i)) = end else { return };
         if self.locations[i].internal().is_some() {
-            return Decision { steps, end: End::Internal(i) };
+            branch.end = End::Internal(i);
+            return;
         }
         if let End::Slash(_) = end {
-            return Decision { steps, end };
+            return;
         }
-        if self.add(Some(i), path, &mut steps) {
-            return Decision { steps, end: End::Answer };
+        let answered = self.add(Some(i), path, one, branch, by)
+            || self.fallback(i).is_some_and(|named| self.add(Some(named), path, one, branch, by));
+        if answered {
+            branch.end = End::Answer;
         }
-        let answered = self.fallback(i).is_some_and(|named| self.add(Some(named), path, &mut steps));
-        Decision { steps, end: if answered { End::Answer } else { end } }
+    }
+
+    /// `one`: the path with which expressions are compared.
+    fn decision(&self, path: &str, one: Option<&str>) -> Decision {
+        let mut by = Vec::new();
+        let mut otherwise = Branch { steps: Vec::new(), end: End::Answer };
+        if self.add(None, path, one, &mut otherwise, &mut by) {
+            return Decision { by, otherwise };
+        }
+        let mut locations = Vec::new();
+        let end = self.end(path, one, &mut locations);
+        for i in locations {
+            let mut branch = otherwise.clone();
+            // Its steps have no expressions.
+            self.reach(End::Location(i), path, one, &mut branch, &mut Vec::new());
+            by.push((By::Location(i), branch));
+        }
+        self.reach(end, path, one, &mut otherwise, &mut by);
+        Decision { by, otherwise }
+    }
+
+    /// The expression of a branch.
+    fn expression(&self, by: By) -> Option<&Expression> {
+        match by {
+            By::Location(i) => match &self.locations[i].matcher {
+                Matcher::Expression(e) => Some(e),
+                _ => None,
+            },
+            By::Step(of, at) => self.step((of, at)).expression(),
+        }
     }
 
     /// The named location to which `try_files` sends all requests.
@@ -380,10 +493,15 @@ impl<'d> Site<'d> {
 
     /// The location of a path, where NGINX goes to one.
     pub fn location_of(&self, path: &str) -> Option<&Location<'d>> {
-        match self.end(path) {
+        match self.end(path, Some(path), &mut Vec::new()) {
             End::Location(i) => self.locations.get(i),
             _ => None,
         }
+    }
+
+    /// Whether no location is for a path.
+    pub fn is_without_location(&self, path: &str) -> bool {
+        self.end(path, Some(path), &mut Vec::new()) == End::Server
     }
 
     fn step(&self, (of, at): (Option<usize>, usize)) -> &Step<'d> {
@@ -394,9 +512,9 @@ impl<'d> Site<'d> {
     }
 
     /// What keeps requests out under a decision.
-    fn restrictions(&self, decision: &Decision) -> Vec<Id> {
-        let mut out: Vec<Id> = decision.steps.iter().map(|s| self.step(*s).d.id).collect();
-        if let End::Location(i) = decision.end {
+    fn restrictions(&self, branch: &Branch) -> Vec<Id> {
+        let mut out: Vec<Id> = branch.steps.iter().map(|s| self.step(*s).d.id).collect();
+        if let End::Location(i) = branch.end {
             // Nobody gets statistics here, so nobody is kept from them.
             let served = |l: &usize| !self.locations[*l].has_statistics();
             for l in [Some(i), self.fallback(i)].into_iter().flatten().filter(served) {
@@ -408,24 +526,41 @@ impl<'d> Site<'d> {
 
     /// Whether a decision does more than pass requests on.
     fn restricts(&self, decision: &Decision) -> bool {
-        !matches!(decision.end, End::Location(_)) || !self.restrictions(decision).is_empty()
+        let more = |b: &Branch| !matches!(b.end, End::Location(_)) || !self.restrictions(b).is_empty();
+        decision.branches().any(more)
     }
 
-    /// Whether requests that are meant for one decision may get another: nobody is let in who was not. Steps come before what checks
-    /// clients, so the other decision may have more of them only where nothing is checked.
+    /// What differs in two decisions: branches of the original, and of the routes. With other expressions, all of them.
+    fn differing<'e>(e: &'e Elsewhere<Decision>) -> Vec<(&'e Branch, &'e Branch)> {
+        let of = |d: &'e Decision| d.branches().collect::<Vec<_>>();
+        let (there, here) = (of(&e.there), of(&e.here));
+        let alike = e.there.by.iter().map(|b| b.0).eq(e.here.by.iter().map(|b| b.0));
+        let pairs: Vec<_> = match alike {
+            true => there.into_iter().zip(here).collect(),
+            false => there.iter().flat_map(|t| here.iter().map(move |h| (*t, *h))).collect(),
+        };
+        pairs.into_iter().filter(|(there, here)| there != here).collect()
+    }
+
+    /// Whether requests that are meant for one decision may get another: nobody is let in who was not.
     fn is_no_loss(&self, e: &Elsewhere<Decision>) -> bool {
-        let here = self.restrictions(&e.here);
-        let there = self.restrictions(&e.there);
-        matches!(e.there.end, End::Location(_))
-            && e.here.steps.starts_with(&e.there.steps)
-            && (e.here.steps.len() == e.there.steps.len() || there.len() == e.there.steps.len())
-            && there.iter().all(|id| here.contains(id))
+        Self::differing(e).into_iter().all(|(there, here)| self.is_no_loss_of(there, here))
     }
 
-    fn blamed(&self, decision: &Decision) -> &'d Directive {
-        match decision.end {
+    /// Steps come before what checks clients, so the other decision may have more of them only where nothing is checked.
+    fn is_no_loss_of(&self, there: &Branch, here: &Branch) -> bool {
+        let restrictions = self.restrictions(here);
+        let meant = self.restrictions(there);
+        matches!(there.end, End::Location(_))
+            && here.steps.starts_with(&there.steps)
+            && (here.steps.len() == there.steps.len() || meant.len() == there.steps.len())
+            && meant.iter().all(|id| restrictions.contains(id))
+    }
+
+    fn blamed(&self, branch: &Branch) -> &'d Directive {
+        match branch.end {
             End::Location(i) | End::Slash(i) | End::Internal(i) => self.locations[i].d,
-            End::Answer => decision.steps.last().map_or(self.server, |s| self.step(*s).d),
+            End::Answer => branch.steps.last().map_or(self.server, |s| self.step(*s).d),
             End::Server => self.server,
         }
     }
@@ -439,6 +574,10 @@ pub(super) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> Vec<Route>
             Matcher::Pattern(None) => unknown(import, l, serves),
             // Used by `try_files`, if at all.
             Matcher::Named(_) => {}
+            Matcher::Expression(ref e) => {
+                import.same(l.d, "path_regex");
+                percent(import, l, e);
+            }
             _ => import.same(l.d, "[[host.route]]"),
         }
     }
@@ -446,15 +585,18 @@ pub(super) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> Vec<Route>
     let tests: Vec<&PathTest> = tests.iter().collect();
     let mut budget = import.budget;
     let levels = site.locations.iter().map(|l| l.depth + 1).max().unwrap_or(1);
-    let cost = tests.len() + site.locations.len() * levels;
-    let plan = paths::plan(&tests, cost, &mut budget, |path| site.decision(path), |d| site.restricts(d));
+    let expressions = site.steps.iter().chain(site.locations.iter().flat_map(|l| &l.steps));
+    let expressions = expressions.filter(|s| s.expression().is_some()).count()
+        + site.locations.iter().filter(|l| matches!(l.matcher, Matcher::Expression(_))).count();
+    let cost = tests.len() + site.locations.len() * levels + expressions * 20;
+    let plan = paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d));
     import.budget = budget;
     let Some(plan) = plan else {
         import.decide(site.server, "it tells too many paths apart: write its routes");
         return Vec::new();
     };
     for e in &plan.elsewhere {
-        let d = site.blamed(&e.there);
+        let d = site.blamed(Site::differing(e).first().map_or(&e.there.otherwise, |(there, _)| *there));
         let path = &e.path;
         match site.is_no_loss(e) {
             true => import.differs(
@@ -470,12 +612,16 @@ pub(super) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> Vec<Route>
             ),
         }
     }
+    if plan.routes.iter().map(|(.., d)| d.by.len()).sum::<usize>() > MAX_EXPRESSIONS {
+        import.decide(site.server, "its paths and expressions come to too many routes: write them");
+        return Vec::new();
+    }
     let mut out = Vec::new();
     for (path, sample, decision) in plan.routes {
         match of_decision(import, site, &path, &sample, &decision) {
             Some(mut routes) => out.append(&mut routes),
             None => import.decide(
-                site.blamed(&decision),
+                site.blamed(&decision.otherwise),
                 "no routes have the order of these conditions: write one route for each case, or let the server decide",
             ),
         }
@@ -501,6 +647,18 @@ fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
     }
 }
 
+/// A client writes `%25` for the character `%`, and so routes see it.
+fn percent<'d>(import: &mut Import<'d>, l: &Location<'d>, expression: &Expression) {
+    if !expression.is_of_percent {
+        return;
+    }
+    const SAYS: &str = "a single character of the expression, such as \".\", is not \"%\", which routes see as %25";
+    match l.steps.is_empty() && l.internal().is_none() && access::restrictions(&l.scope).is_empty() {
+        true => import.differs(l.d, SAYS),
+        false => import.decide(l.d, format!("{SAYS}: write \"\\.\" where a dot is meant, and .* or .+ elsewhere")),
+    }
+}
+
 /// The routes of a path. `None`: no routes say this.
 fn of_decision<'d>(
     import: &mut Import<'d>,
@@ -508,6 +666,28 @@ fn of_decision<'d>(
     path: &Path,
     sample: &str,
     decision: &Decision,
+) -> Option<Vec<Route>> {
+    let mut out = Vec::new();
+    for (at, (by, branch)) in decision.by.iter().enumerate() {
+        let text = site.expression(*by)?.text();
+        let routes = of_branch(import, site, path, sample, branch)?;
+        // Of several that match, Sealane prefers one with conditions.
+        if at > 0 && routes.iter().any(|r| !r.methods.is_empty() || !r.headers.is_empty()) {
+            return None;
+        }
+        out.extend(routes.into_iter().map(|r| Route { pattern: Some(text.to_owned()), ..r }));
+    }
+    out.append(&mut of_branch(import, site, path, sample, &decision.otherwise)?);
+    Some(out)
+}
+
+/// The routes of a path for one branch. `None`: no routes say this.
+fn of_branch<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    path: &Path,
+    sample: &str,
+    decision: &Branch,
 ) -> Option<Vec<Route>> {
     let place = site.blamed(decision).place.clone();
     let mut entries: Vec<Entry> = Vec::new();
@@ -541,7 +721,7 @@ fn of_decision<'d>(
                 route.headers.push((name.clone(), rule.clone()));
                 Methods::Any
             }
-            When::Always | When::Paths(_) | When::Clients(_) => Methods::Any,
+            When::Always | When::Paths(_) | When::Expression(_) | When::Clients(_) => Methods::Any,
         };
         entries.push(Entry { methods, route });
     }
@@ -576,6 +756,7 @@ fn of_decision<'d>(
             };
             let mut entry = answering(import, &site.scope, path, action, &place);
             (entry.route.access, entry.route.forward_auth) = (checks.access, checks.forward_auth);
+            entry.route.basic_auth = checks.basic_auth;
             entries.push(entry);
         }
         End::Slash(i) => {
@@ -638,6 +819,7 @@ fn content<'d>(
         }
     } else {
         (route.access, route.forward_auth) = (checks.access, checks.forward_auth);
+        route.basic_auth = checks.basic_auth;
         actions::content(
             import,
             site,
@@ -648,6 +830,7 @@ fn content<'d>(
             &mut changes,
             &mut route,
         );
+        route.pages = pages::pages(import, site, &from.scope);
         route.rate_limits = access::rate_limits(import, &l.scope);
         if fallback.is_some() {
             let more = access::rate_limits(import, &from.scope);
@@ -681,7 +864,7 @@ impl<'d> Location<'d> {
     pub fn text(&self) -> Option<&str> {
         match &self.matcher {
             Matcher::Exact(p) | Matcher::Prefix(p) => Some(p),
-            Matcher::Pattern(_) | Matcher::Named(_) => None,
+            Matcher::Pattern(_) | Matcher::Expression(_) | Matcher::Named(_) => None,
         }
     }
 

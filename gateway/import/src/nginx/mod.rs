@@ -15,6 +15,7 @@ mod lexer;
 mod locations;
 mod log;
 mod names;
+mod pages;
 mod parser;
 mod scope;
 mod server;
@@ -45,6 +46,8 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     let base = parser.base.clone();
     let main = Place::new(&path.to_string_lossy(), 1);
     let mut import = Import {
+        reader,
+        users: BTreeMap::new(),
         report,
         out: Output::default(),
         base,

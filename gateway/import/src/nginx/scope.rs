@@ -1,6 +1,7 @@
 //! Which directives hold for a server or a location: NGINX's inheritance.
 
 use super::parser::Directive;
+use crate::Reader;
 use crate::addresses::Access;
 use crate::output::Output;
 use crate::report::{Id, Place, Report};
@@ -49,6 +50,10 @@ impl<'d> Scope<'d> {
 
 /// What is being translated.
 pub(super) struct Import<'d> {
+    /// Opens files of users.
+    pub reader: &'d dyn Reader,
+    /// What is wrong with the files of users that have been read.
+    pub users: BTreeMap<String, Option<String>>,
     pub report: Report,
     pub out: Output,
     /// Relative paths of certificates are from here.

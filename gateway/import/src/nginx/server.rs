@@ -162,7 +162,7 @@ fn steps<'d>(
     for d in server.inner() {
         let step = match d.name() {
             "return" => {
-                let action = actions::answer(import, scope, d, name);
+                let action = actions::answer(import, scope, d, name, 0);
                 Some(Step { d, when: When::Always, then: Then::Answer(action) })
             }
             "break" => {

@@ -12,7 +12,7 @@ const FAST_CGI: &str =
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CODE: &str = "no code is run: let the server do it";
-const ERRORS: &str = "it is not translated: write error_page";
+const ERRORS: &str = "there is no page that it is for";
 const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
 const OCSP: &str = "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP";
@@ -157,7 +157,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("charset_types", Missing("let the server send the character set")),
     ("override_charset", Missing("let the server send the character set")),
     ("types", NotNeeded("the server sends Content-Type")),
-    ("error_page", Missing(ERRORS)),
+    ("error_page", Missing("it has no effect where it stands: write error_page")),
     ("recursive_error_pages", Missing(ERRORS)),
     ("proxy_intercept_errors", Missing(ERRORS)),
     ("fastcgi_intercept_errors", Missing(ERRORS)),
@@ -402,7 +402,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("allow", Translated("`allow`")),
     ("deny", Translated("`deny`; `deny all` alone: status 403")),
     ("satisfy", Translated("where one check alone decides; others are undecided")),
-    ("auth_basic", Undecided("it is not translated: write basic_auth, with users whose hashes are bcrypt or Argon2")),
+    ("auth_basic", Translated("`basic_auth`, if the hashes of the users are bcrypt or Argon2")),
     ("auth_basic_user_file", NotNeeded("see auth_basic")),
     ("auth_request", Translated("`forward_auth`, where the question has no headers of its own")),
     ("auth_request_set", Translated("`copy_headers`, for headers that keep their names")),

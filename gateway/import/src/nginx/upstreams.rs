@@ -66,6 +66,7 @@ pub(super) fn upstream<'d>(
         Some(HostHeader::Client) => {}
         Some(HostHeader::Literal(name, place)) => host_header(import, d, &mut up, name, place),
         // Without a word about it NGINX sends the name in proxy_pass.
+        None if target.authority.starts_with("unix:") => host_header(import, d, &mut up, "localhost", &d.place),
         None => host_header(import, d, &mut up, target.authority, &d.place),
     }
     http_settings(import, scope, target.protocol, &mut up);

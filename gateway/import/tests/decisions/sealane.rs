@@ -1,6 +1,7 @@
 //! What Sealane does with a request under a configuration, by its own routing.
 
 use crate::model::{Answer, Request};
+use sealane_proxy::patterns::Pattern;
 use sealane_route::AddressSet;
 use sealane_route::{Conditions, FieldRule, NameMap, PathRule, RouteTable, Subject};
 use std::collections::HashMap;
@@ -17,19 +18,30 @@ struct Does {
 pub struct Sealane {
     names: NameMap<usize>,
     hosts: Vec<RouteTable<Does>>,
+    patterns: Vec<Pattern>,
+}
+
+/// A request, and the expressions of the configuration.
+struct Asked<'a> {
+    request: &'a Request,
+    patterns: &'a [Pattern],
 }
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-impl Subject for Request {
+impl Subject for Asked<'_> {
     fn method(&self) -> &[u8] {
-        self.method.as_bytes()
+        self.request.method.as_bytes()
+    }
+
+    fn matches(&self, pattern: usize, path: &[u8]) -> bool {
+        self.patterns[pattern].matches(path)
     }
 
     fn any_field(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool {
         let value = match name.to_ascii_lowercase().as_str() {
-            "x-one" => self.one,
-            "x-two" => self.two,
+            "x-one" => self.request.one,
+            "x-two" => self.request.two,
             _ => None,
         };
         value.is_some_and(|v| accepts(v.as_bytes()))
@@ -81,7 +93,7 @@ impl Sealane {
                 status => Answer::Status(status, body),
             })
         };
-        let mut out = Self { names: NameMap::default(), hosts: Vec::new() };
+        let mut out = Self { names: NameMap::default(), hosts: Vec::new(), patterns: Vec::new() };
         for host in list(&root, "host") {
             let host = host.as_table().expect("a table");
             for name in texts(host, "names") {
@@ -90,9 +102,14 @@ impl Sealane {
             let mut routes = RouteTable::default();
             for route in list(host, "route") {
                 let route = route.as_table().expect("a table");
-                let path = match text(route, "path") {
-                    Some(p) => PathRule::Prefix(p.to_owned()),
-                    None => PathRule::Exact(text(route, "exact").expect("a route has a path").to_owned()),
+                let pattern = text(route, "path_regex").map(|text| {
+                    out.patterns.push(Pattern::new(text).expect("it has been checked"));
+                    out.patterns.len() - 1
+                });
+                let path = match (text(route, "path"), text(route, "exact")) {
+                    (Some(p), _) => PathRule::Prefix(p.to_owned()),
+                    (None, Some(p)) => PathRule::Exact(p.to_owned()),
+                    (None, None) => PathRule::Prefix("/".to_owned()),
                 };
                 let headers = route.get("headers").and_then(Value::as_table).cloned().unwrap_or_default();
                 let field = |value: &Value| match value {
@@ -107,7 +124,7 @@ impl Sealane {
                     }
                 };
                 let fields = headers.iter().map(|(name, value)| (name.clone(), field(value))).collect();
-                let conditions = Conditions { path, pattern: None, methods: texts(route, "methods"), fields };
+                let conditions = Conditions { path, pattern, methods: texts(route, "methods"), fields };
                 let rewrite = text(route, "rewrite_prefix").map(str::to_owned);
                 let answer = answer(route).expect("a route does something");
                 routes.insert(conditions, Does { answer, rewrite }).expect("a path of a route");
@@ -129,7 +146,8 @@ impl Sealane {
     /// What becomes of a request.
     pub fn decide(&self, request: &Request) -> Answer {
         let Some(host) = self.names.find(request.host) else { return Answer::Status(404, String::new()) };
-        let found = match self.hosts[*host].find(request.path.as_bytes(), request) {
+        let asked = Asked { request, patterns: &self.patterns };
+        let found = match self.hosts[*host].find(request.path.as_bytes(), &asked) {
             Ok(Some(found)) => found,
             Ok(None) => return Answer::Status(404, String::new()),
             Err(_) => return Answer::Status(400, String::new()),

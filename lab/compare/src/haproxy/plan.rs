@@ -3,6 +3,7 @@
 use super::acl::{Named, Term, condition, may_hold, must_hold, named, outcomes};
 use super::{Proxy, binds, proxies, server_address};
 use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Plan, Shown};
+use crate::files::CREDENTIALS;
 use crate::samples;
 use crate::tree::{Node, Place, Scope};
 use crate::words::is_dns_name;
@@ -302,7 +303,11 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 Some(paths) => paths.iter().for_each(|p| self.push(plan, first.clone().at(p))),
                 None => plan.skip(&node.place, "its regular expression has parts for which no samples are made"),
             },
-            ("auth", _) => self.push(plan, first.clone().with("Authorization", "Basic Og==")),
+            ("auth", _) => {
+                for value in [CREDENTIALS, "Basic Og=="] {
+                    self.push(plan, first.clone().with("Authorization", value));
+                }
+            }
             _ => {}
         }
         Some(first)

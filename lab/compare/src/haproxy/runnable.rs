@@ -1,7 +1,7 @@
 //! A copy of a configuration of HAProxy that runs beside others: one thread, files in the run's folder, logs off.
 
 use super::binds;
-use crate::files::Files;
+use crate::files::{Files, HASH, USER};
 use crate::tree::{Node, Place};
 use crate::words::Named;
 use std::collections::BTreeSet;
@@ -91,6 +91,10 @@ pub fn runnable(
             let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
             text.push_str(&format!("    {}\n", words.join(" ")));
             places.push(Some(node.place.clone()));
+        }
+        if section.name() == "userlist" {
+            text.push_str(&format!("    user {} password {}\n", USER, quoted(HASH)));
+            places.push(None);
         }
     }
     Ok(crate::nginx::Runnable { text, places })

@@ -4,7 +4,7 @@ use super::runnable::Abilities;
 use super::variables::{Wish, grant, of_if, of_map};
 use super::{http, listen, server_address};
 use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Plan, Shown, Times};
-use crate::files::USER;
+use crate::files::CREDENTIALS;
 use crate::samples;
 use crate::tree::{Node, Place, Scope, walk};
 use crate::words::{in_and_out, is_dns_name, size};
@@ -445,11 +445,8 @@ impl<'n> Site<'_, 'n> {
                     }
                 }
                 "auth_basic" => {
-                    // Basic and base64 of the user and the password, and of another password.
-                    for value in
-                        [format!("Basic {}", base64(&format!("{}:{}", USER.0, USER.1))), "Basic Og==".to_owned()]
-                    {
-                        plan.push(draft.clone().with("Authorization", &value));
+                    for value in [CREDENTIALS, "Basic Og=="] {
+                        plan.push(draft.clone().with("Authorization", value));
                     }
                 }
                 "ssl_verify_client" | "ssl_client_certificate" => {
@@ -634,19 +631,6 @@ fn streams(tree: &[Node], abilities: &Abilities, plan: &mut Plan) {
     }
 }
 
-fn base64(text: &str) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for group in text.as_bytes().chunks(3) {
-        let bits = group.iter().fold(0u32, |b, c| b << 8 | u32::from(*c)) << (8 * (3 - group.len()));
-        for at in 0..4 {
-            let letter = LETTERS[(bits >> (18 - 6 * at)) as usize & 63];
-            out.push(if at <= group.len() { char::from(letter) } else { '=' });
-        }
-    }
-    out
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -690,10 +674,5 @@ mod tests {
         assert!(has(&|d| d.host == "unknown.compare.invalid" && d.place.line == 2));
         let other = plan.drafts.iter().find(|d| d.path == "/" && d.host == "a.example").unwrap();
         assert!(!other.scope.iter().any(|p| p.line == 9), "another location has no part in it");
-    }
-
-    #[test]
-    fn base64_is_that_of_rfc_4648() {
-        assert_eq!(["", "f", "fo", "foo", "foob"].map(base64), ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
     }
 }

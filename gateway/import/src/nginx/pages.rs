@@ -1,0 +1,76 @@
+//! `error_page`, where it names a file.
+
+use super::actions::PASSES;
+use super::locations::Site;
+use super::parser::Directive;
+use super::scope::{Import, Scope};
+use super::variables::has_variables;
+use crate::output::ErrorPage;
+
+const FILES: &str = "write error_page: a page is a file here, and what NGINX answers with instead is not found as one";
+
+/// The pages of a location.
+pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Vec<ErrorPage> {
+    let all = scope.all(&["error_page"]);
+    let intercept = scope.value("proxy_intercept_errors").filter(|(_, value)| *value == "on").map(|(d, _)| d);
+    let mut out = Vec::new();
+    for d in all {
+        let mut page = match page(site, d) {
+            Ok(page) => page,
+            Err(why) => {
+                import.missing(d, why);
+                continue;
+            }
+        };
+        page.upstream = intercept.is_some();
+        import.differs(d, "error_page: the gateway's own errors have this page, but not what \"return\" answers");
+        out.push(page);
+    }
+    if let Some(d) = intercept {
+        match out.iter().flat_map(|p| &p.statuses).all(|s| *s >= 500) && !out.is_empty() {
+            true => import.same(d, "error_page.upstream"),
+            false => import.differs(d, "error_page.upstream: servers' responses are replaced from status 500 on only"),
+        }
+    }
+    out
+}
+
+fn page(site: &Site, d: &Directive) -> Result<ErrorPage, &'static str> {
+    let arguments = d.arguments();
+    let [statuses @ .., uri] = arguments.as_slice() else { return Err(FILES) };
+    let statuses: Option<Vec<u16>> = statuses.iter().map(|s| s.parse().ok()).collect();
+    let statuses = statuses.filter(|s| !s.is_empty()).ok_or(FILES)?;
+    if !statuses.iter().all(|s| (400..=599).contains(s)) {
+        return Err("write error_page, which is for statuses from 400 to 599");
+    }
+    let file = file(site, uri).ok_or(FILES)?;
+    let content_type = match file.rsplit_once('.').map(|(_, end)| end) {
+        Some("html" | "json" | "txt") => None,
+        Some("htm" | "shtml") => Some("text/html".to_owned()),
+        _ => return Err("write error_page, with its content_type"),
+    };
+    Ok(ErrorPage { statuses, file, content_type, upstream: false, origin: d.place.clone() })
+}
+
+/// The file that NGINX serves for a path.
+fn file(site: &Site, uri: &str) -> Option<String> {
+    let plain = uri.starts_with('/')
+        && !uri.split('/').any(|segment| segment == "..")
+        && uri.bytes().all(|b| b.is_ascii_alphanumeric() || b"/._-".contains(&b));
+    let l = site.location_of(uri).filter(|l| plain && l.is_plain());
+    let answers =
+        |d: &Directive| PASSES.contains(&d.name()) || matches!(d.name(), "try_files" | "stub_status" | "return");
+    let (scope, alias) = match l {
+        Some(l) if l.directive().inner().iter().any(answers) => return None,
+        Some(l) => (l.scope(), l.directive().inner().iter().rfind(|d| d.name() == "alias").map(|d| (d, l.text()))),
+        None if plain && site.is_without_location(uri) => (&site.scope, None),
+        None => return None,
+    };
+    let path = match alias {
+        Some((d, text)) => format!("{}{}", d.word(1)?, uri.strip_prefix(text?)?),
+        None => format!("{}{uri}", scope.value("root")?.1.trim_end_matches('/')),
+    };
+    let good =
+        path.starts_with('/') && !path.ends_with('/') && !has_variables(&path) && !path.chars().any(char::is_control);
+    good.then_some(path)
+}
