@@ -38,6 +38,7 @@ mod listener;
 mod names;
 mod pages;
 mod parts;
+mod pkcs12;
 mod plan;
 mod policy_id;
 mod rate;

@@ -7,7 +7,7 @@
 mod authentication;
 mod client;
 pub mod crl;
-mod der;
+pub mod der;
 mod early_skip;
 #[doc(hidden)]
 pub mod fuzzing;

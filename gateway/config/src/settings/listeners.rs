@@ -166,13 +166,14 @@ table! {
     /// expired or expires within 14 days, a key that every user can read, and a host without a certificate.
     certificate "certificates", example_is_commented = true;
 
-    /// PEM file: the certificate, followed by the certificates that signed it.
+    /// PEM file: the certificate, followed by the certificates that signed it. Or a PKCS#12 bundle (`.p12`, `.pfx`) with the
+    /// certificate, its key and the certificates that signed it, in any order.
     cert: File = File, required("cert.pem"), aliases("crt", "certificate");
     /// PEM file with the private key: ECDSA, RSA or Ed25519, as PKCS#8, PKCS#1 or SEC1.
     key: File = File, described("the file of `cert`"), example("certs/static.key"),
         aliases("private_key", "ssl_certificate_key");
-    /// A file whose first line is the passphrase of `key`. The key must be PKCS#8 (`BEGIN ENCRYPTED PRIVATE KEY`) with
-    /// PBKDF2 and AES-CBC, as OpenSSL writes it.
+    /// A file whose first line is the passphrase of `key`, or of the PKCS#12 bundle. The key must be PKCS#8 (`BEGIN ENCRYPTED
+    /// PRIVATE KEY`) with PBKDF2 and AES-CBC, as OpenSSL writes it; a bundle, too, must be encrypted in this way.
     passphrase_file: File = File, example("certs/static.passphrase"), aliases("ssl_password_file");
     /// A file with an OCSP response in DER, which the gateway sends with the certificate (stapling).
     ocsp: File = File, example("certs/static.ocsp");
