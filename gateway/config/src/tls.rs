@@ -1,6 +1,6 @@
 //! TLS settings: `[listener.tls]` and `[upstream.tls]`.
 
-use super::audit;
+use super::audit::{self, Policy};
 use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
@@ -64,15 +64,6 @@ const ALL_SUITES: [Suite; 9] = [
     Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256,
 ];
 
-/// Of the presets that Mozilla's guidelines name, those that rustls can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Preset {
-    /// TLS 1.3 only.
-    Modern,
-    /// TLS 1.2 and 1.3, with forward secrecy and authenticated encryption only.
-    Intermediate,
-}
-
 /// What a connection may negotiate.
 struct Protocol {
     versions: Vec<Version>,
@@ -116,7 +107,8 @@ pub(super) fn versions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Versio
     good.then_some(out)
 }
 
-fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol> {
+/// Reads what connections may negotiate. `preset` is that of a listener.
+fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
     let versions = section.optional_at(&p::versions);
     let groups = section.optional_at(&p::groups);
     let suites = section.optional_at(&p::ciphers);
@@ -127,16 +119,18 @@ fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol>
     if !good {
         return None;
     }
-    let mut chosen = match (&versions, preset) {
-        (Some(v), _) => v.value.clone(),
-        (None, Preset::Modern) => vec![Version::Tls13],
-        (None, Preset::Intermediate) => vec![Version::Tls13, Version::Tls12],
-    };
+    let nearest = preset.unwrap_or(Policy::Intermediate);
+    let (allowed_versions, allowed_groups, allowed_suites) = nearest.allowed();
+    let mut chosen = versions.as_ref().map_or_else(|| allowed_versions.to_vec(), |v| v.value.clone());
     chosen.sort_by(|a, b| b.cmp(a));
     let place = || suites.as_ref().map_or_else(|| section.span.clone(), |s| s.span.clone());
     let mut usable = suites.as_ref().map_or_else(|| ALL_SUITES.to_vec(), |s| s.value.clone());
     for (version, name, example) in [
         (Version::Tls13, "1.3", "\"TLS_AES_128_GCM_SHA256\""),
+    if suites.is_none() && nearest != Policy::Modern {
+        // The ciphers of TLS 1.2 are there where "versions" adds it to "modern".
+        usable.retain(|suite| allowed_suites.contains(suite));
+    }
         (Version::Tls12, "1.2", "\"ECDHE-ECDSA-AES128-GCM-SHA256\", \"ECDHE-RSA-AES128-GCM-SHA256\""),
     ] {
         if chosen.contains(&version) && !usable.iter().any(|s| is_tls13(*s) == (version == Version::Tls13)) {
@@ -154,6 +148,9 @@ fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol>
     let mut groups_used = groups.as_ref().map_or_else(|| p::groups.default(), |g| g.value.clone());
     if !chosen.contains(&Version::Tls13) {
         // The hybrid exists in TLS 1.3 only.
+    if groups.is_none() {
+        groups_used.retain(|group| allowed_groups.contains(group));
+    }
         groups_used.retain(|g| *g != Group::X25519MlKem768);
         if groups_used.is_empty() {
             let span = groups.map_or_else(|| section.span.clone(), |g| g.span);
@@ -167,7 +164,7 @@ fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol>
     }
     if good {
         let written = audit::Written { sink: section.sink, section: Some(section), span: section.span.clone() };
-        audit::protocol(&written, server, &chosen, &groups_used, &usable);
+        audit::protocol(&written, preset, &chosen, &groups_used, &usable);
     }
     good.then_some(Protocol { versions: chosen, groups: groups_used, suites: usable })
 }
@@ -193,7 +190,7 @@ pub(super) struct ListenerPolicies {
 pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> Option<ListenerPolicies> {
     let sink = section.sink;
     let preset = section.or(&l::preset);
-    let protocol = protocol(&section, preset, true);
+    let protocol = protocol(&section, Some(preset));
     let automatic = section.word(&l::certificates);
     let stapling = section.optional_at(&l::ocsp_stapling).filter(|at| at.value).map(|at| at.span);
     let certificates = match automatic {
@@ -234,7 +231,13 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
         .as_ref()
         .filter(|_| automatic.is_none())
         .map(|(set, _)| set.entries.iter().map(|(_, loaded)| loaded.clone()).collect());
-    audit::listener(&section, early_data.as_ref().is_some_and(|e| e.value > 0), key_log.is_some(), loaded.as_deref());
+    audit::listener(
+        &section,
+        preset,
+        early_data.as_ref().is_some_and(|e| e.value > 0),
+        key_log.is_some(),
+        loaded.as_deref(),
+    );
     section.finish();
 
     let (protocol, (certificates, spans), clients) = (protocol?, certificates?, clients?);
@@ -591,7 +594,7 @@ pub(super) fn upstream(
     let mut own_roots = false;
     let sectioned = section.is_some();
     if let Some(section) = section {
-        match protocol(&section, Preset::Intermediate, false) {
+        match protocol(&section, None) {
             Some(p) => out.protocol = p,
             None => good = false,
         }
@@ -642,7 +645,7 @@ pub(super) fn upstream(
     }
     if !sectioned {
         let (written, p) = (audit::Written { sink, section: None, span: span.clone() }, &out.protocol);
-        audit::protocol(&written, false, &p.versions, &p.groups, &p.suites);
+        audit::protocol(&written, None, &p.versions, &p.groups, &p.suites);
     }
     if !own_roots
         && !out.skip

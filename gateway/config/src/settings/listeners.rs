@@ -4,6 +4,7 @@ use super::{
     Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time, Words, access,
     argument, table,
 };
+use crate::audit::{self, Policy};
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
 use sealane_tls::policy::{ClientAuthMode, ExpiredLists, Group, Suite, Version};
@@ -121,9 +122,10 @@ key = \"certs/example.com.key\"
 ";
 
     /// As in Mozilla's guidelines: `"modern"` is TLS 1.3 only; `"intermediate"` is TLS 1.2 and 1.3, only with forward
-    /// secrecy and authenticated encryption. `versions` and `ciphers` override the preset.
-    preset: Choice<tls::Preset> =
-        Choice(&[("modern", tls::Preset::Modern), ("intermediate", tls::Preset::Intermediate)]),
+    /// secrecy and authenticated encryption. `versions`, `groups` and `ciphers` override the preset. `"pci-dss-4"` and `"hipaa"` are
+    /// what these [policies](page:policies) allow; values of this table that they do not allow are then errors. The names of the other
+    /// policies are errors that say what is missing.
+    preset: Own<Policy> = Own(audit::preset, audit::preset_shape),
         default("intermediate"), sets("intermediate");
     /// The listener's certificates. With `"auto"`, an authority issues certificates for the names of the hosts that the
     /// listener serves, see [automatic certificates](page:automatic-certificates).
