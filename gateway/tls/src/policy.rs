@@ -108,6 +108,8 @@ pub enum ClientName {
     /// This common name, where the subject has no other.
     CommonName(String),
 }
+    /// Every certificate, whatever its names are.
+    Any,
 
 impl std::fmt::Display for ClientName {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -118,6 +120,7 @@ impl std::fmt::Display for ClientName {
             Self::Email(address) => write!(f, "email:{address}"),
             Self::CommonName(name) => write!(f, "cn:{name}"),
         }
+            Self::Any => f.write_str("any"),
     }
 }
 
