@@ -41,6 +41,7 @@ mod parts;
 mod pkcs12;
 mod plan;
 mod policy_id;
+mod post_quantum;
 mod rate;
 mod redirects;
 mod reference;
@@ -76,6 +77,7 @@ pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use redirects::{RedirectTables, read_redirects_again};
+pub use post_quantum::{Protection, Readiness};
 pub use reference::generated;
 pub use revocation::{
     CertificateDigest, FetchedList, Revocation, RevocationSettings, Staples, hex, read_revocation_lists_again,

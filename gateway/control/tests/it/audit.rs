@@ -308,6 +308,71 @@ fn cnsa_2() {
     );
 }
 
+/// A policy that can be fulfilled is fulfilled by its own preset, and the preset keeps to the policy without an audit.
+#[test]
+fn a_policy_is_also_a_preset() {
+    for policy in [Policy::Modern, Policy::Intermediate, Policy::PciDss4, Policy::Hipaa] {
+        check(policy, &text("ecdsa", &format!("preset = \"{policy}\"\n"), ""), &[], &[]);
+    }
+    let folder = folder();
+    let report = |tls: &str| folder.report(&text("ecdsa", tls, ""));
+    let hipaa = "preset = \"hipaa\"\n";
+    assert_eq!(report(hipaa), "");
+    for (more, wanted) in [
+        ("groups = [\"x25519\"]\n", "hipaa: \"groups\" has x25519"),
+        ("versions = [\"1.2\"]\n", "hipaa: TLS 1.3 is not enabled"),
+        ("early_data = \"16KiB\"\n", "hipaa: early data is accepted"),
+        (
+            "ciphers = [\"TLS_CHACHA20_POLY1305_SHA256\", \"ECDHE-ECDSA-AES256-GCM-SHA384\"]\n",
+            "hipaa: \"ciphers\" has TLS_CHACHA20",
+        ),
+    ] {
+        let said = report(&format!("{hipaa}{more}"));
+        assert!(said.contains("error") && said.contains(wanted), "{more}: {said}");
+    }
+    // Mozilla's presets may be overridden.
+    assert_eq!(report("preset = \"modern\"\nversions = [\"1.3\", \"1.2\"]\n"), "");
+    for (name, why, instead) in [
+        ("old", "this program has no TLS 1.0", "intermediate"),
+        ("fips-140-3", "is not a validated module", "hipaa"),
+        ("cnsa-2", "neither ML-KEM-1024", "modern"),
+    ] {
+        let said = report(&format!("preset = \"{name}\"\n"));
+        assert!(said.contains(&format!("\"preset\" cannot be \"{name}\": ")) && said.contains(why), "{said}");
+        assert!(said.contains(&format!("write preset = \"{instead}\"")), "{said}");
+    }
+    assert!(report("preset = \"medium\"\n").contains("intermediate"));
+}
+
+#[test]
+fn the_report_names_what_withstands_a_quantum_computer() {
+    let folder = folder();
+    let upstream = "[[upstream]]\nname = \"u\"\nservers = [\"https://b.example\"]\n[upstream.tls]\nca = \"certs/ca.pem\"\n\
+                    groups = [\"x25519\"]\n\
+                    [[host]]\nnames = [\"b.example\"]\nlisteners = [\"127.0.0.1:8443\"]\nupstream = \"u\"\n\
+                    [[listener]]\naddress = \"127.0.0.1:8080\"\n";
+    let lines = |tls: &str| -> Vec<String> {
+        let (config, _) = folder.load(&text("ecdsa", tls, upstream)).unwrap();
+        config
+            .post_quantum()
+            .iter()
+            .map(|one| one.to_string().replace(&folder.path("").display().to_string(), ""))
+            .collect()
+    };
+    assert_eq!(
+        lines(""),
+        [
+            "listener 127.0.0.1:8443: ready for peers that support it: X25519MLKEM768 with TLS 1.3, and other groups for the \
+             others",
+            "listener 127.0.0.1:8080: not ready: it has no TLS",
+            "upstream u: not ready: \"groups\" lacks \"X25519MLKEM768\"",
+            "certificate certs/ecdsa.pem: not ready: its key is ECDSA; there are no certificates with ML-DSA in this program",
+        ]
+    );
+    let strict = lines("preset = \"modern\"\ngroups = [\"X25519MLKEM768\"]\n");
+    assert_eq!(strict[0], "listener 127.0.0.1:8443: ready: every key exchange is X25519MLKEM768");
+}
+
 #[test]
 fn the_reference_has_a_table_for_each_policy() {
     let page = include_str!("../../../../docs/reference/policies.md");
