@@ -53,6 +53,7 @@ mod show;
 mod sites;
 mod surroundings;
 mod tls;
+mod transparency;
 mod trust;
 mod tunnel;
 mod upstream;
@@ -76,8 +77,8 @@ pub use level::{LEVELS, Level, LogSettings};
 pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
-pub use redirects::{RedirectTables, read_redirects_again};
 pub use post_quantum::{Protection, Readiness};
+pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
 pub use revocation::{
     CertificateDigest, FetchedList, Revocation, RevocationSettings, Staples, hex, read_revocation_lists_again,
@@ -88,6 +89,7 @@ pub use sealane_proxy::redirects::RedirectTable;
 pub use sealane_route::AddressSet;
 pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
+pub use transparency::read_log_list_again;
 pub use trust::Trust;
 pub use tunnel::{CertificateId, ClientCertificates, Revoked, Tunnel, TunnelClient, TunnelParts, Webhook};
 pub use upstream::{NamedServer, expand};

@@ -5,15 +5,17 @@ use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::identity::{self, Loaded, Store};
-use super::policy_id::PolicyId;
+use super::policy_id::{self, PolicyId};
 use super::revocation;
 use super::settings::{certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u};
+use super::transparency;
 use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_route::{NameMap, NamePattern};
 use sealane_tls::policy::{
     ClientAuth, ClientName, ClientPolicy, Group, KeyKind, Revocation, ServerPolicy, Suite, Version,
 };
+use sealane_tls::transparency::LogList;
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -125,12 +127,12 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
     chosen.sort_by(|a, b| b.cmp(a));
     let place = || suites.as_ref().map_or_else(|| section.span.clone(), |s| s.span.clone());
     let mut usable = suites.as_ref().map_or_else(|| ALL_SUITES.to_vec(), |s| s.value.clone());
-    for (version, name, example) in [
-        (Version::Tls13, "1.3", "\"TLS_AES_128_GCM_SHA256\""),
     if suites.is_none() && nearest != Policy::Modern {
         // The ciphers of TLS 1.2 are there where "versions" adds it to "modern".
         usable.retain(|suite| allowed_suites.contains(suite));
     }
+    for (version, name, example) in [
+        (Version::Tls13, "1.3", "\"TLS_AES_128_GCM_SHA256\""),
         (Version::Tls12, "1.2", "\"ECDHE-ECDSA-AES128-GCM-SHA256\", \"ECDHE-RSA-AES128-GCM-SHA256\""),
     ] {
         if chosen.contains(&version) && !usable.iter().any(|s| is_tls13(*s) == (version == Version::Tls13)) {
@@ -146,11 +148,11 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
         section.sink.warn(&place(), "some of \"ciphers\" are for a TLS version that is not enabled", None);
     }
     let mut groups_used = groups.as_ref().map_or_else(|| p::groups.default(), |g| g.value.clone());
-    if !chosen.contains(&Version::Tls13) {
-        // The hybrid exists in TLS 1.3 only.
     if groups.is_none() {
         groups_used.retain(|group| allowed_groups.contains(group));
     }
+    if !chosen.contains(&Version::Tls13) {
+        // The hybrid exists in TLS 1.3 only.
         groups_used.retain(|g| *g != Group::X25519MlKem768);
         if groups_used.is_empty() {
             let span = groups.map_or_else(|| section.span.clone(), |g| g.span);
@@ -565,6 +567,7 @@ pub(super) struct UpstreamTls {
     pub server_name: Option<At<String>>,
     roots: Vec<CertificateDer<'static>>,
     revocation: Revocation,
+    logs: Option<Arc<LogList>>,
     identity: Option<Arc<Loaded>>,
     skip: bool,
     resumption: bool,
@@ -587,6 +590,7 @@ pub(super) fn upstream(
         server_name: None,
         roots: Vec::new(),
         revocation: Revocation::default(),
+        logs: None,
         identity: None,
         skip: false,
         resumption: u::resumption.default(),
@@ -615,6 +619,10 @@ pub(super) fn upstream(
         };
         match revocation::rules(&section, &u::crl, &u::crl_expired, authorities, store) {
             Some(rules) => out.revocation = rules,
+            None => good = false,
+        }
+        match transparency::logs(&section, !out.skip) {
+            Some(logs) => out.logs = logs,
             None => good = false,
         }
         if let Some(skip) = skip.filter(|s| s.value) {
@@ -676,8 +684,9 @@ impl UpstreamTls {
         id.number(0);
         id.certificates(self.identity.as_ref().map_or(&[], |i| &i.identity.chain));
         let mut revocation = self.revocation;
+        id.finish_with(Some(&mut revocation));
         ClientPolicy {
-            id: id.finish_with(Some(&mut revocation)),
+            id: policy_id::of_client(&revocation, self.logs.as_deref()),
             versions: self.protocol.versions,
             groups: self.protocol.groups,
             suites: self.protocol.suites,
@@ -689,6 +698,7 @@ impl UpstreamTls {
             server_name,
             roots: self.roots,
             revocation,
+            logs: self.logs,
             dangerous_skip_verification: self.skip,
             identity: self.identity.map(|i| Arc::clone(&i.identity)),
             resumption: self.resumption,

@@ -34,6 +34,7 @@ pub mod sessions;
 mod signed;
 pub mod syn;
 mod ticket;
+pub mod transparency;
 
 pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;

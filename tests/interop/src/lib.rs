@@ -22,6 +22,7 @@ pub mod prometheus;
 pub mod relay;
 pub mod site;
 pub mod store;
+pub mod transparency;
 pub mod versions;
 
 use std::io::Write;
