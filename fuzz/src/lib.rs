@@ -34,6 +34,7 @@ pub const TARGETS: &[Target] = &[
     ("client-hello", tls::hello::fuzz_one),
     ("ocsp-response", sealane_tls::fuzzing::ocsp_response),
     ("revocation-list", sealane_tls::fuzzing::revocation_list),
+    ("timestamps", sealane_tls::fuzzing::timestamps),
     ("proxy-protocol", sealane_proxy::fuzzing::proxy_protocol),
     ("forwarded", routing::forwarded::fuzz_one),
     ("path", routing::path::fuzz_one),

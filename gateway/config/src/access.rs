@@ -14,6 +14,7 @@ use sealane_passwords::{Mistake as UsersMistake, Users};
 use sealane_proxy::access::{Access, HeaderCondition, HeaderIs, HeaderValue, RequestRule, Rule};
 use sealane_route::proxies::{Cidr, CidrError};
 use sealane_route::{AccessRule, AddressSet};
+use sealane_tls::policy::ClientName;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -154,7 +155,12 @@ pub(super) fn read_of_requests(section: &Section, lists: &mut AccessLists) -> Op
     let written = [r::allow_certificate.key, r::deny_certificate.key, r::allow_header.key, r::deny_header.key];
     let is_written = written.iter().any(|key| section.key_span(key).is_some());
     let request = RequestRule {
-        allow_certificate: names(&r::allow_certificate),
+        allow_certificate: section.optional(&r::allow_certificate).map(|written| {
+            let (any, written): (Vec<_>, Vec<_>) = written.into_iter().partition(|name| name.value == "any");
+            let mut names = client_names(section.sink, &written);
+            names.extend(any.first().map(|_| ClientName::Any));
+            names
+        }),
         deny_certificate: names(&r::deny_certificate).unwrap_or_default(),
         allow_header: section.optional(&r::allow_header).unwrap_or_default(),
         deny_header: section.optional(&r::deny_header).unwrap_or_default(),

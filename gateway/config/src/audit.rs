@@ -4,11 +4,12 @@
 //! breaks a rule is an error with the place of the setting, or of the table in which the setting is missing. The rules with their
 //! sources are in `docs/reference/policies.md`.
 
-use super::decode::{At, Section};
+use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::{Hosts, Target, Upstreams};
 use super::identity::Loaded;
 use super::listener::Draft;
+use super::settings::Shape;
 use super::tls::{GROUPS, SUITES};
 use sealane_proxy::snapshot::Action;
 use sealane_tls::policy::{Group, Suite, Version};
@@ -48,6 +49,35 @@ pub const POLICIES: &[(&str, Policy)] = &[
     ("fips-140-3", Policy::Fips1403),
     ("cnsa-2", Policy::Cnsa2),
 ];
+
+/// The policies that this program can fulfil, so that `preset` may name them.
+const PRESETS: &[(&str, Policy)] = &[
+    ("modern", Policy::Modern),
+    ("intermediate", Policy::Intermediate),
+    ("pci-dss-4", Policy::PciDss4),
+    ("hipaa", Policy::Hipaa),
+];
+
+/// Reads `preset`.
+pub(super) fn preset(sink: &Sink, key: &str, node: &Node) -> Option<Policy> {
+    let name = decode::text(sink, key, node)?;
+    let mut named = POLICIES.iter().filter(|(known, _)| known.eq_ignore_ascii_case(&name)).map(|(_, policy)| *policy);
+    let (policy, instead) = match named.next() {
+        Some(Policy::Old) => (Policy::Old, "intermediate"),
+        Some(Policy::Fips1403) => (Policy::Fips1403, "hipaa"),
+        Some(Policy::Cnsa2) => (Policy::Cnsa2, "modern"),
+        _ => return decode::choose(sink, &format!("\"{key}\""), &name, &node.span(), PRESETS),
+    };
+    let why = policy.rules().limit.unwrap_or_default();
+    let help = format!("write {key} = \"{instead}\", which is the nearest, and run sealane check --policy {policy}");
+    sink.error(&node.span(), format!("\"{key}\" cannot be \"{policy}\": {why}"), Some(help));
+    None
+}
+
+/// What [`preset`] reads.
+pub(super) fn preset_shape() -> Shape {
+    Shape::Choice(PRESETS.iter().map(|(name, _)| *name).collect())
+}
 
 impl std::str::FromStr for Policy {
     type Err = String;
@@ -272,6 +302,12 @@ impl Policy {
         }
     }
 
+    /// The versions, groups and suites that it allows.
+    pub(super) fn allowed(self) -> (&'static [Version], &'static [Group], &'static [Suite]) {
+        let rules = self.rules();
+        (rules.versions.these, rules.groups.these, rules.suites.these)
+    }
+
     /// Whether servers are audited, too, not only what clients see.
     fn covers_upstreams(self) -> bool {
         !self.rules().whole_path.is_empty()
@@ -281,6 +317,13 @@ impl Policy {
 /// The policy of this reading, and its rules.
 fn rules(sink: &Sink) -> Option<(Policy, Rules)> {
     sink.policy.map(|policy| (policy, policy.rules()))
+}
+
+/// The policies that a TLS section is judged by: that of the audit, and the preset, if it is one whose rules must hold.
+fn judges(sink: &Sink, preset: Option<Policy>) -> impl Iterator<Item = (Policy, Rules)> {
+    let strict = preset.filter(|preset| matches!(preset, Policy::PciDss4 | Policy::Hipaa));
+    let strict = strict.filter(|preset| sink.policy != Some(*preset));
+    sink.policy.into_iter().chain(strict).map(|policy| (policy, policy.rules()))
 }
 
 fn breaks(sink: &Sink, policy: Policy, source: &str, span: &Range<usize>, message: &str, help: String) {
@@ -343,40 +386,54 @@ fn subset<T: PartialEq + Copy>(
     breaks(written.sink, policy, allowed.source, &written.at(key), &message, help);
 }
 
-/// What a TLS section lets connections negotiate.
-pub(super) fn protocol(written: &Written, server: bool, versions: &[Version], groups: &[Group], suites: &[Suite]) {
-    let Some((policy, rules)) = rules(written.sink) else { return };
-    if !server && !policy.covers_upstreams() {
-        return;
-    }
-    subset(written, policy, "versions", VERSION_NAMES, versions, &rules.versions);
-    subset(written, policy, "groups", GROUPS, groups, &rules.groups);
-    // Suites of a version that is not allowed go with the version.
-    let of_version: Vec<Suite> = suites
-        .iter()
-        .copied()
-        .filter(|suite| {
-            let version = if TLS13_SUITES.contains(suite) { Version::Tls13 } else { Version::Tls12 };
-            rules.versions.these.contains(&version)
-        })
-        .collect();
-    subset(written, policy, "ciphers", SUITES, &of_version, &rules.suites);
-    for version in rules.needed.these.iter().filter(|version| !versions.contains(version)) {
-        let name = name_of(VERSION_NAMES, version);
-        let (message, help) = (format!("TLS {name} is not enabled"), format!("add \"{name}\" to \"versions\""));
-        breaks(written.sink, policy, rules.needed.source, &written.at("versions"), &message, help);
+/// What a TLS section lets connections negotiate. `preset` is that of a listener.
+pub(super) fn protocol(
+    written: &Written,
+    preset: Option<Policy>,
+    versions: &[Version],
+    groups: &[Group],
+    suites: &[Suite],
+) {
+    for (policy, rules) in judges(written.sink, preset) {
+        if preset.is_none() && !policy.covers_upstreams() {
+            continue;
+        }
+        subset(written, policy, "versions", VERSION_NAMES, versions, &rules.versions);
+        subset(written, policy, "groups", GROUPS, groups, &rules.groups);
+        // Suites of a version that is not allowed go with the version.
+        let of_version: Vec<Suite> = suites
+            .iter()
+            .copied()
+            .filter(|suite| {
+                let version = if TLS13_SUITES.contains(suite) { Version::Tls13 } else { Version::Tls12 };
+                rules.versions.these.contains(&version)
+            })
+            .collect();
+        subset(written, policy, "ciphers", SUITES, &of_version, &rules.suites);
+        for version in rules.needed.these.iter().filter(|version| !versions.contains(version)) {
+            let name = name_of(VERSION_NAMES, version);
+            let (message, help) = (format!("TLS {name} is not enabled"), format!("add \"{name}\" to \"versions\""));
+            breaks(written.sink, policy, rules.needed.source, &written.at("versions"), &message, help);
+        }
     }
 }
 
 /// What else `[listener.tls]` says.
-pub(super) fn listener(section: &Section, early_data: bool, key_log: bool, certificates: Option<&[Arc<Loaded>]>) {
+pub(super) fn listener(
+    section: &Section,
+    preset: Policy,
+    early_data: bool,
+    key_log: bool,
+    certificates: Option<&[Arc<Loaded>]>,
+) {
     let sink = section.sink;
-    let Some((policy, rules)) = rules(sink) else { return };
     let at = |key: &str| section.key_span(key).unwrap_or_else(|| section.span.clone());
-    if early_data && !rules.no_early_data.is_empty() {
+    for (policy, rules) in judges(sink, Some(preset)).filter(|(_, rules)| early_data && !rules.no_early_data.is_empty())
+    {
         let message = "early data is accepted, which an attacker can replay";
         breaks(sink, policy, rules.no_early_data, &at("early_data"), message, "remove \"early_data\"".to_owned());
     }
+    let Some((policy, rules)) = rules(sink) else { return };
     if key_log && !rules.whole_path.is_empty() {
         let message = "secrets of connections are written to a file";
         let help = "remove \"dangerous_key_log\"".to_owned();

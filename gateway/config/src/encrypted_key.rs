@@ -22,7 +22,7 @@ const PBKDF2: &str = "1.2.840.113549.1.5.12";
 const SCRYPT: &str = "1.3.6.1.4.1.11591.4.11";
 
 /// OpenSSL's default is 2048, OWASP's advice 600,000. Ten million take some seconds.
-const MAX_ITERATIONS: u32 = 10_000_000;
+pub(super) const MAX_ITERATIONS: u32 = 10_000_000;
 
 /// Rounds of PBKDF2 for keys that are encrypted here: OWASP's advice for HMAC-SHA-256.
 const ITERATIONS: u32 = 600_000;
@@ -104,9 +104,22 @@ fn tlv(tag: u8, pieces: &[&[u8]]) -> Vec<u8> {
 
 /// Decrypts the first encrypted key of a PEM file. Returns it as PKCS#8.
 pub fn decrypt(pem: &[u8], passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, Undecipherable> {
-    let der = section(pem).ok_or(Undecipherable::Malformed)?;
-    let Encrypted { parameters, ciphertext } = read(&der).ok_or(Undecipherable::Malformed)?;
-    let Pbes2 { salt, iterations, prf, cipher, iv } = pbes2(&parameters)?;
+    decrypt_info(&section(pem).ok_or(Undecipherable::Malformed)?, passphrase)
+}
+
+/// Decrypts an `EncryptedPrivateKeyInfo` in DER. Returns the key as PKCS#8.
+pub(super) fn decrypt_info(info: &[u8], passphrase: &[u8]) -> Result<Zeroizing<Vec<u8>>, Undecipherable> {
+    let Encrypted { parameters, ciphertext } = read(info).ok_or(Undecipherable::Malformed)?;
+    decrypt_sequence(&parameters, ciphertext, passphrase)
+}
+
+/// Decrypts a SEQUENCE. `algorithm` is the content of the AlgorithmIdentifier that says how it is encrypted.
+pub(super) fn decrypt_sequence(
+    algorithm: &[u8],
+    ciphertext: Vec<u8>,
+    passphrase: &[u8],
+) -> Result<Zeroizing<Vec<u8>>, Undecipherable> {
+    let Pbes2 { salt, iterations, prf, cipher, iv } = pbes2(algorithm)?;
     let prf = match prf.as_str() {
         "1.2.840.113549.2.7" => PBKDF2_HMAC_SHA1,
         "1.2.840.113549.2.9" => PBKDF2_HMAC_SHA256,
@@ -175,8 +188,14 @@ struct Pbes2 {
 fn pbes2(algorithm: &[u8]) -> Result<Pbes2, Undecipherable> {
     const BAD: Undecipherable = Undecipherable::Malformed;
     let (parameters, scheme) = identified(algorithm).ok_or(BAD)?;
-    if scheme != PBES2 {
-        return Err(unsupported("the scheme", &scheme));
+    match scheme.as_str() {
+        PBES2 => {}
+        // What PKCS#12 bundles of old programs have (RFC 7292, appendix C).
+        "1.2.840.113549.1.12.1.3" => return Err(Undecipherable::Unsupported("3DES".to_owned())),
+        "1.2.840.113549.1.12.1.5" | "1.2.840.113549.1.12.1.6" => {
+            return Err(Undecipherable::Unsupported("RC2".to_owned()));
+        }
+        other => return Err(unsupported("the scheme", other)),
     }
     let (_, parameters) = Sequence::from_der(parameters).map_err(|_| BAD)?;
     let (rest, derivation) = Sequence::from_der(&parameters.content).map_err(|_| BAD)?;

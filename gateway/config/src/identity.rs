@@ -5,6 +5,7 @@ use super::certificates::CertificateFiles;
 use super::decode::At;
 use super::diagnostics::Sink;
 use super::encrypted_key::{self, Undecipherable};
+use super::pkcs12::{self, Unopened};
 use super::revocation::Fetching;
 use super::surroundings::{Content, Kind, Unreadable};
 use aws_lc_rs::digest::{Context, SHA256};
@@ -189,8 +190,16 @@ impl Store {
         ocsp: Option<&At<PathBuf>>,
     ) -> Option<Loaded> {
         // Both are tried before giving up, so that two mistakes are two messages.
-        let chain = certificates(sink, "certificate", cert);
-        let private = private_key(sink, key, passphrase);
+        let (chain, private) = match bundle_of(sink, cert, key) {
+            Some(file) if cert.value == key.value => self.bundle(sink, file, passphrase).unzip(),
+            Some(file) => {
+                let help = format!("remove \"key\", and set \"cert\" to {}", file.value.display());
+                let message = format!("{} is a PKCS#12 bundle, which has certificate and key", file.value.display());
+                sink.error(&file.span, message, Some(help));
+                return None;
+            }
+            None => (certificates(sink, "certificate", cert), private_key(sink, key, passphrase)),
+        };
         let response = match ocsp {
             Some(file) => Some(ocsp_response(sink, file)?),
             None => None,
@@ -227,6 +236,78 @@ impl Store {
         let (stated, digest) = (ocsp::Stated::by(&leaf), sealane_tls::fingerprint(&chain[0]));
         let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };
         Some(Loaded { digest, identity: Arc::new(identity), names, self_signed: false, stated })
+    }
+
+    /// Opens a PKCS#12 bundle: the chain, and the key.
+    fn bundle(
+        &self,
+        sink: &Sink,
+        file: &At<PathBuf>,
+        passphrase: Option<&At<PathBuf>>,
+    ) -> Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
+        let bytes = read(sink, "PKCS#12 bundle", file)?;
+        let words = match passphrase {
+            Some(passphrase) => passphrase_in(sink, passphrase)?,
+            None => &[],
+        };
+        warn_if_readable(sink, file, "bundle with a private key");
+        let shown = file.value.display();
+        let convert = || {
+            Some(format!(
+                "write it again: openssl pkcs12 -legacy -nodes -in {shown} | openssl pkcs12 -export -out {shown}.new"
+            ))
+        };
+        let (message, help) = match pkcs12::open(bytes, words) {
+            Ok(bundle) => return Some((self.chain(bundle.certificates, &bundle.key), bundle.key)),
+            Err(Unopened::Undecipherable(Undecipherable::WrongPassphrase)) => match passphrase {
+                Some(passphrase) => {
+                    let words = passphrase.value.display();
+                    (format!("{shown}: the passphrase in {words} does not open the PKCS#12 bundle"), None)
+                }
+                None => {
+                    let help = "set \"passphrase_file\" to a file whose first line is the passphrase".to_owned();
+                    (format!("{shown}: the PKCS#12 bundle has a passphrase"), Some(help))
+                }
+            },
+            Err(Unopened::Undecipherable(Undecipherable::Unsupported(what))) => {
+                (format!("{shown}: the PKCS#12 bundle is protected with {what}, which is not supported"), convert())
+            }
+            Err(Unopened::Undecipherable(Undecipherable::Malformed)) => {
+                (format!("{shown}: the PKCS#12 bundle is damaged (RFC 7292)"), None)
+            }
+            Err(Unopened::Keys(0)) => (format!("{shown}: the PKCS#12 bundle has no private key"), None),
+            Err(Unopened::Keys(count)) => {
+                let help = "export each key with its certificate to a bundle of its own".to_owned();
+                (format!("{shown}: the PKCS#12 bundle has {count} private keys"), Some(help))
+            }
+            Err(Unopened::NoCertificate) => (format!("{shown}: the PKCS#12 bundle has no certificate"), None),
+        };
+        sink.error(&file.span, message, help);
+        None
+    }
+
+    /// The certificate of a key, then those that have signed it: bundles have them in any order. Without one of this key, all of
+    /// them.
+    fn chain(
+        &self,
+        mut all: Vec<CertificateDer<'static>>,
+        key: &PrivateKeyDer<'static>,
+    ) -> Vec<CertificateDer<'static>> {
+        let fits = |certificate: &CertificateDer<'static>| {
+            CertifiedKey::from_der(vec![certificate.clone()], key.clone_key(), &self.provider).is_ok()
+        };
+        let Some(leaf) = all.iter().position(fits) else { return all };
+        let mut chain = vec![all.swap_remove(leaf)];
+        let names = |der: &CertificateDer<'static>| {
+            let (_, parsed) = X509Certificate::from_der(der).ok()?;
+            Some((parsed.subject().as_raw().to_vec(), parsed.issuer().as_raw().to_vec()))
+        };
+        while let Some((subject, issuer)) = chain.last().and_then(names) {
+            let next = all.iter().position(|der| names(der).is_some_and(|(subject, _)| subject == issuer));
+            let Some(next) = next.filter(|_| subject != issuer) else { break };
+            chain.push(all.swap_remove(next));
+        }
+        chain
     }
 
     fn check_pair(
@@ -476,6 +557,29 @@ pub(super) fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
     }
 }
 
+/// The file of a pair that is a PKCS#12 bundle, if one is.
+fn bundle_of<'a>(sink: &Sink, cert: &'a At<PathBuf>, key: &'a At<PathBuf>) -> Option<&'a At<PathBuf>> {
+    [cert, key].into_iter().find(|file| match sink.content(&file.value) {
+        Some(Ok(content)) => pkcs12::is_bundle(&content.bytes),
+        _ => false,
+    })
+}
+
+/// The first line of a file.
+fn passphrase_in<'s>(sink: &Sink<'s>, passphrase: &At<PathBuf>) -> Option<&'s [u8]> {
+    let words = read(sink, "passphrase", passphrase)?;
+    warn_if_readable(sink, passphrase, "passphrase");
+    let words = words.split(|b| *b == b'\n').next().unwrap_or_default();
+    let words = words.strip_suffix(b"\r").unwrap_or(words);
+    if words.is_empty() {
+        let help = "the passphrase is the first line of the file".to_owned();
+        let message = format!("{}: there is no passphrase in this file", passphrase.value.display());
+        sink.error(&passphrase.span, message, Some(help));
+        return None;
+    }
+    Some(words)
+}
+
 /// Decrypts a key by the first line of a file.
 fn decrypted_key(
     sink: &Sink,
@@ -483,16 +587,8 @@ fn decrypted_key(
     bytes: &[u8],
     passphrase: &At<PathBuf>,
 ) -> Option<PrivateKeyDer<'static>> {
-    let words = read(sink, "passphrase", passphrase)?;
-    warn_if_readable(sink, passphrase, "passphrase");
-    let words = words.split(|b| *b == b'\n').next().unwrap_or_default();
-    let words = words.strip_suffix(b"\r").unwrap_or(words);
+    let words = passphrase_in(sink, passphrase)?;
     let (shown, shown_words) = (file.value.display(), passphrase.value.display());
-    if words.is_empty() {
-        let help = "the passphrase is the first line of the file".to_owned();
-        sink.error(&passphrase.span, format!("{shown_words}: there is no passphrase in this file"), Some(help));
-        return None;
-    }
     let rewrite = format!(
         "encrypt the key again: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new"
     );

@@ -6,6 +6,7 @@
 
 use aws_lc_rs::digest::{Context, SHA256};
 use sealane_tls::policy::{ClientAuth, ClientAuthMode, ExpiredLists, Revocation};
+use sealane_tls::transparency::LogList;
 
 /// A digest being made. Every part is preceded by its length, so that parts cannot run into each other.
 pub(super) struct PolicyId(Context);
@@ -79,6 +80,17 @@ pub(super) fn with_lists(revocation: &Revocation) -> [u8; 16] {
         ExpiredLists::Refuse => 1,
     });
     revocation.sources.iter().for_each(|source| id.bytes(&source.digest));
+    id.finish()
+}
+
+/// The id of a policy towards servers, with these lists and with the logs that must have certificates: with other logs, a server is
+/// checked again.
+pub(super) fn of_client(revocation: &Revocation, logs: Option<&LogList>) -> [u8; 16] {
+    let lists = with_lists(revocation);
+    let Some(logs) = logs else { return lists };
+    let mut id = PolicyId::new("logs");
+    id.bytes(&lists);
+    id.bytes(&logs.digest());
     id.finish()
 }
 

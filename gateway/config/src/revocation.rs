@@ -373,7 +373,7 @@ impl Config {
         for upstream in &mut self.upstreams {
             let Some(tls) = &upstream.tls else { continue };
             let Some(revocation) = replaced(&tls.revocation, new) else { continue };
-            let id = policy_id::with_lists(&revocation);
+            let id = policy_id::of_client(&revocation, tls.logs.as_deref());
             let tls = Arc::new(ClientPolicy { id, revocation, ..(**tls).clone() });
             *upstream = Arc::new(Upstream { tls: Some(tls), ..(**upstream).clone() });
         }

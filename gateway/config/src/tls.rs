@@ -1,19 +1,21 @@
 //! TLS settings: `[listener.tls]` and `[upstream.tls]`.
 
-use super::audit;
+use super::audit::{self, Policy};
 use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::identity::{self, Loaded, Store};
-use super::policy_id::PolicyId;
+use super::policy_id::{self, PolicyId};
 use super::revocation;
 use super::settings::{certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u};
+use super::transparency;
 use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_route::{NameMap, NamePattern};
 use sealane_tls::policy::{
     ClientAuth, ClientName, ClientPolicy, Group, KeyKind, Revocation, ServerPolicy, Suite, Version,
 };
+use sealane_tls::transparency::LogList;
 use std::collections::HashMap;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -64,15 +66,6 @@ const ALL_SUITES: [Suite; 9] = [
     Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256,
 ];
 
-/// Of the presets that Mozilla's guidelines name, those that rustls can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Preset {
-    /// TLS 1.3 only.
-    Modern,
-    /// TLS 1.2 and 1.3, with forward secrecy and authenticated encryption only.
-    Intermediate,
-}
-
 /// What a connection may negotiate.
 struct Protocol {
     versions: Vec<Version>,
@@ -116,7 +109,8 @@ pub(super) fn versions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Versio
     good.then_some(out)
 }
 
-fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol> {
+/// Reads what connections may negotiate. `preset` is that of a listener.
+fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
     let versions = section.optional_at(&p::versions);
     let groups = section.optional_at(&p::groups);
     let suites = section.optional_at(&p::ciphers);
@@ -127,14 +121,16 @@ fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol>
     if !good {
         return None;
     }
-    let mut chosen = match (&versions, preset) {
-        (Some(v), _) => v.value.clone(),
-        (None, Preset::Modern) => vec![Version::Tls13],
-        (None, Preset::Intermediate) => vec![Version::Tls13, Version::Tls12],
-    };
+    let nearest = preset.unwrap_or(Policy::Intermediate);
+    let (allowed_versions, allowed_groups, allowed_suites) = nearest.allowed();
+    let mut chosen = versions.as_ref().map_or_else(|| allowed_versions.to_vec(), |v| v.value.clone());
     chosen.sort_by(|a, b| b.cmp(a));
     let place = || suites.as_ref().map_or_else(|| section.span.clone(), |s| s.span.clone());
     let mut usable = suites.as_ref().map_or_else(|| ALL_SUITES.to_vec(), |s| s.value.clone());
+    if suites.is_none() && nearest != Policy::Modern {
+        // The ciphers of TLS 1.2 are there where "versions" adds it to "modern".
+        usable.retain(|suite| allowed_suites.contains(suite));
+    }
     for (version, name, example) in [
         (Version::Tls13, "1.3", "\"TLS_AES_128_GCM_SHA256\""),
         (Version::Tls12, "1.2", "\"ECDHE-ECDSA-AES128-GCM-SHA256\", \"ECDHE-RSA-AES128-GCM-SHA256\""),
@@ -152,6 +148,9 @@ fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol>
         section.sink.warn(&place(), "some of \"ciphers\" are for a TLS version that is not enabled", None);
     }
     let mut groups_used = groups.as_ref().map_or_else(|| p::groups.default(), |g| g.value.clone());
+    if groups.is_none() {
+        groups_used.retain(|group| allowed_groups.contains(group));
+    }
     if !chosen.contains(&Version::Tls13) {
         // The hybrid exists in TLS 1.3 only.
         groups_used.retain(|g| *g != Group::X25519MlKem768);
@@ -167,7 +166,7 @@ fn protocol(section: &Section, preset: Preset, server: bool) -> Option<Protocol>
     }
     if good {
         let written = audit::Written { sink: section.sink, section: Some(section), span: section.span.clone() };
-        audit::protocol(&written, server, &chosen, &groups_used, &usable);
+        audit::protocol(&written, preset, &chosen, &groups_used, &usable);
     }
     good.then_some(Protocol { versions: chosen, groups: groups_used, suites: usable })
 }
@@ -193,7 +192,7 @@ pub(super) struct ListenerPolicies {
 pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> Option<ListenerPolicies> {
     let sink = section.sink;
     let preset = section.or(&l::preset);
-    let protocol = protocol(&section, preset, true);
+    let protocol = protocol(&section, Some(preset));
     let automatic = section.word(&l::certificates);
     let stapling = section.optional_at(&l::ocsp_stapling).filter(|at| at.value).map(|at| at.span);
     let certificates = match automatic {
@@ -234,7 +233,13 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
         .as_ref()
         .filter(|_| automatic.is_none())
         .map(|(set, _)| set.entries.iter().map(|(_, loaded)| loaded.clone()).collect());
-    audit::listener(&section, early_data.as_ref().is_some_and(|e| e.value > 0), key_log.is_some(), loaded.as_deref());
+    audit::listener(
+        &section,
+        preset,
+        early_data.as_ref().is_some_and(|e| e.value > 0),
+        key_log.is_some(),
+        loaded.as_deref(),
+    );
     section.finish();
 
     let (protocol, (certificates, spans), clients) = (protocol?, certificates?, clients?);
@@ -562,6 +567,7 @@ pub(super) struct UpstreamTls {
     pub server_name: Option<At<String>>,
     roots: Vec<CertificateDer<'static>>,
     revocation: Revocation,
+    logs: Option<Arc<LogList>>,
     identity: Option<Arc<Loaded>>,
     skip: bool,
     resumption: bool,
@@ -584,6 +590,7 @@ pub(super) fn upstream(
         server_name: None,
         roots: Vec::new(),
         revocation: Revocation::default(),
+        logs: None,
         identity: None,
         skip: false,
         resumption: u::resumption.default(),
@@ -591,7 +598,7 @@ pub(super) fn upstream(
     let mut own_roots = false;
     let sectioned = section.is_some();
     if let Some(section) = section {
-        match protocol(&section, Preset::Intermediate, false) {
+        match protocol(&section, None) {
             Some(p) => out.protocol = p,
             None => good = false,
         }
@@ -612,6 +619,10 @@ pub(super) fn upstream(
         };
         match revocation::rules(&section, &u::crl, &u::crl_expired, authorities, store) {
             Some(rules) => out.revocation = rules,
+            None => good = false,
+        }
+        match transparency::logs(&section, !out.skip) {
+            Some(logs) => out.logs = logs,
             None => good = false,
         }
         if let Some(skip) = skip.filter(|s| s.value) {
@@ -642,7 +653,7 @@ pub(super) fn upstream(
     }
     if !sectioned {
         let (written, p) = (audit::Written { sink, section: None, span: span.clone() }, &out.protocol);
-        audit::protocol(&written, false, &p.versions, &p.groups, &p.suites);
+        audit::protocol(&written, None, &p.versions, &p.groups, &p.suites);
     }
     if !own_roots
         && !out.skip
@@ -673,8 +684,9 @@ impl UpstreamTls {
         id.number(0);
         id.certificates(self.identity.as_ref().map_or(&[], |i| &i.identity.chain));
         let mut revocation = self.revocation;
+        id.finish_with(Some(&mut revocation));
         ClientPolicy {
-            id: id.finish_with(Some(&mut revocation)),
+            id: policy_id::of_client(&revocation, self.logs.as_deref()),
             versions: self.protocol.versions,
             groups: self.protocol.groups,
             suites: self.protocol.suites,
@@ -686,6 +698,7 @@ impl UpstreamTls {
             server_name,
             roots: self.roots,
             revocation,
+            logs: self.logs,
             dangerous_skip_verification: self.skip,
             identity: self.identity.map(|i| Arc::clone(&i.identity)),
             resumption: self.resumption,

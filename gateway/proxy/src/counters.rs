@@ -196,6 +196,8 @@ counters! {
     upstream_connects, counter, "sealane_upstream_connects_total", "";
     /// Connections to upstreams that failed or timed out.
     upstream_connect_failures, counter, "sealane_upstream_connect_failures_total", "";
+    /// Handshakes with upstreams that were ended because the certificate is not in the transparency logs that are required.
+    upstream_not_transparent, counter, "sealane_upstream_transparency_failures_total", "";
     /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     upstream_syn_embedded, counter, "sealane_upstream_syn_total", "result=\"embedded\"";
     /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.

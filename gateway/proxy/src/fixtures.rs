@@ -112,6 +112,7 @@ pub(crate) fn client_policy() -> ClientPolicy {
         server_name: "a.example".into(),
         roots: Vec::new(),
         revocation: sealane_tls::policy::Revocation::default(),
+        logs: None,
         dangerous_skip_verification: true,
         identity: None,
         resumption: true,

@@ -12,7 +12,8 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sealane_control::client::{self, ClientSettings};
 use sealane_control::config::{
-    self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Policy, Severity, Warning, https_record,
+    self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Policy, Readiness, Severity, Warning,
+    https_record,
 };
 use sealane_control::log::{self, Level};
 use sealane_control::run::{self, syn_tls};
@@ -144,6 +145,7 @@ Exit code 0: no errors, possibly warnings. 1: errors, each with its line and a r
 Examples:
   sealane check -c sealane.toml
   sealane check -c sealane.toml --policy pci-dss-4
+  sealane check -c sealane.toml --post-quantum
   sealane config example | sealane check --offline -c /dev/stdin")]
     Check {
         /// The configuration file
@@ -155,6 +157,9 @@ Examples:
         /// Audit by a policy: modern, intermediate, old, pci-dss-4, hipaa, fips-140-3 or cnsa-2
         #[arg(long, value_name = "NAME")]
         policy: Option<Policy>,
+        /// Print which listeners, upstreams and certificates are ready for post-quantum cryptography
+        #[arg(long)]
+        post_quantum: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -439,7 +444,9 @@ fn execute(command: Command) -> Result<ExitCode> {
             client::run(&ClientSettings { listen, to, redirect, no_cookie, verbose })?;
         }
         Command::Serve { config } => serve(resolve::load_and_wait(&config))?,
-        Command::Check { config, offline, policy, json } => return check(&config, offline, policy, json),
+        Command::Check { config, offline, policy, post_quantum, json } => {
+            return check(&config, offline, policy, post_quantum, json);
+        }
         Command::Import(command) => import::execute(command)?,
         Command::Tunnel(command) => tunnel::execute(command)?,
         Command::Config(ConfigCommand::Example) => print(&config::example())?,
@@ -484,7 +491,7 @@ fn serve(loaded: Result<(Config, Vec<Warning>), Errors>) -> Result<()> {
     run::serve(config)
 }
 
-fn check(path: &Path, offline: bool, policy: Option<Policy>, json: bool) -> Result<ExitCode> {
+fn check(path: &Path, offline: bool, policy: Option<Policy>, post_quantum: bool, json: bool) -> Result<ExitCode> {
     let loaded = match (offline, policy) {
         (true, _) => resolve::document_and_wait(path).and_then(|document| document.audited_by(policy).read_offline()),
         (false, Some(policy)) => resolve::audit_and_wait(path, policy),
@@ -502,8 +509,9 @@ fn check(path: &Path, offline: bool, policy: Option<Policy>, json: bool) -> Resu
         }
         Err(Errors { errors, warnings, .. }) => (None, errors, warnings),
     };
+    let readiness = config.as_ref().filter(|_| post_quantum).map(Config::post_quantum);
     if json {
-        print(&(as_json(&errors, &warnings)? + "\n"))?;
+        print(&(as_json(&errors, &warnings, readiness.as_deref())? + "\n"))?;
     } else {
         for d in warnings.iter().chain(&errors) {
             eprintln!("{d}");
@@ -521,6 +529,8 @@ fn check(path: &Path, offline: bool, policy: Option<Policy>, json: bool) -> Resu
                     let record = https_record("example.com", http3.port(l.address.port()));
                     print(&format!("HTTP/3 at {}; in DNS, with your names: {record}\n", l.address))?;
                 }
+                let lines: String = readiness.iter().flatten().map(|one| format!("{one}\n")).collect();
+                print(&lines)?;
             }
             None => eprintln!("{}: {} error{}", path.display(), errors.len(), if errors.len() == 1 { "" } else { "s" }),
         }
@@ -544,8 +554,11 @@ fn show(path: &Path, json: bool) -> Result<()> {
     print(&if json { effective.to_json() } else { effective.to_toml() })
 }
 
-fn as_json(errors: &[Diagnostic], warnings: &[Warning]) -> Result<String> {
-    let value = serde_json::json!({ "ok": errors.is_empty(), "errors": errors, "warnings": warnings });
+fn as_json(errors: &[Diagnostic], warnings: &[Warning], readiness: Option<&[Readiness]>) -> Result<String> {
+    let mut value = serde_json::json!({ "ok": errors.is_empty(), "errors": errors, "warnings": warnings });
+    if let Some(readiness) = readiness {
+        value["post_quantum"] = serde_json::to_value(readiness)?;
+    }
     Ok(serde_json::to_string_pretty(&value)?)
 }
 

@@ -258,6 +258,7 @@ impl CertificateNames {
                 }),
                 ClientName::Email(wanted) => self.emails.iter().any(|email| email.eq_ignore_ascii_case(wanted)),
                 ClientName::CommonName(wanted) => commons().any(|name| name.eq_ignore_ascii_case(wanted)),
+                ClientName::Any => true,
             }
     }
 
@@ -271,6 +272,7 @@ impl CertificateNames {
             }
             ClientName::Email(wanted) => self.emails.contains(wanted),
             ClientName::CommonName(wanted) => self.common.as_ref() == Some(wanted),
+            ClientName::Any => true,
         }
     }
 }

@@ -4,13 +4,17 @@ use crate::policy::{ClientPolicy, ExpiredLists};
 use crate::provider::{provider, versions};
 use crate::server::{BuildError, certified_key};
 use crate::syn;
+use crate::transparency::LogList;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{DigitallySignedStruct, NamedGroup, RootCertStore, SignatureScheme, SupportedProtocolVersion};
+use rustls::{
+    CertificateError, DigitallySignedStruct, NamedGroup, OtherError, RootCertStore, SignatureScheme,
+    SupportedProtocolVersion,
+};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -71,9 +75,13 @@ impl ClientContext {
                 verifier = verifier.enforce_revocation_expiration();
             }
             let verifier = verifier.build().map_err(|e| BuildError(e.to_string()))?;
-            match policy.revocation.is_missing() {
+            let verifier: Arc<dyn ServerCertVerifier> = match policy.revocation.is_missing() {
                 true => Arc::new(ListsMissing(verifier)),
                 false => verifier,
+            };
+            match &policy.logs {
+                Some(logs) => Arc::new(InLogs { verifier, logs: logs.clone(), roots: policy.roots.clone() }),
+                None => verifier,
             }
         };
         // A session is taken up again only under the verifier and the resolver that saw it: all have the same.
@@ -234,7 +242,7 @@ impl ServerCertVerifier for ListsMissing {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        Err(rustls::CertificateError::UnknownRevocationStatus.into())
+        Err(CertificateError::UnknownRevocationStatus.into())
     }
 
     fn verify_tls12_signature(
@@ -257,6 +265,55 @@ impl ServerCertVerifier for ListsMissing {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.0.supported_verify_schemes()
+    }
+}
+
+/// `transparency = "require"`: what another verifier accepts must be in public logs, too.
+#[derive(Debug)]
+struct InLogs {
+    verifier: Arc<dyn ServerCertVerifier>,
+    logs: Arc<LogList>,
+    /// One of them may have issued the server's certificate itself.
+    roots: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for InLogs {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self.verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
+        let issuers = intermediates.iter().chain(&self.roots);
+        match self.logs.check(end_entity, issuers, ocsp_response, now.as_secs()) {
+            Ok(()) => Ok(verified),
+            Err(refused) => Err(CertificateError::Other(OtherError(Arc::new(refused))).into()),
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.verifier.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
     }
 }
 

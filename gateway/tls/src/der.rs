@@ -1,9 +1,13 @@
-//! Reads DER (X.690) of which x509-parser has no types: OCSP responses, and the parts of a certificate that are signed.
+//! Reads DER (X.690) of which x509-parser has no types: OCSP responses, the parts of a certificate that are signed, bundles of
+//! certificates with keys.
 
 /// What is left of some DER.
-pub(crate) struct Der<'a>(pub &'a [u8]);
+#[derive(Debug)]
+pub struct Der<'a>(pub &'a [u8]);
 
-pub(crate) mod tag {
+/// The tags of elements, with their classes.
+#[allow(missing_docs, reason = "these are the standard's names, and say all there is")]
+pub mod tag {
     pub const BOOLEAN: u8 = 0x01;
     pub const INTEGER: u8 = 0x02;
     pub const BIT_STRING: u8 = 0x03;
@@ -69,7 +73,7 @@ impl<'a> Der<'a> {
 }
 
 /// Writes an element.
-pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+pub fn element(tag: u8, content: &[u8]) -> Vec<u8> {
     let length = content.len().to_be_bytes();
     let mut out = vec![tag];
     if content.len() < 0x80 {
@@ -84,7 +88,7 @@ pub(crate) fn element(tag: u8, content: &[u8]) -> Vec<u8> {
 }
 
 /// A GeneralizedTime of the form that certificates and OCSP responses have (RFC 5280 §4.1.2.5.2), in seconds since 1970.
-pub(crate) fn time(text: &[u8]) -> Option<u64> {
+pub fn time(text: &[u8]) -> Option<u64> {
     let digits = text.strip_suffix(b"Z").filter(|digits| digits.len() == 14)?;
     let number = |range: std::ops::Range<usize>| -> Option<i64> {
         let text = std::str::from_utf8(&digits[range]).ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;

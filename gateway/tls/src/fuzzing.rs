@@ -8,6 +8,11 @@ pub fn ocsp_response(data: &[u8]) {
     crate::ocsp::fuzz(data);
 }
 
+/// Timestamps of transparency logs, as in a certificate and as a list: those that no log has signed are never accepted.
+pub fn timestamps(data: &[u8]) {
+    crate::transparency::fuzz(data);
+}
+
 /// A revocation list: one that is read has an issuer, and nobody has signed it where nobody is trusted.
 pub fn revocation_list(data: &[u8]) {
     if let Ok(list) = crate::crl::List::read(data) {

@@ -7,7 +7,7 @@
 mod authentication;
 mod client;
 pub mod crl;
-mod der;
+pub mod der;
 mod early_skip;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -34,6 +34,7 @@ pub mod sessions;
 mod signed;
 pub mod syn;
 mod ticket;
+pub mod transparency;
 
 pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;

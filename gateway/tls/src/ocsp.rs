@@ -7,6 +7,7 @@
 
 use crate::der::{Der, element, tag, time};
 use crate::signed::{PublicKey, Signed, without_extensions};
+use crate::transparency::IN_RESPONSE;
 use aws_lc_rs::digest::{self, SHA1_FOR_LEGACY_USE_ONLY, SHA256, SHA384, SHA512};
 use rustls::pki_types::CertificateDer;
 use std::fmt;
@@ -374,6 +375,33 @@ fn read_single(single: &[u8]) -> Option<(&[u8], Single)> {
         None => None,
     };
     (!has_critical(single.expect(tag::CONTEXT + 1))?).then_some((id, Single { standing, this_update, next_update }))
+}
+
+/// The list of transparency timestamps (RFC 6962 §3.3) in a response. Nobody has verified the response, and nobody needs to: logs
+/// have signed the timestamps themselves.
+pub(crate) fn timestamps(response: &[u8]) -> Option<&[u8]> {
+    if response.len() > MAX_RESPONSE {
+        return None;
+    }
+    let basic = read_basic(basic_response(response).ok()?)?;
+    let mut responses = Der(read_data(basic.signed.message)?.responses);
+    // A server's response is about its certificate alone.
+    let mut single = Der(responses.expect(tag::SEQUENCE)?);
+    single.expect(tag::SEQUENCE)?;
+    single.element()?;
+    single.expect(tag::GENERALIZED_TIME)?;
+    let _next_update = single.expect(tag::CONTEXT);
+    let mut extensions = Der(Der(single.expect(tag::CONTEXT + 1)?).expect(tag::SEQUENCE)?);
+    while let Some(extension) = extensions.expect(tag::SEQUENCE) {
+        let mut extension = Der(extension);
+        let id = extension.expect(tag::OID)?;
+        let _critical = extension.expect(tag::BOOLEAN);
+        let value = extension.expect(tag::OCTET_STRING)?;
+        if id == IN_RESPONSE {
+            return Der(value).expect(tag::OCTET_STRING);
+        }
+    }
+    None
 }
 
 /// Whether one of these extensions, none of which is known here, is critical. `None`: they are no extensions.

@@ -4,6 +4,7 @@
 //! again. A lane builds from them, lazily and for itself, so that no key, configuration or reference count is shared
 //! between lanes.
 
+use crate::transparency::LogList;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use sealane_route::{NameMap, NamePattern, SiteMap};
 use std::path::PathBuf;
@@ -107,6 +108,8 @@ pub enum ClientName {
     Email(String),
     /// This common name, where the subject has no other.
     CommonName(String),
+    /// Every certificate, whatever its names are.
+    Any,
 }
 
 impl std::fmt::Display for ClientName {
@@ -117,6 +120,7 @@ impl std::fmt::Display for ClientName {
             Self::UriBelow(start) => write!(f, "uri:{start}*"),
             Self::Email(address) => write!(f, "email:{address}"),
             Self::CommonName(name) => write!(f, "cn:{name}"),
+            Self::Any => f.write_str("any"),
         }
     }
 }
@@ -258,6 +262,8 @@ pub struct ClientPolicy {
     pub roots: Vec<CertificateDer<'static>>,
     /// Whether certificates are revoked. Ignored when verification is off.
     pub revocation: Revocation,
+    /// The logs of which some must have the certificate. Ignored when verification is off.
+    pub logs: Option<Arc<LogList>>,
     /// `dangerous_skip_verification`: accept any certificate.
     pub dangerous_skip_verification: bool,
     /// Our own certificate, where the upstream asks for one.

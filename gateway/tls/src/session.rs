@@ -11,6 +11,7 @@ use crate::policy::Version;
 use crate::records::Records;
 use crate::server::ServerContext;
 use crate::syn;
+use crate::transparency;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
@@ -49,7 +50,7 @@ impl std::error::Error for TlsError {}
 impl TlsError {
     /// A short, stable name for counters and logs.
     pub fn label(&self) -> &'static str {
-        use rustls::{CertificateError, Error, PeerIncompatible};
+        use rustls::{CertificateError, Error, OtherError, PeerIncompatible};
         match self {
             Self::PeerAlert(_) => "peer_alert",
             Self::Exhausted => "key_exhausted",
@@ -67,6 +68,11 @@ impl TlsError {
                 ) => "revocation_unknown",
                 Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure) => {
                     "client_name_not_allowed"
+                }
+                Error::InvalidCertificate(CertificateError::Other(OtherError(other)))
+                    if other.downcast_ref::<transparency::Refused>().is_some() =>
+                {
+                    "not_transparent"
                 }
                 Error::InvalidCertificate(_) => "bad_certificate",
                 Error::DecryptError => "bad_record_mac",

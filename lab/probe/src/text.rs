@@ -7,7 +7,7 @@ use crate::comparison::{MetricSummary, Pair};
 use crate::inspect::{Inspection, VersionReport};
 use crate::report::Report;
 use crate::run::Measured;
-use crate::scan::Finding;
+use crate::scan::{Finding, Scan};
 use crate::stats::{Direction, MannWhitneyMethod, Summary};
 use crate::timing::Metric;
 use crate::tls::{EarlyData, Kind, Negotiated};
@@ -244,8 +244,21 @@ fn write_inspection(out: &mut String, seen: &Inspection) -> std::fmt::Result {
         writeln!(out, "  old versions   {}", findings(&scan.old_versions))?;
         writeln!(out, "  weak suites    {}", findings(&scan.weak_suites))?;
         writeln!(out, "  groups         {}", findings(&scan.groups))?;
+        let key = seen.certificates.first().map(|certificate| certificate.key.as_str());
+        writeln!(out, "  post-quantum   {}", post_quantum(scan, key))?;
     }
     Ok(())
+}
+
+/// Whether key exchange and certificate withstand a quantum computer. `key` is the kind of the certificate's key.
+fn post_quantum(scan: &Scan, key: Option<&str>) -> String {
+    let exchange = if scan.post_quantum() { "ready" } else { "not ready" };
+    let certificate = match key {
+        Some(key) if key.starts_with("ML-DSA") => format!("ready ({key})"),
+        Some(key) => format!("not ready ({key})"),
+        None => "unknown".to_owned(),
+    };
+    format!("key exchange {exchange}; certificate {certificate}")
 }
 
 fn findings(all: &[Finding]) -> String {
@@ -352,6 +365,22 @@ mod tests {
             "time_appconnect",
         ] {
             assert!(text.contains(part), "{part} is missing from\n{text}");
+        }
+    }
+
+    #[test]
+    fn post_quantum_is_said_of_key_exchange_and_certificate() {
+        let scan = |name: &str, accepted| {
+            let finding = Finding { name: name.into(), accepted, answer: String::new() };
+            Scan { groups: vec![finding], ..Scan::default() }
+        };
+        let hybrid = "X25519MLKEM768";
+        for (scan, key, wanted) in [
+            (scan(hybrid, Some(true)), Some("ECDSA P-256"), "key exchange ready; certificate not ready (ECDSA P-256)"),
+            (scan(hybrid, Some(false)), Some("ML-DSA-65"), "key exchange not ready; certificate ready (ML-DSA-65)"),
+            (scan("x25519", Some(true)), None, "key exchange not ready; certificate unknown"),
+        ] {
+            assert_eq!(post_quantum(&scan, key), wanted);
         }
     }
 

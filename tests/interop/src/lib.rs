@@ -21,6 +21,7 @@ pub mod process;
 pub mod prometheus;
 pub mod site;
 pub mod store;
+pub mod transparency;
 pub mod versions;
 
 use std::io::Write;

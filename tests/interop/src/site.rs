@@ -1,15 +1,16 @@
 //! A temporary folder with a certificate authority and certificates for the names that tests use.
 
 use crate::base64;
+use crate::transparency::{TransparencyLog, vector};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CustomExtension, ExtendedKeyUsagePurpose,
-    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, RsaKeySize, SerialNumber, SigningKey,
-    date_time_ymd,
+    IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, PublicKeyData as _, RevokedCertParams, RsaKeySize,
+    SerialNumber, SigningKey, date_time_ymd,
 };
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tempfile::TempDir;
 
 /// The name that most tests use.
@@ -187,6 +188,36 @@ impl Site {
     /// The certificate of a responder that the authority has authorized, followed by the authority's own.
     pub fn issue_responder(&self, file: &str) -> Identity {
         self.issue_changed(file, &[], |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::OcspSigning])
+    }
+
+    /// A certificate that is valid for 90 days and has a timestamp of each of these transparency logs, followed by the authority's own.
+    pub fn issue_logged(&self, file: &str, names: &[&str], logs: &[&TransparencyLog]) -> Identity {
+        // The same certificate without the timestamps is what logs are given (RFC 6962 §3.2).
+        let key = KeyPair::generate().expect("a key can be made");
+        let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
+            .expect("the names are valid");
+        params.use_authority_key_identifier_extension = true;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
+        let day = Duration::from_secs(86_400);
+        params.not_before = date_time_ymd(1970, 1, 1) + now - day;
+        params.not_after = params.not_before + day * 90;
+        let bare = params.signed_by(&key, &self.authority).expect("a certificate can be signed");
+        let signed = element(&mut contents(bare.der())).to_vec();
+        let issuer = self.authority.key().subject_public_key_info();
+        let issuer = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &issuer);
+        let length = (signed.len() as u32).to_be_bytes();
+        let entry = [&[0, 1][..], issuer.as_ref(), &length[1..], &signed].concat();
+        let timestamps: Vec<u8> = logs.iter().flat_map(|log| log.timestamp(&entry)).collect();
+        let list = der(0x04, &vector(&timestamps));
+        let oid = [1, 3, 6, 1, 4, 1, 11129, 2, 4, 2];
+        params.custom_extensions.push(CustomExtension::from_oid_content(&oid, list));
+        let cert = params.signed_by(&key, &self.authority).expect("a certificate can be signed");
+        let path = |suffix: &str| self.folder.path().join(format!("{file}{suffix}.pem"));
+        let identity = Identity { cert: path(""), key: path("-key") };
+        let authority = std::fs::read_to_string(&self.ca).expect("our own file");
+        write(&identity.cert, &(cert.pem() + &authority));
+        write(&identity.key, &key.serialize_pem());
+        identity
     }
 
     fn issue_changed(&self, file: &str, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Identity {

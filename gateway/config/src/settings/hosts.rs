@@ -115,7 +115,7 @@ table! {
 
     /// Names of the client certificates that are let in, as in `names` of `client_auth`; all other clients are refused. A name is
     /// `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`, `"email:a@example.com"` or `"cn:alice"`.
-    /// The listener must ask for certificates (`client_auth`).
+    /// `"any"`: every certificate that the listener accepts, so that a route can demand one where others do not. The listener must ask for certificates (`client_auth`).
     allow_certificate: Strings = Strings, example(["dns:*.clients.example.com", "uri:spiffe://example.com/ns/prod/*"]);
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
     deny_certificate: Strings = Strings, example(["cn:mallory"]);

@@ -4,6 +4,7 @@ use super::{
     Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time, Words, access,
     argument, table,
 };
+use crate::audit::{self, Policy};
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
 use sealane_tls::policy::{ClientAuthMode, ExpiredLists, Group, Suite, Version};
@@ -121,9 +122,10 @@ key = \"certs/example.com.key\"
 ";
 
     /// As in Mozilla's guidelines: `"modern"` is TLS 1.3 only; `"intermediate"` is TLS 1.2 and 1.3, only with forward
-    /// secrecy and authenticated encryption. `versions` and `ciphers` override the preset.
-    preset: Choice<tls::Preset> =
-        Choice(&[("modern", tls::Preset::Modern), ("intermediate", tls::Preset::Intermediate)]),
+    /// secrecy and authenticated encryption. `versions`, `groups` and `ciphers` override the preset. `"pci-dss-4"` and `"hipaa"` are
+    /// what these [policies](page:policies) allow; values of this table that they do not allow are then errors. The names of the other
+    /// policies are errors that say what is missing.
+    preset: Own<Policy> = Own(audit::preset, audit::preset_shape),
         default("intermediate"), sets("intermediate");
     /// The listener's certificates. With `"auto"`, an authority issues certificates for the names of the hosts that the
     /// listener serves, see [automatic certificates](page:automatic-certificates).
@@ -166,13 +168,14 @@ table! {
     /// expired or expires within 14 days, a key that every user can read, and a host without a certificate.
     certificate "certificates", example_is_commented = true;
 
-    /// PEM file: the certificate, followed by the certificates that signed it.
+    /// PEM file: the certificate, followed by the certificates that signed it. Or a PKCS#12 bundle (`.p12`, `.pfx`) with the
+    /// certificate, its key and the certificates that signed it, in any order.
     cert: File = File, required("cert.pem"), aliases("crt", "certificate");
     /// PEM file with the private key: ECDSA, RSA or Ed25519, as PKCS#8, PKCS#1 or SEC1.
     key: File = File, described("the file of `cert`"), example("certs/static.key"),
         aliases("private_key", "ssl_certificate_key");
-    /// A file whose first line is the passphrase of `key`. The key must be PKCS#8 (`BEGIN ENCRYPTED PRIVATE KEY`) with
-    /// PBKDF2 and AES-CBC, as OpenSSL writes it.
+    /// A file whose first line is the passphrase of `key`, or of the PKCS#12 bundle. The key must be PKCS#8 (`BEGIN ENCRYPTED
+    /// PRIVATE KEY`) with PBKDF2 and AES-CBC, as OpenSSL writes it; a bundle, too, must be encrypted in this way.
     passphrase_file: File = File, example("certs/static.passphrase"), aliases("ssl_password_file");
     /// A file with an OCSP response in DER, which the gateway sends with the certificate (stapling).
     ocsp: File = File, example("certs/static.ocsp");

@@ -348,7 +348,10 @@ fn the_schema_refuses_what_the_program_refuses() {
         ("[limits]\nmax_streams = 10001", ".limits.max_streams: 10001 is out of range"),
         ("[limits]\nidle_timeout = 5", ".limits.idle_timeout: integer, not \"string\""),
         ("[[listener]]\nadress = \":1\"", ".listener[0].adress: no such setting"),
-        ("[listener.tls]\npreset = \"old\"", ".listener.tls.preset: \"old\" is none of [\"modern\",\"intermediate\"]"),
+        (
+            "[listener.tls]\npreset = \"old\"",
+            ".listener.tls.preset: \"old\" is none of [\"modern\",\"intermediate\",\"pci-dss-4\",\"hipaa\"]",
+        ),
         ("[[listener.tls.certificates]]\ncrt = \"c\"", ".listener.tls.certificates[0].crt: no such setting"),
         ("[[upstream]]\nservers = [{ weigth = 1 }]", ".upstream[0].servers[0].weigth: no such setting"),
     ] {

@@ -152,7 +152,15 @@ table! {
     /// `"refuse"`: all certificates that it could revoke are refused until there is a newer one.
     crl_expired: Choice<ExpiredLists> =
         Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
-    /// PEM file of the gateway's own certificate, for servers that ask for a client certificate.
+    /// `"require"`: the server's certificate must be in transparency logs of two operators at least, so that its owner can see
+    /// it. The timestamps of the logs must be in the certificate, or in its OCSP response. See
+    /// [certificates](page:certificates#require-certificate-transparency).
+    transparency: Choice<bool> = Choice(&[("off", false), ("require", true)]), default("off");
+    /// The logs whose timestamps count, in the JSON format of Google's and Apple's lists (version 3). The gateway reads a
+    /// changed file without a reload.
+    log_list: File = File, example("log_list.json"), needs("transparency", "require");
+    /// PEM file of the gateway's own certificate, for servers that ask for a client certificate. Or a PKCS#12 bundle with
+    /// certificate and key.
     cert: File = File, example("certs/gateway.pem"), aliases("crt", "certificate", "ssl_certificate");
     /// The private key of `cert`.
     key: File = File, described("the file of `cert`"), example("certs/gateway.key"),

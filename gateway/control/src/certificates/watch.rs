@@ -9,6 +9,7 @@ use crate::config::{AddressSet, CertificateFiles, Config, Errors, KeyList, Loade
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
 use sealane_tls::policy::RevocationLists;
+use sealane_tls::transparency::LogList;
 use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -34,6 +35,8 @@ pub enum FileSet {
     Users(PathBuf),
     /// Revocation lists.
     RevocationLists(PathBuf),
+    /// A list of transparency logs.
+    LogList(PathBuf),
     /// Keys of session tickets.
     TicketKeys(PathBuf),
 }
@@ -46,8 +49,9 @@ impl FileSet {
         let tables = config.redirect_tables().into_iter().map(Self::Redirects);
         let users = config.users_files().into_iter().map(Self::Users);
         let revoked = config.revocation_lists().into_iter().map(|lists| Self::RevocationLists(lists.source.clone()));
+        let logs = config.log_lists().into_iter().map(|list| Self::LogList(list.source.clone()));
         let keys = config.ticket_keys_file().cloned().map(Self::TicketKeys);
-        certificates.chain(lists).chain(tables).chain(users).chain(revoked).chain(keys).collect()
+        certificates.chain(lists).chain(tables).chain(users).chain(revoked).chain(logs).chain(keys).collect()
     }
 
     /// Each file of the set.
@@ -58,6 +62,7 @@ impl FileSet {
             | Self::Redirects(file)
             | Self::Users(file)
             | Self::RevocationLists(file)
+            | Self::LogList(file)
             | Self::TicketKeys(file) => (None, Some(file)),
         };
         certificate.into_iter().flat_map(CertificateFiles::all).chain(list)
@@ -86,6 +91,8 @@ pub enum Reread {
     Users(PathBuf, Result<Arc<Users>, Errors>),
     /// Revocation lists.
     RevocationLists(PathBuf, Result<Arc<RevocationLists>, Errors>),
+    /// A list of transparency logs.
+    LogList(PathBuf, Result<Arc<LogList>, Errors>),
     /// Keys of session tickets.
     TicketKeys(PathBuf, Result<Arc<KeyList>, Errors>),
 }

@@ -31,19 +31,7 @@ impl Contexts {
         }
         // Those of configurations that are gone.
         contexts.retain(|_, (policy, _)| Arc::strong_count(policy) > 1);
-        let asking = ClientPolicy {
-            id: policy.id,
-            versions: policy.versions.clone(),
-            groups: policy.groups.clone(),
-            suites: policy.suites.clone(),
-            alpn: vec![protocol.to_vec()],
-            server_name: policy.server_name.clone(),
-            roots: policy.roots.clone(),
-            revocation: policy.revocation.clone(),
-            dangerous_skip_verification: policy.dangerous_skip_verification,
-            identity: policy.identity.clone(),
-            resumption: policy.resumption,
-        };
+        let asking = ClientPolicy { alpn: vec![protocol.to_vec()], ..(**policy).clone() };
         let context = ClientContext::new(&asking).map_err(|e| format!("TLS settings: {e}"))?;
         contexts.insert(key, (policy.clone(), context.clone()));
         Ok(context)

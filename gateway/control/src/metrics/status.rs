@@ -13,6 +13,7 @@ use crate::metrics::prometheus::Writer;
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
 use sealane_tls::policy::RevocationLists;
+use sealane_tls::transparency::LogList;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -233,6 +234,10 @@ struct Written {
     revocation_lists: Vec<(String, Option<u64>)>,
     /// Those whose files have changed: taken, and refused.
     lists_read: (u64, u64),
+    /// Lists of transparency logs in use: their files, and when they were written.
+    log_lists: Vec<(String, u64)>,
+    /// Those whose files have changed: taken, and refused.
+    log_lists_read: (u64, u64),
     fleet: Option<fleet::Reporter>,
 }
 
@@ -273,6 +278,8 @@ impl StatusRegistry {
         w.certificates = certificates(config);
         let name = |lists: &RevocationLists| (config.name_of_lists(&lists.source), lists.next_update);
         w.revocation_lists = config.revocation_lists().iter().map(|lists| name(lists)).collect();
+        let name = |list: &LogList| (list.source.display().to_string(), list.written.unwrap_or(0));
+        w.log_lists = config.log_lists().iter().map(|list| name(list)).collect();
     }
 
     /// The files of a certificate have changed: they are served, or refused for this reason.
@@ -331,6 +338,13 @@ impl StatusRegistry {
     pub fn revocation_lists_read(&self, good: bool) {
         let mut w = self.written();
         let lists = &mut w.lists_read;
+        *(if good { &mut lists.0 } else { &mut lists.1 }) += 1;
+    }
+
+    /// The file of a list of transparency logs has changed: the new list holds, or is refused.
+    pub fn log_list_read(&self, good: bool) {
+        let mut w = self.written();
+        let lists = &mut w.log_lists_read;
         *(if good { &mut lists.0 } else { &mut lists.1 }) += 1;
     }
 
@@ -488,6 +502,19 @@ impl StatusRegistry {
         );
         for (source, end) in &w.revocation_lists {
             family.sample(&[("source", source)], end.unwrap_or(0));
+        }
+        let mut family = out.counter(
+            "sealane_log_list_replacements_total",
+            "Lists of transparency logs whose files have changed, by what became of them.",
+        );
+        family.sample(&[("result", "good")], w.log_lists_read.0);
+        family.sample(&[("result", "refused")], w.log_lists_read.1);
+        let mut family = out.gauge(
+            "sealane_log_list_timestamp_seconds",
+            "When lists of transparency logs in use were written, in seconds since 1970; 0: the list does not say.",
+        );
+        for (file, written) in &w.log_lists {
+            family.sample(&[("file", file)], *written);
         }
         if let Some(reporter) = &w.lists_fetched {
             let reports = reporter();

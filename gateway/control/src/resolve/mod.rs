@@ -213,6 +213,10 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 let read = config::read_revocation_lists_again(&file, &answers);
                 Reread::RevocationLists(file, read)
             }
+            FileSet::LogList(file) => {
+                let read = config::read_log_list_again(&file, &answers);
+                Reread::LogList(file, read)
+            }
             FileSet::Users(file) => {
                 let read = config::read_users_again(&file, &answers);
                 Reread::Users(file, read)

@@ -462,7 +462,7 @@ impl Running {
     fn take_files(&mut self, read: Vec<Reread>) -> Result<()> {
         let mut new = HashMap::new();
         let (mut lists, mut tables, mut users) = (Vec::new(), Vec::new(), Vec::new());
-        let mut revoked = HashMap::new();
+        let (mut revoked, mut logs) = (HashMap::new(), HashMap::new());
         for read in read {
             match read {
                 Reread::Certificate(files, Ok((loaded, warnings))) => {
@@ -509,6 +509,15 @@ impl Running {
                     log::error!("{name}: the revocation list in use stays; the changed file is refused:\n{errors}");
                     self.status.revocation_lists_read(false);
                 }
+                Reread::LogList(file, Ok(read)) => {
+                    log::info!("{} has changed: the new list of {} logs holds from now on", file.display(), read.len());
+                    self.status.log_list_read(true);
+                    logs.insert(file, read);
+                }
+                Reread::LogList(file, Err(errors)) => {
+                    log::error!("{}: the list in use stays; the changed file is refused:\n{errors}", file.display());
+                    self.status.log_list_read(false);
+                }
                 Reread::Users(file, Ok(read)) => {
                     log::info!("{} has changed: the new users hold from now on", file.display());
                     self.status.users_read(true);
@@ -542,8 +551,9 @@ impl Running {
             snapshot.redirects = self.config.redirects.tables().clone();
             self.publish(snapshot);
         }
-        if !revoked.is_empty() && !self.draining {
+        if !(revoked.is_empty() && logs.is_empty()) && !self.draining {
             self.config.replace_revocation_lists(&revoked);
+            self.config.replace_log_lists(&logs);
             self.upstreams.replace_tls(&self.config);
             self.publish_configuration()?;
         }

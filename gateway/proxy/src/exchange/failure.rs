@@ -22,6 +22,8 @@ pub enum Failure {
     Expired,
     /// Its certificate is on a list.
     Revoked,
+    /// Its certificate is not in the public logs that are demanded.
+    Unlogged,
     /// HTTP/2 is insisted on.
     NoHttp2,
     /// The connection ended before the response did.
@@ -48,7 +50,7 @@ pub enum Failure {
 
 impl Failure {
     /// All but [`Self::Nonsense`].
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Unreachable,
         Self::NoConnection,
         Self::Tls,
@@ -56,6 +58,7 @@ impl Failure {
         Self::Untrusted,
         Self::Expired,
         Self::Revoked,
+        Self::Unlogged,
         Self::NoHttp2,
         Self::Closed,
         Self::Silent,
@@ -78,6 +81,7 @@ impl Failure {
             Self::Untrusted => "its certificate is not trusted for its name",
             Self::Expired => "its certificate has expired",
             Self::Revoked => "its certificate is revoked",
+            Self::Unlogged => "its certificate is not in enough of the logs of \"log_list\"",
             Self::NoHttp2 => "it does not speak HTTP/2",
             Self::Closed => "it closed the connection before its response was complete",
             Self::Nonsense(error) => {
@@ -114,6 +118,7 @@ impl Failure {
             "bad_certificate" => Self::Untrusted,
             "certificate_expired" => Self::Expired,
             "certificate_revoked" => Self::Revoked,
+            "not_transparent" => Self::Unlogged,
             _ => Self::Tls,
         }
     }

@@ -343,7 +343,11 @@ pub(crate) fn upstream_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, err
     if let (TransportError::Tls(e), Some(UpstreamPhase::Handshake)) =
         (error, proxy.connections.upstream(key).map(|b| b.phase))
     {
-        upstream_hint(&proxy.connections, &mut proxy.exchanges, key, Failure::of_tls(e));
+        let failure = Failure::of_tls(e);
+        if failure == Failure::Unlogged {
+            proxy.counters.upstream_not_transparent.inc();
+        }
+        upstream_hint(&proxy.connections, &mut proxy.exchanges, key, failure);
     }
     upstream_lost(proxy, cx, key, false);
 }

@@ -109,6 +109,10 @@ path = "/prod"
 respond = {}
 allow_certificate = ["uri:spiffe://example.test/ns/prod/*", "dns:*.clients.test"]
 deny_certificate = ["uri:spiffe://example.test/ns/prod/sa/old"]
+[[host.route]]
+path = "/any"
+respond = {}
+allow_certificate = "any"
 "#;
     let (gateway, plain) = gateway(&site, rest);
     let issue = |file: &str, name: &str| site.issue(file, &[name]);
@@ -130,6 +134,9 @@ deny_certificate = ["uri:spiffe://example.test/ns/prod/sa/old"]
         (Some(&mallory), "/", 403),
         (None, "/prod", 403),
         (None, "/", 200),
+        (Some(&other), "/any", 200),
+        (Some(&mallory), "/any", 403),
+        (None, "/any", 403),
     ] {
         assert_eq!(visit(&site, &gateway, identity, path), [status; 6], "{identity:?} {path}");
         refused += if status == 403 { 6.0 } else { 0.0 };

@@ -125,3 +125,95 @@ fn keys_under_a_passphrase_are_served() {
     let (good, said) = check();
     assert!(!good && said.contains("there is no passphrase in this file"), "{said}");
 }
+
+/// A PKCS#12 bundle of a pair, as OpenSSL writes it.
+fn bundle(identity: &Identity, ca: &Path, to: &Path, passphrase: &str, arguments: &[&str]) {
+    let mut command = std::process::Command::new("openssl");
+    command.args(["pkcs12", "-export", "-in"]).arg(&identity.cert).arg("-inkey").arg(&identity.key);
+    command.arg("-certfile").arg(ca).arg("-out").arg(to);
+    command.args(["-passout", &format!("pass:{passphrase}")]).args(arguments);
+    let done = command.output().expect("the test looked for openssl first");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+#[test]
+fn bundles_are_served_and_a_changed_one_replaces_them() {
+    sealane_interop::need!("openssl");
+    let site = Site::new();
+    let served = site.path().join("served.p12");
+    let passphrase = site.file("passphrase", "open sésame\n");
+    let first = site.issue("first", &[HOST]);
+    bundle(&first, &site.ca, &served, "open sésame", &[]);
+    let listen = ports::free();
+    let file = |admin: &str| {
+        format!(
+            "{admin}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{}\", passphrase_file = \"{}\" }}]\n\
+             [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n",
+            served.display(),
+            passphrase.display()
+        )
+    };
+    let gateway = Operated::start(&site, 2, file, listen);
+    assert_eq!(gateway.served_certificate(), Some(leaf(&first)));
+    assert_eq!(gateway.get("/").text(), "hello");
+    let second = site.issue("second", &[HOST]);
+    bundle(&second, &site.ca, &served, "open sésame", &["-keypbe", "AES-128-CBC", "-certpbe", "NONE"]);
+    assert!(eventually(|| gateway.served_certificate() == Some(leaf(&second))), "{}", gateway.gateway.server.log());
+    // Under another passphrase it is refused, and what is served stays.
+    let before = replacements(&gateway, "refused");
+    bundle(&first, &site.ca, &served, "another", &[]);
+    assert!(eventually(|| replacements(&gateway, "refused") > before));
+    assert_eq!(gateway.served_certificate(), Some(leaf(&second)));
+    let log = gateway.gateway.server.log();
+    assert!(log.contains("does not open the PKCS#12 bundle"), "{log}");
+}
+
+#[test]
+fn bundles_that_cannot_be_used_are_errors_of_check() {
+    sealane_interop::need!("openssl");
+    let site = Site::new();
+    let identity = site.issue("served", &[HOST]);
+    let file = site.path().join("served.p12");
+    let passphrase = site.file("passphrase", "secret");
+    let check = |more: &str| {
+        let text = format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{}\"{more} }}]\n[[host]]\nnames = [\"*\"]\nrespond = {{ status = 200 }}\n",
+            file.display()
+        );
+        let text = site.file("check.toml", &text);
+        let out = sealane_interop::gateway::run(["check", "-c", &text.display().to_string()]);
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let words = format!(", passphrase_file = \"{}\"", passphrase.display());
+    let key = format!("{words}, key = \"{}\"", identity.key.display());
+    let all: &[(&str, &[&str], &str, &str)] = &[
+        ("secret", &[], &words, ""),
+        ("secret", &["-macalg", "sha1"], &words, ""),
+        ("secret", &["-macalg", "sha512", "-iter", "100000"], &words, ""),
+        ("secret", &["-nomac"], &words, ""),
+        ("", &["-keypbe", "NONE", "-certpbe", "NONE"], "", ""),
+        ("secret", &[], "", "has a passphrase"),
+        ("another", &[], &words, "does not open the PKCS#12 bundle"),
+        ("another", &["-nomac"], &words, "does not open the PKCS#12 bundle"),
+        ("secret", &["-keypbe", "PBE-SHA1-3DES"], &words, "protected with 3DES, which is not supported"),
+        ("secret", &["-nocerts"], &words, "does not belong to the certificate"),
+        ("secret", &[], &key, "remove \"key\""),
+    ];
+    for (own, arguments, more, wanted) in all {
+        bundle(&identity, &site.ca, &file, own, arguments);
+        let (good, said) = check(more);
+        assert_eq!(good, wanted.is_empty(), "{arguments:?}: {said}");
+        assert!(said.contains(wanted), "{arguments:?}: {wanted}: {said}");
+    }
+    let done = std::process::Command::new("openssl")
+        .args(["pkcs12", "-export", "-nokeys", "-passout", "pass:secret", "-in"])
+        .arg(&identity.cert)
+        .arg("-out")
+        .arg(&file)
+        .status();
+    assert!(done.expect("the test looked for openssl first").success());
+    let (good, said) = check(&words);
+    assert!(!good && said.contains("has no private key"), "{said}");
+}

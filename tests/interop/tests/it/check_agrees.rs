@@ -223,3 +223,26 @@ fn a_busy_gateway_is_said_to_be_busy() {
     assert!(!words.contains("os error"), "{words}");
     assert!(WAIT_LIMIT.as_secs() > 10, "longer than is waited for an answer");
 }
+
+#[test]
+fn check_says_what_is_ready_for_post_quantum() {
+    let site = Site::new();
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:0\"\n[listener.tls]\n\
+         certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n[[host]]\nnames = [\"*\"]\nto = [\"http://127.0.0.1:1\"]\n"
+    );
+    let output = |more: &[&str]| {
+        let output = check(&site, &text, more);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = output(&["--post-quantum"]);
+    assert!(said.contains("listener 127.0.0.1:0: ready for peers that support it: X25519MLKEM768"), "{said}");
+    assert!(said.contains("not ready: the gateway talks to it without TLS"), "{said}");
+    let json: serde_json::Value = serde_json::from_str(&output(&["--post-quantum", "--json"])).expect("it is JSON");
+    let all = json["post_quantum"].as_array().expect("it is a list").clone();
+    let found: Vec<_> = all.iter().map(|one| (one["kind"].as_str(), one["protection"].as_str())).collect();
+    let wanted = [("listener", "if_supported"), ("upstream", "never"), ("certificate", "never")];
+    assert_eq!(found, wanted.map(|(kind, protection)| (Some(kind), Some(protection))));
+}

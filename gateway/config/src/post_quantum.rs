@@ -1,0 +1,119 @@
+//! `sealane check --post-quantum`: which connections and certificates withstand a quantum computer.
+//!
+//! Key exchange matters today: what is recorded now can be decrypted later. Certificates matter once such a computer exists: it
+//! could forge signatures then, but not those of the past.
+
+use super::Config;
+use sealane_tls::policy::{Group, KeyKind, Version};
+use serde::Serialize;
+use std::collections::HashSet;
+
+/// How far a connection or a certificate is protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Protection {
+    /// In every connection.
+    Always,
+    /// In connections with peers that support it.
+    IfSupported,
+    /// In none.
+    Never,
+    /// The gateway does not take part in the handshake.
+    Relayed,
+}
+
+impl std::fmt::Display for Protection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Always => "ready",
+            Self::IfSupported => "ready for peers that support it",
+            Self::Never => "not ready",
+            Self::Relayed => "relayed",
+        })
+    }
+}
+
+/// One listener, upstream or certificate.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Readiness {
+    /// `"listener"`, `"upstream"` or `"certificate"`.
+    pub kind: &'static str,
+    /// The address, the name or the file.
+    pub name: String,
+    /// How far it is protected.
+    pub protection: Protection,
+    /// Why, in words.
+    pub why: &'static str,
+}
+
+impl std::fmt::Display for Readiness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}: {}: {}", self.kind, self.name, self.protection, self.why)
+    }
+}
+
+/// What connections with these settings agree on.
+fn key_exchange(versions: &[Version], groups: &[Group]) -> (Protection, &'static str) {
+    let hybrid = |group: &Group| *group == Group::X25519MlKem768;
+    if !versions.contains(&Version::Tls13) {
+        return (Protection::Never, "\"versions\" lacks \"1.3\", without which there is no X25519MLKEM768");
+    }
+    if !groups.iter().any(hybrid) {
+        return (Protection::Never, "\"groups\" lacks \"X25519MLKEM768\"");
+    }
+    if groups.iter().all(hybrid) && versions.iter().all(|version| *version == Version::Tls13) {
+        return (Protection::Always, "every key exchange is X25519MLKEM768");
+    }
+    (Protection::IfSupported, "X25519MLKEM768 with TLS 1.3, and other groups for the others")
+}
+
+impl Config {
+    /// How every listener, upstream and certificate is protected.
+    pub fn post_quantum(&self) -> Vec<Readiness> {
+        let mut out = Vec::new();
+        let mut add = |kind, name: String, (protection, why)| out.push(Readiness { kind, name, protection, why });
+        for listener in &self.listeners {
+            let policy = listener.tls.as_ref().and_then(|tls| tls.policies.first());
+            let found = match policy {
+                Some(policy) => key_exchange(&policy.versions, &policy.groups),
+                None if listener.tcp => (Protection::Relayed, "clients and servers agree on the key exchange"),
+                None => (Protection::Never, "it has no TLS"),
+            };
+            add("listener", listener.address.to_string(), found);
+        }
+        for upstream in &self.upstreams {
+            let found = match &upstream.tls {
+                Some(policy) => key_exchange(&policy.versions, &policy.groups),
+                None => (Protection::Never, "the gateway talks to it without TLS"),
+            };
+            add("upstream", upstream.name.clone(), found);
+        }
+        let mut seen = HashSet::new();
+        for (files, loaded) in self.certificates().filter(|(_, loaded)| seen.insert(loaded.digest)) {
+            let why = match loaded.identity.kind {
+                KeyKind::Ecdsa => "its key is ECDSA; there are no certificates with ML-DSA in this program",
+                KeyKind::Rsa => "its key is RSA; there are no certificates with ML-DSA in this program",
+                KeyKind::Ed25519 => "its key is Ed25519; there are no certificates with ML-DSA in this program",
+            };
+            add("certificate", files.cert.display().to_string(), (Protection::Never, why));
+        }
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn key_exchange_needs_the_hybrid_and_tls_1_3() {
+        use Group::{X25519, X25519MlKem768};
+        use Version::{Tls12, Tls13};
+        let protection = |versions: &[Version], groups: &[Group]| key_exchange(versions, groups).0;
+        assert_eq!(protection(&[Tls13], &[X25519MlKem768]), Protection::Always);
+        assert_eq!(protection(&[Tls13, Tls12], &[X25519MlKem768]), Protection::IfSupported);
+        assert_eq!(protection(&[Tls13], &[X25519MlKem768, X25519]), Protection::IfSupported);
+        assert_eq!(protection(&[Tls13], &[X25519]), Protection::Never);
+        assert_eq!(protection(&[Tls12], &[X25519MlKem768, X25519]), Protection::Never);
+    }
+}
