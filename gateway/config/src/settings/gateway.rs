@@ -2,7 +2,7 @@
 
 use super::{
     Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener,
-    revocation, store, table, tunnel, upstream,
+    revocation, store, table, traces, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
@@ -73,6 +73,8 @@ table! {
     log: One = One(&log::TABLE), default({});
     /// Settings of the metrics.
     metrics: One = One(&metrics::TABLE), default({});
+    /// Traces of requests.
+    traces: One = One(&traces::TABLE), described("none: requests are not traced");
     /// Limits and timeouts for clients.
     limits: One = One(&limits::TABLE), default({});
     /// The addresses on which the gateway accepts connections.

@@ -35,6 +35,7 @@ use crate::rules::Unprepared;
 use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::Action;
+use crate::traces;
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::selection::{
     DeniedBy, Routed, Served, add_response_headers, budget_allows, route_request, send_redirect,
@@ -64,6 +65,9 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let listener = client.listener.clone();
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
+    }
+    if let Some(rules) = &proxy.settings.snapshot().traces {
+        traces::begin(x, client, rules);
     }
     if let Some(rule) = listener.listener.access {
         let verdict = judge(connections, x, client, &listener, &[rule]);
@@ -174,6 +178,7 @@ pub(crate) fn run_action(
                 return refuse(proxy, cx, exchange, 500);
             };
             let early = x.machine.is_early();
+            x.trace.note_routed(cx.micros());
             Routed::preference(x, upstream, x.client_ip(client));
             if forwarded::prepare(x, client, early, scratch.text()).is_err() {
                 return refuse(proxy, cx, exchange, 431);
@@ -487,6 +492,9 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     count_exchange(&proxy.exchanges, &proxy.counters, &x);
     time_exchange(&proxy.settings, cx, &x);
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
+    if x.trace.is_on() {
+        traces::finish(&proxy.connections, &proxy.counters, &proxy.settings, cx, &x);
+    }
     if actions.has(Do::CutClient) {
         client_reset(proxy, cx, x.client_stream, x.response_body.is_blocked());
     } else if actions.has(Do::DetachClient) {

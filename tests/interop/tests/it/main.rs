@@ -90,6 +90,7 @@ mod syn_upstream;
 mod syslog_tls;
 mod tls_conformance;
 mod tls_early_skip;
+mod traces;
 mod trusted_proxies;
 mod truth_table;
 mod tunnel;
