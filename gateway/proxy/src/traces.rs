@@ -17,6 +17,8 @@ use crate::conn::Client;
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
+use crate::exchange::executor::durations;
+use crate::latency;
 use crate::records::RequestId;
 use crate::settings::LaneSettings;
 use crate::snapshot::{Routing, Upstream};
@@ -27,7 +29,7 @@ use sealane_tls::random;
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Bytes of a host that a record holds; longer ones are cut.
 const MAX_HOST: usize = 80;
@@ -212,6 +214,12 @@ impl Trace {
         self.ids.is_some()
     }
 
+    /// The id of its trace.
+    #[inline]
+    pub fn id(&self) -> Option<TraceId> {
+        self.ids.as_ref().map(|ids| ids.context.trace)
+    }
+
     /// What an upstream is told.
     #[inline]
     pub fn parent_for_upstream(&self) -> Option<TraceParent> {
@@ -307,10 +315,16 @@ pub(crate) fn finish(
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let Some(queue) = rules.queues.get(settings.slot()) else { return };
-    match queue.try_send(record(x, client, ids, rules.paths, cx.micros())) {
+    let record = record(x, client, ids, rules.paths, cx.micros());
+    let at = record.at;
+    match queue.try_send(record) {
         Ok(()) => counters.traces_queued.inc(),
-        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => counters.traces_lost.inc(),
+        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return counters.traces_lost.inc(),
     }
+    let place = x.routed.place().unwrap_or(&settings.snapshot().latency.no_host);
+    let at = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
+    let (took, exemplar) = (durations(x, cx.micros()), (ids.context.trace, at));
+    latency::note_exemplar(place, settings.slot(), x.request.version, x.status, took, exemplar);
 }
 
 fn record(x: &Exchange, client: &Client, ids: Ids, paths: bool, now: Micros) -> TraceRecord {

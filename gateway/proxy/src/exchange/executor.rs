@@ -43,7 +43,7 @@ use crate::upstream::selection::{
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
-use sealane_lane::{Context, Key};
+use sealane_lane::{Context, Key, Micros};
 use sealane_route::Decision;
 use std::rc::Rc;
 
@@ -511,10 +511,17 @@ fn time_exchange(settings: &LaneSettings, cx: &Context, x: &Exchange) {
         return;
     }
     let place = x.routed.place().unwrap_or(&settings.snapshot().latency.no_host);
+    let [first_byte, total] = durations(x, cx.micros());
+    latency::record(place, settings.slot(), x.request.version, x.status, first_byte, total);
+}
+
+/// How long a request that is over took to its first byte and in total, as far as that is recorded.
+#[inline]
+pub(crate) fn durations(x: &Exchange, now: Micros) -> [Option<Micros>; 2] {
     let first_byte = (x.headed > 0).then(|| x.headed.saturating_sub(x.started));
     // How long a connection of another protocol is open says nothing about how fast the server is.
-    let total = (!x.machine.is_tunnel()).then(|| x.until(cx.micros()).saturating_sub(x.started));
-    latency::record(place, settings.slot(), x.request.version, x.status, first_byte, total);
+    let total = (!x.machine.is_tunnel()).then(|| x.until(now).saturating_sub(x.started));
+    [first_byte, total]
 }
 
 fn count_exchange(exchanges: &Exchanges, counters: &Counters, x: &Exchange) {

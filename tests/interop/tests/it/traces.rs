@@ -15,9 +15,10 @@ use sealane_interop::gateway::{Gateway, configured, run};
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::peers::otel_collector;
 use sealane_interop::process::Server;
+use sealane_interop::prometheus::Prometheus;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::versions::{Asked, Everywhere, VERSIONS};
-use sealane_interop::{client, eventually, h2, ports, skip};
+use sealane_interop::{client, eventually, h2, need, ports, skip};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -445,6 +446,46 @@ fn a_collector_that_is_away_or_silent_costs_traces_alone() {
         gateway.server.terminate();
         assert_eq!(gateway.server.wait().code(), Some(0), "{}", gateway.server.log());
     }
+}
+
+#[test]
+fn the_trace_is_in_the_access_log_and_in_exemplars() {
+    let (site, origin, collector) = (Site::new(), Backend::saying("hello"), collector());
+    for (format, line) in [("json", "\"trace_id\":\"ID\""), ("$uri $otel_trace_id", "/ ID")] {
+        let log = site.path().join("access.log");
+        let traces = traces(&collector.url(), &format!("sample = 1\n[log]\naccess = {log:?}\nformat = '{format}'"));
+        let (gateway, _) = gateway(&site, &traces, "192.0.2.1", &to(&origin));
+        assert_eq!(gateway.get("/").status(), 200);
+        let (trace, _) = told(&origin.last());
+        let wanted = line.replace("ID", &trace);
+        let logged = || std::fs::read_to_string(&log).unwrap_or_default();
+        assert!(eventually(|| logged().contains(&wanted)), "{wanted}: {}", logged());
+        let page = |accept: &str| {
+            let mut wire = Wire::new(client::tcp(gateway.admin));
+            let request = format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nAccept: {accept}\r\n\r\n", gateway.admin);
+            wire.send(request).expect("the admin listener reads");
+            wire.response("GET").expect("the admin listener answers").text()
+        };
+        let exemplar = format!("# {{trace_id=\"{trace}\"}} ");
+        for name in ["sealane_request_duration_seconds_bucket{", "sealane_request_first_byte_seconds_bucket{"] {
+            let has = |page: &str| page.lines().any(|line| line.starts_with(name) && line.contains(&exemplar));
+            assert!(eventually(|| has(&page("application/openmetrics-text"))), "{name}");
+            assert!(!has(&page("text/plain")), "{name}");
+        }
+    }
+}
+
+#[test]
+fn prometheus_keeps_the_exemplars() {
+    let program = need!("prometheus");
+    let (site, origin, collector) = (Site::new(), Backend::saying("hello"), collector());
+    let traces = traces(&collector.url(), "sample = 1");
+    let (gateway, _) = gateway(&site, &traces, "192.0.2.1", &to(&origin));
+    assert_eq!(gateway.get("/").status(), 200);
+    let (trace, _) = told(&origin.last());
+    let prometheus = Prometheus::start(&site, &program, &[gateway.admin], "");
+    let found = || prometheus.exemplars("sealane_request_duration_seconds_bucket");
+    assert!(eventually(|| found().iter().any(|labels| labels["trace_id"] == trace.as_str())), "{:?}", found());
 }
 
 #[test]
