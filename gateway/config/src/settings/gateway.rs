@@ -112,7 +112,7 @@ table! {
 
     /// Where access log lines go: `"off"`, `"stdout"`, a file, or syslog (RFC 5424, `local7.info`) as
     /// `"syslog+udp://192.0.2.1:514"`, `"syslog+tcp://192.0.2.1:601"`, `"syslog+tls://192.0.2.1:6514"` or
-    /// `"syslog+unix:///dev/log"`. The gateway appends to the file, and opens the file again on SIGUSR1. A new file has mode 0640. If the disk or the syslog
+    /// `"syslog+unix:///dev/log"`, or `"journald"`. The gateway appends to the file, and opens the file again on SIGUSR1. A new file has mode 0640. If the disk or the syslog
     /// server cannot keep up, lines are dropped and counted; requests never wait.
     access: Own<AccessLogTarget> = Own(log_read::target, || Shape::Text(None)), default("off"), sets("stdout"),
         aliases("access_log");
