@@ -37,6 +37,7 @@ pub const TARGETS: &[Target] = &[
     ("timestamps", sealane_tls::fuzzing::timestamps),
     ("proxy-protocol", sealane_proxy::fuzzing::proxy_protocol),
     ("forwarded", routing::forwarded::fuzz_one),
+    ("trace-context", routing::trace_context::fuzz_one),
     ("path", routing::path::fuzz_one),
     ("names", routing::names::fuzz_one),
     ("addresses", routing::addresses::fuzz_one),

@@ -221,6 +221,34 @@ pub mod addresses {
     }
 }
 
+/// What a request says of its trace: a `traceparent` that is read is written as it came (in version 00, with the flags that are
+/// known), and lists that are passed on keep their bounds however they are divided among fields.
+pub mod trace_context {
+    use sealane_http::trace_context::{MAX_BAGGAGE, MAX_TRACESTATE, TraceParent, is_baggage, is_trace_state};
+
+    /// Runs the target.
+    pub fn fuzz_one(data: &[u8]) {
+        if let Some(parent) = TraceParent::parse(data) {
+            let text = parent.text();
+            assert_eq!(text[3..53], data[3..53], "{}", data.escape_ascii());
+            assert_eq!(TraceParent::parse(&text), Some(parent));
+            assert!(data.len() == text.len() || data[..2] != *b"00");
+        }
+        let (first, rest) = data.split_at(data.len() / 2);
+        assert!(!is_trace_state([data].into_iter()) || data.len() <= MAX_TRACESTATE);
+        assert!(!is_baggage([data].into_iter()) || data.len() <= MAX_BAGGAGE);
+        if is_trace_state([first, rest].into_iter()) {
+            // With a comma between them they are one field (RFC 9110 §5.2).
+            let one = [first, rest].join(&b',');
+            assert!(one.len() > MAX_TRACESTATE || is_trace_state([&one[..]].into_iter()), "{}", one.escape_ascii());
+        }
+        if is_baggage([first, rest].into_iter()) {
+            let one = [first, rest].join(&b',');
+            assert!(one.len() > MAX_BAGGAGE || is_baggage([&one[..]].into_iter()), "{}", one.escape_ascii());
+        }
+    }
+}
+
 /// What proxies append to `Forwarded` is read as they have written it, whatever a client has put before it. The first byte
 /// chooses what is appended.
 pub mod forwarded {

@@ -39,7 +39,11 @@ const NEEDS: &[Need] = &[
     need("gnutls-cli", "gnutls-bin", "a TLS stack of the system's"),
     need("valgrind", "valgrind", "instructions per handshake and request"),
     need("strace", "strace", "system calls per handshake and request"),
-    need("go", "golang-go", "h2spec, quic-go and grpc-go, which Go builds from their modules"),
+    need(
+        "go",
+        "golang-go",
+        "h2spec, quic-go, grpc-go and the OpenTelemetry collector, which Go builds from their modules",
+    ),
     need("node", "nodejs", "oidc-provider, for forward_auth"),
     need("npm", "npm", "oidc-provider, for forward_auth"),
     need("prometheus", "prometheus", "what scrapes /metrics and evaluates the packaged rules and dashboards"),

@@ -37,7 +37,12 @@ pub enum Syslog {
     Tls(SyslogTls),
     /// A datagram for each line, to this socket.
     Unix(PathBuf),
+    /// An entry for each line, in the journal's own protocol: a datagram to this socket of journald.
+    Journal(PathBuf),
 }
+
+/// Where journald listens (systemd's "Native Journal Protocol").
+const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// A syslog server that is spoken to under TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,6 +171,15 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<AccessLogTar
             sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
             None
         }
+        "journald" => Some(AccessLogTarget::Syslog(Syslog::Journal(JOURNAL.into()))),
+        journal if journal.starts_with("journald:") => {
+            let socket = journal.strip_prefix("journald://").filter(|path| is_socket_path(path));
+            if socket.is_none() {
+                let help = format!("write {key} = \"journald\" or {key} = \"journald://{JOURNAL}\"");
+                sink.error(&node.span(), format!("\"{journal}\" is not a socket of journald"), Some(help));
+            }
+            socket.map(|path| AccessLogTarget::Syslog(Syslog::Journal(path.into())))
+        }
         syslog if syslog.starts_with("syslog") && (syslog.contains(':') || syslog == "syslog") => {
             let found = self::syslog(syslog);
             if found.is_none() {
@@ -207,10 +221,14 @@ fn syslog(url: &str) -> Option<Syslog> {
             // The settings beside it are read later.
             Some(Syslog::Tls(SyslogTls { address, name: ServerName::from(address.ip()), roots: Vec::new() }))
         }
-        // sun_path has 108 bytes (unix(7)), with a 0 at the end.
-        "unix" if server.starts_with('/') && server.len() < 108 => Some(Syslog::Unix(server.into())),
+        "unix" if is_socket_path(server) => Some(Syslog::Unix(server.into())),
         _ => None,
     }
+}
+
+/// sun_path has 108 bytes (unix(7)), with a 0 at the end.
+fn is_socket_path(path: &str) -> bool {
+    path.starts_with('/') && path.len() < 108
 }
 
 fn has_port(address: &SocketAddr) -> bool {

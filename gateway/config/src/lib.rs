@@ -55,6 +55,7 @@ mod sites;
 mod surroundings;
 mod tls;
 mod transparency;
+mod traces;
 mod trust;
 mod tunnel;
 mod upstream;
@@ -93,6 +94,7 @@ pub use sealane_route::AddressSet;
 pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
 pub use transparency::read_log_list_again;
+pub use traces::{TraceEndpoint, TraceHeader, TraceProtocol, TraceSettings, Traces};
 pub use trust::Trust;
 pub use tunnel::{CertificateId, ClientCertificates, Revoked, Tunnel, TunnelClient, TunnelParts, Webhook};
 pub use upstream::{NamedServer, expand};
@@ -192,6 +194,8 @@ pub struct Config {
     pub host_labels: Vec<String>,
     /// How many series of durations there may be.
     pub max_series: usize,
+    /// How requests are traced, if they are.
+    pub traces: Option<Traces>,
 }
 
 /// Who the process becomes.
@@ -353,6 +357,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let (ticket_keys, store_settings) = fleet::read(&top, listeners.iter().any(takes_early_data));
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
+    let traces = traces::read(&top);
     top.finish();
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
@@ -401,6 +406,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         redirects,
         host_labels,
         max_series,
+        traces,
     })
 }
 

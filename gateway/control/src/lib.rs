@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod resolve;
 pub mod run;
 pub mod self_check;
+pub mod traces;
 mod upgrade;
 
 pub use sealane_config as config;

@@ -10,6 +10,7 @@
 //! - [`h1`]: the HTTP/1.1 codec;
 //! - [`h3`]: HTTP/3's framing, and QPACK without a dynamic table;
 //! - [`list`]: heads as HTTP/2 and HTTP/3 carry them;
+//! - [`trace_context`]: `traceparent`, `tracestate` and `baggage`;
 //! - [`error`]: what can be wrong, with the status and the counter it maps to.
 
 mod authority;
@@ -22,6 +23,7 @@ pub mod known;
 pub mod list;
 pub mod message;
 mod scan;
+pub mod trace_context;
 
 pub use authority::is_authority;
 pub use error::ParseError;

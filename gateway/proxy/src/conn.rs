@@ -6,6 +6,7 @@ use crate::h3::connection::H3Connection;
 use crate::lane_state::LaneListener;
 use crate::limits::Counted;
 use crate::records::ConnectionId;
+use crate::traces::Made;
 use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
@@ -182,6 +183,8 @@ pub(crate) struct Client {
     pub counted: Option<Counted>,
     /// Bytes read of responses that wait for room, of all its requests.
     pub held: usize,
+    /// When its connection was made.
+    pub made: Made,
 }
 
 /// An IP address as text: IPv6 as in RFC 5952, an IPv4-mapped one as IPv4.

@@ -368,6 +368,10 @@ counters! {
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
     /// Records for the log that were dropped because control did not read them fast enough.
     records_lost, counter, "sealane_log_records_lost_total", "";
+    /// Traces of requests (`[traces]`), by whether there was room for them in the queue to the exporter.
+    traces_queued, counter, "sealane_traces_total", "result=\"queued\"";
+    /// Traces of requests (`[traces]`), by whether there was room for them in the queue to the exporter.
+    traces_lost, counter, "sealane_traces_total", "result=\"lost\"";
     /// Connections closed because PROXY protocol headers are accepted only from trusted_proxies.
     untrusted_proxies, counter, "sealane_untrusted_proxies_total", "";
 }

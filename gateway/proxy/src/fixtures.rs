@@ -10,6 +10,7 @@ use crate::settings::LaneSettings;
 use crate::snapshot::{
     AddressHeader, ClientLimits, Listener, Relays, Routing, Server, Snapshot, SynData, Upstream, UpstreamHttp,
 };
+use crate::traces::Made;
 use crate::transport::Transport;
 use crate::upstream::balance::{Balance, HashKey};
 use crate::upstream::group::LaneUpstream;
@@ -175,6 +176,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         challenges: Arc::default(),
         latency: Arc::default(),
         shared_tickets: None,
+        traces: None,
     }
 }
 
@@ -202,6 +204,7 @@ pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
         server_name: None,
         counted: None,
         held: 0,
+        made: Made::default(),
     }
 }
 

@@ -15,9 +15,11 @@
 //! beyond the bound is recorded in the place `other`.
 
 use sealane_http::Version;
+use sealane_http::trace_context::TraceId;
 use sealane_lane::Micros;
 use sealane_lane::histogram::{Distribution, Histogram};
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, fence};
 use std::sync::{Arc, OnceLock};
 
 /// The label `protocol`, by index.
@@ -100,7 +102,68 @@ pub struct SeriesSet<const N: usize, const H: usize> {
 /// The histograms of one lane, each made by the lane when it needs them. Other lanes do not write on its cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
-struct LaneSeries<const N: usize, const H: usize>([OnceLock<Box<[Histogram; H]>>; N]);
+struct LaneSeries<const N: usize, const H: usize>([OnceLock<Box<Recorded<H>>>; N]);
+
+/// What a lane has recorded in a series.
+#[derive(Debug)]
+struct Recorded<const H: usize> {
+    histograms: [Histogram; H],
+    /// There with the first exemplar: only requests with exported traces have one.
+    exemplars: OnceLock<Box<[ExemplarSlot; H]>>,
+}
+
+impl<const H: usize> Default for Recorded<H> {
+    fn default() -> Self {
+        Self { histograms: std::array::from_fn(|_| Histogram::default()), exemplars: OnceLock::new() }
+    }
+}
+
+/// A request that shows what a duration was about: the newest whose trace was exported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exemplar {
+    /// Its trace.
+    pub trace: TraceId,
+    /// How long it took.
+    pub micros: Micros,
+    /// When it was over, in milliseconds since 1970.
+    pub at: u64,
+}
+
+/// Where one lane writes an exemplar and anybody reads it, without waiting: a reader that meets a write has none.
+#[derive(Debug, Default)]
+struct ExemplarSlot {
+    /// Odd while it is written; 0: never.
+    version: AtomicU64,
+    words: [AtomicU64; 4],
+}
+
+impl ExemplarSlot {
+    /// Only the owning lane may call this.
+    fn set(&self, exemplar: Exemplar) {
+        let trace = u128::from_be_bytes(exemplar.trace.bytes());
+        let words = [(trace >> 64) as u64, trace as u64, exemplar.micros, exemplar.at];
+        let version = self.version.load(Relaxed);
+        self.version.store(version.wrapping_add(1), Relaxed);
+        // Who sees one of the words sees that they are being written.
+        fence(Release);
+        self.words.iter().zip(words).for_each(|(place, word)| place.store(word, Relaxed));
+        self.version.store(version.wrapping_add(2), Release);
+    }
+
+    fn get(&self) -> Option<Exemplar> {
+        let version = self.version.load(Acquire);
+        if version == 0 || version % 2 == 1 {
+            return None;
+        }
+        let [high, low, micros, at] = self.words.each_ref().map(|word| word.load(Relaxed));
+        fence(Acquire);
+        if self.version.load(Relaxed) != version {
+            return None;
+        }
+        let trace = u128::from(high) << 64 | u128::from(low);
+        Some(Exemplar { trace: TraceId::from_random(trace.to_be_bytes()), micros, at })
+    }
+}
 
 impl<const N: usize, const H: usize> Default for LaneSeries<N, H> {
     fn default() -> Self {
@@ -129,7 +192,7 @@ impl<const N: usize, const H: usize> SeriesSet<N, H> {
     pub fn histograms(&self, slot: usize, series: usize) -> Option<&[Histogram; H]> {
         let begun = self.lanes.get(slot)?.get().and_then(|lane| lane.0.get(series)?.get());
         match begun {
-            Some(histograms) => Some(histograms),
+            Some(recorded) => Some(&recorded.histograms),
             None => self.begin(slot, series),
         }
     }
@@ -141,7 +204,7 @@ impl<const N: usize, const H: usize> SeriesSet<N, H> {
             return self.other.as_ref()?.histograms(slot, series);
         }
         let lane = self.lanes.get(slot)?.get_or_init(Box::default);
-        Some(lane.0.get(series)?.get_or_init(|| Box::new(std::array::from_fn(|_| Histogram::default()))))
+        Some(&lane.0.get(series)?.get_or_init(Box::default).histograms)
     }
 
     fn is_admitted(&self, series: usize) -> bool {
@@ -177,9 +240,40 @@ impl<const N: usize, const H: usize> SeriesSet<N, H> {
         recorded.peek()?;
         let mut sums: [Distribution; H] = std::array::from_fn(|_| Distribution::default());
         for histograms in recorded {
-            sums.iter_mut().zip(histograms.iter()).for_each(|(sum, histogram)| sum.add(histogram));
+            sums.iter_mut().zip(&histograms.histograms).for_each(|(sum, histogram)| sum.add(histogram));
         }
         Some(sums)
+    }
+
+    /// Notes a request for one of the series' histograms, in which it has been recorded. Only the lane in that slot may call this.
+    fn note_exemplar(&self, slot: usize, series: usize, histogram: usize, exemplar: Exemplar) {
+        let recorded = self.lanes.get(slot).and_then(|lane| lane.get()?.0.get(series)?.get());
+        let Some(recorded) = recorded else {
+            // Beyond the budget.
+            if let Some(other) = &self.other {
+                other.note_exemplar(slot, series, histogram, exemplar);
+            }
+            return;
+        };
+        let slots = recorded.exemplars.get_or_init(|| Box::new(std::array::from_fn(|_| ExemplarSlot::default())));
+        if let Some(slot) = slots.get(histogram) {
+            slot.set(exemplar);
+        }
+    }
+
+    /// The newest exemplar of each of the series' histograms, of all lanes.
+    pub fn exemplars(&self, series: usize) -> [Option<Exemplar>; H] {
+        let mut newest = [None; H];
+        let lanes = self.lanes.iter().filter_map(|lane| lane.get()?.0.get(series)?.get()?.exemplars.get());
+        for slots in lanes {
+            for (newest, slot) in newest.iter_mut().zip(slots.iter()) {
+                let found: Option<Exemplar> = slot.get();
+                if found.map(|found| found.at) > newest.map(|newest: Exemplar| newest.at) {
+                    *newest = found;
+                }
+            }
+        }
+        newest
     }
 }
 
@@ -268,6 +362,23 @@ pub(crate) fn record(
     }
 }
 
+/// Notes a request whose trace was exported, and which has been recorded.
+pub(crate) fn note_exemplar(
+    place: &Place,
+    slot: usize,
+    version: Version,
+    status: u16,
+    durations: [Option<Micros>; 2],
+    (trace, at): (TraceId, u64),
+) {
+    let series = series_of(version, status);
+    for (histogram, micros) in durations.into_iter().enumerate() {
+        if let Some(micros) = micros {
+            place.note_exemplar(slot, series, histogram, Exemplar { trace, micros, at });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -314,6 +425,47 @@ mod tests {
         two.reconsider();
         record(&two, 0, Version::Http11, 200, None, Some(1));
         assert_eq!((count(&two), count(&other), budget.used()), (1, 3, 1));
+    }
+
+    #[test]
+    fn the_newest_exemplar_of_all_lanes_is_read() {
+        let place = Place::unbounded(2);
+        let trace = |n| TraceId::from_random([n; 16]);
+        let ok = series_of(Version::Http11, 200);
+        assert_eq!(place.exemplars(ok), [None; 2]);
+        let note = |slot, n: u8, micros| {
+            record(&place, slot, Version::Http11, 200, Some(1), Some(micros));
+            note_exemplar(&place, slot, Version::Http11, 200, [None, Some(micros)], (trace(n), u64::from(n)));
+        };
+        note(0, 1, 100);
+        note(1, 3, 300);
+        note(0, 2, 200);
+        assert_eq!(place.exemplars(ok), [None, Some(Exemplar { trace: trace(3), micros: 300, at: 3 })]);
+        assert_eq!(place.exemplars(series_of(Version::Http2, 200)), [None; 2]);
+        // What is beyond the budget is noted where it is recorded.
+        let other = Arc::new(Place::unbounded(1));
+        let beyond = Place::within(1, &Arc::new(Budget::new(0)), &other);
+        record(&beyond, 0, Version::Http11, 200, Some(1), Some(1));
+        note_exemplar(&beyond, 0, Version::Http11, 200, [Some(1), None], (trace(4), 4));
+        assert_eq!((beyond.exemplars(ok)[0], other.exemplars(ok)[0].map(|e| e.at)), (None, Some(4)));
+    }
+
+    #[test]
+    fn an_exemplar_that_is_being_written_is_not_read_in_parts() {
+        let slot = ExemplarSlot::default();
+        let whole = |e: Exemplar| e.trace == TraceId::from_random([e.at as u8; 16]) && e.micros == e.at;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for n in 1..20_000u64 {
+                    let at = n % 250 + 1;
+                    slot.set(Exemplar { trace: TraceId::from_random([at as u8; 16]), micros: at, at });
+                }
+            });
+            for _ in 0..20_000 {
+                assert!(slot.get().is_none_or(whole));
+            }
+        });
+        assert!(slot.get().is_some_and(whole));
     }
 
     #[test]

@@ -63,6 +63,7 @@ mod service;
 mod settings;
 pub mod shared_tickets;
 pub mod snapshot;
+pub mod traces;
 mod transport;
 mod upstream;
 

@@ -8,7 +8,7 @@ use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::pages::{ErrorPage, Maintenance};
 use crate::patterns::Groups;
-use crate::snapshot::Action;
+use crate::snapshot::{Action, Routing};
 use sealane_http::claims::is_alike;
 use sealane_http::{FieldError, Fields, Known, RequestHead};
 use sealane_route::path::{self, Readings};
@@ -218,6 +218,11 @@ impl RouteRef {
 
     pub fn route(&self) -> Option<&Route> {
         self.listener.routing.routes.get(self.index)
+    }
+
+    /// Where it can be found when the lane has no more to do with it.
+    pub fn shared(&self) -> (Arc<Routing>, usize) {
+        (self.listener.routing.clone(), self.index)
     }
 
     /// What pages of other origins may do.

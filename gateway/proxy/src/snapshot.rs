@@ -15,6 +15,7 @@ use crate::quic::succession::QuicPredecessor;
 use crate::redirects::RedirectTable;
 use crate::rules::{Redirect, Route};
 use crate::shared_tickets::TicketStore;
+use crate::traces::TraceRules;
 use crate::upstream::balance::{Balance, HashKey, Sticky};
 use crate::upstream::server_state::{GroupState, ServerState};
 use sealane_http::h1::{Limits, Tolerance};
@@ -62,6 +63,8 @@ pub struct Snapshot {
     pub latency: Arc<Latency>,
     /// Where single-use tickets are that gateways share; `None`: each gateway has its own.
     pub shared_tickets: Option<Arc<TicketStore>>,
+    /// Which requests are traced, and where their traces go; `None`: lanes do not look at them.
+    pub traces: Option<Arc<TraceRules>>,
 }
 
 /// What the rules of all hosts refer to.

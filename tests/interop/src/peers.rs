@@ -196,6 +196,12 @@ pub fn grpc_go() -> Result<PathBuf, String> {
     MADE.get_or_init(|| built_by_go("grpc-go")).clone()
 }
 
+/// The OpenTelemetry collector with our small program around it (`peers/otelcol`). The error says why there is none.
+pub fn otel_collector() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| built_by_go("otelcol")).clone()
+}
+
 /// Builds one of the programs in `peers`, once, in a folder of cargo's target folder.
 fn built_by_go(name: &str) -> Result<PathBuf, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name);

@@ -53,6 +53,7 @@ impl Prometheus {
         command.arg(format!("--config.file={}", config.display()));
         command.arg(format!("--storage.tsdb.path={}", folder.join("data").display()));
         command.args([&format!("--web.listen-address={address}"), "--log.level=warn"]);
+        command.arg("--enable-feature=exemplar-storage");
         let mut prometheus = Self { address, server: Server::start(command, site.path()) };
         prometheus.server.wait_until(|| {
             let Ok(stream) = TcpStream::connect(address) else { return false };
@@ -96,6 +97,16 @@ impl Prometheus {
             }
             _ => vec![sample(&Value::Null, &data["result"])],
         })
+    }
+
+    /// The exemplars of the series that a selector names: their labels.
+    #[track_caller]
+    pub fn exemplars(&self, selector: &str) -> Vec<Value> {
+        let encoded: String = selector.bytes().map(|byte| format!("%{byte:02X}")).collect();
+        let answer = self.get(&format!("/api/v1/query_exemplars?query={encoded}"));
+        let series = answer["data"].as_array().into_iter().flatten();
+        let all = series.flat_map(|series| series["exemplars"].as_array().into_iter().flatten());
+        all.map(|exemplar| exemplar["labels"].clone()).collect()
     }
 
     /// The targets, with what scraping them said.

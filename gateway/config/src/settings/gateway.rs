@@ -2,7 +2,7 @@
 
 use super::{
     Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener,
-    revocation, store, table, tunnel, upstream,
+    revocation, store, table, traces, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
@@ -77,6 +77,8 @@ table! {
     log: One = One(&log::TABLE), default({});
     /// Settings of the metrics.
     metrics: One = One(&metrics::TABLE), default({});
+    /// Traces of requests.
+    traces: One = One(&traces::TABLE), described("none: requests are not traced");
     /// Limits and timeouts for clients.
     limits: One = One(&limits::TABLE), default({});
     /// The addresses on which the gateway accepts connections.
@@ -114,7 +116,7 @@ table! {
 
     /// Where access log lines go: `"off"`, `"stdout"`, a file, or syslog (RFC 5424, `local7.info`) as
     /// `"syslog+udp://192.0.2.1:514"`, `"syslog+tcp://192.0.2.1:601"`, `"syslog+tls://192.0.2.1:6514"` or
-    /// `"syslog+unix:///dev/log"`. The gateway appends to the file, and opens the file again on SIGUSR1. A new file has mode 0640. If the disk or the syslog
+    /// `"syslog+unix:///dev/log"`, or `"journald"`. The gateway appends to the file, and opens the file again on SIGUSR1. A new file has mode 0640. If the disk or the syslog
     /// server cannot keep up, lines are dropped and counted; requests never wait.
     access: Own<AccessLogTarget> = Own(log_read::target, || Shape::Text(None)), default("off"), sets("stdout"),
         aliases("access_log");

@@ -18,6 +18,7 @@ mod gateway;
 mod hosts;
 mod kinds;
 mod listeners;
+mod telemetry;
 mod tunnels;
 mod upstreams;
 
@@ -34,6 +35,7 @@ pub(super) use kinds::{
     Words, range_of_time,
 };
 pub(super) use listeners::{certificate, client_auth, listener, listener_tls, protocol, quic};
+pub(super) use telemetry::traces;
 pub(super) use tunnels::{client, tunnel};
 pub(super) use upstreams::{health, server, upstream, upstream_tls};
 

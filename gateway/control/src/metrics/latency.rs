@@ -1,10 +1,10 @@
 //! Which places' durations are recorded, and what the lanes have recorded so far.
 
 use crate::config::Config;
-use crate::metrics::prometheus::{HistogramFamily, Writer};
+use crate::metrics::prometheus::{self, HistogramFamily, Writer};
 use sealane_lane::histogram::{Distribution, Histogram};
 use sealane_proxy::counters::{Counters, HANDSHAKES};
-use sealane_proxy::latency::{Budget, Latency, Place, UPSTREAM_STEPS, UpstreamTimes, place_series};
+use sealane_proxy::latency::{Budget, Exemplar, Latency, Place, UPSTREAM_STEPS, UpstreamTimes, place_series};
 use sealane_proxy::snapshot::Action;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -197,7 +197,7 @@ impl Latencies {
                         ("protocol", protocol),
                         ("class", class),
                     ];
-                    sample(&mut family, &labels, &times[step]);
+                    sample_with(&mut family, &labels, &times[step], place.exemplars(series)[step]);
                 }
             }
         }
@@ -250,6 +250,15 @@ impl Latencies {
 }
 
 fn sample(family: &mut HistogramFamily<'_>, labels: &[(&str, &str)], times: &Distribution) {
+    sample_with(family, labels, times, None);
+}
+
+fn sample_with(
+    family: &mut HistogramFamily<'_>,
+    labels: &[(&str, &str)],
+    times: &Distribution,
+    exemplar: Option<Exemplar>,
+) {
     let mut below = 0;
     let buckets = SHOWN.map(|bound| {
         let within = times.at_most(bound);
@@ -257,5 +266,11 @@ fn sample(family: &mut HistogramFamily<'_>, labels: &[(&str, &str)], times: &Dis
         below = within;
         (bound as f64 / 1e6, in_bucket)
     });
-    family.sample(labels, &buckets, times.count() - below, times.sum as f64 / 1e6);
+    let trace = exemplar.map(|exemplar| exemplar.trace.text());
+    let exemplar = exemplar.zip(trace.as_ref()).map(|(exemplar, trace)| prometheus::Exemplar {
+        trace_id: std::str::from_utf8(trace).unwrap_or_default(),
+        value: exemplar.micros as f64 / 1e6,
+        at: exemplar.at as f64 / 1e3,
+    });
+    family.sample_with(labels, &buckets, times.count() - below, times.sum as f64 / 1e6, exemplar);
 }

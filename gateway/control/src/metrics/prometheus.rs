@@ -144,7 +144,7 @@ impl Writer {
         let _ = write!(self.text, "# HELP {family} ");
         escape(&mut self.text, help, open);
         self.text.push('\n');
-        Family { text: &mut self.text, name }
+        Family { text: &mut self.text, name, open }
     }
 }
 
@@ -153,6 +153,19 @@ impl Writer {
 pub struct Family<'w> {
     text: &'w mut String,
     name: &'static str,
+    /// OpenMetrics.
+    open: bool,
+}
+
+/// A request that shows what the value of a sample was about.
+#[derive(Clone, Copy, Debug)]
+pub struct Exemplar<'e> {
+    /// The id of its trace, in hexadecimal.
+    pub trace_id: &'e str,
+    /// Its own value.
+    pub value: f64,
+    /// When it was, in seconds since 1970.
+    pub at: f64,
 }
 
 impl Family<'_> {
@@ -171,11 +184,30 @@ impl HistogramFamily<'_> {
     /// One distribution. `buckets` are upper bounds in rising order with what fell into each (not added up), `above`
     /// is what was larger than all of them.
     pub fn sample(&mut self, labels: &[(&str, &str)], buckets: &[(f64, u64)], above: u64, sum: f64) -> &mut Self {
-        let Family { text, name } = &mut self.0;
-        let mut total = 0;
+        self.sample_with(labels, buckets, above, sum, None)
+    }
+
+    /// The same with an exemplar, which OpenMetrics has at the bucket that it is in.
+    pub fn sample_with(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: &[(f64, u64)],
+        above: u64,
+        sum: f64,
+        exemplar: Option<Exemplar>,
+    ) -> &mut Self {
+        let Family { text, name, open } = &mut self.0;
+        let (mut total, mut exemplar) = (0, exemplar.filter(|_| *open));
         for (bound, count) in buckets.iter().copied().chain([(f64::INFINITY, above)]) {
             total += count;
             line(text, name, "_bucket", labels, Some(bound), Value::Count(total));
+            if let Some(Exemplar { trace_id, value, at }) = exemplar.take_if(|e| e.value <= bound) {
+                // In the place of the line's end.
+                text.pop();
+                let _ = write!(text, " # {{trace_id=\"");
+                escape(text, trace_id, true);
+                let _ = writeln!(text, "\"}} {value} {at:.3}");
+            }
         }
         line(text, name, "_sum", labels, None, Value::Float(sum));
         line(text, name, "_count", labels, None, Value::Count(total));
@@ -299,6 +331,26 @@ wait_seconds_count{lane="1"} 9
         let samples = |page: &str| page.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect();
         let (open, text): (Vec<String>, Vec<String>) = (samples(&open), samples(&page(Format::Text)));
         assert_eq!(open, text, "the series are the same");
+    }
+
+    #[test]
+    fn an_exemplar_stands_at_the_bucket_that_it_is_in_and_only_in_open_metrics() {
+        let page = |format, value| {
+            let mut w = Writer::new(format);
+            let exemplar = Exemplar { trace_id: "4bf9", value, at: 1520879607.789 };
+            w.histogram("wait_seconds", "Time.").sample_with(&[], &[(0.01, 1), (1.0, 3)], 4, 12.0, Some(exemplar));
+            w.finish().lines().filter(|line| line.contains("_bucket")).map(str::to_owned).collect::<Vec<_>>()
+        };
+        for (value, wanted) in [
+            (0.01, ["} 1 # {trace_id=\"4bf9\"} 0.01 1520879607.789", "} 4", "} 8"]),
+            (0.67, ["} 1", "} 4 # {trace_id=\"4bf9\"} 0.67 1520879607.789", "} 8"]),
+            (2.0, ["} 1", "} 4", "} 8 # {trace_id=\"4bf9\"} 2 1520879607.789"]),
+        ] {
+            for (line, wanted) in page(Format::OpenMetrics, value).iter().zip(wanted) {
+                assert!(line.ends_with(wanted), "{line}");
+            }
+            assert!(!page(Format::Text, value).concat().contains('#'));
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use crate::metrics::process::lane_cpu;
 use crate::metrics::prometheus::Writer;
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
+use crate::traces::TraceReporter;
 use sealane_tls::policy::RevocationLists;
 use sealane_tls::transparency::LogList;
 use serde::{Deserialize, Serialize};
@@ -239,6 +240,7 @@ struct Written {
     /// Those whose files have changed: taken, and refused.
     log_lists_read: (u64, u64),
     fleet: Option<fleet::Reporter>,
+    traces: Option<TraceReporter>,
 }
 
 impl std::fmt::Debug for Written {
@@ -327,6 +329,11 @@ impl StatusRegistry {
     /// Who tells how the OCSP responses stand that are fetched.
     pub fn stapling(&self, reporter: Option<StapleReporter>) {
         self.written().stapling = reporter;
+    }
+
+    /// Who tells how the export of traces stands.
+    pub fn traces(&self, reporter: Option<TraceReporter>) {
+        self.written().traces = reporter;
     }
 
     /// Who tells how the revocation lists stand that are fetched.
@@ -443,6 +450,16 @@ impl StatusRegistry {
         family.sample(&[("result", "refused")], w.ticket_keys.1);
         if let Some(report) = &w.fleet {
             report(out);
+        }
+        if let Some(reporter) = &w.traces {
+            let report = reporter();
+            let mut family =
+                out.counter("sealane_trace_spans_total", "Spans for the collector of [traces], by result.");
+            family.sample(&[("result", "exported")], report.exported);
+            family.sample(&[("result", "failed")], report.failed);
+            family.sample(&[("result", "rejected")], report.rejected);
+            out.gauge("sealane_traces_failing", "1 if the collector has not taken the last batch of spans.")
+                .sample(&[], u64::from(!report.last_error.is_empty()));
         }
         if let Some(reporter) = &w.automatic {
             let reports = reporter();

@@ -11,7 +11,7 @@ use crate::config::{
     NamedServer, Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
 };
 use crate::vpn::settings::PARTS;
-use crate::{dns, fleet};
+use crate::{dns, fleet, traces};
 use sealane_sys::privileges::{find_group, find_user};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -96,11 +96,16 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or write url = \"memory\"".to_owned();
         (&store.place, "this program is built without stores at a server", help)
     });
+    let traces = config.traces.as_ref().filter(|_| !traces::BUILT_IN).map(|traces| {
+        let help = "build it with `cargo build --features full`, or remove this table".to_owned();
+        (&traces.place, "this program is built without traces (OTLP)", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(acme)
         .chain(revocation)
         .chain(store)
+        .chain(traces)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }

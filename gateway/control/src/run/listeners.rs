@@ -14,6 +14,7 @@ use sealane_proxy::challenges::Challenges;
 use sealane_proxy::shared_tickets::TicketStore;
 use sealane_proxy::snapshot::{Listener, Snapshot};
 use sealane_sys::fastopen::Sysctl;
+use sealane_proxy::traces::TraceRules;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
@@ -41,6 +42,8 @@ pub struct Listeners {
     challenges: Arc<Challenges>,
     /// Where single-use tickets are that gateways share.
     shared_tickets: Option<Arc<TicketStore>>,
+    /// How requests are traced.
+    traces: Option<Arc<TraceRules>>,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
     /// sockets here, since it could not be bound anew.
     leaving: HashMap<SocketAddr, (u32, SocketAddr, Vec<Weak<OwnedFd>>)>,
@@ -78,6 +81,11 @@ impl Listeners {
     /// Where the lanes of the next snapshots share single-use tickets.
     pub fn set_shared_tickets(&mut self, tickets: Option<Arc<TicketStore>>) {
         self.shared_tickets = tickets;
+    }
+
+    /// How the lanes of the next snapshots trace requests.
+    pub fn set_traces(&mut self, rules: Option<Arc<TraceRules>>) {
+        self.traces = rules;
     }
 
     /// No predecessor reads UDP any more.
@@ -158,6 +166,7 @@ impl Listeners {
             challenges: self.challenges.clone(),
             latency: self.latencies.places(config),
             shared_tickets: self.shared_tickets.clone(),
+            traces: self.traces.clone(),
         })
     }
 

@@ -44,6 +44,7 @@ use crate::run::shortage::ShortageWatch;
 use crate::run::signals::{Event, Signals};
 use crate::run::systemd::Notifier;
 use crate::run::watch::{Look, Watched};
+use crate::traces::Traces;
 use crate::upgrade::handover::{self, HandoverState, InheritedState, Program, Successor};
 use crate::upgrade::stored_tunnel;
 use crate::vpn::{Steer, Vpn};
@@ -63,6 +64,8 @@ use tokio::time::Instant;
 
 /// How long the access log's last lines may take.
 const LOG_TIMEOUT: Duration = Duration::from_secs(2);
+/// The same of the last traces.
+const TRACES_TIMEOUT: Duration = Duration::from_secs(2);
 /// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
 const MAX_PREDECESSORS: usize = 16;
 const NO_UPGRADE_NOW: &str = "not upgraded: another upgrade or the stop of the gateway is in progress";
@@ -105,6 +108,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
         if let Some(log) = running.log.take() {
             log.finish(LOG_TIMEOUT);
         }
+        running.traces.finish(TRACES_TIMEOUT).await;
         running.admin.close().await;
         running.lanes.log_records();
         log::info!("{}", running.metrics.summary());
@@ -171,6 +175,7 @@ struct Running {
     stapling: Stapling,
     /// What is shared with other gateways.
     fleet: Fleet,
+    traces: Traces,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
     signals: Signals,
@@ -210,6 +215,9 @@ impl Running {
         let latencies = Arc::new(Latencies::new(config.lanes));
         let mut listeners = Listeners::of(&mut inherited_state, latencies.clone());
         listeners.set_shared_tickets(fleet.tickets());
+        let mut traces = Traces::default();
+        traces.configure(&config);
+        listeners.set_traces(traces.rules());
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. A server whose name does not resolve is down until it does.
         dns::inherit(std::mem::take(&mut inherited_state.names));
@@ -277,6 +285,7 @@ impl Running {
         status.stapling(stapling.reporter());
         status.lists(stapling.list_reporter());
         status.fleet(fleet.reporter());
+        status.traces(traces.reporter());
         let inherits =
             inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -315,6 +324,7 @@ impl Running {
             automatic,
             stapling,
             fleet,
+            traces,
             wanted: Vec::new(),
             signals,
             commands,
@@ -818,6 +828,8 @@ impl Running {
         let generation = self.published.newest().generation + 1;
         let snapshot = go_by(&mut self.ring, &config).and_then(|()| self.fleet.configure(&config)).and_then(|()| {
             self.listeners.set_shared_tickets(self.fleet.tickets());
+            self.traces.configure(&config);
+            self.listeners.set_traces(self.traces.rules());
             self.listeners.snapshot(&config, &self.ring, generation)
         });
         if snapshot.is_err() {
@@ -825,6 +837,8 @@ impl Running {
             self.ring.set_lifetime(self.config.ticket_lifetime);
             let _ = go_by(&mut self.ring, &self.config).and_then(|()| self.fleet.configure(&self.config));
             self.listeners.set_shared_tickets(self.fleet.tickets());
+            self.traces.configure(&self.config);
+            self.listeners.set_traces(self.traces.rules());
             self.listeners.forget_unused(&self.config);
             let as_before = self.listeners.snapshot(&self.config, &self.ring, generation);
             // The link to the store is a new one, and lanes must hear of it.
@@ -860,6 +874,7 @@ impl Running {
         self.status.stapling(self.stapling.reporter());
         self.status.lists(self.stapling.list_reporter());
         self.status.fleet(self.fleet.reporter());
+        self.status.traces(self.traces.reporter());
         Ok(notes)
     }
 

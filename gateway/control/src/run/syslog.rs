@@ -1,5 +1,5 @@
 //! Sends access log lines to a syslog server: RFC 5424, over UDP (RFC 5426), TCP (RFC 6587 §3.4.1), TLS (RFC 5425)
-//! or a Unix socket.
+//! or a Unix socket; or to journald, in the journal's native protocol.
 //!
 //! The access log's thread calls this, so waiting here delays nobody but other lines, which wait in a bounded queue and are
 //! dropped when it is full. A server that does not answer is tried again after a while, and lines meanwhile are lost.
@@ -10,6 +10,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,6 +18,10 @@ use std::time::{Duration, Instant, SystemTime};
 const PRIORITY: u8 = 190;
 /// The longest message in a datagram; longer lines are cut. RFC 5426 §3.2 promises 480 bytes, servers usually take 8 KiB.
 const MAX_DATAGRAM: usize = 8192;
+/// The longest line in an entry of the journal; longer ones are cut. journald cuts lines of standard output at 48 KiB.
+const MAX_ENTRY: usize = 48 * 1024;
+/// The fields of an entry before the line: `info`, `local7`.
+const JOURNAL_FIELDS: &str = "PRIORITY=6\nSYSLOG_FACILITY=23\nSYSLOG_IDENTIFIER=sealane\nSEALANE_LOG=access\nMESSAGE=";
 /// How long connecting and sending may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a server is left alone after a failure.
@@ -42,6 +47,7 @@ enum Connection {
     Tcp(TcpStream),
     Tls(Box<TlsStream>),
     Unix(UnixDatagram),
+    Journal(UnixDatagram),
 }
 
 /// A connection under TLS.
@@ -193,7 +199,9 @@ impl Sender {
             }
         };
         let result = connection.send(&mut self.message, header.as_bytes(), line);
-        if let (Err(_), Connection::Tcp(_) | Connection::Tls(_) | Connection::Unix(_)) = (&result, connection) {
+        if let (Err(_), Connection::Tcp(_) | Connection::Tls(_) | Connection::Unix(_) | Connection::Journal(_)) =
+            (&result, connection)
+        {
             // A message may have been sent in part. A UDP socket stays as good as it was.
             self.connection = None;
             self.retry_at = Some(Instant::now() + RETRY);
@@ -224,17 +232,27 @@ impl Connection {
                 stream.set_write_timeout(Some(TIMEOUT))?;
                 Ok(Self::Tcp(stream))
             }
-            Syslog::Unix(path) => {
-                let socket = UnixDatagram::unbound()?;
-                socket.connect(path)?;
-                socket.set_write_timeout(Some(TIMEOUT))?;
-                Ok(Self::Unix(socket))
-            }
+            Syslog::Unix(path) => Self::socket(path).map(Self::Unix),
+            Syslog::Journal(path) => Self::socket(path).map(Self::Journal),
         }
+    }
+
+    fn socket(path: &Path) -> io::Result<UnixDatagram> {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect(path)?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
+        Ok(socket)
     }
 
     fn send(&mut self, message: &mut Vec<u8>, header: &[u8], line: &[u8]) -> io::Result<()> {
         message.clear();
+        if let Self::Journal(socket) = self {
+            // A field is a line: what clients have sent is escaped, so it cannot begin another one.
+            message.extend_from_slice(JOURNAL_FIELDS.as_bytes());
+            message.extend_from_slice(&line[..line.len().min(MAX_ENTRY)]);
+            message.push(b'\n');
+            return socket.send(message).map(drop);
+        }
         if let Self::Tcp(_) | Self::Tls(_) = self {
             write!(message, "{} ", header.len() + line.len())?;
         }
@@ -244,7 +262,9 @@ impl Connection {
             Self::Tcp(stream) => stream.write_all(message),
             Self::Tls(stream) => stream.send(message),
             Self::Udp(socket) => socket.send(&message[..message.len().min(MAX_DATAGRAM)]).map(drop),
-            Self::Unix(socket) => socket.send(&message[..message.len().min(MAX_DATAGRAM)]).map(drop),
+            Self::Unix(socket) | Self::Journal(socket) => {
+                socket.send(&message[..message.len().min(MAX_DATAGRAM)]).map(drop)
+            }
         }
     }
 }
@@ -287,6 +307,30 @@ mod tests {
             }
             assert_eq!(receive(&mut buffer).unwrap(), MAX_DATAGRAM);
         }
+    }
+
+    #[test]
+    fn the_journal_gets_the_fields_of_an_entry() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        let long = "x".repeat(2 * MAX_ENTRY);
+        let sent = Sender::new(Syslog::Journal(path)).send(format!("one two=3\n{long}\n").as_bytes());
+        assert_eq!(sent.lost, 0, "{:?}", sent.error);
+        let mut buffer = vec![0; 4 * MAX_ENTRY];
+        let n = journal.recv(&mut buffer).unwrap();
+        let entry = str::from_utf8(&buffer[..n]).unwrap();
+        let fields: Vec<(&str, &str)> = entry.lines().map(|line| line.split_once('=').unwrap()).collect();
+        let wanted = [
+            ("PRIORITY", "6"),
+            ("SYSLOG_FACILITY", "23"),
+            ("SYSLOG_IDENTIFIER", "sealane"),
+            ("SEALANE_LOG", "access"),
+            ("MESSAGE", "one two=3"),
+        ];
+        assert_eq!(fields, wanted);
+        assert!(entry.ends_with('\n'));
+        assert_eq!(journal.recv(&mut buffer).unwrap(), JOURNAL_FIELDS.len() + MAX_ENTRY + 1);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::records::ConnectionId;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::Relays;
+use crate::traces::Made;
 use crate::transport::Transport;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
@@ -141,6 +142,7 @@ pub(crate) fn adopt_client(
             server_name: None,
             counted: None,
             held: 0,
+            made: Made::begun(cx.micros()),
         },
         phase,
         inbuf: Vec::new(),

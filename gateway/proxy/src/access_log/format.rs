@@ -227,6 +227,9 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     own.clear();
     entry.request_id(&mut own);
     put("request", Value::Text(&own));
+    if let Some(trace) = x.trace.id() {
+        put("trace_id", Value::Text(&trace.text()));
+    }
     if let Some(micros) = entry.first_byte() {
         put("first_byte", Value::Seconds(micros));
     }

@@ -71,6 +71,7 @@ variables! {
     Host "host",
     IsArgs "is_args",
     Msec "msec",
+    OtelTraceId "otel_trace_id",
     Pid "pid",
     QueryString "query_string",
     RemoteAddr "remote_addr",
@@ -152,6 +153,10 @@ impl Variable {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 seconds(b, now.as_micros() as u64);
             }
+            Self::OtelTraceId => match x.trace.id() {
+                Some(trace) => b.extend_from_slice(&trace.text()),
+                None => b.push(b'-'),
+            },
             Self::Pid => encode_decimal(b, u64::from(std::process::id())),
             Self::RemoteAddr => entry.address(b, rules),
             // Proxies tell of no port.

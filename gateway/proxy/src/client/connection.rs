@@ -305,6 +305,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     };
     client_conn.phase = ClientPhase::Open;
     client_conn.large_hello = None;
+    client_conn.client.made.admitted = cx.micros();
     let result = client_conn.transport.start_server(session, scratch);
     proxy.connections.mark_for_flush(key);
     match result {
@@ -455,6 +456,7 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     }
     let summary = tls.summary();
     let (early, exchange) = (client_conn.early, client_conn.protocol.exchange());
+    client_conn.client.made.established = cx.micros();
     let took = cx.micros() - client_conn.began;
     let c = &proxy.counters;
     if let Some(s) = summary {

@@ -18,6 +18,7 @@ use crate::quic::admission::{Accepted, failure};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::ClientLimits;
+use crate::traces::Made;
 use quinn_proto::ConnectionError;
 use sealane_http::h3::{Code, Settings};
 use sealane_lane::{Context, Key, Millis};
@@ -44,6 +45,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         server_name: None,
         counted: None,
         held: 0,
+        made: Made::begun(cx.micros()),
     };
     let limits = proxy.settings.limits();
     let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now(), cx.micros()));
@@ -97,6 +99,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     }
     let Some(client) = q.client() else { return };
     client.cert = certificate.as_ref().map(client_cert);
+    client.made.established = cx.micros();
     q.deadline.set(cx, key, cx.now() + sweep(&limits));
     if draining {
         q.leave_soon(cx.now());

@@ -35,6 +35,7 @@ use crate::rules::Unprepared;
 use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::Action;
+use crate::traces;
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::selection::{
     DeniedBy, Routed, Served, add_response_headers, budget_allows, route_request, send_redirect,
@@ -42,7 +43,7 @@ use crate::upstream::selection::{
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase};
 use sealane_http::{BodyLength, Known, Method};
-use sealane_lane::{Context, Key};
+use sealane_lane::{Context, Key, Micros};
 use sealane_route::Decision;
 use std::rc::Rc;
 
@@ -64,6 +65,9 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let listener = client.listener.clone();
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
+    }
+    if let Some(rules) = &proxy.settings.snapshot().traces {
+        traces::begin(x, client, rules);
     }
     if let Some(rule) = listener.listener.access {
         let verdict = judge(connections, x, client, &listener, &[rule]);
@@ -174,6 +178,7 @@ pub(crate) fn run_action(
                 return refuse(proxy, cx, exchange, 500);
             };
             let early = x.machine.is_early();
+            x.trace.note_routed(cx.micros());
             Routed::preference(x, upstream, x.client_ip(client));
             if forwarded::prepare(x, client, early, scratch.text()).is_err() {
                 return refuse(proxy, cx, exchange, 431);
@@ -487,6 +492,9 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     count_exchange(&proxy.exchanges, &proxy.counters, &x);
     time_exchange(&proxy.settings, cx, &x);
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
+    if x.trace.is_on() {
+        traces::finish(&proxy.connections, &proxy.counters, &proxy.settings, cx, &x);
+    }
     if actions.has(Do::CutClient) {
         client_reset(proxy, cx, x.client_stream, x.response_body.is_blocked());
     } else if actions.has(Do::DetachClient) {
@@ -503,10 +511,17 @@ fn time_exchange(settings: &LaneSettings, cx: &Context, x: &Exchange) {
         return;
     }
     let place = x.routed.place().unwrap_or(&settings.snapshot().latency.no_host);
+    let [first_byte, total] = durations(x, cx.micros());
+    latency::record(place, settings.slot(), x.request.version, x.status, first_byte, total);
+}
+
+/// How long a request that is over took to its first byte and in total, as far as that is recorded.
+#[inline]
+pub(crate) fn durations(x: &Exchange, now: Micros) -> [Option<Micros>; 2] {
     let first_byte = (x.headed > 0).then(|| x.headed.saturating_sub(x.started));
     // How long a connection of another protocol is open says nothing about how fast the server is.
-    let total = (!x.machine.is_tunnel()).then(|| x.until(cx.micros()).saturating_sub(x.started));
-    latency::record(place, settings.slot(), x.request.version, x.status, first_byte, total);
+    let total = (!x.machine.is_tunnel()).then(|| x.until(now).saturating_sub(x.started));
+    [first_byte, total]
 }
 
 fn count_exchange(exchanges: &Exchanges, counters: &Counters, x: &Exchange) {

@@ -3,7 +3,7 @@
 //! RFC 7239 (`Forwarded`), the older `X-Forwarded-*`, RFC 8470 (`Early-Data`), RFC 9440 (`Client-Cert`), `Via`
 //! (RFC 9110 §7.6.3). [`receive`] judges what a request says when it comes, before anything looks at its fields: what
 //! nobody trustworthy has said is thrown away, and who the client is follows from the rest. [`prepare`] adds what the
-//! upstream is told.
+//! upstream is told, `traceparent` included (`traces.rs` reads the one that comes).
 
 use crate::conn::{Client, ClientCert};
 use crate::exchange::{Claims, Exchange};
@@ -234,6 +234,9 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
     }
     if early {
         fields.set(Known::EarlyData, b"1")?;
+    }
+    if let Some(parent) = x.trace.parent_for_upstream() {
+        fields.set(Known::Traceparent, &parent.text())?;
     }
     Ok(())
 }

@@ -24,6 +24,7 @@ use crate::exchange::credentials::Verification;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
+use crate::traces::Trace;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::selection::Routed;
 use sealane_exchange as machine;
@@ -173,6 +174,8 @@ pub(crate) struct Exchange {
     pub sent: Micros,
     /// When the head of the final response was there; 0: it is not.
     pub headed: Micros,
+    /// The trace that it is part of.
+    pub trace: Trace,
     pub ending: Ending,
     /// Bytes of the response that were read and wait with the upstream's connection.
     pub held: usize,
@@ -201,6 +204,7 @@ impl Exchange {
             started: 0,
             sent: 0,
             headed: 0,
+            trace: Trace::default(),
             ending: Ending::No,
             held: 0,
         }
@@ -297,6 +301,7 @@ impl Exchange {
         self.number = 0;
         self.status = 0;
         self.headed = 0;
+        self.trace.clear();
         self.attempts = 0;
         self.ending = Ending::No;
         self.held = 0;

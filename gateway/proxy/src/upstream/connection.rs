@@ -34,6 +34,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
         let Some(upstream) = x.upstream.clone() else { return };
         x.response_body.progress.begin(cx.now());
+        x.trace.connecting = 0;
         // A relayed connection needs one of its own.
         let relayed = x.machine.is_relay();
         let fresh = relayed || x.routed.lost_at.is_some();
@@ -137,6 +138,7 @@ fn connect_upstream(
     }
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
         x.upstream_stream = Some(if shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });
+        x.trace.connecting = cx.micros();
     }
     if shared {
         upstream.share(server, key);

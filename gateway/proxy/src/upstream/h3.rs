@@ -67,6 +67,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     if upstream.upstream.http != UpstreamHttp::Three || !plain || upstream.h3_is_down(server, cx.now()) {
         return false;
     }
+    let mut connecting = 0;
     let key = match upstream.h3_connection(server).filter(|key| h3_usable(&mut proxy.connections, *key)) {
         Some(key) => {
             proxy.counters.upstream_reused.inc();
@@ -81,7 +82,10 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
             &upstream,
             server,
         ) {
-            Some(key) => key,
+            Some(key) => {
+                connecting = cx.micros();
+                key
+            }
             None => {
                 upstream.h3_failed(server, cx.now() + FORGET);
                 return false;
@@ -90,6 +94,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     };
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
         x.upstream_stream = Some(UpstreamStream::Waiting(key));
+        x.trace.connecting = connecting;
     }
     if let Some(q) = proxy.connections.quic(key) {
         q.requests_waiting.push_back(exchange);

@@ -115,6 +115,41 @@ fn a_syslog_server_gets_a_message_for_each_line() {
 }
 
 #[test]
+fn the_journal_gets_an_entry_for_each_line() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let path = site.path().join("journal");
+    let journal = UnixDatagram::bind(&path).expect("our own folder");
+    journal.set_read_timeout(Some(WAIT_LIMIT)).expect("it is ours");
+    let gateway = sealane_interop::gateway::configured(
+        &site,
+        &format!(
+            "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[log]\naccess = \"journald://{}\"\n\
+             format = '$uri $status $http_x_name'\n[[listener]]\naddress = \"@ADDRESS@\"\n\
+             [[host]]\nnames = [\"*\"]\nto = [{:?}]\n",
+            path.display(),
+            backend.url()
+        ),
+    );
+    // What a client sends begins no field.
+    for (asked, logged) in
+        [("/one", "/one 200 a\\x09PRIORITY=0"), ("/MESSAGE=two", "/MESSAGE=two 200 a\\x09PRIORITY=0")]
+    {
+        assert_eq!(gateway.plain_get(asked, "X-Name: a\tPRIORITY=0\r\n").text(), "hello");
+        let mut buffer = [0; 4096];
+        let length = journal.recv(&mut buffer).expect("an entry comes");
+        let entry = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        let lines: Vec<&str> = entry.lines().collect();
+        assert_eq!(lines[..2], ["PRIORITY=6", "SYSLOG_FACILITY=23"], "{entry}");
+        assert_eq!(
+            lines[2..],
+            ["SYSLOG_IDENTIFIER=sealane", "SEALANE_LOG=access", &format!("MESSAGE={logged}")],
+            "{entry}"
+        );
+    }
+    assert_eq!(gateway.metric("sealane_access_log_dropped_total"), Some(0.0));
+}
+
+#[test]
 fn a_syslog_server_that_comes_later() {
     let site = Site::new();
     let backend = Backend::saying("hello");

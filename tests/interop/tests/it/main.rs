@@ -91,6 +91,7 @@ mod syslog_tls;
 mod tls_conformance;
 mod tls_early_skip;
 mod transparency;
+mod traces;
 mod trusted_proxies;
 mod truth_table;
 mod tunnel;

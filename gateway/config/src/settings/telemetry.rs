@@ -1,0 +1,44 @@
+//! `[traces]`.
+
+use super::{Choice, Count, File, Flag, Own, Shape, Text, argument, table};
+use crate::traces as reading;
+use sealane_proxy::traces::TraceTrust;
+
+table! {
+    /// Traces of requests, sent to an OpenTelemetry collector (OTLP). Without this table, the gateway passes `traceparent`,
+    /// `tracestate` and `baggage` on as they come. See [traces](page:traces).
+    traces "[traces]", example_is_commented = true;
+
+    /// The collector: `"http://HOST:PORT"` or `"https://HOST:PORT"`. With `protocol = "http"`, the URL may have a path;
+    /// without one, the path is `/v1/traces`. If the name resolves to several addresses, the first four are tried.
+    endpoint: Own<reading::TraceEndpoint> = Own(reading::endpoint, || Shape::Text(None)),
+        required("http://127.0.0.1:4318");
+    /// How the collector is spoken to: `"http"` (OTLP over HTTP/1.1, protobuf) or `"grpc"` (OTLP over gRPC; the URL has no
+    /// path).
+    protocol: Choice<reading::TraceProtocol> = Choice(&[
+        ("http", reading::TraceProtocol::Http),
+        ("grpc", reading::TraceProtocol::Grpc),
+    ]), default("http");
+    /// Of the traces that begin in this gateway, one in so many is sampled. 0: none. In traces that another program has
+    /// begun, a request is sampled if that program has sampled it (see `trust`).
+    sample: Count = Count(0..=1_000_000), default(100);
+    /// Export the spans of each request that got a status of 500 or more, or for which an attempt at a server failed,
+    /// even if its trace is not sampled.
+    errors: Flag = Flag, default(true);
+    /// Whose `traceparent`, `tracestate` and `baggage` the gateway believes and passes on. `"proxies"`: those of the
+    /// listener's `trusted_proxies`. `"all"`: everybody's. `"none"`: nobody's. Fields of others are removed, and their
+    /// requests start new traces.
+    trust: Choice<TraceTrust> = Choice(&[
+        ("proxies", TraceTrust::Proxies),
+        ("all", TraceTrust::Everybody),
+        ("none", TraceTrust::Nobody),
+    ]), default("proxies");
+    /// Whether spans have the path of the request. They never have the query, header fields or the client's address.
+    paths: Flag = Flag, default(true);
+    /// The value of the resource attribute `service.name`.
+    service: Text = Text, default("sealane");
+    /// A file with a header field that is sent to the collector, as `NAME: VALUE` on one line: a token, for example.
+    header_file: File = File, example("/etc/sealane/collector.header");
+    /// PEM file of the CAs that may have signed the collector's certificate, for `"https://"`.
+    ca: File = File, described("the system's CAs"), example("certs/collector-ca.pem");
+}

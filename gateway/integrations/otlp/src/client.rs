@@ -1,0 +1,343 @@
+//! Requests to the collector, one at a time, over a connection that is kept: with a deadline for each and a limit on the answer.
+
+use bytes::{BufMut, Bytes, BytesMut};
+use http::header::{CONTENT_TYPE, HOST, RETRY_AFTER, TE, USER_AGENT};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt, Collected, Full, Limited};
+use hyper::body::Incoming;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
+use prost::Message;
+use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use sealane_config::{TraceEndpoint, TraceProtocol, TraceSettings};
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+/// From looking up the name to the last byte of the answer. The collector of gRPC is told the same.
+const LIMIT: Duration = Duration::from_secs(10);
+const GRPC_TIMEOUT: &str = "10S";
+/// For one address.
+const CONNECT_LIMIT: Duration = Duration::from_secs(3);
+const MAX_ADDRESSES: usize = 4;
+const MAX_HEAD: usize = 16 << 10;
+/// An answer has a sentence at most.
+const MAX_ANSWER: usize = 64 << 10;
+/// A compressed flag and the length of the message (gRPC over HTTP/2, "Length-Prefixed-Message").
+const GRPC_PREFIX: usize = 5;
+
+/// Why a batch was not taken.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub why: String,
+    /// The same batch may be taken later.
+    pub is_temporary: bool,
+    /// What the collector demands to wait.
+    pub wait: Option<Duration>,
+}
+
+impl Failure {
+    fn temporary(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_temporary: true, wait: None }
+    }
+
+    fn lasting(why: impl Into<String>) -> Self {
+        Self { why: why.into(), is_temporary: false, wait: None }
+    }
+}
+
+/// What the collector says of a batch that it has taken.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Taken {
+    /// Spans that it has not taken.
+    pub rejected: u64,
+    /// Why.
+    pub why: String,
+}
+
+/// What is read from and written to.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A task that ends when this is dropped.
+struct Abort(JoinHandle<()>);
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+enum Sender {
+    Http(http1::SendRequest<Full<Bytes>>),
+    Grpc(http2::SendRequest<Full<Bytes>>),
+}
+
+struct Connection {
+    sender: Sender,
+    _task: Abort,
+}
+
+impl Connection {
+    async fn open(settings: &TraceSettings, tls: Option<&TlsConnector>) -> Result<Self, String> {
+        let TraceEndpoint { host, port, .. } = &settings.endpoint;
+        let stream = connect(host, *port).await?;
+        let stream: Box<dyn Stream> = match tls {
+            None => Box::new(stream),
+            Some(tls) => {
+                let name = ServerName::try_from(host.clone()).map_err(|e| e.to_string())?;
+                Box::new(tls.connect(name, stream).await.map_err(|e| e.to_string())?)
+            }
+        };
+        let io = TokioIo::new(stream);
+        match settings.protocol {
+            TraceProtocol::Http => {
+                let made = http1::Builder::new().max_buf_size(MAX_HEAD).handshake(io).await;
+                let (sender, connection) = made.map_err(|e| chain(&e))?;
+                let task = tokio::spawn(async move {
+                    let _ = connection.await;
+                });
+                Ok(Self { sender: Sender::Http(sender), _task: Abort(task) })
+            }
+            TraceProtocol::Grpc => {
+                let mut builder = http2::Builder::new(TokioExecutor::new());
+                let made = builder.max_header_list_size(MAX_HEAD as u32).handshake(io).await;
+                let (sender, connection) = made.map_err(|e| chain(&e))?;
+                let task = tokio::spawn(async move {
+                    let _ = connection.await;
+                });
+                Ok(Self { sender: Sender::Grpc(sender), _task: Abort(task) })
+            }
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        match &self.sender {
+            Sender::Http(sender) => sender.is_closed(),
+            Sender::Grpc(sender) => sender.is_closed(),
+        }
+    }
+
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+        match &mut self.sender {
+            Sender::Http(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Sender::Grpc(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
+    }
+}
+
+/// The way to a collector.
+pub(crate) struct Client {
+    settings: TraceSettings,
+    tls: Option<TlsConnector>,
+    connection: Option<Connection>,
+}
+
+impl Client {
+    pub fn new(settings: TraceSettings) -> Self {
+        let alpn: &[u8] = match settings.protocol {
+            TraceProtocol::Http => b"http/1.1",
+            TraceProtocol::Grpc => b"h2",
+        };
+        let tls = settings.endpoint.tls.then(|| TlsConnector::from(Arc::new(tls(&settings.roots, alpn))));
+        Self { settings, tls, connection: None }
+    }
+
+    /// Sends a message: an `ExportTraceServiceRequest`.
+    pub async fn send(&mut self, message: &[u8]) -> Result<Taken, Failure> {
+        let done = match timeout(LIMIT, self.exchange(message)).await {
+            Ok(done) => done,
+            Err(_) => Err(Failure::temporary(format!("no answer within {} s", LIMIT.as_secs()))),
+        };
+        if done.is_err() {
+            // Nobody knows in what state it is.
+            self.connection = None;
+        }
+        done
+    }
+
+    async fn exchange(&mut self, message: &[u8]) -> Result<Taken, Failure> {
+        let request = self.request(message)?;
+        let kept = self.connection.take().filter(|connection| !connection.is_closed());
+        let response = match kept {
+            Some(mut connection) => match connection.send(request.clone()).await {
+                Ok(response) => {
+                    self.connection = Some(connection);
+                    Some(response)
+                }
+                // The collector has closed it since the last batch.
+                Err(_) => None,
+            },
+            None => None,
+        };
+        let response = match response {
+            Some(response) => response,
+            None => {
+                let made = Connection::open(&self.settings, self.tls.as_ref()).await;
+                let mut connection = made.map_err(Failure::temporary)?;
+                let response = connection.send(request).await.map_err(|e| Failure::temporary(chain(&e)))?;
+                self.connection = Some(connection);
+                response
+            }
+        };
+        let (head, body) = response.into_parts();
+        let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|e| Failure::temporary(e.to_string()))?;
+        match self.settings.protocol {
+            TraceProtocol::Http => http_answer(head.status, &head.headers, &body.to_bytes()),
+            TraceProtocol::Grpc => grpc_answer(head.status, &head.headers, body),
+        }
+    }
+
+    fn request(&self, message: &[u8]) -> Result<Request<Full<Bytes>>, Failure> {
+        let TraceSettings { endpoint, protocol, header, .. } = &self.settings;
+        let mut request = Request::builder().method(Method::POST).header(USER_AGENT, "sealane");
+        let authority = endpoint.authority();
+        let body = match protocol {
+            TraceProtocol::Http => {
+                request = request.uri(self.settings.path()).header(HOST, authority);
+                request = request.header(CONTENT_TYPE, "application/x-protobuf");
+                Bytes::copy_from_slice(message)
+            }
+            TraceProtocol::Grpc => {
+                let scheme = if endpoint.tls { "https" } else { "http" };
+                let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(self.settings.path());
+                request = request.uri(uri.build().map_err(|e| Failure::lasting(e.to_string()))?);
+                request = request.header(CONTENT_TYPE, "application/grpc").header(TE, "trailers");
+                request = request.header("grpc-timeout", GRPC_TIMEOUT);
+                framed(message)
+            }
+        };
+        if let Some(header) = header {
+            let mut value = HeaderValue::from_str(&header.value).map_err(|e| Failure::lasting(e.to_string()))?;
+            value.set_sensitive(true);
+            request = request.header(header.name.as_str(), value);
+        }
+        request.body(Full::new(body)).map_err(|e| Failure::lasting(e.to_string()))
+    }
+}
+
+/// An error with its causes: hyper's own say "connection error" alone.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn tls(roots: &[CertificateDer<'static>], alpn: &[u8]) -> ClientConfig {
+    let mut store = RootCertStore::empty();
+    store.add_parsable_certificates(roots.iter().cloned());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(rustls::ALL_VERSIONS)
+        .expect("the provider has suites for both versions")
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    config
+}
+
+async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
+    let addresses =
+        tokio::net::lookup_host((host, port)).await.map_err(|e| format!("the name does not resolve: {e}"))?;
+    let mut last = "the name does not resolve to an address".to_owned();
+    for address in addresses.take(MAX_ADDRESSES) {
+        match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => return Ok(stream),
+            Ok(Err(e)) => last = format!("{address} cannot be reached: {e}"),
+            Err(_) => last = format!("{address} cannot be reached: no answer"),
+        }
+    }
+    Err(last)
+}
+
+/// A message of gRPC, which is not compressed.
+fn framed(message: &[u8]) -> Bytes {
+    let mut framed = BytesMut::with_capacity(GRPC_PREFIX + message.len());
+    framed.put_u8(0);
+    // A batch has a few hundred KiB.
+    framed.put_u32(u32::try_from(message.len()).unwrap_or(u32::MAX));
+    framed.put_slice(message);
+    framed.freeze()
+}
+
+/// OTLP/HTTP, "OTLP/HTTP Response".
+fn http_answer(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<Taken, Failure> {
+    match status.as_u16() {
+        200..=299 => Ok(taken(body)),
+        429 | 502 | 503 | 504 => {
+            let wait = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
+            let wait = wait.map(Duration::from_secs);
+            Err(Failure { wait, ..Failure::temporary(format!("the collector answers {status}")) })
+        }
+        _ => Err(Failure::lasting(format!("the collector answers {status}"))),
+    }
+}
+
+/// OTLP/gRPC, "OTLP/gRPC Response", and gRPC's status codes.
+fn grpc_answer(status: StatusCode, headers: &HeaderMap, body: Collected<Bytes>) -> Result<Taken, Failure> {
+    // A response without a message has its status in the head.
+    let trailers = body.trailers().cloned();
+    let text = |name: &str| {
+        let value = trailers.as_ref().and_then(|trailers| trailers.get(name)).or_else(|| headers.get(name));
+        value.and_then(|value| value.to_str().ok()).map(str::to_owned)
+    };
+    match text("grpc-status").and_then(|code| code.parse::<u32>().ok()) {
+        Some(0) => {
+            let bytes = body.to_bytes();
+            Ok(taken(bytes.get(GRPC_PREFIX..).unwrap_or_default()))
+        }
+        Some(code) => {
+            let said = quoted(&text("grpc-message").unwrap_or_default());
+            let why = format!("the collector answers with gRPC status {code}{said}");
+            // CANCELLED, DEADLINE_EXCEEDED, ABORTED, OUT_OF_RANGE, UNAVAILABLE, DATA_LOSS; RESOURCE_EXHAUSTED where it comes
+            // from a collector that will have room again.
+            let is_temporary = matches!(code, 1 | 4 | 8 | 10 | 11 | 14 | 15);
+            Err(if is_temporary { Failure::temporary(why) } else { Failure::lasting(why) })
+        }
+        None if status == StatusCode::OK => Err(Failure::lasting("the collector's answer is none of gRPC")),
+        None => http_answer(status, headers, &[]).and(Err(Failure::lasting("the collector's answer is none of gRPC"))),
+    }
+}
+
+/// What somebody else says, for the log: short, and without what could pretend to be more.
+fn quoted(said: &str) -> String {
+    let said: String = said.chars().filter(|c| !c.is_control()).take(200).collect();
+    if said.is_empty() { said } else { format!(": \"{said}\"") }
+}
+
+/// What an answer says of spans that were not taken. One that cannot be read says nothing.
+fn taken(message: &[u8]) -> Taken {
+    let partial = ExportTraceServiceResponse::decode(message).ok().and_then(|response| response.partial_success);
+    partial.map_or_else(Taken::default, |partial| Taken {
+        rejected: u64::try_from(partial.rejected_spans).unwrap_or(0),
+        why: quoted(&partial.error_message),
+    })
+}
+
+/// Displayed in the log.
+impl Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+#[cfg(test)]
+mod tests;
