@@ -82,7 +82,7 @@ pub struct LogList {
 impl LogList {
     /// A list of these logs.
     pub fn new(source: PathBuf, written: Option<u64>, mut logs: Vec<Log>) -> Self {
-        logs.sort_by(|a, b| a.id.cmp(&b.id));
+        logs.sort_by_key(|log| log.id);
         logs.dedup_by(|a, b| a.id == b.id);
         let mut context = Context::new(&SHA256);
         for log in &logs {

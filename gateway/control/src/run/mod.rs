@@ -561,7 +561,8 @@ impl Running {
             snapshot.redirects = self.config.redirects.tables().clone();
             self.publish(snapshot);
         }
-        if !(revoked.is_empty() && logs.is_empty()) && !self.draining {
+        let verified_anew = !revoked.is_empty() || !logs.is_empty();
+        if verified_anew && !self.draining {
             self.config.replace_revocation_lists(&revoked);
             self.config.replace_log_lists(&logs);
             self.upstreams.replace_tls(&self.config);
