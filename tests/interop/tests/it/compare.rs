@@ -56,6 +56,10 @@ const NGINX: &str = r#"http {
         location = /login { limit_req zone=login burst=5 nodelay; limit_req_status 429; proxy_pass http://main; proxy_set_header Host $host; }
         location /read/ { limit_except GET { deny all; } proxy_pass https://10.0.0.5; proxy_set_header Host $host; }
         location = /shut { deny all; }
+        location ~ /\.(ht|git) { deny all; }
+        location ~* \.(png|jpe?g)$ { proxy_pass http://10.0.0.6; proxy_set_header Host $host; }
+        location ^~ /staff/ { auth_basic Staff; auth_basic_user_file /nonexistent/users; proxy_pass http://main; proxy_set_header Host $host; }
+        rewrite ^/person/([0-9]+)$ /people/$1 permanent;
     }
     server { listen 80; server_name _; return 301 https://$host$request_uri; }
 }
@@ -99,6 +103,8 @@ fn a_planted_difference_in_a_translation_of_nginx_is_found_with_its_line() {
     let planted = [
         ("rewrite_prefix = \"/manual/\"", "rewrite_prefix = \"/other/\"", "location /docs/", "request at the back-end"),
         ("/start\"", "/begin\"", "location = / ", "Location"),
+        ("'/\\.(ht|git)'", "'/\\.(ht|svn)'", "location ~ ", "status"),
+        ("/people/{1}", "/people/{1}/x", "rewrite", "Location"),
         ("X-Env = \"docs\"", "X-Env = \"other\"", "location /docs/", "request header x-env at the back-end"),
         ("max_body_size = \"4KiB\"", "max_body_size = \"8KiB\"", "client_max_body_size", "status"),
     ];
@@ -120,6 +126,8 @@ defaults
     timeout connect 5s
     timeout client 20s
     timeout server 20s
+userlist staff
+    user alice password $5$x$y
 frontend public
     bind :80
     bind :443 ssl crt /nonexistent/shop.example.com.pem
@@ -130,6 +138,8 @@ frontend public
     http-request redirect scheme https code 301 unless { ssl_fc }
     http-request return status 200 content-type text/plain string ok if { path /healthz }
     http-request deny deny_status 404 if shop { path /secret }
+    http-request deny if { path_sub /.git /.env }
+    http-request auth realm Staff if { path_beg /staff/ } !{ http_auth(staff) }
     http-request del-header X-Debug
     http-request set-header X-Env api if shop api
     http-response set-header X-Frame-Options DENY
@@ -170,6 +180,7 @@ fn a_planted_difference_in_a_translation_of_haproxy_is_found_with_its_line() {
     let file = site.file("haproxy.cfg", HAPROXY);
     let planted = [
         ("status = 404", "status = 403", "deny_status 404", "status"),
+        ("/\\.git|", "/\\.svn|", "path_sub", "status"),
         (
             "X-Frame-Options = \"DENY\"",
             "X-Frame-Options = \"SAMEORIGIN\"",

@@ -102,9 +102,15 @@ fn a_translation_of_nginx_behaves_alike() {
             location / { proxy_pass http://$pool; proxy_set_header Host $http_host; }
             location /docs/ { proxy_pass http://@2/manual/; proxy_set_header X-Env docs; }
             location ^~ /static/ { proxy_pass http://@3; proxy_set_header X-Debug ""; }
+            rewrite ^/person/([a-z]+)-([0-9]+)$ /users/$2?name=$1 permanent;
             location ~ ^/(users|groups)/ { proxy_pass http://@4; }
+            location ~ /\.(git|ht) { deny all; }
+            location ~* \.(png|jpe?g)$ { proxy_pass http://@1; }
+            location ~ ^/v[0-9]+/(old|older)/(.*)$ { return 302 /v9/$2; }
+            location ~ ^/Any { return 409; }
             location /outer/ { proxy_pass http://@5; location /outer/inner/ { proxy_pass http://@6/; } }
             location /old/ { rewrite ^/old/(.*)$ /new/$1 permanent; }
+            location /number/ { rewrite ^/number/([a-z]+)/([0-9]+)$ /$2/of/$1 break; proxy_pass http://@7; }
             location /cut/ { rewrite ^/cut/(.*)$ /$1 break; proxy_pass http://@7; }
             location /read/ { limit_except GET { deny all; } proxy_pass http://@7; }
             location /post/ { if ($request_method !~ ^(POST|PUT)$) { return 405; } proxy_pass http://@7; }
@@ -159,6 +165,31 @@ fn a_translation_of_nginx_behaves_alike() {
         "/private/x",
         "/shut",
         "/shut/x",
+        "/.git",
+        "/a/.htaccess",
+        "/docs/.git/x",
+        "/static/.git/x",
+        "/x.png",
+        "/X.JPG?q",
+        "/docs/x.jpeg",
+        "/static/x.png",
+        "/read/x.png",
+        "/outer/inner/x.png",
+        "/users/x.png",
+        "/x.png/y",
+        "/x.png%0A",
+        "/v1/old/x/y?z",
+        "/v12/older/",
+        "/v/old/x",
+        "/Anybody",
+        "/anybody",
+        "/number/x/7",
+        "/number/x/7?a=b",
+        "/number/x/y",
+        "/number/x%20y/7",
+        "/person/ann-7",
+        "/person/ann-7?a=b",
+        "/person/ann-x",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }
@@ -184,6 +215,11 @@ frontend f
     http-request set-header X-Env api if api is_shop
     http-response set-header X-Frame-Options DENY
     http-request deny if { path_reg ^/(private|internal)/ } !is_blog
+    acl pictures path_end -i .png .jpg
+    http-request deny deny_status 405 if pictures METH_POST
+    http-request deny deny_status 410 if { path_sub /.git }
+    http-request return status 200 content-type text/plain string version if { path_reg ^/v[0-9]+/ }
+    use_backend b6 if pictures is_shop
     http-request deny deny_status 404 if METH_PUT { path_beg /ro/ }
     use_backend b6 if canary is_shop
     use_backend b1 if is_shop api writes
@@ -252,6 +288,15 @@ backend b6
         "/g/old/a?b",
         "/g",
         "/g/old",
+        "/x.png",
+        "/a/x.PNG",
+        "/api/x.jpg",
+        "/x.png/y",
+        "/.git/config",
+        "/a/.gitx",
+        "/v1/x",
+        "/v/x",
+        "/v12/x.png",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }
@@ -268,7 +313,9 @@ fn random_ones_behave_alike(kind: &str, generate: fn(&mut model::Random, bool) -
         assert!(seed < 50 * wanted, "{kind}: only {compared} of {seed} are complete");
         let address = ports::free();
         let model::Generated { text, model } = generate(&mut model::Random::new(seed), true);
-        let mut text = text.replace("127.0.0.1:8080", &address.to_string());
+        let mut text = text
+            .replace("127.0.0.1:8080", &address.to_string())
+            .replace("dst_port 8080", &format!("dst_port {}", address.port()));
         for (number, server) in servers.iter().enumerate() {
             let real = server.url().trim_start_matches("http://").to_owned();
             text = text
