@@ -84,7 +84,7 @@ pub struct TraceParent {
 impl TraceParent {
     /// The first of a new trace, whose id is random.
     pub fn new(trace: TraceId, span: SpanId, sampled: bool) -> Self {
-        Self { trace, span, flags: RANDOM | u8::from(sampled) * SAMPLED }
+        Self { trace, span, flags: if sampled { RANDOM | SAMPLED } else { RANDOM } }
     }
 
     /// Reads a value (§3.2). `None`: it breaks the rules, and the request starts a new trace.
@@ -299,7 +299,7 @@ mod tests {
             TraceId::from_random(bytes)
         };
         // Spread evenly over the 56 bits; the byte before them does not count.
-        let ids = || (0..1000u64).map(|n| id(n * ((1 << 56) / 1000) | 0xab << 56));
+        let ids = || (0..1000u64).map(|n| id((n * ((1 << 56) / 1000)) | (0xab << 56)));
         for (one_in, wanted) in [(0, 0), (1, 1000), (2, 501), (10, 101), (1000, 2)] {
             let sampled = ids().filter(|id| is_sampled(*id, one_in)).count();
             assert!(sampled.abs_diff(wanted) <= 1, "{one_in}: {sampled}");
