@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Features that only the tests' build has: package, features, why they change nothing that is tested.
 const KNOWN: &[(&str, &[&str], &str)] = &[
+    ("either", &["use_std"], "more functions, for what prost-derive runs in the compiler"),
     ("futures-channel", &["futures-sink", "sink"], "more functions"),
     ("futures-io", &["default"], "it is `std`"),
     (
