@@ -270,8 +270,8 @@ impl Expression {
                 '\\' => escaped = true,
                 '[' => set = true,
                 ']' => set = false,
-                // In PCRE, a line feed may follow.
-                '$' if !set => text.push_str("\\n?"),
+                // In PCRE, a line feed may follow, which stays encoded here.
+                '$' if !set => text.push_str("(?:%0A)?"),
                 _ => {}
             }
             text.push(c);
@@ -292,7 +292,7 @@ impl Expression {
 
     /// Whether it matches a path.
     pub fn matches(&self, path: &str) -> bool {
-        self.compiled.matches(path.as_bytes())
+        self.compiled.matches(path.replace('\n', "%0A").as_bytes())
     }
 }
 
@@ -500,11 +500,11 @@ mod tests {
             yes.iter().for_each(|p| assert!(e.matches(p), "{pattern} {p:?}"));
             no.iter().for_each(|p| assert!(!e.matches(p), "{pattern} {p:?}"));
         };
-        is(r"\.php$", false, r"\.php\n?$", &["/a.php", "/a.php\n"], &["/a.php/x", "/a.PHP", "/a.php\n\n"]);
-        is(r"\.(jpe?g|css)$", true, r"(?i)\.(jpe?g|css)\n?$", &["/a.JPG", "/b.css"], &["/a.jpg2"]);
+        is(r"\.php$", false, r"\.php(?:%0A)?$", &["/a.php", "/a.php\n"], &["/a.php/x", "/a.PHP", "/a.php\n\n"]);
+        is(r"\.(jpe?g|css)$", true, r"(?i)\.(jpe?g|css)(?:%0A)?$", &["/a.JPG", "/b.css"], &["/a.jpg2"]);
         is(r"^/v[0-9]+/", false, r"^/v[0-9]+/", &["/v1/", "/v23/x"], &["/v/", "/x/v1/"]);
         is(r"^/a/[$]\$", false, r"^/a/[$]\$", &["/a/$$x"], &["/a/x"]);
-        is("^(/x$|/y)", false, r"^(/x\n?$|/y)", &["/x", "/yz"], &["/xz"]);
+        is("^(/x$|/y)", false, r"^(/x(?:%0A)?$|/y)", &["/x", "/yz"], &["/xz"]);
         assert!(!Expression::of("^/[^/]+/.*x$", false).unwrap().is_of_percent);
         assert!(Expression::of("^/.ht", false).unwrap().is_of_percent);
         for bad in [

@@ -66,7 +66,7 @@ fn finding_2_every_alternative_has_its_own_anchors() {
     let text = site(&format!("{PASS} location ~ ^/admin/|/private/ {{ return 403; }}"));
     says("nginx", &text, &["path_regex = '^/admin/|/private/'", refused]);
     let text = site(&format!("{PASS} location ~ ^/admin/|/private/$ {{ return 403; }}"));
-    says("nginx", &text, &["path_regex = '^/admin/|/private/\\n?$'", refused]);
+    says("nginx", &text, &["path_regex = '^/admin/|/private/(?:%0A)?$'", refused]);
     let text = proxies(" http-request deny if { path_reg ^/admin/|/private/ }", "");
     says("haproxy", &text, &["path_regex = '^/admin/|/private/'", refused]);
     undecided("nginx", "http { server { listen 80; server_name ~^a\\.example$|b; return 403; } }");
@@ -180,7 +180,7 @@ fn finding_8_refusals_refuse_wherever_they_stand() {
         &proxies(" use_backend blocked if { path_dir .env }", "backend blocked\n http-request deny\n"),
     );
     let text = proxies(" use_backend blocked if { path_end .env }", "backend blocked\n http-request deny\n");
-    says("haproxy", &text, &["path_regex = '\\.env\\n?$'", "respond = { status = 403 }"]);
+    says("haproxy", &text, &["path_regex = '\\.env(?:%0A)?$'", "respond = { status = 403 }"]);
     let listen = "listen L\n bind 127.0.0.1:8081\n http-request deny if { path_beg /admin/ }\n server s 10.0.0.2:80\n";
     let text = format!("defaults\n mode http\nfrontend f\n bind :80\n default_backend L\n{listen}");
     let Imported { toml, report } = import("haproxy", &text);
@@ -240,7 +240,7 @@ fn finding_11_a_regular_expression_keeps_its_checks() {
     let php = |inner: &str| site(&format!("{PASS} location ~ \\.php$ {{ {inner} proxy_pass http://10.0.0.2; }}"));
     undecided("nginx", &php("if ($http_x_token != s3) { return 403; }"));
     undecided("nginx", &php("limit_req zone=missing;"));
-    let expression = "path_regex = '\\.php\\n?$'";
+    let expression = "path_regex = '\\.php(?:%0A)?$'";
     says("nginx", &php(""), &[expression, "upstream = \"10.0.0.2\""]);
     says(
         "nginx",
@@ -251,7 +251,7 @@ fn finding_11_a_regular_expression_keeps_its_checks() {
     let limit = format!("{PASS} location ~ login\\.php$ {{ limit_req zone=l; proxy_pass http://10.0.0.1; }}");
     let text =
         format!("http {{ limit_req_zone $binary_remote_addr zone=l:1m rate=1r/s; server {{ listen 80; {limit} }} }}");
-    says("nginx", &text, &["path_regex = 'login\\.php\\n?$'", "upstream = \"10.0.0.1\"", "rate_limit = [\"l\"]"]);
+    says("nginx", &text, &["path_regex = 'login\\.php(?:%0A)?$'", "upstream = \"10.0.0.1\"", "rate_limit = [\"l\"]"]);
 }
 
 /// NGINX looks at expressions in their order, and before the longest prefix, but for `=` and `^~`.
@@ -262,7 +262,7 @@ fn expressions_keep_nginxs_order() {
          location ^~ /static/ { proxy_pass http://10.0.0.3; } location = /a.php { proxy_pass http://10.0.0.4; } \
          location ~ \\.php$ { return 403; } location ~* /[a-z]+\\.php$ { return 404; }",
     );
-    let first = "path_regex = '\\.php\\n?$'";
+    let first = "path_regex = '\\.php(?:%0A)?$'";
     says("nginx", &text, &["path = \"/app/\"", first, "respond = { status = 403 }"]);
     says("nginx", &text, &["[[host.route]]", first, "respond = { status = 403 }"]);
     says("nginx", &text, &["path = \"/static/\"", "upstream = \"10.0.0.3\""]);
@@ -287,7 +287,7 @@ fn groups_are_those_of_the_expression() {
         "nginx",
         &text,
         &[
-            "path_regex = '^/users/([0-9]+)\\n?$'",
+            "path_regex = '^/users/([0-9]+)(?:%0A)?$'",
             "redirect = { to = \"{scheme}://{host}/u/{1}{query}\", status = 301 }",
         ],
     );
@@ -296,12 +296,12 @@ fn groups_are_those_of_the_expression() {
         "nginx",
         &text,
         &[
-            "path_regex = '^/(old|older)/(.*)\\n?$'",
+            "path_regex = '^/(old|older)/(.*)(?:%0A)?$'",
             "redirect = { to = \"https://n.example/{2}?from={1}\", status = 301 }",
         ],
     );
     let text = site("location / { rewrite ^/u/([0-9]+)$ /users/$1/ break; proxy_pass http://10.0.0.1; }");
-    says("nginx", &text, &["path_regex = '^/u/([0-9]+)\\n?$'", "upstream = \"10.0.0.1\"", "rewrite = \"/users/{1}/\""]);
+    says("nginx", &text, &["path_regex = '^/u/([0-9]+)(?:%0A)?$'", "upstream = \"10.0.0.1\"", "rewrite = \"/users/{1}/\""]);
     assert!(import("nginx", &text).toml.contains("\nupstream = \"10.0.0.1\""));
     undecided("nginx", &site(&format!("rewrite ^/u/([0-9]+)$ /v/$1 last; {PASS}")));
     undecided("nginx", &site(&format!("{PASS} location ~ ^/(.*)x$ {{ return 301 https://$1/; }}")));
@@ -311,7 +311,7 @@ fn groups_are_those_of_the_expression() {
 fn expressions_of_haproxy_are_conditions_in_their_order() {
     let c = "backend c\n server s 10.0.0.2:80\n";
     let text = proxies(" http-request deny if METH_POST\n use_backend c if { path_end .php .phtml }", c);
-    let expression = "path_regex = '(?:\\.php|\\.phtml)\\n?$'";
+    let expression = "path_regex = '(?:\\.php|\\.phtml)(?:%0A)?$'";
     says("haproxy", &text, &[expression, "upstream = \"c\""]);
     says("haproxy", &text, &[expression, "methods = [\"POST\"]", "respond = { status = 403 }"]);
     says(

@@ -885,7 +885,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     }
                     Some(_) => report.same(id, "asked before"),
                     None => {
-                        report.same(id, "basic_auth");
+                        report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
                         out.basic_auth = Some(BasicAuth { users: users_file(users), realm, origin: place.clone() });
                     }
                 }

@@ -48,6 +48,10 @@ pub(super) fn redirect(d: &Directive, name: Option<&str>) -> Option<(When, Actio
 /// A redirect with the groups of an expression.
 fn of_expression(pattern: &str, text: &str, query: bool, status: u16, name: Option<&str>) -> Option<(When, Action)> {
     let expression = Expression::of(pattern, false).filter(|e| !e.is_of_percent)?;
+    // NGINX joins two queries with "&".
+    if query && text.contains('?') && !text.contains("$args") {
+        return None;
+    }
     let groups = expression.groups();
     let mut to = with_groups(target(&mark_groups(text, groups), name).ok()?, groups);
     if query && !["$request_uri", "$args", "?"].iter().any(|q| text.contains(q)) {

@@ -49,7 +49,7 @@ pub(super) fn basic_auth<'d>(
         Some(why) => import.decide(file, why),
         None => import.same(file, "basic_auth.users"),
     }
-    import.same(d, "basic_auth");
+    import.differs(d, "basic_auth: the challenge has charset=\"UTF-8\", too");
     Ok(BasicAuth { users, realm, origin: d.place.clone() })
 }
 

@@ -102,7 +102,7 @@ fn a_translation_of_nginx_behaves_alike() {
             location / { proxy_pass http://$pool; proxy_set_header Host $http_host; }
             location /docs/ { proxy_pass http://@2/manual/; proxy_set_header X-Env docs; }
             location ^~ /static/ { proxy_pass http://@3; proxy_set_header X-Debug ""; }
-            rewrite ^/person/([a-z]+)-([0-9]+)$ /users/$2?name=$1 permanent;
+            rewrite ^/person/([a-z]+)-([0-9]+)$ /users/$2/$1 permanent;
             location ~ ^/(users|groups)/ { proxy_pass http://@4; }
             location ~ /\.(git|ht) { deny all; }
             location ~* \.(png|jpe?g)$ { proxy_pass http://@1; }
@@ -216,10 +216,9 @@ frontend f
     http-response set-header X-Frame-Options DENY
     http-request deny if { path_reg ^/(private|internal)/ } !is_blog
     acl pictures path_end -i .png .jpg
-    http-request deny deny_status 405 if pictures METH_POST
+    http-request deny deny_status 405 if pictures
     http-request deny deny_status 410 if { path_sub /.git }
     http-request return status 200 content-type text/plain string version if { path_reg ^/v[0-9]+/ }
-    use_backend b6 if pictures is_shop
     http-request deny deny_status 404 if METH_PUT { path_beg /ro/ }
     use_backend b6 if canary is_shop
     use_backend b1 if is_shop api writes
