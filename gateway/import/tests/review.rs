@@ -301,7 +301,11 @@ fn groups_are_those_of_the_expression() {
         ],
     );
     let text = site("location / { rewrite ^/u/([0-9]+)$ /users/$1/ break; proxy_pass http://10.0.0.1; }");
-    says("nginx", &text, &["path_regex = '^/u/([0-9]+)(?:%0A)?$'", "upstream = \"10.0.0.1\"", "rewrite = \"/users/{1}/\""]);
+    says(
+        "nginx",
+        &text,
+        &["path_regex = '^/u/([0-9]+)(?:%0A)?$'", "upstream = \"10.0.0.1\"", "rewrite = \"/users/{1}/\""],
+    );
     assert!(import("nginx", &text).toml.contains("\nupstream = \"10.0.0.1\""));
     undecided("nginx", &site(&format!("rewrite ^/u/([0-9]+)$ /v/$1 last; {PASS}")));
     undecided("nginx", &site(&format!("{PASS} location ~ ^/(.*)x$ {{ return 301 https://$1/; }}")));
