@@ -1,20 +1,17 @@
 //! A lane's own client configurations, for TLS towards upstreams.
 
-use crate::policy::{ClientPolicy, ExpiredLists};
+use crate::policy::ClientPolicy;
 use crate::provider::{provider, versions};
 use crate::server::{BuildError, certified_key};
 use crate::syn;
-use crate::transparency::LogList;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientConfig, ClientSessionStore, Resumption, Tls12ClientSessionValue, Tls13ClientSessionValue};
-use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use crate::verifier::UpstreamVerifier;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{ClientConfig, ClientSessionStore, ResolvesClientCert, Resumption};
+use rustls::client::{Tls12ClientSessionValue, Tls13ClientSessionValue};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{
-    CertificateError, DigitallySignedStruct, NamedGroup, OtherError, RootCertStore, SignatureScheme,
-    SupportedProtocolVersion,
-};
+use rustls::{NamedGroup, SignatureScheme, SupportedProtocolVersion};
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -62,29 +59,8 @@ impl ClientContext {
     fn build(policy: &ClientPolicy, for_syn: bool) -> Result<Self, BuildError> {
         let provider = provider(&policy.suites, &policy.groups);
         let ordinary = versions(&policy.versions);
-        let verifier: Arc<dyn ServerCertVerifier> = if policy.dangerous_skip_verification {
-            Arc::new(AcceptAny(provider.clone()))
-        } else {
-            let mut roots = RootCertStore::empty();
-            for root in &policy.roots {
-                roots.add(root.clone())?;
-            }
-            let mut verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-            verifier = verifier.with_crls(policy.revocation.lists());
-            if policy.revocation.expired == ExpiredLists::Refuse {
-                verifier = verifier.enforce_revocation_expiration();
-            }
-            let verifier = verifier.build().map_err(|e| BuildError(e.to_string()))?;
-            let verifier: Arc<dyn ServerCertVerifier> = match policy.revocation.is_missing() {
-                true => Arc::new(ListsMissing(verifier)),
-                false => verifier,
-            };
-            match &policy.logs {
-                Some(logs) => Arc::new(InLogs { verifier, logs: logs.clone(), roots: policy.roots.clone() }),
-                None => verifier,
-            }
-        };
         // A session is taken up again only under the verifier and the resolver that saw it: all have the same.
+        let verifier: Arc<dyn ServerCertVerifier> = Arc::new(UpstreamVerifier::new(policy, provider.clone())?);
         let verifier = if for_syn { syn::verifier(verifier) } else { verifier };
         let resolver: Arc<dyn ResolvesClientCert> = match &policy.identity {
             None => Arc::new(NoIdentity),
@@ -186,134 +162,6 @@ impl ResolvesClientCert for OneIdentity {
 
     fn has_certs(&self) -> bool {
         true
-    }
-}
-
-/// `dangerous_skip_verification`: any certificate will do; signatures over the handshake are still checked.
-#[derive(Debug)]
-struct AcceptAny(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAny {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
-
-/// Revocation lists are to be fetched, and none is there yet: what another verifier accepts is refused.
-#[derive(Debug)]
-struct ListsMissing(Arc<dyn ServerCertVerifier>);
-
-impl ServerCertVerifier for ListsMissing {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        self.0.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        Err(CertificateError::UnknownRevocationStatus.into())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
-    }
-}
-
-/// `transparency = "require"`: what another verifier accepts must be in public logs, too.
-#[derive(Debug)]
-struct InLogs {
-    verifier: Arc<dyn ServerCertVerifier>,
-    logs: Arc<LogList>,
-    /// One of them may have issued the server's certificate itself.
-    roots: Vec<CertificateDer<'static>>,
-}
-
-impl ServerCertVerifier for InLogs {
-    fn verify_server_cert(
-        &self,
-        end_entity: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        server_name: &ServerName<'_>,
-        ocsp_response: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self.verifier.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
-        let issuers = intermediates.iter().chain(&self.roots);
-        match self.logs.check(end_entity, issuers, ocsp_response, now.as_secs()) {
-            Ok(()) => Ok(verified),
-            Err(refused) => Err(CertificateError::Other(OtherError(Arc::new(refused))).into()),
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
     }
 }
 

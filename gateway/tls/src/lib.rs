@@ -35,6 +35,7 @@ mod signed;
 pub mod syn;
 mod ticket;
 pub mod transparency;
+mod verifier;
 
 pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;
