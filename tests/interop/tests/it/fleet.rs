@@ -1,13 +1,14 @@
 //! Several gateways with one store: they resume each other's sessions, and accept early data once, whatever becomes of the store.
 
 use crate::early_data::{eager, early, prime, recorded, replay};
+use crate::operating::{Operated, order};
 use rustls::ClientConfig;
 use sealane_interop::backend::Backend;
 use sealane_interop::client::{self, get};
 use sealane_interop::gateway::{Gateway, configured};
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::store::Store;
-use sealane_interop::{eventually, skip};
+use sealane_interop::{eventually, ports, skip};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -348,4 +349,45 @@ fn tickets_are_sealed_for_gateways_with_the_secret() {
     let (response, accepted) = early(b.address, &config, &get("/stranger"));
     assert!(!accepted && response.status() == 200);
     assert_eq!(shared_tickets(&b, "unknown"), 0.0, "an id that the fleet has not made is not even looked for");
+}
+
+/// A reload that changes `[store]` and fails: the lanes go on with the store of before.
+#[test]
+fn a_reload_that_fails_leaves_early_data_shared() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let store = store!();
+    let (listen, (_taken, taken)) = (ports::free(), ports::refusing());
+    let secret = site.file("store.secret", key('x'));
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let file = |admin: &str, prefix: &str, more: &str| {
+        format!(
+            "{admin}\n[store]\nurl = \"unix://{}\"\nsecret_file = \"{}\"\nprefix = \"{prefix}\"\nearly_data = true\n\
+             early_data_wait = \"5s\"\ntimeout = \"10s\"\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             session_context = \"public\"\nearly_data = \"16KiB\"\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n{more}\n\
+             [[host]]\nnames = [\"*\"]\nto = [\"{}\"]\n",
+            store.socket().display(),
+            secret.display(),
+            backend.url()
+        )
+    };
+    let gateway = Operated::start(&site, 2, |admin| file(admin, "first", ""), listen);
+    is_up(&gateway.gateway);
+    let shared = |path: &str| {
+        let config = prime_shared(&gateway.gateway, &store);
+        early(listen, &config, &get(path)).1
+    };
+    assert!(shared("/before"), "{}", gateway.gateway.metrics());
+    let redirect = format!("[[listener]]\naddress = \"{taken}\"\nplain = true");
+    gateway.write(&file(&gateway.admin_lines, "second", &redirect));
+    let said = order(&gateway.socket, "reload").expect_err("the port is taken").to_string();
+    assert!(said.contains("the running configuration stays"), "{said}");
+    is_up(&gateway.gateway);
+    assert!(eventually(|| shared("/after")), "{}", gateway.gateway.metrics());
+    // The next one is good, and so is the store that it names.
+    gateway.write(&file(&gateway.admin_lines, "second", ""));
+    order(&gateway.socket, "reload").expect("nothing is wrong with it");
+    is_up(&gateway.gateway);
+    assert!(eventually(|| shared("/second")), "{}", gateway.gateway.metrics());
 }

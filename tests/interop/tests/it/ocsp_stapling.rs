@@ -1,11 +1,12 @@
 //! OCSP responses that the gateway fetches itself, from OpenSSL's responder and from others that are slow, dead or lying.
 
-use crate::operating::Operated;
+use crate::clock::Clock;
+use crate::operating::{Operated, order};
 use sealane_interop::client::get;
 use sealane_interop::peers::s_client;
 use sealane_interop::process;
 use sealane_interop::site::{HOST, Identity, Site};
-use sealane_interop::{eventually, need, ports};
+use sealane_interop::{binary, eventually, need, ports};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -87,6 +88,10 @@ fn authority(site: &Site) -> Identity {
 
 /// A gateway with these certificates, which fetches responses.
 fn start(site: &Site, certificates: &[&Identity], listen: SocketAddr) -> Operated {
+    start_by(site, Command::new(binary::sealane()), certificates, listen)
+}
+
+fn start_by(site: &Site, program: Command, certificates: &[&Identity], listen: SocketAddr) -> Operated {
     let entry = |identity: &&Identity| {
         format!("{{ cert = \"{}\", key = \"{}\" }}", identity.cert.display(), identity.key.display())
     };
@@ -100,7 +105,7 @@ fn start(site: &Site, certificates: &[&Identity], listen: SocketAddr) -> Operate
             certificates.join(", ")
         )
     };
-    Operated::start(site, 1, file, listen)
+    Operated::start_by(site, program, 1, file, listen)
 }
 
 /// What OpenSSL's client says of the response.
@@ -261,4 +266,35 @@ fn a_new_certificate_with_must_staple_waits_for_its_response() {
     assert!(eventually(|| gateway.served_certificate() == leaf), "{}", log());
     let said = stapled(&gateway, "-tls1_3");
     assert!(said.contains("Cert Status: good"), "{said}");
+}
+
+/// While the responder is dead, a response is sent until it expires, and not again after a reload or a restart.
+#[test]
+fn an_expired_response_is_not_sent_again() {
+    let (openssl, compiler) = (need!("openssl"), need!("cc"));
+    let site = Site::new();
+    let time = Clock::new(&site, &compiler);
+    let listen = ports::free();
+    let responder = Responder::start(&site, &openssl, &authority(&site), 60);
+    let identity = site.issue_with_responder("short", &[HOST], SERIAL, &responder.url(), false);
+    let gateway = start_by(&site, time.program(), &[&identity], listen);
+    assert!(eventually(|| stapled(&gateway, "-tls1_3").contains("Cert Status: good")));
+    responder.shut.store(true, Relaxed);
+    order(&gateway.socket, "reload").expect("nothing has changed");
+    assert!(stapled(&gateway, "-tls1_3").contains("Cert Status: good"), "it is good for an hour");
+    // Two hours later.
+    time.set(2 * 3600);
+    let none = |gateway: &Operated| stapled(gateway, "-tls1_3").contains("OCSP response: no response sent");
+    let withdrawn = || {
+        order(&gateway.socket, "reload").expect("nothing has changed");
+        none(&gateway)
+    };
+    assert!(eventually(withdrawn), "{}", gateway.gateway.server.log());
+    for _ in 0..3 {
+        order(&gateway.socket, "reload").expect("nothing has changed");
+        assert!(none(&gateway), "it came back: {}", gateway.gateway.server.log());
+    }
+    drop(gateway);
+    let gateway = start_by(&site, time.program(), &[&identity], listen);
+    assert!(none(&gateway), "it came back from the folder: {}", gateway.gateway.server.log());
 }
