@@ -129,10 +129,9 @@ fn certificates_are_renewed_and_their_ends_are_shown() {
     });
     assert!(shown, "{all}\n{metrics}\n{}", server.log());
     let people = world.sealane(End::Server, &["tunnel", "ca", "list", "--folder", "vpn"], b"").text();
-    assert!(
-        people.lines().any(|l| l.starts_with("alice") && l.contains("valid") && l.contains("in 29 days")),
-        "{people}"
-    );
+    // 30 days if it is the second in which it was issued.
+    let soon = |l: &str| l.contains("in 29 days") || l.contains("in 30 days");
+    assert!(people.lines().any(|l| l.starts_with("alice") && l.contains("valid") && soon(l)), "{people}");
 }
 
 /// The CA's key is encrypted: OpenSSL reads it with the passphrase, and our commands ask for it.
