@@ -56,7 +56,7 @@ impl std::fmt::Display for Readiness {
 fn key_exchange(versions: &[Version], groups: &[Group]) -> (Protection, &'static str) {
     let hybrid = |group: &Group| *group == Group::X25519MlKem768;
     if !versions.contains(&Version::Tls13) {
-        return (Protection::Never, "\"versions\" lacks \"1.3\", without which there is no X25519MLKEM768");
+        return (Protection::Never, "\"versions\" lacks \"1.3\", and X25519MLKEM768 needs TLS 1.3");
     }
     if !groups.iter().any(hybrid) {
         return (Protection::Never, "\"groups\" lacks \"X25519MLKEM768\"");
@@ -64,7 +64,10 @@ fn key_exchange(versions: &[Version], groups: &[Group]) -> (Protection, &'static
     if groups.iter().all(hybrid) && versions.iter().all(|version| *version == Version::Tls13) {
         return (Protection::Always, "every key exchange is X25519MLKEM768");
     }
-    (Protection::IfSupported, "X25519MLKEM768 with TLS 1.3, and other groups for the others")
+    (
+        Protection::IfSupported,
+        "X25519MLKEM768 for peers with TLS 1.3 that support it, and other groups for all other peers",
+    )
 }
 
 impl Config {
@@ -77,7 +80,7 @@ impl Config {
             let found = match policy {
                 Some(policy) => key_exchange(&policy.versions, &policy.groups),
                 None if listener.tcp => (Protection::Relayed, "clients and servers agree on the key exchange"),
-                None => (Protection::Never, "it has no TLS"),
+                None => (Protection::Never, "this listener has no TLS"),
             };
             add("listener", listener.address.to_string(), found);
         }

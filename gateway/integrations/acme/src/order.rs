@@ -164,7 +164,10 @@ impl Work {
             Some(id) => match account.new_order(&plain().replaces(id)).await {
                 Ok(order) => Some(order),
                 Err(e) if refuses_replacing(&e) => {
-                    sealane_log::debug!("{name}: an order without the certificate that it replaces: {}", words(&e));
+                    sealane_log::debug!(
+                        "{name}: the authority refuses to link the order to the old certificate; ordering without it: {}",
+                        words(&e)
+                    );
                     None
                 }
                 Err(e) => return Err(failed(e)),

@@ -333,8 +333,8 @@ impl Ca {
         if selected.is_empty() {
             let Which::Name(name) = which else { return Ok(Vec::new()) };
             bail!(
-                "no certificate of {name} is in {}: revoke one that was issued before there was an index with --certificate \
-                 FILE (a certificate or a profile)",
+                "{} has no certificate of {name}. If the certificate was issued before the folder had an index, name its \
+                 file: sealane tunnel ca revoke --certificate FILE (a certificate or a profile)",
                 self.index_file().display()
             );
         }
