@@ -80,7 +80,7 @@ impl Config {
             let found = match policy {
                 Some(policy) => key_exchange(&policy.versions, &policy.groups),
                 None if listener.tcp => (Protection::Relayed, "clients and servers agree on the key exchange"),
-                None => (Protection::Never, "this listener has no TLS"),
+                None => (Protection::Never, "it has no TLS"),
             };
             add("listener", listener.address.to_string(), found);
         }

@@ -157,8 +157,7 @@ fn enter(
         Ok(()) => Ok(()),
         Err(TableError::Duplicate) => Err((format!("a second target for \"{}\"", shown(path)), None)),
         Err(TableError::Path) => {
-            let help =
-                "write the path from \"/\" on, without a query, \"//\", \".\", \"..\" and characters encoded with %";
+            let help = "write a path that begins with \"/\" and has no query, no \"//\", no \".\" or \"..\", and no characters encoded with %";
             Err((format!("no request has the path \"{}\"", shown(path)), Some(help.to_owned())))
         }
     }

@@ -154,7 +154,7 @@ fn check_hash(hash: &str) -> Result<(), String> {
         () if starts(&["$2x$", "$y$", "$7$", "$sha1$", "$md5", "$scrypt$", "$s0$", "$pbkdf2"]) => {
             Err("the hash is neither bcrypt nor Argon2".to_owned())
         }
-        () => Err("there is no hash behind the name: passwords are not stored as text".to_owned()),
+        () => Err("the line has no hash after the name: passwords are not stored as text".to_owned()),
     }
 }
 

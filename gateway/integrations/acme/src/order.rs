@@ -312,7 +312,7 @@ impl Work {
                 _ => return Err(Failure::ours("the authority has refused the authorization")),
             }
             if authorization.identifier().to_string() != name || !answered.is_empty() {
-                return Err(Failure::ours("the authority wants another name to be proven"));
+                return Err(Failure::ours("the authority requires proof of another name"));
             }
             // Where one way does not work, the next attempt takes another one.
             let kinds = &self.settings.challenges;

@@ -131,7 +131,7 @@ fn tls(roots: &[CertificateDer<'static>]) -> Result<Arc<ClientConfig>, String> {
     let mut store = RootCertStore::empty();
     let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
     if added == 0 {
-        return Err("there is no certificate of an authority to trust the store's server by".to_owned());
+        return Err("no CA certificate is available to verify the store's server".to_owned());
     }
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()

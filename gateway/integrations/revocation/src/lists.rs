@@ -197,7 +197,9 @@ impl Task {
         self.held = old;
         verdict.map_err(|why| format!("{}: {why}", self.list.url))?;
         let content: Arc<[u8]> = Arc::from(bytes.as_slice());
-        folder::write(self.list.file.clone(), content).await.map_err(|e| format!("the list cannot be kept: {e}"))?;
+        folder::write(self.list.file.clone(), content)
+            .await
+            .map_err(|e| format!("the list cannot be stored for the next start: {e}"))?;
         self.held = bytes;
         self.shared.reports().updated += 1;
         self.shared.written.notify_one();
@@ -228,7 +230,7 @@ fn judge(bytes: &[u8], old: &[u8], list: &FetchedList, now: u64) -> Result<(), S
             return Err("the list is not signed by a certificate of \"ca\"".to_owned());
         }
         if new.this_update > now.saturating_add(SKEW) {
-            return Err("the list is from the future: is this machine's clock correct?".to_owned());
+            return Err("the list is from the future: is this machine's clock right?".to_owned());
         }
         // One that somebody has kept, from before a certificate was revoked.
         if old.iter().any(|old| old.issuer == new.issuer && old.this_update > new.this_update) {
