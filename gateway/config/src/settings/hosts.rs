@@ -60,7 +60,7 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 table! {
     /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
     /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `respond` and `redirect`. A route with
-    /// `redirects` needs neither. [Routing](page:routing) describes which route wins. The route's header changes, rate
+    /// `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes, rate
     /// limits and access rules apply in addition to those of the host.
     route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example_is_commented = true;
