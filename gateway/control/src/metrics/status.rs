@@ -532,7 +532,7 @@ impl StatusRegistry {
             family.sample(&[("result", "failed")], reports.failed);
             let mut family = out.gauge(
                 "sealane_revocation_list_failing",
-                "1 for a URL from which the last request has brought no good revocation list.",
+                "1 for a URL whose last request returned no valid revocation list.",
             );
             for (url, status) in &reports.lists {
                 family.sample(&[("source", url)], u64::from(!status.last_error.is_empty()));

@@ -152,7 +152,7 @@ impl Task {
             Err(failure) => {
                 report.failed += count;
                 if report.last_error.is_empty() {
-                    log::warn!("cannot export traces: {failure}; traces are lost until the collector takes them");
+                    log::warn!("cannot export traces: {failure}; traces are lost until the collector accepts them");
                 }
                 report.last_error = failure.why;
             }
