@@ -378,7 +378,7 @@ fn subset<T: PartialEq + Copy>(
         return;
     }
     let help = match (kept.is_empty(), allowed.these.is_empty()) {
-        (true, true) => "no value of this setting that the policy allows exists in this program".to_owned(),
+        (true, true) => "this program supports no value of this setting that the policy allows".to_owned(),
         (true, false) => format!("write {key} = {:?}", names_of(names, allowed.these)),
         (false, _) => format!("write {key} = {:?}", names_of(names, &kept)),
     };

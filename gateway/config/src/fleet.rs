@@ -218,7 +218,7 @@ fn keys(file: &Path, bytes: &[u8]) -> Result<KeyList, (String, String)> {
         0 => Err((format!("{shown} has no key"), help())),
         1..=MAX_KEYS => Ok(keys),
         n => {
-            let help = "remove the oldest ones: a key is of use for two times ticket_lifetime".to_owned();
+            let help = "remove the oldest keys: a key is useful for twice ticket_lifetime".to_owned();
             Err((format!("{shown} has {n} keys, and may have {MAX_KEYS}"), help))
         }
     }

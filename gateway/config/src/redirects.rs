@@ -201,7 +201,7 @@ fn table(file: &Path, bytes: &[u8]) -> Result<RedirectTable, Vec<Mistake>> {
 }
 
 fn entry(table: &mut RedirectTable, line: &str) -> Result<(), (String, Option<String>)> {
-    let help = || Some("write a path, its target and perhaps a status: /old /new 301".to_owned());
+    let help = || Some("write a path, its target and optionally a status: /old /new 301".to_owned());
     let mut words = line.split_ascii_whitespace();
     let (Some(path), Some(target), status, None) = (words.next(), words.next(), words.next(), words.next()) else {
         return Err(("this is not a redirect".to_owned(), help()));

@@ -123,7 +123,7 @@ impl Webhook {
             _ => return Err("write it as in \"http://127.0.0.1:9000/vpn\""),
         };
         if rest.chars().any(|c| !c.is_ascii_graphic()) {
-            return Err("write other characters than ASCII's as %XX");
+            return Err("write characters outside ASCII as %XX");
         }
         let (authority, path) = rest.find(['/', '?']).map_or((rest, ""), |at| rest.split_at(at));
         if authority.contains('@') {

@@ -135,7 +135,7 @@ fn connections(at: &Where, slow: bool, over: u64, limit: u32, json: bool) -> Res
 fn exchange(at: &Where, id: &str, json: bool) -> Result<String> {
     let open = open_exchanges(at, "")?;
     let Some(e) = open.exchanges.into_iter().find(|exchange| exchange.id == id) else {
-        bail!("no open request has the ID {id}; one that has ended is in the access log");
+        bail!("no open request has the ID {id}; a request that has ended is in the access log");
     };
     if json {
         return Ok(serde_json::to_string_pretty(&e)? + "\n");

@@ -224,7 +224,9 @@ impl Work {
         if let Err(why) = crate::certificate::check(&pem, name) {
             // It would be the same the next time.
             self.forget_pending(name).await;
-            return Err(Failure::ours(format!("the authority has issued what cannot be served: {why}")));
+            return Err(Failure::ours(format!(
+                "the gateway cannot serve the certificate that the authority issued: {why}"
+            )));
         }
         Ok(Issued { pem })
     }

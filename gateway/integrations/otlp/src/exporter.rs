@@ -146,7 +146,7 @@ impl Task {
                     log::warn!("the collector of [traces] has rejected {rejected} of {count} spans{why}");
                 }
                 if !std::mem::take(&mut report.last_error).is_empty() {
-                    log::info!("the collector of [traces] takes traces again");
+                    log::info!("the collector of [traces] accepts traces again");
                 }
             }
             Err(failure) => {

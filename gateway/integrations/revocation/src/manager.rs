@@ -483,7 +483,7 @@ impl Task {
                         "{name}: the authority has revoked this certificate: clients get this response and refuse the certificate"
                     );
                 } else if entry.failures > 0 {
-                    log::info!("{name}: there is an OCSP response again");
+                    log::info!("{name}: the gateway has an OCSP response again");
                 }
                 {
                     let mut reports = locked(&self.shared.reports);
