@@ -288,7 +288,7 @@ pub fn import_openvpn(file: &Path, out: Option<&Path>) -> Result<()> {
         0 => Ok(()),
         n => bail!(
             "{n} options that decide who may connect, or how, have no translation; the gateway does not start with \
-             this configuration before you have removed each of them from \"undecided\""
+             this configuration until you remove each of them from \"undecided\""
         ),
     }
 }
