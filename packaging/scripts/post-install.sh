@@ -1,6 +1,6 @@
 #!/bin/sh
 # After the installation of sealane, on Debian ("configure", and the old version on an upgrade) and on RPM systems (1 on a first
-# installation, 2 on an upgrade): the user; a start, or the new program in place of the running one without closing a connection.
+# installation, 2 on an upgrade): creates the user; starts the service, or replaces the running program without closing a connection.
 set -e
 
 config=/etc/sealane/sealane.toml
@@ -15,7 +15,7 @@ upgrade() {
 }
 
 systemd-sysusers sealane.conf
-# Fails in containers without the service's folders, which need no such rights.
+# Fails in containers that lack the service's folders; they do not need these rights.
 systemd-tmpfiles --create sealane.conf || true
 
 case "$1" in

@@ -193,7 +193,7 @@ pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<V
     let mut out = Vec::new();
     for (name, value) in named(sink, key, node)? {
         let unfit = [
-            ("host", "hosts are told apart by \"names\" of [[host]]"),
+            ("host", "use \"names\" of [[host]] to distinguish hosts"),
             ("expect", "the gateway itself answers \"Expect: 100-continue\""),
         ];
         if let Some((_, help)) = unfit.into_iter().find(|(unfit, _)| name.value.eq_ignore_ascii_case(unfit)) {

@@ -69,7 +69,7 @@ pub(super) fn preset(sink: &Sink, key: &str, node: &Node) -> Option<Policy> {
         _ => return decode::choose(sink, &format!("\"{key}\""), &name, &node.span(), PRESETS),
     };
     let why = policy.rules().limit.unwrap_or_default();
-    let help = format!("write {key} = \"{instead}\", which is the nearest, and run sealane check --policy {policy}");
+    let help = format!("write {key} = \"{instead}\", the nearest preset, and run sealane check --policy {policy}");
     sink.error(&node.span(), format!("\"{key}\" cannot be \"{policy}\": {why}"), Some(help));
     None
 }
@@ -378,7 +378,7 @@ fn subset<T: PartialEq + Copy>(
         return;
     }
     let help = match (kept.is_empty(), allowed.these.is_empty()) {
-        (true, true) => "no value of this setting that the policy allows exists in this program".to_owned(),
+        (true, true) => "this program supports no value of this setting that the policy allows".to_owned(),
         (true, false) => format!("write {key} = {:?}", names_of(names, allowed.these)),
         (false, _) => format!("write {key} = {:?}", names_of(names, &kept)),
     };

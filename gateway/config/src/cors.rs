@@ -43,7 +43,7 @@ pub(super) fn read(sink: &Sink, key: &str, node: &Node) -> Option<Cors> {
     }
     for names in [&headers, &expose].into_iter().flatten() {
         if credentials && names.value.iter().any(|n| n == "*") {
-            let help = "name the headers: browsers take \"*\" for a header's name there".to_owned();
+            let help = "name the headers: with credentials, browsers treat \"*\" as the name of a header".to_owned();
             sink.error(&names.span, "\"credentials\" excludes the header \"*\"", Some(help));
         }
     }

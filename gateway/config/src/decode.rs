@@ -334,7 +334,9 @@ pub(super) fn size(range: &RangeInclusive<u64>, sink: &Sink, key: &str, node: &N
             Err(suggestion) => {
                 let help = match suggestion {
                     Some(better) => format!("did you mean \"{better}\"? (1 KiB is 1024 bytes)"),
-                    None => "write a number of bytes, or one with a unit: \"16KiB\", \"1MiB\", \"2GiB\"".to_owned(),
+                    None => {
+                        "write a number of bytes, or a number with a unit: \"16KiB\", \"1MiB\", \"2GiB\"".to_owned()
+                    }
                 };
                 sink.error(&node.span(), format!("\"{s}\" is not a size"), Some(help));
                 return None;

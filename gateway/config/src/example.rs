@@ -29,7 +29,7 @@ fn table(out: &mut String, of: &'static Table, path: &str, commented: bool) {
         let Some(value) = shown(setting).map(one_line) else { continue };
         out.push('\n');
         let doc = without_links(&setting.about.doc());
-        comment(out, first_sentence(&doc));
+        comment(out, &in_brief(&doc));
         let mark = if setting.about.example_sets_it && !commented { "" } else { "#" };
         // Writing to a string cannot fail.
         let _ = writeln!(out, "{mark}{} = {value}", setting.key);
@@ -43,7 +43,7 @@ fn table(out: &mut String, of: &'static Table, path: &str, commented: bool) {
             let _ = write!(out, "\n# ---- {path} {}\n", "-".repeat(WIDTH.saturating_sub(path.len() + 8)));
         }
         out.push('\n');
-        comment(out, first_sentence(&without_links(&setting.about.doc())));
+        comment(out, &in_brief(&without_links(&setting.about.doc())));
         let _ = writeln!(out, "{mark}{open}{path}{close}");
         table(out, inner, &path, commented);
         if !inner.example.is_empty() {
@@ -73,8 +73,15 @@ fn shown(setting: &Declared) -> Option<&'static str> {
     }
 }
 
-fn first_sentence(doc: &str) -> &str {
-    doc.find(". ").map_or(doc, |end| &doc[..=end])
+/// The first sentence, and the sentence that says what 0 means: most limits have no effect if they are 0.
+fn in_brief(doc: &str) -> String {
+    let mut sentences = doc.split_inclusive(". ").map(str::trim_end);
+    let mut out = sentences.next().unwrap_or_default().to_owned();
+    for sentence in sentences.filter(|sentence| sentence.starts_with("0: ")) {
+        out.push(' ');
+        out += sentence;
+    }
+    out
 }
 
 /// A comment, in as many lines as it needs.

@@ -210,7 +210,7 @@ fn keys(file: &Path, bytes: &[u8]) -> Result<KeyList, (String, String)> {
             return Err((format!("{shown}, line {}: this is not a key", number + 1), help()));
         };
         if keys.0.contains(&key) {
-            return Err((format!("{shown}, line {}: this key is there twice", number + 1), "remove it".to_owned()));
+            return Err((format!("{shown}, line {}: this key is repeated", number + 1), "remove it".to_owned()));
         }
         keys.0.push(*key);
     }
@@ -218,7 +218,7 @@ fn keys(file: &Path, bytes: &[u8]) -> Result<KeyList, (String, String)> {
         0 => Err((format!("{shown} has no key"), help())),
         1..=MAX_KEYS => Ok(keys),
         n => {
-            let help = "remove the oldest ones: a key is of use for two times ticket_lifetime".to_owned();
+            let help = "remove the oldest keys: a key is useful for twice ticket_lifetime".to_owned();
             Err((format!("{shown} has {n} keys, and may have {MAX_KEYS}"), help))
         }
     }
@@ -262,7 +262,7 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
     if let Some(At { value: StoreUrl::Tcp { host, tls: false, .. }, span }) = &url
         && !is_local(host)
     {
-        let message = "the connection to the store is not encrypted: who is on the path can read the password, and can \
+        let message = "the connection to the store is not encrypted: an attacker on the network path can read the password, and can \
                        make the gateways accept early data again";
         sink.warn(span, message, Some("write url = \"rediss://…\"".to_owned()));
     }
@@ -431,7 +431,7 @@ mod tests {
         assert_eq!(read(&a).unwrap().keys(), [[1; KEY]]);
         assert_eq!(read("").unwrap_err(), "keys has no key");
         assert_eq!(read(&format!("{a}\nx\n")).unwrap_err(), "keys, line 2: this is not a key");
-        assert_eq!(read(&format!("{a}\n{a}\n")).unwrap_err(), "keys, line 2: this key is there twice");
+        assert_eq!(read(&format!("{a}\n{a}\n")).unwrap_err(), "keys, line 2: this key is repeated");
         assert!(read(&BASE64_STANDARD.encode([1; 31])).is_err());
         let many: String = (0..9).map(|n| BASE64_STANDARD.encode([n; KEY]) + "\n").collect();
         assert_eq!(read(&many).unwrap_err(), "keys has 9 keys, and may have 8");

@@ -192,7 +192,7 @@ fn stands_alone(part: &Document) -> Result<(), Errors> {
         if declared.is_some_and(|setting| is_list(&setting.kind.shape()))
             && !matches!(value.get_ref(), DeValue::Array(_))
         {
-            let help = format!("write it behind its [[{name}]], in the same file");
+            let help = format!("write it after its [[{name}]], in the same file");
             sink.error(&key.span(), format!("this file has no [[{name}]] before it"), Some(help));
         }
     }

@@ -47,7 +47,7 @@ pub(super) fn error_page(section: Section, routes: &mut Routes) -> Option<ErrorP
     if let (Some(statuses), true) = (&statuses, for_upstream)
         && statuses.value.iter().all(|(_, to)| *to < 500)
     {
-        let help = "with upstream = true, name statuses from 500 on: other responses of servers are never replaced";
+        let help = "with upstream = true, write statuses of 500 or higher: the gateway never replaces other responses of servers";
         sink.warn(&statuses.span, "no response of a server has such a status", Some(help.to_owned()));
     }
     let page = page(sink, file?, content_type, routes);

@@ -56,7 +56,7 @@ impl std::fmt::Display for Readiness {
 fn key_exchange(versions: &[Version], groups: &[Group]) -> (Protection, &'static str) {
     let hybrid = |group: &Group| *group == Group::X25519MlKem768;
     if !versions.contains(&Version::Tls13) {
-        return (Protection::Never, "\"versions\" lacks \"1.3\", without which there is no X25519MLKEM768");
+        return (Protection::Never, "\"versions\" lacks \"1.3\", and X25519MLKEM768 needs TLS 1.3");
     }
     if !groups.iter().any(hybrid) {
         return (Protection::Never, "\"groups\" lacks \"X25519MLKEM768\"");
@@ -64,7 +64,10 @@ fn key_exchange(versions: &[Version], groups: &[Group]) -> (Protection, &'static
     if groups.iter().all(hybrid) && versions.iter().all(|version| *version == Version::Tls13) {
         return (Protection::Always, "every key exchange is X25519MLKEM768");
     }
-    (Protection::IfSupported, "X25519MLKEM768 with TLS 1.3, and other groups for the others")
+    (
+        Protection::IfSupported,
+        "X25519MLKEM768 for peers with TLS 1.3 that support it, and other groups for all other peers",
+    )
 }
 
 impl Config {

@@ -157,8 +157,7 @@ fn enter(
         Ok(()) => Ok(()),
         Err(TableError::Duplicate) => Err((format!("a second target for \"{}\"", shown(path)), None)),
         Err(TableError::Path) => {
-            let help =
-                "write the path from \"/\" on, without a query, \"//\", \".\", \"..\" and characters encoded with %";
+            let help = "write a path that begins with \"/\" and has no query, no \"//\", no \".\" or \"..\", and no characters encoded with %";
             Err((format!("no request has the path \"{}\"", shown(path)), Some(help.to_owned())))
         }
     }
@@ -202,7 +201,7 @@ fn table(file: &Path, bytes: &[u8]) -> Result<RedirectTable, Vec<Mistake>> {
 }
 
 fn entry(table: &mut RedirectTable, line: &str) -> Result<(), (String, Option<String>)> {
-    let help = || Some("write a path, its target and perhaps a status: /old /new 301".to_owned());
+    let help = || Some("write a path, its target and optionally a status: /old /new 301".to_owned());
     let mut words = line.split_ascii_whitespace();
     let (Some(path), Some(target), status, None) = (words.next(), words.next(), words.next(), words.next()) else {
         return Err(("this is not a redirect".to_owned(), help()));

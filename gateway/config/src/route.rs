@@ -620,8 +620,9 @@ fn groups_exist(section: &Section, span: &Range<usize>, pieces: &[Piece], patter
         .collect();
     let behind = before.split_once("//").map_or(before.as_str(), |(_, authority)| authority);
     if !behind.contains(['/', '?', '#']) {
-        let help = "write a \"/\" before it: clients would choose the host that they are sent to".to_owned();
-        sink.error(span, "a group stands in the host of a redirect", Some(help));
+        let help =
+            "write a \"/\" before the group: without it, a client could choose the host of the redirect".to_owned();
+        sink.error(span, "the host of the redirect contains a group of path_regex", Some(help));
         return false;
     }
     true

@@ -291,7 +291,7 @@ impl<'a, 't> View<'a, 't> {
                     "listener {here} serves \"{name}\" to clients whose certificates it refuses for \"{own}\", which is the same host"
                 ),
             };
-            let help = format!("use the same client_auth for both names, or \"{name}\" a [[host]] of its own");
+            let help = format!("use the same client_auth for both names, or write a separate [[host]] for \"{name}\"");
             self.sink.error(&at.span, message, Some(help));
         }
     }

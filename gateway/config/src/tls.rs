@@ -422,7 +422,8 @@ fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<
         for name in &loaded.names {
             let first = taken.entry((name.clone(), loaded.identity.kind)).or_insert_with(|| span.clone());
             if *first != span {
-                let message = format!("\"{name}\" is also in the certificate of {}, which is used", sink.place(first));
+                let message =
+                    format!("two certificates contain \"{name}\": the gateway uses the one of {}", sink.place(first));
                 sink.warn(&cert.span, message, None);
             }
         }

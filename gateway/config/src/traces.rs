@@ -119,10 +119,12 @@ pub(super) fn read(top: &Section) -> Option<Traces> {
     if !endpoint.tls && !is_local(&endpoint.host) {
         let message = match header_file {
             Some(_) => {
-                "the connection to the collector is not encrypted: who is on the path can read the traces and the \
+                "the connection to the collector is not encrypted: an attacker on the network path can read the traces and the \
                         header field of \"header_file\""
             }
-            None => "the connection to the collector is not encrypted: who is on the path can read the traces",
+            None => {
+                "the connection to the collector is not encrypted: an attacker on the network path can read the traces"
+            }
         };
         sink.warn(&written, message, Some("write endpoint = \"https://…\"".to_owned()));
     }

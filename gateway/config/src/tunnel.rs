@@ -123,7 +123,7 @@ impl Webhook {
             _ => return Err("write it as in \"http://127.0.0.1:9000/vpn\""),
         };
         if rest.chars().any(|c| !c.is_ascii_graphic()) {
-            return Err("write other characters than ASCII's as %XX");
+            return Err("write characters outside ASCII as %XX");
         }
         let (authority, path) = rest.find(['/', '?']).map_or((rest, ""), |at| rest.split_at(at));
         if authority.contains('@') {
@@ -557,7 +557,7 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
             Some(parts) => (parts.verifier)(&clients)?,
             // Nobody will serve it.
             None if sink.offline() => WebPkiClientVerifier::no_client_auth(),
-            None => anyhow::bail!("there is nothing that could check clients"),
+            None => anyhow::bail!("no part of the gateway can verify the clients"),
         };
         server_config(&provider, &versions, verifier, chain, private)
     };

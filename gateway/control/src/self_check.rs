@@ -147,7 +147,7 @@ fn backlog() -> Finding {
     match number("/proc/sys/net/core/somaxconn") {
         Some(most) if most < BACKLOG => Finding::limited(
             FEATURE,
-            format!("net.core.somaxconn is {most}: bursts of more new connections per socket are dropped"),
+            format!("net.core.somaxconn is {most}: if more new connections wait on a socket, the kernel drops them"),
             format!("sudo sysctl -w net.core.somaxconn={BACKLOG}"),
         ),
         Some(_) => Finding::ok(FEATURE, format!("{BACKLOG} connections per socket")),
@@ -162,7 +162,8 @@ fn udp_buffers() -> Finding {
         (Some(receive), Some(send)) if receive.min(send) < UDP_BUFFER => Finding::limited(
             FEATURE,
             format!(
-                "net.core.rmem_max is {receive}, wmem_max {send}: bursts to HTTP/3 and the tunnel are lost earlier"
+                "net.core.rmem_max is {receive}, wmem_max {send}: with small buffers, the kernel drops packets of HTTP/3 and the \
+                 tunnel during bursts"
             ),
             format!("sudo sysctl -w net.core.rmem_max={UDP_BUFFER} net.core.wmem_max={UDP_BUFFER}"),
         ),

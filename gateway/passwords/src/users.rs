@@ -154,7 +154,7 @@ fn check_hash(hash: &str) -> Result<(), String> {
         () if starts(&["$2x$", "$y$", "$7$", "$sha1$", "$md5", "$scrypt$", "$s0$", "$pbkdf2"]) => {
             Err("the hash is neither bcrypt nor Argon2".to_owned())
         }
-        () => Err("there is no hash behind the name: passwords are not stored as text".to_owned()),
+        () => Err("the line has no hash after the name: passwords are not stored as text".to_owned()),
     }
 }
 
@@ -179,7 +179,7 @@ fn check_argon2(hash: &str) -> Result<(), String> {
     let work = u64::from(params.m_cost()) * u64::from(params.t_cost());
     if params.m_cost() > MAX_ARGON2_MEMORY || work > MAX_ARGON2_WORK {
         return Err(format!(
-            "Argon2's m={} and t={} take more than a check may: m at most {MAX_ARGON2_MEMORY}, m·t at most {MAX_ARGON2_WORK}",
+            "Argon2's m={} and t={} are too expensive for a check: m may be at most {MAX_ARGON2_MEMORY}, m·t at most {MAX_ARGON2_WORK}",
             params.m_cost(),
             params.t_cost()
         ));

@@ -142,23 +142,23 @@ counters! {
     syn_hellos, counter, "sealane_syn_hellos_total", "";
     /// Clients that got a response before the third packet of the TCP handshake proved their address.
     syn_unproven, counter, "sealane_syn_unproven_total", "result=\"answered\"";
-    /// Clients that had to wait for the third packet: too many signatures, or only RSA keys.
+    /// Clients that had to wait for the third packet of the TCP handshake: too many signatures, or only RSA keys.
     syn_deferred, counter, "sealane_syn_unproven_total", "result=\"deferred\"";
-    /// Clients whose response had to wait for the third packet at three times their bytes.
+    /// Responses that stopped at three times the client's bytes until the third packet of the TCP handshake arrived.
     syn_capped, counter, "sealane_syn_capped_total", "";
     /// Connections whose client sent early data that was accepted.
     early_data_accepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";
     /// Connections whose client sent early data that was not accepted.
     early_data_rejected, counter, "sealane_early_data_connections_total", "result=\"rejected\"";
-    /// Single-use tickets of a shared store that clients have shown, by result.
+    /// Single-use tickets of a shared store that clients sent, by result.
     tickets_taken, counter, "sealane_shared_tickets_total", "result=\"taken\"";
-    /// Single-use tickets of a shared store that clients have shown, by result.
+    /// Single-use tickets of a shared store that clients sent, by result.
     tickets_unknown, counter, "sealane_shared_tickets_total", "result=\"unknown\"";
-    /// Single-use tickets of a shared store that clients have shown, by result.
+    /// Single-use tickets of a shared store that clients sent, by result.
     tickets_other_life, counter, "sealane_shared_tickets_total", "result=\"store_restarted\"";
-    /// Single-use tickets of a shared store that clients have shown, by result.
+    /// Single-use tickets of a shared store that clients sent, by result.
     tickets_failed, counter, "sealane_shared_tickets_total", "result=\"failed\"";
-    /// Single-use tickets of a shared store that clients have shown, by result.
+    /// Single-use tickets of a shared store that clients sent, by result.
     tickets_late, counter, "sealane_shared_tickets_total", "result=\"late\"";
     /// Requests answered 425 because they came as early data.
     too_early, counter, "sealane_too_early_total", "";
@@ -184,7 +184,7 @@ counters! {
     client_aborts, counter, "sealane_aborted_exchanges_total", "by=\"client\"";
     /// Exchanges that ended early, by the party that ended them.
     upstream_aborts, counter, "sealane_aborted_exchanges_total", "by=\"upstream\"";
-    /// Exchanges ended early, by whom.
+    /// Exchanges that ended early, by the party that ended them.
     gateway_aborts, counter, "sealane_aborted_exchanges_total", "by=\"gateway\"";
     /// Client connections closed because the client was too slow.
     client_timeouts, counter, "sealane_client_timeouts_total", "";
@@ -196,7 +196,7 @@ counters! {
     upstream_connects, counter, "sealane_upstream_connects_total", "";
     /// Connections to upstreams that failed or timed out.
     upstream_connect_failures, counter, "sealane_upstream_connect_failures_total", "";
-    /// Handshakes with upstreams that were ended because the certificate is not in the transparency logs that are required.
+    /// Handshakes with upstreams that the gateway ended because the certificate is not in the required transparency logs.
     upstream_not_transparent, counter, "sealane_upstream_transparency_failures_total", "";
     /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     upstream_syn_embedded, counter, "sealane_upstream_syn_total", "result=\"embedded\"";
@@ -208,13 +208,13 @@ counters! {
     upstream_syn_hedged, counter, "sealane_upstream_syn_total", "result=\"hedged\"";
     /// Connections to upstreams with `syn_tls`, by the result of the ClientHello in the SYN.
     upstream_syn_refused, counter, "sealane_upstream_syn_total", "result=\"refused\"";
-    /// Connections to upstreams with `syn_tls` that were made in sequence, by reason.
+    /// Connections to upstreams with `syn_tls` whose ClientHello was not sent in the SYN, by reason.
     upstream_syn_too_large, counter, "sealane_upstream_syn_skipped_total", "reason=\"too_large\"";
-    /// Connections to upstreams with `syn_tls` that were made in sequence, by reason.
+    /// Connections to upstreams with `syn_tls` whose ClientHello was not sent in the SYN, by reason.
     upstream_syn_paused, counter, "sealane_upstream_syn_skipped_total", "reason=\"paused\"";
-    /// Connections to upstreams with `syn_tls` that were made in sequence, by reason.
+    /// Connections to upstreams with `syn_tls` whose ClientHello was not sent in the SYN, by reason.
     upstream_syn_whole, counter, "sealane_upstream_syn_skipped_total", "reason=\"hello_refused\"";
-    /// Connections to upstreams with `syn_tls` that were made in sequence, by reason.
+    /// Connections to upstreams with `syn_tls` whose ClientHello was not sent in the SYN, by reason.
     upstream_syn_not_allowed, counter, "sealane_upstream_syn_skipped_total", "reason=\"not_allowed\"";
     /// Requests sent on a kept connection.
     upstream_reused, counter, "sealane_upstream_reused_total", "";
@@ -228,11 +228,11 @@ counters! {
     retries, counter, "sealane_upstream_retries_total", "";
     /// Requests that were not tried again because the upstream's budget was spent.
     retries_denied, counter, "sealane_upstream_retries_denied_total", "";
-    /// Connections to upstreams that could not be tried: ports, descriptors or memory were used up.
+    /// Connections to upstreams that could not be tried, because this machine had no free ports, descriptors or memory.
     upstream_local_errors, counter, "sealane_upstream_local_errors_total", "";
     /// Requests answered 503 because no server of the upstream could be used.
     no_server, counter, "sealane_upstream_unavailable_total", "";
-    /// Requests that waited for a server with room.
+    /// Requests that waited for a free server.
     queued, counter, "sealane_upstream_queued_total", "";
     /// Requests answered 503 while all servers were full, by reason.
     queue_full, counter, "sealane_upstream_queue_refused_total", "reason=\"full\"";
@@ -312,7 +312,7 @@ counters! {
     pooled, gauge, "sealane_upstream_idle_connections", "";
     /// Connections switched to another protocol (WebSocket, CONNECT).
     tunnels, counter, "sealane_upgrades_total", "";
-    /// Upgraded and relayed connections that were closed because neither side had sent anything for too long.
+    /// Upgraded and relayed connections that were closed because both sides were silent for too long.
     idle_tunnels, counter, "sealane_idle_tunnels_total", "";
     /// HTTP/2 connections by side.
     h2_connections, counter, "sealane_http2_connections_total", "side=\"client\"";

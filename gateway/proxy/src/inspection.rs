@@ -120,7 +120,7 @@ fn waits_for(x: &Exchange) -> &'static str {
         _ if machine.awaits_handshake() => "the end of the client's handshake",
         _ if machine.is_verifying() => "the check of the password",
         _ if machine.is_authorizing() => "the answer of forward_auth",
-        _ if matches!(x.ending, Ending::Draining(_)) => "the rest of the request, which nobody reads",
+        _ if matches!(x.ending, Ending::Draining(_)) => "the rest of the request, which the gateway discards",
         (_, Phase::Awaiting) if !machine.has_server() => match x.upstream_stream {
             Some(_) => "the connection to the server",
             None => "a server with room",
@@ -130,6 +130,6 @@ fn waits_for(x: &Exchange) -> &'static str {
         (_, Phase::Awaiting) => "the head of the server's response",
         (_, Phase::Streaming) if x.response_body.is_blocked() => "the client, to read the response's body",
         (_, Phase::Streaming) => "the server, to send the response's body",
-        _ => "the client, to take the end of the response",
+        _ => "the client, to read the end of the response",
     }
 }

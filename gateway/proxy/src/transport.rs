@@ -5,7 +5,8 @@
 //! lane's records. Only what the socket does not take is kept, in `queue`.
 //!
 //! A source asks [`Transport::room`] before it reads. A socket with a lot of space takes 64 KiB at a time. One that is full, or
-//! nearly so, takes 8 KiB at a time: that is what a slow reader can make the proxy hold.
+//! nearly so, takes 4 KiB at a time: a slow reader can make the proxy hold only this much. If many sockets of the lane are full,
+//! a socket with space takes 8 KiB at a time.
 
 use crate::scratch::{ReadBuffers, Scratch};
 use rustix::io::Errno;

@@ -19,7 +19,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 #[derive(Subcommand)]
 pub enum DebugCommand {
-    /// Write an archive (tar) with what a bug report needs: configuration, status, metrics, log
+    /// Write an archive (tar) with the information that a bug report needs: configuration, status, metrics, log
     #[command(after_help = "\
 The archive has the configuration with secrets masked, the status, the metrics, the newest lines of
 the log, versions, and settings of the kernel. It has names of hosts and servers and, if the log
@@ -40,7 +40,7 @@ Examples:
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// List the connections of clients that have open requests, with what each request waits for
+    /// List the connections of clients that have open requests, and what each request waits for
     #[command(after_help = "\
 An ID is the request's ID in the log and in the access log: lane, connection and number. Relayed and
 upgraded connections (WebSocket) count as open requests.
@@ -51,13 +51,13 @@ Examples:
     Connections {
         #[command(flatten)]
         at: At,
-        /// List the requests that have been open longest first; else by connection
+        /// List the oldest requests first [default: by connection]
         #[arg(long)]
         slow: bool,
         /// Only requests that have been open for more seconds than this
         #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         over: u64,
-        /// At most this many requests, those that have been open longest
+        /// List at most this many requests: the oldest requests
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
         /// Print JSON
@@ -135,7 +135,7 @@ fn connections(at: &Where, slow: bool, over: u64, limit: u32, json: bool) -> Res
 fn exchange(at: &Where, id: &str, json: bool) -> Result<String> {
     let open = open_exchanges(at, "")?;
     let Some(e) = open.exchanges.into_iter().find(|exchange| exchange.id == id) else {
-        bail!("no open request has the ID {id}; one that has ended is in the access log");
+        bail!("no open request has the ID {id}; a request that has ended is in the access log");
     };
     if json {
         return Ok(serde_json::to_string_pretty(&e)? + "\n");

@@ -153,7 +153,7 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
         0 => Ok(()),
         n => bail!(
             "{n} directives that decide who may connect, or how strong the protection is, have no translation; the \
-             gateway does not start with this configuration before you have removed each of them from \"undecided\""
+             gateway does not start with this configuration until you remove each of them from \"undecided\""
         ),
     }
 }

@@ -170,7 +170,7 @@ Examples:
     /// Set up and use OpenVPN-compatible VPNs
     #[command(subcommand)]
     Tunnel(tunnel::TunnelCommand),
-    /// Print an example configuration, or the JSON Schema
+    /// Print an example configuration, the JSON Schema, or a configuration with all defaults
     #[command(subcommand)]
     Config(ConfigCommand),
     /// Show the state of a running gateway

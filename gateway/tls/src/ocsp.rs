@@ -151,7 +151,7 @@ impl fmt::Display for Refused {
             Self::TooLong => write!(f, "it is longer than {} KiB", MAX_RESPONSE >> 10),
             Self::NotYetValid => f.write_str("it is from the future: is this machine's clock right?"),
             Self::Expired => f.write_str("it has expired"),
-            Self::WithoutEnd => f.write_str("it has no nextUpdate, so nobody knows how long it may be used"),
+            Self::WithoutEnd => f.write_str("it has no nextUpdate, so its expiry is unknown"),
         }
     }
 }

@@ -175,12 +175,12 @@ impl fmt::Display for Refused {
         match self {
             Self::Malformed => f.write_str("the timestamps of the certificate (SCTs) cannot be read"),
             Self::NoIssuer => {
-                f.write_str("the certificate's issuer, which its timestamps (SCTs) are about, is not there")
+                f.write_str("the issuer's certificate is missing, which is needed to verify the timestamps (SCTs)")
             }
             Self::TooFew { seen: 0, .. } => f.write_str("the certificate has no timestamps of logs (SCTs)"),
             Self::TooFew { seen, good, needed } => write!(
                 f,
-                "{good} of the certificate's {seen} timestamps (SCTs) are good and of a log of the list, but {needed} are needed"
+                "{good} of the certificate's {seen} timestamps (SCTs) are valid and from a log of the list, but {needed} are needed"
             ),
             Self::OneOperator => f.write_str("the certificate is only in logs of one operator"),
             Self::Retired => f.write_str("the certificate is only in logs that have been retired"),

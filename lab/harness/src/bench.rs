@@ -68,14 +68,14 @@ impl<'a> Bench<'a> {
         }
         let (method, void) = match options.method {
             Method::Turns => (
-                "one subject after the other, each alone",
+                "one subject after the other, and each subject alone",
                 format!(
                     "a round in which other programs used more than {:.2} CPUs, or that failed a check",
                     options.max_foreign
                 ),
             ),
             Method::Together => (
-                "all subjects at the same time on one CPU, started anew for each round, in another order",
+                "all subjects at the same time on one CPU; each round starts them again, in another order",
                 "a round in which any subject failed a check".to_owned(),
             ),
         };

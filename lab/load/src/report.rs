@@ -375,7 +375,7 @@ impl Report {
             )?,
             _ => writeln!(
                 s,
-                "Closed loop: {:.1} {what}/s over {:.1} s (latencies leave out what users would have waited; see --rate)",
+                "Closed loop: {:.1} {what}/s over {:.1} s (latencies do not include the time that users would have waited; see --rate)",
                 self.rate, self.seconds
             )?,
         }

@@ -1,4 +1,4 @@
-//! What ought to be tightened, and the lines to write for it.
+//! Weaknesses of a server's configuration, and the settings that remove them.
 //!
 //! Rules of this module: early data is encrypted; what it lacks is protection against replay and forward secrecy, and
 //! advice says exactly that. And no rule may refuse requests by method alone: a POST after the handshake is as safe as
@@ -31,11 +31,11 @@ pub struct Advice {
     pub finding: String,
     /// Why it matters.
     pub why: &'static str,
-    /// Lines for NGINX; empty when configuration cannot help.
+    /// Settings of NGINX; empty if no setting helps.
     pub nginx: &'static str,
-    /// Lines for HAProxy.
+    /// Settings of HAProxy.
     pub haproxy: &'static str,
-    /// Lines for Sealane.
+    /// Settings of Sealane, as TOML.
     pub sealane: &'static str,
 }
 
@@ -46,13 +46,12 @@ const NGINX_SUITES: &str = "ssl_ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-
 GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305;";
 const HAPROXY_SUITES: &str = "ssl-default-bind-ciphers ECDHE-ECDSA-AES128-GCM-SHA256:ECDHE-RSA-AES128-GCM-SHA256:ECDHE-\
 ECDSA-AES256-GCM-SHA384:ECDHE-RSA-AES256-GCM-SHA384:ECDHE-ECDSA-CHACHA20-POLY1305:ECDHE-RSA-CHACHA20-POLY1305";
-const SEALANE_STAPLE: &str =
-    "[[listener.tls.certificates]]\ncert = \"cert.pem\"\nkey = \"key.pem\"\nocsp = \"staple.der\"";
+const SEALANE_STAPLE: &str = "[[listener]]\n[listener.tls]\nocsp_stapling = true";
 
 /// Half a year, in seconds: less is hardly remembered between visits.
 const HSTS_SECONDS: u64 = 15_768_000;
 
-/// Everything that `seen` gives reason to say, the weightiest first.
+/// All advice for the inspected server, the most severe first.
 pub fn advise(seen: &Inspection) -> Vec<Advice> {
     let mut advice = Vec::new();
     versions(seen, &mut advice);
@@ -69,7 +68,7 @@ fn versions(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "no-tls13",
             severity: Severity::Medium,
             finding: "TLS 1.3 is not offered".into(),
-            why: "it saves a round trip on every new connection and leaves the weak choices of TLS 1.2 out",
+            why: "TLS 1.3 saves a round trip on every new connection, and does not have the weak options of TLS 1.2",
             nginx: NGINX_VERSIONS,
             haproxy: HAPROXY_VERSIONS,
             sealane: SEALANE_PRESET,
@@ -85,7 +84,7 @@ fn versions(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "old-versions",
             severity: Severity::High,
             finding: format!("{} accepted", old.join(", ")),
-            why: "TLS 1.0 and 1.1 rest on MD5 and SHA-1 and are deprecated (RFC 8996); SSL 3 is broken",
+            why: "TLS 1.0 and 1.1 use MD5 and SHA-1 and are deprecated (RFC 8996); SSL 3 is broken",
             nginx: NGINX_VERSIONS,
             haproxy: HAPROXY_VERSIONS,
             sealane: SEALANE_PRESET,
@@ -98,7 +97,7 @@ fn versions(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "weak-suites",
             severity: if broken { Severity::High } else { Severity::Medium },
             finding: format!("weak cipher suites accepted: {}", weak.join(", ")),
-            why: "RSA key exchange has no forward secrecy; CBC suites invite padding and timing attacks; 3DES, RC4, NULL, \
+            why: "RSA key exchange has no forward secrecy; CBC suites allow padding and timing attacks; 3DES, RC4, NULL, \
                   export and anonymous suites are broken (RFC 9325)",
             nginx: NGINX_SUITES,
             haproxy: HAPROXY_SUITES,
@@ -110,7 +109,7 @@ fn versions(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "no-post-quantum",
             severity: Severity::Medium,
             finding: "no post-quantum key exchange (X25519MLKEM768)".into(),
-            why: "traffic recorded today can be read once a quantum computer exists",
+            why: "an attacker can record traffic today and decrypt it later with a quantum computer",
             nginx: "# with OpenSSL 3.5 or newer\nssl_ecdh_curve X25519MLKEM768:X25519:prime256v1:secp384r1;",
             haproxy: "# with OpenSSL 3.5, AWS-LC or newer\nssl-default-bind-curves X25519MLKEM768:X25519:P-256:P-384",
             sealane: SEALANE_PRESET,
@@ -134,7 +133,7 @@ fn certificate(seen: &Inspection, advice: &mut Vec<Advice>) {
             "certificate-expires-soon",
             Severity::High,
             format!("the certificate expires in {left} days, on {}", leaf.not_after),
-            "clients will refuse it; automatic renewal should have happened by now",
+            "clients will refuse it; automatic renewal usually happens earlier",
         ),
         _ => {}
     }
@@ -143,7 +142,7 @@ fn certificate(seen: &Inspection, advice: &mut Vec<Advice>) {
             "small-key",
             Severity::High,
             format!("'{}' has an RSA key of {} bits", cert.subject, cert.key_bits),
-            "keys below 2048 bits can be broken by those who can pay for it",
+            "an attacker with enough money can break keys below 2048 bits",
         );
     }
     // A root's own signature protects nothing, so its hash does not matter.
@@ -153,7 +152,7 @@ fn certificate(seen: &Inspection, advice: &mut Vec<Advice>) {
                 "weak-signature",
                 Severity::High,
                 format!("'{}' is signed by {}", cert.subject, cert.signature_algorithm),
-                "collisions can be made; clients refuse it",
+                "attackers can create collisions; clients refuse the certificate",
             );
         }
     }
@@ -162,7 +161,7 @@ fn certificate(seen: &Inspection, advice: &mut Vec<Advice>) {
             "no-names",
             Severity::High,
             "the certificate has no subject alternative names".into(),
-            "clients ignore the common name and so find no name at all (RFC 9525)",
+            "clients ignore the common name, so they find no name in the certificate (RFC 9525)",
         );
     }
     let revoked = seen.ocsp_staple.as_ref().is_some_and(|s| s.status == "revoked");
@@ -170,7 +169,7 @@ fn certificate(seen: &Inspection, advice: &mut Vec<Advice>) {
         plain(
             "revoked",
             Severity::High,
-            "its own staple says that the certificate is revoked".into(),
+            "the stapled OCSP response says that the certificate is revoked".into(),
             "clients refuse it",
         );
     }
@@ -179,11 +178,11 @@ fn certificate(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "no-staple",
             severity: if leaf.must_staple { Severity::High } else { Severity::Low },
             finding: match leaf.must_staple {
-                true => "the certificate demands a stapled OCSP response, and none came".into(),
-                false => "no OCSP response is stapled, though the authority offers one".into(),
+                true => "the certificate requires a stapled OCSP response (must staple), but the server sends none".into(),
+                false => "the server staples no OCSP response, although the authority offers one".into(),
             },
-            why: "without it clients ask the authority themselves, which costs time and tells it who visits, or do not \
-                  ask at all",
+            why: "without a stapled response, clients do not check revocation, or they ask the authority: this takes time, \
+                  and the authority learns who visits the site",
             nginx: "ssl_stapling on;\nssl_stapling_verify on;\nresolver 127.0.0.53;",
             haproxy: "# in the crt-list, per certificate (HAProxy 2.8 or newer)\n/etc/haproxy/cert.pem [ocsp-update on]",
             sealane: SEALANE_STAPLE,
@@ -200,9 +199,9 @@ fn resumption(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "no-resumption",
             severity: Severity::Low,
             finding: format!("sessions are not resumed in {}", without.join(" and ")),
-            why: "every new connection pays for a full handshake: server CPU, and in TLS 1.2 a round trip",
+            why: "every new connection needs a full handshake: CPU time of the server, and in TLS 1.2 one more round trip",
             nginx: "ssl_session_cache shared:TLS:10m;\nssl_session_timeout 1d;\nssl_session_tickets on;",
-            haproxy: "# on by default: take no-tls-tickets away from the bind line and from\n\
+            haproxy: "# on by default: remove no-tls-tickets from the bind line and from\n\
                       # ssl-default-bind-options, and do not set tune.ssl.cachesize to 0",
             sealane: "[[listener]]\n[listener.tls]\nresumption = true",
         });
@@ -211,14 +210,14 @@ fn resumption(seen: &Inspection, advice: &mut Vec<Advice>) {
         advice.push(Advice {
             id: "early-data",
             severity: Severity::Medium,
-            finding: "early data (0-RTT) is accepted: make sure that it is handled".into(),
+            finding: "early data (0-RTT) is accepted: make sure that the application handles it".into(),
             why: "early data is encrypted, but an attacker who records it can send it again, and it lacks forward secrecy: \
-                  only requests that may happen twice should act before the handshake is done (RFC 8470)",
-            nginx: "# tells the application, which answers 425 (Too Early) where a replay would hurt\n\
+                  before the end of the handshake, process only requests that may happen twice (RFC 8470)",
+            nginx: "# the application must answer 425 (Too Early) if a replay of the request would do harm\n\
                     proxy_set_header Early-Data $ssl_early_data;",
-            haproxy: "# requests that may not happen twice wait for the handshake, and then go on\n\
+            haproxy: "# requests that may not happen twice wait for the end of the handshake\n\
                       http-request wait-for-handshake unless METH_GET",
-            sealane: "# or switch it off\n[[listener]]\n[listener.tls]\nearly_data = \"off\"",
+            sealane: "# switch early data off\n[[listener]]\n[listener.tls]\nearly_data = \"off\"",
         });
     }
 }
@@ -227,7 +226,7 @@ fn fields(seen: &Inspection, advice: &mut Vec<Advice>) {
     let age = seen.hsts.as_deref().map(hsts_max_age);
     let finding = match age {
         None => Some("no Strict-Transport-Security (HSTS)".to_owned()),
-        Some(None) => Some("Strict-Transport-Security without a max-age, which clients ignore".into()),
+        Some(None) => Some("Strict-Transport-Security has no max-age, so clients ignore it".into()),
         Some(Some(age)) if age < HSTS_SECONDS => {
             Some(format!("Strict-Transport-Security lasts only {} days", age / 86_400))
         }
@@ -238,11 +237,12 @@ fn fields(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "hsts",
             severity: Severity::Medium,
             finding,
-            why: "without it a visit that begins with http:// can be kept there by a party in between; once sent, \
-                  clients insist on https:// for that long, so begin small if some host under this name still needs http://",
+            why: "without HSTS, an attacker on the network path can prevent the change from http:// to https://. With HSTS, \
+                  clients use only https:// until max-age has passed: begin with a small value if a host of this name \
+                  still needs http://",
             nginx: "add_header Strict-Transport-Security \"max-age=63072000\" always;",
             haproxy: "http-response set-header Strict-Transport-Security max-age=63072000",
-            sealane: "# Sealane passes the field on from the application; let that one send it",
+            sealane: "[[host]]\nhsts = \"max-age=63072000\"",
         });
     }
     if !seen.http2 {
@@ -250,21 +250,21 @@ fn fields(seen: &Inspection, advice: &mut Vec<Advice>) {
             id: "no-http2",
             severity: Severity::Low,
             finding: "HTTP/2 is not offered".into(),
-            why: "browsers then open up to six connections, each with its own handshake",
+            why: "with HTTP/1.1, browsers open up to six connections, each with its own handshake",
             nginx: "http2 on;  # before 1.25.1: listen 443 ssl http2;",
             haproxy: "bind :443 ssl crt /etc/haproxy/cert.pem alpn h2,http/1.1",
-            sealane: "# this version of Sealane serves HTTP/1.1 only: there is no line to write",
+            sealane: "[[listener]]\n[listener.tls]\nalpn = [\"h2\", \"http/1.1\"]",
         });
     }
     if seen.server.as_deref().is_some_and(|s| s.bytes().any(|b| b.is_ascii_digit())) {
         advice.push(Advice {
             id: "server-version",
             severity: Severity::Low,
-            finding: format!("Server tells its version: {}", seen.server.as_deref().unwrap_or_default()),
-            why: "it saves those who look for a known hole the trouble of trying",
+            finding: format!("the header Server contains a version: {}", seen.server.as_deref().unwrap_or_default()),
+            why: "attackers who look for a known vulnerability find the server more easily",
             nginx: "server_tokens off;",
             haproxy: "http-response del-header Server",
-            sealane: "# Sealane passes the field on from the application; switch it off there",
+            sealane: "[[host]]\nresponse_headers = { remove = [\"Server\"] }",
         });
     }
 }

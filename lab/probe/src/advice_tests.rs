@@ -153,6 +153,21 @@ fn early_data_is_never_called_unencrypted_and_no_rule_refuses_a_method() {
     assert!(early.why.contains("is encrypted") && early.why.contains("again") && early.why.contains("forward secrecy"));
 }
 
+/// The settings of Sealane are those that its reference describes: it staples responses, adds HSTS and serves HTTP/2.
+#[test]
+fn settings_of_sealane_are_current() {
+    let advice = advise(&bad());
+    for (id, line) in [
+        ("no-staple", "ocsp_stapling = true"),
+        ("hsts", "hsts = \"max-age=63072000\""),
+        ("no-http2", "alpn = [\"h2\", \"http/1.1\"]"),
+        ("server-version", "response_headers = { remove = [\"Server\"] }"),
+    ] {
+        let found = advice.iter().find(|a| a.id == id).map(|a| a.sealane);
+        assert!(found.is_some_and(|lines| lines.lines().any(|l| l == line)), "{id}: {found:?}");
+    }
+}
+
 #[test]
 fn hsts_ages() {
     assert_eq!(hsts_max_age("max-age=300"), Some(300));

@@ -67,7 +67,7 @@ fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
             let word = match verdict.failed {
                 Some(true) => "FAILED",
                 Some(false) => "ok",
-                None => "there is nothing to compare it with (too few samples?)",
+                None => "not compared: there is no value (too few samples?)",
             };
             writeln!(out, "  {}: {word} ({})", verdict.condition, verdict.found.join(", "))?;
         }

@@ -83,13 +83,13 @@ fn explain_tls(error: &Error) -> String {
                 .into()
         }
         Error::AlertReceived(Alert::NoApplicationProtocol) => {
-            "the server speaks none of the HTTP versions offered (alert no_application_protocol)".into()
+            "the server supports none of the offered HTTP versions (alert no_application_protocol)".into()
         }
         Error::AlertReceived(Alert::UnrecognisedName) => {
             "the server does not know this host name (alert unrecognized_name)".into()
         }
         Error::AlertReceived(Alert::CertificateRequired) => {
-            "the server wants a client certificate, which a probe does not have".into()
+            "the server requires a client certificate, and the probe has none".into()
         }
         Error::InvalidMessage(rustls::InvalidMessage::InvalidContentType) => {
             "the response is not TLS; is this an http:// port?".into()

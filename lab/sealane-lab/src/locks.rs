@@ -108,9 +108,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         outln!("per operation: {:.2} calls, {:.3} us waited", per(total.calls), per(total.waited_ns) / 1e3);
     }
     if counts.threads == 0 {
-        outln!(
-            "The counter saw nothing: a static program, one that takes no pthread locks, or one that was not started"
-        );
+        outln!("The counter counted no lock: the program is static, uses no pthread locks, or was not started");
     }
     let rows: Vec<Vec<String>> = places
         .iter()

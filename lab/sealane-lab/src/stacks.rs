@@ -270,13 +270,13 @@ fn examine(what: &str, seconds: f64, json: bool) -> anyhow::Result<ExitCode> {
             }
             match found {
                 Found::Other(path) => outln!(
-                    "{what} uses {}. There is no worker that runs it; `sealane-lab locks` counts the\n\
-                     locks of any program.",
+                    "{what} uses {}. No worker runs this library; `sealane-lab locks` counts the\nlocks of any \
+                     program.",
                     path.display()
                 ),
                 Found::Inside(marks) => {
                     outln!(
-                        "{what} loads no TLS library; linked into it are traces of: {}. What is linked in cannot be run apart;\n\
+                        "{what} loads no TLS library; its file contains traces of: {}. A linked library cannot be run separately;\n\
                          `sealane-lab locks` counts the locks of the program itself.",
                         marks.join(", ")
                     );
@@ -285,7 +285,7 @@ fn examine(what: &str, seconds: f64, json: bool) -> anyhow::Result<ExitCode> {
                         outln!("support of {support} (a distribution may support it longer)");
                     }
                 }
-                _ => outln!("{what}: no TLS library is loaded, and none left traces in the file"),
+                _ => outln!("{what} loads no TLS library, and its file contains traces of none"),
             }
             return Ok(ExitCode::from(3));
         }

@@ -336,7 +336,7 @@ impl Builder {
             return Ok(path);
         }
         if !recipe::missing(&["cc"]).is_empty() {
-            return Err(BuildError::Missing("cc (Debian package gcc), to compile what is preloaded".into()));
+            return Err(BuildError::Missing("cc (Debian package gcc), to compile the preloaded library".into()));
         }
         let source = self.sources()?.join(file);
         let fresh = bin.join(format!("{name}.so.new"));

@@ -19,9 +19,10 @@ pub struct Atomics {
     pub threads: usize,
 }
 
-/// What to know where no thread met another.
-pub const NOBODY_MET: &str = "An atomic that threads share cost no more than one's own: these CPUs share a core, or others \
-    kept the threads apart. Between cores it costs ten times as much and more: ceilings from this machine are too high by that.";
+/// The note for machines on which no thread met another thread.
+pub const NOBODY_MET: &str = "A shared atomic was as fast as a private atomic: the CPUs are threads of one core, or the test threads \
+    did not run at the same time. On separate cores, a shared atomic costs at least ten times as much, so the ceilings of this \
+    machine are too high.";
 
 impl Atomics {
     /// Whether threads met each other at all. Those of one core share its cache, and those of a busy machine run one

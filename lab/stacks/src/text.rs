@@ -48,8 +48,8 @@ pub fn results(results: &Results) -> String {
     features(results, &mut out);
     if results.machine.cpus < 8 {
         out.push_str(
-            "\nThis machine has too few cores to see a library collapse under its own locks: that takes dozens. What it\n\
-             can tell exactly are the counts above, and they decide how far a library scales.\n",
+            "\nThis machine has too few cores to show how a library collapses under its own locks: this needs dozens \
+             of cores.\nThe counts above are exact, and they decide how far a library scales.\n",
         );
     }
     out
@@ -124,8 +124,8 @@ fn counts(results: &Results, out: &mut String) {
     if let Some(atomics) = results.atomics {
         let _ = writeln!(
             out,
-            "locks: pthread lock calls; hottest: those of one lock, resumed; LOCK: LOCK-prefixed instructions; ceiling: what the\n\
-             hottest lock lets through at {:.0} ns per contended atomic ({} threads; {:.0} ns alone), extrapolated",
+            "locks: pthread lock calls; hottest: calls of the most used lock, resumed; LOCK: LOCK-prefixed instructions; ceiling: \
+             the throughput\nthat the most used lock allows at {:.0} ns per contended atomic ({} threads; {:.0} ns alone), extrapolated",
             atomics.contended_ns, atomics.threads, atomics.alone_ns
         );
         if !atomics.met() {

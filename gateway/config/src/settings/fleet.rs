@@ -21,7 +21,7 @@ table! {
     /// can read the password and can make the gateways accept early data again.
     url: Own<reading::StoreUrl> = Own(reading::url, || Shape::Text(None)), required("unix:///run/redis/redis-server.sock");
     /// A file with 32 random bytes in base64, as `openssl rand -base64 32` prints them. All gateways that share the
-    /// server must have the same file. What they write is encrypted with keys that are derived from these bytes.
+    /// server must have the same file. The gateways encrypt all values with keys that are derived from these bytes.
     secret_file: File = File, required("/etc/sealane/store.secret");
     /// The user at the server (ACL).
     user: Text = Text, described("the server's default user"), example("sealane");
@@ -29,13 +29,14 @@ table! {
     password_file: File = File, example("/etc/sealane/store.password");
     /// PEM file of the CAs that may have signed the server's certificate, for `"rediss://"`.
     ca: File = File, described("the system's CAs"), example("certs/store-ca.pem");
-    /// What the names of all values begin with. Gateways with different prefixes share nothing.
+    /// The text with which the names of all values begin. Gateways with different prefixes share nothing.
     prefix: Text = Text, default("sealane");
     /// How long the server may take to respond. After this time, the gateway closes the connection and connects again.
     timeout: Time = TIMEOUT, default("250ms");
-    /// Keep the tickets of listeners with `early_data` in the store: every gateway accepts the early data of a client,
-    /// and all gateways together accept them once. If `false`, only the gateway that has issued a ticket accepts early
-    /// data with it. Over HTTP/3, only the gateway that has issued the ticket accepts it in both cases.
+    /// Keep the tickets of listeners with `early_data` in the store. Every gateway can then accept a client's early
+    /// data, but only one gateway accepts it, and only once. If `false`, only the gateway that issued a ticket
+    /// accepts early data with this ticket. Over HTTP/3, always only the gateway that issued the ticket accepts the
+    /// early data.
     early_data: Flag = Flag, default(false);
     /// How long a handshake waits for the store's response about a ticket. After this time, the gateway refuses the
     /// early data, and the handshake continues as a full handshake.

@@ -57,9 +57,10 @@ table! {
     user: Text = Text, example("sealane");
     /// If root starts the gateway: the group that the gateway changes to.
     group: Text = Text, described("the user's primary group"), example("sealane");
-    /// More files with tables of the configuration, read in this order behind this file: names, or patterns with `*` in
-    /// the file's name (`"conf.d/*.toml"`), whose files are read in the order of their names. An included file begins
-    /// with a table, such as `[[host]]`; relative paths in it are from the folder of this file.
+    /// More configuration files: file names, or patterns with `*` in the file name (`"conf.d/*.toml"`). The gateway
+    /// reads them after this file, in the order of the list. It reads the files of a pattern in the order of their
+    /// names. An included file begins with a table, such as `[[host]]`. Relative paths in it start at the folder of
+    /// this file.
     include: Strings = Strings, example(["conf.d/*.toml"]);
     /// Directives that `sealane import` could not translate and that only a person can decide: who may connect, or how
     /// strong the protection is. Each entry is an error, so the gateway does not start until you have removed all
@@ -132,7 +133,8 @@ table! {
         described("all"), example(["4xx", "5xx"]);
     /// Requests get no line if their path begins with one of these texts.
     skip_paths: Strings = Strings, example(["/health"]);
-    /// With 100, one in 100 requests with a status below 400 gets a line. Every request with a status of 400 or more gets a line.
+    /// With 100, one in 100 requests with a status below 400 gets a line. Every request with a status of 400 or more
+    /// gets a line.
     sample: Count = Count(1..=1_000_000), default(1);
     /// How many leading bits of a client's IPv4 address are written. The other bits are written as 0: with 24,
     /// `192.0.2.77` becomes `192.0.2.0`.
@@ -146,9 +148,9 @@ table! {
     rotate_size: Size = Size(4096..=i64::MAX as u64), described("never"), example("100MiB");
     /// How many renamed files are kept.
     rotate_keep: Count = Count(1..=1000), default(5), needs("rotate_size");
-    /// Which messages the gateway logs on its standard error. Each level includes the levels before it. A reload
-    /// replaces the level that `sealane log-level` has set only if this setting has changed since the last load. See
-    /// [operating](page:operating).
+    /// Which messages the gateway logs on its standard error. Each level includes the levels before it. If this
+    /// setting has changed since the last load, a reload replaces the level that `sealane log-level` set. If this
+    /// setting has not changed, that level stays. See [operating](page:operating).
     level: Choice<Level> = Choice(LEVELS), default("info");
     /// The format of the log: `"text"`, or `"json"` for one object per line.
     message_format: Choice<bool> = Choice(&[("text", false), ("json", true)]), default("text");
@@ -161,7 +163,8 @@ table! {
     /// The maximum number of latency series. Each combination of host, route, upstream, HTTP version and status class
     /// that has had a request is one series, and each upstream is one series. A series takes 1.4 to 2.1 KiB in each
     /// lane that has recorded a value in it. Above the maximum, values of new series are recorded together, as host
-    /// `(other)` or upstream `(other)`. The number also bounds the VPN clients that have series of their own.
+    /// `(other)` or upstream `(other)`. This number is also the maximum number of VPN clients that have their own
+    /// series.
     max_series: Count = Count(0..=100_000), default(1000);
 }
 
@@ -203,9 +206,10 @@ table! {
     /// client is the address in the PROXY header. On other listeners, connections from `trusted_proxies` are not
     /// counted. 0: no limit.
     max_connections_per_client: Count = Count(0..=1_000_000), default(0);
-    /// The maximum number of requests that one client may have open at the same time, in all lanes, on all connections and
-    /// over all HTTP versions together. Upgraded connections (WebSocket) count. Further requests get 429. The client is the
-    /// one that `trusted_proxies` name. Requests of a trusted proxy that names no client are not counted. 0: no limit.
+    /// The maximum number of requests that one client may have open at the same time, in all lanes, on all
+    /// connections and over all HTTP versions together. Upgraded connections (WebSocket) count. Further requests get
+    /// 429. Behind `trusted_proxies`, the client is the address that the proxies name. Requests of a trusted proxy
+    /// that names no client are not counted. 0: no limit.
     max_requests_per_client: Count = Count(0..=1_000_000), default(0);
     /// How many bytes of memory the process may use (resident). Above this limit, new clients wait in the kernel's
     /// queue until the process uses less. The gateway also resets the connections that use the most memory, if they use

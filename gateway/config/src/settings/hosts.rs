@@ -50,8 +50,8 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
     /// Addresses of the listeners that serve this host, written as in `address`. If this setting is missing and the
     /// host requires a client certificate on a listener, plain listeners redirect requests to HTTPS (308).
     listeners: Strings = Strings, described("all"), sets([":443"]);
-    /// The name of an `[[upstream]]` to which the gateway relays connections for these names unchanged. Only listeners
-    /// with TLS or with `mode = "tcp"` can relay. Without `listeners`, all of these listeners do.
+    /// The name of an `[[upstream]]` to which the gateway relays connections for these names unchanged. Only
+    /// listeners with TLS or with `mode = "tcp"` can relay. Without `listeners`, all of these listeners relay.
     passthrough: Text = Text, example("app");
     /// Rules for some of the host's requests. [Routing](page:routing) describes which rule wins.
     route: Many = Many(&route::TABLE);
@@ -60,7 +60,7 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 table! {
     /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
     /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `respond` and `redirect`. A route with
-    /// `redirects` needs neither. [Routing](page:routing) describes which route wins. The route's header changes, rate
+    /// `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes, rate
     /// limits and access rules apply in addition to those of the host.
     route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example_is_commented = true;
@@ -74,9 +74,9 @@ table! {
         example("/api/");
     /// Only this path.
     exact: Own<String> = Own(read::path_text, || Shape::Text(Some("^/[^?#]*$"))), example("/api");
-    /// A regular expression (of the crate [regex](https://docs.rs/regex/latest/regex/#syntax), for bytes) that the path must match,
-    /// too. It may match anywhere in the path: begin with `^` and end with `$` for the whole path. See
-    /// [routing](page:routing#regular-expressions).
+    /// A regular expression (of the crate [regex](https://docs.rs/regex/latest/regex/#syntax), for bytes) that the
+    /// path must match, too. The expression may match anywhere in the path. To match the whole path, begin the
+    /// expression with `^` and end it with `$`. See [routing](page:routing#regular-expressions).
     path_regex: Own<Written> = Own(read::path_regex, || Shape::Text(None)), example("^/users/([0-9]+)$");
     /// Methods, in capitals.
     methods: Own<Vec<String>> = Own(read::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
@@ -89,7 +89,8 @@ table! {
     /// The path of the request to the upstream. `{1}` to `{9}` stand for the groups of `path_regex`, as the client has spelled
     /// them. The query stays. Needs an upstream.
     rewrite: Own<Vec<Piece>> = Own(read::rewritten, || Shape::Text(Some("^/[^?#]*$"))), example("/show/{1}");
-    /// A table of paths and their targets. Such a route is for the paths of the table; it has neither `path`, `exact` nor `path_regex`.
+    /// A table of paths and their targets. The route applies to the paths in the table. It cannot have `path`,
+    /// `exact` or `path_regex`.
     redirects: One = One(&redirects::TABLE), example({ file = "lists/redirects.txt" });
 }
 
@@ -113,9 +114,11 @@ table! {
 table! {
     access_of_requests "";
 
-    /// Names of the client certificates that are let in, as in `names` of `client_auth`; all other clients are refused. A name is
-    /// `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`, `"email:a@example.com"` or `"cn:alice"`.
-    /// `"any"`: every certificate that the listener accepts, so that a route can demand one where others do not. The listener must ask for certificates (`client_auth`).
+    /// Names of the client certificates that are allowed, as in `names` of `client_auth`; all other clients are
+    /// refused. A name is `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`,
+    /// `"email:a@example.com"` or `"cn:alice"`. `"any"`: every certificate that the listener accepts, so that one
+    /// route can require a certificate, and other routes do not. The listener must ask for certificates
+    /// (`client_auth`).
     allow_certificate: Strings = Strings, example(["dns:*.clients.example.com", "uri:spiffe://example.com/ns/prod/*"]);
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
     deny_certificate: Strings = Strings, example(["cn:mallory"]);
@@ -168,47 +171,50 @@ table! {
     /// control](page:access-control#ask-a-server).
     forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
-    /// What pages of other origins may do: a table, or `false` in a route. A route without it uses the host's. See
-    /// [routing](page:routing#pages-of-other-origins).
+    /// What pages of other origins may do: a table, or `false` in a route. A route without `cors` uses the host's
+    /// `cors`. See [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
         example({ origins = ["https://app.example.com"] });
-    /// Requests get 503 while this is on. A route without it uses the host's. See
+    /// While maintenance is on, requests get 503. A route without `maintenance` uses the host's `maintenance`. See
     /// [routing](page:routing#error-pages-and-maintenance).
     maintenance: One = One(&maintenance::TABLE), example({ enabled = false, retry_after = "10m" });
-    /// Pages for errors.
+    /// Pages for error responses.
     error_page: Many = Many(&error_page::TABLE);
 }
 
 table! {
-    /// A request for a path of the table is redirected. The table may have 500,000 entries, and costs a request one look-up.
+    /// The gateway redirects requests for the paths in the table. The table can have at most 500,000 entries. A request needs
+    /// one look-up.
     redirects "redirects";
 
-    /// A file with a redirect on each line: a path, a target, and perhaps a status. A changed file is taken without a reload.
-    /// If it has a mistake, the whole file is refused, and the table of its previous version stays.
+    /// A file with a redirect on each line: a path, a target, and optionally a status. The gateway loads a changed
+    /// file without a reload. If the changed file has a mistake, the gateway refuses the whole file, and the previous
+    /// table stays in use.
     file: File = File, example("lists/redirects.txt");
-    /// A table of paths and targets, in the place of `file`.
+    /// A table of paths and targets, instead of `file`.
     paths: Own<RedirectTable> = Own(tables::paths, || Shape::Map(Box::new(Shape::Text(None)))),
         example({ "/old" = "/new" });
     /// 301, 302, 303, 307 or 308, for entries without a status.
     status: Count = Count(300..=399), default(308);
-    /// The request's query goes into the target.
+    /// Add the request's query to the target.
     keep_query: Flag = Flag, default(false);
 }
 
 table! {
-    /// A page for errors that the gateway responds with itself (a refusal, a server that cannot be reached), and for those of
-    /// servers. Pages of a route come before those of its host; the first page for a status counts.
+    /// A page for error responses that the gateway generates (a refusal, a server that cannot be reached) and, with `upstream`,
+    /// for error responses of servers. Pages of a route take precedence over pages of its host. The gateway uses the first page
+    /// for a status.
     error_page "[[host.error_page]]", example_is_commented = true;
 
     /// Statuses from 400 to 599, and ranges of these.
     statuses: Own<Vec<(u16, u16)>> = Own(pages::statuses, || Shape::List(Box::new(Shape::Either(
         vec![Shape::Count(400..=599), Shape::Text(Some("^ *[0-9]{3} *(- *[0-9]{3} *)?$"))])))), required([404, "502-504"]);
-    /// The file with the body, of at most 64 KiB. It is read at the start and at each reload.
+    /// The file with the body, of at most 64 KiB. The gateway reads the file at the start and at each reload.
     file: File = File, required("pages/error.html");
     /// `Content-Type`.
     content_type: Text = Text, described("by the end of the file's name: `.html`, `.json` or `.txt`"),
         example("text/html; charset=utf-8");
-    /// The page also takes the place of servers' responses with these statuses, from 500 on.
+    /// Also replace responses of servers with these statuses, if the status is 500 or higher.
     upstream: Flag = Flag, default(false);
 }
 
@@ -216,7 +222,7 @@ table! {
     /// All requests get 503, except those from the addresses in `allow`.
     maintenance "maintenance";
 
-    /// The switch.
+    /// Whether maintenance is on.
     enabled: Flag = Flag, default(true);
     /// The file with the body, of at most 64 KiB.
     page: File = File, described("the `error_page` for 503, or a plain text"), example("pages/maintenance.html");
@@ -225,15 +231,15 @@ table! {
         example("text/html; charset=utf-8");
     /// `Retry-After`.
     retry_after: Time = Time::TIMEOUT, example("10m");
-    /// Addresses and blocks of clients that are served as always.
+    /// Addresses and blocks of clients that are served during maintenance.
     allow: Strings = Strings, example(["10.0.0.0/8"]);
-    /// Files with more of `allow`, as `allow_file` of a host.
+    /// Files with further entries of `allow`, in the format of `allow_file` of a host.
     allow_file: Strings = Strings, example("lists/offices.txt");
 }
 
 table! {
     /// Pages of other origins may read the responses (CORS). The gateway responds to preflights, and removes
-    /// `Access-Control-*` from responses of servers. It is the browser that enforces the rule: `cors` keeps no request away.
+    /// `Access-Control-*` from responses of servers. Only browsers enforce the rule: `cors` does not stop any request.
     cors "cors";
 
     /// `"*"`, or origins: `"https://app.example.com"`, `"https://*.example.com"` (one more label), `"https://**.example.com"` (any
@@ -257,17 +263,20 @@ table! {
 
 table! {
     /// HTTP Basic authentication (RFC 7617). Clients that do not send a correct password get 401. Separate threads check the
-    /// passwords, a few at a time. A client that sends too many wrong passwords gets 429. Use it only over TLS.
+    /// passwords, a few at a time. A client that sends too many wrong passwords gets 429. Use Basic authentication only over
+    /// TLS.
     basic_auth "basic_auth";
 
-    /// A file with a line `name:hash` for each user, of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel passwd`). A changed file is
-    /// taken without a reload. If it has a mistake, the whole file is refused, and the users of its previous version stay.
+    /// A file with a line `name:hash` for each user, with a hash of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel
+    /// passwd`). The gateway loads a changed file without a reload. If the changed file has a mistake, the gateway
+    /// refuses the whole file, and the previous users stay valid.
     users: File = File, required("users.txt");
     /// What browsers show when they ask for the password.
     realm: Own<String> = Own(read::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
-    /// A header in which the upstream is told the user's name. The client's own headers of this name are removed.
+    /// A header that tells the upstream the user's name. The gateway removes headers of this name that the client
+    /// sent.
     user_header: Own<String> = Own(read::user_header, || Shape::Text(None)), example("Remote-User");
-    /// Pass the `Authorization` header, with the password, on to the upstream (and to `forward_auth`'s).
+    /// Pass the `Authorization` header, with the password, on to the upstream, and to the server of `forward_auth`.
     keep_authorization: Flag = Flag, default(false);
 }
 

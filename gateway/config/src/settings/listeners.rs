@@ -121,10 +121,11 @@ key = \"certs/example.com.key\"
 #key = \"certs/example.com-rsa.key\"
 ";
 
-    /// As in Mozilla's guidelines: `"modern"` is TLS 1.3 only; `"intermediate"` is TLS 1.2 and 1.3, only with forward
-    /// secrecy and authenticated encryption. `versions`, `groups` and `ciphers` override the preset. `"pci-dss-4"` and `"hipaa"` are
-    /// what these [policies](page:policies) allow; values of this table that they do not allow are then errors. The names of the other
-    /// policies are errors that say what is missing.
+    /// The TLS preset, as in Mozilla's guidelines: `"modern"` is TLS 1.3 only; `"intermediate"` is TLS 1.2 and 1.3,
+    /// only with forward secrecy and authenticated encryption. `versions`, `groups` and `ciphers` override the
+    /// preset. With `"pci-dss-4"` and `"hipaa"`, this table may only have values that the [policy](page:policies) of
+    /// this name allows; other values are errors. The names of the other policies cannot be used here: the error says
+    /// what Sealane lacks.
     preset: Own<Policy> = Own(audit::preset, audit::preset_shape),
         default("intermediate"), sets("intermediate");
     /// The listener's certificates. With `"auto"`, an authority issues certificates for the names of the hosts that the
@@ -132,8 +133,8 @@ key = \"certs/example.com.key\"
     certificates: ManyOr = ManyOr(&certificate::TABLE, "auto"), required([{ cert = "cert.pem", key = "key.pem" }]),
         aliases("ssl_certificate");
     /// Fetch an OCSP response from the authority for each certificate that names a responder, and send it to clients
-    /// that ask for it (stapling). A certificate with `ocsp` has the response of this file instead. See
-    /// [certificates](page:certificates#staple-ocsp-responses).
+    /// that ask for it (stapling). For a certificate with `ocsp`, the gateway sends the response in this file
+    /// instead. See [certificates](page:certificates#staple-ocsp-responses).
     ocsp_stapling: Flag = Flag, default(false), aliases("ssl_stapling");
     /// Refuse clients that send no server name, or a server name without a certificate (alert `unrecognized_name`). If
     /// `false`, these clients get the default certificate.
@@ -149,8 +150,8 @@ key = \"certs/example.com.key\"
     /// `"require"` or `"optional"`.
     early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
         Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
-    /// A session can be resumed only at listeners with the same text here. For listeners that serve the same hosts on
-    /// several gateways at different addresses. See [many gateways](page:fleet).
+    /// A session can be resumed only at listeners with the same text here. Use this setting for listeners that serve
+    /// the same hosts on several gateways at different addresses. See [many gateways](page:fleet).
     session_context: Text = Text, described("the first `address` of the listener, as written"), example("public");
     /// Client certificates: for all names, or for the names in `for`.
     client_auth: Many = Many(&client_auth::TABLE), aliases("mtls");
@@ -198,11 +199,13 @@ table! {
         Choice(&[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)]), required("require" or "optional"), example("require");
     /// PEM file of the CAs whose client certificates are accepted.
     ca: File = File, required("clients-ca.pem");
-    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The gateway reads
-    /// a changed file without a reload, and fetches lists from URLs again and again, see [certificates](page:certificates#revoke-client-certificates).
+    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The
+    /// gateway reads a changed file without a reload, and fetches lists from URLs at regular intervals. See
+    /// [certificates](page:certificates#revoke-client-certificates).
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/clients.crl"]);
-    /// What happens when a list has expired ("next update"). `"accept"`: it stays in use until there is a newer one.
-    /// `"refuse"`: all certificates that it could revoke are refused until there is a newer one.
+    /// How the gateway uses an expired list (its "next update" has passed). `"accept"`: the list stays in use until
+    /// there is a newer list. `"refuse"`: until there is a newer list, the gateway refuses all certificates that the
+    /// list could revoke.
     crl_expired: Choice<ExpiredLists> =
         Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
     /// A client's certificate must have at least one of these names: `"dns:app.example.com"`,

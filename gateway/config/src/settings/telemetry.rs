@@ -6,28 +6,29 @@ use sealane_proxy::traces::TraceTrust;
 
 table! {
     /// Traces of requests, sent to an OpenTelemetry collector (OTLP). Without this table, the gateway passes `traceparent`,
-    /// `tracestate` and `baggage` on as they come. See [traces](page:traces).
+    /// `tracestate` and `baggage` on unchanged. See [traces](page:traces).
     traces "[traces]", example_is_commented = true;
 
-    /// The collector: `"http://HOST:PORT"` or `"https://HOST:PORT"`. With `protocol = "http"`, the URL may have a path;
-    /// without one, the path is `/v1/traces`. If the name resolves to several addresses, the first four are tried.
+    /// The collector: `"http://HOST:PORT"` or `"https://HOST:PORT"`. With `protocol = "http"`, the URL may have a
+    /// path; without a path, the gateway uses `/v1/traces`. If the name resolves to several addresses, the gateway
+    /// tries the first four addresses.
     endpoint: Own<reading::TraceEndpoint> = Own(reading::endpoint, || Shape::Text(None)),
         required("http://127.0.0.1:4318");
-    /// How the collector is spoken to: `"http"` (OTLP over HTTP/1.1, protobuf) or `"grpc"` (OTLP over gRPC; the URL has no
-    /// path).
+    /// The protocol to the collector: `"http"` (OTLP over HTTP/1.1, protobuf) or `"grpc"` (OTLP over gRPC; the URL
+    /// has no path).
     protocol: Choice<reading::TraceProtocol> = Choice(&[
         ("http", reading::TraceProtocol::Http),
         ("grpc", reading::TraceProtocol::Grpc),
     ]), default("http");
-    /// Of the traces that begin in this gateway, one in so many is sampled. 0: none. In traces that another program has
-    /// begun, a request is sampled if that program has sampled it (see `trust`).
+    /// With 100, the gateway samples one in 100 of the traces that start in this gateway. 0: none. If another program
+    /// started the trace, that program decides whether the request is sampled (see `trust`).
     sample: Count = Count(0..=1_000_000), default(100);
     /// Export the spans of each request that got a status of 500 or more, or for which an attempt at a server failed,
     /// even if its trace is not sampled.
     errors: Flag = Flag, default(true);
-    /// Whose `traceparent`, `tracestate` and `baggage` the gateway believes and passes on. `"proxies"`: those of the
-    /// listener's `trusted_proxies`. `"all"`: everybody's. `"none"`: nobody's. Fields of others are removed, and their
-    /// requests start new traces.
+    /// Whose `traceparent`, `tracestate` and `baggage` the gateway trusts and passes on. `"proxies"`: the fields of
+    /// the listener's `trusted_proxies`. `"all"`: the fields of all peers. `"none"`: the fields of no peer. The
+    /// gateway removes the fields of all other peers, and starts new traces for their requests.
     trust: Choice<TraceTrust> = Choice(&[
         ("proxies", TraceTrust::Proxies),
         ("all", TraceTrust::Everybody),

@@ -231,6 +231,21 @@ fn the_example_loads_and_names_every_setting() {
     }
 }
 
+#[test]
+fn the_example_says_what_a_default_of_0_means() {
+    let text = example();
+    let mut checked = 0;
+    for (path, table) in tables() {
+        for setting in table.all().filter(|s| s.about.default == Fallback::Value("0")) {
+            let Some((before, _)) = text.split_once(&format!("\n#{} = 0\n", setting.key)) else { continue };
+            let comment = before.rsplit("\n\n").next().unwrap_or_default();
+            assert!(comment.contains(" 0: "), "{path}.{}: {comment}", setting.key);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 6, "{checked}");
+}
+
 /// Every line of the example that is a setting behind `#` is a setting of its table, with a value of its type.
 #[test]
 fn what_the_example_comments_out_is_valid() {

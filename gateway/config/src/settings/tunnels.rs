@@ -98,12 +98,12 @@ table! {
     dns: Strings = Strings, example(["10.8.0.1"]);
     /// The DNS domain of clients.
     domain: Text = Text, example("internal.example");
-    /// Clients send all their traffic through the tunnel: IPv4, and with `network6` IPv6, too. Without `network6`, clients
-    /// send their IPv6 traffic past the tunnel.
+    /// Clients send all their traffic through the tunnel: IPv4, and with `network6` IPv6, too. Without `network6`,
+    /// clients send their IPv6 traffic outside the tunnel.
     redirect_gateway: Flag = Flag, default(false);
-    /// Source NAT: what clients send to other networks gets this machine's address. At each start, the gateway puts nftables
-    /// rules into the table `sealane_tunnel` with `nft`; `sealane tunnel nat -c FILE` prints them. The rules stay when the
-    /// gateway stops (`sealane tunnel nat --remove`).
+    /// Source NAT: packets from clients to other networks get this machine's address as their source. At each start,
+    /// the gateway runs `nft` to write the rules to the table `sealane_tunnel` of nftables. `sealane tunnel nat -c
+    /// FILE` prints the rules. The rules stay when the gateway stops (`sealane tunnel nat --remove` removes them).
     nat: Flag = Flag, default(false);
     /// Additional options for clients, in OpenVPN's syntax. An option that OpenVPN clients do not accept from a server
     /// is an error.

@@ -145,16 +145,18 @@ table! {
     server_name: Text = Text, described("the name in `servers`"), sets("app.internal"), aliases("sni");
     /// PEM file of the CAs that may have signed the server's certificate.
     ca: File = File, described("the system's CAs"), sets("certs/internal-ca.pem");
-    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The gateway reads
-    /// a changed file without a reload, and fetches lists from URLs again and again, see [certificates](page:certificates#revoke-client-certificates).
+    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The
+    /// gateway reads a changed file without a reload, and fetches lists from URLs at regular intervals. See
+    /// [certificates](page:certificates#revoke-client-certificates).
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/internal.crl"]);
-    /// What happens when a list has expired ("next update"). `"accept"`: it stays in use until there is a newer one.
-    /// `"refuse"`: all certificates that it could revoke are refused until there is a newer one.
+    /// How the gateway uses an expired list (its "next update" has passed). `"accept"`: the list stays in use until
+    /// there is a newer list. `"refuse"`: until there is a newer list, the gateway refuses all certificates that the
+    /// list could revoke.
     crl_expired: Choice<ExpiredLists> =
         Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
-    /// `"require"`: the server's certificate must be in transparency logs of two operators at least, so that its owner can see
-    /// it. The timestamps of the logs must be in the certificate, or in its OCSP response. See
-    /// [certificates](page:certificates#require-certificate-transparency).
+    /// `"require"`: the server's certificate must be in transparency logs of at least two operators, so that the
+    /// owner of the name can find the certificate there. The timestamps of the logs must be in the certificate, or in
+    /// its OCSP response. See [certificates](page:certificates#require-certificate-transparency).
     transparency: Choice<bool> = Choice(&[("off", false), ("require", true)]), default("off");
     /// The logs whose timestamps count, in the JSON format of Google's and Apple's lists (version 3). The gateway reads a
     /// changed file without a reload.

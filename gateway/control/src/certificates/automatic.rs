@@ -133,7 +133,7 @@ impl Automatic {
 
     /// Cannot be done.
     pub fn renew(&self, _: String) -> impl Future<Output = Result<String, String>> + Send + use<> {
-        std::future::ready(Err("this program is built without certificates from authorities".to_owned()))
+        std::future::ready(Err("this program was built without ACME".to_owned()))
     }
 
     /// Nothing is told.

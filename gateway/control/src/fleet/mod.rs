@@ -65,7 +65,7 @@ fn open(settings: &StoreSettings) -> Result<Box<dyn Store>, String> {
             server(settings, sealane_redis::Address::Tls(host.clone(), *port, settings.roots.clone()))
         }
         #[cfg(not(feature = "redis"))]
-        StoreUrl::Unix(_) | StoreUrl::Tcp { .. } => Err("this program is built without stores at a server".to_owned()),
+        StoreUrl::Unix(_) | StoreUrl::Tcp { .. } => Err("this program was built without Redis support".to_owned()),
     }
 }
 

@@ -198,7 +198,7 @@ fn labels(text: &'static str) -> Vec<(&'static str, &'static str)> {
     text.split(',').filter_map(|pair| pair.split_once('=')).map(|(k, v)| (k, v.trim_matches('"'))).collect()
 }
 
-/// What the tunnel's status says, as metrics. At most `most` clients have series of their own.
+/// Writes the tunnel's status as metrics. At most `most` clients have their own series.
 fn render_tunnel(status: &Status, most: usize, out: &mut Writer) {
     out.gauge("sealane_tunnel_clients", "Connected clients of the tunnel.").sample(&[], status.clients.len() as u64);
     let mut family = out.gauge(
@@ -212,7 +212,11 @@ fn render_tunnel(status: &Status, most: usize, out: &mut Writer) {
         "sealane_tunnel_client_certificate_expiry_timestamp_seconds",
         "When the certificates of connected clients expire, in seconds since 1970.",
     );
-    for (client, at) in status.clients.iter().filter_map(|c| Some((c, c.certificate_expires?))) {
+    // The clients that connected first have the series, so that a series does not end when other clients connect.
+    let mut clients: Vec<_> = status.clients.iter().collect();
+    clients.sort_unstable_by_key(|client| (Reverse(client.connected_s), client.peer_id));
+    let with_series = clients.get(..most).unwrap_or(&clients);
+    for (client, at) in with_series.iter().filter_map(|c| Some((c, c.certificate_expires?))) {
         let id = client.peer_id.to_string();
         family.sample(&[("client", &client.name), ("peer", &id)], u64::try_from(at).unwrap_or(0));
     }
@@ -225,19 +229,16 @@ fn render_tunnel(status: &Status, most: usize, out: &mut Writer) {
         family.sample(&[("what", name)], *n);
     }
     let mut family = out.counter("sealane_tunnel_client_bytes_total", "IP bytes of connected clients.");
-    // Clients that were first keep their series, so that a counter does not begin and end as others come and go.
-    let mut clients: Vec<_> = status.clients.iter().collect();
-    clients.sort_unstable_by_key(|client| (Reverse(client.connected_s), client.peer_id));
-    for client in clients.iter().take(most) {
+    for client in with_series {
         let id = client.peer_id.to_string();
         for (direction, n) in [("received", client.rx_bytes), ("sent", client.tx_bytes)] {
             family.sample(&[("client", &client.name), ("peer", &id), ("direction", direction)], n);
         }
     }
-    let beyond = clients.len().saturating_sub(most) as u64;
+    let beyond = clients.len().saturating_sub(with_series.len()) as u64;
     out.gauge(
         "sealane_tunnel_clients_without_series",
-        "Connected clients beyond max_series, whose bytes are not shown.",
+        "Connected clients that have no series of their own, because more clients than max_series are connected.",
     )
     .sample(&[], beyond);
 }
@@ -254,6 +255,7 @@ mod tests {
             name: format!("client {peer_id}"),
             peer_id,
             connected_s,
+            certificate_expires: Some(2_000_000_000),
             ..ClientStatus::default()
         };
         let clients = vec![client(1, 10), client(2, 30), client(3, 20), client(4, 20)];
@@ -262,6 +264,9 @@ mod tests {
         render_tunnel(&status, 2, &mut page);
         let page = page.finish();
         let shown: Vec<&str> = page.lines().filter(|line| line.contains("direction=\"sent\"")).collect();
+        assert!(shown.len() == 2 && shown[0].contains("client 2") && shown[1].contains("client 3"), "{page}");
+        let name = "sealane_tunnel_client_certificate_expiry_timestamp_seconds{";
+        let shown: Vec<&str> = page.lines().filter(|line| line.starts_with(name)).collect();
         assert!(shown.len() == 2 && shown[0].contains("client 2") && shown[1].contains("client 3"), "{page}");
         assert!(page.contains("\nsealane_tunnel_clients 4\n".trim_start()), "{page}");
         assert!(page.contains("sealane_tunnel_clients_without_series 2\n"), "{page}");

@@ -424,28 +424,20 @@ impl StatusRegistry {
             out.counter("sealane_certificate_replacements_total", "Certificates whose files have changed, by result.");
         family.sample(&[("result", "good")], w.replaced);
         family.sample(&[("result", "refused")], w.refused);
-        let mut family = out.counter(
-            "sealane_address_list_replacements_total",
-            "Lists of addresses whose files have changed, by result.",
-        );
+        let mut family =
+            out.counter("sealane_address_list_replacements_total", "Changed files of address lists, by result.");
         family.sample(&[("result", "good")], w.lists.0);
         family.sample(&[("result", "refused")], w.lists.1);
-        let mut family = out.counter(
-            "sealane_redirect_table_replacements_total",
-            "Tables of redirects whose files have changed, by what became of them.",
-        );
+        let mut family =
+            out.counter("sealane_redirect_table_replacements_total", "Changed files of redirect tables, by result.");
         family.sample(&[("result", "good")], w.redirects.0);
         family.sample(&[("result", "refused")], w.redirects.1);
-        let mut family = out.counter(
-            "sealane_users_replacements_total",
-            "Files of users of basic_auth that have changed, by what became of them.",
-        );
+        let mut family =
+            out.counter("sealane_users_replacements_total", "Changed files of users for basic_auth, by result.");
         family.sample(&[("result", "good")], w.users.0);
         family.sample(&[("result", "refused")], w.users.1);
-        let mut family = out.counter(
-            "sealane_ticket_key_replacements_total",
-            "Files of ticket keys that have changed, by what became of them.",
-        );
+        let mut family =
+            out.counter("sealane_ticket_key_replacements_total", "Changed files of ticket keys, by result.");
         family.sample(&[("result", "good")], w.ticket_keys.0);
         family.sample(&[("result", "refused")], w.ticket_keys.1);
         if let Some(report) = &w.fleet {
@@ -458,7 +450,7 @@ impl StatusRegistry {
             family.sample(&[("result", "exported")], report.exported);
             family.sample(&[("result", "failed")], report.failed);
             family.sample(&[("result", "rejected")], report.rejected);
-            out.gauge("sealane_traces_failing", "1 if the collector has not taken the last batch of spans.")
+            out.gauge("sealane_traces_failing", "1 if the collector did not accept the last batch of spans.")
                 .sample(&[], u64::from(!report.last_error.is_empty()));
         }
         if let Some(reporter) = &w.automatic {
@@ -492,7 +484,7 @@ impl StatusRegistry {
             let report = |c: &CertificateStatus| reports.certificates.get(&c.digest);
             let mut family = out.gauge(
                 "sealane_ocsp_response_expiry_timestamp_seconds",
-                "When the OCSP responses that are sent to clients expire, in seconds since 1970; 0: none is sent.",
+                "When the OCSP responses for clients expire, in seconds since 1970; 0: the gateway sends no response.",
             );
             for c in &w.certificates {
                 if let Some(report) = report(c) {
@@ -507,28 +499,26 @@ impl StatusRegistry {
                 }
             }
         }
-        let mut family = out.counter(
-            "sealane_revocation_list_replacements_total",
-            "Revocation lists whose files have changed, by what became of them.",
-        );
+        let mut family =
+            out.counter("sealane_revocation_list_replacements_total", "Changed files of revocation lists, by result.");
         family.sample(&[("result", "good")], w.lists_read.0);
         family.sample(&[("result", "refused")], w.lists_read.1);
         let mut family = out.gauge(
             "sealane_revocation_list_expiry_timestamp_seconds",
-            "When revocation lists in use expire, in seconds since 1970; 0: there is none yet.",
+            "When revocation lists in use expire, in seconds since 1970; 0: there is no list yet.",
         );
         for (source, end) in &w.revocation_lists {
             family.sample(&[("source", source)], end.unwrap_or(0));
         }
         let mut family = out.counter(
             "sealane_log_list_replacements_total",
-            "Lists of transparency logs whose files have changed, by what became of them.",
+            "Changed files with lists of transparency logs, by result.",
         );
         family.sample(&[("result", "good")], w.log_lists_read.0);
         family.sample(&[("result", "refused")], w.log_lists_read.1);
         let mut family = out.gauge(
             "sealane_log_list_timestamp_seconds",
-            "When lists of transparency logs in use were written, in seconds since 1970; 0: the list does not say.",
+            "When lists of transparency logs in use were written, in seconds since 1970; 0: the list has no date.",
         );
         for (file, written) in &w.log_lists {
             family.sample(&[("file", file)], *written);
@@ -542,7 +532,7 @@ impl StatusRegistry {
             family.sample(&[("result", "failed")], reports.failed);
             let mut family = out.gauge(
                 "sealane_revocation_list_failing",
-                "1 for a URL from which the last request has brought no good revocation list.",
+                "1 for a URL whose last request returned no valid revocation list.",
             );
             for (url, status) in &reports.lists {
                 family.sample(&[("source", url)], u64::from(!status.last_error.is_empty()));

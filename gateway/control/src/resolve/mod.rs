@@ -82,23 +82,23 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
     let resolver = config.resolver_place.as_ref().filter(|_| !dns::has(config.resolver));
     let resolver = resolver.map(|place| {
         let help = "build it with `cargo build --features full`, or write resolver = \"system\"".to_owned();
-        (place, "this program is built without a DNS client", help)
+        (place, "this program was built without a DNS client", help)
     });
     let acme = config.acme.as_ref().filter(|_| !automatic::BUILT_IN).map(|acme| {
         let help = "build it with `cargo build --features full`, or name the files of the certificates".to_owned();
-        (&acme.place, "this program is built without certificates from authorities (ACME)", help)
+        (&acme.place, "this program was built without ACME", help)
     });
     let revocation = config.revocation.as_ref().filter(|_| !stapling::BUILT_IN).map(|revocation| {
         let help = "build it with `cargo build --features full`, or remove this setting".to_owned();
-        (&revocation.place, "this program is built without fetching OCSP responses and revocation lists", help)
+        (&revocation.place, "this program was built without the download of OCSP responses and revocation lists", help)
     });
     let store = config.store.as_ref().filter(|store| !fleet::can_reach(store)).map(|store| {
         let help = "build it with `cargo build --features full`, or write url = \"memory\"".to_owned();
-        (&store.place, "this program is built without stores at a server", help)
+        (&store.place, "this program was built without Redis support", help)
     });
     let traces = config.traces.as_ref().filter(|_| !traces::BUILT_IN).map(|traces| {
         let help = "build it with `cargo build --features full`, or remove this table".to_owned();
-        (&traces.place, "this program is built without traces (OTLP)", help)
+        (&traces.place, "this program was built without traces (OTLP)", help)
     });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()

@@ -480,7 +480,7 @@ impl Running {
                     for warning in warnings.iter().filter(|_| !self.config.is_automatic(&files.cert)) {
                         log::warn!("{warning}");
                     }
-                    log::info!("{} has changed: clients get the new certificate from now on", files.cert.display());
+                    log::info!("{} has changed: clients now get the new certificate", files.cert.display());
                     self.status.certificate_read(&files.cert, None);
                     new.insert(files, loaded);
                 }
@@ -490,7 +490,7 @@ impl Running {
                     self.status.certificate_read(&files.cert, Some(errors.to_string()));
                 }
                 Reread::AddressList(file, Ok(set)) => {
-                    log::info!("{} has changed: the new list of addresses applies from now on", file.display());
+                    log::info!("{} has changed: the gateway now uses the new list of addresses", file.display());
                     self.status.list_read(true);
                     lists.push((file, set));
                 }
@@ -500,7 +500,7 @@ impl Running {
                 }
                 Reread::Redirects(file, Ok(table)) => {
                     let (file_shown, entries) = (file.display(), table.len());
-                    log::info!("{file_shown} has changed: the new table of {entries} redirects holds from now on");
+                    log::info!("{file_shown} has changed: the gateway now uses the new table of {entries} redirects");
                     self.status.redirects_read(true);
                     tables.push((file, table));
                 }
@@ -510,7 +510,7 @@ impl Running {
                 }
                 Reread::RevocationLists(file, Ok(read)) => {
                     let name = self.config.name_of_lists(&file);
-                    log::info!("{name} has changed: the new revocation list holds from now on");
+                    log::info!("{name} has changed: the gateway now uses the new revocation list");
                     self.status.revocation_lists_read(true);
                     revoked.insert(file, read);
                 }
@@ -520,7 +520,11 @@ impl Running {
                     self.status.revocation_lists_read(false);
                 }
                 Reread::LogList(file, Ok(read)) => {
-                    log::info!("{} has changed: the new list of {} logs holds from now on", file.display(), read.len());
+                    log::info!(
+                        "{} has changed: the gateway now uses the new list of {} logs",
+                        file.display(),
+                        read.len()
+                    );
                     self.status.log_list_read(true);
                     logs.insert(file, read);
                 }
@@ -529,12 +533,12 @@ impl Running {
                     self.status.log_list_read(false);
                 }
                 Reread::Users(file, Ok(read)) => {
-                    log::info!("{} has changed: the new users hold from now on", file.display());
+                    log::info!("{} has changed: the gateway now uses the new list of users", file.display());
                     self.status.users_read(true);
                     users.push((file, read));
                 }
                 Reread::TicketKeys(file, Ok(keys)) => {
-                    log::info!("{} has changed: the new ticket keys hold from now on", file.display());
+                    log::info!("{} has changed: the gateway now uses the new ticket keys", file.display());
                     self.status.ticket_keys_read(true);
                     self.ring.take_from_file(keys.keys());
                     self.config.ticket_keys = TicketKeySource::File(file, keys);

@@ -362,8 +362,8 @@ fn the_report_names_what_withstands_a_quantum_computer() {
     assert_eq!(
         lines(""),
         [
-            "listener 127.0.0.1:8443: ready for peers that support it: X25519MLKEM768 with TLS 1.3, and other groups for the \
-             others",
+            "listener 127.0.0.1:8443: ready for peers that support it: X25519MLKEM768 for peers with TLS 1.3 that support it, \
+             and other groups for all other peers",
             "listener 127.0.0.1:8080: not ready: it has no TLS",
             "upstream u: not ready: \"groups\" lacks \"X25519MLKEM768\"",
             "certificate certs/ecdsa.pem: not ready: its key is ECDSA; there are no certificates with ML-DSA in this program",

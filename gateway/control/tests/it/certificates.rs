@@ -163,7 +163,7 @@ fn kinds_of_keys_side_by_side() {
     let marked = text(&["ec", "other"]).replace("other.key\" }", "other.key\", default = true }");
     assert_eq!(identities(&folder, &marked).default, [1]);
     let report = folder.report(&text(&["ec", "ec2"]));
-    assert!(report.contains("\"a.example\" is also in the certificate of line 4, which is used"), "{report}");
+    assert!(report.contains("two certificates contain \"a.example\": the gateway uses the one of line 4"), "{report}");
 }
 
 #[test]

@@ -45,7 +45,7 @@ fn what_is_wrong_with_it_is_said() {
         ("ticket_keys = \"file\"\n".to_owned(), "ticket_keys = \"file\" needs \"ticket_keys_file\""),
         ("ticket_keys = \"store\"\n".to_owned(), "ticket_keys = \"store\" needs [store]"),
         ("ticket_keys_file = \"secret\"\n".to_owned(), "no effect without ticket_keys = \"file\""),
-        ("ticket_keys = \"file\"\nticket_keys_file = \"keys\"\n".to_owned(), "line 2: this key is there twice"),
+        ("ticket_keys = \"file\"\nticket_keys_file = \"keys\"\n".to_owned(), "line 2: this key is repeated"),
         ("ticket_keys = \"file\"\nticket_keys_file = \"none\"\n".to_owned(), "cannot read the file of ticket keys"),
         (store("url = \"127.0.0.1:6379\""), "is not the URL of a store"),
         (store("url = \"redis://user:word@127.0.0.1\""), "has no user and no password"),

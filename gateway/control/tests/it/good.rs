@@ -64,7 +64,7 @@ fn the_example_passes_with_every_setting_on() {
         .collect();
     let (with_all, warnings) = folder.load(&all).unwrap_or_else(|e| panic!("{e}"));
     // Three of one kind of key for the same names; nothing else is remarkable.
-    assert!(warnings.iter().all(|w| w.message.contains("is also in the certificate of line")), "{warnings:?}");
+    assert!(warnings.iter().all(|w| w.message.contains("two certificates contain")), "{warnings:?}");
     let (plain, _) = folder.load(EARLIER).unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(with_all.lanes, 4);
     assert_eq!(format!("{:?}", with_all.limits), format!("{:?}", plain.limits));

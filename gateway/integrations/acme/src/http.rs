@@ -51,7 +51,7 @@ pub(crate) fn tls(roots: &[CertificateDer<'static>]) -> Result<Arc<ClientConfig>
     let mut store = RootCertStore::empty();
     let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
     if added == 0 {
-        return Err("there is no certificate of an authority to trust its server by".to_owned());
+        return Err("no CA certificate is available to verify the authority's server".to_owned());
     }
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
@@ -177,7 +177,9 @@ fn tls_error(e: &std::io::Error) -> String {
             | CertificateError::NotValidYetContext { .. }),
         )) => format!("the server's certificate is not valid now ({why}): is this machine's clock right?"),
         Some(rustls::Error::InvalidCertificate(why)) => {
-            format!("the server's certificate is not trusted ({why}); \"ca\" in [acme] says by whom it may be signed")
+            format!(
+                "the server's certificate is not trusted ({why}); \"ca\" in [acme] names the CAs that may have signed it"
+            )
         }
         _ => e.to_string(),
     }

@@ -164,7 +164,10 @@ impl Work {
             Some(id) => match account.new_order(&plain().replaces(id)).await {
                 Ok(order) => Some(order),
                 Err(e) if refuses_replacing(&e) => {
-                    sealane_log::debug!("{name}: an order without the certificate that it replaces: {}", words(&e));
+                    sealane_log::debug!(
+                        "{name}: the authority refuses to link the order to the old certificate; ordering without it: {}",
+                        words(&e)
+                    );
                     None
                 }
                 Err(e) => return Err(failed(e)),
@@ -221,7 +224,9 @@ impl Work {
         if let Err(why) = crate::certificate::check(&pem, name) {
             // It would be the same the next time.
             self.forget_pending(name).await;
-            return Err(Failure::ours(format!("the authority has issued what cannot be served: {why}")));
+            return Err(Failure::ours(format!(
+                "the gateway cannot serve the certificate that the authority issued: {why}"
+            )));
         }
         Ok(Issued { pem })
     }
@@ -309,7 +314,7 @@ impl Work {
                 _ => return Err(Failure::ours("the authority has refused the authorization")),
             }
             if authorization.identifier().to_string() != name || !answered.is_empty() {
-                return Err(Failure::ours("the authority wants another name to be proven"));
+                return Err(Failure::ours("the authority requires proof of another name"));
             }
             // Where one way does not work, the next attempt takes another one.
             let kinds = &self.settings.challenges;

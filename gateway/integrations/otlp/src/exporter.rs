@@ -146,13 +146,13 @@ impl Task {
                     log::warn!("the collector of [traces] has rejected {rejected} of {count} spans{why}");
                 }
                 if !std::mem::take(&mut report.last_error).is_empty() {
-                    log::info!("the collector of [traces] takes traces again");
+                    log::info!("the collector of [traces] accepts traces again");
                 }
             }
             Err(failure) => {
                 report.failed += count;
                 if report.last_error.is_empty() {
-                    log::warn!("cannot export traces: {failure}; traces are lost until the collector takes them");
+                    log::warn!("cannot export traces: {failure}; traces are lost until the collector accepts them");
                 }
                 report.last_error = failure.why;
             }

@@ -131,7 +131,7 @@ fn tls(roots: &[CertificateDer<'static>]) -> Result<Arc<ClientConfig>, String> {
     let mut store = RootCertStore::empty();
     let (added, _) = store.add_parsable_certificates(roots.iter().cloned());
     if added == 0 {
-        return Err("there is no certificate of an authority to trust the store's server by".to_owned());
+        return Err("no CA certificate is available to verify the store's server".to_owned());
     }
     let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::aws_lc_rs::default_provider()))
         .with_safe_default_protocol_versions()
@@ -231,7 +231,7 @@ fn answer(operation: &Operation, value: Value) -> Result<Answer, StoreError> {
 }
 
 fn nonsense() -> StoreError {
-    StoreError::Away("its answers are not those to the operations".to_owned())
+    StoreError::Away("its answers do not match the operations".to_owned())
 }
 
 fn text(value: Value) -> Result<String, StoreError> {
@@ -258,7 +258,7 @@ fn incarnation(server: &str, replication: &str) -> Result<Incarnation, StoreErro
     let role = field(replication, "role").ok_or_else(|| why("role"))?;
     let data = field(replication, "master_replid").ok_or_else(|| why("master_replid"))?;
     if role != "master" {
-        return Err(StoreError::Away(format!("the server is a {role}, and only its primary takes values")));
+        return Err(StoreError::Away(format!("the server is a {role}, and only its primary accepts writes")));
     }
     Ok(Incarnation::of(&[b"redis", run.as_bytes(), data.as_bytes()]))
 }

@@ -152,7 +152,7 @@ impl Task {
             match done {
                 Ok(()) => {
                     if self.failures > 0 {
-                        log::info!("{}: the revocation list is fetched again", self.list.url);
+                        log::info!("{}: the revocation list can be fetched again", self.list.url);
                     }
                     self.failures = 0;
                     at = self.next(&self.held, now);
@@ -197,7 +197,9 @@ impl Task {
         self.held = old;
         verdict.map_err(|why| format!("{}: {why}", self.list.url))?;
         let content: Arc<[u8]> = Arc::from(bytes.as_slice());
-        folder::write(self.list.file.clone(), content).await.map_err(|e| format!("the list cannot be kept: {e}"))?;
+        folder::write(self.list.file.clone(), content)
+            .await
+            .map_err(|e| format!("the list cannot be stored for the next start: {e}"))?;
         self.held = bytes;
         self.shared.reports().updated += 1;
         self.shared.written.notify_one();
@@ -232,13 +234,13 @@ fn judge(bytes: &[u8], old: &[u8], list: &FetchedList, now: u64) -> Result<(), S
         }
         // One that somebody has kept, from before a certificate was revoked.
         if old.iter().any(|old| old.issuer == new.issuer && old.this_update > new.this_update) {
-            return Err("the list is older than the one in use".to_owned());
+            return Err("the list is older than the list in use".to_owned());
         }
     }
     let kept = |old: &List| parsed.lists.iter().any(|der| List::read(der).is_ok_and(|new| new.issuer == old.issuer));
     match old.iter().all(kept) {
         true => Ok(()),
-        false => Err("the list of an authority that is in use is not there".to_owned()),
+        false => Err("the file or response has no list of an authority whose list is in use".to_owned()),
     }
 }
 

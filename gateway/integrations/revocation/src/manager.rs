@@ -320,7 +320,7 @@ impl Task {
             match &wanted.question {
                 None => {
                     entry.last_error =
-                        "the file has no certificate of the issuer, by which responses are verified: append it"
+                        "the file has no certificate of the issuer, which the gateway needs to verify responses: append this certificate"
                             .to_owned();
                     log::warn!("{}: no OCSP response is fetched: {}", wanted.name, entry.last_error);
                     entry.request_at = u64::MAX;
@@ -469,7 +469,7 @@ impl Task {
             Ok((_, response))
                 if entry.held.as_ref().is_some_and(|held| held.response.this_update > response.this_update) =>
             {
-                refused("the response is older than the one in use")
+                refused("the response is older than the response in use")
             }
             Ok(good) => Ok(good),
             Err(failure) => Err(failure),
@@ -480,10 +480,10 @@ impl Task {
                 let before = entry.held.as_ref().map(|held| held.response.standing);
                 if revoked && before != Some(Standing::Revoked) {
                     log::error!(
-                        "{name}: the authority has revoked this certificate: clients are told so and refuse it"
+                        "{name}: the authority has revoked this certificate: clients get this response and refuse the certificate"
                     );
                 } else if entry.failures > 0 {
-                    log::info!("{name}: there is an OCSP response again");
+                    log::info!("{name}: the gateway has an OCSP response again");
                 }
                 {
                     let mut reports = locked(&self.shared.reports);
@@ -520,7 +520,7 @@ impl Task {
         };
         if !self.write_failed {
             self.write_failed = true;
-            log::warn!("OCSP responses are not kept for the next start: {why}");
+            log::warn!("OCSP responses cannot be stored for the next start: {why}");
         }
     }
 

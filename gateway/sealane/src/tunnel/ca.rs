@@ -216,8 +216,8 @@ impl Reader {
         let changed = changed.display();
         let Some(socket) = socket else {
             eprintln!(
-                "note: no admin socket is known here (--socket, or `socket` in [admin] of --config): copy {changed} to the \
-                 gateway if it is another machine, and run `sealane reload` there"
+                "note: the command knows no admin socket (--socket, or `socket` in [admin] of --config): if the gateway is on \
+                 another machine, copy {changed} to it, and run `sealane reload` there"
             );
             return Ok(());
         };
@@ -235,7 +235,7 @@ impl Reader {
             && !names_a_list(config)?
         {
             eprintln!(
-                "warning: {} has no \"crl\" in [tunnel]: the gateway knows nothing of revocations",
+                "warning: {} has no \"crl\" in [tunnel]: the gateway does not check revocations",
                 config.display()
             );
         }

@@ -116,7 +116,7 @@ Examples:
         /// The gateway's configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Apply the rules, in place of those that were applied before (needs root and nft)
+        /// Apply the rules; they replace rules that were applied before (needs root and nft)
         #[arg(long)]
         apply: bool,
         /// Remove the rules
@@ -144,7 +144,7 @@ Examples:
         /// The user must also send a one-time code (TOTP); prints the secret as a QR code on the standard error
         #[arg(long)]
         totp: bool,
-        /// What authenticator apps show as the origin of the codes
+        /// The issuer that authenticator apps show for the codes
         #[arg(long, value_name = "NAME", default_value = "sealane", requires = "totp")]
         issuer: String,
     },
@@ -288,7 +288,7 @@ pub fn import_openvpn(file: &Path, out: Option<&Path>) -> Result<()> {
         0 => Ok(()),
         n => bail!(
             "{n} options that decide who may connect, or how, have no translation; the gateway does not start with \
-             this configuration before you have removed each of them from \"undecided\""
+             this configuration until you remove each of them from \"undecided\""
         ),
     }
 }

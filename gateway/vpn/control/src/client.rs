@@ -644,7 +644,8 @@ impl Interface {
             if from.redirect_gateway {
                 log::info!(
                     "the server requests all traffic (redirect-gateway); set this route yourself: a host route to \
-                     {server} by the present gateway, then 0.0.0.0/1 and 128.0.0.0/1 to {name}"
+                     {server} through the current default gateway of this machine, then 0.0.0.0/1 and 128.0.0.0/1 to \
+                     {name}"
                 );
             }
         }

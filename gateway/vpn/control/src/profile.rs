@@ -36,8 +36,8 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("plugin", "plugins are not run"),
     (
         "tls-cert-profile",
-        "only the profiles \"legacy\" and \"insecure\" need no more checks than the client always \
-                          makes",
+        "only \"legacy\" and \"insecure\" are supported: the client has no additional checks for the other \
+                          profiles",
     ),
     ("askpass", "encrypted keys are not supported (openssl pkey -in FILE -out FILE.pem decrypts one)"),
     ("capath", "put the certificates into one file and name it with ca"),

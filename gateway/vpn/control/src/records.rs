@@ -167,7 +167,7 @@ impl Records {
         match kind {
             APPLICATION_DATA => Ok(Some(text).filter(|t| !t.is_empty())),
             ALERT => bail!("the peer has ended TLS"),
-            HANDSHAKE => bail!("the peer changes TLS' keys, which a session that was handed over does not follow"),
+            HANDSHAKE => bail!("the peer updates the TLS keys, which a session that was handed over does not support"),
             _ => bail!("a TLS record of type {kind}"),
         }
     }

@@ -104,7 +104,8 @@ impl Vpn {
     /// Reads what another process has left. Nothing has happened yet when this fails.
     pub fn prepare(settings: Settings, state: HandoverState) -> Result<Prepared> {
         let saved = SavedServer::read(&state.control, &settings)?;
-        let plane = PreparedPlane::read(state.plane).context("the tunnel's data plane is not understood")?;
+        let plane = PreparedPlane::read(state.plane)
+            .context("the old process handed over a data plane in an unknown format")?;
         Ok(Prepared { settings, saved, plane })
     }
 

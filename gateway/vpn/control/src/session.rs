@@ -184,7 +184,8 @@ impl Session {
 
     /// A server's session that goes on here.
     pub fn restore(saved: SavedSession, endpoint: Endpoint, words: Words, now: Instant) -> Result<Self> {
-        let link = Link::restore(&saved.link, now).context("a control channel that is not understood")?;
+        let link = Link::restore(&saved.link, now)
+            .context("the old process handed over a control channel in an unknown format")?;
         let mut exchanges = Vec::new();
         for exchange in saved.exchanges.into_iter().take(2) {
             let mut own = Exchange::new(exchange.key_id, &words)?;

@@ -61,7 +61,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, tls: Tls) 
         part.note(format!("{}: {}.", server.name, told(&knee)));
         knees.push(knee);
     }
-    part.bars(&format!("Highest rate held, requests per second over {threads} CPU(s)"), &["knee"], "higher");
+    part.bars(&format!("Highest sustained rate, requests per second over {threads} CPU(s)"), &["knee"], "higher");
     let best = knees.iter().filter_map(|k| k.held).reduce(f64::max).context("no subject held any rate")?;
     let first = knees
         .iter()

@@ -133,8 +133,9 @@ pub fn report(part: &mut Part, names: &[String], rounds: &Rounds, method: Method
     let full = names.iter().all(|n| rounds.median(n, "server_cpus").is_some_and(|b| b > 0.97));
     if busy && !full {
         part.note(
-            "The load's CPU was full and not every server's: rates are what the load could do. CPU time per operation \
-             holds, though a server that is not full wakes up more often for the same work.",
+            "The CPU of the load generator was saturated, and the CPU of some servers was not: the rates are the \
+             limit of the load generator. CPU time per operation is valid, although a server that is not saturated \
+             wakes up more often for the same work.",
         );
     }
 }

@@ -54,19 +54,19 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         let left_out = rounds.values(name, "left out");
         let share = 100.0 * left_out.iter().sum::<f64>() / left_out.len().max(1) as f64;
         part.note(format!(
-            "{name}: {} requests count; {share:.0} % are left out, since a CPU was interrupted within 10 ms of when they \
-             were due.",
+            "{name}: {} requests count; {share:.0} % are left out, because a CPU was interrupted within 10 ms of \
+             their planned time.",
             histogram.len()
         ));
         if rounds.values(name, "first").contains(&0.0) && std::mem::take(&mut ordinary) {
             part.note(
-                "The load on kept connections could not be given real-time priority (that needs root): where both loads share a CPU, \
-                 its latencies contain its own waiting, and nothing was left out.",
+                "The load on kept connections could not get real-time priority (this needs root): if both loads share \
+                 a CPU, its latencies contain its own waiting time, and no request was left out.",
             );
         }
     }
     part.bars("p99.9 of requests on kept connections, ms", &["p99.9 on kept connections"], "lower");
-    part.spectrum("Latency by percentile beside the storm, all rounds together", "latency beside a storm");
+    part.spectrum("Latency by percentile during the flood, all rounds together", "latency beside a storm");
     part.table("What the new clients got meanwhile", &["p99 on kept connections", "handshakes of the storm"]);
     Ok(())
 }

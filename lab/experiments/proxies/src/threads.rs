@@ -41,7 +41,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, key: Key) 
             points.extend(rounds.median(name, "rate").map(|rate| (name.clone(), threads as f64, rate)));
             if rounds.median(name, "load_busy").is_some_and(|b| b > 0.97) {
                 part.note(format!(
-                    "{name} with {threads} threads: the load's CPUs were full, so that this is what the load could do."
+                    "{name} with {threads} threads: the CPUs of the load generator were saturated, so the figure is the limit of the load generator."
                 ));
             }
         }

@@ -76,7 +76,7 @@ fn advice(page: &Page) -> Vec<String> {
             && full > 3.0 * kept
         {
             list.push(format!(
-                "Keep connections open: with {name} a new connection costs as much CPU as {} requests on one that is kept.",
+                "Keep connections open: with {name} a new connection costs as much CPU time as {} requests on a kept connection.",
                 number::short((full / kept).round())
             ));
         }

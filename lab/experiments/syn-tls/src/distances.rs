@@ -36,7 +36,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificat
             break;
         }
     }
-    anyhow::ensure!(!part.figures.is_empty(), "nothing held, see the void runs");
+    anyhow::ensure!(!part.figures.is_empty(), "no valid result, see the void runs");
     study::beside(part)?;
     for key in 0..KEYS.len() {
         derive(part, key);

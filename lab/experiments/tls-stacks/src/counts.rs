@@ -105,7 +105,7 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
         .flat_map(|case| ["contended lock calls", "waited in locks"].map(|what| format!("{what}, {}", case.test)))
         .collect();
     if waiting.is_empty() {
-        part.note("With one CPU no thread meets another in a lock.");
+        part.note("With one CPU, threads never wait for each other's locks.");
     } else {
         let waiting: Vec<&str> = waiting.iter().map(String::as_str).collect();
         let title = format!(

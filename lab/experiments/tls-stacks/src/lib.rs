@@ -159,7 +159,7 @@ fn features(part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
     part.table("Cipher suites", &ciphers);
     part.table("Features", &others);
     part.note(
-        "FIPS is asked of these builds; several series have a validated module that is built and installed apart.",
+        "The column FIPS is about these builds; several series have a validated module that is built and installed separately.",
     );
     Ok(())
 }

@@ -65,7 +65,7 @@ pub fn scaling(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyho
         part.lines(&format!("Handshakes per second, {measure}"), measure, axis(), Axis::linear("per second"));
         let fitted = format!("{measure}, fitted");
         if part.of(&fitted).next().is_some() {
-            let title = format!("Handshakes per second, {measure}, fitted; dashed beyond what was measured");
+            let title = format!("Handshakes per second, {measure}, fitted; dashed lines are beyond the measured range");
             part.lines(&title, &fitted, axis(), Axis::linear("per second"));
         }
         part.grid(&format!("Handshakes per second, {measure}, by threads"), measure, "threads");
@@ -74,8 +74,9 @@ pub fn scaling(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyho
     published(part)?;
     if (cpus as f64) < ENOUGH {
         part.note(format!(
-            "This machine has {cpus} CPUs: a library's collapse under its own locks, which the study saw from a dozen \
-             threads on, cannot be seen here. The counts above are exact all the same, and decide how far it scales."
+            "This machine has {cpus} CPUs: the study saw libraries collapse under their own locks with twelve threads \
+             or more, which this machine cannot show. The counts above are exact on every machine, and decide how far \
+             a library scales."
         ));
     }
     Ok(())
@@ -146,13 +147,14 @@ fn limits(bench: &Bench<'_>, part: &mut Part, stacks: &Stacks, to: f64) {
         return;
     }
     beside(part);
-    let title = "Resumed handshakes per second at most: linear growth, up to what the hottest lock lets through; hollow: what the \
-                 study measured, end-to-end connections of HAProxy on 64 Arm cores, each two handshakes";
+    let title = "Resumed handshakes per second at most: linear growth, up to the limit of the most used lock; hollow: \
+        the study's figures, end-to-end connections of HAProxy on 64 Arm cores, each two handshakes";
     part.lines(title, AT_MOST, Axis::log("threads"), Axis::log("per second, extrapolated"));
     part.table("Resumed handshakes per second, extrapolated", &[straight.as_str(), counts::CEILING]);
     part.note(
-        "A thread here does both sides of each handshake: a server whose clients are elsewhere comes to its ceiling with \
-         fewer threads. A library without a shared lock has no ceiling here; its atomics may still be one.",
+        "Here, a thread does both sides of each handshake. A server whose clients are on other machines reaches its \
+         ceiling with fewer threads. A library without a shared lock has no ceiling here, but its atomics may limit \
+         it.",
     );
 }
 

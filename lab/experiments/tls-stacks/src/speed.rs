@@ -47,8 +47,9 @@ fn sample(stacks: &Stacks, built: &Built, case: &Case, seconds: f64, light: bool
 pub fn void_rule(tries: usize) -> String {
     let Limits { queued, pressure } = Limits::default();
     format!(
-        "a run whose threads waited more than {:.0} % of their time for a CPU, or in which anybody on this machine did for \
-         more than {:.0} % of it; tried {tries} times. Asleep in the library's own lock is the finding, and no reason",
+        "a run whose threads waited for a CPU for more than {:.0} % of their time, or during which any program on this machine \
+         waited for a CPU for more than {:.0} % of the time; the run is tried {tries} times. Waiting for the library's own lock \
+         is what the test measures, and does not make a run void",
         queued * 100.0,
         pressure * 100.0
     )

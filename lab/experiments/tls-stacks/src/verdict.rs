@@ -39,8 +39,8 @@ pub fn conclude(page: &mut Page) {
     let threads = page.part("scaling").and_then(|p| p.of(scaling::RESUMED).filter_map(|f| f.x).reduce(f64::max));
     if let Some(threads) = threads.filter(|n| *n < ENOUGH) {
         said.push(format!(
-            "With at most {threads} threads nobody can see a library collapse under its own locks, which takes a dozen and \
-             more: the counts say how far each will go."
+            "A measurement with at most {threads} threads cannot show how a library collapses under its own locks: \
+             this needs a dozen threads or more. The counts say how far each library scales."
         ));
     }
     if said.is_empty() {
@@ -56,9 +56,10 @@ pub fn conclude(page: &mut Page) {
         .map(|s| format!("{} ({})", s.name, s.support_ends.as_deref().unwrap_or_default()))
         .collect();
     if !ended.is_empty() {
-        page.advice.push(format!("Support has ended for {}: whatever they cost, move on.", ended.join(", ")));
+        page.advice
+            .push(format!("Support has ended for {}: replace them, whatever their figures are.", ended.join(", ")));
     }
     page.advice.push(
-        "`sealane-lab stacks advise --need …` ranks what fits a need; `sealane-lab stacks doctor PROGRAM` looks at what a program uses.".into(),
+        "`sealane-lab stacks advise --need …` ranks libraries for your needs; `sealane-lab stacks doctor PROGRAM` examines the library of a program.".into(),
     );
 }

@@ -41,7 +41,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, workspace: &Workspace) ->
             break;
         }
     }
-    anyhow::ensure!(!servers.is_empty(), "the link was never what it was meant to be, see the void runs");
+    anyhow::ensure!(!servers.is_empty(), "the link never had the requested RTT, see the void runs");
     for server in &servers {
         let (x, y) = (Axis::linear("round trip, ms"), Axis::linear("total, ms"));
         part.lines(&format!("Total of one request on a new connection to {server}"), &distance_measure(server), x, y);

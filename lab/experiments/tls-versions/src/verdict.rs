@@ -23,7 +23,7 @@ fn on_loopback(page: &Page, server: &str) -> Option<String> {
     let old = part.value("TLS 1.2 full", &measure)?;
     let new = part.value("TLS 1.3 full", &measure)?;
     Some(format!(
-        "Without distance a request over a new connection to {server} takes {} ms with TLS 1.2 and {} ms with 1.3.",
+        "Without network delay, a request over a new connection to {server} takes {} ms with TLS 1.2 and {} ms with 1.3.",
         number::short(old),
         number::short(new)
     ))
@@ -64,8 +64,8 @@ fn advice(page: &Page) -> Vec<String> {
             && full - early > far * 0.7
         {
             list.push(format!(
-                "Where answers may safely be asked for twice, 0-RTT saves returning clients of {server} one more round trip; \
-                 let the application refuse with 425 what may not (RFC 8470)."
+                "For requests that may be repeated safely, 0-RTT saves returning clients of {server} one more round \
+                 trip. Let the application refuse all other requests with 425 (RFC 8470)."
             ));
         }
     }

@@ -54,7 +54,7 @@ fn advice(page: &Page) -> Vec<String> {
         && let Some(ratio) = part.value(MIXED, &times(SERVER_CPU))
         && ratio < 0.7
     {
-        list.push("Replace the server first: it gains with the clients that are there already.".to_owned());
+        list.push("Replace the server first: this helps existing clients, too.".to_owned());
     }
     if let Some(part) = page.part("tcp-segmented")
         && let (Some(plain), Some(tuned)) = (part.value("OpenVPN", THROUGHPUT), part.value(TUNED, THROUGHPUT))

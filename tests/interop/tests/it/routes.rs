@@ -209,8 +209,14 @@ fn an_expression_or_a_rewrite_that_is_wrong_is_named() {
         ("path = '^/a'\nrespond = {}", "write path_regex = '^/a'"),
         ("path_regex = '(a)'\nredirect = '/{2}'", "there is no group {2}"),
         ("path = '/a'\nredirect = '/{1}'", "{1} needs \"path_regex\""),
-        ("path_regex = '^/(.*)$'\nredirect = 'https://{1}/'", "a group stands in the host of a redirect"),
-        ("path_regex = '^/(.*)$'\nredirect = 'https://{host}{1}'", "a group stands in the host of a redirect"),
+        (
+            "path_regex = '^/(.*)$'\nredirect = 'https://{1}/'",
+            "the host of the redirect contains a group of path_regex",
+        ),
+        (
+            "path_regex = '^/(.*)$'\nredirect = 'https://{host}{1}'",
+            "the host of the redirect contains a group of path_regex",
+        ),
         ("path_regex = '^/(.*)$'\nredirect = '{1}'", "has neither a scheme nor a path"),
         ("path_regex = '^/(.*)$'\nredirect = '/x'\nrewrite = '/y'", "\"rewrite\" without an upstream"),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/{uri}'", "\"rewrite\" has groups only"),

@@ -202,7 +202,7 @@ impl Ca {
     fn issuer(&self, ask: AskPassphrase<'_>) -> Result<Issuer<'static, KeyPair>> {
         let shown = self.key.display();
         let pem = Zeroizing::new(std::fs::read(&self.key).with_context(|| {
-            format!("{shown}: the CA's key is not there; if it is kept elsewhere, name it with --ca-key")
+            format!("{shown}: the CA's key is missing; if it is in another place, name it with --ca-key")
         })?);
         let key = match encrypted_key::is_encrypted(&pem) {
             true => {
@@ -333,8 +333,8 @@ impl Ca {
         if selected.is_empty() {
             let Which::Name(name) = which else { return Ok(Vec::new()) };
             bail!(
-                "no certificate of {name} is in {}: revoke one that was issued before there was an index with --certificate \
-                 FILE (a certificate or a profile)",
+                "{} has no certificate of {name}. If the certificate was issued before the folder had an index, name its \
+                 file: sealane tunnel ca revoke --certificate FILE (a certificate or a profile)",
                 self.index_file().display()
             );
         }

@@ -54,7 +54,7 @@ fn demands(files: &Files<'_>) -> Result<Demands> {
                     Some(_) => false,
                 };
                 if !named {
-                    return Err(wrong("the fingerprint is not of the digest that is named"));
+                    return Err(wrong("the length of the fingerprint does not match the named digest"));
                 }
                 demands.issuer_fingerprints.extend(found);
             }

@@ -64,7 +64,7 @@ impl Prepared {
             .map(|fd| Socket::adopt(fd, &Options::default()).map(Socket::without_offload))
             .collect::<io::Result<_>>()?;
         if udp.len() != count {
-            return Err(invalid(Malformed("another number of sockets than was said")));
+            return Err(invalid(Malformed("the number of sockets differs from the announced number")));
         }
         Ok(Self {
             interface: String::from_utf8_lossy(name).into_owned(),

@@ -149,7 +149,9 @@ impl KernelPlane {
 
     fn peer_new(&self, new: PeerNew) -> Result<(), Refused> {
         if new.transport == Transport::Tcp {
-            return Err(Refused::Unsupported("the kernel's plane serves UDP; TCP peers want the user-space plane"));
+            return Err(Refused::Unsupported(
+                "the kernel's data plane supports only UDP; TCP peers need the user-space data plane",
+            ));
         }
         if new.sent_peer != Some(new.peer) {
             return Err(Refused::Unsupported("the kernel sends DATA_V2 with the peer's own id only"));
@@ -261,7 +263,9 @@ impl Plane for KernelPlane {
             }
             Command::InbandOut(..) => Err(Refused::Unsupported("the kernel sends no in-band messages")),
             Command::SocketNew { .. } | Command::SocketConfirm(_) | Command::SocketClose(_) => {
-                Err(Refused::Unsupported("the kernel's plane serves UDP; TCP peers want the user-space plane"))
+                Err(Refused::Unsupported(
+                    "the kernel's data plane supports only UDP; TCP peers need the user-space data plane",
+                ))
             }
             Command::CountersGet(which) => {
                 let request = match which {
@@ -316,10 +320,12 @@ impl Drop for KernelPlane {
 /// What the kernel cannot do for this configuration, if anything.
 fn cannot(config: &Config, sockets: &Sockets) -> Option<&'static str> {
     if sockets.listeners.iter().any(|l| !l.is_empty()) {
-        return Some("the kernel's plane serves UDP; TCP listeners want the user-space plane");
+        return Some("the kernel's data plane supports only UDP; TCP listeners need the user-space data plane");
     }
     if config.role == (Role::Server { client_to_client: true }) {
-        return Some("the kernel gives packets between clients to the system; to keep them inside, use user space");
+        return Some(
+            "client_to_client needs the user-space data plane: the kernel's plane passes packets between clients to the system",
+        );
     }
     None
 }
