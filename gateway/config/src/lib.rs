@@ -30,6 +30,7 @@ mod document;
 pub mod encrypted_key;
 mod example;
 mod fleet;
+mod forwarding;
 mod host;
 mod http3;
 mod identity;

@@ -4,6 +4,7 @@ use super::access::{self, AccessLists};
 use super::cors::Cors;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
+use super::forwarding::{self, Also};
 use super::host::Upstreams;
 use super::pages;
 use super::redirects::{self, RedirectTables};
@@ -13,6 +14,7 @@ use super::settings::{
 use super::upstream::{self, Context};
 use sealane_http::{Fields, Known};
 use sealane_proxy::cors::CorsRule;
+use sealane_proxy::mirrors::Mirror;
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
 use sealane_proxy::patterns::{Pattern, PatternError};
 use sealane_proxy::rules::{self, FieldEdits, Piece, Redirect, Rewrite, Route};
@@ -65,6 +67,8 @@ pub(super) struct Extras {
     maintenance: Option<Option<Maintenance>>,
     /// The same.
     cors: Option<Option<CorsRule>>,
+    /// The same.
+    mirror: Option<Option<At<Mirror>>>,
 }
 
 impl Extras {
@@ -84,12 +88,24 @@ impl Extras {
             && self.error_pages.is_empty()
             && !matches!(self.maintenance, Some(Some(_)))
             && !matches!(self.cors, Some(Some(_)))
+            && !matches!(self.mirror, Some(Some(_)))
     }
 }
 
 /// Reads the settings of a host or a route that change messages or limit requests.
-pub(super) fn extras(section: &Section, routes: &mut Routes, upstreams: &mut Upstreams, rewrites: bool) -> Extras {
+/// `label`: what the section's own upstreams are called.
+pub(super) fn extras(
+    section: &Section,
+    label: &str,
+    routes: &mut Routes,
+    upstreams: &mut Upstreams,
+    context: &mut Context,
+    rewrites: bool,
+) -> Extras {
     Extras {
+        mirror: section
+            .optional_at(&m::mirror)
+            .and_then(|written| forwarding::rule(section, written, label, upstreams, context)),
         access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(edits),
         response: section.table(&m::response_headers).and_then(edits),
@@ -224,6 +240,7 @@ pub(super) fn table(
             "rate_limit",
             "basic_auth",
             "forward_auth",
+            "mirror",
             "allow_certificate",
             "deny_certificate",
             "allow_header",
@@ -246,6 +263,7 @@ pub(super) fn table(
     let mut seen: Vec<(String, Range<usize>)> = Vec::new();
     let (first, mut trusted) =
         (routes.all.len(), trusted_names(extras.basic_auth.as_ref(), extras.forward_auth.as_ref()));
+    let has_routes = !sections.is_empty();
     for section in sections {
         route(section, &extras, label, routes, upstreams, context, &mut table, &mut seen);
     }
@@ -254,6 +272,8 @@ pub(super) fn table(
     let not_found =
         || Action::Respond { status: 404, content_type: "text/plain".to_owned(), body: b"404 Not Found\n".to_vec() };
     if let Some(action) = own.or_else(|| for_all.then(not_found)) {
+        // Routes may be what `mirror` of a host is for.
+        let action = Also { mirror: extras.mirror.flatten() }.with(host.sink, action, !has_routes);
         let route = Route {
             label: String::new(),
             action,
@@ -341,7 +361,6 @@ fn route(
                     settings for every request belong in [[host]] itself";
         section.missing("[[host.route]] does not say which requests it is for".to_owned(), help.to_owned());
     }
-    let own = extras(&section, routes, upstreams, true);
     let name = section.optional(&r::name);
     let by_conditions = || match listed {
         Some(_) => with_methods("redirects".to_owned(), methods.as_deref()),
@@ -349,6 +368,7 @@ fn route(
     };
     let shown = name.unwrap_or_else(by_conditions);
     let label = path.as_ref().or(exact.as_ref()).map_or_else(|| label.to_owned(), |p| format!("{label} {}", p.value));
+    let own = extras(&section, &label, routes, upstreams, context, true);
     let compiled = regex.as_ref().map(|regex| &regex.value.pattern);
     let (given, action) = action(&section, &label, false, compiled, upstreams, routes, context);
     if !given {
@@ -402,6 +422,10 @@ fn route(
     }
     seen.push((same, span));
     let Some(action) = action else { return };
+    let action = match own.mirror {
+        Some(mirror) => Also { mirror }.with(sink, action, true),
+        None => Also { mirror: host.mirror.clone().flatten() }.with(sink, action, false),
+    };
     let pattern = regex.map(|regex| compiled_once(sink, regex, routes));
     let conditions = Conditions { pattern, ..conditions };
     let join =

@@ -164,7 +164,7 @@ counters! {
     too_early, counter, "sealane_too_early_total", "";
     /// Requests started.
     requests, counter, "sealane_requests_total", "";
-    /// Requests under way.
+    /// Requests under way, with the copies for mirrors.
     active, gauge, "sealane_requests_active", "";
     /// Responses by the class of their status.
     status_1xx, counter, "sealane_responses_total", "class=\"1xx\"";
@@ -282,6 +282,20 @@ counters! {
     error_pages_for_upstreams, counter, "sealane_error_pages_total", "of=\"upstream\"";
     /// Requests answered 503 by maintenance.
     maintenance, counter, "sealane_maintenance_responses_total", "";
+    /// Copies of requests that were sent to a mirror.
+    mirrors, counter, "sealane_mirrored_requests_total", "";
+    /// Copies of requests that are over, by whether the mirror has responded.
+    mirrors_answered, counter, "sealane_mirror_results_total", "result=\"answered\"";
+    /// Copies of requests that are over, by whether the mirror has responded.
+    mirrors_failed, counter, "sealane_mirror_results_total", "result=\"failed\"";
+    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    mirrors_full, counter, "sealane_mirror_skipped_total", "reason=\"max_requests\"";
+    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    mirrors_too_large, counter, "sealane_mirror_skipped_total", "reason=\"max_body\"";
+    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    mirrors_early, counter, "sealane_mirror_skipped_total", "reason=\"early_data\"";
+    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    mirrors_upgrade, counter, "sealane_mirror_skipped_total", "reason=\"upgrade\"";
     /// CORS preflights that the gateway has answered, by whether the origin is allowed.
     preflights, counter, "sealane_cors_preflights_total", "result=\"allowed\"";
     /// CORS preflights that the gateway has answered, by whether the origin is allowed.

@@ -22,6 +22,7 @@ use crate::lifecycle::close_connection;
 use crate::limits::{ClientCounts, Passed, RATES_TIMER};
 use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
 use crate::memory::{count_in, free_memory};
+use crate::mirrors::mirror_timeout;
 use crate::quic::succession::QuicSuccessor;
 use crate::quic::{Datagram, QuicEndpoint, UDP};
 use crate::quic_driver::{quic_drain, quic_end, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
@@ -330,7 +331,7 @@ impl Service for Proxy {
                 }
                 upstream_event(self, cx, key, ready);
             }
-            Some(Conn::Quic(_)) | None => return,
+            Some(Conn::Quic(_) | Conn::Mirror(_)) | None => return,
         }
         flush_marked(self, cx);
     }
@@ -350,6 +351,7 @@ impl Service for Proxy {
         match self.connections.get(key) {
             Some(Conn::Client(_)) => client_timeout(self, cx, key),
             Some(Conn::Quic(_)) => quic_timeout(self, cx, key),
+            Some(Conn::Mirror(_)) => mirror_timeout(self, cx, key),
             _ => upstream_timeout(self, cx, key),
         }
         flush_marked(self, cx);

@@ -7,6 +7,7 @@
 use crate::access::Access;
 use crate::access_log::AccessLogRules;
 use crate::challenges::Challenges;
+use crate::forwarding::Forwarding;
 use crate::latency::Latency;
 use crate::limits::RateLimit;
 use crate::pages::{ErrorPage, Page};
@@ -188,6 +189,8 @@ pub enum Action {
         /// Index into [`Snapshot::upstreams`].
         upstream: usize,
     },
+    /// Forwarded, with more to do on the way.
+    Forward(Box<Forwarding>),
     /// Answered from here.
     Respond {
         /// The status code, 200 to 599.
@@ -218,6 +221,17 @@ pub enum Action {
         /// Who may come: an index into the rules of [`Snapshot::access`]; `None`: everybody.
         access: Option<usize>,
     },
+}
+
+impl Action {
+    /// The upstream groups that it names itself, by index.
+    pub fn upstreams(&self) -> Vec<usize> {
+        match self {
+            Self::Proxy { upstream } | Self::Passthrough { upstream, .. } => vec![*upstream],
+            Self::Forward(by) => by.upstreams().collect(),
+            Self::Respond { .. } | Self::Redirect(_) | Self::RedirectTable { .. } | Self::Routes(_) => Vec::new(),
+        }
+    }
 }
 
 /// A group of servers that answer alike.

@@ -1,8 +1,9 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
-use super::{Count, File, Flag, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use super::{Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, table};
 use crate::access as who;
 use crate::cors::{self as cross_origin, Cors};
+use crate::forwarding::{self, Mirror};
 use crate::pages;
 use crate::plan;
 use crate::redirects as tables;
@@ -168,6 +169,10 @@ table! {
     /// control](page:access-control#ask-a-server).
     forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
+    /// Another upstream that gets copies of requests: a table, or `false` in a route. The responses to the copies are
+    /// discarded. A route without `mirror` uses the host's `mirror`. See [routing](page:routing#send-copies-of-requests-to-another-upstream).
+    mirror: Own<Mirror> = Own(forwarding::mirror, || Shape::Either(
+        vec![Shape::Flag, Shape::Table(&mirror::TABLE)])), example({ upstream = "shadow", percent = 10 });
     /// What pages of other origins may do: a table, or `false` in a route. A route without it uses the host's. See
     /// [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
@@ -290,6 +295,28 @@ table! {
         example(["Remote-User", "Remote-Groups"]);
     /// How long the response may take, including connecting and retries (else 504).
     timeout: Time = Time::TIMEOUT, default("5s");
+}
+
+table! {
+    /// Copies of requests go to another upstream. The gateway discards the responses to the copies. A copy never delays or changes
+    /// the client's request or its response. Connection upgrades (WebSocket), CONNECT and requests in TLS early data are not mirrored.
+    mirror "mirror";
+
+    /// The name of an `[[upstream]]`. It must not be the upstream of the route, and must not have `proxy_protocol`.
+    upstream: Text = Text, example("shadow");
+    /// Servers, in the place of `upstream`, as in `to` of a route.
+    to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);
+    /// The percentage of requests that are copied.
+    percent: Count = Count(1..=100), default(100);
+    /// A request with a larger body is not copied. The gateway keeps the body in memory until the copy has been sent.
+    max_body: Size = Size(0..=16 << 20), default("64KiB");
+    /// The maximum number of copies under way in each lane, of all routes. Further requests are not copied.
+    max_requests: Count = Count(1..=100_000), default(100);
+    /// How long a copy may take, including connecting and the response. After that, the gateway cancels it.
+    timeout: Time = Time::TIMEOUT, default("10s");
+    /// Names of headers that copies do not have.
+    remove_headers: Own<Vec<String>> = Own(read::removed, || Shape::List(Box::new(Shape::Text(None)))),
+        example(["Authorization", "Cookie"]);
 }
 
 table! {

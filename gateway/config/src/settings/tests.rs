@@ -120,6 +120,7 @@ redirects = {}
 error_page = {}
 maintenance = {}
 cors = {}
+mirror = { to = [{ url = "http://a" }] }
 to = [{ url = "http://a" }]
 [[upstream]]
 name = "u"

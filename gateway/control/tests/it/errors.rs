@@ -183,6 +183,25 @@ fn messages() {
                 [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
             "\"Host\" cannot be copied",
         ),
+        (listener("") + &respond + "mirror = true\n", "neither a table nor false"),
+        (listener("") + &respond + "mirror = { percent = 5 }\n", "\"mirror\" does not say where copies go"),
+        (listener("") + &respond + "mirror = { to = \"http://127.0.0.1:1\" }\n", "\"mirror\" without an upstream"),
+        (upstream("servers = \"http://127.0.0.1\"\n").replace("upstream =", "mirror = { upstream = \"u\" }\nupstream ="),
+            "\"mirror\" names the upstream that gets the requests"),
+        (
+            listener("")
+                + host
+                + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\", to = \"http://127.0.0.1:1\" }\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"upstream\" and \"to\" exclude each other",
+        ),
+        (
+            listener("")
+                + host
+                + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\" }\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\nproxy_protocol = \"v2\"\n",
+            "\"mirror\" and \"proxy_protocol\" exclude each other",
+        ),
         (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
         (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),
         (listener("client_address_header = \"Forwarded\"") + &respond, "without \"trusted_proxies\""),

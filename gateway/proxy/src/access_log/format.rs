@@ -12,6 +12,7 @@ use crate::clock::Clock;
 use crate::conn::Client;
 use crate::exchange::{Ending, Exchange};
 use crate::records::ConnectionId;
+use crate::snapshot::Action;
 use sealane_http::Known;
 use sealane_http::h1::encode_decimal;
 use sealane_lane::Micros;
@@ -58,6 +59,13 @@ impl Entry<'_> {
 
     pub fn route(&self) -> Option<&str> {
         self.x.routed.route.as_ref()?.route().map(|route| route.label.as_str()).filter(|label| !label.is_empty())
+    }
+
+    /// The upstream that a copy of the request has gone to.
+    pub fn mirror(&self) -> Option<&str> {
+        let route = self.x.routed.route.as_ref().filter(|_| self.x.routed.is_mirrored)?;
+        let Action::Forward(by) = &route.route()?.action else { return None };
+        Some(&route.listener().upstreams.get(by.mirror.as_ref()?.upstream)?.upstream.name)
     }
 
     /// A relayed connection is none of HTTP's.
@@ -209,6 +217,7 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("tls", entry.tls_version().map(str::as_bytes));
     text("route", entry.route().map(str::as_bytes));
     text("upstream", entry.upstream_server().map(str::as_bytes));
+    text("mirror", entry.mirror().map(str::as_bytes));
     text("referer", x.request.fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
     text("user_agent", x.request.fields.get(Known::UserAgent));
     text("client_certificate", entry.fingerprint().map(str::as_bytes));

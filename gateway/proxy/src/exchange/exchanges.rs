@@ -2,6 +2,7 @@
 
 use crate::exchange::Exchange;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
+use crate::mirrors::Copies;
 use sealane_lane::{Key, Slots};
 
 /// Exchanges kept for reuse.
@@ -13,6 +14,8 @@ pub(crate) struct Exchanges {
     #[expect(clippy::vec_box, reason = "the boxes move between here and the slots")]
     spare: Vec<Box<Exchange>>,
     later: Vec<Later>,
+    /// Copies of requests that are under way.
+    pub copies: Copies,
 }
 
 impl Exchanges {

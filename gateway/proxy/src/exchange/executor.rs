@@ -25,9 +25,11 @@ use crate::exchange::streams::{
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
+use crate::forwarding::Forwarding;
 use crate::lane_state::LaneListener;
 use crate::latency;
 use crate::memory::note_held;
+use crate::mirrors::{copy_request, mirror_finished};
 use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
 use crate::renewal::rules_hold;
@@ -157,15 +159,13 @@ pub(crate) fn run_action(
     action: &Action,
     expects: bool,
 ) {
-    let Proxy { connections, exchanges, scratch, .. } = proxy;
-    let Some(x) = exchanges.get_mut(exchange) else { return };
-    let Some(client) = connections.client_of(x.client_stream) else { return };
     match action {
         Action::Respond { status, content_type, body } => {
             respond(proxy, cx, exchange, *status, content_type.as_bytes(), body, expects);
         }
         Action::Redirect(redirect) => {
-            let secure = client.is_secure();
+            let Some(client_stream) = proxy.exchanges.get(exchange).map(|x| x.client_stream) else { return };
+            let secure = proxy.connections.client_of(client_stream).is_some_and(Client::is_secure);
             send_redirect(proxy, cx, exchange, redirect, secure, 0, expects);
         }
         Action::Routes(table) => route_request(proxy, cx, exchange, listener, table, expects),
@@ -173,37 +173,66 @@ pub(crate) fn run_action(
         Action::RedirectTable { .. } => refuse(proxy, cx, exchange, 500),
         // RFC 9110 §15.5.20: connections for this name are not for us to read; this one came for another.
         Action::Passthrough { .. } => refuse(proxy, cx, exchange, 421),
-        Action::Proxy { upstream } => {
-            let Some(upstream) = listener.upstreams.get(*upstream) else {
-                return refuse(proxy, cx, exchange, 500);
-            };
-            let early = x.machine.is_early();
-            x.trace.note_routed(cx.micros());
-            Routed::preference(x, upstream, x.client_ip(client));
-            if forwarded::prepare(x, client, early, scratch.text()).is_err() {
-                return refuse(proxy, cx, exchange, 431);
-            }
-            if let Some(route) = &x.routed.route
-                && let Err(why) = route.prepare(&mut x.request, scratch.text())
-            {
-                return match why {
-                    Unprepared::Fields => refuse(proxy, cx, exchange, 500),
-                    Unprepared::Path => {
-                        proxy.counters.bad_paths.inc();
-                        refuse(proxy, cx, exchange, 400);
-                    }
-                };
-            }
-            if let Some(host) = &upstream.upstream.host_header
-                && x.request.set_authority(host.as_bytes()).is_err()
-            {
-                return refuse(proxy, cx, exchange, 500);
-            }
-            x.upstream = Some(upstream.clone());
-            let actions = x.machine.on(Event::Forward);
-            perform(proxy, cx, exchange, actions);
-        }
+        Action::Proxy { upstream } => forward(proxy, cx, exchange, listener, *upstream, None),
+        Action::Forward(by) => forward_by(proxy, cx, exchange, listener, by),
     }
+}
+
+/// Forwards a request by the rules of its route.
+#[inline(never)]
+fn forward_by(proxy: &mut Proxy, cx: &mut Context, exchange: Key, listener: &Rc<LaneListener>, by: &Forwarding) {
+    forward(proxy, cx, exchange, listener, by.upstream, Some(by));
+}
+
+/// Prepares a request for an upstream group, and sends it there.
+#[inline(always)]
+fn forward(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    listener: &Rc<LaneListener>,
+    upstream: usize,
+    by: Option<&Forwarding>,
+) {
+    let Proxy { connections, exchanges, scratch, .. } = proxy;
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    let Some(client) = connections.client_of(x.client_stream) else { return };
+    let Some(upstream) = listener.upstreams.get(upstream) else {
+        return refuse(proxy, cx, exchange, 500);
+    };
+    let early = x.machine.is_early();
+    x.trace.note_routed(cx.micros());
+    Routed::preference(x, upstream, x.client_ip(client));
+    if forwarded::prepare(x, client, early, scratch.text()).is_err() {
+        return refuse(proxy, cx, exchange, 431);
+    }
+    if let Some(route) = &x.routed.route
+        && let Err(why) = route.prepare(&mut x.request, scratch.text())
+    {
+        return match why {
+            Unprepared::Fields => refuse(proxy, cx, exchange, 500),
+            Unprepared::Path => {
+                proxy.counters.bad_paths.inc();
+                refuse(proxy, cx, exchange, 400);
+            }
+        };
+    }
+    let x = match by.and_then(|by| by.mirror.as_ref()) {
+        None => x,
+        Some(mirror) => {
+            copy_request(proxy, cx, exchange, listener, mirror);
+            let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+            x
+        }
+    };
+    if let Some(host) = &upstream.upstream.host_header
+        && x.request.set_authority(host.as_bytes()).is_err()
+    {
+        return refuse(proxy, cx, exchange, 500);
+    }
+    x.upstream = Some(upstream.clone());
+    let actions = x.machine.on(Event::Forward);
+    perform(proxy, cx, exchange, actions);
 }
 
 /// Does what the state machine says.
@@ -434,8 +463,8 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     match client_stream {
         // It reads on to the next request.
         ClientStream::H1(key) if proxy.connections.client(key).is_some_and(|c| c.protocol.is_kept_alive()) => {}
-        // The connection lingers as a whole.
-        ClientStream::H1(_) => return drain_is_over(proxy, cx, exchange),
+        // The connection lingers as a whole; of a copy nobody waits for the rest.
+        ClientStream::H1(_) | ClientStream::Mirror(_) => return drain_is_over(proxy, cx, exchange),
         // All that is to be read of it has been.
         ClientStream::H3(..) if client_is_read(&proxy.connections, client_stream) => {
             return drain_is_over(proxy, cx, exchange);
@@ -481,6 +510,9 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
         } else {
             server_finish(proxy, cx, upstream_stream, actions.has(Do::ReleaseUpstream));
         }
+    }
+    if let ClientStream::Mirror(key) = x.client_stream {
+        return mirror_finished(proxy, x, key);
     }
     let complete = actions.has(Do::FinishClient);
     if complete && x.drains_since().is_none() {

@@ -79,7 +79,7 @@ pub(crate) fn response_arrived(
             server_lost(proxy, cx, exchange, Loss::Broken);
             return false;
         }
-        if !actions.has(Do::ForwardInterim) {
+        if !actions.has(Do::ForwardInterim) || matches!(client_stream, ClientStream::Mirror(_)) {
             return true;
         }
         proxy.counters.status(status);

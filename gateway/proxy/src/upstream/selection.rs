@@ -160,6 +160,8 @@ pub(crate) struct Routed {
     cors: Cors,
     /// Who the client is, once it has shown the password.
     pub user: Option<Rc<str>>,
+    /// A copy of it has gone to the mirror of its route.
+    pub is_mirrored: bool,
     /// It counts among the requests of its client.
     pub counted: Option<Counted>,
 }

@@ -53,6 +53,7 @@ mod load;
 mod log;
 mod memory_budget;
 mod metrics_formats;
+mod mirror;
 mod monitoring;
 mod ocsp_stapling;
 mod old_origins;
