@@ -1,15 +1,126 @@
-//! What a route says of its requests' way to upstreams, beyond the group that they go to: `mirror`.
+//! What a route says of its requests' way to upstreams, beyond one group that they go to: `split` and `mirror`.
 
-use super::decode::{At, Node, Section};
+use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::{self, Upstreams};
-use super::settings::mirror as m;
+use super::route;
+use super::settings::{group as g, mirror as m, split as s};
 use super::upstream::{self, Context, Entry};
-use sealane_proxy::forwarding::Forwarding;
+use sealane_proxy::forwarding::{Destination, Forwarding, Share, Split};
 use sealane_proxy::mirrors;
 use sealane_proxy::snapshot::Action;
 use std::time::Duration;
 use toml::de::DeValue;
+
+/// The most groups of a `split`.
+const MAX_GROUPS: usize = 64;
+
+/// Reads `split`.
+pub(super) fn split(section: Section, label: &str, upstreams: &mut Upstreams, context: &mut Context) -> Option<Action> {
+    let (sink, span) = (section.sink, section.span.clone());
+    let sections = section.tables(&s::groups);
+    let header = section.optional(&s::header);
+    let cookie = section.optional(&s::cookie);
+    let hash_by = section.optional(&s::hash_by);
+    let wanted = sections.len();
+    let mut groups: Vec<At<Share>> = Vec::new();
+    for section in sections {
+        groups.extend(group(section, label, upstreams, context));
+    }
+    section.finish();
+    if !(2..=MAX_GROUPS).contains(&wanted) {
+        let help =
+            "write groups = [{ upstream = \"stable\", weight = 95 }, { upstream = \"canary\", weight = 5 }]".to_owned();
+        sink.error(&span, format!("\"split\" needs 2 to {MAX_GROUPS} \"groups\""), Some(help));
+        return None;
+    }
+    let mut good = groups.len() == wanted;
+    for (at, group) in groups.iter().enumerate() {
+        if groups[..at].iter().any(|other| other.value.name == group.value.name) {
+            let help = "write another name = \"…\"".to_owned();
+            sink.error(&group.span, format!("a second group \"{}\"", group.value.name), Some(help));
+            good = false;
+        }
+    }
+    if good && groups.iter().all(|group| group.value.weight == 0) {
+        let help = "give the group that gets the other requests a weight".to_owned();
+        sink.error(&span, "all groups have weight = 0", Some(help));
+        good = false;
+    }
+    let groups = groups.into_iter().map(|group| group.value).collect();
+    let to = Destination::Split(Split { groups, header, cookie, hash_by });
+    good.then(|| Action::Forward(Box::new(Forwarding { to, mirror: None })))
+}
+
+fn group(section: Section, label: &str, upstreams: &mut Upstreams, context: &mut Context) -> Option<At<Share>> {
+    let (sink, span) = (section.sink, section.span.clone());
+    let name = section.optional(&g::name);
+    let upstream = section.optional_at(&g::upstream);
+    let to = section.optional_at(&g::to);
+    let weight = section.required(&g::weight);
+    let is_named = section.key_span("name").is_some();
+    let (upstream, name) = match (upstream, to) {
+        (Some(_), Some(to)) => {
+            let help = "keep one of them".to_owned();
+            sink.error(&to.span, "\"upstream\" and \"to\" exclude each other", Some(help));
+            (None, name)
+        }
+        (Some(upstream), None) => {
+            let name = name.or_else(|| is_name(&upstream.value).then(|| upstream.value.clone()));
+            (host::reference(&section, upstream, upstreams), name)
+        }
+        (None, Some(list)) => {
+            let shown = format!("{label} {}", name.as_deref().unwrap_or("group"));
+            let shown = upstreams.unused_name(&shown);
+            let group = upstream::anonymous(sink, &shown, &list, context);
+            (group.map(|(upstream, plan)| upstreams.push(upstream, plan)), name)
+        }
+        (None, None) => {
+            if ["upstream", "to"].iter().all(|key| section.key_span(key).is_none()) {
+                let help = "add upstream = \"name\", or to = [\"http://127.0.0.1:3001\"]".to_owned();
+                section.missing("a group of \"split\" does not say where requests go".to_owned(), help);
+            }
+            (None, name)
+        }
+    };
+    if name.is_none() && !is_named && upstream.is_some() {
+        let help = "add name = \"canary\"".to_owned();
+        section.missing("a group of \"split\" has no name that a cookie could have".to_owned(), help);
+    }
+    section.finish();
+    let value = Share { name: name?, upstream: upstream?, weight: weight?.value as u32 };
+    Some(At { value, span })
+}
+
+/// The longest name of a group, in bytes.
+const MAX_NAME: usize = 64;
+
+/// Whether this may be the value of a cookie.
+fn is_name(name: &str) -> bool {
+    name.len() <= MAX_NAME && route::is_token(name)
+}
+
+/// The name of a group.
+pub(super) fn name(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    if !is_name(&s) {
+        let help = format!("write 1 to {MAX_NAME} letters, digits, \"-\", \"_\" and \".\": {key} = \"canary\"");
+        sink.error(&node.span(), format!("\"{s}\" is not a name for a group"), Some(help));
+        return None;
+    }
+    Some(s)
+}
+
+/// The name of a header that is compared.
+pub(super) fn header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    if !route::is_token(&s) {
+        let help = format!("write {key} = \"X-Release\"");
+        sink.error(&node.span(), format!("\"{s}\" is not a header name"), Some(help));
+        return None;
+    }
+    Some(s)
+}
 
 /// What `mirror` says.
 pub(super) enum Mirror {
@@ -35,8 +146,7 @@ pub(super) fn mirror(sink: &Sink, key: &str, node: &Node) -> Option<Mirror> {
         DeValue::Boolean(false) => return Some(Mirror::Off),
         DeValue::Table(table) => table,
         _ => {
-            let help =
-                format!("write {key} = {{ upstream = \"shadow\", percent = 10 }}, or {key} = false in a route");
+            let help = format!("write {key} = {{ upstream = \"shadow\", percent = 10 }}, or {key} = false in a route");
             sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
             return None;
         }
@@ -57,7 +167,8 @@ pub(super) fn mirror(sink: &Sink, key: &str, node: &Node) -> Option<Mirror> {
         // What is wrong with it is told already.
         (None, None) if names_upstream => return None,
         (None, None) => {
-            let help = format!("write {key} = {{ upstream = \"shadow\" }}, or {key} = {{ to = [\"http://127.0.0.1:3001\"] }}");
+            let help =
+                format!("write {key} = {{ upstream = \"shadow\" }}, or {key} = {{ to = [\"http://127.0.0.1:3001\"] }}");
             sink.error(&node.span(), format!("\"{key}\" does not say where copies go"), Some(help));
             return None;
         }
@@ -120,7 +231,7 @@ impl Also {
     /// Puts it into an action that forwards. `own`: it stands in the same table as the action.
     pub fn with(self, sink: &Sink, action: Action, own: bool) -> Action {
         let mut by = match action {
-            Action::Proxy { upstream } => Forwarding { upstream, mirror: None },
+            Action::Proxy { upstream } => Forwarding { to: Destination::Group(upstream), mirror: None },
             Action::Forward(by) => *by,
             other => {
                 if let Some(mirror) = self.mirror.filter(|_| own) {

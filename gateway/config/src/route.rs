@@ -152,7 +152,7 @@ fn rewrite_of(section: &Section) -> Option<At<Rewrite>> {
     prefix.or(whole.map(|At { value, span }| At { value: Rewrite::Path(value), span }))
 }
 
-/// Reads what a host or route does: `to`, `upstream`, `respond`, `redirect`, `redirects` (of a route) or `passthrough` (of a
+/// Reads what a host or route does: `to`, `upstream`, `split`, `respond`, `redirect`, `redirects` (of a route) or `passthrough` (of a
 /// host). `None` also where it is wrong, which is then reported; that nothing is said is for the caller to judge (`given`).
 /// `pattern`: the expression that the path must match.
 pub(super) fn action(
@@ -166,8 +166,8 @@ pub(super) fn action(
 ) -> (bool, Option<Action>) {
     let sink = section.sink;
     let keys: &[&str] = match passthrough {
-        true => &["to", "upstream", "respond", "redirect", "passthrough"],
-        false => &["to", "upstream", "respond", "redirect", "redirects"],
+        true => &["to", "upstream", "split", "respond", "redirect", "passthrough"],
+        false => &["to", "upstream", "split", "respond", "redirect", "redirects"],
     };
     let given: Vec<&str> = keys.iter().copied().filter(|k| section.key_span(k).is_some()).collect();
     if let [_, second, ..] = given[..] {
@@ -177,6 +177,7 @@ pub(super) fn action(
     }
     let to = section.optional_at(&a::to);
     let upstream = section.optional_at(&a::upstream);
+    let split = section.table(&a::split);
     let respond = section.table(&a::respond);
     let redirect = section.optional_at(&a::redirect);
     let table = if passthrough { None } else { section.table(&r::redirects) };
@@ -190,6 +191,9 @@ pub(super) fn action(
     }
     if let Some(name) = upstream {
         action = super::host::reference(section, name, upstreams).map(|upstream| Action::Proxy { upstream });
+    }
+    if let Some(split) = split {
+        action = forwarding::split(split, label, upstreams, context);
     }
     if let Some(respond) = respond {
         action = super::host::respond(respond);

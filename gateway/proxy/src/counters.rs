@@ -296,6 +296,14 @@ counters! {
     mirrors_early, counter, "sealane_mirror_skipped_total", "reason=\"early_data\"";
     /// Requests of which no copy was sent to the mirror of their route, by reason.
     mirrors_upgrade, counter, "sealane_mirror_skipped_total", "reason=\"upgrade\"";
+    /// Requests of routes with `split`, by what has decided on their group.
+    split_by_header, counter, "sealane_split_requests_total", "by=\"header\"";
+    /// Requests of routes with `split`, by what has decided on their group.
+    split_by_cookie, counter, "sealane_split_requests_total", "by=\"cookie\"";
+    /// Requests of routes with `split`, by what has decided on their group.
+    split_by_hash, counter, "sealane_split_requests_total", "by=\"hash\"";
+    /// Requests of routes with `split`, by what has decided on their group.
+    split_by_weight, counter, "sealane_split_requests_total", "by=\"weight\"";
     /// CORS preflights that the gateway has answered, by whether the origin is allowed.
     preflights, counter, "sealane_cors_preflights_total", "result=\"allowed\"";
     /// CORS preflights that the gateway has answered, by whether the origin is allowed.

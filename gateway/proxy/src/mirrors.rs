@@ -23,7 +23,6 @@ use crate::exchange::request::{request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later};
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
-use crate::upstream::balance::mix;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::selection::Routed;
 use sealane_exchange as machine;
@@ -55,20 +54,20 @@ pub struct Mirror {
     pub remove: Vec<String>,
 }
 
-/// The copies of a lane: how many are under way, and of which requests they are made.
+/// How many copies of a lane are under way.
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     under_way: Rc<Cell<usize>>,
-    drawn: u64,
+}
+
+impl Mirror {
+    /// Whether the request with this number, which is by chance, is copied.
+    fn wants(&self, number: u64) -> bool {
+        number % 100 < u64::from(self.percent)
+    }
 }
 
 impl Copies {
-    /// Whether the next request is one of so many of 100.
-    fn draw(&mut self, percent: u32) -> bool {
-        self.drawn = self.drawn.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mix(self.drawn) % 100 < u64::from(percent)
-    }
-
     /// A place for one more copy, if there are fewer than `most`.
     fn take(&self, most: usize) -> Option<CopyPlace> {
         let under_way = self.under_way.get();
@@ -127,7 +126,7 @@ pub(crate) fn copy_request(
     mirror: &Mirror,
 ) {
     let Proxy { connections, exchanges, counters, .. } = proxy;
-    if !exchanges.copies.draw(mirror.percent) {
+    if !mirror.wants(exchanges.draws.draw()) {
         return;
     }
     let Some(upstream) = listener.upstreams.get(mirror.upstream) else { return };
@@ -318,8 +317,7 @@ pub(crate) fn mirror_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 /// A copy is over.
 pub(crate) fn mirror_finished(proxy: &mut Proxy, x: Box<Exchange>, key: Key) {
     if let Some(Conn::Mirror(mirror)) = proxy.connections.remove(key) {
-        let result =
-            if mirror.is_answered { &proxy.counters.mirrors_answered } else { &proxy.counters.mirrors_failed };
+        let result = if mirror.is_answered { &proxy.counters.mirrors_answered } else { &proxy.counters.mirrors_failed };
         result.inc();
     }
     proxy.exchanges.recycle(x);
@@ -328,16 +326,24 @@ pub(crate) fn mirror_finished(proxy: &mut Proxy, x: Box<Exchange>, key: Key) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::forwarding::Draws;
 
     #[test]
     fn so_many_of_a_hundred_are_drawn() {
-        let mut copies = Copies::default();
-        for percent in [1, 10, 50, 99] {
-            let drawn = (0..100_000).filter(|_| copies.draw(percent)).count();
+        let mut draws = Draws::default();
+        for percent in [1, 10, 50, 99, 100] {
+            let mirror = Mirror {
+                upstream: 0,
+                percent,
+                max_body: 0,
+                max_requests: 1,
+                timeout: Duration::ZERO,
+                remove: Vec::new(),
+            };
+            let copied = (0..100_000).filter(|_| mirror.wants(draws.draw())).count();
             let wanted = percent as usize * 1000;
-            assert!(drawn.abs_diff(wanted) < 1000, "{percent}: {drawn}");
+            assert!(copied.abs_diff(wanted) < 1000 && (percent < 100 || copied == wanted), "{percent}: {copied}");
         }
-        assert!((0..1000).all(|_| copies.draw(100)));
     }
 
     #[test]
@@ -352,10 +358,10 @@ mod tests {
 
     #[test]
     fn a_body_is_copied_up_to_its_bound() {
-        let (settings, _published) =
-            crate::fixtures::settings(crate::fixtures::snapshot(crate::fixtures::limits(), vec![
-                crate::fixtures::upstream(1),
-            ]));
+        let (settings, _published) = crate::fixtures::settings(crate::fixtures::snapshot(
+            crate::fixtures::limits(),
+            vec![crate::fixtures::upstream(1)],
+        ));
         let (copies, counters) = (Copies::default(), Counters::default());
         let copy = || {
             Some(Box::new(RequestCopy {

@@ -2,6 +2,7 @@
 
 use super::{Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, table};
 use crate::access as who;
+use crate::balancing;
 use crate::cors::{self as cross_origin, Cors};
 use crate::forwarding::{self, Mirror};
 use crate::pages;
@@ -11,6 +12,7 @@ use crate::route as read;
 use crate::route::{BasicAuth, ForwardAuth, Written};
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_proxy::access::HeaderCondition;
+use sealane_proxy::balance::HashKey;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::rules::{Piece, Redirect};
@@ -31,8 +33,8 @@ table! {
     /// The most specific name wins: first the exact name, then the longest suffix (with the same suffix, `*.` before
     /// `**.`), then `"*"`.
     ///
-    /// A host must have exactly one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. A host with routes
-    /// may have none of them; requests that no route matches then get 404.
+    /// A host must have exactly one of `to`, `upstream`, `split`, `redirect`, `respond` and `passthrough`. A host with
+    /// routes may have none of them; requests that no route matches then get 404.
     host "[[host]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
@@ -60,7 +62,7 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 
 table! {
     /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
-    /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `respond` and `redirect`. A route with
+    /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route with
     /// `redirects` needs neither. [Routing](page:routing) describes which route wins. The route's header changes, rate
     /// limits and access rules apply in addition to those of the host.
     route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
@@ -140,6 +142,10 @@ table! {
         aliases("proxy_pass", "reverse_proxy");
     /// The name of an `[[upstream]]`.
     upstream: Text = Text, sets("app"), aliases("backend");
+    /// Several upstreams, each of which gets a share of the requests, as for a canary release or for blue and green. See
+    /// [routing](page:routing#split-requests-between-upstreams).
+    split: One = One(&split::TABLE),
+        example({ groups = [{ upstream = "stable", weight = 95 }, { upstream = "canary", weight = 5 }], cookie = "release" });
     /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. `{1}` to `{9}` are the groups
     /// of `path_regex`. See [routing](page:routing).
     redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
@@ -295,6 +301,39 @@ table! {
         example(["Remote-User", "Remote-Groups"]);
     /// How long the response may take, including connecting and retries (else 504).
     timeout: Time = Time::TIMEOUT, default("5s");
+}
+
+table! {
+    /// Each request goes to one of the groups. The first of these rules that applies decides: the value of `header` is the name of a group;
+    /// the value of `cookie` is the name of a group; `hash_by`; chance, by weight. **Every client can send every header and
+    /// cookie**, and so can choose a group.
+    split "split";
+
+    /// At least two groups.
+    groups: Many = Many(&group::TABLE), example([{ upstream = "stable", weight = 95 }, { upstream = "canary", weight = 5 }]);
+    /// A header. If its value is the name of a group, the request goes to this group.
+    header: Own<String> = Own(forwarding::header, || Shape::Text(None)), example("X-Release");
+    /// A cookie. If its value is the name of a group, the request goes to this group. Clients without such a cookie get one, with the name
+    /// of the group that their request went to, so that they stay with this group.
+    cookie: Own<String> = Own(balancing::cookie, || Shape::Text(Some("^[^ ;=,]+$"))), example("release");
+    /// `"address"`, `"header:NAME"` or `"cookie:NAME"`: requests with the same value go to the same group. Without the value, chance
+    /// decides.
+    hash_by: Own<HashKey> = Own(balancing::hash_key, || Shape::Text(Some("^(address|(header|cookie):[^ ]+)$"))),
+        example("header:X-User");
+}
+
+table! {
+    group "group";
+
+    /// The name in `header`, in `cookie` and in the access log.
+    name: Own<String> = Own(forwarding::name, || Shape::Text(None)), described("the name of `upstream`"), example("canary");
+    /// The name of an `[[upstream]]`.
+    upstream: Text = Text, example("canary");
+    /// Servers, in the place of `upstream`, as in `to` of a route. Needs `name`.
+    to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);
+    /// The group's share of the requests, in proportion to the weights of the other groups. With 0, only clients that choose the group or
+    /// that have its cookie reach the group.
+    weight: Count = Count(0..=1_000_000), required(5);
 }
 
 table! {

@@ -121,6 +121,7 @@ error_page = {}
 maintenance = {}
 cors = {}
 mirror = { to = [{ url = "http://a" }] }
+split = { groups = [{ to = [{ url = "http://a" }] }] }
 to = [{ url = "http://a" }]
 [[upstream]]
 name = "u"

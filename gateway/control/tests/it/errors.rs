@@ -183,11 +183,55 @@ fn messages() {
                 [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
             "\"Host\" cannot be copied",
         ),
+        (
+            listener("") + host + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }] }\n",
+            "\"split\" needs 2 to 64 \"groups\"",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ upstream = \"a\", weight = 1 }, { name = \"b\", weight = 1 }] }\n",
+            "a group of \"split\" does not say where requests go",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\" }] }\n",
+            "a group of \"split\" has no name that a cookie could have",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\" }] }\n",
+            "has no \"weight\"",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"b\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\", weight = 1 }] }\n",
+            "a second group \"b\"",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 0 }, { to = \"http://127.0.0.1:2\", name = \"b\", weight = 0 }] }\n",
+            "all groups have weight = 0",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a b\", weight = 0 }] }\n",
+            "\"a b\" is not a name for a group",
+        ),
+        (listener("") + &respond + "split = { groups = [] }\n", "\"split\" and \"respond\" exclude each other"),
         (listener("") + &respond + "mirror = true\n", "neither a table nor false"),
         (listener("") + &respond + "mirror = { percent = 5 }\n", "\"mirror\" does not say where copies go"),
         (listener("") + &respond + "mirror = { to = \"http://127.0.0.1:1\" }\n", "\"mirror\" without an upstream"),
-        (upstream("servers = \"http://127.0.0.1\"\n").replace("upstream =", "mirror = { upstream = \"u\" }\nupstream ="),
-            "\"mirror\" names the upstream that gets the requests"),
+        (
+            upstream("servers = \"http://127.0.0.1\"\n")
+                .replace("upstream =", "mirror = { upstream = \"u\" }\nupstream ="),
+            "\"mirror\" names the upstream that gets the requests",
+        ),
         (
             listener("")
                 + host

@@ -11,6 +11,7 @@ use crate::Failure;
 use crate::clock::Clock;
 use crate::conn::Client;
 use crate::exchange::{Ending, Exchange};
+use crate::forwarding::group_of;
 use crate::records::ConnectionId;
 use crate::snapshot::Action;
 use sealane_http::Known;
@@ -217,6 +218,7 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("tls", entry.tls_version().map(str::as_bytes));
     text("route", entry.route().map(str::as_bytes));
     text("upstream", entry.upstream_server().map(str::as_bytes));
+    text("group", group_of(x).map(str::as_bytes));
     text("mirror", entry.mirror().map(str::as_bytes));
     text("referer", x.request.fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
     text("user_agent", x.request.fields.get(Known::UserAgent));

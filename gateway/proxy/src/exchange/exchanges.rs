@@ -2,6 +2,7 @@
 
 use crate::exchange::Exchange;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
+use crate::forwarding::Draws;
 use crate::mirrors::Copies;
 use sealane_lane::{Key, Slots};
 
@@ -16,6 +17,8 @@ pub(crate) struct Exchanges {
     later: Vec<Later>,
     /// Copies of requests that are under way.
     pub copies: Copies,
+    /// For shares of requests.
+    pub draws: Draws,
 }
 
 impl Exchanges {

@@ -25,7 +25,7 @@ use crate::exchange::streams::{
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
-use crate::forwarding::Forwarding;
+use crate::forwarding::{Forwarding, choose_upstream};
 use crate::lane_state::LaneListener;
 use crate::latency;
 use crate::memory::note_held;
@@ -181,7 +181,8 @@ pub(crate) fn run_action(
 /// Forwards a request by the rules of its route.
 #[inline(never)]
 fn forward_by(proxy: &mut Proxy, cx: &mut Context, exchange: Key, listener: &Rc<LaneListener>, by: &Forwarding) {
-    forward(proxy, cx, exchange, listener, by.upstream, Some(by));
+    let Some(upstream) = choose_upstream(proxy, exchange, by) else { return refuse(proxy, cx, exchange, 500) };
+    forward(proxy, cx, exchange, listener, upstream, Some(by));
 }
 
 /// Prepares a request for an upstream group, and sends it there.

@@ -14,6 +14,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse, refuse_over_limit, respond, respond_error, run_action, takes_place};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
+use crate::forwarding::{Chosen, new_cookie};
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::limits::Counted;
@@ -22,7 +23,7 @@ use crate::patterns::Groups;
 use crate::rules::{Redirect, Request, RouteRef};
 use crate::service::Proxy;
 use crate::snapshot::Action;
-use crate::upstream::balance::{HashKey, Lease, Pick, Preference, Tried, fields_value, mix};
+use crate::upstream::balance::{Lease, Pick, Preference, Tried, hash_of};
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::pools::UpstreamPools;
@@ -160,6 +161,8 @@ pub(crate) struct Routed {
     cors: Cors,
     /// Who the client is, once it has shown the password.
     pub user: Option<Rc<str>>,
+    /// The group that it goes to, where there are several.
+    pub chosen: Option<Chosen>,
     /// A copy of it has gone to the mirror of its route.
     pub is_mirrored: bool,
     /// It counts among the requests of its client.
@@ -186,13 +189,7 @@ impl Routed {
     fn look(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
         let config = &upstream.upstream;
         let fields = &x.request.fields;
-        x.routed.hash = match &config.hash_key {
-            HashKey::Address => Some(match peer.to_canonical() {
-                IpAddr::V4(ip) => mix(u64::from(u32::from(ip))),
-                IpAddr::V6(ip) => mix(u128::from(ip) as u64 ^ mix((u128::from(ip) >> 64) as u64)),
-            }),
-            key => fields_value(key, fields).map(hash_bytes),
-        };
+        x.routed.hash = hash_of(&config.hash_key, fields, peer);
         if let Some(sticky) = &config.sticky {
             let named = crate::upstream::balance::cookie(fields, &sticky.cookie);
             let server = named.and_then(|id| config.servers.iter().position(|s| s.sticky_id[..] == *id));
@@ -277,11 +274,6 @@ impl Routed {
     }
 }
 
-/// FNV-1a, mixed: for choosing servers, not against those who would choose collisions.
-fn hash_bytes(bytes: &[u8]) -> u64 {
-    mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)))
-}
-
 /// Adds to a response what the way of its request says.
 fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
     if let Some(route) = &x.routed.route {
@@ -306,6 +298,12 @@ fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
         };
         return;
     }
+    if x.routed.chosen.is_some()
+        && let Some((name, value)) = new_cookie(x)
+    {
+        let text = set_cookie(name, value.as_bytes(), secure);
+        let _ = x.response.fields.push_known(Known::SetCookie, &text);
+    }
     if x.routed.sticky == Sticky::No || x.routed.sticky == Sticky::To(x.server) {
         return;
     }
@@ -313,15 +311,21 @@ fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
     let (Some(sticky), Some(server)) = (&upstream.upstream.sticky, upstream.upstream.servers.get(x.server)) else {
         return;
     };
+    let text = set_cookie(&sticky.cookie, &server.sticky_id, secure);
+    let _ = x.response.fields.push_known(Known::SetCookie, &text);
+}
+
+/// A cookie by which the gateway knows a client again.
+fn set_cookie(name: &str, value: &[u8], secure: bool) -> Vec<u8> {
     let mut text = Vec::with_capacity(96);
-    text.extend_from_slice(sticky.cookie.as_bytes());
+    text.extend_from_slice(name.as_bytes());
     text.push(b'=');
-    text.extend_from_slice(&server.sticky_id);
+    text.extend_from_slice(value);
     text.extend_from_slice(b"; Path=/; HttpOnly; SameSite=Lax");
     if secure {
         text.extend_from_slice(b"; Secure");
     }
-    let _ = x.response.fields.push_known(Known::SetCookie, &text);
+    text
 }
 
 /// A host has rules: finds the one for a request, and does what it says.

@@ -81,6 +81,7 @@ mod shared_upstream_loss;
 mod slow_clients;
 mod slow_readers;
 mod smuggling;
+mod split;
 mod stability;
 mod storm;
 mod stripped_headers;
