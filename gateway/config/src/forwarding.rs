@@ -1,14 +1,15 @@
-//! What a route says of its requests' way to upstreams, beyond one group that they go to: `split` and `mirror`.
+//! What a route says of its requests' way to upstreams, beyond one group that they go to: `split`, `mirror`, and limits of time.
 
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::{self, Upstreams};
 use super::route;
-use super::settings::{group as g, mirror as m, split as s};
+use super::settings::{group as g, messages, mirror as m, split as s};
 use super::upstream::{self, Context, Entry};
-use sealane_proxy::forwarding::{Destination, Forwarding, Share, Split};
+use sealane_proxy::forwarding::{Destination, Forwarding, RouteLimits, Share, Split};
 use sealane_proxy::mirrors;
 use sealane_proxy::snapshot::Action;
+use std::ops::Range;
 use std::time::Duration;
 use toml::de::DeValue;
 
@@ -49,7 +50,7 @@ pub(super) fn split(section: Section, label: &str, upstreams: &mut Upstreams, co
     }
     let groups = groups.into_iter().map(|group| group.value).collect();
     let to = Destination::Split(Split { groups, header, cookie, hash_by });
-    good.then(|| Action::Forward(Box::new(Forwarding { to, mirror: None })))
+    good.then(|| Action::Forward(Box::new(Forwarding { to, mirror: None, limits: RouteLimits::default() })))
 }
 
 fn group(section: Section, label: &str, upstreams: &mut Upstreams, context: &mut Context) -> Option<At<Share>> {
@@ -224,32 +225,76 @@ pub(super) fn rule(
 /// What a host or a route says beside its action.
 #[derive(Clone, Default)]
 pub(super) struct Also {
-    pub mirror: Option<At<mirrors::Mirror>>,
+    /// `None` inside: there is none.
+    mirror: Option<Option<At<mirrors::Mirror>>>,
+    /// Zero: any time.
+    total: Option<Duration>,
+    rate: Option<u64>,
+    /// Where these stand that need an upstream.
+    spans: Vec<(&'static str, Range<usize>)>,
 }
 
 impl Also {
-    /// Puts it into an action that forwards. `own`: it stands in the same table as the action.
-    pub fn with(self, sink: &Sink, action: Action, own: bool) -> Action {
+    pub fn read(section: &Section, label: &str, upstreams: &mut Upstreams, context: &mut Context) -> Self {
+        let mirror = section.optional_at(&messages::mirror);
+        let mirror = mirror.and_then(|written| rule(section, written, label, upstreams, context));
+        let is_off = matches!(mirror, Some(None));
+        let keys = [(!is_off).then_some("mirror"), Some("total_timeout"), Some("min_body_rate")];
+        let spans = keys.into_iter().flatten().filter_map(|key| Some((key, section.key_span(key)?)));
+        Self {
+            spans: spans.collect(),
+            mirror,
+            total: section.optional(&messages::total_timeout),
+            rate: section.optional(&messages::min_body_rate),
+        }
+    }
+
+    /// Whether it says nothing that a request could notice.
+    pub fn is_empty(&self) -> bool {
+        !matches!(self.mirror, Some(Some(_))) && self.total.is_none() && self.rate.is_none()
+    }
+
+    /// What a route says, and where it says nothing, its host.
+    pub fn or(self, host: &Self) -> Self {
+        Self {
+            mirror: self.mirror.or_else(|| host.mirror.clone()),
+            total: self.total.or(host.total),
+            rate: self.rate.or(host.rate),
+            spans: self.spans,
+        }
+    }
+
+    /// Reports what stands beside an action that does not forward.
+    pub fn need_upstream(&self, sink: &Sink, action: &Action) {
+        if matches!(action, Action::Proxy { .. } | Action::Forward(_)) {
+            return;
+        }
+        for (key, span) in &self.spans {
+            let help = "remove it: it is for requests that go to an upstream".to_owned();
+            sink.error(span, format!("\"{key}\" without an upstream"), Some(help));
+        }
+    }
+
+    /// Puts it into an action that forwards.
+    pub fn with(self, sink: &Sink, action: Action) -> Action {
         let mut by = match action {
-            Action::Proxy { upstream } => Forwarding { to: Destination::Group(upstream), mirror: None },
-            Action::Forward(by) => *by,
-            other => {
-                if let Some(mirror) = self.mirror.filter(|_| own) {
-                    let help = "remove it: there is no request to an upstream that could be copied".to_owned();
-                    sink.error(&mirror.span, "\"mirror\" without an upstream", Some(help));
-                }
-                return other;
+            Action::Proxy { upstream } => {
+                Forwarding { to: Destination::Group(upstream), mirror: None, limits: RouteLimits::default() }
             }
+            Action::Forward(by) => *by,
+            other => return other,
         };
-        if let Some(mirror) = &self.mirror
+        let mirror = self.mirror.flatten();
+        if let Some(mirror) = &mirror
             && by.upstreams().any(|upstream| upstream == mirror.value.upstream)
         {
             let help = "name another upstream: these servers would get each request twice".to_owned();
             sink.error(&mirror.span, "\"mirror\" names the upstream that gets the requests", Some(help));
         }
-        by.mirror = self.mirror.map(|mirror| mirror.value);
+        by.mirror = mirror.map(|mirror| mirror.value);
+        by.limits = RouteLimits { total: self.total.filter(|total| !total.is_zero()), rate: self.rate };
         match by.only_upstream() {
-            Some(upstream) if by.mirror.is_none() => Action::Proxy { upstream },
+            Some(upstream) if by.mirror.is_none() && by.limits == RouteLimits::default() => Action::Proxy { upstream },
             _ => Action::Forward(Box::new(by)),
         }
     }

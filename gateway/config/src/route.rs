@@ -14,7 +14,6 @@ use super::settings::{
 use super::upstream::{self, Context};
 use sealane_http::{Fields, Known};
 use sealane_proxy::cors::CorsRule;
-use sealane_proxy::mirrors::Mirror;
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
 use sealane_proxy::patterns::{Pattern, PatternError};
 use sealane_proxy::rules::{self, FieldEdits, Piece, Redirect, Rewrite, Route};
@@ -67,8 +66,8 @@ pub(super) struct Extras {
     maintenance: Option<Option<Maintenance>>,
     /// The same.
     cors: Option<Option<CorsRule>>,
-    /// The same.
-    mirror: Option<Option<At<Mirror>>>,
+    /// What belongs to the way to upstreams.
+    also: Also,
 }
 
 impl Extras {
@@ -88,7 +87,7 @@ impl Extras {
             && self.error_pages.is_empty()
             && !matches!(self.maintenance, Some(Some(_)))
             && !matches!(self.cors, Some(Some(_)))
-            && !matches!(self.mirror, Some(Some(_)))
+            && self.also.is_empty()
     }
 }
 
@@ -103,9 +102,7 @@ pub(super) fn extras(
     rewrites: bool,
 ) -> Extras {
     Extras {
-        mirror: section
-            .optional_at(&m::mirror)
-            .and_then(|written| forwarding::rule(section, written, label, upstreams, context)),
+        also: Also::read(section, label, upstreams, context),
         access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(edits),
         response: section.table(&m::response_headers).and_then(edits),
@@ -245,6 +242,8 @@ pub(super) fn table(
             "basic_auth",
             "forward_auth",
             "mirror",
+            "total_timeout",
+            "min_body_rate",
             "allow_certificate",
             "deny_certificate",
             "allow_header",
@@ -276,8 +275,11 @@ pub(super) fn table(
     let not_found =
         || Action::Respond { status: 404, content_type: "text/plain".to_owned(), body: b"404 Not Found\n".to_vec() };
     if let Some(action) = own.or_else(|| for_all.then(not_found)) {
-        // Routes may be what `mirror` of a host is for.
-        let action = Also { mirror: extras.mirror.flatten() }.with(host.sink, action, !has_routes);
+        if !has_routes {
+            // With routes, it may be there for them.
+            extras.also.need_upstream(host.sink, &action);
+        }
+        let action = extras.also.with(host.sink, action);
         let route = Route {
             label: String::new(),
             action,
@@ -426,10 +428,8 @@ fn route(
     }
     seen.push((same, span));
     let Some(action) = action else { return };
-    let action = match own.mirror {
-        Some(mirror) => Also { mirror }.with(sink, action, true),
-        None => Also { mirror: host.mirror.clone().flatten() }.with(sink, action, false),
-    };
+    own.also.need_upstream(sink, &action);
+    let action = own.also.or(&host.also).with(sink, action);
     let pattern = regex.map(|regex| compiled_once(sink, regex, routes));
     let conditions = Conditions { pattern, ..conditions };
     let join =

@@ -13,6 +13,7 @@ fn limits() -> Limits {
         authorized_until: Some(400),
         try_until: None,
         rest_until: None,
+        total_until: None,
     }
 }
 

@@ -192,6 +192,8 @@ counters! {
     slow_clients, counter, "sealane_slow_bodies_total", "party=\"client\"";
     /// Bodies that were stopped because too few bytes were transferred (`min_body_rate`), by the slow party.
     slow_upstreams, counter, "sealane_slow_bodies_total", "party=\"upstream\"";
+    /// Requests and upgraded connections that were ended because they took longer than `total_timeout` of their route.
+    total_timeouts, counter, "sealane_total_timeouts_total", "";
     /// Connections to upstreams opened.
     upstream_connects, counter, "sealane_upstream_connects_total", "";
     /// Connections to upstreams that failed or timed out.

@@ -7,9 +7,11 @@ use crate::mirrors::Mirror;
 use crate::service::Proxy;
 use crate::snapshot::Action;
 use crate::upstream::balance::{HashKey, cookie, hash_of, mix};
+use sealane_exchange::Phase;
 use sealane_http::Fields;
-use sealane_lane::Key;
+use sealane_lane::{Key, Millis};
 use std::net::IpAddr;
+use std::time::Duration;
 
 /// Where the requests of a route go, and what else is done on the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +20,34 @@ pub struct Forwarding {
     pub to: Destination,
     /// Where copies go.
     pub mirror: Option<Mirror>,
+    /// How long they may take.
+    pub limits: RouteLimits,
+}
+
+/// What a route says of the time that its requests may take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RouteLimits {
+    /// From the end of the request's head to the end of the response.
+    pub total: Option<Duration>,
+    /// The least bytes per second of bodies, in the place of those of the client and of the upstream. 0: any.
+    pub rate: Option<u64>,
+}
+
+impl RouteLimits {
+    /// What the route of an exchange says.
+    pub(crate) fn of(x: &Exchange) -> Option<Self> {
+        match &x.routed.route.as_ref()?.route()?.action {
+            Action::Forward(by) => Some(by.limits),
+            _ => None,
+        }
+    }
+
+    /// When an exchange must be over.
+    pub(crate) fn until(&self, x: &Exchange) -> Option<Millis> {
+        // A response that is complete is not too late, whatever the client still sends.
+        let total = self.total.filter(|_| x.machine.response() != Phase::Complete)?;
+        Some(x.started / 1000 + total.as_millis() as Millis)
+    }
 }
 
 /// Where requests go.

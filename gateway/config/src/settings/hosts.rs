@@ -179,6 +179,14 @@ table! {
     /// discarded. A route without `mirror` uses the host's `mirror`. See [routing](page:routing#send-copies-of-requests-to-another-upstream).
     mirror: Own<Mirror> = Own(forwarding::mirror, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&mirror::TABLE)])), example({ upstream = "shadow", percent = 10 });
+    /// How long a request may take as a whole: from the end of its head to the end of the response, with checks, retries and
+    /// bodies. Then the client gets 504 (408 while the gateway waits for the request's body), or the response is cut off. Upgraded connections
+    /// (WebSocket), gRPC calls and event streams end, too. `"0s"`: no limit. A route without it uses the host's. See
+    /// [routing](page:routing#limit-the-time-of-requests).
+    total_timeout: Time = Time::ANY, described("no limit"), example("30s");
+    /// The lowest rate of bodies in bytes per second, for the requests of this host or route: in the place of `min_body_rate` in
+    /// `[limits]` and in `[[upstream]]`. 0: no limit. A route without it uses the host's.
+    min_body_rate: Size = Size(0..=1 << 30), described("`min_body_rate` of `[limits]` and of the upstream"), example("4KiB");
     /// What pages of other origins may do: a table, or `false` in a route. A route without it uses the host's. See
     /// [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),

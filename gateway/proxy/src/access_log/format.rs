@@ -228,7 +228,11 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("error", failure.as_ref().map(|f| f.as_bytes()));
     text("denied", x.routed.denied.map(|by| by.name().as_bytes()));
     text("answered_by", x.routed.served.map(|by| by.name().as_bytes()));
-    text("end", (x.ending == Ending::Idle).then_some(b"idle"));
+    let end = match x.ending {
+        Ending::Idle => Some(&b"idle"[..]),
+        Ending::No | Ending::Draining(_) => x.routed.took_too_long.then_some(&b"total_timeout"[..]),
+    };
+    text("end", end);
     put("status", Value::Number(u64::from(x.status)));
     put("bytes_in", Value::Number(x.request_body.bytes));
     put("bytes_out", Value::Number(x.response_body.bytes));

@@ -182,6 +182,11 @@ pub(crate) fn run_action(
 #[inline(never)]
 fn forward_by(proxy: &mut Proxy, cx: &mut Context, exchange: Key, listener: &Rc<LaneListener>, by: &Forwarding) {
     let Some(upstream) = choose_upstream(proxy, exchange, by) else { return refuse(proxy, cx, exchange, 500) };
+    if let Some(x) = proxy.exchanges.get(exchange)
+        && let Some(until) = by.limits.until(x)
+    {
+        proxy.connections.look_by(cx, x.client_stream, until);
+    }
     forward(proxy, cx, exchange, listener, upstream, Some(by));
 }
 

@@ -163,6 +163,8 @@ pub(crate) struct Routed {
     pub user: Option<Rc<str>>,
     /// The group that it goes to, where there are several.
     pub chosen: Option<Chosen>,
+    /// It was ended by `total_timeout` of its route.
+    pub took_too_long: bool,
     /// A copy of it has gone to the mirror of its route.
     pub is_mirrored: bool,
     /// It counts among the requests of its client.

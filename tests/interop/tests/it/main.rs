@@ -74,6 +74,7 @@ mod resumption_limits;
 mod retries;
 mod revocation;
 mod root;
+mod route_limits;
 mod routes;
 mod routing;
 mod service_manager;

@@ -1,6 +1,7 @@
 //! The policies, as functions over weights and loads.
 
 use sealane_http::{Fields, Known};
+use std::net::IpAddr;
 
 /// How a group's servers share the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,7 +106,7 @@ pub(crate) fn cookie<'f>(fields: &'f Fields, name: &str) -> Option<&'f [u8]> {
 }
 
 /// The value that a [`HashKey`] names, where it is one of the request's fields.
-pub(crate) fn fields_value<'f>(key: &HashKey, fields: &'f Fields) -> Option<&'f [u8]> {
+fn fields_value<'f>(key: &HashKey, fields: &'f Fields) -> Option<&'f [u8]> {
     match key {
         HashKey::Address => None,
         HashKey::Field(name) => fields.get_named(name.as_bytes()),
