@@ -4,12 +4,14 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::{self, Upstreams};
 use super::route;
-use super::settings::{group as g, messages, mirror as m, split as s};
+use super::settings::{group as g, messages, mirror as m, request_id as ids, split as s, top};
 use super::upstream::{self, Context, Entry};
 use sealane_proxy::forwarding::{Destination, Forwarding, RouteLimits, Share, Split};
 use sealane_proxy::mirrors;
+use sealane_proxy::request_ids::RequestIdRules;
 use sealane_proxy::snapshot::Action;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 use toml::de::DeValue;
 
@@ -220,6 +222,14 @@ pub(super) fn rule(
         remove: copies.remove,
     };
     Some(Some(At { value, span }))
+}
+
+/// Reads `[request_id]`.
+pub(super) fn request_ids(top: &Section) -> Option<Arc<RequestIdRules>> {
+    let section = top.table(&top::request_id)?;
+    let (header, in_responses) = (section.or(&ids::header), section.or(&ids::response));
+    section.finish();
+    Some(Arc::new(RequestIdRules { header, in_responses }))
 }
 
 /// What a host or a route says beside its action.

@@ -68,6 +68,7 @@ pub(super) struct Extras {
     cors: Option<Option<CorsRule>>,
     /// What belongs to the way to upstreams.
     also: Also,
+    server_timing: Option<bool>,
 }
 
 impl Extras {
@@ -88,6 +89,7 @@ impl Extras {
             && !matches!(self.maintenance, Some(Some(_)))
             && !matches!(self.cors, Some(Some(_)))
             && self.also.is_empty()
+            && self.server_timing != Some(true)
     }
 }
 
@@ -103,6 +105,7 @@ pub(super) fn extras(
 ) -> Extras {
     Extras {
         also: Also::read(section, label, upstreams, context),
+        server_timing: section.optional(&m::server_timing),
         access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(edits),
         response: section.table(&m::response_headers).and_then(edits),
@@ -244,6 +247,7 @@ pub(super) fn table(
             "mirror",
             "total_timeout",
             "min_body_rate",
+            "server_timing",
             "allow_certificate",
             "deny_certificate",
             "allow_header",
@@ -295,6 +299,7 @@ pub(super) fn table(
             error_pages: extras.error_pages,
             maintenance: extras.maintenance.flatten(),
             cors: extras.cors.flatten(),
+            server_timing: extras.server_timing.unwrap_or_default(),
         };
         routes.all.push(route);
         let everything =
@@ -451,6 +456,7 @@ fn route(
         error_pages: own.error_pages.into_iter().chain(host.error_pages.iter().cloned()).collect(),
         maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),
         cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),
+        server_timing: own.server_timing.or(host.server_timing).unwrap_or_default(),
     });
     let at = path.as_ref().or(exact.as_ref());
     if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {

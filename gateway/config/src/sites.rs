@@ -153,11 +153,9 @@ fn is_weaker(other: Option<&ClientAuth>, own: &ClientAuth) -> bool {
 
 fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {
     match action {
-        Action::Routes(table) => table
-            .values()
-            .filter_map(|route| routes.get(*route))
-            .flat_map(|route| route.action.upstreams())
-            .collect(),
+        Action::Routes(table) => {
+            table.values().filter_map(|route| routes.get(*route)).flat_map(|route| route.action.upstreams()).collect()
+        }
         action => action.upstreams(),
     }
 }

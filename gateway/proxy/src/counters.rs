@@ -176,6 +176,10 @@ counters! {
     status_4xx, counter, "sealane_responses_total", "class=\"4xx\"";
     /// Responses by the class of their status.
     status_5xx, counter, "sealane_responses_total", "class=\"5xx\"";
+    /// Requests with an id (`[request_id]`), by whether a trusted proxy has given it or the gateway has made it.
+    request_ids_accepted, counter, "sealane_request_ids_total", "source=\"proxy\"";
+    /// Requests with an id (`[request_id]`), by whether a trusted proxy has given it or the gateway has made it.
+    request_ids_made, counter, "sealane_request_ids_total", "source=\"gateway\"";
     /// Bytes of request bodies.
     request_bytes, counter, "sealane_request_body_bytes_total", "";
     /// Bytes of response bodies.

@@ -59,6 +59,7 @@ mod records;
 pub mod redirects;
 mod relay;
 mod renewal;
+pub mod request_ids;
 pub mod rules;
 mod scratch;
 mod service;

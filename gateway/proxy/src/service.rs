@@ -28,6 +28,7 @@ use crate::quic::{Datagram, QuicEndpoint, UDP};
 use crate::quic_driver::{quic_drain, quic_end, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
 use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
+use crate::request_ids::id_of;
 use crate::scratch::Scratch;
 use crate::settings::LaneSettings;
 use crate::shared_tickets::{self, TicketVerdict};
@@ -287,7 +288,7 @@ pub(crate) fn log_exchange(
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let tls = connections.get(x.client_stream.conn()).and_then(Conn::tls_version);
-    let entry = Entry { x, client, tls, now: cx.micros() };
+    let entry = Entry { x, client, tls, now: cx.micros(), request_id: id_of(x, settings) };
     log.write(cx, rules, &entry, clock);
 }
 

@@ -14,6 +14,7 @@ use crate::pages::{ErrorPage, Page};
 use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
 use crate::redirects::RedirectTable;
+use crate::request_ids::RequestIdRules;
 use crate::rules::{Redirect, Route};
 use crate::shared_tickets::TicketStore;
 use crate::traces::TraceRules;
@@ -66,6 +67,8 @@ pub struct Snapshot {
     pub shared_tickets: Option<Arc<TicketStore>>,
     /// Which requests are traced, and where their traces go; `None`: lanes do not look at them.
     pub traces: Option<Arc<TraceRules>>,
+    /// In which header requests have ids; `None`: lanes do not look at them.
+    pub request_ids: Option<Arc<RequestIdRules>>,
 }
 
 /// What the rules of all hosts refer to.

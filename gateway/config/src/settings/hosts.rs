@@ -187,6 +187,9 @@ table! {
     /// The lowest rate of bodies in bytes per second, for the requests of this host or route: in the place of `min_body_rate` in
     /// `[limits]` and in `[[upstream]]`. 0: no limit. A route without it uses the host's.
     min_body_rate: Size = Size(0..=1 << 30), described("`min_body_rate` of `[limits]` and of the upstream"), example("4KiB");
+    /// Responses have `Server-Timing` with the time that the gateway and the upstream took until the head of the response, in
+    /// milliseconds. Browsers show it to the page's author, and everybody can read it. A route without it uses the host's.
+    server_timing: Flag = Flag, described("the host's; in a host `false`"), example(true);
     /// What pages of other origins may do: a table, or `false` in a route. A route without it uses the host's. See
     /// [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),

@@ -40,6 +40,8 @@ pub(crate) struct Entry<'e> {
     pub client: &'e Client,
     pub tls: Option<sealane_tls::policy::Version>,
     pub now: Micros,
+    /// With `[request_id]`: the id that the request has.
+    pub request_id: Option<&'e [u8]>,
 }
 
 impl Entry<'_> {
@@ -116,7 +118,7 @@ impl Entry<'_> {
         self.x.routed.user.as_ref().map(|user| user.as_bytes())
     }
 
-    pub fn request_id(&self, b: &mut Vec<u8>) {
+    pub fn number(&self, b: &mut Vec<u8>) {
         connection_id(b, self.client.id);
         b.push(b'-');
         encode_decimal(b, u64::from(self.x.number));
@@ -240,8 +242,11 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     connection_id(&mut own, entry.client.id);
     put("connection", Value::Text(&own));
     own.clear();
-    entry.request_id(&mut own);
+    entry.number(&mut own);
     put("request", Value::Text(&own));
+    if let Some(id) = entry.request_id {
+        put("request_id", Value::Text(id));
+    }
     if let Some(trace) = x.trace.id() {
         put("trace_id", Value::Text(&trace.text()));
     }
@@ -363,7 +368,13 @@ pub(super) mod tests {
         let mut clock = Clock::default();
         clock.refresh(0);
         let mut out = Vec::new();
-        let entry = Entry { x: &x, client: &client, tls: Some(sealane_tls::policy::Version::Tls13), now: 2_234_567 };
+        let entry = Entry {
+            x: &x,
+            client: &client,
+            tls: Some(sealane_tls::policy::Version::Tls13),
+            now: 2_234_567,
+            request_id: None,
+        };
         line(&mut out, rules, &entry, &clock);
         String::from_utf8(out).unwrap()
     }

@@ -33,6 +33,7 @@ use crate::mirrors::{copy_request, mirror_finished};
 use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
 use crate::renewal::rules_hold;
+use crate::request_ids::mark_request;
 use crate::rules::Unprepared;
 use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
@@ -68,8 +69,10 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
     }
-    if let Some(rules) = &proxy.settings.snapshot().traces {
-        traces::begin(x, client, rules);
+    if proxy.settings.lane().marks_requests
+        && mark_request(x, client, &proxy.settings, proxy.log.request_ids(), &proxy.counters).is_err()
+    {
+        return refuse(proxy, cx, exchange, 431);
     }
     if let Some(rule) = listener.listener.access {
         let verdict = judge(connections, x, client, &listener, &[rule]);
@@ -445,7 +448,7 @@ fn send_response(
         }
         () => BodyLength::Known(body.len() as u64),
     };
-    add_response_headers(&proxy.connections, &mut proxy.exchanges, exchange, true);
+    add_response_headers(&proxy.connections, &mut proxy.exchanges, &proxy.settings, cx, exchange, true);
     client_head(proxy, exchange, client_stream, length, false);
     if !matches!(length, BodyLength::None | BodyLength::Known(0)) {
         client_data(&mut proxy.connections, &mut proxy.scratch, cx, client_stream, length, body, true);

@@ -20,8 +20,10 @@ use crate::latency::Place;
 use crate::limits::Counted;
 use crate::pages::page_for;
 use crate::patterns::Groups;
+use crate::request_ids::{name_response, time_response};
 use crate::rules::{Redirect, Request, RouteRef};
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use crate::snapshot::Action;
 use crate::upstream::balance::{Lease, Pick, Preference, Tried, hash_of};
 use crate::upstream::connection::dispatch_request;
@@ -30,7 +32,7 @@ use crate::upstream::pools::UpstreamPools;
 use rustix::io::Errno;
 use sealane_exchange::Action as Do;
 use sealane_http::Known;
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key, Micros, Millis};
 use sealane_route::RouteTable;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -151,7 +153,7 @@ pub(crate) struct Routed {
     /// Why the last try failed.
     pub failure: Option<Failure>,
     /// The gateway adds headers to this response.
-    adds_headers: bool,
+    pub adds_headers: bool,
     /// Who has refused the request, if a rule about clients did.
     pub denied: Option<DeniedBy>,
     /// What has answered in the place of a server.
@@ -277,13 +279,19 @@ impl Routed {
 }
 
 /// Adds to a response what the way of its request says.
-fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
+fn add_routed_headers(x: &mut Exchange, settings: &LaneSettings, now: Micros, secure: bool, ours: bool) {
+    let mut tells_times = false;
     if let Some(route) = &x.routed.route {
         route.finish(&mut x.response.fields, secure);
         if let (Some(cors), true) = (route.cors(), x.routed.cors != Cors::Off) {
             cors.add_headers(&x.routed.cors, &mut x.response.fields);
         }
+        tells_times = route.route().is_some_and(|route| route.server_timing);
     }
+    if tells_times {
+        time_response(x, now, ours);
+    }
+    name_response(x, settings);
     // None of these can be refused: they are ours, and few.
     if ours {
         let _ = match &x.routed.own {
@@ -526,11 +534,18 @@ fn send_redirect_of_table(
 /// Adds to a response what the way of its request says. Called once for each final response, before its head goes
 /// to the client; `ours`: it was not an upstream that made it.
 #[inline]
-pub(crate) fn add_response_headers(connections: &Connections, exchanges: &mut Exchanges, exchange: Key, ours: bool) {
+pub(crate) fn add_response_headers(
+    connections: &Connections,
+    exchanges: &mut Exchanges,
+    settings: &LaneSettings,
+    cx: &Context,
+    exchange: Key,
+    ours: bool,
+) {
     let Some(x) = exchanges.get_mut(exchange) else { return };
     if x.routed.adds_headers {
         let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
-        add_routed_headers(x, secure, ours);
+        add_routed_headers(x, settings, cx.micros(), secure, ours);
     }
 }
 

@@ -68,6 +68,7 @@ mod priorities;
 mod privileges;
 mod proxy_protocol;
 mod reload;
+mod request_ids;
 mod request_rules;
 mod reset_floods;
 mod resumption_limits;
