@@ -192,12 +192,12 @@ mod tests {
         };
         let (proxy, stranger) = ("192.0.2.1:5", "192.0.2.2:5");
         let long = "a".repeat(MAX_ID);
-        for id in ["1-67891233-abcdef012345678912345678", "a", &long] {
+        for id in ["1-67891233-abcdef012345678912345678", "a", long.as_str()] {
             assert_eq!(named(proxy, &[("x-request-id", id)]).as_deref(), Some(id));
             assert_ne!(named(stranger, &[("x-request-id", id)]).as_deref(), Some(id));
         }
         let longer = format!("{long}a");
-        for bad in ["", "a b", "a\"b", "a,b", "\u{e4}", &longer] {
+        for bad in ["", "a b", "a\"b", "a,b", "\u{e4}", longer.as_str()] {
             assert_ne!(named(proxy, &[("x-request-id", bad)]).as_deref(), Some(bad), "{bad:?}");
         }
         assert_ne!(named(proxy, &[("x_request_id", "a")]).as_deref(), Some("a"), "not this header");

@@ -145,7 +145,7 @@ table! {
     /// Several upstreams, each of which gets a share of the requests, as for a canary release or for blue and green. See
     /// [routing](page:routing#split-requests-between-upstreams).
     split: One = One(&split::TABLE),
-        example({ groups = [{ upstream = "stable", weight = 95 }, { upstream = "canary", weight = 5 }], cookie = "release" });
+        example({ groups = [{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }] });
     /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. `{1}` to `{9}` are the groups
     /// of `path_regex`. See [routing](page:routing).
     redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
@@ -321,7 +321,7 @@ table! {
     split "split";
 
     /// At least two groups.
-    groups: Many = Many(&group::TABLE), example([{ upstream = "stable", weight = 95 }, { upstream = "canary", weight = 5 }]);
+    groups: Many = Many(&group::TABLE), example([{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }]);
     /// A header. If its value is the name of a group, the request goes to this group.
     header: Own<String> = Own(forwarding::header, || Shape::Text(None)), example("X-Release");
     /// A cookie. If its value is the name of a group, the request goes to this group. Clients without such a cookie get one, with the name

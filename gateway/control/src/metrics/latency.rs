@@ -111,7 +111,7 @@ impl Latencies {
         let name_of = |upstream: usize| config.upstreams.get(upstream).map_or_else(String::new, |u| u.name.clone());
         let upstream_of = |action: &Action| match action {
             Action::Proxy { upstream } => name_of(*upstream),
-            Action::Forward(by) => by.only_upstream().map_or_else(String::new, name_of),
+            Action::Forward(by) => by.only_upstream().map_or_else(String::new, &name_of),
             _ => String::new(),
         };
         let Known { places, .. } = &mut *known;

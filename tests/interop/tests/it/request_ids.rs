@@ -125,7 +125,7 @@ fn a_trusted_proxy_may_give_the_id_if_it_is_plain() {
     for bad in [
         &[("x-correlation-id", "two words")][..],
         &[("x-correlation-id", "a\"b")],
-        &[("x-correlation-id", &long)],
+        &[("x-correlation-id", long.as_str())],
         &[("x-correlation-id", "a"), ("x-correlation-id", "b")],
         &[("x_correlation_id", "a")],
     ] {
