@@ -320,6 +320,7 @@ pub(crate) fn mirror_finished(proxy: &mut Proxy, x: Box<Exchange>, key: Key) {
         let result = if mirror.is_answered { &proxy.counters.mirrors_answered } else { &proxy.counters.mirrors_failed };
         result.inc();
     }
+    proxy.counters.active.set(proxy.exchanges.len() as u64);
     proxy.exchanges.recycle(x);
 }
 
