@@ -231,7 +231,8 @@ pub(super) fn table(
     context: &mut Context,
 ) -> Option<Action> {
     let sections = host.tables(&h::route);
-    if sections.is_empty() && extras.is_empty() {
+    // A `split` needs a route: its requests remember by what they came.
+    if sections.is_empty() && extras.is_empty() && !matches!(own, Some(Action::Forward(_))) {
         return own;
     }
     if let (Some(Action::Passthrough { .. }), Some(span)) = (

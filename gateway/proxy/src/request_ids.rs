@@ -99,18 +99,17 @@ fn name_request(
     let name = rules.header.as_bytes();
     let is_trusted = client.listener.listener.trusted_proxies.contains(client.peer.ip());
     let fields = &mut x.request.fields;
-    let mut sent = fields.iter().filter(|(_, n, _)| is_alike(n, name));
-    match (sent.next(), sent.next()) {
-        (Some((_, n, value)), None) if is_trusted && n.eq_ignore_ascii_case(name) && is_id(value) => {
-            counters.request_ids_accepted.inc();
-            Ok(())
-        }
-        _ => {
-            counters.request_ids_made.inc();
-            fields.remove_alike(name);
-            fields.push(name, &ids.make())
-        }
+    let is_kept = is_trusted && {
+        let mut sent = fields.iter().filter(|(_, n, _)| is_alike(n, name));
+        matches!((sent.next(), sent.next()), (Some((_, n, value)), None) if n.eq_ignore_ascii_case(name) && is_id(value))
+    };
+    if is_kept {
+        counters.request_ids_accepted.inc();
+        return Ok(());
     }
+    counters.request_ids_made.inc();
+    fields.remove_alike(name);
+    fields.push(name, &ids.make())
 }
 
 /// The id of a request.

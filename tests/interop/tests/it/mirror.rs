@@ -275,7 +275,7 @@ fn tunnels_and_early_data_are_not_mirrored() {
     assert_eq!(wire.response("GET").expect("an answer").status(), 200, "the application does not know of WebSocket");
     let mut wire = Wire::new(client::tcp(plain));
     wire.send(format!("CONNECT {HOST}:80 HTTP/1.1\r\nHost: {HOST}:80\r\n\r\n")).expect("the gateway reads");
-    assert_eq!(wire.response("CONNECT").expect("an answer").status(), 200);
+    assert!(wire.line().expect("an answer").contains(" 200"), "what follows is a tunnel");
     let config = eager(&gateway);
     // A request of its own, which is mirrored.
     prime(&gateway, &config);
