@@ -190,26 +190,26 @@ fn messages() {
         (
             listener("")
                 + host
-                + "split = { groups = [{ upstream = \"a\", weight = 1 }, { name = \"b\", weight = 1 }] }\n",
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { name = \"b\", weight = 1 }] }\n",
             "a group of \"split\" does not say where requests go",
         ),
         (
             listener("")
                 + host
-                + "split = { groups = [{ to = \"http://127.0.0.1:1\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\" }] }\n",
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", weight = 1 }] }\n",
             "a group of \"split\" has no name that a cookie could have",
         ),
         (
             listener("")
                 + host
-                + "split = { groups = [{ to = \"http://127.0.0.1:1\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\" }] }\n",
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\" }] }\n",
             "has no \"weight\"",
         ),
         (
             listener("")
                 + host
-                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"b\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\", weight = 1 }] }\n",
-            "a second group \"b\"",
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"a\", weight = 1 }] }\n",
+            "a second group \"a\"",
         ),
         (
             listener("")
@@ -220,10 +220,15 @@ fn messages() {
         (
             listener("")
                 + host
-                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a b\", weight = 0 }] }\n",
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:1\", name = \"a b\", weight = 1 }] }\n",
             "\"a b\" is not a name for a group",
         ),
-        (listener("") + &respond + "split = { groups = [] }\n", "\"split\" and \"respond\" exclude each other"),
+        (
+            listener("")
+                + &respond
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\", weight = 1 }] }\n",
+            "\"split\" and \"respond\" exclude each other",
+        ),
         (listener("") + &respond + "[request_id]\nheader = \"Host\"\n", "\"Host\" cannot be set"),
         (listener("") + &respond + "[request_id]\nheader = \"X Id\"\n", "\"X Id\" cannot be set"),
         (listener("") + &respond + "server_timing = \"on\"\n", "write server_timing = true"),
