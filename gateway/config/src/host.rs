@@ -119,7 +119,7 @@ pub(super) fn read(
                 .to_owned(),
         );
     }
-    let extras = route::extras(&section, routes, upstreams, false);
+    let extras = route::extras(&section, &label, routes, upstreams, context, false);
     routes.host_pages.push(extras.error_pages().to_vec());
     let before = routes.all.len();
     let action = route::table(&section, own, extras, &label, routes, upstreams, context);

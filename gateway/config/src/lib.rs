@@ -30,6 +30,7 @@ mod document;
 pub mod encrypted_key;
 mod example;
 mod fleet;
+mod forwarding;
 mod host;
 mod http3;
 mod identity;
@@ -107,6 +108,7 @@ use route::Routes;
 use sealane_http::RequestHead;
 use sealane_http::h1::Limits;
 use sealane_proxy::AccessLogRules;
+use sealane_proxy::request_ids::RequestIdRules;
 use sealane_proxy::snapshot::{Action, ClientLimits, Routing, Upstream};
 use sealane_route::{NameMap, SiteMap};
 use sealane_sys::privileges::User;
@@ -196,6 +198,8 @@ pub struct Config {
     pub max_series: usize,
     /// How requests are traced, if they are.
     pub traces: Option<Traces>,
+    /// In which header requests have ids, if they have any.
+    pub request_ids: Option<Arc<RequestIdRules>>,
 }
 
 /// Who the process becomes.
@@ -358,6 +362,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     let traces = traces::read(&top);
+    let request_ids = forwarding::request_ids(&top);
     top.finish();
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
@@ -407,6 +412,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         host_labels,
         max_series,
         traces,
+        request_ids,
     })
 }
 

@@ -4,6 +4,7 @@ use super::access::{self, AccessLists};
 use super::cors::Cors;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
+use super::forwarding::{self, Also};
 use super::host::Upstreams;
 use super::pages;
 use super::redirects::{self, RedirectTables};
@@ -65,6 +66,9 @@ pub(super) struct Extras {
     maintenance: Option<Option<Maintenance>>,
     /// The same.
     cors: Option<Option<CorsRule>>,
+    /// What belongs to the way to upstreams.
+    also: Also,
+    server_timing: Option<bool>,
 }
 
 impl Extras {
@@ -84,12 +88,24 @@ impl Extras {
             && self.error_pages.is_empty()
             && !matches!(self.maintenance, Some(Some(_)))
             && !matches!(self.cors, Some(Some(_)))
+            && self.also.is_empty()
+            && self.server_timing != Some(true)
     }
 }
 
 /// Reads the settings of a host or a route that change messages or limit requests.
-pub(super) fn extras(section: &Section, routes: &mut Routes, upstreams: &mut Upstreams, rewrites: bool) -> Extras {
+/// `label`: what the section's own upstreams are called.
+pub(super) fn extras(
+    section: &Section,
+    label: &str,
+    routes: &mut Routes,
+    upstreams: &mut Upstreams,
+    context: &mut Context,
+    rewrites: bool,
+) -> Extras {
     Extras {
+        also: Also::read(section, label, upstreams, context),
+        server_timing: section.optional(&m::server_timing),
         access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(edits),
         response: section.table(&m::response_headers).and_then(edits),
@@ -136,7 +152,7 @@ fn rewrite_of(section: &Section) -> Option<At<Rewrite>> {
     prefix.or(whole.map(|At { value, span }| At { value: Rewrite::Path(value), span }))
 }
 
-/// Reads what a host or route does: `to`, `upstream`, `respond`, `redirect`, `redirects` (of a route) or `passthrough` (of a
+/// Reads what a host or route does: `to`, `upstream`, `split`, `respond`, `redirect`, `redirects` (of a route) or `passthrough` (of a
 /// host). `None` also where it is wrong, which is then reported; that nothing is said is for the caller to judge (`given`).
 /// `pattern`: the expression that the path must match.
 pub(super) fn action(
@@ -150,8 +166,8 @@ pub(super) fn action(
 ) -> (bool, Option<Action>) {
     let sink = section.sink;
     let keys: &[&str] = match passthrough {
-        true => &["to", "upstream", "respond", "redirect", "passthrough"],
-        false => &["to", "upstream", "respond", "redirect", "redirects"],
+        true => &["to", "upstream", "split", "respond", "redirect", "passthrough"],
+        false => &["to", "upstream", "split", "respond", "redirect", "redirects"],
     };
     let given: Vec<&str> = keys.iter().copied().filter(|k| section.key_span(k).is_some()).collect();
     if let [_, second, ..] = given[..] {
@@ -161,6 +177,7 @@ pub(super) fn action(
     }
     let to = section.optional_at(&a::to);
     let upstream = section.optional_at(&a::upstream);
+    let split = section.table(&a::split);
     let respond = section.table(&a::respond);
     let redirect = section.optional_at(&a::redirect);
     let table = if passthrough { None } else { section.table(&r::redirects) };
@@ -174,6 +191,9 @@ pub(super) fn action(
     }
     if let Some(name) = upstream {
         action = super::host::reference(section, name, upstreams).map(|upstream| Action::Proxy { upstream });
+    }
+    if let Some(split) = split {
+        action = forwarding::split(split, label, upstreams, context);
     }
     if let Some(respond) = respond {
         action = super::host::respond(respond);
@@ -211,7 +231,8 @@ pub(super) fn table(
     context: &mut Context,
 ) -> Option<Action> {
     let sections = host.tables(&h::route);
-    if sections.is_empty() && extras.is_empty() {
+    // A `split` needs a route: its requests remember by what they came.
+    if sections.is_empty() && extras.is_empty() && !matches!(own, Some(Action::Forward(_))) {
         return own;
     }
     if let (Some(Action::Passthrough { .. }), Some(span)) = (
@@ -224,6 +245,10 @@ pub(super) fn table(
             "rate_limit",
             "basic_auth",
             "forward_auth",
+            "mirror",
+            "total_timeout",
+            "min_body_rate",
+            "server_timing",
             "allow_certificate",
             "deny_certificate",
             "allow_header",
@@ -246,6 +271,7 @@ pub(super) fn table(
     let mut seen: Vec<(String, Range<usize>)> = Vec::new();
     let (first, mut trusted) =
         (routes.all.len(), trusted_names(extras.basic_auth.as_ref(), extras.forward_auth.as_ref()));
+    let has_routes = !sections.is_empty();
     for section in sections {
         route(section, &extras, label, routes, upstreams, context, &mut table, &mut seen);
     }
@@ -254,6 +280,11 @@ pub(super) fn table(
     let not_found =
         || Action::Respond { status: 404, content_type: "text/plain".to_owned(), body: b"404 Not Found\n".to_vec() };
     if let Some(action) = own.or_else(|| for_all.then(not_found)) {
+        if !has_routes {
+            // With routes, it may be there for them.
+            extras.also.need_upstream(host.sink, &action);
+        }
+        let action = extras.also.with(host.sink, action);
         let route = Route {
             label: String::new(),
             action,
@@ -269,6 +300,7 @@ pub(super) fn table(
             error_pages: extras.error_pages,
             maintenance: extras.maintenance.flatten(),
             cors: extras.cors.flatten(),
+            server_timing: extras.server_timing.unwrap_or_default(),
         };
         routes.all.push(route);
         let everything =
@@ -341,7 +373,6 @@ fn route(
                     settings for every request belong in [[host]] itself";
         section.missing("[[host.route]] does not say which requests it is for".to_owned(), help.to_owned());
     }
-    let own = extras(&section, routes, upstreams, true);
     let name = section.optional(&r::name);
     let by_conditions = || match listed {
         Some(_) => with_methods("redirects".to_owned(), methods.as_deref()),
@@ -349,6 +380,7 @@ fn route(
     };
     let shown = name.unwrap_or_else(by_conditions);
     let label = path.as_ref().or(exact.as_ref()).map_or_else(|| label.to_owned(), |p| format!("{label} {}", p.value));
+    let own = extras(&section, &label, routes, upstreams, context, true);
     let compiled = regex.as_ref().map(|regex| &regex.value.pattern);
     let (given, action) = action(&section, &label, false, compiled, upstreams, routes, context);
     if !given {
@@ -402,6 +434,8 @@ fn route(
     }
     seen.push((same, span));
     let Some(action) = action else { return };
+    own.also.need_upstream(sink, &action);
+    let action = own.also.or(&host.also).with(sink, action);
     let pattern = regex.map(|regex| compiled_once(sink, regex, routes));
     let conditions = Conditions { pattern, ..conditions };
     let join =
@@ -423,6 +457,7 @@ fn route(
         error_pages: own.error_pages.into_iter().chain(host.error_pages.iter().cloned()).collect(),
         maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),
         cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),
+        server_timing: own.server_timing.or(host.server_timing).unwrap_or_default(),
     });
     let at = path.as_ref().or(exact.as_ref());
     if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {

@@ -153,16 +153,10 @@ fn is_weaker(other: Option<&ClientAuth>, own: &ClientAuth) -> bool {
 
 fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {
     match action {
-        Action::Proxy { upstream } => vec![*upstream],
-        Action::Routes(table) => table
-            .values()
-            .filter_map(|route| match routes.get(*route).map(|r| &r.action) {
-                Some(Action::Proxy { upstream }) => Some(*upstream),
-                _ => None,
-            })
-            .collect(),
-        Action::Passthrough { upstream, .. } => vec![*upstream],
-        Action::Respond { .. } | Action::Redirect(_) | Action::RedirectTable { .. } => Vec::new(),
+        Action::Routes(table) => {
+            table.values().filter_map(|route| routes.get(*route)).flat_map(|route| route.action.upstreams()).collect()
+        }
+        action => action.upstreams(),
     }
 }
 

@@ -81,6 +81,8 @@ pub enum Wait {
     ResponseRoom,
     /// Any byte of an upgraded or relayed connection.
     Tunnel,
+    /// The end of an exchange whose time as a whole is limited, whoever is waited for.
+    Exchange,
     /// Room at a client for the last bytes of a connection that closes. No exchange uses the connection any more.
     LastBytes,
     /// The client's end of a connection on which the gateway has sent its own.
@@ -211,6 +213,14 @@ pub const TABLE: &[Row] = &[
         after: "both sides are closed",
     },
     Row {
+        wait: Wait::Exchange,
+        name: "the end of an exchange on a route with `total_timeout`, also of an upgraded connection",
+        party: None,
+        settings: &["total_timeout (total)"],
+        before: "408 while the request's body is awaited, else 504",
+        after: "both sides are reset",
+    },
+    Row {
         wait: Wait::LastBytes,
         name: "a client that does not read the last bytes before its connection closes (HTTP/1.1, HTTP/2)",
         party: Some(Party::Client),
@@ -243,7 +253,7 @@ impl Wait {
             Self::RequestRoom | Self::Connection | Self::Authorization | Self::ResponseHead | Self::ResponseBody => {
                 Some(Party::Upstream)
             }
-            Self::Tunnel | Self::Password => None,
+            Self::Tunnel | Self::Exchange | Self::Password => None,
         }
     }
 }
@@ -374,6 +384,8 @@ pub struct Limits {
     pub try_until: Option<Millis>,
     /// When the unwanted rest of a request must have come.
     pub rest_until: Option<Millis>,
+    /// When the exchange must be over, whoever is waited for. Not for the rest of a request whose response is complete.
+    pub total_until: Option<Millis>,
 }
 
 impl Limits {
@@ -499,6 +511,9 @@ pub fn deadline(
             earliest = Some(Deadline { at, wait, reason });
         }
     };
+    if let Some(at) = limits.total_until {
+        consider(at, Wait::Exchange, Reason::Total);
+    }
     for Direction { wait, progress, bytes } in [request, response] {
         let Some(wait) = wait else { continue };
         let since = progress.since;
@@ -516,7 +531,7 @@ pub fn deadline(
         };
         match wait {
             // Of these no direction of an exchange waits; `Tunnel` and `Password` have nobody to blame.
-            Wait::RequestHead | Wait::LastBytes | Wait::ClientEnd | Wait::Tunnel | Wait::Password => {}
+            Wait::RequestHead | Wait::LastBytes | Wait::ClientEnd | Wait::Tunnel | Wait::Exchange | Wait::Password => {}
             Wait::Handshake => consider(since + limits.handshake, wait, Reason::Total),
             Wait::Authorization => {
                 let all = [limits.authorized_until, limits.try_until];
@@ -566,6 +581,7 @@ pub fn table() -> String {
     for row in TABLE {
         let (party, section) = match row.party {
             _ if row.wait == Wait::Password => ("nobody", "the gateway's own"),
+            _ if row.wait == Wait::Exchange => ("nobody", "`[[host]]`, `[[host.route]]`"),
             Some(Party::Client) => ("the client", "`[limits]`"),
             Some(Party::Upstream) => ("the upstream", "`[[upstream]]`"),
             None => ("nobody", "`[[upstream]]`"),

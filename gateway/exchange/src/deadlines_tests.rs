@@ -13,6 +13,7 @@ fn limits() -> Limits {
         authorized_until: Some(400),
         try_until: None,
         rest_until: None,
+        total_until: None,
     }
 }
 
@@ -321,4 +322,29 @@ fn the_shortest_limit_is_early_enough_to_look() {
         let next = both.deadline(1234, &state, Class::Message, &limits).unwrap();
         assert!(next.at >= 1234 + limits.shortest(), "{state:?} {next:?}");
     }
+}
+
+/// `total_timeout` counts in every state, for every class, whoever is waited for.
+#[test]
+fn the_time_of_an_exchange_is_over_whatever_it_waits_for() {
+    let limited = Limits { total_until: Some(300), ..limits() };
+    let done = State { request: Step::Done, ..open() };
+    let states = [
+        open(),
+        done,
+        State { chosen: false, ..done },
+        State { sent: false, ..done },
+        State { response: Step::Open { blocked: true }, ..done },
+        State { raw: true, response: Step::Open { blocked: false }, ..open() },
+        State { verifying: true, chosen: false, ..done },
+    ];
+    for state in states {
+        for class in [Class::Message, Class::Stream] {
+            let found = Both::begun(0).deadline(10, &state, class, &limited);
+            assert_eq!(found, Some(Deadline { at: 300, wait: Wait::Exchange, reason: Reason::Total }), "{state:?}");
+        }
+    }
+    // What is over before counts first.
+    let silent = Limits { total_until: Some(5000), ..limits() };
+    assert_eq!(Both::begun(0).deadline(10, &open(), Class::Message, &silent).unwrap().wait, Wait::RequestBody);
 }

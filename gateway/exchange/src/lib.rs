@@ -391,6 +391,12 @@ impl Exchange {
         self.upstream == Upstream::Open { asks: true }
     }
 
+    /// It is a request of HTTP alone: its client wants neither a tunnel nor another protocol.
+    #[inline]
+    pub fn is_message(&self) -> bool {
+        self.facts.kind == Kind::Message
+    }
+
     /// It is a connection that is relayed, not a request.
     #[inline]
     pub fn is_relay(&self) -> bool {

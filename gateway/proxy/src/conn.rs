@@ -5,6 +5,7 @@ use crate::exchange::waste::WasteBudget;
 use crate::h3::connection::H3Connection;
 use crate::lane_state::LaneListener;
 use crate::limits::Counted;
+use crate::mirrors::MirrorClient;
 use crate::records::ConnectionId;
 use crate::traces::Made;
 use crate::transport::Transport;
@@ -29,6 +30,8 @@ pub(crate) enum Conn {
     Client(Box<ClientConnection>),
     Upstream(Box<UpstreamConnection>),
     Quic(Box<H3Connection>),
+    /// The client of a mirrored request, which has no socket.
+    Mirror(Box<MirrorClient>),
 }
 
 /// The life of a connection with a client:
@@ -348,7 +351,7 @@ impl Conn {
         match self {
             Self::Client(f) => Some(&mut f.client),
             Self::Quic(q) => q.client(),
-            Self::Upstream(_) => None,
+            Self::Upstream(_) | Self::Mirror(_) => None,
         }
     }
 
@@ -357,7 +360,7 @@ impl Conn {
         match self {
             Self::Client(f) => f.protocol.h2().is_none_or(H2Client::is_drained),
             Self::Upstream(b) => b.h2.as_ref().is_none_or(|h| h.is_drained()),
-            Self::Quic(_) => true,
+            Self::Quic(_) | Self::Mirror(_) => true,
         }
     }
 
@@ -367,6 +370,7 @@ impl Conn {
             Self::Client(f) => &f.deadline,
             Self::Upstream(b) => &b.deadline,
             Self::Quic(q) => &q.deadline,
+            Self::Mirror(mirror) => &mirror.deadline,
         }
     }
 
@@ -377,6 +381,7 @@ impl Conn {
             Self::Upstream(b) => &b.transport,
             // RFC 9001 §4.2: there is no other version under QUIC.
             Self::Quic(_) => return Some(sealane_tls::policy::Version::Tls13),
+            Self::Mirror(_) => return None,
         };
         transport.tls.as_ref().and_then(|t| t.summary()).map(|s| s.version)
     }
@@ -386,7 +391,7 @@ impl Conn {
         match self {
             Self::Client(f) => Some(&mut f.transport),
             Self::Upstream(b) => Some(&mut b.transport),
-            Self::Quic(_) => None,
+            Self::Quic(_) | Self::Mirror(_) => None,
         }
     }
 }

@@ -7,6 +7,7 @@
 use crate::conn::{Client, ClientConnection, Conn, UpstreamConnection, UpstreamPhase};
 use crate::exchange::streams::ClientStream;
 use crate::h3::connection::H3Connection;
+use crate::mirrors::MirrorClient;
 use sealane_lane::{Context, Key, Millis, Slots};
 
 #[derive(Default)]
@@ -84,6 +85,14 @@ impl Connections {
         }
     }
 
+    /// The client of a mirrored request.
+    pub fn mirror(&mut self, key: Key) -> Option<&mut MirrorClient> {
+        match self.slots.get_mut(key) {
+            Some(Conn::Mirror(mirror)) => Some(mirror),
+            _ => None,
+        }
+    }
+
     /// Who the client of an exchange is.
     #[inline]
     pub fn client_of(&self, side: ClientStream) -> Option<&Client> {
@@ -96,7 +105,7 @@ impl Connections {
         match self.slots.get(key)? {
             Conn::Client(client_conn) => Some(&client_conn.client),
             Conn::Quic(q) => q.client_ref(),
-            Conn::Upstream(_) => None,
+            Conn::Upstream(_) | Conn::Mirror(_) => None,
         }
     }
 
@@ -114,7 +123,7 @@ impl Connections {
                 }
                 return;
             }
-            None => return,
+            Some(Conn::Mirror(_)) | None => return,
         };
         if !std::mem::replace(&mut transport.needs_flush, true) {
             list.push(key);
@@ -163,6 +172,7 @@ impl Connections {
         match self.slots.get_mut(key) {
             Some(Conn::Client(client_conn)) => client_conn.deadline.set_no_later(cx, key, at),
             Some(Conn::Quic(q)) => q.deadline.set_no_later(cx, key, at),
+            Some(Conn::Mirror(mirror)) => mirror.deadline.set_no_later(cx, key, at),
             Some(Conn::Upstream(_)) | None => {}
         }
     }
@@ -173,6 +183,7 @@ impl Connections {
             Some(Conn::Client(f)) => f.deadline.fired(cx, key),
             Some(Conn::Upstream(b)) => b.deadline.fired(cx, key),
             Some(Conn::Quic(q)) => q.deadline.fired(cx, key),
+            Some(Conn::Mirror(mirror)) => mirror.deadline.fired(cx, key),
             None => false,
         }
     }

@@ -164,7 +164,7 @@ counters! {
     too_early, counter, "sealane_too_early_total", "";
     /// Requests started.
     requests, counter, "sealane_requests_total", "";
-    /// Requests under way.
+    /// Requests under way, with the copies for mirrors.
     active, gauge, "sealane_requests_active", "";
     /// Responses by the class of their status.
     status_1xx, counter, "sealane_responses_total", "class=\"1xx\"";
@@ -176,6 +176,10 @@ counters! {
     status_4xx, counter, "sealane_responses_total", "class=\"4xx\"";
     /// Responses by the class of their status.
     status_5xx, counter, "sealane_responses_total", "class=\"5xx\"";
+    /// Requests with an id (`[request_id]`), by whether a trusted proxy has given it or the gateway has made it.
+    request_ids_accepted, counter, "sealane_request_ids_total", "source=\"proxy\"";
+    /// Requests with an id (`[request_id]`), by whether a trusted proxy has given it or the gateway has made it.
+    request_ids_made, counter, "sealane_request_ids_total", "source=\"gateway\"";
     /// Bytes of request bodies.
     request_bytes, counter, "sealane_request_body_bytes_total", "";
     /// Bytes of response bodies.
@@ -192,6 +196,8 @@ counters! {
     slow_clients, counter, "sealane_slow_bodies_total", "party=\"client\"";
     /// Bodies that were stopped because too few bytes were transferred (`min_body_rate`), by the slow party.
     slow_upstreams, counter, "sealane_slow_bodies_total", "party=\"upstream\"";
+    /// Requests and upgraded connections that were ended because they took longer than `total_timeout` of their route.
+    total_timeouts, counter, "sealane_total_timeouts_total", "";
     /// Connections to upstreams opened.
     upstream_connects, counter, "sealane_upstream_connects_total", "";
     /// Connections to upstreams that failed or timed out.
@@ -282,6 +288,28 @@ counters! {
     error_pages_for_upstreams, counter, "sealane_error_pages_total", "of=\"upstream\"";
     /// Requests answered 503 by maintenance.
     maintenance, counter, "sealane_maintenance_responses_total", "";
+    /// Copies of requests that were sent to a mirror.
+    mirrors, counter, "sealane_mirrored_requests_total", "";
+    /// Copies of requests that are over, by whether the mirror has responded.
+    mirrors_answered, counter, "sealane_mirror_results_total", "result=\"answered\"";
+    /// Copies of requests that are over, by whether the mirror has responded.
+    mirrors_failed, counter, "sealane_mirror_results_total", "result=\"failed\"";
+    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    mirrors_full, counter, "sealane_mirror_skipped_total", "reason=\"max_requests\"";
+    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    mirrors_too_large, counter, "sealane_mirror_skipped_total", "reason=\"max_body\"";
+    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    mirrors_early, counter, "sealane_mirror_skipped_total", "reason=\"early_data\"";
+    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    mirrors_upgrade, counter, "sealane_mirror_skipped_total", "reason=\"upgrade\"";
+    /// Requests of routes with `split`, by what has decided on their group.
+    split_by_header, counter, "sealane_split_requests_total", "by=\"header\"";
+    /// Requests of routes with `split`, by what has decided on their group.
+    split_by_cookie, counter, "sealane_split_requests_total", "by=\"cookie\"";
+    /// Requests of routes with `split`, by what has decided on their group.
+    split_by_hash, counter, "sealane_split_requests_total", "by=\"hash\"";
+    /// Requests of routes with `split`, by what has decided on their group.
+    split_by_weight, counter, "sealane_split_requests_total", "by=\"weight\"";
     /// CORS preflights that the gateway has answered, by whether the origin is allowed.
     preflights, counter, "sealane_cors_preflights_total", "result=\"allowed\"";
     /// CORS preflights that the gateway has answered, by whether the origin is allowed.

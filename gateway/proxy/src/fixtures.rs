@@ -177,6 +177,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         latency: Arc::default(),
         shared_tickets: None,
         traces: None,
+        request_ids: None,
     }
 }
 

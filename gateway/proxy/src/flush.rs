@@ -87,7 +87,7 @@ pub(crate) fn flush_shared(proxy: &mut Proxy, cx: &mut Context) {
             match conn {
                 Conn::Client(_) => h2_client_drive(proxy, cx, key),
                 Conn::Upstream(_) => h2_upstream_drive(proxy, cx, key),
-                Conn::Quic(_) => {}
+                Conn::Quic(_) | Conn::Mirror(_) => {}
             }
             flush_connection(proxy, cx, key, &mut 0);
             if stuck && proxy.connections.get(key).is_some_and(Conn::is_drained) {
@@ -111,7 +111,7 @@ fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Con
         }
         Conn::Client(f) => f.protocol.exchange()?,
         Conn::Upstream(b) => b.exchange?,
-        Conn::Quic(_) => return None,
+        Conn::Quic(_) | Conn::Mirror(_) => return None,
     };
     let x = exchanges.get_mut(exchange)?;
     if x.client_stream == ClientStream::H1(sink) {

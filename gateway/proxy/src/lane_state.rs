@@ -34,6 +34,8 @@ pub(crate) struct LaneSnapshot {
     pub snapshot: Arc<Snapshot>,
     pub listeners: Vec<Rc<LaneListener>>,
     pub upstreams: Rc<[Rc<LaneUpstream>]>,
+    /// Requests are traced, or have ids.
+    pub marks_requests: bool,
     patterns: Rc<[LanePattern]>,
 }
 
@@ -129,6 +131,7 @@ impl LaneSnapshot {
             }
         });
         let listeners = listeners.collect();
-        Self { snapshot, listeners, upstreams, patterns }
+        let marks_requests = snapshot.traces.is_some() || snapshot.request_ids.is_some();
+        Self { snapshot, listeners, upstreams, marks_requests, patterns }
     }
 }

@@ -36,6 +36,7 @@ mod exchange;
 #[cfg(test)]
 mod fixtures;
 mod flush;
+pub mod forwarding;
 #[doc(hidden)]
 pub mod fuzzing;
 mod h2;
@@ -49,6 +50,7 @@ mod lifecycle;
 pub mod limits;
 pub mod logins;
 mod memory;
+pub mod mirrors;
 pub mod pages;
 pub mod patterns;
 mod quic;
@@ -57,6 +59,7 @@ mod records;
 pub mod redirects;
 mod relay;
 mod renewal;
+pub mod request_ids;
 pub mod rules;
 mod scratch;
 mod service;

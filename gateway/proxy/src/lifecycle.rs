@@ -16,7 +16,7 @@ pub(crate) fn continue_connection(proxy: &mut Proxy, cx: &mut Context, key: Key)
         Some(Conn::Client(_)) => client_ready(proxy, cx, key),
         Some(Conn::Upstream(_)) => upstream_go_on(proxy, cx, key),
         Some(Conn::Quic(_)) => quic_drive(proxy, cx, key),
-        None => {}
+        Some(Conn::Mirror(_)) | None => {}
     }
 }
 
@@ -37,7 +37,7 @@ pub(crate) fn wire_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: 
     match proxy.connections.get(key) {
         Some(Conn::Client(_)) => client_failed(proxy, cx, key, error),
         Some(Conn::Upstream(_)) => upstream_failed(proxy, cx, key, &error),
-        Some(Conn::Quic(_)) | None => {}
+        Some(Conn::Quic(_) | Conn::Mirror(_)) | None => {}
     }
 }
 
@@ -62,6 +62,6 @@ pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             }
             upstream_conn.transport.dismantle(&mut proxy.scratch);
         }
-        Some(Conn::Quic(_)) | None => {}
+        Some(Conn::Quic(_) | Conn::Mirror(_)) | None => {}
     }
 }

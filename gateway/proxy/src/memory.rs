@@ -96,7 +96,7 @@ fn memory_held(connections: &Connections, key: Key) -> usize {
             f.client.held + f.transport.held() + f.inbuf.capacity() + frames
         }
         Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held + q.waiting),
-        Some(Conn::Upstream(_)) | None => 0,
+        Some(Conn::Upstream(_) | Conn::Mirror(_)) | None => 0,
     }
 }
 

@@ -48,6 +48,8 @@ pub struct Route {
     pub maintenance: Option<Maintenance>,
     /// What pages of other origins may do.
     pub cors: Option<CorsRule>,
+    /// Responses say how long the gateway and the server took.
+    pub server_timing: bool,
 }
 
 /// How a request's path is changed for the upstream. The query stays.

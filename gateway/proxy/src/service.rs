@@ -22,11 +22,13 @@ use crate::lifecycle::close_connection;
 use crate::limits::{ClientCounts, Passed, RATES_TIMER};
 use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
 use crate::memory::{count_in, free_memory};
+use crate::mirrors::mirror_timeout;
 use crate::quic::succession::QuicSuccessor;
 use crate::quic::{Datagram, QuicEndpoint, UDP};
 use crate::quic_driver::{quic_drain, quic_end, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
 use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
+use crate::request_ids::id_of;
 use crate::scratch::Scratch;
 use crate::settings::LaneSettings;
 use crate::shared_tickets::{self, TicketVerdict};
@@ -286,7 +288,7 @@ pub(crate) fn log_exchange(
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let tls = connections.get(x.client_stream.conn()).and_then(Conn::tls_version);
-    let entry = Entry { x, client, tls, now: cx.micros() };
+    let entry = Entry { x, client, tls, now: cx.micros(), request_id: id_of(x, settings) };
     log.write(cx, rules, &entry, clock);
 }
 
@@ -330,7 +332,7 @@ impl Service for Proxy {
                 }
                 upstream_event(self, cx, key, ready);
             }
-            Some(Conn::Quic(_)) | None => return,
+            Some(Conn::Quic(_) | Conn::Mirror(_)) | None => return,
         }
         flush_marked(self, cx);
     }
@@ -350,6 +352,7 @@ impl Service for Proxy {
         match self.connections.get(key) {
             Some(Conn::Client(_)) => client_timeout(self, cx, key),
             Some(Conn::Quic(_)) => quic_timeout(self, cx, key),
+            Some(Conn::Mirror(_)) => mirror_timeout(self, cx, key),
             _ => upstream_timeout(self, cx, key),
         }
         flush_marked(self, cx);

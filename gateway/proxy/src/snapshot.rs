@@ -7,12 +7,14 @@
 use crate::access::Access;
 use crate::access_log::AccessLogRules;
 use crate::challenges::Challenges;
+use crate::forwarding::Forwarding;
 use crate::latency::Latency;
 use crate::limits::RateLimit;
 use crate::pages::{ErrorPage, Page};
 use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
 use crate::redirects::RedirectTable;
+use crate::request_ids::RequestIdRules;
 use crate::rules::{Redirect, Route};
 use crate::shared_tickets::TicketStore;
 use crate::traces::TraceRules;
@@ -65,6 +67,8 @@ pub struct Snapshot {
     pub shared_tickets: Option<Arc<TicketStore>>,
     /// Which requests are traced, and where their traces go; `None`: lanes do not look at them.
     pub traces: Option<Arc<TraceRules>>,
+    /// In which header requests have ids; `None`: lanes do not look at them.
+    pub request_ids: Option<Arc<RequestIdRules>>,
 }
 
 /// What the rules of all hosts refer to.
@@ -188,6 +192,8 @@ pub enum Action {
         /// Index into [`Snapshot::upstreams`].
         upstream: usize,
     },
+    /// Forwarded, with more to do on the way.
+    Forward(Box<Forwarding>),
     /// Answered from here.
     Respond {
         /// The status code, 200 to 599.
@@ -218,6 +224,17 @@ pub enum Action {
         /// Who may come: an index into the rules of [`Snapshot::access`]; `None`: everybody.
         access: Option<usize>,
     },
+}
+
+impl Action {
+    /// The upstream groups that it names itself, by index.
+    pub fn upstreams(&self) -> Vec<usize> {
+        match self {
+            Self::Proxy { upstream } | Self::Passthrough { upstream, .. } => vec![*upstream],
+            Self::Forward(by) => by.upstreams().collect(),
+            Self::Respond { .. } | Self::Redirect(_) | Self::RedirectTable { .. } | Self::Routes(_) => Vec::new(),
+        }
+    }
 }
 
 /// A group of servers that answer alike.

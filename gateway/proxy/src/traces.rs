@@ -20,6 +20,7 @@ use crate::exchange::Exchange;
 use crate::exchange::executor::durations;
 use crate::latency;
 use crate::records::RequestId;
+use crate::request_ids::{MAX_ID, id_of};
 use crate::settings::LaneSettings;
 use crate::snapshot::{Routing, Upstream};
 use sealane_http::trace_context::{SpanId, TraceId, TraceParent, is_baggage, is_sampled, is_trace_state};
@@ -142,6 +143,8 @@ pub struct TraceRecord {
     pub upstream_span: SpanId,
     /// As in the access log.
     pub request: RequestId,
+    /// With `[request_id]`: the id that the request has.
+    pub request_id: Text<MAX_ID>,
     /// [`Method::Other`] stands for all that are not known.
     pub method: Method,
     /// As the client speaks it.
@@ -315,7 +318,7 @@ pub(crate) fn finish(
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let Some(queue) = rules.queues.get(settings.slot()) else { return };
-    let record = record(x, client, ids, rules.paths, cx.micros());
+    let record = record(x, client, ids, id_of(x, settings), rules.paths, cx.micros());
     let at = record.at;
     match queue.try_send(record) {
         Ok(()) => counters.traces_queued.inc(),
@@ -327,7 +330,7 @@ pub(crate) fn finish(
     latency::note_exemplar(place, settings.slot(), x.request.version, x.status, took, exemplar);
 }
 
-fn record(x: &Exchange, client: &Client, ids: Ids, paths: bool, now: Micros) -> TraceRecord {
+fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: bool, now: Micros) -> TraceRecord {
     let routed = &x.routed;
     let host = if routed.host.is_some() { x.request.host_name().as_bytes() } else { b"" };
     let since_started = |time: Micros| if time >= x.started { time } else { 0 };
@@ -336,6 +339,7 @@ fn record(x: &Exchange, client: &Client, ids: Ids, paths: bool, now: Micros) -> 
         parent: ids.parent,
         upstream_span: ids.upstream,
         request: RequestId(client.id, x.number),
+        request_id: Text::new(id.unwrap_or_default()),
         method: x.request.method(),
         version: x.request.version,
         is_secure: client.is_secure(),

@@ -2,7 +2,7 @@
 
 use super::{
     Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener,
-    revocation, store, table, traces, tunnel, upstream,
+    request_id, revocation, store, table, traces, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
@@ -80,6 +80,8 @@ table! {
     metrics: One = One(&metrics::TABLE), default({});
     /// Traces of requests.
     traces: One = One(&traces::TABLE), described("none: requests are not traced");
+    /// IDs of requests.
+    request_id: One = One(&request_id::TABLE), described("none: requests have no IDs");
     /// Limits and timeouts for clients.
     limits: One = One(&limits::TABLE), default({});
     /// The addresses on which the gateway accepts connections.

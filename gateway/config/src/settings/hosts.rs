@@ -1,8 +1,10 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
-use super::{Count, File, Flag, Many, One, Own, Shape, Strings, Text, Time, argument, table};
+use super::{Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, table};
 use crate::access as who;
+use crate::balancing;
 use crate::cors::{self as cross_origin, Cors};
+use crate::forwarding::{self, Mirror};
 use crate::pages;
 use crate::plan;
 use crate::redirects as tables;
@@ -10,6 +12,7 @@ use crate::route as read;
 use crate::route::{BasicAuth, ForwardAuth, Written};
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_proxy::access::HeaderCondition;
+use sealane_proxy::balance::HashKey;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::rules::{Piece, Redirect};
@@ -30,8 +33,8 @@ table! {
     /// The most specific name wins: first the exact name, then the longest suffix (with the same suffix, `*.` before
     /// `**.`), then `"*"`.
     ///
-    /// A host must have exactly one of `to`, `upstream`, `redirect`, `respond` and `passthrough`. A host with routes
-    /// may have none of them; requests that no route matches then get 404.
+    /// A host must have exactly one of `to`, `upstream`, `split`, `redirect`, `respond` and `passthrough`. A host with
+    /// routes may have none of them; requests that no route matches then get 404.
     host "[[host]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
@@ -59,7 +62,7 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 
 table! {
     /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
-    /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `respond` and `redirect`. A route with
+    /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route with
     /// `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes, rate
     /// limits and access rules apply in addition to those of the host.
     route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
@@ -142,6 +145,10 @@ table! {
         aliases("proxy_pass", "reverse_proxy");
     /// The name of an `[[upstream]]`.
     upstream: Text = Text, sets("app"), aliases("backend");
+    /// Several upstreams, each of which gets a share of the requests, as for a canary release or for blue and green. See
+    /// [routing](page:routing#split-requests-between-upstreams).
+    split: One = One(&split::TABLE),
+        example({ groups = [{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }] });
     /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. `{1}` to `{9}` are the groups
     /// of `path_regex`. See [routing](page:routing).
     redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
@@ -171,6 +178,21 @@ table! {
     /// control](page:access-control#ask-a-server).
     forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
+    /// Another upstream that gets copies of requests: a table, or `false` in a route. The responses to the copies are
+    /// discarded. A route without `mirror` uses the host's `mirror`. See [routing](page:routing#send-copies-of-requests-to-another-upstream).
+    mirror: Own<Mirror> = Own(forwarding::mirror, || Shape::Either(
+        vec![Shape::Flag, Shape::Table(&mirror::TABLE)])), example({ upstream = "shadow", percent = 10 });
+    /// How long a request may take as a whole: from the end of its head to the end of the response, with checks, retries and
+    /// bodies. Then the client gets 504 (408 while the gateway waits for the request's body), or the response is cut off. Upgraded connections
+    /// (WebSocket), gRPC calls and event streams end, too. `"0s"`: no limit. A route without it uses the host's value. See
+    /// [routing](page:routing#limit-the-time-of-requests).
+    total_timeout: Time = Time::ANY, described("no limit"), example("30s");
+    /// The lowest rate of bodies in bytes per second, for the requests of this host or route: in the place of `min_body_rate` in
+    /// `[limits]` and in `[[upstream]]`. 0: no limit. A route without it uses the host's.
+    min_body_rate: Size = Size(0..=1 << 30), described("`min_body_rate` of `[limits]` and of the upstream"), example("4KiB");
+    /// Responses have `Server-Timing` with the time that the gateway and the upstream took until the head of the response, in
+    /// milliseconds. Browsers show it to the page's author, and everybody can read it. A route without it uses the host's.
+    server_timing: Flag = Flag, described("the host's; in a host `false`"), example(true);
     /// What pages of other origins may do: a table, or `false` in a route. A route without `cors` uses the host's
     /// `cors`. See [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
@@ -299,6 +321,61 @@ table! {
         example(["Remote-User", "Remote-Groups"]);
     /// How long the response may take, including connecting and retries (else 504).
     timeout: Time = Time::TIMEOUT, default("5s");
+}
+
+table! {
+    /// Each request goes to one of the groups. The first of these rules that applies decides: the value of `header` is the name of a group;
+    /// the value of `cookie` is the name of a group; `hash_by`; chance, by weight. **Every client can send every header and
+    /// cookie**, and so can choose a group.
+    split "split";
+
+    /// At least two groups.
+    groups: Many = Many(&group::TABLE), example([{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }]);
+    /// A header. If its value is the name of a group, the request goes to this group.
+    header: Own<String> = Own(forwarding::header, || Shape::Text(None)), example("X-Release");
+    /// A cookie. If its value is the name of a group, the request goes to this group. Clients without such a cookie get one, with the name
+    /// of the group that their request went to, so that they stay with this group.
+    cookie: Own<String> = Own(balancing::cookie, || Shape::Text(Some("^[^ ;=,]+$"))), example("release");
+    /// `"address"`, `"header:NAME"` or `"cookie:NAME"`: requests with the same value go to the same group. Without the value, chance
+    /// decides.
+    hash_by: Own<HashKey> = Own(balancing::hash_key, || Shape::Text(Some("^(address|(header|cookie):[^ ]+)$"))),
+        example("header:X-User");
+}
+
+table! {
+    group "group";
+
+    /// The name in `header`, in `cookie` and in the access log.
+    name: Own<String> = Own(forwarding::name, || Shape::Text(None)), described("the name of `upstream`"), example("canary");
+    /// The name of an `[[upstream]]`.
+    upstream: Text = Text, example("canary");
+    /// Servers, in the place of `upstream`, as in `to` of a route. Needs `name`.
+    to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);
+    /// The group's share of the requests, in proportion to the weights of the other groups. With 0, only clients that choose the group or
+    /// that have its cookie reach the group.
+    weight: Count = Count(0..=1_000_000), required(5);
+}
+
+table! {
+    /// Copies of requests go to another upstream. The gateway discards the responses to the copies. A copy never delays or changes
+    /// the client's request or its response. Connection upgrades (WebSocket), CONNECT and requests in TLS early data are not mirrored.
+    mirror "mirror";
+
+    /// The name of an `[[upstream]]`. It must not be the upstream of the route, and must not have `proxy_protocol`.
+    upstream: Text = Text, example("shadow");
+    /// Servers, in the place of `upstream`, as in `to` of a route.
+    to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);
+    /// The percentage of requests that are copied.
+    percent: Count = Count(1..=100), default(100);
+    /// A request with a larger body is not copied. The gateway keeps the body in memory until the copy has been sent.
+    max_body: Size = Size(0..=16 << 20), default("64KiB");
+    /// The maximum number of copies under way in each lane, of all routes. Further requests are not copied.
+    max_requests: Count = Count(1..=100_000), default(100);
+    /// How long a copy may take, including connecting and the response. After that, the gateway cancels it.
+    timeout: Time = Time::TIMEOUT, default("10s");
+    /// Names of headers that copies do not have.
+    remove_headers: Own<Vec<String>> = Own(read::removed, || Shape::List(Box::new(Shape::Text(None)))),
+        example(["Authorization", "Cookie"]);
 }
 
 table! {

@@ -27,15 +27,15 @@ pub(super) use fetching::revocation;
 pub(super) use fleet::store;
 pub(super) use gateway::{admin, limits, log, metrics, rate_limit, top};
 pub(super) use hosts::{
-    access, access_of_requests, actions, basic_auth, cors, edits, error_page, forward_auth, host, maintenance,
-    messages, redirect, redirects, respond, route,
+    access, access_of_requests, actions, basic_auth, cors, edits, error_page, forward_auth, group, host, maintenance,
+    messages, mirror, redirect, redirects, respond, route, split,
 };
 pub(super) use kinds::{
     Choice, Count, Described, File, Flag, Kind, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time,
     Words, range_of_time,
 };
 pub(super) use listeners::{certificate, client_auth, listener, listener_tls, protocol, quic};
-pub(super) use telemetry::traces;
+pub(super) use telemetry::{request_id, traces};
 pub(super) use tunnels::{client, tunnel};
 pub(super) use upstreams::{health, server, upstream, upstream_tls};
 

@@ -1,6 +1,7 @@
-//! `[traces]`.
+//! `[traces]` and `[request_id]`.
 
 use super::{Choice, Count, File, Flag, Own, Shape, Text, argument, table};
+use crate::route;
 use crate::traces as reading;
 use sealane_proxy::traces::TraceTrust;
 
@@ -42,4 +43,17 @@ table! {
     header_file: File = File, example("/etc/sealane/collector.header");
     /// PEM file of the CAs that may have signed the collector's certificate, for `"https://"`.
     ca: File = File, described("the system's CAs"), example("certs/collector-ca.pem");
+}
+
+table! {
+    /// A header by which a request is known in every program that it goes through. The gateway keeps the value that a proxy of the
+    /// listener's `trusted_proxies` has sent: 1 to 128 letters, digits and characters of `-_.~+/=:@`. It removes all others, and makes
+    /// a random value of 32 hexadecimal digits. Upstreams, `forward_auth`, the access log and traces get the value. See
+    /// [operating](page:operating#follow-a-request).
+    request_id "[request_id]", example_is_commented = true;
+
+    /// The name of the header.
+    header: Own<String> = Own(route::user_header, || Shape::Text(None)), default("X-Request-Id");
+    /// Responses have the header, too, in the place of a header of this name from the upstream.
+    response: Flag = Flag, default(false);
 }

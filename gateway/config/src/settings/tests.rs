@@ -92,6 +92,7 @@ dns_update = { server = "192.0.2.53", zone = "z", key_name = "k", key_file = "k"
 [log]
 [revocation]
 [metrics]
+[request_id]
 [traces]
 endpoint = "http://127.0.0.1:1"
 [limits]
@@ -120,6 +121,8 @@ redirects = {}
 error_page = {}
 maintenance = {}
 cors = {}
+mirror = { to = [{ url = "http://a" }] }
+split = { groups = [{ to = [{ url = "http://a" }] }] }
 to = [{ url = "http://a" }]
 [[upstream]]
 name = "u"

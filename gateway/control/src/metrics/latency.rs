@@ -108,8 +108,10 @@ impl Latencies {
     pub fn places(&self, config: &Config) -> Arc<Latency> {
         self.budget.set_most(config.max_series);
         let mut known = self.known();
+        let name_of = |upstream: usize| config.upstreams.get(upstream).map_or_else(String::new, |u| u.name.clone());
         let upstream_of = |action: &Action| match action {
-            Action::Proxy { upstream } => config.upstreams.get(*upstream).map_or_else(String::new, |u| u.name.clone()),
+            Action::Proxy { upstream } => name_of(*upstream),
+            Action::Forward(by) => by.only_upstream().map_or_else(String::new, &name_of),
             _ => String::new(),
         };
         let Known { places, .. } = &mut *known;

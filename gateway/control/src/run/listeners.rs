@@ -167,6 +167,7 @@ impl Listeners {
             latency: self.latencies.places(config),
             shared_tickets: self.shared_tickets.clone(),
             traces: self.traces.clone(),
+            request_ids: config.request_ids.clone(),
         })
     }
 

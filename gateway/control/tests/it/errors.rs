@@ -183,6 +183,80 @@ fn messages() {
                 [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
             "\"Host\" cannot be copied",
         ),
+        (
+            listener("") + host + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }] }\n",
+            "\"split\" needs 2 to 64 \"groups\"",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { name = \"b\", weight = 1 }] }\n",
+            "a group of \"split\" does not say where requests go",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", weight = 1 }] }\n",
+            "a group of \"split\" has no name that a cookie could have",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\" }] }\n",
+            "has no \"weight\"",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"a\", weight = 1 }] }\n",
+            "a second group \"a\"",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 0 }, { to = \"http://127.0.0.1:2\", name = \"b\", weight = 0 }] }\n",
+            "all groups have weight = 0",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:1\", name = \"a b\", weight = 1 }] }\n",
+            "\"a b\" is not a name for a group",
+        ),
+        (
+            listener("")
+                + &respond
+                + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", name = \"b\", weight = 1 }] }\n",
+            "\"split\" and \"respond\" exclude each other",
+        ),
+        (listener("") + &respond + "[request_id]\nheader = \"Host\"\n", "\"Host\" cannot be set"),
+        (listener("") + &respond + "[request_id]\nheader = \"X Id\"\n", "\"X Id\" cannot be set"),
+        (listener("") + &respond + "server_timing = \"on\"\n", "write server_timing = true"),
+        (listener("") + &respond + "total_timeout = \"5s\"\n", "\"total_timeout\" without an upstream"),
+        (listener("") + &respond + "min_body_rate = 5\n", "\"min_body_rate\" without an upstream"),
+        (listener("") + &respond + "total_timeout = 5\n", "\"total_timeout\" has no unit"),
+        (listener("") + &respond + "mirror = true\n", "neither a table nor false"),
+        (listener("") + &respond + "mirror = { percent = 5 }\n", "\"mirror\" does not say where copies go"),
+        (listener("") + &respond + "mirror = { to = \"http://127.0.0.1:1\" }\n", "\"mirror\" without an upstream"),
+        (
+            upstream("servers = \"http://127.0.0.1\"\n")
+                .replace("upstream =", "mirror = { upstream = \"u\" }\nupstream ="),
+            "\"mirror\" names the upstream that gets the requests",
+        ),
+        (
+            listener("")
+                + host
+                + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\", to = \"http://127.0.0.1:1\" }\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"upstream\" and \"to\" exclude each other",
+        ),
+        (
+            listener("")
+                + host
+                + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\" }\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\nproxy_protocol = \"v2\"\n",
+            "\"mirror\" and \"proxy_protocol\" exclude each other",
+        ),
         (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
         (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),
         (listener("client_address_header = \"Forwarded\"") + &respond, "without \"trusted_proxies\""),

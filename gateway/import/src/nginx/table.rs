@@ -223,12 +223,9 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssi", Missing(REWRITE)),
     ("image_filter", Missing(REWRITE)),
     ("xslt_stylesheet", Missing(REWRITE)),
-    ("mirror", Missing("requests are not copied")),
-    ("mirror_request_body", Missing("requests are not copied")),
-    (
-        "split_clients",
-        Missing("set a weight for each server: { url = …, weight = 90 }; sticky keeps a client with its server"),
-    ),
+    ("mirror", Missing("add mirror = { upstream = … } to the host or route")),
+    ("mirror_request_body", Missing("mirror copies bodies up to its max_body")),
+    ("split_clients", Missing("add split = { groups = […] }; or a weight for each server: { url = …, weight = 90 }")),
     ("slice", Missing(CACHE)),
     // Headers.
     ("proxy_set_header", Translated("`request_headers`, `host_header`; `X-Forwarded-*` are always sent")),

@@ -161,6 +161,9 @@ fn server_span(maker: &Maker) -> Span {
     if !record.host.is_empty() {
         attributes.push(text("server.address", &record.host.read()));
     }
+    if !record.request_id.is_empty() {
+        attributes.push(text("sealane.request_id", &record.request_id.read()));
+    }
     if !record.path.is_empty() {
         attributes.push(text("url.path", &record.path.read()));
     }

@@ -11,7 +11,9 @@ use crate::Failure;
 use crate::clock::Clock;
 use crate::conn::Client;
 use crate::exchange::{Ending, Exchange};
+use crate::forwarding::group_of;
 use crate::records::ConnectionId;
+use crate::snapshot::Action;
 use sealane_http::Known;
 use sealane_http::h1::encode_decimal;
 use sealane_lane::Micros;
@@ -38,6 +40,8 @@ pub(crate) struct Entry<'e> {
     pub client: &'e Client,
     pub tls: Option<sealane_tls::policy::Version>,
     pub now: Micros,
+    /// With `[request_id]`: the id that the request has.
+    pub request_id: Option<&'e [u8]>,
 }
 
 impl Entry<'_> {
@@ -58,6 +62,13 @@ impl Entry<'_> {
 
     pub fn route(&self) -> Option<&str> {
         self.x.routed.route.as_ref()?.route().map(|route| route.label.as_str()).filter(|label| !label.is_empty())
+    }
+
+    /// The upstream that a copy of the request has gone to.
+    pub fn mirror(&self) -> Option<&str> {
+        let route = self.x.routed.route.as_ref().filter(|_| self.x.routed.is_mirrored)?;
+        let Action::Forward(by) = &route.route()?.action else { return None };
+        Some(&route.listener().upstreams.get(by.mirror.as_ref()?.upstream)?.upstream.name)
     }
 
     /// A relayed connection is none of HTTP's.
@@ -107,7 +118,7 @@ impl Entry<'_> {
         self.x.routed.user.as_ref().map(|user| user.as_bytes())
     }
 
-    pub fn request_id(&self, b: &mut Vec<u8>) {
+    pub fn number(&self, b: &mut Vec<u8>) {
         connection_id(b, self.client.id);
         b.push(b'-');
         encode_decimal(b, u64::from(self.x.number));
@@ -209,6 +220,8 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("tls", entry.tls_version().map(str::as_bytes));
     text("route", entry.route().map(str::as_bytes));
     text("upstream", entry.upstream_server().map(str::as_bytes));
+    text("group", group_of(x).map(str::as_bytes));
+    text("mirror", entry.mirror().map(str::as_bytes));
     text("referer", x.request.fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
     text("user_agent", x.request.fields.get(Known::UserAgent));
     text("client_certificate", entry.fingerprint().map(str::as_bytes));
@@ -217,7 +230,11 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("error", failure.as_ref().map(|f| f.as_bytes()));
     text("denied", x.routed.denied.map(|by| by.name().as_bytes()));
     text("answered_by", x.routed.served.map(|by| by.name().as_bytes()));
-    text("end", (x.ending == Ending::Idle).then_some(b"idle"));
+    let end = match x.ending {
+        Ending::Idle => Some(&b"idle"[..]),
+        Ending::No | Ending::Draining(_) => x.routed.took_too_long.then_some(&b"total_timeout"[..]),
+    };
+    text("end", end);
     put("status", Value::Number(u64::from(x.status)));
     put("bytes_in", Value::Number(x.request_body.bytes));
     put("bytes_out", Value::Number(x.response_body.bytes));
@@ -225,8 +242,11 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     connection_id(&mut own, entry.client.id);
     put("connection", Value::Text(&own));
     own.clear();
-    entry.request_id(&mut own);
+    entry.number(&mut own);
     put("request", Value::Text(&own));
+    if let Some(id) = entry.request_id {
+        put("request_id", Value::Text(id));
+    }
     if let Some(trace) = x.trace.id() {
         put("trace_id", Value::Text(&trace.text()));
     }
@@ -348,7 +368,13 @@ pub(super) mod tests {
         let mut clock = Clock::default();
         clock.refresh(0);
         let mut out = Vec::new();
-        let entry = Entry { x: &x, client: &client, tls: Some(sealane_tls::policy::Version::Tls13), now: 2_234_567 };
+        let entry = Entry {
+            x: &x,
+            client: &client,
+            tls: Some(sealane_tls::policy::Version::Tls13),
+            now: 2_234_567,
+            request_id: None,
+        };
         line(&mut out, rules, &entry, &clock);
         String::from_utf8(out).unwrap()
     }

@@ -12,6 +12,7 @@ pub use template::{Template, TemplateError};
 use crate::clock::Clock;
 use crate::exchange::Exchange;
 use crate::records::{ConnectionId, Records};
+use crate::request_ids::RequestIds;
 pub(crate) use format::Entry;
 use sealane_lane::Context;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -103,16 +104,23 @@ pub(crate) struct AccessLog {
     passed: u32,
     /// What is reported beside the access log.
     records: Records,
+    /// The ids of requests that get one.
+    request_ids: RequestIds,
 }
 
 impl AccessLog {
     pub fn new(sink: Option<LogSink>, records: Records) -> Self {
-        Self { buffer: Vec::new(), sink, due: 0, passed: 0, records }
+        Self { buffer: Vec::new(), sink, due: 0, passed: 0, records, request_ids: RequestIds::default() }
     }
 
     /// The id of a client's connection that begins.
     pub fn next_connection(&mut self) -> ConnectionId {
         self.records.next_connection()
+    }
+
+    /// What makes ids for requests.
+    pub fn request_ids(&mut self) -> &mut RequestIds {
+        &mut self.request_ids
     }
 
     /// What is reported beside the access log.
@@ -179,7 +187,7 @@ mod tests {
         };
         let mut log = AccessLog::new(Some(Box::new(sink)), Records::new(0, fixtures::record_sink().0));
         let mut write = |log: &mut AccessLog| {
-            let entry = Entry { x: &x, client: &client, tls: None, now: 0 };
+            let entry = Entry { x: &x, client: &client, tls: None, now: 0, request_id: None };
             let rules = AccessLogRules { format: LogFormat::Json, ..AccessLogRules::default() };
             log.write(&mut cx, &rules, &entry, &Clock::default());
         };

@@ -173,7 +173,10 @@ impl Variable {
                 b.push(b' ');
                 own(b, entry.protocol());
             }
-            Self::RequestId => entry.request_id(b),
+            Self::RequestId => match entry.request_id {
+                Some(id) => escape(b, id),
+                None => entry.number(b),
+            },
             Self::RequestMethod => escape(b, request.method_name()),
             Self::RequestTime => seconds(b, entry.duration()),
             Self::RequestUri => escape(b, entry.target(rules)),

@@ -2,6 +2,8 @@
 
 use crate::exchange::Exchange;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
+use crate::forwarding::Draws;
+use crate::mirrors::Copies;
 use sealane_lane::{Key, Slots};
 
 /// Exchanges kept for reuse.
@@ -13,6 +15,10 @@ pub(crate) struct Exchanges {
     #[expect(clippy::vec_box, reason = "the boxes move between here and the slots")]
     spare: Vec<Box<Exchange>>,
     later: Vec<Later>,
+    /// Copies of requests that are under way.
+    pub copies: Copies,
+    /// For shares of requests.
+    pub draws: Draws,
 }
 
 impl Exchanges {

@@ -25,12 +25,15 @@ use crate::exchange::streams::{
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
+use crate::forwarding::{Forwarding, choose_upstream};
 use crate::lane_state::LaneListener;
 use crate::latency;
 use crate::memory::note_held;
+use crate::mirrors::{copy_request, mirror_finished};
 use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
 use crate::renewal::rules_hold;
+use crate::request_ids::mark_request;
 use crate::rules::Unprepared;
 use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
@@ -66,8 +69,10 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
     }
-    if let Some(rules) = &proxy.settings.snapshot().traces {
-        traces::begin(x, client, rules);
+    if proxy.settings.lane().marks_requests
+        && mark_request(x, client, &proxy.settings, proxy.log.request_ids(), &proxy.counters).is_err()
+    {
+        return refuse(proxy, cx, exchange, 431);
     }
     if let Some(rule) = listener.listener.access {
         let verdict = judge(connections, x, client, &listener, &[rule]);
@@ -157,15 +162,13 @@ pub(crate) fn run_action(
     action: &Action,
     expects: bool,
 ) {
-    let Proxy { connections, exchanges, scratch, .. } = proxy;
-    let Some(x) = exchanges.get_mut(exchange) else { return };
-    let Some(client) = connections.client_of(x.client_stream) else { return };
     match action {
         Action::Respond { status, content_type, body } => {
             respond(proxy, cx, exchange, *status, content_type.as_bytes(), body, expects);
         }
         Action::Redirect(redirect) => {
-            let secure = client.is_secure();
+            let Some(client_stream) = proxy.exchanges.get(exchange).map(|x| x.client_stream) else { return };
+            let secure = proxy.connections.client_of(client_stream).is_some_and(Client::is_secure);
             send_redirect(proxy, cx, exchange, redirect, secure, 0, expects);
         }
         Action::Routes(table) => route_request(proxy, cx, exchange, listener, table, expects),
@@ -173,37 +176,72 @@ pub(crate) fn run_action(
         Action::RedirectTable { .. } => refuse(proxy, cx, exchange, 500),
         // RFC 9110 §15.5.20: connections for this name are not for us to read; this one came for another.
         Action::Passthrough { .. } => refuse(proxy, cx, exchange, 421),
-        Action::Proxy { upstream } => {
-            let Some(upstream) = listener.upstreams.get(*upstream) else {
-                return refuse(proxy, cx, exchange, 500);
-            };
-            let early = x.machine.is_early();
-            x.trace.note_routed(cx.micros());
-            Routed::preference(x, upstream, x.client_ip(client));
-            if forwarded::prepare(x, client, early, scratch.text()).is_err() {
-                return refuse(proxy, cx, exchange, 431);
-            }
-            if let Some(route) = &x.routed.route
-                && let Err(why) = route.prepare(&mut x.request, scratch.text())
-            {
-                return match why {
-                    Unprepared::Fields => refuse(proxy, cx, exchange, 500),
-                    Unprepared::Path => {
-                        proxy.counters.bad_paths.inc();
-                        refuse(proxy, cx, exchange, 400);
-                    }
-                };
-            }
-            if let Some(host) = &upstream.upstream.host_header
-                && x.request.set_authority(host.as_bytes()).is_err()
-            {
-                return refuse(proxy, cx, exchange, 500);
-            }
-            x.upstream = Some(upstream.clone());
-            let actions = x.machine.on(Event::Forward);
-            perform(proxy, cx, exchange, actions);
-        }
+        Action::Proxy { upstream } => forward(proxy, cx, exchange, listener, *upstream, None),
+        Action::Forward(by) => forward_by(proxy, cx, exchange, listener, by),
     }
+}
+
+/// Forwards a request by the rules of its route.
+#[inline(never)]
+fn forward_by(proxy: &mut Proxy, cx: &mut Context, exchange: Key, listener: &Rc<LaneListener>, by: &Forwarding) {
+    let Some(upstream) = choose_upstream(proxy, exchange, by) else { return refuse(proxy, cx, exchange, 500) };
+    if let Some(x) = proxy.exchanges.get(exchange)
+        && let Some(until) = by.limits.until(x)
+    {
+        proxy.connections.look_by(cx, x.client_stream, until);
+    }
+    forward(proxy, cx, exchange, listener, upstream, Some(by));
+}
+
+/// Prepares a request for an upstream group, and sends it there.
+#[inline(always)]
+fn forward(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    listener: &Rc<LaneListener>,
+    upstream: usize,
+    by: Option<&Forwarding>,
+) {
+    let Proxy { connections, exchanges, scratch, .. } = proxy;
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    let Some(client) = connections.client_of(x.client_stream) else { return };
+    let Some(upstream) = listener.upstreams.get(upstream) else {
+        return refuse(proxy, cx, exchange, 500);
+    };
+    let early = x.machine.is_early();
+    x.trace.note_routed(cx.micros());
+    Routed::preference(x, upstream, x.client_ip(client));
+    if forwarded::prepare(x, client, early, scratch.text()).is_err() {
+        return refuse(proxy, cx, exchange, 431);
+    }
+    if let Some(route) = &x.routed.route
+        && let Err(why) = route.prepare(&mut x.request, scratch.text())
+    {
+        return match why {
+            Unprepared::Fields => refuse(proxy, cx, exchange, 500),
+            Unprepared::Path => {
+                proxy.counters.bad_paths.inc();
+                refuse(proxy, cx, exchange, 400);
+            }
+        };
+    }
+    let x = match by.and_then(|by| by.mirror.as_ref()) {
+        None => x,
+        Some(mirror) => {
+            copy_request(proxy, cx, exchange, listener, mirror);
+            let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+            x
+        }
+    };
+    if let Some(host) = &upstream.upstream.host_header
+        && x.request.set_authority(host.as_bytes()).is_err()
+    {
+        return refuse(proxy, cx, exchange, 500);
+    }
+    x.upstream = Some(upstream.clone());
+    let actions = x.machine.on(Event::Forward);
+    perform(proxy, cx, exchange, actions);
 }
 
 /// Does what the state machine says.
@@ -410,7 +448,7 @@ fn send_response(
         }
         () => BodyLength::Known(body.len() as u64),
     };
-    add_response_headers(&proxy.connections, &mut proxy.exchanges, exchange, true);
+    add_response_headers(&proxy.connections, &mut proxy.exchanges, &proxy.settings, cx, exchange, true);
     client_head(proxy, exchange, client_stream, length, false);
     if !matches!(length, BodyLength::None | BodyLength::Known(0)) {
         client_data(&mut proxy.connections, &mut proxy.scratch, cx, client_stream, length, body, true);
@@ -434,8 +472,8 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     match client_stream {
         // It reads on to the next request.
         ClientStream::H1(key) if proxy.connections.client(key).is_some_and(|c| c.protocol.is_kept_alive()) => {}
-        // The connection lingers as a whole.
-        ClientStream::H1(_) => return drain_is_over(proxy, cx, exchange),
+        // The connection lingers as a whole; of a copy nobody waits for the rest.
+        ClientStream::H1(_) | ClientStream::Mirror(_) => return drain_is_over(proxy, cx, exchange),
         // All that is to be read of it has been.
         ClientStream::H3(..) if client_is_read(&proxy.connections, client_stream) => {
             return drain_is_over(proxy, cx, exchange);
@@ -481,6 +519,9 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
         } else {
             server_finish(proxy, cx, upstream_stream, actions.has(Do::ReleaseUpstream));
         }
+    }
+    if let ClientStream::Mirror(key) = x.client_stream {
+        return mirror_finished(proxy, x, key);
     }
     let complete = actions.has(Do::FinishClient);
     if complete && x.drains_since().is_none() {

@@ -10,9 +10,11 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{drain_is_over, refuse};
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::{Ending, Exchange};
+use crate::forwarding::RouteLimits;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
+use sealane_exchange::Phase;
 use sealane_exchange::deadlines::{
     BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline,
 };
@@ -36,6 +38,7 @@ fn limits(client: &ClientLimits, upstream: Option<&Upstream>) -> Limits {
         authorized_until: None,
         try_until: None,
         rest_until: None,
+        total_until: None,
     };
     if let Some(upstream) = upstream {
         limits.upstream = BodyLimits { idle: millis(upstream.idle_timeout), rate: upstream.min_body_rate };
@@ -93,6 +96,12 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let verified_until = x.verification.map(|verification| verification.until);
     limits.authorized_until = x.question.as_ref().map(|question| question.until).or(verified_until);
     limits.rest_until = x.drains_since().map(|since| since + LINGER);
+    if let Some(own) = RouteLimits::of(x) {
+        limits.total_until = own.until(x);
+        if let Some(rate) = own.rate {
+            (limits.client.rate, limits.upstream.rate) = (rate, rate);
+        }
+    }
     let blocked = [x.request_body.is_blocked(), x.response_body.is_blocked()];
     let state = State::of(&x.machine, x.upstream_stream.is_some(), blocked);
     let class = class(x);
@@ -124,6 +133,9 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
     if passed.wait == Wait::Password {
         return unchecked(proxy, cx, exchange);
     }
+    if passed.wait == Wait::Exchange {
+        return took_too_long(proxy, cx, exchange);
+    }
     match passed.wait.party() {
         Some(Party::Client) => {
             proxy.counters.client_timeouts.inc();
@@ -153,4 +165,13 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
             refuse(proxy, cx, exchange, 408);
         }
     }
+}
+
+/// The time of an exchange as a whole is over. Nobody has failed: no server is blamed, and none is tried again.
+fn took_too_long(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let awaits_body = x.machine.request() == Phase::Streaming && !x.request_body.is_blocked();
+    x.routed.took_too_long = true;
+    proxy.counters.total_timeouts.inc();
+    refuse(proxy, cx, exchange, if awaits_body { 408 } else { 504 });
 }

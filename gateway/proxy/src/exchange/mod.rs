@@ -22,6 +22,7 @@ use crate::conn::Client;
 use crate::exchange::authorize::Question;
 use crate::exchange::credentials::Verification;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
+use crate::mirrors::RequestCopy;
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
 use crate::traces::Trace;
@@ -156,6 +157,8 @@ pub(crate) struct Exchange {
     pub response_body: Flow,
     /// The client's request, while `request` and `body` are those of a question about it.
     pub question: Option<Box<Question>>,
+    /// The copy of the request for its mirror, while the request's body is coming.
+    pub copy: Option<Box<RequestCopy>>,
     /// There while the client's password is being checked.
     pub verification: Option<Verification>,
     /// What the request's body is like, as it came.
@@ -195,6 +198,7 @@ impl Exchange {
             request_body: Flow::new(Party::Client),
             response_body: Flow::new(Party::Upstream),
             question: None,
+            copy: None,
             verification: None,
             body: BodyLength::None,
             claims: Claims::Removed,
@@ -291,6 +295,7 @@ impl Exchange {
         self.response.clear();
         self.response.shrink_to(4096);
         self.question = None;
+        self.copy = None;
         self.verification = None;
         self.upstream_stream = None;
         self.upstream = None;

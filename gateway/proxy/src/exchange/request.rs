@@ -8,6 +8,7 @@ use crate::exchange::expiry::look_soon;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{UpstreamStream, server_credit, server_data};
 use crate::exchange::waste::client_wasted;
+use crate::mirrors::{copy_body, copy_complete};
 use crate::scratch::READ_SIZE;
 use crate::service::Proxy;
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Phase, Switching};
@@ -61,6 +62,9 @@ pub(crate) fn request_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, d
     x.request_body.bytes += data.len() as u64;
     x.request_body.progress.note(cx.now());
     let drains = x.machine.request() == Phase::Draining;
+    if x.copy.is_some() {
+        copy_body(x, &proxy.counters, data, drains);
+    }
     let actions = x.machine.on(Event::Moved { direction: Direction::Request, bytes: data.len() as u64 });
     if actions.has(Do::Finish) {
         perform(proxy, cx, exchange, actions);
@@ -87,6 +91,13 @@ pub(crate) fn request_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     if !x.request_body.trailers.is_empty() {
         forwarded::clean_trailers(&mut x.request_body.trailers, x.routed.route.as_ref());
     }
+    let x = if x.copy.is_some() {
+        copy_complete(proxy, cx, exchange);
+        let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+        x
+    } else {
+        x
+    };
     let actions = x.machine.on(Event::Ended(Direction::Request));
     x.response_body.progress.note(cx.now());
     perform(proxy, cx, exchange, actions);

@@ -79,7 +79,7 @@ pub(crate) fn response_arrived(
             server_lost(proxy, cx, exchange, Loss::Broken);
             return false;
         }
-        if !actions.has(Do::ForwardInterim) {
+        if !actions.has(Do::ForwardInterim) || matches!(client_stream, ClientStream::Mirror(_)) {
             return true;
         }
         proxy.counters.status(status);
@@ -118,7 +118,7 @@ pub(crate) fn response_arrived(
     if let Some(upstream) = &x.upstream {
         upstream.record(proxy.settings.slot(), WAIT, x.headed.saturating_sub(x.sent));
     }
-    add_response_headers(&proxy.connections, &mut proxy.exchanges, exchange, false);
+    add_response_headers(&proxy.connections, &mut proxy.exchanges, &proxy.settings, cx, exchange, false);
     client_head(proxy, exchange, client_stream, body, upgrade);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
     x.status = status;

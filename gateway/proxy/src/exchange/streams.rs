@@ -45,6 +45,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::begin_request;
 use crate::h3::sink::{h3_credit, h3_data, h3_end};
 use crate::lifecycle::{close_connection, continue_connection};
+use crate::mirrors::{mirror_discard, mirror_go_on, mirror_head};
 use crate::scratch::Scratch;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
@@ -66,6 +67,8 @@ pub(crate) enum ClientStream {
     H2(Key, u32),
     /// A stream of an HTTP/3 connection.
     H3(Key, u32),
+    /// The client of a mirrored request, which has no socket: nobody waits for its response.
+    Mirror(Key),
 }
 
 /// Where a request goes to and its response comes from.
@@ -99,7 +102,7 @@ impl ClientStream {
     #[inline]
     pub fn conn(self) -> Key {
         match self {
-            Self::H1(key) | Self::H2(key, _) | Self::H3(key, _) => key,
+            Self::H1(key) | Self::H2(key, _) | Self::H3(key, _) | Self::Mirror(key) => key,
         }
     }
 }
@@ -119,6 +122,7 @@ pub(crate) fn client_interim(
         ClientStream::H1(key) => h1_client_interim(connections, exchanges, scratch, exchange, key),
         ClientStream::H2(key, stream) => h2_client_interim(connections, exchanges, exchange, key, stream),
         ClientStream::H3(key, stream) => h3_client_interim(connections, exchanges, exchange, key, stream),
+        ClientStream::Mirror(_) => {}
     }
 }
 
@@ -134,6 +138,7 @@ pub(crate) fn client_head(proxy: &mut Proxy, exchange: Key, side: ClientStream, 
         ClientStream::H3(key, stream) => {
             h3_client_head(&mut proxy.connections, &mut proxy.exchanges, exchange, key, stream, body, upgrade)
         }
+        ClientStream::Mirror(key) => mirror_head(&mut proxy.connections, &proxy.exchanges, exchange, key),
     }
 }
 
@@ -163,6 +168,7 @@ pub(crate) fn client_credit(connections: &mut Connections, side: ClientStream, w
         },
         ClientStream::H2(key, stream) => h2_client_credit(connections, key, stream, want),
         ClientStream::H3(key, stream) => h3_credit(connections, key, stream, want),
+        ClientStream::Mirror(_) => want,
     }
 }
 
@@ -181,6 +187,7 @@ pub(crate) fn client_data(
         ClientStream::H1(key) => h1_client_data(connections, scratch, key, framing, data),
         ClientStream::H2(key, stream) => h2_client_data(connections, cx, key, stream, data, last),
         ClientStream::H3(key, stream) => h3_data(connections, key, stream, data, last),
+        ClientStream::Mirror(key) => mirror_discard(connections, cx, key, data.len()),
     }
 }
 
@@ -196,6 +203,7 @@ pub(crate) fn client_end(connections: &mut Connections, exchanges: &Exchanges, e
                 h3_end(connections, key, stream, &x.response_body.trailers);
             }
         }
+        ClientStream::Mirror(_) => {}
     }
 }
 
@@ -213,6 +221,8 @@ pub(crate) fn client_finish(
         ClientStream::H1(key) => h1_client_finish(connections, exchanges, settings, cx, key, complete),
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
         ClientStream::H3(key, stream) => h3_client_finish(connections, settings, cx, key, stream),
+        // It has been let go of before (`finish_exchange`).
+        ClientStream::Mirror(_) => {}
     }
 }
 
@@ -242,6 +252,7 @@ pub(crate) fn client_detach(
         }
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
         ClientStream::H3(key, stream) => h3_client_detach(connections, key, stream),
+        ClientStream::Mirror(_) => {}
     }
 }
 
@@ -263,6 +274,7 @@ pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStre
             h2_client_reset(&mut proxy.connections, &proxy.settings, cx, key, stream, stuck)
         }
         ClientStream::H3(key, stream) => h3_client_reset(&mut proxy.connections, key, stream, stuck),
+        ClientStream::Mirror(_) => {}
     }
 }
 
@@ -369,6 +381,7 @@ pub(crate) fn resume_source(proxy: &mut Proxy, cx: &mut Context, later: Later) {
             Some(ClientStream::H1(key)) => continue_connection(proxy, cx, key),
             Some(ClientStream::H2(key, stream)) => h2_client_read(proxy, cx, exchange, key, stream),
             Some(ClientStream::H3(key, stream)) => h3_read(proxy, cx, key, stream),
+            Some(ClientStream::Mirror(key)) => mirror_go_on(proxy, cx, exchange, key),
             None => {}
         },
         Later::Server(exchange) => match proxy.exchanges.get(exchange).and_then(|x| x.upstream_stream) {

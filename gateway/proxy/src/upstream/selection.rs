@@ -14,22 +14,25 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse, refuse_over_limit, respond, respond_error, run_action, takes_place};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
+use crate::forwarding::{Chosen, new_cookie};
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::limits::Counted;
 use crate::pages::page_for;
 use crate::patterns::Groups;
+use crate::request_ids::{name_response, time_response};
 use crate::rules::{Redirect, Request, RouteRef};
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use crate::snapshot::Action;
-use crate::upstream::balance::{HashKey, Lease, Pick, Preference, Tried, fields_value, mix};
+use crate::upstream::balance::{Lease, Pick, Preference, Tried, hash_of};
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::pools::UpstreamPools;
 use rustix::io::Errno;
 use sealane_exchange::Action as Do;
 use sealane_http::Known;
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key, Micros, Millis};
 use sealane_route::RouteTable;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -150,7 +153,7 @@ pub(crate) struct Routed {
     /// Why the last try failed.
     pub failure: Option<Failure>,
     /// The gateway adds headers to this response.
-    adds_headers: bool,
+    pub adds_headers: bool,
     /// Who has refused the request, if a rule about clients did.
     pub denied: Option<DeniedBy>,
     /// What has answered in the place of a server.
@@ -160,6 +163,12 @@ pub(crate) struct Routed {
     cors: Cors,
     /// Who the client is, once it has shown the password.
     pub user: Option<Rc<str>>,
+    /// The group that it goes to, where there are several.
+    pub chosen: Option<Chosen>,
+    /// It was ended by `total_timeout` of its route.
+    pub took_too_long: bool,
+    /// A copy of it has gone to the mirror of its route.
+    pub is_mirrored: bool,
     /// It counts among the requests of its client.
     pub counted: Option<Counted>,
 }
@@ -184,13 +193,7 @@ impl Routed {
     fn look(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
         let config = &upstream.upstream;
         let fields = &x.request.fields;
-        x.routed.hash = match &config.hash_key {
-            HashKey::Address => Some(match peer.to_canonical() {
-                IpAddr::V4(ip) => mix(u64::from(u32::from(ip))),
-                IpAddr::V6(ip) => mix(u128::from(ip) as u64 ^ mix((u128::from(ip) >> 64) as u64)),
-            }),
-            key => fields_value(key, fields).map(hash_bytes),
-        };
+        x.routed.hash = hash_of(&config.hash_key, fields, peer);
         if let Some(sticky) = &config.sticky {
             let named = crate::upstream::balance::cookie(fields, &sticky.cookie);
             let server = named.and_then(|id| config.servers.iter().position(|s| s.sticky_id[..] == *id));
@@ -275,19 +278,20 @@ impl Routed {
     }
 }
 
-/// FNV-1a, mixed: for choosing servers, not against those who would choose collisions.
-fn hash_bytes(bytes: &[u8]) -> u64 {
-    mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)))
-}
-
 /// Adds to a response what the way of its request says.
-fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
+fn add_routed_headers(x: &mut Exchange, settings: &LaneSettings, now: Micros, secure: bool, ours: bool) {
+    let mut tells_times = false;
     if let Some(route) = &x.routed.route {
         route.finish(&mut x.response.fields, secure);
         if let (Some(cors), true) = (route.cors(), x.routed.cors != Cors::Off) {
             cors.add_headers(&x.routed.cors, &mut x.response.fields);
         }
+        tells_times = route.route().is_some_and(|route| route.server_timing);
     }
+    if tells_times {
+        time_response(x, now, ours);
+    }
+    name_response(x, settings);
     // None of these can be refused: they are ours, and few.
     if ours {
         let _ = match &x.routed.own {
@@ -304,6 +308,12 @@ fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
         };
         return;
     }
+    if x.routed.chosen.is_some()
+        && let Some((name, value)) = new_cookie(x)
+    {
+        let text = set_cookie(name, value.as_bytes(), secure);
+        let _ = x.response.fields.push_known(Known::SetCookie, &text);
+    }
     if x.routed.sticky == Sticky::No || x.routed.sticky == Sticky::To(x.server) {
         return;
     }
@@ -311,15 +321,21 @@ fn add_routed_headers(x: &mut Exchange, secure: bool, ours: bool) {
     let (Some(sticky), Some(server)) = (&upstream.upstream.sticky, upstream.upstream.servers.get(x.server)) else {
         return;
     };
+    let text = set_cookie(&sticky.cookie, &server.sticky_id, secure);
+    let _ = x.response.fields.push_known(Known::SetCookie, &text);
+}
+
+/// A cookie by which the gateway knows a client again.
+fn set_cookie(name: &str, value: &[u8], secure: bool) -> Vec<u8> {
     let mut text = Vec::with_capacity(96);
-    text.extend_from_slice(sticky.cookie.as_bytes());
+    text.extend_from_slice(name.as_bytes());
     text.push(b'=');
-    text.extend_from_slice(&server.sticky_id);
+    text.extend_from_slice(value);
     text.extend_from_slice(b"; Path=/; HttpOnly; SameSite=Lax");
     if secure {
         text.extend_from_slice(b"; Secure");
     }
-    let _ = x.response.fields.push_known(Known::SetCookie, &text);
+    text
 }
 
 /// A host has rules: finds the one for a request, and does what it says.
@@ -518,11 +534,18 @@ fn send_redirect_of_table(
 /// Adds to a response what the way of its request says. Called once for each final response, before its head goes
 /// to the client; `ours`: it was not an upstream that made it.
 #[inline]
-pub(crate) fn add_response_headers(connections: &Connections, exchanges: &mut Exchanges, exchange: Key, ours: bool) {
+pub(crate) fn add_response_headers(
+    connections: &Connections,
+    exchanges: &mut Exchanges,
+    settings: &LaneSettings,
+    cx: &Context,
+    exchange: Key,
+    ours: bool,
+) {
     let Some(x) = exchanges.get_mut(exchange) else { return };
     if x.routed.adds_headers {
         let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
-        add_routed_headers(x, secure, ours);
+        add_routed_headers(x, settings, cx.micros(), secure, ours);
     }
 }
 

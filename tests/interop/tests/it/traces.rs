@@ -209,6 +209,18 @@ fn without_traces_the_fields_are_passed_on_as_they_come() {
 }
 
 #[test]
+fn a_span_has_the_id_of_its_request() {
+    let (site, origin, collector) = (Site::new(), Backend::saying("hello"), collector());
+    let both = format!("{}[request_id]\n", traces(&collector.url(), "sample = 1"));
+    let (gateway, _) = gateway(&site, &both, "192.0.2.1", &to(&origin));
+    assert_eq!(gateway.get("/").text(), "hello");
+    let spans = wait_for(&collector, 1);
+    let id = origin.last().header("x-request-id").map(str::to_owned);
+    assert!(id.is_some());
+    assert_eq!(spans.iter().find_map(|span| text(span, "sealane.request_id")), id);
+}
+
+#[test]
 fn spans_show_the_steps_of_a_request() {
     let (site, origin, collector) = (Site::new(), Backend::saying("hello"), collector());
     let traces = traces(&collector.url(), "sample = 1\nservice = \"edge\"");

@@ -16,6 +16,7 @@ impl Gateway {
             connection: s.connect + s.first_byte,
             first_byte: s.first_byte,
             authorized_until: None,
+            total_until: None,
             try_until: s.try_timeout.map(|t| run.try_began + t),
             rest_until: run.drains_since.map(|since| since + LINGER),
         }

@@ -1,6 +1,7 @@
 //! The policies, as functions over weights and loads.
 
 use sealane_http::{Fields, Known};
+use std::net::IpAddr;
 
 /// How a group's servers share the requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,12 +106,28 @@ pub(crate) fn cookie<'f>(fields: &'f Fields, name: &str) -> Option<&'f [u8]> {
 }
 
 /// The value that a [`HashKey`] names, where it is one of the request's fields.
-pub(crate) fn fields_value<'f>(key: &HashKey, fields: &'f Fields) -> Option<&'f [u8]> {
+fn fields_value<'f>(key: &HashKey, fields: &'f Fields) -> Option<&'f [u8]> {
     match key {
         HashKey::Address => None,
         HashKey::Field(name) => fields.get_named(name.as_bytes()),
         HashKey::Cookie(name) => cookie(fields, name),
     }
+}
+
+/// The hash of what a key names in a request.
+pub(crate) fn hash_of(key: &HashKey, fields: &Fields, peer: IpAddr) -> Option<u64> {
+    match key {
+        HashKey::Address => Some(match peer.to_canonical() {
+            IpAddr::V4(ip) => mix(u64::from(u32::from(ip))),
+            IpAddr::V6(ip) => mix(u128::from(ip) as u64 ^ mix((u128::from(ip) >> 64) as u64)),
+        }),
+        key => fields_value(key, fields).map(hash_bytes),
+    }
+}
+
+/// FNV-1a, mixed: for choosing servers, not against those who would choose collisions.
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3)))
 }
 
 #[cfg(test)]

@@ -1,0 +1,393 @@
+//! `mirror`: a copy of a request goes to another upstream group, and the response to it is thrown away.
+//!
+//! ```text
+//! forward ─► copy_request ─┬─ no body ──────────────────────────────────────────┐
+//!                          └─ request_data ─► copy_body ─► request_end ─► copy_complete ─► start ─► (next turn) mirror_go_on
+//! ```
+//!
+//! The copy is an exchange of its own, so that server selection, connections, retries and deadlines are those of every request. Its
+//! client ([`MirrorClient`]) has no socket: it has the whole body, has room for every response, and keeps nothing of it. The client's
+//! own exchange knows nothing of the copy once that has started, and so cannot wait for it or fail with it.
+//!
+//! Copies are bounded: by number in a lane, by the bytes of their bodies, and by time. A request of which no copy can be made is
+//! counted and served as without a mirror.
+
+use crate::conn::Conn;
+use crate::connections::Connections;
+use crate::counters::Counters;
+use crate::exchange::Exchange;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::perform;
+use crate::exchange::expiry::check_deadlines;
+use crate::exchange::request::{request_data, request_end, request_room};
+use crate::exchange::streams::{ClientStream, Later};
+use crate::lane_state::LaneListener;
+use crate::service::Proxy;
+use crate::upstream::group::LaneUpstream;
+use crate::upstream::selection::Routed;
+use sealane_exchange as machine;
+use sealane_exchange::{Event, Phase};
+use sealane_http::{BodyLength, Fields, RequestHead};
+use sealane_lane::{Context, Deadline, Key, Millis};
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Bytes of a response that are read and thrown away. A response that goes on behind them is called off.
+const MAX_DISCARDED: u64 = 1 << 20;
+
+/// Where copies of a route's requests go, and what bounds them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mirror {
+    /// Index into the snapshot's upstreams.
+    pub upstream: usize,
+    /// Of how many of 100 requests copies are made.
+    pub percent: u32,
+    /// Requests with larger bodies are not mirrored.
+    pub max_body: usize,
+    /// Most copies under way in a lane, those included whose body is coming.
+    pub max_requests: usize,
+    /// How long a copy may take as a whole, once it has started.
+    pub timeout: Duration,
+    /// Headers that copies do not have.
+    pub remove: Vec<String>,
+}
+
+/// How many copies of a lane are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Copies {
+    under_way: Rc<Cell<usize>>,
+}
+
+impl Mirror {
+    /// Whether the request with this number, which is by chance, is copied.
+    fn wants(&self, number: u64) -> bool {
+        number % 100 < u64::from(self.percent)
+    }
+}
+
+impl Copies {
+    /// A place for one more copy, if there are fewer than `most`.
+    fn take(&self, most: usize) -> Option<CopyPlace> {
+        let under_way = self.under_way.get();
+        (under_way < most).then(|| {
+            self.under_way.set(under_way + 1);
+            CopyPlace(self.under_way.clone())
+        })
+    }
+}
+
+/// One copy among those under way, until it is dropped.
+struct CopyPlace(Rc<Cell<usize>>);
+
+impl Drop for CopyPlace {
+    fn drop(&mut self) {
+        self.0.set(self.0.get().saturating_sub(1));
+    }
+}
+
+/// A request's copy before it starts: its head, and what has come of its body.
+pub(crate) struct RequestCopy {
+    request: RequestHead,
+    /// How the body is framed, as it came.
+    length: BodyLength,
+    body: Vec<u8>,
+    max_body: usize,
+    timeout: Duration,
+    upstream: Rc<LaneUpstream>,
+    client: IpAddr,
+    place: CopyPlace,
+}
+
+/// The client of a copy.
+pub(crate) struct MirrorClient {
+    exchange: Option<Key>,
+    pub deadline: Deadline,
+    /// When the copy must be over.
+    until: Millis,
+    body: Vec<u8>,
+    /// Bytes of the body that have been passed on.
+    sent: usize,
+    /// Bytes of the response that have been thrown away.
+    discarded: u64,
+    is_begun: bool,
+    /// A server has answered.
+    is_answered: bool,
+    _place: CopyPlace,
+}
+
+/// Makes the copy of a request that has been prepared for its upstream and is about to be forwarded.
+pub(crate) fn copy_request(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    listener: &LaneListener,
+    mirror: &Mirror,
+) {
+    let Proxy { connections, exchanges, counters, .. } = proxy;
+    if !mirror.wants(exchanges.draws.draw()) {
+        return;
+    }
+    let Some(upstream) = listener.upstreams.get(mirror.upstream) else { return };
+    let Some(x) = exchanges.get(exchange) else { return };
+    let Some(client) = connections.client_of(x.client_stream).map(|client| x.client_ip(client)) else { return };
+    if !x.machine.is_message() {
+        // Bytes of another protocol are no request.
+        return counters.mirrors_upgrade.inc();
+    }
+    if x.machine.is_early() {
+        // It may be a replay, and the copy could not wait for the end of the handshake as the request can.
+        return counters.mirrors_early.inc();
+    }
+    if matches!(x.body, BodyLength::Known(length) if length > mirror.max_body as u64) {
+        return counters.mirrors_too_large.inc();
+    }
+    let Some(place) = exchanges.copies.take(mirror.max_requests) else {
+        return counters.mirrors_full.inc();
+    };
+    let mut request = x.request.clone();
+    mirror.remove.iter().for_each(|name| request.fields.remove_alike(name.as_bytes()));
+    if let Some(host) = &upstream.upstream.host_header {
+        // It was checked with the configuration.
+        let _ = request.set_authority(host.as_bytes());
+    }
+    let copy = Box::new(RequestCopy {
+        request,
+        length: x.body,
+        body: Vec::new(),
+        max_body: mirror.max_body,
+        timeout: mirror.timeout,
+        upstream: upstream.clone(),
+        client,
+        place,
+    });
+    if x.body.is_empty() {
+        if let Some(x) = exchanges.get_mut(exchange) {
+            x.routed.is_mirrored = true;
+        }
+        start(proxy, cx, copy, Fields::new());
+    } else if let Some(x) = exchanges.get_mut(exchange) {
+        x.copy = Some(copy);
+    }
+}
+
+/// Notes a piece of the body of a request that is copied. `dropped`: nobody wants the body any more.
+#[inline(never)]
+pub(crate) fn copy_body(x: &mut Exchange, counters: &Counters, data: &[u8], dropped: bool) {
+    let Some(copy) = &mut x.copy else { return };
+    if dropped {
+        // The gateway has refused the request, or its server has answered without it.
+        x.copy = None;
+    } else if data.len() > copy.max_body - copy.body.len() {
+        counters.mirrors_too_large.inc();
+        x.copy = None;
+    } else {
+        copy.body.extend_from_slice(data);
+    }
+}
+
+/// The body of a request that is copied has come whole; its trailers are in the flow.
+#[inline(never)]
+pub(crate) fn copy_complete(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let Some(copy) = x.copy.take() else { return };
+    if x.machine.request() == Phase::Draining {
+        return;
+    }
+    x.routed.is_mirrored = true;
+    let trailers = x.request_body.trailers.clone();
+    start(proxy, cx, copy, trailers);
+}
+
+/// Makes a copy an exchange, which begins in the next turn: the client's own goes first.
+fn start(proxy: &mut Proxy, cx: &mut Context, copy: Box<RequestCopy>, trailers: Fields) {
+    let RequestCopy { request, length, body, timeout, upstream, client, place, .. } = *copy;
+    let until = cx.now() + timeout.as_millis() as Millis;
+    let key = proxy.connections.insert(Conn::Mirror(Box::new(MirrorClient {
+        exchange: None,
+        deadline: Deadline::default(),
+        until,
+        body,
+        sent: 0,
+        discarded: 0,
+        is_begun: false,
+        is_answered: false,
+        _place: place,
+    })));
+    let mut x = proxy.exchanges.fresh(ClientStream::Mirror(key));
+    let method = request.method();
+    x.request = request;
+    x.body = length;
+    x.request_body.trailers = trailers;
+    x.started = cx.micros();
+    x.machine = machine::Exchange::new(machine::Request {
+        has_body: !length.is_empty(),
+        is_safe: method.is_safe(),
+        is_idempotent: method.is_idempotent(),
+        ..machine::Request::default()
+    });
+    Routed::preference(&mut x, &upstream, client);
+    x.upstream = Some(upstream);
+    let exchange = proxy.exchanges.insert(x);
+    if let Some(mirror) = proxy.connections.mirror(key) {
+        mirror.exchange = Some(exchange);
+        mirror.deadline.set(cx, key, until);
+    }
+    proxy.counters.mirrors.inc();
+    proxy.exchanges.go_on_later(Later::Client(exchange));
+}
+
+/// Begins a copy, or goes on with its body.
+pub(crate) fn mirror_go_on(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
+    let Some(mirror) = proxy.connections.mirror(key) else { return };
+    if !std::mem::replace(&mut mirror.is_begun, true) {
+        let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+        let _ = x.machine.on(Event::Accepted);
+        let actions = x.machine.on(Event::Forward);
+        return perform(proxy, cx, exchange, actions);
+    }
+    send_body(proxy, cx, exchange, key);
+}
+
+/// Passes the body of a copy on, as far as its server has room.
+fn send_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
+    loop {
+        let Some(x) = proxy.exchanges.get(exchange) else { return };
+        let has_trailers = !x.request_body.trailers.is_empty();
+        if x.machine.request() != Phase::Streaming {
+            return;
+        }
+        let Some(mirror) = proxy.connections.mirror(key) else { return };
+        let left = mirror.body.len() - mirror.sent;
+        if left == 0 {
+            return request_end(proxy, cx, exchange);
+        }
+        let Proxy { connections, exchanges, .. } = proxy;
+        let room = request_room(connections, exchanges, cx, exchange, left).unwrap_or(0).min(left);
+        let Some(mirror) = connections.mirror(key).filter(|_| room > 0) else { return };
+        let from = mirror.sent;
+        mirror.sent += room;
+        let last = room == left && !has_trailers;
+        let body = std::mem::take(&mut mirror.body);
+        let goes_on = request_data(proxy, cx, exchange, &body[from..from + room], last);
+        if let Some(mirror) = proxy.connections.mirror(key) {
+            mirror.body = body;
+        }
+        if !goes_on || last {
+            return;
+        }
+    }
+}
+
+/// The head of the response to a copy. The gateway makes one, too, where no server answers.
+pub(crate) fn mirror_head(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key) {
+    let from_server = exchanges.get(exchange).is_some_and(|x| x.upstream_stream.is_some());
+    if let Some(mirror) = connections.mirror(key) {
+        mirror.is_answered |= from_server;
+    }
+}
+
+/// Throws a piece of the response to a copy away.
+pub(crate) fn mirror_discard(connections: &mut Connections, cx: &mut Context, key: Key, bytes: usize) {
+    let Some(mirror) = connections.mirror(key) else { return };
+    mirror.discarded += bytes as u64;
+    if mirror.discarded > MAX_DISCARDED {
+        mirror.deadline.set_no_later(cx, key, cx.now());
+    }
+}
+
+/// The timer of a copy has fired.
+pub(crate) fn mirror_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(mirror) = proxy.connections.mirror(key) else { return };
+    let (until, is_over) = (mirror.until, cx.now() >= mirror.until || mirror.discarded > MAX_DISCARDED);
+    let Some(exchange) = mirror.exchange else { return };
+    if is_over {
+        let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+        let actions = x.machine.on(Event::ClientGone);
+        return perform(proxy, cx, exchange, actions);
+    }
+    if let Some(next) = check_deadlines(proxy, cx, exchange)
+        && let Some(mirror) = proxy.connections.mirror(key)
+    {
+        mirror.deadline.set(cx, key, next.min(until));
+    }
+}
+
+/// A copy is over.
+pub(crate) fn mirror_finished(proxy: &mut Proxy, x: Box<Exchange>, key: Key) {
+    if let Some(Conn::Mirror(mirror)) = proxy.connections.remove(key) {
+        let result = if mirror.is_answered { &proxy.counters.mirrors_answered } else { &proxy.counters.mirrors_failed };
+        result.inc();
+    }
+    proxy.counters.active.set(proxy.exchanges.len() as u64);
+    proxy.exchanges.recycle(x);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::forwarding::Draws;
+
+    #[test]
+    fn so_many_of_a_hundred_are_drawn() {
+        let mut draws = Draws::default();
+        for percent in [1, 10, 50, 99, 100] {
+            let mirror = Mirror {
+                upstream: 0,
+                percent,
+                max_body: 0,
+                max_requests: 1,
+                timeout: Duration::ZERO,
+                remove: Vec::new(),
+            };
+            let copied = (0..100_000).filter(|_| mirror.wants(draws.draw())).count();
+            let wanted = percent as usize * 1000;
+            assert!(copied.abs_diff(wanted) < 1000 && (percent < 100 || copied == wanted), "{percent}: {copied}");
+        }
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_copy_is_dropped() {
+        let copies = Copies::default();
+        let (first, second) = (copies.take(2), copies.take(2));
+        assert!(first.is_some() && second.is_some() && copies.take(2).is_none());
+        drop(first);
+        assert!(copies.take(2).is_some(), "it was dropped at once");
+        assert!(copies.take(1).is_none() && copies.take(2).is_some());
+    }
+
+    #[test]
+    fn a_body_is_copied_up_to_its_bound() {
+        let (settings, _published) = crate::fixtures::settings(crate::fixtures::snapshot(
+            crate::fixtures::limits(),
+            vec![crate::fixtures::upstream(1)],
+        ));
+        let (copies, counters) = (Copies::default(), Counters::default());
+        let copy = || {
+            Some(Box::new(RequestCopy {
+                request: RequestHead::new(),
+                length: BodyLength::Chunked,
+                body: Vec::new(),
+                max_body: 10,
+                timeout: Duration::from_secs(1),
+                upstream: crate::fixtures::group(settings.lane()),
+                client: IpAddr::from([127, 0, 0, 1]),
+                place: copies.take(1).expect("the one before is gone"),
+            }))
+        };
+        let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
+        x.copy = copy();
+        copy_body(&mut x, &counters, b"01234", false);
+        copy_body(&mut x, &counters, b"56789", false);
+        assert_eq!(x.copy.as_ref().map(|copy| &copy.body[..]), Some(&b"0123456789"[..]));
+        copy_body(&mut x, &counters, b"x", false);
+        assert!(x.copy.is_none() && counters.mirrors_too_large.value() == 1);
+        x.copy = copy();
+        copy_body(&mut x, &counters, b"x", true);
+        assert!(x.copy.is_none() && counters.mirrors_too_large.value() == 1);
+        x.copy = copy();
+        x.recycle();
+        assert!(copies.take(1).is_some(), "an exchange that is over has no copy");
+    }
+}
