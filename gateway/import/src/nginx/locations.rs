@@ -7,8 +7,10 @@ mod routes;
 mod selection;
 
 pub(super) use routes::routes;
+pub(super) use selection::Searches;
 
 use super::actions;
+use super::maps;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use crate::addresses::Clients;
@@ -50,8 +52,19 @@ pub(super) enum Then {
     Answer(Action),
     /// `rewrite … break`: the path or its beginning is replaced, and no later step is looked at.
     Rewrite,
+    /// `rewrite … last`: the path is replaced, and a location is selected for the new one.
+    Search(NewPath),
     /// `break`: no later step is looked at.
     Stop,
+}
+
+/// The path that a `rewrite … last` makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NewPath {
+    /// With the groups of the expression: `/v2/{1}`.
+    pub template: String,
+    /// The paths that the expression matches, where routes can say these.
+    pub tests: Option<Vec<PathTest>>,
 }
 
 /// A directive that comes before access and content.
@@ -69,9 +82,16 @@ impl Step<'_> {
     }
 
     fn is_for(&self, path: &str) -> bool {
-        match &self.when {
-            When::Paths(tests) => paths::any(tests, path),
-            _ => true,
+        self.tests().is_none_or(|tests| paths::any(tests, path))
+    }
+
+    /// The paths that it is for, where routes can say these.
+    fn tests(&self) -> Option<&[PathTest]> {
+        match (&self.when, &self.then) {
+            (When::Paths(tests), _) | (When::Expression(_), Then::Search(NewPath { tests: Some(tests), .. })) => {
+                Some(tests)
+            }
+            _ => None,
         }
     }
 
@@ -99,8 +119,8 @@ pub(super) struct Location<'d> {
     outer: Option<usize>,
     /// How many locations are around it.
     depth: usize,
-    /// The outermost location around it has `^~`.
-    no_regex: bool,
+    /// It has `^~`.
+    caret: bool,
     steps: Vec<Step<'d>>,
 }
 
@@ -111,6 +131,8 @@ pub(super) struct Site<'d> {
     /// What the server does before it looks at locations.
     pub steps: Vec<Step<'d>>,
     pub locations: Vec<Location<'d>>,
+    /// Where each `rewrite … last` leads; [`Site::search`] fills it.
+    pub searches: Searches,
     /// The first name, for `$server_name`.
     pub name: Option<String>,
     /// The port, where there is one only.
@@ -151,19 +173,18 @@ fn flatten<'d>(
         }
         let Some((matcher, caret)) = matcher(import, d) else { continue };
         let pattern = matches!(matcher, Matcher::Pattern(_) | Matcher::Expression(_));
-        if outer.is_some() && pattern {
-            import.decide(d, "a regular expression in another location is not translated: write its routes");
-            continue;
-        }
         let inner = scope.within(d.inner());
-        let no_regex = outer.map_or(caret, |o| out[o].no_regex);
         let steps = steps(import, d, &inner, name, &matcher);
         let own = out.len();
-        out.push(Location { d, matcher, scope: inner.clone(), outer, depth, no_regex, steps });
+        out.push(Location { d, matcher, scope: inner.clone(), outer, depth, caret, steps });
         match pattern {
             true => {
                 for d in d.inner().iter().filter(|d| d.name() == "location") {
-                    import.decide(d, "a location in one with a regular expression is not translated: write its routes");
+                    import.decide(
+                        d,
+                        "a route has one expression, so a location in a location with a regular expression is not translated: write \
+                         routes whose path_regex matches what both match",
+                    );
                 }
             }
             false => flatten(import, d.inner(), &inner, name, Some(own), out),
@@ -253,6 +274,19 @@ fn steps<'d>(
                 break;
             }
             "rewrite" if rewritten => import.decide(d, "a path is rewritten once"),
+            "rewrite" if actions::searches(l.inner(), d, false) => {
+                match actions::search(d).filter(|(when, _)| !single || !matches!(when, When::Expression(_))) {
+                    Some((when, new)) => {
+                        import.same(d, "rewrite, with the upstream of the location of the new path");
+                        let all = when == When::Always;
+                        out.push(Step { d, when, then: Then::Search(new) });
+                        if all {
+                            break;
+                        }
+                    }
+                    None => import.decide(d, actions::NO_SEARCH),
+                }
+            }
             "rewrite" => match actions::redirect(d, name) {
                 Some((When::Expression(_), _)) if single => {
                     import.decide(d, "two expressions are not one condition: write a route with path_regex");
@@ -271,13 +305,13 @@ fn steps<'d>(
                         out.push(Step { d, when, then: Then::Rewrite });
                         rewritten = true;
                     }
-                    None => import.decide(
-                        d,
-                        "it changes which location or path is asked for: paths are rewritten by a route's rewrite_prefix only",
-                    ),
+                    None => import.decide(d, actions::NO_SEARCH),
                 },
             },
-            "if" => out.extend(actions::if_step(import, d, name, None)),
+            "if" => match maps::redirects(import, d, name) {
+                Some(redirects) => out.extend(redirects),
+                None => out.extend(actions::if_step(import, d, name, None)),
+            },
             _ => {}
         }
     }

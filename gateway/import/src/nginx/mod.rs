@@ -14,6 +14,7 @@ mod http;
 mod lexer;
 mod locations;
 mod log;
+mod maps;
 mod names;
 mod pages;
 mod parser;
@@ -54,6 +55,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         main,
         upstreams: BTreeMap::new(),
         maps: BTreeMap::new(),
+        splits: BTreeMap::new(),
         geos: BTreeMap::new(),
         lists: BTreeMap::new(),
         zones: BTreeMap::new(),

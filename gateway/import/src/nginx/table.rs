@@ -106,7 +106,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     // Locations and what they do.
     ("location", Translated("`[[host.route]]`")),
     ("return", Translated("`redirect`, `respond`")),
-    ("rewrite", Translated("`redirect`, `rewrite_prefix`")),
+    ("rewrite", Translated("`redirect`, `rewrite_prefix`, `rewrite`")),
     (
         "if",
         Translated("separate hosts and routes, for conditions on the scheme, the port, the host, methods and headers"),
@@ -227,7 +227,9 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("mirror_request_body", Missing("requests are not copied")),
     (
         "split_clients",
-        Missing("set a weight for each server: { url = …, weight = 90 }; sticky keeps a client with its server"),
+        Missing(
+            "write split in the route, with the upstreams and their weights: the report has the line for each proxy_pass",
+        ),
     ),
     ("slice", Missing(CACHE)),
     // Headers.

@@ -92,6 +92,7 @@ fn a_translation_of_nginx_behaves_alike() {
     let http = with_servers(
         &r#"
         map $http_x_canary $pool { default main; always canary; }
+        map $uri $moved { default ""; /moved/a /users; /moved/b.html /groups?x=y; }
         upstream main { server @0; }
         upstream canary { server @1; }
         server {
@@ -108,7 +109,11 @@ fn a_translation_of_nginx_behaves_alike() {
             location ~* \.(png|jpe?g)$ { proxy_pass http://@1; }
             location ~ ^/v[0-9]+/(old|older)/(.*)$ { return 302 /v9/$2; }
             location ~ ^/Any { return 409; }
-            location /outer/ { proxy_pass http://@5; location /outer/inner/ { proxy_pass http://@6/; } }
+            location /outer/ { proxy_pass http://@5; location /outer/inner/ { proxy_pass http://@6/; } location ~ /mixed[0-9]$ { proxy_pass http://@2; } }
+            rewrite ^/shortcut/([a-z]+)$ /static/$1 last;
+            rewrite ^/page$ /old/page.png last;
+            location /constant/ { rewrite ^ /static/constant last; }
+            if ($moved) { return 302 $scheme://$host$moved; }
             location /old/ { rewrite ^/old/(.*)$ /new/$1 permanent; }
             location /number/ { rewrite ^/number/([a-z]+)/([0-9]+)$ /$2/of/$1 break; proxy_pass http://@7; }
             location /cut/ { rewrite ^/cut/(.*)$ /$1 break; proxy_pass http://@7; }
@@ -190,6 +195,20 @@ fn a_translation_of_nginx_behaves_alike() {
         "/person/ann-7",
         "/person/ann-7?a=b",
         "/person/ann-x",
+        "/outer/mixed7",
+        "/outer/inner/mixed7",
+        "/mixed7",
+        "/shortcut/abc",
+        "/shortcut/abc?x=1",
+        "/shortcut/a-b",
+        "/page",
+        "/page?x=1",
+        "/page/x",
+        "/constant/y?x",
+        "/constant",
+        "/moved/a?x=1",
+        "/moved/b.html",
+        "/moved/c",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }

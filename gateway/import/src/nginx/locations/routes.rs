@@ -143,6 +143,9 @@ fn of_branch<'d>(
     sample: &str,
     decision: &Branch,
 ) -> Option<Vec<Route>> {
+    if decision.end == End::Never {
+        return Some(Vec::new());
+    }
     let place = site.blamed(decision).place.clone();
     let mut entries: Vec<Entry> = Vec::new();
     let mut rewritten = None;
@@ -153,7 +156,11 @@ fn of_branch<'d>(
         let action = match &step.then {
             Then::Answer(action) => action.clone(),
             Then::Rewrite => {
-                rewritten = Some(step.d);
+                rewritten = Some(actions::Rewritten { d: step.d, to: None });
+                continue;
+            }
+            Then::Search(new) => {
+                rewritten = Some(actions::Rewritten { d: step.d, to: Some(new.template.clone()) });
                 continue;
             }
             Then::Stop => continue,
@@ -181,6 +188,7 @@ fn of_branch<'d>(
     }
     let steps = entries.len();
     match decision.end {
+        End::Never => {}
         End::Answer => {
             if let Some((Some(i), _)) = decision.steps.last() {
                 access::moot(import, &site.locations[*i].scope, "\"return\" answers before");
@@ -247,7 +255,7 @@ fn content<'d>(
     i: usize,
     fallback: Option<usize>,
     path: &Path,
-    rewritten: Option<&'d Directive>,
+    rewritten: Option<actions::Rewritten<'d>>,
     entries: &mut Vec<Entry>,
 ) {
     let l = &site.locations[i];

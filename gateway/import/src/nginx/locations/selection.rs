@@ -5,13 +5,16 @@ use super::{Location, Matcher, Site, Step, Then, When};
 use crate::nginx::access;
 use crate::nginx::actions;
 use crate::nginx::parser::Directive;
-use crate::paths::{self, Elsewhere, PathTest};
+use crate::nginx::scope::Import;
+use crate::output::Action;
+use crate::paths::{self, Elsewhere, Extent, OTHER, PathTest};
 use crate::patterns::Expression;
 use crate::report::Id;
+use std::collections::BTreeMap;
 
 /// How a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(in crate::nginx) enum End {
     /// With the last step.
     Answer,
     Location(usize),
@@ -21,11 +24,32 @@ pub(super) enum End {
     Internal(usize),
     /// No location is for it: the server's own files.
     Server,
+    /// No request gets here.
+    Never,
+}
+
+/// What one level of locations says of a path.
+enum Found {
+    /// This is where it goes.
+    End(End),
+    /// This is the longest prefix; an expression of a level around it may still win.
+    Prefix(usize),
+    Nothing,
+}
+
+/// Where each `rewrite … last` leads, by its step. `None`: that is not known.
+#[derive(Clone, Debug, Default)]
+pub(in crate::nginx) struct Searches(BTreeMap<(Option<usize>, usize), Option<Branch>>);
+
+/// Whether an answer depends on the path of the request.
+fn names_path(action: &Action) -> bool {
+    let Action::Redirect { to, .. } = action else { return false };
+    ["{scheme}", "{host}", "{query}"].iter().fold(to.clone(), |to, known| to.replace(known, "")).contains('{')
 }
 
 /// What is done with requests: steps, by their numbers, and the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Branch {
+pub(in crate::nginx) struct Branch {
     pub steps: Vec<(Option<usize>, usize)>,
     pub end: End,
 }
@@ -63,70 +87,143 @@ impl<'d> Site<'d> {
         }
         let steps = self.steps.iter().chain(self.locations.iter().flat_map(|l| &l.steps));
         for step in steps {
-            if let When::Paths(tests) = &step.when {
-                out.extend(tests.iter().cloned());
-            }
+            out.extend(step.tests().into_iter().flatten().cloned());
         }
         out
     }
 
-    /// Where NGINX finds the configuration for a path: `ngx_http_core_find_location`. Locations in another one count only where that
-    /// one is the longest prefix of its level. `one`: the path with which expressions are compared; without one, `by` gets the
+    /// Where NGINX finds the configuration for a path. `one`: the path with which expressions are compared; without one, `by` gets the
     /// locations that one of the paths may go to.
     fn end(&self, path: &str, one: Option<&str>, by: &mut Vec<usize>) -> End {
-        let mut found: Option<usize> = None;
-        loop {
-            let mut longest: Option<(usize, usize)> = None;
-            // The location of the path and a slash, and whether it passes requests on. An exact one is preferred.
-            let (mut slash, mut passes) = (None, false);
-            for (i, l) in self.locations.iter().enumerate().filter(|(_, l)| l.outer == found) {
-                match &l.matcher {
-                    Matcher::Exact(p) if p == path => return End::Location(i),
-                    Matcher::Prefix(p)
-                        if path.starts_with(p.as_str()) && longest.is_none_or(|(len, _)| p.len() > len) =>
-                    {
-                        longest = Some((p.len(), i));
-                    }
-                    Matcher::Exact(p) | Matcher::Prefix(p) if p.strip_suffix('/') == Some(path) => {
-                        passes |= l.passes();
-                        if slash.is_none() || matches!(l.matcher, Matcher::Exact(_)) {
-                            slash = Some(i);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-            // A location of just this path is preferred to the redirect.
-            if let Some(i) = slash.filter(|_| passes)
-                && longest.is_none_or(|(len, _)| len < path.len())
-            {
-                return End::Slash(i);
-            }
-            match longest {
-                Some((_, i)) => found = Some(i),
-                None => break,
-            }
+        match self.found(None, path, one, by) {
+            Found::End(end) => end,
+            Found::Prefix(i) => End::Location(i),
+            Found::Nothing => End::Server,
         }
-        if found.is_none_or(|i| !self.locations[i].no_regex) {
-            for (i, l) in self.locations.iter().enumerate() {
-                let is = match (&l.matcher, one) {
-                    (Matcher::Pattern(Some(tests)), _) => paths::any(tests, path),
-                    (Matcher::Expression(e), Some(one)) => e.matches(one),
-                    (Matcher::Expression(_), None) => {
-                        by.push(i);
-                        false
-                    }
-                    _ => false,
-                };
-                if is {
-                    return End::Location(i);
-                }
-            }
-        }
-        found.map_or(End::Server, End::Location)
     }
 
-    /// The steps for a path; whether one of them always answers. Without one path, those with an expression are branches.
+    /// `ngx_http_core_find_location` for the locations in another one: the exact one or the longest prefix, then the locations in
+    /// that prefix, and then the expressions of this level.
+    fn found(&self, outer: Option<usize>, path: &str, one: Option<&str>, by: &mut Vec<usize>) -> Found {
+        let mut longest: Option<(usize, usize)> = None;
+        // The location of the path and a slash, and whether it passes requests on. An exact one is preferred.
+        let (mut slash, mut passes) = (None, false);
+        let level = || self.locations.iter().enumerate().filter(|(_, l)| l.outer == outer);
+        for (i, l) in level() {
+            match &l.matcher {
+                Matcher::Exact(p) if p == path => return Found::End(End::Location(i)),
+                Matcher::Prefix(p) if path.starts_with(p.as_str()) && longest.is_none_or(|(len, _)| p.len() > len) => {
+                    longest = Some((p.len(), i));
+                }
+                Matcher::Exact(p) | Matcher::Prefix(p) if p.strip_suffix('/') == Some(path) => {
+                    passes |= l.passes();
+                    if slash.is_none() || matches!(l.matcher, Matcher::Exact(_)) {
+                        slash = Some(i);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A location of just this path is preferred to the redirect.
+        if let Some(i) = slash.filter(|_| passes)
+            && longest.is_none_or(|(len, _)| len < path.len())
+        {
+            return Found::End(End::Slash(i));
+        }
+        let found = match longest {
+            Some((_, i)) => match self.found(Some(i), path, one, by) {
+                Found::Nothing => Found::Prefix(i),
+                Found::End(end) => return Found::End(end),
+                inner @ Found::Prefix(_) => inner,
+            },
+            None => Found::Nothing,
+        };
+        if longest.is_some_and(|(_, i)| self.locations[i].caret) {
+            return found;
+        }
+        for (i, l) in level() {
+            let is = match (&l.matcher, one) {
+                (Matcher::Pattern(Some(tests)), _) => paths::any(tests, path),
+                (Matcher::Expression(e), Some(one)) => e.matches(one),
+                (Matcher::Expression(_), None) => {
+                    by.push(i);
+                    false
+                }
+                _ => false,
+            };
+            if is {
+                return Found::End(End::Location(i));
+            }
+        }
+        found
+    }
+
+    /// Finds where each `rewrite … last` leads. One that may lead to several places is undecided.
+    pub fn search(&mut self, import: &mut Import<'d>) {
+        let own = self.steps.iter().enumerate().map(|(at, s)| ((None, at), s));
+        let inner = self.locations.iter().enumerate();
+        let inner = inner.flat_map(|(i, l)| l.steps.iter().enumerate().map(move |(at, s)| ((Some(i), at), s)));
+        let mut searches = Searches::default();
+        for (key, step) in own.chain(inner) {
+            let Then::Search(new) = &step.then else { continue };
+            let cost = self.locations.len() * (self.locations.iter().map(|l| l.depth + 1).max().unwrap_or(1) + 20);
+            let found = import.budget.take(cost).and_then(|()| self.location_for(&new.template));
+            if found.is_none() {
+                import.decide(step.d, actions::NO_SEARCH);
+            }
+            searches.0.insert(key, found);
+        }
+        self.searches = searches;
+    }
+
+    /// Where NGINX sends a path with groups, if that does not depend on the groups.
+    fn location_for(&self, template: &str) -> Option<Branch> {
+        let end = match template.split_once('{') {
+            None => self.end(template, Some(template), &mut Vec::new()),
+            Some((fixed, _)) => {
+                let begins = |text: &str| text.get(..fixed.len()).is_some_and(|t| t.eq_ignore_ascii_case(fixed));
+                // Whether paths that begin alike are told apart by a text. `prefix`: it may be followed by others.
+                let tells = |text: &str, prefix: bool| begins(text) && !(prefix && text.len() == fixed.len());
+                let by_groups = self.locations.iter().any(|l| match &l.matcher {
+                    Matcher::Exact(p) => tells(p, false),
+                    Matcher::Prefix(p) => tells(p, true),
+                    Matcher::Pattern(Some(tests)) => tests.iter().any(|t| tells(&t.text, t.extent == Extent::Begins)),
+                    Matcher::Pattern(None) | Matcher::Expression(_) | Matcher::Named(_) => false,
+                });
+                let mut by = Vec::new();
+                let end = self.end(&format!("{fixed}{OTHER}"), None, &mut by);
+                if by_groups || !by.is_empty() {
+                    return None;
+                }
+                end
+            }
+        };
+        let mut out = Branch { steps: Vec::new(), end };
+        let i = match end {
+            End::Location(i) => i,
+            End::Server => return Some(out),
+            End::Answer | End::Never | End::Slash(_) | End::Internal(_) => return None,
+        };
+        for of in [Some(i), self.fallback(i)].into_iter().flatten() {
+            for (at, step) in self.locations[of].steps.iter().enumerate() {
+                // What compares or names the path would see that of the client.
+                let plain = matches!(step.when, When::Always | When::Method(..) | When::Header(..) | When::Clients(_));
+                let Then::Answer(action) = &step.then else { return None };
+                if !plain || names_path(action) {
+                    return None;
+                }
+                out.steps.push((Some(of), at));
+                if step.when == When::Always {
+                    out.end = End::Answer;
+                    return Some(out);
+                }
+            }
+        }
+        Some(out)
+    }
+
+    /// The steps for a path; whether one of them always ends the request, which the branch then says. Without one path, those with an
+    /// expression are branches.
     fn add(
         &self,
         of: Option<usize>,
@@ -142,19 +239,38 @@ impl<'d> Site<'d> {
                 (Some(_), None) => {
                     let mut branch = out.clone();
                     branch.steps.push((of, at));
-                    if let Then::Answer(_) = step.then {
-                        branch.end = End::Answer;
-                    }
+                    self.follow((of, at), &mut branch);
                     by.push((By::Step(of, at), branch));
+                    // All paths that it is for match.
+                    if step.tests().is_some() {
+                        out.end = End::Never;
+                        return true;
+                    }
                     continue;
                 }
                 _ => out.steps.push((of, at)),
             }
             if step.ends() {
-                return matches!(step.then, Then::Answer(_));
+                return self.follow((of, at), out);
             }
         }
         false
+    }
+
+    /// What comes behind a step that applies to all requests of a branch; whether it ends them.
+    fn follow(&self, key: (Option<usize>, usize), branch: &mut Branch) -> bool {
+        match &self.step(key).then {
+            Then::Answer(_) => branch.end = End::Answer,
+            Then::Search(_) => {
+                branch.end = End::Answer;
+                if let Some(Some(found)) = self.searches.0.get(&key) {
+                    branch.steps.extend(&found.steps);
+                    branch.end = found.end;
+                }
+            }
+            Then::Rewrite | Then::Stop => return false,
+        }
+        true
     }
 
     /// What is done with requests that have come to an end.
@@ -168,10 +284,10 @@ impl<'d> Site<'d> {
         if let End::Slash(_) = end {
             return;
         }
-        let answered = self.add(Some(i), path, one, branch, by)
-            || self.fallback(i).is_some_and(|named| self.add(Some(named), path, one, branch, by));
-        if answered {
-            branch.end = End::Answer;
+        if !self.add(Some(i), path, one, branch, by)
+            && let Some(named) = self.fallback(i)
+        {
+            self.add(Some(named), path, one, branch, by);
         }
     }
 
@@ -284,7 +400,7 @@ impl<'d> Site<'d> {
     pub(super) fn blamed(&self, branch: &Branch) -> &'d Directive {
         match branch.end {
             End::Location(i) | End::Slash(i) | End::Internal(i) => self.locations[i].d,
-            End::Answer => branch.steps.last().map_or(self.server, |s| self.step(*s).d),
+            End::Answer | End::Never => branch.steps.last().map_or(self.server, |s| self.step(*s).d),
             End::Server => self.server,
         }
     }
