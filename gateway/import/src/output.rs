@@ -309,7 +309,7 @@ impl Output {
         let undecided = report.undecided();
         if !undecided.is_empty() {
             out.push_str(
-                "# Decide what takes the place of each entry, and take the entry out. Nothing is served before.\n",
+                "# Decide what replaces each entry, then remove the entry. The gateway does not start until all entries are removed.\n",
             );
             out.push_str("undecided = [\n");
             for entry in undecided {

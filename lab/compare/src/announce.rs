@@ -46,10 +46,10 @@ impl Case<'_> {
         if entry.outcome != "undecided" && entry.says.contains("get 501") {
             return self.is_untranslated();
         }
-        if let Some((_, sample)) = entry.says.split_once("whole segments, in upper and lower case as written: ") {
+        if let Some((_, sample)) = entry.says.split_once("this route does not match ") {
             return self.draft.is_some_and(|d| is_beside(sample, &d.path)) && !self.is_tls();
         }
-        if entry.says.contains("see as %25") {
+        if entry.says.contains("the three characters %25") {
             return self.draft.is_some_and(|d| d.path.contains('%'));
         }
         let words: Vec<&str> = entry.directive.split(' ').collect();
@@ -211,7 +211,7 @@ impl Case<'_> {
             "split_clients" => self.is(&[Aspect::Backend]) || self.is_untranslated(),
             "auth_basic" if different => self.is_response_header(&["www-authenticate"]),
             "auth_request" if different => self.server_fails() && (self.is_error() || self.is_at_backend()),
-            "if" if different && entry.says.contains("with every value") => {
+            "if" if different && entry.says.contains("if the header is present") => {
                 let variable = argument.trim_start_matches(['(', '$']).trim_end_matches(')');
                 let name = variable.strip_prefix("http_").unwrap_or_default().replace('_', "-");
                 let odd = |(n, v): &(String, String)| n.eq_ignore_ascii_case(&name) && matches!(v.as_str(), "" | "0");
@@ -331,7 +331,7 @@ impl Case<'_> {
 /// Whether a path is one for which the report names a sample: `/appx` for a route that has `/app` and all below, `/APP/x` for one
 /// that is written in one case.
 fn is_beside(sample: &str, path: &str) -> bool {
-    let sample = sample.strip_prefix("for ").unwrap_or(sample).split([' ', ';']).next().unwrap_or_default();
+    let sample = sample.split([' ', ';']).next().unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default();
     let begins = |prefix: &str| {
         path.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix)) && !prefix.is_empty()
@@ -435,19 +435,19 @@ mod tests {
     #[test]
     fn a_location_announces_the_paths_that_the_report_names() {
         for (sample, inside, outside) in [
-            (
-                "/appx is not meant here, and goes",
-                &["/appx", "/appy/z?q", "/APP"][..],
-                &["/app", "/app/x", "/other"][..],
-            ),
-            ("for /adminx HAProxy does something else; add", &["/adminx"], &["/admin", "/admin/x"]),
-            ("/OWA/x is treated as other paths are", &["/OWA/x", "/owa", "/Owa/y"], &["/ow", "/"]),
+            ("/appx; another route handles it", &["/appx", "/appy/z?q", "/APP"][..], &["/app", "/app/x", "/other"][..]),
+            ("/adminx; HAProxy does something else. Add", &["/adminx"], &["/admin", "/admin/x"]),
+            ("/OWA/x; another route handles it", &["/OWA/x", "/owa", "/Owa/y"], &["/ow", "/"]),
         ] {
             assert!(inside.iter().all(|p| is_beside(sample, p)), "{sample}");
             assert!(!outside.iter().any(|p| is_beside(sample, p)), "{sample}");
         }
-        let entries =
-            [entry(9, "different", "location /app", "whole segments, in upper and lower case as written: /appx is")];
+        let entries = [entry(
+            9,
+            "different",
+            "location /app",
+            "Sealane matches whole segments and distinguishes upper and lower case: this route does not match /appx; another",
+        )];
         let other = difference(Aspect::Backend, "10.0.0.1:80", "10.0.0.2:80");
         assert_eq!(line(&entries, &draft().at("/appx"), &other), Some(9));
         assert_eq!(line(&entries, &draft().at("/app/x"), &other), None);

@@ -93,7 +93,7 @@ pub const RECEIVED_IGNORED: &[&str] = &[
 ];
 
 const OWN_ERRORS: &str =
-    "errors that the gateway makes by itself, at a limit or for want of a server, have no further headers";
+    "error responses of the gateway itself (a limit is reached, no server is usable) have no additional headers";
 const REFUSALS: &str =
     "response_headers and hsts apply to the gateway's own 403, too (in HAProxy, http-response rules do not)";
 const OWN_REDIRECTS: &str =

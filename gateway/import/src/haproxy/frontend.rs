@@ -201,7 +201,7 @@ fn frontend<'l>(
                 let Some(made) = routes_of(path, applied, tcp, proxy, shared, out, report) else {
                     report.decide(
                         proxy.section.id,
-                        "no routes have the order of its conditions on methods and headers: write one route for each case",
+                        "routes cannot express the order of these conditions on methods and headers: write one route for each case",
                     );
                     continue;
                 };
@@ -331,7 +331,7 @@ fn connections<'l>(
                     }
                     _ if accepts => report.decide(
                         l.id,
-                        "it lets connections past the rules behind it: say by hosts and listeners who gets where",
+                        "this rule lets connections skip the rules after it: write hosts and listeners that express which clients reach which servers",
                     ),
                     _ => limited(l, proxy, tables, out, report),
                 }
@@ -340,7 +340,7 @@ fn connections<'l>(
             ("content" | "connection" | "session", action) if action.starts_with("set-var") => {
                 report.missing(l.id, "there are no variables");
             }
-            _ => report.decide(l.id, "is not understood: say what it does with settings of Sealane, or leave it out"),
+            _ => report.decide(l.id, crate::report::UNREAD),
         }
     }
     access
@@ -525,13 +525,13 @@ fn elsewhere(e: &Elsewhere<Trace>, proxy: &Proxy, report: &mut Report) {
     match e.there.may_become(&e.here) {
         true => report.differs(
             id,
-            format!("whole segments, in upper and lower case as written: {path} is treated as other paths are"),
+            format!("Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; another route handles it"),
         ),
         false => report.decide(
             id,
             format!(
-                "a route's path has whole segments, in upper and lower case as written: for {path} HAProxy does something else; add \
-                 routes for such paths, or let the server refuse them"
+                "Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; HAProxy does \
+                 something else. Add routes for such paths, or let the server refuse them"
             ),
         ),
     }

@@ -143,13 +143,11 @@ fn rest(sections: &[Section], report: &mut Report) {
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
                 Some(Kind::Translated(_)) if RULES.contains(&line.word(0)) => (
                     Outcome::Undecided,
-                    "decides about requests, and no request reaches it as far as this import understands it",
+                    "the import found no request that this rule applies to; check this, because the rule decides about requests",
                 ),
                 // Inherited by all and overridden by all, or without effect.
                 Some(Kind::Translated(_)) => (Outcome::Same, "nothing uses it"),
-                None => {
-                    (Outcome::Undecided, "is not known: say what it does with settings of Sealane, or leave it out")
-                }
+                None => (Outcome::Undecided, crate::report::UNKNOWN),
             };
             report.say(line.id, outcome, says);
         }

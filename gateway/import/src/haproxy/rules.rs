@@ -200,7 +200,7 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
             What::Backend(_) => report.differs(line.id, remark),
             _ => report.decide(
                 line.id,
-                format!("{remark}: what is meant here is less than in HAProxy; add routes, or let the server decide"),
+                format!("{remark}: the translated rule matches fewer requests than in HAProxy; add routes, or let the server decide"),
             ),
         }
     }
@@ -389,7 +389,7 @@ fn what(words: &[String]) -> What {
         ("http-response" | "http-after-response", _) => {
             What::Refuse("responses are changed by response_headers only: let the server do it")
         }
-        _ => What::Refuse("is not understood: say what it does with settings of Sealane, or leave it out"),
+        _ => What::Refuse(crate::report::UNREAD),
     }
 }
 

@@ -217,7 +217,12 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
         NotNeeded("clients' idle connections are closed in order when the gateway drains"),
     ),
     ("option transparent", Missing("each server has its own address")),
-    ("option independent-streams", NotNeeded("each direction has its own idle time")),
+    (
+        "option independent-streams",
+        NotNeeded(
+            "for requests and responses, idle_timeout limits the silence of the message that is being transferred; relayed and upgraded connections end when both directions are silent",
+        ),
+    ),
     // Logs, statistics, errors.
     ("log", Translated("`[log] access`")),
     ("log-format", Translated("`[log] format`")),
@@ -276,7 +281,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("chroot", NotNeeded("the sandbox of the systemd unit replaces it")),
     ("daemon", NotNeeded("the service manager starts the process in the background")),
     ("master-worker", NotNeeded("`sealane upgrade` replaces the process")),
-    ("pidfile", NotNeeded("the service manager knows the process; `[admin] socket` takes orders")),
+    ("pidfile", NotNeeded("the service manager knows the process; `[admin] socket` accepts commands")),
     ("uid", Missing("`user`")),
     ("gid", Missing("`group`")),
     ("ulimit-n", NotNeeded("Sealane raises the limit of open files to the hard limit")),
@@ -315,8 +320,18 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("resetenv", Undecided("set the variables in the environment of the import")),
     ("unsetenv", Undecided("set the variables in the environment of the import")),
     ("strict-limits", NotNeeded("Sealane reports a system limit that is too low when it starts")),
-    ("insecure-fork-wanted", NotNeeded("programs start only where a setting names them (dns_hook, auth_command)")),
-    ("insecure-setuid-wanted", NotNeeded("programs start only where a setting names them (dns_hook, auth_command)")),
+    (
+        "insecure-fork-wanted",
+        NotNeeded(
+            "the gateway starts only programs that a setting names (dns_hook, auth_command, event_command), and nft for nat",
+        ),
+    ),
+    (
+        "insecure-setuid-wanted",
+        NotNeeded(
+            "the gateway starts only programs that a setting names (dns_hook, auth_command, event_command), and nft for nat",
+        ),
+    ),
     ("expose-experimental-directives", NotNeeded("there are no experimental settings to unlock")),
     ("expose-deprecated-directives", NotNeeded("there are no deprecated settings to unlock")),
     ("set-dumpable", NotNeeded("the service manager decides about core dumps (LimitCORE)")),

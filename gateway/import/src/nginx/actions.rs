@@ -371,7 +371,10 @@ pub(super) fn if_step<'d>(
         }
         (Condition::Header(header, rule), _) => {
             if rule == "true" {
-                import.differs(d, "a header counts with every value, also with an empty one, or 0");
+                import.differs(
+                    d,
+                    "in Sealane, the condition is true if the header is present, even with an empty value or 0",
+                );
             }
             When::Header(header, rule)
         }
@@ -641,7 +644,9 @@ fn variable<'d>(
     let Some(header) = source.strip_prefix("$http_").map(super::conditions::header_name) else {
         return import.decide(
             map,
-            format!("what is chosen by {source} needs a server that chooses; only its default is translated"),
+            format!(
+                "Sealane cannot select by {source}: only the default of the map is translated; let a server select"
+            ),
         );
     };
     import.differs(map, "routes with \"headers\"; upper and lower case differ in the header's value");

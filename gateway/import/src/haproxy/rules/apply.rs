@@ -302,8 +302,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             (_, Left::Access | Left::Rate(..) | Left::Clients(_)) => {
                 report.decide(
                     id,
-                    "its condition checks who the client is: addresses can be refused (allow, deny), and client certificates demanded; \
-                     they choose no server and no header",
+                    "this condition depends on the client. Sealane can refuse addresses (allow, deny) and require client certificates, but \
+                     cannot select a server or change a header by them",
                 );
             }
             (_, Left::Unknown) => report.decide(
@@ -314,8 +314,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             (What::Header(..) | What::Prefix { .. } | What::Auth { .. }, Left::Routes(_)) => {
                 report.decide(
                     id,
-                    "headers and paths are changed, and passwords asked for, for hosts and paths, not by method, header or expression; \
-                     write a route with these conditions",
+                    "Sealane can change headers and paths, and ask for passwords, only per host and path, not per method, header or \
+                     expression: write a route with this rule's conditions",
                 );
             }
             (What::Auth { realm, users }, Left::Always) => {
@@ -395,7 +395,7 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
             if name.eq_ignore_ascii_case("host") {
                 return report.decide(
                     id,
-                    "Host is the client's, or a constant (host_header), and may choose what the server shows",
+                    "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host",
                 );
             }
             edits.remove(name, place);

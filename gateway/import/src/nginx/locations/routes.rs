@@ -55,13 +55,13 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
         match site.is_no_loss(e) {
             true => import.differs(
                 d,
-                format!("whole segments, in upper and lower case as written: {path} is not meant here, and goes where other paths go"),
+                format!("Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; another route handles it"),
             ),
             false => import.decide(
                 d,
                 format!(
-                    "a route's path has whole segments, in upper and lower case as written: {path} is meant in NGINX, and is not here; \
-                     add routes for such paths, or let the server refuse them"
+                    "Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; in NGINX, \
+                     the location does. Add routes for such paths, or let the server refuse them"
                 ),
             ),
         }
@@ -76,7 +76,7 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
             Some(mut routes) => out.append(&mut routes),
             None => import.decide(
                 site.blamed(&decision.otherwise),
-                "no routes have the order of these conditions: write one route for each case, or let the server decide",
+                "routes cannot express the order of these conditions: write one route for each case, or let the server decide",
             ),
         }
     }
@@ -89,10 +89,10 @@ fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
     match harmless && l.internal().is_none() {
         true => import.missing(
             l.d,
-            "regular expressions for paths are not translated: these requests go where the location with the longest prefix sends them",
+            "regular expressions for paths are not translated: the location with the longest prefix handles these requests",
         ),
         false => {
-            import.decide(l.d, "regular expressions for paths are not translated: say by routes which paths these are (path_regex), or let the server refuse them");
+            import.decide(l.d, "no path_regex matches the same paths as this expression: write routes for these paths, or let the server refuse them");
             access::moot(import, &l.scope, "see the location");
         }
     }
@@ -106,10 +106,11 @@ fn percent<'d>(import: &mut Import<'d>, l: &Location<'d>, expression: &Expressio
     if !expression.is_of_percent {
         return;
     }
-    const SAYS: &str = "a single character of the expression, such as \".\", is not \"%\", which routes see as %25";
+    const SAYS: &str =
+        "in Sealane, \".\" does not match an encoded \"%\", because routes see it as the three characters %25";
     match l.steps.is_empty() && l.internal().is_none() && access::restrictions(&l.scope).is_empty() {
         true => import.differs(l.d, SAYS),
-        false => import.decide(l.d, format!("{SAYS}: write \"\\.\" where a dot is meant, and .* or .+ elsewhere")),
+        false => import.decide(l.d, format!("{SAYS}: write \"\\.\" for a dot, and .* or .+ for other characters")),
     }
 }
 
