@@ -298,6 +298,8 @@ pub(crate) struct Output {
     pub hosts: Vec<Host>,
     pub rate_limits: Vec<Settings>,
     pub upstreams: Vec<Upstream>,
+    /// Files beside the result, by their names.
+    pub files: Vec<(String, Vec<u8>)>,
 }
 
 impl Output {
@@ -331,6 +333,22 @@ impl Output {
         }
         self.upstreams.iter().for_each(|u| u.write(&mut out));
         out
+    }
+
+    /// Takes a file in; returns its name. One that differs from another of its name gets a number.
+    pub fn file(&mut self, wanted: &str, ending: &str, content: &[u8]) -> String {
+        let mut name = format!("{wanted}.{ending}");
+        for n in 2.. {
+            match self.files.iter().find(|(there, _)| *there == name) {
+                Some((_, there)) if there == content => break,
+                Some(_) => name = format!("{wanted}-{n}.{ending}"),
+                None => {
+                    self.files.push((name.clone(), content.to_vec()));
+                    break;
+                }
+            }
+        }
+        name
     }
 
     /// Takes an upstream in; returns the name by which hosts refer to it. One that differs from another of its name gets a number.

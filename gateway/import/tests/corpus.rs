@@ -44,7 +44,7 @@ fn expected(kind: &str) {
     let update = std::env::var_os("SEALANE_UPDATE").is_some();
     let all = corpus(kind);
     assert!(all.len() >= 35, "{kind}: {} configurations", all.len());
-    for (name, Imported { toml, report }) in all {
+    for (name, Imported { toml, report, .. }) in all {
         for (ending, text) in [("toml", &toml), ("report", &report.to_text(true))] {
             let file = folder(kind).join(&name).with_extension(ending);
             if update {

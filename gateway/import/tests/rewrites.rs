@@ -14,13 +14,13 @@ fn site(inner: &str) -> String {
 }
 
 fn undecided(inner: &str) {
-    let Imported { toml, report } = import(&site(inner));
+    let Imported { toml, report, .. } = import(&site(inner));
     assert!(report.count(Outcome::Undecided) > 0, "{inner}\n{toml}");
 }
 
 /// Nothing is undecided, and these lines are in the result one behind another.
 fn says(text: &str, wanted: &[&str]) {
-    let Imported { toml, report } = import(text);
+    let Imported { toml, report, .. } = import(text);
     assert_eq!(report.undecided(), Vec::<String>::new(), "{text}\n{toml}");
     let lines: Vec<&str> = toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
     assert!(lines.windows(wanted.len()).any(|w| w == wanted), "{wanted:?}\n{toml}");
@@ -118,7 +118,7 @@ fn a_new_path_that_no_route_says_is_undecided() {
         undecided(&text);
     }
     // What cannot be passed on is not served.
-    let Imported { toml, report } = import(&site(&format!(
+    let Imported { toml, report, .. } = import(&site(&format!(
         "rewrite ^/api/(.*)$ /v2/$1 last; {PASS} location /v2/ {{ proxy_pass http://10.0.0.2/x/; }}"
     )));
     assert_eq!(report.undecided(), Vec::<String>::new());
@@ -202,7 +202,7 @@ fn shares_of_clients_are_reported_with_the_setting_to_write() {
         ("$request_id", "50% a; * b;", "weight = 1 }, { upstream = \"b\", weight = 1 }] } in the route"),
         ("$request_id", "60% a; 50% b;", "write split in the route"),
     ] {
-        let Imported { toml, report } = import(&text(key, shares));
+        let Imported { toml, report, .. } = import(&text(key, shares));
         let said = report.to_text(false);
         assert_eq!(said.matches(wanted).count(), 2, "{shares}: {said}");
         assert!(said.contains("not translated: proxy_pass") && toml.contains("status = 501"), "{said}\n{toml}");

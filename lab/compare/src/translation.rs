@@ -206,6 +206,12 @@ fn users(value: &mut Value, folder: &Path, files: &mut Files) -> anyhow::Result<
 fn pages(table: &mut Table, folder: &Path) {
     if let Some(all) = table.get_mut("error_page").and_then(Value::as_array_mut) {
         all.retain(|page| page.get("file").and_then(Value::as_str).is_some_and(|f| folder.join(f).is_file()));
+        // The copy is in another folder.
+        for page in all.iter_mut().filter_map(Value::as_table_mut) {
+            if let Some(file) = page.get("file").and_then(Value::as_str).map(|f| folder.join(f)) {
+                page.insert("file".to_owned(), Value::String(file.display().to_string()));
+            }
+        }
     }
 }
 

@@ -6,7 +6,9 @@ const TUNING: &str = "buffers and tables have the size that they need";
 const LOGS: &str = "the log goes to the standard error, the access log to [log] access";
 const STATS: &str = "[admin] listen has /metrics, /v1/status and a page; `sealane status` and `top` show the rest";
 const CODE: &str = "no code is run: let the server do it";
-const ERRORS: &str = "write error_page, with a file of the body alone: HAProxy's has a head, too";
+const ERRORS: &str =
+    "write error_page with a file that contains only the body (HAProxy's files also contain the response head)";
+const PAGES: &str = "`error_page`, with a file of the body that the import writes beside the result";
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const CAPTURE: &str = "the access log has its own fields ([log] format)";
@@ -23,11 +25,16 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("listen", Translated("`[[listener]]`, `[[host]]`, `[[upstream]]`")),
     ("resolvers", Translated("`resolver`")),
     ("userlist", Undecided("write a file of users for basic_auth; reported where a rule uses it")),
-    ("peers", Missing("tables are not shared between gateways: each counts for itself")),
+    (
+        "peers",
+        Missing(
+            "[store] shares the keys of session tickets and early data, but no counters: each gateway counts for itself, so divide the limits",
+        ),
+    ),
     ("cache", Missing(CACHE)),
     ("mailers", Missing("watch /metrics")),
     ("program", Missing("the service manager runs programs")),
-    ("http-errors", Missing(ERRORS)),
+    ("http-errors", Translated(PAGES)),
     ("ring", Missing(LOGS)),
     ("fcgi-app", Missing("let the application listen with HTTP")),
     ("log-forward", Missing(LOGS)),
@@ -232,8 +239,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("log-send-hostname", NotNeeded("the system that collects logs adds the host's name")),
     ("log-steps", NotNeeded("a request is logged when it has ended")),
     ("stats", Missing(STATS)),
-    ("errorfile", Missing(ERRORS)),
-    ("errorfiles", Missing(ERRORS)),
+    ("errorfile", Translated(PAGES)),
+    ("errorfiles", Translated(PAGES)),
     ("errorloc", Missing(ERRORS)),
     ("errorloc302", Missing(ERRORS)),
     ("errorloc303", Missing(ERRORS)),

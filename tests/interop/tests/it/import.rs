@@ -319,6 +319,30 @@ backend b6
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }
 
+#[test]
+fn error_files_of_haproxy_are_pages() {
+    let (site, address, nobody) = (Site::new(), ports::free(), ports::free());
+    site.file("502.http", "HTTP/1.0 502 Bad Gateway\r\nContent-Type: text/html\r\n\r\n<p>away</p>\n");
+    let text = format!(
+        "defaults\n mode http\n errorfile 502 502.http\nfrontend f\n bind {address}\n default_backend b\nbackend b\n server s {nobody}\n"
+    );
+    let file = site.file("haproxy.cfg", &text);
+    let out = site.path().join("translated.toml");
+    let import = || run([Path::new("import"), Path::new("haproxy"), &file, Path::new("--out"), &out]);
+    let output = import();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_to_string(site.path().join("error-502.html")).expect("the page"), "<p>away</p>\n");
+    // Nothing is overwritten.
+    assert!(!import().status.success());
+    let text = std::fs::read_to_string(&out).expect("the result").replace(&address.to_string(), "@ADDRESS@");
+    let gateway = configured(&site, &format!("{text}\n[admin]\nlisten = \"@ADMIN@\"\n"));
+    let mut wire = Wire::new(client::tcp_from(Ipv4Addr::LOCALHOST, gateway.address));
+    let _ = wire.send("GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
+    let answer = wire.response("GET").expect("an answer");
+    assert_eq!((answer.status(), answer.header("content-type")), (502, Some("text/html")));
+    assert_eq!(answer.text(), "<p>away</p>\n");
+}
+
 /// Random configurations whose import is complete: original and translation give the same answers. The model of the original, with
 /// which the import is tested without programs, is held against the program here, too. `CONFIGURATIONS=N` compares so many.
 fn random_ones_behave_alike(kind: &str, generate: fn(&mut model::Random, bool) -> model::Generated) {
