@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use toml::{Table, Value};
 
 /// What the import's report says of a directive.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Entry {
     /// `same`, `different`, `not_translated` or `undecided`.
     pub outcome: String,

@@ -8,8 +8,8 @@ use super::acl::{Acls, Condition, Counter, Match, Remarks, Test};
 use super::parser::{Line, Proxy};
 use crate::addresses::Access;
 use crate::nginx::{FRAMING, is_name, is_value};
-use crate::output::{Action, BasicAuth, Edits, Path};
-use crate::paths::{self, PathTest};
+use crate::output::{Action, BasicAuth, Edits};
+use crate::paths::PathTest;
 use crate::patterns;
 use crate::report::{Id, Place, Report};
 

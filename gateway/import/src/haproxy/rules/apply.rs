@@ -1,9 +1,10 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
 use super::{Edit, Exception, Limit, Of, Outcome, Rule, What, users_file};
-use crate::addresses::{Access, AddressSet, Clients};
-use crate::haproxy::acl::{Atom, Left};
+use crate::addresses::{AddressSet, Clients};
+use crate::haproxy::acl::{Atom, Counter, Left};
 use crate::haproxy::parser::Line;
+use crate::nginx::FRAMING;
 use crate::output::{Action, BasicAuth, Path};
 use crate::paths;
 use crate::report::{Id, Place, Report};

@@ -10,7 +10,6 @@ use crate::nginx::access::{self, Checks};
 use crate::nginx::actions;
 use crate::nginx::headers::{self, Changes};
 use crate::nginx::pages;
-use crate::nginx::parser::Directive;
 use crate::nginx::scope::{Import, Scope};
 use crate::output::{Action, Entry, Methods, Path, Route, in_order};
 use crate::paths::{self, PathTest};
