@@ -53,7 +53,7 @@ fn a_backend_has_its_own_pages_before_those_of_the_frontend() {
     assert_eq!(imported.files.len(), 3, "{:?}", imported.files);
     let other = &["statuses = [503]", "file = \"error-503.txt\"", "content_type = \"text/plain\""];
     assert!(page(&imported, DEFAULT) && page(&imported, other), "{}", imported.toml);
-    assert_eq!(imported.toml.matches("statuses = [504]").count(), 2, "{}", imported.toml);
+    assert_eq!(imported.toml.matches("statuses = [504]").count(), 3, "{}", imported.toml);
     assert!(imported.report.to_text(false).contains("these headers are left out: X-A"));
 }
 

@@ -141,7 +141,8 @@ fn an_expression_in_a_location_counts_there() {
     // It comes before those around, also with `^~`, which keeps out only those around.
     let around = "location ~ ^/app/x { return 410; }";
     let toml = import(&site(&format!("{PASS} {app} {around}"))).toml;
-    let at = |what: &str| toml.find(what).unwrap_or_else(|| panic!("{what}: {toml}"));
+    let inside = &toml[toml.find("path = \"/app/\"").unwrap()..];
+    let at = |what: &str| inside.find(what).unwrap_or_else(|| panic!("{what}: {toml}"));
     assert!(at(expression) < at("path_regex = '^/app/x'"), "{toml}");
     let caret = import(&site(&format!("{PASS} {} {around}", app.replace("location /app/", "location ^~ /app/")))).toml;
     let app = &caret[caret.find("path = \"/app/\"").unwrap()..];

@@ -87,7 +87,8 @@ pub(super) fn hosts<'d>(
     }
     import.same(server, "[[host]]");
     let answers = |s: &Step| s.when == When::Always && matches!(s.then, Then::Answer(_));
-    let always_early = merged.iter().all(|g| g.steps.iter().any(answers));
+    let searches = |g: &Group| g.steps.iter().any(|s| matches!(s.then, Then::Search(_)));
+    let always_early = merged.iter().all(|g| g.steps.iter().any(answers) && !searches(g));
     if always_early {
         access::moot(import, &scope, "the server answers before");
         let inner: Vec<&Directive> = server.inner().iter().filter(|d| d.name() == "location").collect();

@@ -160,6 +160,9 @@ fn of_branch<'d>(
                 continue;
             }
             Then::Search(new) => {
+                if let Some(i) = key.0 {
+                    access::moot(import, &site.locations[i].scope, "\"rewrite\" leads elsewhere before");
+                }
                 rewritten = Some(actions::Rewritten { d: step.d, to: Some(new.template.clone()) });
                 continue;
             }
