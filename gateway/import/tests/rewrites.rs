@@ -53,6 +53,13 @@ fn a_rewritten_path_gets_to_the_location_of_the_new_path() {
         &site(&format!("rewrite ^/old$ /v2/new last; {PASS} {API}")),
         &["exact = \"/old\"", "upstream = \"10.0.0.2\"", "rewrite = \"/v2/new\""],
     );
+    // What the expression does not match stays where it is.
+    says(
+        &site(&format!(
+            "{PASS} {API} location /b/ {{ rewrite ^/b/(.+)$ /v2/$1 last; deny all; proxy_pass http://10.0.0.3; }}"
+        )),
+        &["exact = \"/b/\"", "respond = { status = 403 }"],
+    );
     // The new path of a constant is compared with expressions.
     says(
         &site(&format!("rewrite ^/old$ /new.php last; {PASS} location ~ \\.php$ {{ proxy_pass http://10.0.0.3; }}")),

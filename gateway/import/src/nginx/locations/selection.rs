@@ -235,7 +235,14 @@ impl<'d> Site<'d> {
         let steps = of.map_or(&self.steps, |i| &self.locations[i].steps);
         for (at, step) in steps.iter().enumerate().filter(|(_, s)| s.is_for(path)) {
             match (step.expression(), one) {
-                (Some(e), Some(one)) if !e.matches(one) => continue,
+                (Some(e), Some(one)) if !e.matches(one) => match step.tests() {
+                    // The routes of these paths have the expression, and no other route is beside them.
+                    Some(_) => {
+                        out.end = End::Never;
+                        return true;
+                    }
+                    None => continue,
+                },
                 (Some(_), None) => {
                     let mut branch = out.clone();
                     branch.steps.push((of, at));
