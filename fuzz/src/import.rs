@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 fn check(done: Result<Imported, Failed>) {
-    let Ok(Imported { toml, report }) = done else { return };
+    let Ok(Imported { toml, report, .. }) = done else { return };
     let outcomes: usize = Outcome::ALL.iter().map(|o| report.count(*o)).sum();
     assert_eq!(outcomes, report.directives(), "a directive without an outcome");
     let _ = (report.to_text(true), report.to_json());

@@ -43,6 +43,8 @@ pub struct Imported {
     pub toml: String,
     /// What became of each directive.
     pub report: Report,
+    /// Files that the configuration names, and that belong beside it: names and contents.
+    pub files: Vec<(String, Vec<u8>)>,
 }
 
 /// Why there is no result: the file cannot be read, or is not what it is said to be.
@@ -85,15 +87,15 @@ pub enum Kind {
 fn finish(out: output::Output, mut report: Report, main: &Path) -> Imported {
     let toml = out.to_toml(&report);
     if report.count(Outcome::Undecided) > 0 {
-        return Imported { toml, report };
+        return Imported { toml, report, files: out.files };
     }
     let checked = Document::of_file(Path::new("sealane.toml"), toml.as_bytes()).and_then(|d| d.read_offline());
-    let Err(errors) = checked else { return Imported { toml, report } };
+    let Err(errors) = checked else { return Imported { toml, report, files: out.files } };
     let place = Place::new(&main.to_string_lossy(), 1);
     for error in errors.errors {
         let id = report.record(place.clone(), "the whole file".to_owned());
         let help = error.help.map_or_else(String::new, |help| format!("; {help}"));
         report.decide(id, format!("Sealane refuses the translation: {}{help}", error.message));
     }
-    Imported { toml: out.to_toml(&report), report }
+    Imported { toml: out.to_toml(&report), report, files: out.files }
 }

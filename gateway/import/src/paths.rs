@@ -62,7 +62,7 @@ pub(crate) fn any(tests: &[PathTest], path: &str) -> bool {
 }
 
 /// A character that no test has, for what follows a text.
-const OTHER: char = '\u{1}';
+pub(crate) const OTHER: char = '\u{1}';
 /// Most texts of one plan.
 const MAX_TEXTS: usize = 1000;
 /// Deepest path of a route.

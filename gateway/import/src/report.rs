@@ -72,6 +72,22 @@ struct Record {
     found: Vec<(Outcome, String)>,
 }
 
+/// What the report says of a directive that the import does not know.
+pub(crate) const UNKNOWN: &str = "the import does not know this directive: write Sealane settings that have the same effect, or, if you do \
+     not need it, only remove its entry from \"undecided\"";
+
+/// The same, of an option.
+pub(crate) fn unknown_option(option: &str) -> String {
+    format!(
+        "the import does not know the option \"{option}\": write Sealane settings that have the same effect, or, if you do not need it, \
+         only remove its entry from \"undecided\""
+    )
+}
+
+/// The same, of a form of a directive.
+pub(crate) const UNREAD: &str = "the import does not understand this form of the directive: write Sealane settings that have the same \
+     effect, or, if you do not need it, only remove its entry from \"undecided\"";
+
 /// Most remarks about one directive, which may be inherited by many locations.
 const MAX_REMARKS: usize = 16;
 /// Most characters of a directive that are shown.

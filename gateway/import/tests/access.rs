@@ -20,7 +20,7 @@ fn imported(kind: &str, text: &str, files: &[(&str, &str)]) -> Imported {
 
 /// The lines of the result, without their origins.
 fn lines(kind: &str, text: &str) -> Vec<String> {
-    let Imported { toml, report } = imported(kind, text, &[("/etc/blocked.txt", "192.0.2.0/24\n")]);
+    let Imported { toml, report, .. } = imported(kind, text, &[("/etc/blocked.txt", "192.0.2.0/24\n")]);
     assert_eq!(report.undecided(), Vec::<String>::new(), "{text}\n{toml}");
     toml.lines().map(|l| l.split("  # ").next().unwrap_or("").to_owned()).collect()
 }
@@ -31,7 +31,7 @@ fn says(kind: &str, text: &str, wanted: &[&str]) {
 }
 
 fn undecided(kind: &str, text: &str) {
-    let Imported { toml, report } = imported(kind, text, &[]);
+    let Imported { toml, report, .. } = imported(kind, text, &[]);
     assert!(report.count(Outcome::Undecided) > 0, "{text}\n{toml}");
 }
 
@@ -198,7 +198,7 @@ fn auth_request_is_forward_auth() {
     says("nginx", &guarded("auth_request /auth;"), &["forward_auth = { upstream = \"10.0.0.1\", path = \"/auth\" }"]);
     undecided("nginx", &guarded("auth_request $where;"));
     // A header that changes its name is not passed on.
-    let Imported { toml, report } = imported(
+    let Imported { toml, report, .. } = imported(
         "nginx",
         &ask(pass, "auth_request_set $user $upstream_http_x_user; proxy_set_header Remote-User $user;"),
         &[],
@@ -282,7 +282,7 @@ fn rates_of_connections_are_limits() {
 fn maps_of_hosts_choose_backends() {
     let text = "defaults\n mode http\nfrontend f\n bind :80\n use_backend %[req.hdr(host),lower,map(hosts.map,b)]\nbackend b\n server s 10.0.0.1:80\nbackend c\n server s 10.0.0.2:80\n";
     let files = [("/etc/hosts.map", "# hosts\na.example c\nb.example  b\n")];
-    let Imported { toml, report } = imported("haproxy", text, &files);
+    let Imported { toml, report, .. } = imported("haproxy", text, &files);
     assert_eq!(report.undecided(), Vec::<String>::new(), "{toml}");
     let plain: Vec<&str> = toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
     assert!(
@@ -291,7 +291,7 @@ fn maps_of_hosts_choose_backends() {
     );
     undecided("haproxy", text);
     let paths = text.replace("req.hdr(host),lower,map(", "path,map_beg(");
-    let Imported { toml, report } = imported("haproxy", &paths, &[("/etc/hosts.map", "/a/ b\n/a/b/ c\n")]);
+    let Imported { toml, report, .. } = imported("haproxy", &paths, &[("/etc/hosts.map", "/a/ b\n/a/b/ c\n")]);
     assert_eq!(report.undecided(), Vec::<String>::new(), "{toml}");
     assert!(toml.contains("path = \"/a/b/\""), "{toml}");
 }

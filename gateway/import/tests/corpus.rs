@@ -44,7 +44,7 @@ fn expected(kind: &str) {
     let update = std::env::var_os("SEALANE_UPDATE").is_some();
     let all = corpus(kind);
     assert!(all.len() >= 35, "{kind}: {} configurations", all.len());
-    for (name, Imported { toml, report }) in all {
+    for (name, Imported { toml, report, .. }) in all {
         for (ending, text) in [("toml", &toml), ("report", &report.to_text(true))] {
             let file = folder(kind).join(&name).with_extension(ending);
             if update {
@@ -111,6 +111,25 @@ fn the_reference_is_up_to_date() {
     assert!(written == sealane_import::reference(), "docs/reference/import.md is stale: run `cargo xtask generate`");
 }
 
+/// The page that guides through NGINX counts what there is to read of ten sites.
+#[test]
+fn ten_sites_leave_little_to_read() {
+    let file = folder("nginx").join("ten-sites.conf");
+    let text = std::fs::read_to_string(file).unwrap();
+    let (lines, servers) = (text.lines().count(), text.lines().filter(|l| l.trim() == "server {").count());
+    assert!(lines >= 300 && servers > 10, "{lines} lines, {servers} servers");
+    let (_, imported) = corpus("nginx").into_iter().find(|(name, _)| name == "ten-sites.conf").unwrap();
+    let report = imported.report;
+    assert_eq!(report.undecided(), Vec::<String>::new());
+    // The last line has the numbers.
+    let read: Vec<String> = report.to_text(false).lines().map(str::to_owned).collect();
+    let (counts, read) = read.split_last().unwrap();
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/move-from-nginx.md");
+    let guide = std::fs::read_to_string(guide).unwrap();
+    let said = format!("{lines} lines, {} directives, {} lines of report", report.directives(), read.len());
+    assert!(guide.contains(&said), "the guide should say: {said}\n{counts}\n{}", read.join("\n"));
+}
+
 /// The guides show lines of the reports of their configurations; "…" stands for the rest of a line.
 #[test]
 fn the_guides_show_lines_of_their_reports() {
@@ -127,6 +146,8 @@ fn the_guides_show_lines_of_their_reports() {
         };
         let report = imported.unwrap().report.to_text(false);
         let guide = std::fs::read_to_string(root.join(format!("docs/how-to/move-from-{kind}.md"))).unwrap();
+        let counts = report.lines().last().unwrap();
+        assert!(guide.lines().any(|l| l == counts), "{kind}: the guide shows {counts}");
         let shown: Vec<&str> = guide.lines().filter(|l| l.starts_with(&format!("{file}:"))).collect();
         assert!(shown.len() >= 2, "{kind}");
         for line in shown {

@@ -65,7 +65,7 @@ Example:
 pub struct Options {
     /// The main configuration file
     file: PathBuf,
-    /// Output file, which must not exist [default: standard output]
+    /// Output file, which must not exist; error pages are written to the same folder [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// The report: differences, or everything, on standard error; or everything as JSON on standard output
@@ -140,10 +140,23 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
     if options.parsed {
         return print(&Parsed::to_json(&read(&Files, &path)?));
     }
-    let Imported { toml, report } = import(&Files, &path)?;
+    let Imported { toml, report, files } = import(&Files, &path)?;
     match &options.out {
-        Some(out) => write_new(out, &toml).with_context(|| format!("cannot write {}", out.display()))?,
-        None => print(&toml)?,
+        Some(out) => {
+            write(out, toml.as_bytes())?;
+            for (name, content) in &files {
+                write(&out.with_file_name(name), content)?;
+            }
+        }
+        None => {
+            print(&toml)?;
+            if let Some((name, _)) = files.first() {
+                eprintln!(
+                    "note: with --out, the import also writes {} files beside the result, such as {name}",
+                    files.len()
+                );
+            }
+        }
     }
     match json {
         true => print(&report.to_json())?,
@@ -159,9 +172,9 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
 }
 
 /// Writes a file; nothing that is there is overwritten.
-fn write_new(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    file.write_all(text.as_bytes())
+fn write(path: &Path, content: &[u8]) -> Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    file.and_then(|mut f| f.write_all(content)).with_context(|| format!("cannot write {}", path.display()))
 }
 
 fn print(text: &str) -> Result<()> {

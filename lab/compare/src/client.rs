@@ -1,6 +1,9 @@
 //! The client: sends a request to one program, and notes what comes back.
 
-use crate::draft::{Draft, Shown, Times};
+mod http2;
+mod http3;
+
+use crate::draft::{Draft, Over, Shown, Times};
 use crate::files::Identity;
 use crate::network::{Network, client};
 use crate::recorder::{HEADER, HOLD, Received, Recorder};
@@ -14,6 +17,7 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
 
 /// How long a response may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -77,12 +81,28 @@ impl Seen {
     fn new(response: Result<Response, String>) -> Self {
         Self { response, tls: None, received: Vec::new(), refused: BTreeSet::new() }
     }
+
+    /// What an exchange has come to that has a runtime's time limit.
+    fn of(done: Result<Exchanged, tokio::time::error::Elapsed>) -> Self {
+        match done {
+            Ok(Ok((response, tls))) => Self { tls, ..Self::new(Ok(response)) },
+            Ok(Err(why)) => Self::new(Err(why)),
+            Err(_) => Self::new(Err("no response in time".to_owned())),
+        }
+    }
 }
+
+/// A response with what was negotiated, or why there is none.
+type Exchanged = Result<(Response, Option<Negotiated>), String>;
 
 /// A client of one program.
 pub struct Client<'n> {
     network: &'n Network,
     recorder: &'n Recorder,
+    /// Whether the program speaks HTTP/3.
+    http3: bool,
+    /// For HTTP/2 and HTTP/3.
+    runtime: Runtime,
     plain: Arc<Configured>,
     known: Arc<Configured>,
     stranger: Arc<Configured>,
@@ -126,21 +146,27 @@ struct Connection {
 }
 
 impl<'n> Client<'n> {
-    /// With both certificates.
+    /// With both certificates. `http3`: whether the program speaks HTTP/3; where it does not, such requests go over TLS.
     pub fn new(
         network: &'n Network,
         recorder: &'n Recorder,
+        http3: bool,
         known: &Identity,
         stranger: &Identity,
     ) -> anyhow::Result<Self> {
         let (known, stranger) = (configured(Some(known))?, configured(Some(stranger))?);
-        Ok(Self { network, recorder, plain: configured(None)?, known, stranger })
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        Ok(Self { network, recorder, http3, runtime, plain: configured(None)?, known, stranger })
     }
 
     /// Sends a request, and waits for its response.
     pub fn send(&self, number: usize, draft: &Draft) -> Seen {
         let mut seen = match draft.times {
-            Times::Once => self.once(number, draft),
+            Times::Once => match draft.over {
+                Over::Http2 => self.over_http2(number, draft),
+                Over::Http3 if self.http3 => self.over_http3(number, draft),
+                Over::Http1 | Over::Http3 => self.once(number, draft),
+            },
             Times::AtOnce(n) => self.at_once(number, draft, n),
         };
         seen.received = self.recorder.take(number);
@@ -185,49 +211,68 @@ impl<'n> Client<'n> {
         seen
     }
 
-    fn connect(&self, number: usize, draft: &Draft, limit: Duration) -> Result<Connection, String> {
+    /// A TCP connection, with the header of the PROXY protocol where there is to be one.
+    fn socket(&self, number: usize, draft: &Draft, limit: Duration) -> Result<TcpStream, String> {
         let from: IpAddr = draft.from.unwrap_or_else(|| client(number));
         let refused = |e: io::Error| format!("no connection: {}", e.kind());
         // Neither program drops a SYN, but on a busy machine the kernel may, and repeats it after seconds.
         let connect_timeout = limit.max(CONNECT);
         let mut socket =
             self.network.connect(draft.to, Some(draft.hop.unwrap_or(from)), connect_timeout).map_err(refused)?;
-        let set = |s: &TcpStream| -> io::Result<TcpStream> {
+        let set = |s: &TcpStream| -> io::Result<()> {
             s.set_nodelay(true)?;
             s.set_read_timeout(Some(limit))?;
-            s.set_write_timeout(Some(limit))?;
-            s.try_clone()
+            s.set_write_timeout(Some(limit))
         };
-        let control = set(&socket).map_err(refused)?;
+        set(&socket).map_err(refused)?;
         if draft.proxy {
             let line = format!("PROXY TCP4 {from} {} 40000 {}\r\n", draft.to.ip(), draft.to.port());
             let v6 = draft.to.is_ipv6() || from.is_ipv6();
             let line = if v6 { "PROXY UNKNOWN\r\n".to_owned() } else { line };
             socket.write_all(line.as_bytes()).map_err(refused)?;
         }
-        if !draft.tls {
-            return Ok(Connection { stream: Box::new(socket), socket: control, tls: None });
-        }
-        let configured = match draft.shown {
+        Ok(socket)
+    }
+
+    /// How TLS is spoken: with the certificate that a request shows.
+    fn configured(&self, draft: &Draft) -> &Configured {
+        match draft.shown {
             Shown::None => &self.plain,
             Shown::Known => &self.known,
             Shown::Stranger => &self.stranger,
-        };
-        let name = draft.sni.as_deref().unwrap_or(&draft.host);
-        let name = name.split(':').next().unwrap_or_default().to_owned();
-        let server = ServerName::try_from(name).unwrap_or(ServerName::IpAddress(draft.to.ip().into()));
-        let mut session =
-            ClientConnection::new(configured.config.clone(), server).map_err(|e| format!("no handshake: {e}"))?;
+        }
+    }
+
+    fn connect(&self, number: usize, draft: &Draft, limit: Duration) -> Result<Connection, String> {
+        let mut socket = self.socket(number, draft, limit)?;
+        let control = socket.try_clone().map_err(|e| format!("no connection: {}", e.kind()))?;
+        if !draft.tls {
+            return Ok(Connection { stream: Box::new(socket), socket: control, tls: None });
+        }
+        let configured = self.configured(draft);
+        let mut session = ClientConnection::new(configured.config.clone(), server_name(draft))
+            .map_err(|e| format!("no handshake: {e}"))?;
         if let Err(error) = session.complete_io(&mut socket) {
             return Err(format!("handshake refused: {}", alert(&error)));
         }
-        let tls = Negotiated {
-            version: session.protocol_version().map_or_else(String::new, |v| format!("{v:?}")),
-            suite: session.negotiated_cipher_suite().map_or_else(String::new, |s| format!("{:?}", s.suite())),
-            alpn: session.alpn_protocol().map(|a| String::from_utf8_lossy(a).into_owned()),
-            chain: configured.verifier.last().map(|s| s.chain).unwrap_or_default(),
-        };
+        let tls = negotiated(&session, configured);
         Ok(Connection { stream: Box::new(StreamOwned::new(session, socket)), socket: control, tls: Some(tls) })
+    }
+}
+
+/// The name in the handshake.
+fn server_name(draft: &Draft) -> ServerName<'static> {
+    let name = draft.sni.as_deref().unwrap_or(&draft.host);
+    let name = name.split(':').next().unwrap_or_default().to_owned();
+    ServerName::try_from(name).unwrap_or(ServerName::IpAddress(draft.to.ip().into()))
+}
+
+fn negotiated(session: &ClientConnection, configured: &Configured) -> Negotiated {
+    Negotiated {
+        version: session.protocol_version().map_or_else(String::new, |v| format!("{v:?}")),
+        suite: session.negotiated_cipher_suite().map_or_else(String::new, |s| format!("{:?}", s.suite())),
+        alpn: session.alpn_protocol().map(|a| String::from_utf8_lossy(a).into_owned()),
+        chain: configured.verifier.last().map(|s| s.chain).unwrap_or_default(),
     }
 }
 

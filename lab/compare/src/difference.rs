@@ -1,14 +1,10 @@
 //! What differs, and whether the report of the import has said so.
 
-use crate::Kind;
 use crate::client::{Response, Seen};
 use crate::draft::{Behaviour, Draft, Handshakes, Times};
 use crate::recorder::{HEADER, Received};
 use crate::tls::{About, Shake};
-use crate::translation::Entry;
-use crate::tree::{Place, Scope};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 /// What differs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +93,7 @@ pub const RECEIVED_IGNORED: &[&str] = &[
 ];
 
 const OWN_ERRORS: &str =
-    "errors that the gateway makes by itself, at a limit or for want of a server, have no further headers";
+    "error responses of the gateway itself (a limit is reached, no server is usable) have no additional headers";
 const REFUSALS: &str =
     "response_headers and hsts apply to the gateway's own 403, too (in HAProxy, http-response rules do not)";
 const OWN_REDIRECTS: &str =
@@ -209,8 +205,8 @@ fn responses(there: &Response, here: &Response, own: bool) -> Vec<Difference> {
 }
 
 /// The group that an address belongs to: any of its servers may get a request.
-fn group(address: SocketAddr, groups: &[Vec<String>]) -> String {
-    let text = address.to_string();
+fn group(address: &str, groups: &[Vec<String>]) -> String {
+    let text = address.to_owned();
     let mut all: Vec<&Vec<String>> = groups.iter().filter(|g| g.contains(&text)).collect();
     // Of several groups with this server the largest: the original may have selected any of them.
     all.sort_by_key(|g| g.len());
@@ -224,13 +220,13 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
     let mut out = Vec::new();
     let list = |all: &[Received]| match all.is_empty() {
         true => "none".to_owned(),
-        false => all.iter().map(|r| group(r.address, groups)).collect::<Vec<_>>().join(", then "),
+        false => all.iter().map(|r| group(&r.address, groups)).collect::<Vec<_>>().join(", then "),
     };
     // A server of both groups stands for either.
     let same_group = there.len() == here.len()
         && there.iter().zip(here).all(|(a, b)| {
-            let (a, b) = (a.address.to_string(), b.address.to_string());
-            a == b || groups.iter().any(|g| g.contains(&a) && g.contains(&b))
+            let (a, b) = (&a.address, &b.address);
+            a == b || groups.iter().any(|g| g.contains(a) && g.contains(b))
         });
     if !same_group {
         out.extend(differs(Aspect::Backend, list(there), list(here)));
@@ -361,175 +357,12 @@ pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Sha
     out
 }
 
-/// The entry of the report that has announced a difference: one of a line that takes part, and that can have this effect.
-pub fn announced<'e>(
-    kind: Kind,
-    entries: &'e [Entry],
-    scope: &Scope,
-    place: &Place,
-    aspect: &Aspect,
-    at_once: bool,
-) -> Option<&'e Entry> {
-    let all = entries.iter().filter(|e| e.place == *place || scope.contains(&e.place));
-    let fits = |e: &&Entry| {
-        let words: Vec<&str> = e.directive.split(' ').collect();
-        match kind {
-            Kind::Nginx => nginx(&words, aspect, at_once),
-            Kind::Haproxy => haproxy(&words, aspect, at_once),
-        }
-    };
-    // The line itself explains more than one near it, and what is missing more than what is a little different.
-    let rank = |e: &&Entry| {
-        let outcome = match e.outcome.as_str() {
-            "undecided" => 0,
-            "not_translated" => 1,
-            _ => 2,
-        };
-        (e.place != *place, outcome, e.place.file != place.file, e.place.line.abs_diff(place.line))
-    };
-    all.filter(fits).min_by_key(rank)
-}
-
-/// What a directive can have an effect on.
-enum Effect {
-    Nothing,
-    Tls,
-    /// Headers and content of responses.
-    Response,
-    /// A header of responses.
-    ResponseHeader,
-    /// Headers at back-ends.
-    Request,
-    /// Statuses and what is beside an error.
-    Errors,
-    /// Requests in large numbers.
-    Many,
-    Everything,
-}
-
-impl Effect {
-    fn is_on(&self, aspect: &Aspect, name: &str, at_once: bool) -> bool {
-        let is_tls = matches!(aspect, Aspect::Certificate | Aspect::Negotiated(_));
-        match self {
-            Self::Nothing => false,
-            Self::Tls => is_tls,
-            Self::Many => at_once && *aspect == Aspect::Status,
-            Self::Response => matches!(aspect, Aspect::Header(_) | Aspect::Content | Aspect::Location),
-            Self::ResponseHeader => match aspect {
-                Aspect::Header(header) => name.is_empty() || header.eq_ignore_ascii_case(name),
-                Aspect::Location => name.is_empty() || name.eq_ignore_ascii_case("location"),
-                _ => false,
-            },
-            Self::Request => match aspect {
-                Aspect::Received(header) => name.is_empty() || header.eq_ignore_ascii_case(name),
-                _ => false,
-            },
-            Self::Errors => matches!(aspect, Aspect::Status | Aspect::Header(_) | Aspect::Content | Aspect::Location),
-            Self::Everything => !is_tls,
-        }
-    }
-}
-
-fn nginx(words: &[&str], aspect: &Aspect, at_once: bool) -> bool {
-    let (name, argument) = (words[0], words.get(1).copied().unwrap_or_default());
-    let effect = match name {
-        "add_header" => return Effect::ResponseHeader.is_on(aspect, argument, at_once),
-        "proxy_set_header" | "grpc_set_header" => return Effect::Request.is_on(aspect, argument, at_once),
-        "proxy_hide_header" | "proxy_pass_header" => return Effect::ResponseHeader.is_on(aspect, argument, at_once),
-        "expires" | "etag" | "charset" | "proxy_redirect" | "proxy_ignore_headers" | "if_modified_since" => {
-            Effect::ResponseHeader
-        }
-        n if n.starts_with("proxy_cookie") => return Effect::ResponseHeader.is_on(aspect, "set-cookie", at_once),
-        n if n.starts_with("gzip") || n.starts_with("brotli") || n.starts_with("sub_filter") => Effect::Response,
-        "more_set_headers" | "more_clear_headers" => Effect::ResponseHeader,
-        "proxy_pass_request_headers"
-        | "proxy_http_version"
-        | "set_real_ip_from"
-        | "real_ip_header"
-        | "underscores_in_headers" => Effect::Request,
-        n if n.starts_with("proxy_ssl") || n.starts_with("grpc_ssl") => Effect::Request,
-        "error_page" | "proxy_intercept_errors" | "recursive_error_pages" => Effect::Errors,
-        "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" | "limit_req_status"
-        | "limit_conn_status" => Effect::Many,
-        "client_max_body_size" => return *aspect == Aspect::Status || *aspect == Aspect::Backend,
-        "ssl_verify_client" | "ssl_client_certificate" | "ssl_verify_depth" | "ssl_crl" | "listen" => return true,
-        n if n.starts_with("ssl_") || matches!(n, "http2" | "http3") => Effect::Tls,
-        n if n.starts_with("keepalive")
-            || n.ends_with("_timeout")
-            || n.ends_with("_log")
-            || n.ends_with("_buffers")
-            || n.ends_with("_buffer_size")
-            || n.ends_with("_buffering")
-            || n.starts_with("worker_")
-            || n.starts_with("types_hash")
-            || n.starts_with("open_file")
-            || matches!(
-                n,
-                "least_conn"
-                    | "ip_hash"
-                    | "hash"
-                    | "random"
-                    | "zone"
-                    | "log_format"
-                    | "user"
-                    | "resolver"
-                    | "merge_slashes"
-                    | "include"
-                    | "http"
-                    | "events"
-            ) =>
-        {
-            Effect::Nothing
-        }
-        _ => Effect::Everything,
-    };
-    effect.is_on(aspect, "", at_once)
-}
-
-fn haproxy(words: &[&str], aspect: &Aspect, at_once: bool) -> bool {
-    let word = |at: usize| words.get(at).copied().unwrap_or_default();
-    let effect = match (word(0), word(1)) {
-        ("http-response" | "http-after-response", "set-header" | "add-header" | "del-header" | "replace-header") => {
-            return Effect::ResponseHeader.is_on(aspect, word(2), at_once);
-        }
-        ("http-request", "set-header" | "add-header" | "del-header" | "replace-header") => {
-            return Effect::Request.is_on(aspect, word(2), at_once);
-        }
-        ("http-response" | "http-after-response", _) => Effect::Errors,
-        ("compression", _) | ("filter", "compression") => Effect::Response,
-        ("cookie" | "dynamic-cookie-key", _) => {
-            return ["set-cookie", "cache-control"].iter().any(|h| Effect::ResponseHeader.is_on(aspect, h, at_once))
-                || Effect::Request.is_on(aspect, "cookie", at_once);
-        }
-        ("option", "forwardfor" | "forwarded" | "originalto") | ("unique-id-header" | "http-send-name-header", _) => {
-            Effect::Request
-        }
-        ("errorfile" | "errorfiles" | "http-errors" | "http-error" | "errorloc" | "errorloc302" | "errorloc303", _) => {
-            Effect::Errors
-        }
-        ("stick-table", _) | ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => Effect::Many,
-        ("bind", _) => return true,
-        ("server" | "default-server", _) => {
-            return matches!(aspect, Aspect::Received(_) | Aspect::Backend | Aspect::Status);
-        }
-        (w, _) if w.starts_with("ssl-default-bind") || w.starts_with("tune.ssl") => Effect::Tls,
-        (
-            "timeout" | "balance" | "hash-type" | "log" | "maxconn" | "retries" | "fullconn" | "log-format"
-            | "resolvers" | "global" | "defaults" | "http-check" | "tcp-check" | "http-reuse" | "capture" | "declare",
-            _,
-        ) => Effect::Nothing,
-        ("option", o) if o != "http_proxy" && o != "transparent" && o != "httpclose" => Effect::Nothing,
-        _ => Effect::Everything,
-    };
-    effect.is_on(aspect, "", at_once)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::draft::Listener;
+    use crate::tree::{Place, Scope};
     use std::collections::BTreeSet;
-    use std::sync::Arc;
 
     fn place(line: u32) -> Place {
         Place { file: "n".into(), line }
@@ -539,7 +372,7 @@ mod tests {
         let pairs = |h: &[(&str, &str)]| h.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect::<Vec<_>>();
         let received = to.map(|to| Received {
             number: Some(1),
-            address: to.parse().unwrap(),
+            address: to.to_owned(),
             tls: None,
             proxy: None,
             method: "GET".to_owned(),
@@ -560,6 +393,8 @@ mod tests {
             address: ([203, 0, 113, 10], 80).into(),
             bound: None,
             tls: false,
+            quic: false,
+            http2: false,
             proxy: false,
             hop: None,
             place: place(1),
@@ -585,32 +420,5 @@ mod tests {
         assert_eq!(found.iter().map(|d| d.aspect.clone()).collect::<Vec<_>>(), [Aspect::Header("x-a".to_owned())]);
         let found = of_request(&draft(), &a, &seen(403, &[], None, ""), &[]);
         assert_eq!(found.len(), 1, "what follows from another status is not said");
-    }
-
-    #[test]
-    fn only_a_line_that_takes_part_and_can_have_the_effect_announces_it() {
-        let entry = |line: u32, directive: &str| Entry {
-            outcome: "different".to_owned(),
-            place: place(line),
-            directive: directive.to_owned(),
-            says: String::new(),
-        };
-        let entries = [
-            entry(5, "gzip on"),
-            entry(6, "alias /srv"),
-            entry(7, "proxy_set_header X-Real-IP $remote_addr"),
-            entry(8, "limit_req zone=a"),
-        ];
-        let scope: Scope = Arc::new((5..9).map(place).collect());
-        let is = |scope: &Scope, aspect: Aspect, at_once| {
-            announced(Kind::Nginx, &entries, scope, &place(1), &aspect, at_once).map(|e| e.place.line)
-        };
-        assert_eq!(is(&scope, Aspect::Header("etag".into()), false), Some(5));
-        assert_eq!(is(&scope, Aspect::Status, false), Some(6));
-        let without: Scope = Arc::new([place(5), place(7), place(8)].into());
-        assert_eq!(is(&without, Aspect::Status, false), None);
-        assert_eq!(is(&without, Aspect::Status, true), Some(8));
-        assert_eq!(is(&without, Aspect::Received("x-real-ip".into()), false), Some(7));
-        assert_eq!(is(&without, Aspect::Received("host".into()), false), None);
     }
 }

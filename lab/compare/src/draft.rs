@@ -36,6 +36,18 @@ impl Behaviour {
     }
 }
 
+/// The version of HTTP in which a request is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Over {
+    /// HTTP/1.1.
+    #[default]
+    Http1,
+    /// HTTP/2, by ALPN or by prior knowledge.
+    Http2,
+    /// HTTP/3. An original that has no HTTP/3 gets the request over TLS, at the same address.
+    Http3,
+}
+
 /// The certificate that a client shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shown {
@@ -58,6 +70,11 @@ pub enum Times {
     AtOnce(u32),
 }
 
+/// The type of gRPC's content.
+pub const GRPC: &str = "application/grpc";
+/// The length of an empty message of gRPC: a flag, and a length of four bytes.
+pub const GRPC_MESSAGE: u64 = 5;
+
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {
@@ -65,6 +82,8 @@ pub struct Draft {
     pub to: SocketAddr,
     /// Whether it speaks TLS.
     pub tls: bool,
+    /// The version of HTTP.
+    pub over: Over,
     /// Whether it wants the header of the PROXY protocol.
     pub proxy: bool,
     /// Who sends that header: an address that the configuration trusts.
@@ -101,6 +120,7 @@ impl Draft {
         Self {
             to: listener.address,
             tls: listener.tls,
+            over: Over::Http1,
             proxy: listener.proxy,
             hop: listener.hop,
             from: None,
@@ -131,6 +151,17 @@ impl Draft {
         self
     }
 
+    /// A call of a gRPC service: the content is one message.
+    pub fn grpc(self, over: Over) -> Self {
+        let new = Self { over, method: "POST".to_owned(), content: GRPC_MESSAGE, ..self };
+        new.with("Content-Type", GRPC).with("TE", "trailers")
+    }
+
+    /// Whether it is a call of a gRPC service.
+    pub fn is_grpc(&self) -> bool {
+        self.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case("content-type") && v == GRPC)
+    }
+
     /// The request for people.
     pub fn text(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
@@ -155,6 +186,11 @@ impl Draft {
         if let Times::AtOnce(n) = self.times {
             out.push_str(&format!(", {n} at once"));
         }
+        match self.over {
+            Over::Http1 => {}
+            Over::Http2 => out.push_str(", over HTTP/2"),
+            Over::Http3 => out.push_str(", over HTTP/3"),
+        }
         out
     }
 }
@@ -168,6 +204,10 @@ pub struct Listener {
     pub bound: Option<IpAddr>,
     /// Whether it speaks TLS.
     pub tls: bool,
+    /// Whether it speaks QUIC, and nothing else.
+    pub quic: bool,
+    /// Whether it speaks HTTP/2.
+    pub http2: bool,
     /// Whether it wants the header of the PROXY protocol.
     pub proxy: bool,
     /// Who sends that header: an address that the configuration trusts; `None`: anybody.
@@ -224,6 +264,10 @@ pub struct Plan {
     pub groups: Vec<Vec<String>>,
     /// Addresses of servers.
     pub servers: Vec<SocketAddr>,
+    /// Unix sockets of servers.
+    pub sockets: BTreeSet<String>,
+    /// Whether servers speak HTTP/2 over TLS.
+    pub http2_servers: bool,
     /// Further ports of servers, such as those of checks.
     pub ports: Vec<u16>,
     /// What was not tried.

@@ -187,12 +187,15 @@ impl Files {
     }
 
     /// How back-ends speak TLS: with a certificate of the run's CA for all names and addresses of the configuration.
-    pub fn backends(&self, names: &[String], addresses: &[IpAddr]) -> anyhow::Result<Arc<ServerConfig>> {
+    pub fn backends(&self, names: &[String], addresses: &[IpAddr], http2: bool) -> anyhow::Result<Arc<ServerConfig>> {
         let Identity { chain, key } = self.authority.identity(names, addresses)?;
         let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
         let mut config =
             builder.with_safe_default_protocol_versions()?.with_no_client_auth().with_single_cert(chain, key)?;
-        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        if http2 {
+            config.alpn_protocols.push(b"h2".to_vec());
+        }
+        config.alpn_protocols.push(b"http/1.1".to_vec());
         Ok(Arc::new(config))
     }
 }

@@ -16,7 +16,7 @@ use sealane_sys::netlink_route::LinkSet;
 use sealane_sys::netns::NetNs;
 use std::collections::BTreeSet;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -150,6 +150,13 @@ impl Network {
             None => TcpStream::connect_timeout(&to, limit),
             Some(from) => connect_from(from, to, limit),
         })?
+    }
+
+    /// A socket for QUIC, from which a client reaches an address.
+    pub fn udp(&self, to: IpAddr, from: IpAddr) -> io::Result<UdpSocket> {
+        let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let from = if from.is_ipv4() == to.is_ipv4() && !to.is_loopback() { from } else { any };
+        self.of(to).run(|| UdpSocket::bind((from, 0)))?
     }
 
     /// Starts the program, and waits until it listens.

@@ -1,5 +1,8 @@
-//! Back-ends that record what they get: HTTP/1, with or without TLS and the header of the PROXY protocol, on every address of
-//! the outside; and a DNS server that knows the names of the configuration.
+//! Back-ends that record what they get: HTTP/1 and HTTP/2, with or without TLS and the header of the PROXY protocol, on every
+//! address of the outside and at Unix sockets; and a DNS server that knows the names of the configuration.
+
+mod http2;
+mod socket;
 
 use crate::network::{Network, host};
 use crate::words::Named;
@@ -8,9 +11,12 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use sealane_http::h1::{BodyDecoder, Limits, What};
 use sealane_http::message::BodyLength;
 use sealane_lab_wire::h1::fields;
-use std::collections::BTreeSet;
+use socket::{Door, Socket};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -26,6 +32,8 @@ pub const HOLD: Duration = Duration::from_millis(1500);
 const MAX_HEAD: usize = 128 * 1024;
 /// Most connections at a time.
 const MAX_CONNECTIONS: usize = 2000;
+/// The stack of a connection's thread, which is only taken where it is used.
+const STACK: usize = 2 << 20;
 /// How long a connection may be silent.
 const IDLE: Duration = Duration::from_secs(20);
 
@@ -34,8 +42,8 @@ const IDLE: Duration = Duration::from_secs(20);
 pub struct Received {
     /// The number of the request; `None` if the header is missing.
     pub number: Option<usize>,
-    /// The back-end's address, with its port.
-    pub address: SocketAddr,
+    /// The back-end's address with its port, or its Unix socket, as the configuration names it.
+    pub address: String,
     /// Whether it came over TLS, and the name that was asked for.
     pub tls: Option<Option<String>>,
     /// The version of the PROXY protocol's header, and the client's address in it.
@@ -58,6 +66,12 @@ struct Shared {
     connections: AtomicUsize,
 }
 
+impl Shared {
+    fn note(&self, received: Received) {
+        self.received.lock().unwrap_or_else(PoisonError::into_inner).push(received);
+    }
+}
+
 /// The back-ends of one network. Their threads end when this is dropped.
 #[derive(Debug)]
 pub struct Recorder {
@@ -71,11 +85,13 @@ impl Drop for Recorder {
 }
 
 impl Recorder {
-    /// Starts back-ends on ports of the outside, and at addresses of the loopback inside.
+    /// Starts back-ends on ports of the outside, at addresses of the loopback inside, and at Unix sockets: for each socket of the
+    /// configuration the path that takes its place.
     pub fn start(
         network: &Network,
         ports: &BTreeSet<u16>,
         loopback: &BTreeSet<SocketAddr>,
+        sockets: &BTreeMap<String, PathBuf>,
         tls: Arc<ServerConfig>,
     ) -> anyhow::Result<Self> {
         let shared =
@@ -89,21 +105,26 @@ impl Recorder {
             // A socket of IPv6 takes connections of IPv4, too.
             let address = any(!network.has_v6);
             let listener = network.outside().run(|| TcpListener::bind(address))?;
-            recorder.serve(listener.with_context(|| format!("a back-end on port {port}"))?)?;
+            let listener = listener.with_context(|| format!("a back-end on port {port}"))?;
+            recorder.serve(Door::Tcp(listener))?;
         }
         for address in loopback {
             let listener = network.inside().run(|| TcpListener::bind(address))?;
-            recorder.serve(listener.with_context(|| format!("a back-end at {address}"))?)?;
+            recorder.serve(Door::Tcp(listener.with_context(|| format!("a back-end at {address}"))?))?;
+        }
+        for (name, path) in sockets {
+            let listener = UnixListener::bind(path).with_context(|| path.display().to_string())?;
+            recorder.serve(Door::Unix(listener, name.clone()))?;
         }
         Ok(recorder)
     }
 
-    fn serve(&self, listener: TcpListener) -> io::Result<()> {
-        listener.set_nonblocking(true)?;
+    fn serve(&self, door: Door) -> io::Result<()> {
+        door.set_nonblocking()?;
         let shared = self.shared.clone();
         std::thread::Builder::new().name("back-end".into()).spawn(move || {
             while !shared.stop.load(Ordering::Relaxed) {
-                let Ok((stream, _)) = listener.accept() else {
+                let Ok((stream, address)) = door.accept() else {
                     std::thread::sleep(Duration::from_millis(1));
                     continue;
                 };
@@ -114,10 +135,10 @@ impl Recorder {
                 shared.connections.fetch_add(1, Ordering::Relaxed);
                 let work = move || {
                     // What a client breaks off is no error here.
-                    let _ = connection(stream, &shared);
+                    let _ = connection(stream, address, &shared);
                     shared.connections.fetch_sub(1, Ordering::Relaxed);
                 };
-                let _ = std::thread::Builder::new().stack_size(256 * 1024).spawn(work);
+                let _ = std::thread::Builder::new().stack_size(STACK).spawn(work);
             }
         })?;
         Ok(())
@@ -141,33 +162,48 @@ impl Recorder {
 trait Stream: Read + Write {}
 impl<T: Read + Write> Stream for T {}
 
-fn connection(mut stream: TcpStream, shared: &Shared) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(IDLE))?;
-    stream.set_write_timeout(Some(IDLE))?;
-    stream.set_nodelay(true)?;
-    let address = stream.local_addr()?;
-    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
+/// Where a request has come, and how.
+#[derive(Clone, Debug)]
+struct Arrival {
+    address: String,
+    tls: Option<Option<String>>,
+    proxy: Option<String>,
+}
+
+fn connection(mut stream: Socket, address: String, shared: &Arc<Shared>) -> io::Result<()> {
+    stream.prepare(IDLE)?;
     let proxy = proxy_header(&mut stream)?;
-    let mut first = [0];
-    if stream.peek(&mut first)? == 0 {
-        return Ok(());
+    let mut first = [0; 4];
+    let arrival = Arrival { address, tls: None, proxy };
+    match stream.peek_all(&mut first)? {
+        0 => return Ok(()),
+        _ if &first == b"PRI " => return http2::plain(stream, arrival, shared),
+        _ if first[0] != 0x16 => return requests(&mut stream, shared, &arrival),
+        _ => {}
     }
-    if first[0] != 0x16 {
-        return requests(&mut stream, shared, address, None, proxy);
+    if let Socket::Tcp(stream) = stream {
+        return http2::over_tls(stream, arrival, shared);
     }
     let mut session = ServerConnection::new(shared.tls.clone()).map_err(io::Error::other)?;
     session.complete_io(&mut stream)?;
-    let name = session.server_name().map(str::to_owned);
-    let mut tls = StreamOwned::new(session, stream);
-    let done = requests(&mut tls, shared, address, Some(name), proxy);
+    requests_over_tls(StreamOwned::new(session, stream), arrival, shared)
+}
+
+/// Serves HTTP/1.1 after a handshake.
+fn requests_over_tls<S: Read + Write>(
+    mut tls: StreamOwned<ServerConnection, S>,
+    arrival: Arrival,
+    shared: &Shared,
+) -> io::Result<()> {
+    let name = tls.conn.server_name().map(str::to_owned);
+    let done = requests(&mut tls, shared, &Arrival { tls: Some(name), ..arrival });
     tls.conn.send_close_notify();
     let _ = tls.flush();
     done
 }
 
 /// Reads the header of the PROXY protocol, if there is one.
-fn proxy_header(stream: &mut TcpStream) -> io::Result<Option<String>> {
+fn proxy_header(stream: &mut Socket) -> io::Result<Option<String>> {
     const V2: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
     let mut seen = [0; 16];
     let n = stream.peek(&mut seen)?;
@@ -194,13 +230,8 @@ fn proxy_header(stream: &mut TcpStream) -> io::Result<Option<String>> {
     Ok(None)
 }
 
-fn requests(
-    stream: &mut dyn Stream,
-    shared: &Shared,
-    address: SocketAddr,
-    tls: Option<Option<String>>,
-    proxy: Option<String>,
-) -> io::Result<()> {
+fn requests(stream: &mut dyn Stream, shared: &Shared, arrival: &Arrival) -> io::Result<()> {
+    let Arrival { address, tls, proxy } = arrival;
     let mut buffer: Vec<u8> = Vec::new();
     loop {
         let Some(end) = fill_head(stream, &mut buffer)? else { return Ok(()) };
@@ -224,7 +255,7 @@ fn requests(
         let close = last || header("connection").is_some_and(|v| v.to_ascii_lowercase().contains("close"));
         let received = Received {
             number: number.parse().ok(),
-            address,
+            address: address.clone(),
             tls: tls.clone(),
             proxy: proxy.clone(),
             method: method.clone(),
@@ -232,13 +263,11 @@ fn requests(
             headers: headers.clone(),
             content,
         };
-        shared.received.lock().unwrap_or_else(PoisonError::into_inner).push(received);
+        shared.note(received);
         if word == "hold" {
             std::thread::sleep(HOLD);
         }
-        let host = header("host").map_or_else(|| address.to_string(), str::to_owned);
-        let to = if word == "redirect" { host } else { address.to_string() };
-        stream.write_all(&answer(word, &method, &to, tls.is_some(), close))?;
+        stream.write_all(&Reply::new(word, header("host"), arrival).to_http1(&method, close))?;
         stream.flush()?;
         if close {
             return Ok(());
@@ -246,25 +275,51 @@ fn requests(
     }
 }
 
-/// `to`: the host of a redirect.
-fn answer(word: &str, method: &str, to: &str, tls: bool, close: bool) -> Vec<u8> {
-    let scheme = if tls { "https" } else { "http" };
-    let (status, more) = match word {
-        "redirect" | "redirect-to-itself" => ("302 Found", format!("Location: {scheme}://{to}/moved?x=1\r\n")),
-        "error" => ("500 Internal Server Error", String::new()),
-        "missing" => ("404 Not Found", String::new()),
-        _ => ("200 OK", String::new()),
-    };
-    let connection = if close { "close" } else { "keep-alive" };
-    let mut out = format!(
-        "HTTP/1.1 {status}\r\nServer: recorder\r\nX-Powered-By: recorder\r\nContent-Type: text/plain\r\nETag: \"1\"\r\n\
-         Set-Cookie: session=1; Path=/\r\n{more}Content-Length: {}\r\nConnection: {connection}\r\n\r\n",
-        CONTENT.len()
-    );
-    if method != "HEAD" {
-        out.push_str(CONTENT);
+/// What a back-end answers.
+struct Reply {
+    status: u16,
+    reason: &'static str,
+    headers: Vec<(&'static str, String)>,
+}
+
+impl Reply {
+    /// `word`: what the request asks for. `host`: the one that it names.
+    fn new(word: &str, host: Option<&str>, arrival: &Arrival) -> Self {
+        let (status, reason) = match word {
+            "redirect" | "redirect-to-itself" => (302, "Found"),
+            "error" => (500, "Internal Server Error"),
+            "missing" => (404, "Not Found"),
+            _ => (200, "OK"),
+        };
+        let mut headers = vec![
+            ("Server", "recorder".to_owned()),
+            ("X-Powered-By", "recorder".to_owned()),
+            ("Content-Type", "text/plain".to_owned()),
+            ("ETag", "\"1\"".to_owned()),
+            ("Set-Cookie", "session=1; Path=/".to_owned()),
+        ];
+        if status == 302 {
+            // A Unix socket has no address that a client could go to.
+            let own = if arrival.address.starts_with("unix:") { "localhost" } else { arrival.address.as_str() };
+            let to = if word == "redirect" { host.unwrap_or(own) } else { own };
+            let scheme = if arrival.tls.is_some() { "https" } else { "http" };
+            headers.push(("Location", format!("{scheme}://{to}/moved?x=1")));
+        }
+        Self { status, reason, headers }
     }
-    out.into_bytes()
+
+    fn to_http1(&self, method: &str, close: bool) -> Vec<u8> {
+        let mut out = format!("HTTP/1.1 {} {}\r\n", self.status, self.reason);
+        for (name, value) in &self.headers {
+            out.push_str(&format!("{name}: {value}\r\n"));
+        }
+        let connection = if close { "close" } else { "keep-alive" };
+        out.push_str(&format!("Content-Length: {}\r\nConnection: {connection}\r\n\r\n", CONTENT.len()));
+        if method != "HEAD" {
+            out.push_str(CONTENT);
+        }
+        out.into_bytes()
+    }
 }
 
 /// Reads until a head is complete; returns its length. `None`: the client has closed.

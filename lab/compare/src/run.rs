@@ -1,8 +1,9 @@
 //! One comparison from the beginning to the end.
 
+use crate::announce::{Case, announced};
 use crate::client::{Client, Seen};
-use crate::difference::{PORTS, announced, of_handshake, of_request};
-use crate::draft::{Draft, Plan, Times};
+use crate::difference::{PORTS, of_handshake, of_request};
+use crate::draft::{Draft, Plan};
 use crate::files::Files;
 use crate::network::{Addresses, Network, Program};
 use crate::nginx::{Abilities, Runnable};
@@ -16,7 +17,7 @@ use anyhow::{Context, bail};
 use rustls::ServerConfig;
 use sealane_lab_harness::process::Launch;
 use sealane_lab_harness::programs::look_up;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -85,11 +86,11 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     let table = translation::read(&translated)?;
     let abilities = match kind {
         Kind::Nginx => abilities(&program)?,
-        Kind::Haproxy => Abilities::default(),
+        Kind::Haproxy => Abilities { http3: has_quic(&program)?, ..Abilities::default() },
     };
     let mut plan: Plan = match kind {
         Kind::Nginx => nginx::plan(&tree, &abilities),
-        Kind::Haproxy => haproxy::plan(&tree),
+        Kind::Haproxy => haproxy::plan(&tree, &abilities),
     };
     if plan.listeners.is_empty() {
         bail!("{}: no address on which {} listens", file.display(), kind.title());
@@ -112,16 +113,29 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     }
     let mut report = Report::new(kind);
     report.undecided = table.get("undecided").and_then(|u| u.as_array()).map_or(0, Vec::len);
-    let text = translation::runnable(table.clone(), &translated_base, &named, &mut files)?;
     plan.servers.extend(translation::servers(&table));
+    plan.sockets.extend(translation::sockets(&table));
+    let (old_sockets, new_sockets) =
+        (sockets(&plan, &folder.join("sockets"))?, sockets(&plan, &folder.join("sockets-of-sealane"))?);
+    let copied = translation::runnable(table.clone(), &translated_base, &named, &mut files)?;
+    let text = translation::with_sockets(copied, &new_sockets)?;
 
     progress("starting both programs");
     let names: Vec<String> = named.dns_names().cloned().collect();
     let backends: Vec<IpAddr> = plan.servers.iter().map(SocketAddr::ip).collect::<BTreeSet<_>>().into_iter().collect();
-    let tls = files.backends(&names, &backends)?;
-    let (there, here) = (side(&plan, &named, &tls)?, side(&plan, &named, &tls)?);
+    let tls = files.backends(&names, &backends, plan.http2_servers)?;
+    let there = side(&plan, &named, &old_sockets, &tls)?;
+    let here = side(&plan, &named, &new_sockets, &tls)?;
     let listeners: Vec<SocketAddr> = plan.listeners.iter().map(|l| l.address).collect();
-    let original = Original { kind, program: &program, tree: &tree, base: &base, folder, abilities: &abilities };
+    let original = Original {
+        kind,
+        program: &program,
+        tree: &tree,
+        base: &base,
+        folder,
+        abilities: &abilities,
+        sockets: &old_sockets,
+    };
     let original = original.start(&there.network, &mut files, &listeners, &mut plan)?;
     // What the translation leaves out does not listen.
     let ports = translation::ports(&table);
@@ -136,10 +150,10 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
             progress(&format!("{} of {} requests", n / 2, total / 2));
         }
     };
-    let saw = |side: &Side| look(side, &plan, &files, end, &count);
+    let saw = |side: &Side, http3: bool| look(side, &plan, http3, &files, end, &count);
     let (there, here) = std::thread::scope(|scope| -> anyhow::Result<(Saw, Saw)> {
-        let one = scope.spawn(|| saw(&there));
-        let two = saw(&here);
+        let one = scope.spawn(|| saw(&there, abilities.http3));
+        let two = saw(&here, true);
         let one = one.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         Ok((one?, two?))
     })?;
@@ -165,8 +179,27 @@ fn abilities(program: &Path) -> anyhow::Result<Abilities> {
     Ok(Abilities::of(&said, &modules))
 }
 
+/// Whether a HAProxy has QUIC.
+fn has_quic(program: &Path) -> anyhow::Result<bool> {
+    let output = Command::new(program).arg("-vv").output().with_context(|| program.display().to_string())?;
+    Ok(String::from_utf8_lossy(&output.stdout).split_whitespace().any(|w| w == "+QUIC"))
+}
+
+/// What takes the place of each Unix socket: both programs are on one machine, and so have other ones.
+fn sockets(plan: &Plan, folder: &Path) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+    if !plan.sockets.is_empty() {
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+    }
+    Ok(plan.sockets.iter().enumerate().map(|(n, name)| (name.clone(), folder.join(n.to_string()))).collect())
+}
+
 /// The networks, with their back-ends.
-fn side(plan: &Plan, named: &Named, tls: &Arc<ServerConfig>) -> anyhow::Result<Side> {
+fn side(
+    plan: &Plan,
+    named: &Named,
+    sockets: &BTreeMap<String, PathBuf>,
+    tls: &Arc<ServerConfig>,
+) -> anyhow::Result<Side> {
     let inside: BTreeSet<IpAddr> = plan.listeners.iter().filter_map(|l| l.bound).collect();
     let resolvers: BTreeSet<IpAddr> = std::fs::read_to_string("/etc/resolv.conf")
         .unwrap_or_default()
@@ -192,7 +225,7 @@ fn side(plan: &Plan, named: &Named, tls: &Arc<ServerConfig>) -> anyhow::Result<S
     };
     let loopback: BTreeSet<SocketAddr> =
         plan.servers.iter().filter(|a| a.ip().is_loopback() && a.is_ipv4() && !own(a)).copied().collect();
-    let recorder = Recorder::start(&network, &ports, &loopback, tls.clone())?;
+    let recorder = Recorder::start(&network, &ports, &loopback, sockets, tls.clone())?;
     let servers = resolvers.into_iter().chain(named.addresses.iter().copied()).collect();
     dns(&network, &servers, named, &recorder)?;
     Ok(Side { network, recorder })
@@ -205,6 +238,7 @@ struct Original<'r> {
     base: &'r Path,
     folder: &'r Path,
     abilities: &'r Abilities,
+    sockets: &'r BTreeMap<String, PathBuf>,
 }
 
 impl Original<'_> {
@@ -222,8 +256,14 @@ impl Original<'_> {
         let mut refused: BTreeSet<(Place, String)> = BTreeSet::new();
         loop {
             let runnable = match self.kind {
-                Kind::Nginx => nginx::runnable(self.tree, self.base, &folder, files, self.abilities, &refused)?,
-                Kind::Haproxy => haproxy::runnable(self.tree, self.base, files, &refused)?,
+                Kind::Nginx => {
+                    let paths = nginx::Paths { base: self.base, folder: &folder, sockets: self.sockets };
+                    nginx::runnable(self.tree, &paths, files, self.abilities, &refused)?
+                }
+                Kind::Haproxy => {
+                    let paths = haproxy::Paths { folder: self.base, sockets: self.sockets };
+                    haproxy::runnable(self.tree, &paths, files, self.abilities, &refused)?
+                }
             };
             std::fs::write(&path, &runnable.text)?;
             let arguments = self.arguments(&path, true);
@@ -321,8 +361,8 @@ fn start_gateway(
 }
 
 /// Sends everything to one program.
-fn look(side: &Side, plan: &Plan, files: &Files, end: Instant, count: &dyn Fn()) -> anyhow::Result<Saw> {
-    let client = Client::new(&side.network, &side.recorder, &files.known, &files.stranger)?;
+fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, count: &dyn Fn()) -> anyhow::Result<Saw> {
+    let client = Client::new(&side.network, &side.recorder, http3, &files.known, &files.stranger)?;
     let mut out = Saw { requests: Vec::new(), handshakes: Vec::new() };
     for (number, draft) in plan.drafts.iter().enumerate() {
         if Instant::now() > end {
@@ -348,9 +388,9 @@ fn judge(plan: &Plan, entries: &[translation::Entry], there: &Saw, here: &Saw, r
             if kind == Kind::Haproxy && draft.host.contains(':') {
                 difference.general = Some(PORTS);
             }
-            let at_once = draft.times != Times::Once;
-            let entry = announced(kind, entries, &draft.scope, &draft.place, &difference.aspect, at_once);
-            report.add(&draft.place, &difference, || Draft::text(draft), entry);
+            let (place, scope) = (&draft.place, &draft.scope);
+            let case = Case { kind, place, scope, draft: Some(draft), difference: &difference };
+            report.add(place, &difference, || Draft::text(draft), announced(entries, &case));
         }
     }
     if report.requests < plan.drafts.len() {
@@ -362,9 +402,10 @@ fn judge(plan: &Plan, entries: &[translation::Entry], there: &Saw, here: &Saw, r
         for (there, here) in there.iter().zip(here) {
             report.handshakes += 1;
             for difference in of_handshake(handshakes, there, here) {
-                let place = &handshakes.listener.place;
-                let entry = announced(kind, entries, &handshakes.scope, place, &difference.aspect, false);
-                report.add(place, &difference, || format!("handshake with {}", handshakes.listener.address), entry);
+                let (place, scope) = (&handshakes.listener.place, &handshakes.scope);
+                let case = Case { kind, place, scope, draft: None, difference: &difference };
+                let text = || format!("handshake with {}", handshakes.listener.address);
+                report.add(place, &difference, text, announced(entries, &case));
             }
         }
     }

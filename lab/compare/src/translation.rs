@@ -6,14 +6,14 @@ use crate::tree::{Node, Place};
 use crate::words::Named;
 use anyhow::{Context, bail};
 use serde::Deserialize;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use toml::{Table, Value};
 
 /// What the import's report says of a directive.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct Entry {
     /// `same`, `different`, `not_translated` or `undecided`.
     pub outcome: String,
@@ -85,6 +85,33 @@ pub fn servers(table: &Table) -> Vec<SocketAddr> {
     let upstreams = all.iter().filter_map(Value::as_table).flat_map(urls);
     let direct = strings(table).into_iter().filter(|s| s.contains("://"));
     upstreams.chain(direct).filter_map(|url| crate::nginx::server_address(&url)).collect()
+}
+
+/// The Unix sockets of servers, as `unix:/PATH`.
+pub fn sockets(table: &Table) -> Vec<String> {
+    strings(table).into_iter().filter(|s| s.starts_with("unix:/")).collect()
+}
+
+/// The copy with other Unix sockets.
+pub fn with_sockets(text: String, sockets: &BTreeMap<String, PathBuf>) -> anyhow::Result<String> {
+    fn visit(value: &mut Value, sockets: &BTreeMap<String, PathBuf>) {
+        match value {
+            Value::String(s) => {
+                if let Some(path) = sockets.get(s.as_str()) {
+                    *s = format!("unix:{}", path.display());
+                }
+            }
+            Value::Array(all) => all.iter_mut().for_each(|v| visit(v, sockets)),
+            Value::Table(table) => table.iter_mut().for_each(|(_, v)| visit(v, sockets)),
+            _ => {}
+        }
+    }
+    if sockets.is_empty() {
+        return Ok(text);
+    }
+    let mut table: Table = text.parse().context("the translation")?;
+    table.iter_mut().for_each(|(_, value)| visit(value, sockets));
+    toml::to_string(&table).context("the translation")
 }
 
 /// The ports of the listeners.
@@ -179,6 +206,12 @@ fn users(value: &mut Value, folder: &Path, files: &mut Files) -> anyhow::Result<
 fn pages(table: &mut Table, folder: &Path) {
     if let Some(all) = table.get_mut("error_page").and_then(Value::as_array_mut) {
         all.retain(|page| page.get("file").and_then(Value::as_str).is_some_and(|f| folder.join(f).is_file()));
+        // The copy is in another folder.
+        for page in all.iter_mut().filter_map(Value::as_table_mut) {
+            if let Some(file) = page.get("file").and_then(Value::as_str).map(|f| folder.join(f)) {
+                page.insert("file".to_owned(), Value::String(file.display().to_string()));
+            }
+        }
     }
 }
 
@@ -220,6 +253,10 @@ mod tests {
             .parse()
             .unwrap();
         assert_eq!(servers(&table)[0].port(), 8443);
+        let other = BTreeMap::from([("unix:/run/a.sock".to_owned(), PathBuf::from("/tmp/1/0"))]);
+        let text = "[[upstream]]\nservers = [\"unix:/run/a.sock\", \"http://a:1\"]\n".to_owned();
+        assert_eq!(sockets(&text.parse().unwrap()), ["unix:/run/a.sock"]);
+        assert!(with_sockets(text, &other).unwrap().contains("\"unix:/tmp/1/0\""));
         let out: Table = runnable(table, folder.path(), &Named::default(), &mut files).unwrap().parse().unwrap();
         assert!(!out.contains_key("user") && !out.contains_key("undecided"));
         assert!(out["log"].as_table().unwrap().is_empty());

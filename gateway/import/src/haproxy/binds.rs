@@ -214,7 +214,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
             "interface" | "namespace" => report.decide(line.id, format!("{option}: a listener has an address, and is reached from every interface; name the interface's address")),
             other => {
                 used = 1;
-                report.decide(at.id, format!("the option \"{other}\" is not known: say what it does with settings of Sealane, or leave it out"));
+                report.decide(at.id, crate::report::unknown_option(other));
             }
         }
         i += used;

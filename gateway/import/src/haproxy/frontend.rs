@@ -2,14 +2,17 @@
 
 use super::acl::{Acls, Atom, Files, Left, Match, Remarks, Test};
 use super::binds::{self, Bound, Context, Defaults, blocks};
+use super::errors;
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Exception, Limit, Outcome as Applied, Rule, Then, Trace, What};
 use super::servers;
 use crate::addresses::{Access, AddressSet, Clients};
-use crate::output::{Action, Entry, Host, Methods, Output, Path, Route, Settings, Upstream, in_order, quoted};
+use crate::output::{
+    Action, Entry, ErrorPage, Host, Methods, Output, Path, Route, Settings, Upstream, in_order, quoted,
+};
 use crate::paths::{self, Budget, Elsewhere, PathTest};
 use crate::reader::Reader;
-use crate::report::{Place, Report};
+use crate::report::{Id, Place, Report};
 use crate::units::haproxy_time;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,7 +39,17 @@ pub(super) fn all(
     for (_, line, _) in acls.iter().flat_map(|a| a.named.values().flatten()) {
         report.same(line.id, "put into the rules that use it");
     }
-    let mut shared = Shared { tables: BTreeMap::new(), groups: BTreeMap::new(), rules: BTreeMap::new() };
+    let mut shared = Shared {
+        tables: BTreeMap::new(),
+        groups: BTreeMap::new(),
+        rules: BTreeMap::new(),
+        pages: BTreeMap::new(),
+        sections: BTreeMap::new(),
+    };
+    let files = errors::Files { sections, reader, base };
+    for proxy in proxies.iter().filter(|p| !p.is_tcp()) {
+        shared.pages.insert(proxy.section.id, errors::pages(proxy, &files, out, report));
+    }
     for (proxy, acls) in proxies.iter().zip(&acls) {
         let name = proxy.section.name.clone();
         if let Some(l) = proxy.own().find(|l| l.word(0) == "stick-table") {
@@ -44,6 +57,7 @@ pub(super) fn all(
         }
         if proxy.section.kind != "frontend" {
             shared.groups.insert(name.clone(), servers::upstream(proxy, proxy.is_tcp(), base, report));
+            shared.sections.insert(name.clone(), proxy.section.id);
         }
         if proxy.section.kind != "frontend" {
             if proxy.section.kind == "backend" {
@@ -70,6 +84,20 @@ struct Shared<'l> {
     groups: BTreeMap<String, Option<Upstream>>,
     /// The rules of backends.
     rules: BTreeMap<String, Vec<Rule<'l>>>,
+    /// The pages of each proxy, by status.
+    pages: BTreeMap<Id, BTreeMap<u16, ErrorPage>>,
+    /// The sections of backends.
+    sections: BTreeMap<String, Id>,
+}
+
+impl Shared<'_> {
+    /// The pages of a backend, and those of the frontend for other statuses.
+    fn pages(&self, frontend: Id, backend: &str) -> Vec<ErrorPage> {
+        let of = |id: &Id| self.pages.get(id).cloned().unwrap_or_default();
+        let mut all = of(&frontend);
+        all.extend(self.sections.get(backend).map(of).unwrap_or_default());
+        all.into_values().collect()
+    }
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
@@ -201,7 +229,7 @@ fn frontend<'l>(
                 let Some(made) = routes_of(path, applied, tcp, proxy, shared, out, report) else {
                     report.decide(
                         proxy.section.id,
-                        "no routes have the order of its conditions on methods and headers: write one route for each case",
+                        "routes cannot express the order of these conditions on methods and headers: write one route for each case",
                     );
                     continue;
                 };
@@ -331,7 +359,7 @@ fn connections<'l>(
                     }
                     _ if accepts => report.decide(
                         l.id,
-                        "it lets connections past the rules behind it: say by hosts and listeners who gets where",
+                        "this rule lets connections skip the rules after it: write hosts and listeners that express which clients reach which servers",
                     ),
                     _ => limited(l, proxy, tables, out, report),
                 }
@@ -340,7 +368,7 @@ fn connections<'l>(
             ("content" | "connection" | "session", action) if action.starts_with("set-var") => {
                 report.missing(l.id, "there are no variables");
             }
-            _ => report.decide(l.id, "is not understood: say what it does with settings of Sealane, or leave it out"),
+            _ => report.decide(l.id, crate::report::UNREAD),
         }
     }
     access
@@ -525,13 +553,13 @@ fn elsewhere(e: &Elsewhere<Trace>, proxy: &Proxy, report: &mut Report) {
     match e.there.may_become(&e.here) {
         true => report.differs(
             id,
-            format!("whole segments, in upper and lower case as written: {path} is treated as other paths are"),
+            format!("Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; another route handles it"),
         ),
         false => report.decide(
             id,
             format!(
-                "a route's path has whole segments, in upper and lower case as written: for {path} HAProxy does something else; add \
-                 routes for such paths, or let the server refuse them"
+                "Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; HAProxy does \
+                 something else. Add routes for such paths, or let the server refuse them"
             ),
         ),
     }
@@ -612,6 +640,10 @@ fn routes_of(
     let mut to = |backend: &str, place: &Place, host: Option<&(String, Place)>, report: &mut Report| {
         upstream(backend, place, tcp, host, shared, proxy, out, report)
     };
+    let pages = |action: &Action, backend: Option<&(String, Place)>| match (action, backend) {
+        (Action::Upstream(_), Some((backend, _))) => shared.pages(proxy.section.id, backend),
+        _ => Vec::new(),
+    };
     let (action, origin) = match (&applied.action, &applied.backend) {
         (Some((action, place)), _) => (action.clone(), place.clone()),
         (None, Some((backend, place))) => (to(backend, place, host.as_ref(), report), place.clone()),
@@ -622,6 +654,7 @@ fn routes_of(
         return Some(Vec::new());
     }
     let mut main = Route::new(path.clone(), action, &origin);
+    main.pages = pages(&main.action, applied.backend.as_ref());
     (main.access, main.basic_auth) = (applied.access, applied.basic_auth);
     if let Action::Upstream(_) = main.action {
         main.request = applied.request;
@@ -636,12 +669,13 @@ fn routes_of(
             // Bytes have neither.
             return None;
         }
-        let action = match (then.action, then.backend) {
+        let action = match (then.action, &then.backend) {
             (Some((action, _)), _) => action,
-            (None, Some((backend, place))) => to(&backend, &place, then.host.as_ref(), report),
+            (None, Some((backend, place))) => to(backend, place, then.host.as_ref(), report),
             (None, None) => continue,
         };
         let mut other = Route::new(path.clone(), action, &place);
+        other.pages = pages(&other.action, then.backend.as_ref());
         (other.headers, other.pattern) = (headers, pattern);
         (other.access, other.basic_auth) = (then.access, then.basic_auth);
         if let Action::Upstream(_) = other.action {

@@ -7,6 +7,7 @@
 mod acl;
 mod binds;
 mod conditions;
+mod errors;
 mod frontend;
 mod global;
 mod lexer;
@@ -104,21 +105,19 @@ fn rest(sections: &[Section], report: &mut Report) {
             }
             "peers" => Some((
                 Outcome::NotTranslated,
-                "[store] shares early data between gateways, and no counters: each gateway limits by itself",
+                "[store] shares the keys of session tickets and early data between gateways, but no counters: each gateway counts and limits for \
+                 itself, so divide the limits by the number of gateways",
             )),
             "cache" => Some((Outcome::NotTranslated, "Sealane has no cache: put one between, or let the server cache")),
             "mailers" | "ring" | "log-forward" | "log-profile" | "traces" => {
                 Some((Outcome::NotTranslated, "logs are lines on the standard error and in a file"))
             }
             "program" => Some((Outcome::NotTranslated, "the service manager runs programs")),
-            "http-errors" => Some((Outcome::NotTranslated, "write error_page, with files of the bodies alone")),
+            "http-errors" => Some((Outcome::Same, "no proxy uses it")),
             "fcgi-app" => {
                 Some((Outcome::NotTranslated, "Sealane speaks HTTP to servers: let the application listen with HTTP"))
             }
-            "acme" => Some((
-                Outcome::NotTranslated,
-                "an ACME client writes the certificates' files; `sealane reload` reads them",
-            )),
+            "acme" => Some((Outcome::NotTranslated, "write certificates = \"auto\" and [acme]")),
             "crt-store" => Some((Outcome::Undecided, "name the files of certificates and keys at their listener")),
             "dynamic-update" => Some((Outcome::NotTranslated, "`sealane reload` reads files again")),
             _ => None,
@@ -143,13 +142,11 @@ fn rest(sections: &[Section], report: &mut Report) {
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
                 Some(Kind::Translated(_)) if RULES.contains(&line.word(0)) => (
                     Outcome::Undecided,
-                    "decides about requests, and no request reaches it as far as this import understands it",
+                    "the import found no request that this rule applies to; check this, because the rule decides about requests",
                 ),
                 // Inherited by all and overridden by all, or without effect.
                 Some(Kind::Translated(_)) => (Outcome::Same, "nothing uses it"),
-                None => {
-                    (Outcome::Undecided, "is not known: say what it does with settings of Sealane, or leave it out")
-                }
+                None => (Outcome::Undecided, crate::report::UNKNOWN),
             };
             report.say(line.id, outcome, says);
         }

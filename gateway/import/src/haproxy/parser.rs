@@ -108,7 +108,7 @@ pub(super) fn parse(reader: &dyn Reader, path: &Path, report: &mut Report) -> Re
             continue;
         }
         for name in &l.unset {
-            report.decide(id, format!("the environment variable {name} is not set here: import where it is"));
+            report.decide(id, format!("the environment variable {name} is not set here: run the import on the machine where this variable is set"));
         }
         let kind = l.words[0].as_str();
         if SECTIONS.contains(&kind) {
@@ -170,7 +170,7 @@ fn preprocess(
             Some(_) => report.same(id, "decided here"),
             None => report.decide(
                 id,
-                "it depends on the version of HAProxy, or how it was built, and is taken to hold here: leave out what does not count",
+                "this condition depends on HAProxy's version or build. The import assumes that it is true: remove the settings that do not apply",
             ),
         }
         found.unwrap_or(true)

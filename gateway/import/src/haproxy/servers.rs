@@ -39,8 +39,8 @@ pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Repor
                 {
                     report.decide(
                         line.id,
-                        "its TLS or protocol differs from that of the first server, and an upstream has one for all servers: make it an \
-                         upstream of its own",
+                        "this server has other TLS or protocol settings than the first server of the backend. In Sealane, all servers of an \
+                         upstream share them: write a separate upstream",
                     );
                 }
                 for key in ["max_connections", "queue", "slow_start"] {
@@ -269,7 +269,7 @@ fn server(
             }
             other => {
                 used = 1;
-                report.decide(at.id, format!("the option \"{other}\" is not known: say what it does with settings of Sealane, or leave it out"));
+                report.decide(at.id, crate::report::unknown_option(other));
             }
         }
         i += used;

@@ -6,7 +6,9 @@ const TUNING: &str = "buffers and tables have the size that they need";
 const LOGS: &str = "the log goes to the standard error, the access log to [log] access";
 const STATS: &str = "[admin] listen has /metrics, /v1/status and a page; `sealane status` and `top` show the rest";
 const CODE: &str = "no code is run: let the server do it";
-const ERRORS: &str = "write error_page, with a file of the body alone: HAProxy's has a head, too";
+const ERRORS: &str =
+    "write error_page with a file that contains only the body (HAProxy's files also contain the response head)";
+const PAGES: &str = "`error_page`, with a file of the body that the import writes beside the result";
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const CAPTURE: &str = "the access log has its own fields ([log] format)";
@@ -23,11 +25,16 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("listen", Translated("`[[listener]]`, `[[host]]`, `[[upstream]]`")),
     ("resolvers", Translated("`resolver`")),
     ("userlist", Undecided("write a file of users for basic_auth; reported where a rule uses it")),
-    ("peers", Missing("tables are not shared between gateways: each counts for itself")),
+    (
+        "peers",
+        Missing(
+            "[store] shares the keys of session tickets and early data, but no counters: each gateway counts for itself, so divide the limits",
+        ),
+    ),
     ("cache", Missing(CACHE)),
     ("mailers", Missing("watch /metrics")),
     ("program", Missing("the service manager runs programs")),
-    ("http-errors", Missing(ERRORS)),
+    ("http-errors", Translated(PAGES)),
     ("ring", Missing(LOGS)),
     ("fcgi-app", Missing("let the application listen with HTTP")),
     ("log-forward", Missing(LOGS)),
@@ -217,7 +224,12 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
         NotNeeded("clients' idle connections are closed in order when the gateway drains"),
     ),
     ("option transparent", Missing("each server has its own address")),
-    ("option independent-streams", NotNeeded("each direction has its own idle time")),
+    (
+        "option independent-streams",
+        NotNeeded(
+            "for requests and responses, idle_timeout limits the silence of the message that is being transferred; relayed and upgraded connections end when both directions are silent",
+        ),
+    ),
     // Logs, statistics, errors.
     ("log", Translated("`[log] access`")),
     ("log-format", Translated("`[log] format`")),
@@ -227,8 +239,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("log-send-hostname", NotNeeded("the system that collects logs adds the host's name")),
     ("log-steps", NotNeeded("a request is logged when it has ended")),
     ("stats", Missing(STATS)),
-    ("errorfile", Missing(ERRORS)),
-    ("errorfiles", Missing(ERRORS)),
+    ("errorfile", Translated(PAGES)),
+    ("errorfiles", Translated(PAGES)),
     ("errorloc", Missing(ERRORS)),
     ("errorloc302", Missing(ERRORS)),
     ("errorloc303", Missing(ERRORS)),
@@ -276,7 +288,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("chroot", NotNeeded("the sandbox of the systemd unit replaces it")),
     ("daemon", NotNeeded("the service manager starts the process in the background")),
     ("master-worker", NotNeeded("`sealane upgrade` replaces the process")),
-    ("pidfile", NotNeeded("the service manager knows the process; `[admin] socket` takes orders")),
+    ("pidfile", NotNeeded("the service manager knows the process; `[admin] socket` accepts commands")),
     ("uid", Missing("`user`")),
     ("gid", Missing("`group`")),
     ("ulimit-n", NotNeeded("Sealane raises the limit of open files to the hard limit")),
@@ -315,8 +327,18 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("resetenv", Undecided("set the variables in the environment of the import")),
     ("unsetenv", Undecided("set the variables in the environment of the import")),
     ("strict-limits", NotNeeded("Sealane reports a system limit that is too low when it starts")),
-    ("insecure-fork-wanted", NotNeeded("programs start only where a setting names them (dns_hook, auth_command)")),
-    ("insecure-setuid-wanted", NotNeeded("programs start only where a setting names them (dns_hook, auth_command)")),
+    (
+        "insecure-fork-wanted",
+        NotNeeded(
+            "the gateway starts only programs that a setting names (dns_hook, auth_command, event_command), and nft for nat",
+        ),
+    ),
+    (
+        "insecure-setuid-wanted",
+        NotNeeded(
+            "the gateway starts only programs that a setting names (dns_hook, auth_command, event_command), and nft for nat",
+        ),
+    ),
     ("expose-experimental-directives", NotNeeded("there are no experimental settings to unlock")),
     ("expose-deprecated-directives", NotNeeded("there are no deprecated settings to unlock")),
     ("set-dumpable", NotNeeded("the service manager decides about core dumps (LimitCORE)")),

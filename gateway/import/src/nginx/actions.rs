@@ -3,12 +3,13 @@
 use super::conditions::{Condition, condition};
 use super::geo;
 use super::headers::{self, Changes};
-use super::locations::{Location, Site, Step, Then, When};
+use super::locations::{Location, NewPath, Site, Step, Then, When};
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{Piece, expand, has_variables, pieces, target};
 use crate::output::{Action, Path, Route};
+use crate::paths::PathTest;
 use crate::patterns::{self, Expression, capture};
 use crate::report::Place;
 
@@ -18,6 +19,14 @@ pub(super) const PASSES: &[&str] =
 
 /// Most values of a map by which an upstream is chosen.
 const MAX_CHOSEN: usize = 32;
+
+/// The `rewrite` that has replaced the path of a request.
+#[derive(Clone)]
+pub(super) struct Rewritten<'d> {
+    pub d: &'d Directive,
+    /// The new path, if a location was selected for it.
+    pub to: Option<String>,
+}
 
 /// An upstream that a `map` chooses by a header.
 pub(super) struct Chosen {
@@ -187,7 +196,12 @@ pub(super) fn is_new_path(d: &Directive) -> Option<When> {
 
 /// The expression of a `rewrite … break`, and the path with its groups.
 fn new_path(d: &Directive) -> Option<(Expression, String)> {
-    let text = d.word(2).filter(|_| d.word(3) == Some("break") && d.words.len() == 4)?;
+    path_with_groups(d).filter(|_| d.word(3) == Some("break") && d.words.len() == 4)
+}
+
+/// The expression of a `rewrite`, and the path with its groups.
+fn path_with_groups(d: &Directive) -> Option<(Expression, String)> {
+    let text = d.word(2)?;
     let expression = Expression::of(d.word(1)?, false).filter(|e| !e.is_of_percent)?;
     let marked = mark_groups(text, expression.groups());
     let good = text.starts_with('/')
@@ -196,6 +210,50 @@ fn new_path(d: &Directive) -> Option<(Expression, String)> {
         && text.bytes().all(|b| b.is_ascii_graphic());
     let groups = expression.groups();
     good.then(|| (expression, with_groups(marked, groups)))
+}
+
+/// Why a `rewrite` is undecided.
+pub(super) const NO_SEARCH: &str = "this rewrite cannot be translated. Sealane replaces a path by a constant, or with the groups of one \
+     expression, and only if all new paths get to the same location: write a route with path_regex and rewrite, or let the server \
+     rewrite the path";
+
+/// Whether NGINX selects a location for the new path of a `rewrite` in a block, and runs no other directive of the block before.
+pub(super) fn searches(block: &[Directive], d: &Directive, of_server: bool) -> bool {
+    let absolute = ["http://", "https://", "$scheme"].iter().any(|p| d.word(2).is_some_and(|w| w.starts_with(p)));
+    match (d.word(3), d.words.len()) {
+        _ if absolute => false,
+        (Some("last"), 4) => true,
+        // Behind the directives of a server, NGINX always selects a location.
+        (Some("break"), 4) => of_server,
+        // Without a flag, the next directives see the new path.
+        (None, 3) => {
+            let mut later = block.iter().skip_while(|other| other.id != d.id).skip(1);
+            !later.any(|d| matches!(d.name(), "rewrite" | "if" | "return" | "break"))
+        }
+        _ => false,
+    }
+}
+
+/// The paths that a `rewrite … last` is for, and what they become. `None`: no route says this.
+pub(super) fn search(d: &Directive) -> Option<(When, NewPath)> {
+    let (expression, template) = path_with_groups(d)?;
+    let routed = |tests: &Vec<PathTest>| tests.iter().all(PathTest::is_route);
+    let constant = !template.contains('{');
+    match paths_of(d.word(1)?) {
+        Some(When::Always) if constant => Some((When::Always, NewPath { template, tests: None })),
+        Some(When::Paths(tests)) if constant && routed(&tests) => {
+            Some((When::Paths(tests), NewPath { template, tests: None }))
+        }
+        Some(When::Always) => {
+            let tests = Some(vec![PathTest::begins("/")]);
+            Some((When::Expression(expression), NewPath { template, tests }))
+        }
+        Some(When::Paths(tests)) => {
+            let tests = Some(tests).filter(routed);
+            Some((When::Expression(expression), NewPath { template, tests }))
+        }
+        _ => Some((When::Expression(expression), NewPath { template, tests: None })),
+    }
 }
 
 /// The beginnings before and after, with a slash at their ends.
@@ -313,7 +371,10 @@ pub(super) fn if_step<'d>(
         }
         (Condition::Header(header, rule), _) => {
             if rule == "true" {
-                import.differs(d, "a header counts with every value, also with an empty one, or 0");
+                import.differs(
+                    d,
+                    "in Sealane, the condition is true if the header is present, even with an empty value or 0",
+                );
             }
             When::Header(header, rule)
         }
@@ -345,7 +406,7 @@ pub(super) fn content<'d>(
     l: &Location<'d>,
     named: Option<&Location<'d>>,
     path: &Path,
-    rewritten: Option<&'d Directive>,
+    rewritten: Option<Rewritten<'d>>,
     changes: &mut Changes,
     route: &mut Route,
 ) {
@@ -399,7 +460,7 @@ fn pass<'d>(
     l: &Location<'d>,
     d: &'d Directive,
     path: &Path,
-    rewritten: Option<&'d Directive>,
+    rewritten: Option<Rewritten<'d>>,
     changes: &mut Changes,
     route: &mut Route,
 ) {
@@ -410,9 +471,10 @@ fn pass<'d>(
     let Some((tls, authority, uri)) = parts_of_url(&url) else {
         return import.missing(d, "is not a URL that can be translated; requests get 501");
     };
-    let (authority, uri) = match authority.strip_suffix("${request_uri}") {
-        Some(bare) => (bare, None),
-        None => (authority, uri),
+    let (authority, uri, rewritten) = match authority.strip_suffix("${request_uri}") {
+        // The path of the client, whatever it has become since.
+        Some(bare) => (bare, None, None),
+        None => (authority, uri, rewritten),
     };
     headers::request(import, site, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, changes);
     let to = Target { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, tls, authority };
@@ -425,6 +487,13 @@ fn pass<'d>(
     let constant =
         |uri: &str| !has_variables(uri) && !uri.contains(['?', '#']) && uri.bytes().all(|b| b.is_ascii_graphic());
     let single = "a single path is passed on as it is (rewrite_prefix is for a path and all below); requests get 501";
+    if let Some(Rewritten { d: origin, to: Some(to) }) = &rewritten {
+        if to.contains('{') && matches!(path, Path::Exact(_)) {
+            return import.missing(d, single);
+        }
+        route.template = Some((to.clone(), origin.place.clone()));
+    }
+    let rewritten = rewritten.filter(|r| r.to.is_none()).map(|r| r.d);
     let rewrite = match (path, uri, rewritten) {
         (_, None, None) => None,
         (Path::Below(_), None, Some(rewrite)) if is_new_prefix(rewrite).is_none() => {
@@ -475,6 +544,65 @@ fn pass<'d>(
     }
 }
 
+/// `proxy_pass http://$variable`, where a `split_clients` chooses. Other clients than in NGINX would get to each group, since the hash
+/// of NGINX is another one, so a person writes the route.
+fn split_clients<'d>(import: &mut Import<'d>, d: &'d Directive, split: &'d Directive) {
+    // NGINX counts hundredths of a percent, and gives the rest to "*".
+    let mut rest: u32 = 10_000;
+    let mut groups: Vec<(String, u32)> = Vec::new();
+    for entry in split.inner() {
+        let share = match entry.name() {
+            "*" => Some(rest),
+            percent => percent.strip_suffix('%').and_then(hundredths).filter(|n| *n <= rest),
+        };
+        let (Some(share), Some(group)) = (share, entry.word(1).filter(|g| !g.is_empty() && !has_variables(g))) else {
+            groups.clear();
+            break;
+        };
+        rest -= share;
+        match groups.iter_mut().find(|(name, _)| name == group) {
+            Some((_, there)) => *there += share,
+            None => groups.push((group.to_owned(), share)),
+        }
+    }
+    let common = groups.iter().fold(0, |a, (_, b)| divisor(a, *b)).max(1);
+    let shown: Vec<String> = groups
+        .iter()
+        .map(|(name, share)| format!("{{ upstream = {}, weight = {} }}", crate::output::quoted(name), share / common))
+        .collect();
+    let by = match split.word(1).unwrap_or("").replace(['{', '}'], "").as_str() {
+        key if key.contains("$remote_addr") || key.contains("$binary_remote_addr") => {
+            ", hash_by = \"address\"".to_owned()
+        }
+        key => match key.strip_prefix("$cookie_") {
+            Some(name) => format!(", hash_by = \"cookie:{name}\""),
+            None => String::new(),
+        },
+    };
+    let write = match groups.len() {
+        0 => "write split in the route, with the upstreams and their weights".to_owned(),
+        _ => format!("write split = {{ groups = [{}]{by} }} in the route", shown.join(", ")),
+    };
+    let says = "other clients than in NGINX would get to each group";
+    import.missing(split, format!("{says}: {write}"));
+    import.missing(d, format!("see split_clients: {write}; until then, requests get 501"));
+}
+
+/// A percentage, in hundredths of a percent.
+fn hundredths(text: &str) -> Option<u32> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |t: &str| t.bytes().all(|b| b.is_ascii_digit());
+    if whole.is_empty() || whole.len() > 3 || part.len() > 2 || !digits(whole) || !digits(part) {
+        return None;
+    }
+    format!("{whole}{part:0<2}").parse().ok()
+}
+
+/// The greatest common divisor.
+fn divisor(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
 /// `proxy_pass http://$variable`, where a `map` chooses a group by a header.
 #[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
 fn variable<'d>(
@@ -493,6 +621,9 @@ fn variable<'d>(
     };
     if matches!(name.as_str(), "host" | "http_host" | "ssl_preread_server_name") || name.starts_with("arg_") {
         return import.decide(d, "clients choose the server: Sealane is no open proxy; name the servers");
+    }
+    if let Some(split) = import.splits.get(name.as_str()).copied() {
+        return split_clients(import, d, split);
     }
     let Some(map) = import.maps.get(name.as_str()).copied() else {
         return import.missing(
@@ -513,7 +644,9 @@ fn variable<'d>(
     let Some(header) = source.strip_prefix("$http_").map(super::conditions::header_name) else {
         return import.decide(
             map,
-            format!("what is chosen by {source} needs a server that chooses; only its default is translated"),
+            format!(
+                "Sealane cannot select by {source}: only the default of the map is translated; let a server select"
+            ),
         );
     };
     import.differs(map, "routes with \"headers\"; upper and lower case differ in the header's value");

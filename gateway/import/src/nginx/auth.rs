@@ -56,7 +56,7 @@ pub(super) fn basic_auth<'d>(
 /// Whether Sealane reads a file of users. The error never contains a hash.
 fn read_users(import: &Import, path: &str) -> Result<(), String> {
     let bytes = import.reader.read(std::path::Path::new(path)).map_err(|e| {
-        format!("the hashes in it must be bcrypt or Argon2, but it cannot be read here ({e}): import where it is, or look at it")
+        format!("the hashes in it must be bcrypt or Argon2, but it cannot be read here ({e}): run the import on the machine that has the file, or read the file there")
     })?;
     let text = std::str::from_utf8(&bytes).ok().filter(|t| t.len() <= MAX_USERS);
     let text = text.ok_or("it is no text, or too long: write a file of users")?;

@@ -87,7 +87,7 @@ pub(super) fn request<'d>(
                 None => {
                     import.decide(
                         d,
-                        "Host is the client's, or a constant (host_header), and may choose what the server shows",
+                        "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host",
                     );
                     changes.host = Some(HostHeader::Client);
                 }

@@ -19,6 +19,11 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
                     import.maps.insert(variable, d);
                 }
             }
+            ("split_clients", Some(_)) => {
+                if let Some(variable) = d.word(2).and_then(|v| v.strip_prefix('$')) {
+                    import.splits.insert(variable, d);
+                }
+            }
             ("geo", Some(_)) => {
                 if let Some(variable) = d.arguments().last().and_then(|v| v.strip_prefix('$')) {
                     import.geos.insert(variable, d);

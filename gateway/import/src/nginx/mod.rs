@@ -14,6 +14,7 @@ mod http;
 mod lexer;
 mod locations;
 mod log;
+mod maps;
 mod names;
 mod pages;
 mod parser;
@@ -54,6 +55,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         main,
         upstreams: BTreeMap::new(),
         maps: BTreeMap::new(),
+        splits: BTreeMap::new(),
         geos: BTreeMap::new(),
         lists: BTreeMap::new(),
         zones: BTreeMap::new(),
@@ -133,15 +135,14 @@ fn rest(import: &mut Import, block: &[Directive]) {
                 }
                 Some(Kind::Missing(instead)) => (Outcome::NotTranslated, instead),
                 Some(Kind::Undecided(instead)) => (Outcome::Undecided, instead),
-                Some(Kind::Translated(_)) if DECIDING.contains(&d.name()) => {
-                    (Outcome::Undecided, "decides about requests, and this import does not follow it where it stands")
-                }
+                Some(Kind::Translated(_)) if DECIDING.contains(&d.name()) => (
+                    Outcome::Undecided,
+                    "this directive decides about requests, and the import cannot translate it at this place: write Sealane settings that have the same effect",
+                ),
                 Some(Kind::Translated(_)) => {
-                    (Outcome::NotTranslated, "has no effect where it stands, as far as this import understands it")
+                    (Outcome::NotTranslated, "the import found no request that this directive applies to; check this")
                 }
-                None => {
-                    (Outcome::Undecided, "is not known: say what it does with settings of Sealane, or leave it out")
-                }
+                None => (Outcome::Undecided, crate::report::UNKNOWN),
             };
             import.report.say(d.id, outcome, says);
         }

@@ -7,7 +7,8 @@ use super::scope::{Import, Scope};
 use super::variables::has_variables;
 use crate::output::ErrorPage;
 
-const FILES: &str = "write error_page: a page is a file here, and what NGINX answers with instead is not found as one";
+const FILES: &str =
+    "write error_page: the import translates only pages that are files, and did not find a file for this URI";
 
 /// The pages of a location.
 pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Vec<ErrorPage> {

@@ -62,6 +62,8 @@ pub(super) struct Import<'d> {
     pub upstreams: BTreeMap<&'d str, &'d Directive>,
     /// `map`s by the variable that they set.
     pub maps: BTreeMap<&'d str, &'d Directive>,
+    /// `split_clients` by the variable that they set.
+    pub splits: BTreeMap<&'d str, &'d Directive>,
     /// `geo`s by the variable that they set.
     pub geos: BTreeMap<&'d str, &'d Directive>,
     /// What lists of `allow` and `deny` come to, by their first directive.

@@ -4,6 +4,7 @@ use super::access;
 use super::actions::{self, Asked};
 use super::conditions::{Condition, condition};
 use super::locations::{self, Site, Step, Then, When};
+use super::maps;
 use super::names;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
@@ -85,7 +86,9 @@ pub(super) fn hosts<'d>(
         return import.whole(server, Outcome::Same, "no request gets here: handshakes are refused");
     }
     import.same(server, "[[host]]");
-    let always_early = merged.iter().all(|g| g.steps.iter().any(|s| s.when == When::Always));
+    let answers = |s: &Step| s.when == When::Always && matches!(s.then, Then::Answer(_));
+    let searches = |g: &Group| g.steps.iter().any(|s| matches!(s.then, Then::Search(_)));
+    let always_early = merged.iter().all(|g| g.steps.iter().any(answers) && !searches(g));
     if always_early {
         access::moot(import, &scope, "the server answers before");
         let inner: Vec<&Directive> = server.inner().iter().filter(|d| d.name() == "location").collect();
@@ -98,14 +101,16 @@ pub(super) fn hosts<'d>(
         false => locations::locations(import, server.inner(), &scope, own_name.as_deref()),
     };
     for group in merged {
-        let site = Site {
+        let mut site = Site {
             server,
             scope: scope.clone(),
             steps: group.steps,
             locations: locations.clone(),
+            searches: locations::Searches::default(),
             name: own_name.clone(),
             port,
         };
+        site.search(import);
         let mut routes = locations::routes(import, &site);
         let absolute_redirect = scope.value("absolute_redirect");
         if let Some((d, _)) = absolute_redirect {
@@ -169,20 +174,33 @@ fn steps<'d>(
                 import.same(d, "nothing behind it counts");
                 return out;
             }
+            "rewrite" if actions::searches(server.inner(), d, true) => match actions::search(d) {
+                Some((when, new)) => {
+                    import.same(d, "rewrite, with the upstream of the location of the new path");
+                    Some(Step { d, when, then: Then::Search(new) })
+                }
+                None => {
+                    import.decide(d, actions::NO_SEARCH);
+                    None
+                }
+            },
             "rewrite" => match actions::redirect(d, name) {
                 Some((when, action)) => {
                     import.same(d, "redirect");
                     Some(Step { d, when, then: Then::Answer(action) })
                 }
                 None => {
-                    import.decide(
-                        d,
-                        "it changes which location or path is asked for: paths are rewritten by a route's rewrite_prefix only",
-                    );
+                    import.decide(d, actions::NO_SEARCH);
                     None
                 }
             },
-            "if" => actions::if_step(import, d, name, Some(asked)),
+            "if" => match maps::redirects(import, d, name) {
+                Some(redirects) => {
+                    out.extend(redirects);
+                    None
+                }
+                None => actions::if_step(import, d, name, Some(asked)),
+            },
             _ => None,
         };
         let last = step.as_ref().is_some_and(|s| s.when == When::Always);

@@ -229,7 +229,7 @@ pub(super) fn sockets<'d>(import: &mut Import<'d>, servers: &[&'d Directive]) ->
             match listen(d) {
                 Ok(one) => {
                     if one.unknown {
-                        import.decide(d, "has an option that is not known: say what it does with settings of Sealane, or leave it out");
+                        import.decide(d, "the import does not know an option of this directive: write Sealane settings that have the same effect, or, if you do not need it, only remove its entry from \"undecided\"");
                     }
                     add(import, one, &d.place, Some(d));
                 }

@@ -12,7 +12,7 @@ const FAST_CGI: &str =
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CODE: &str = "no code is run: let the server do it";
-const ERRORS: &str = "there is no page that it is for";
+const ERRORS: &str = "no error_page is translated that this directive could change";
 const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
 const OCSP: &str = "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP";
@@ -39,7 +39,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("working_directory", NotNeeded(PROCESS)),
     ("daemon", NotNeeded(PROCESS)),
     ("master_process", NotNeeded(PROCESS)),
-    ("pid", NotNeeded("`[admin] socket` takes orders; there is no PID file")),
+    ("pid", NotNeeded("`[admin] socket` accepts commands; there is no PID file")),
     ("lock_file", NotNeeded(PROCESS)),
     ("accept_mutex", NotNeeded(PROCESS)),
     ("accept_mutex_delay", NotNeeded(PROCESS)),
@@ -64,7 +64,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("http2", Translated("`alpn`")),
     ("http3", NotNeeded("`listen … quic` already sets this")),
     ("quic_retry", NotNeeded("Retry is sent when many handshakes are in progress (retry_above)")),
-    ("quic_gso", NotNeeded("used where the kernel has it")),
+    ("quic_gso", NotNeeded("used if the kernel supports it")),
     ("quic_active_connection_id_limit", NotNeeded(KERNEL)),
     (
         "quic_bpf",
@@ -75,7 +75,13 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("http3_hq", NotNeeded("Sealane supports HTTP/3 only")),
     ("http3_max_concurrent_streams", Missing("[listener.quic] max_streams")),
     ("http3_stream_buffer_size", NotNeeded(BUFFERS)),
-    ("quic_host_key", NotNeeded("tokens are valid in this process and in the process that replaces it")),
+    (
+        "quic_host_key",
+        NotNeeded(
+            "address validation tokens are valid in this process and in the process that replaces it; with shared ticket_keys, in all \
+             gateways with these keys",
+        ),
+    ),
     ("server_names_hash_max_size", NotNeeded(TABLES)),
     ("server_names_hash_bucket_size", NotNeeded(TABLES)),
     ("types_hash_max_size", NotNeeded(TABLES)),
@@ -106,7 +112,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     // Locations and what they do.
     ("location", Translated("`[[host.route]]`")),
     ("return", Translated("`redirect`, `respond`")),
-    ("rewrite", Translated("`redirect`, `rewrite_prefix`")),
+    ("rewrite", Translated("`redirect`, `rewrite_prefix`, `rewrite`")),
     (
         "if",
         Translated("separate hosts and routes, for conditions on the scheme, the port, the host, methods and headers"),
@@ -157,7 +163,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("charset_types", Missing("let the server send the character set")),
     ("override_charset", Missing("let the server send the character set")),
     ("types", NotNeeded("the server sends Content-Type")),
-    ("error_page", Missing("it has no effect where it stands: write error_page")),
+    ("error_page", Translated("`error_page`, if the page is a file")),
     ("recursive_error_pages", Missing(ERRORS)),
     ("proxy_intercept_errors", Missing(ERRORS)),
     ("fastcgi_intercept_errors", Missing(ERRORS)),
@@ -398,10 +404,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     // Who may connect.
     ("allow", Translated("`allow`")),
     ("deny", Translated("`deny`; `deny all` alone: status 403")),
-    ("satisfy", Translated("where one check alone decides; others are undecided")),
+    ("satisfy", Translated("if a single check decides; otherwise it is undecided")),
     ("auth_basic", Translated("`basic_auth`, if the hashes of the users are bcrypt or Argon2")),
     ("auth_basic_user_file", NotNeeded("see auth_basic")),
-    ("auth_request", Translated("`forward_auth`, where the question has no headers of its own")),
+    ("auth_request", Translated("`forward_auth`, if the subrequest gets no additional headers")),
     ("auth_request_set", Translated("`copy_headers`, for headers that keep their names")),
     ("auth_jwt", Undecided("Sealane checks no tokens; let the server check them")),
     ("auth_jwt_key_file", NotNeeded("see auth_jwt")),
@@ -411,7 +417,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("valid_referers", Undecided("Sealane compares no referers; let the server do it")),
     ("access_by_lua_block", Undecided("Lua is not run; let the server check")),
     ("access_by_lua_file", Undecided("Lua is not run; let the server check")),
-    ("geo", Translated("`deny`, where an `if` refuses by it")),
+    ("geo", Translated("`deny`, if an `if` with this variable refuses requests")),
     ("geoip_country", Undecided(GEO)),
     ("geoip2", Undecided(GEO)),
     ("modsecurity", Undecided("Sealane has no web application firewall: keep one between Sealane and the server")),
@@ -445,7 +451,13 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_prefer_server_ciphers", NotNeeded("the gateway's order decides")),
     ("ssl_session_cache", NotNeeded(RESUMPTION)),
     ("ssl_session_timeout", NotNeeded(RESUMPTION)),
-    ("ssl_session_ticket_key", NotNeeded(RESUMPTION)),
+    (
+        "ssl_session_ticket_key",
+        Missing(
+            "write ticket_keys = \"file\" and ticket_keys_file, with new keys: NGINX's file has another format. Without this, sessions are \
+             resumed only by this gateway",
+        ),
+    ),
     ("ssl_dhparam", NotNeeded("key exchange is ECDHE and post-quantum only")),
     ("ssl_buffer_size", NotNeeded(BUFFERS)),
     ("ssl_handshake_timeout", NotNeeded("[limits] handshake_timeout")),

@@ -197,7 +197,7 @@ fn protocol<'d>(import: &mut Import<'d>, default: &Member<'_, 'd>, tls: &mut Lis
                 }
             }
             _ => import
-                .decide(d, "OpenSSL's commands are not understood; write what it does as a setting of [listener.tls]"),
+                .decide(d, "OpenSSL's commands are not translated; write the equivalent setting in [listener.tls]"),
         }
     }
     let mut tls12 = None;

@@ -247,7 +247,10 @@ fn http_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, protocol: Proto
                 up.settings.set("idle_timeout", quoted(&t), &d.place);
                 import.same(d, "idle_timeout");
             }
-            _ => import.differs(d, "idle_timeout is one for both directions, and is that of the other directive"),
+            _ => import.differs(
+                d,
+                "Sealane has one idle_timeout for both directions: the value of the other directive is used",
+            ),
         }
     }
     if let Some((d, value)) = scope.value("proxy_http_version").filter(|_| protocol == Protocol::Http) {

@@ -23,7 +23,7 @@ fn check(kind: &str, import: Import, generate: fn(&mut Random, bool) -> Generate
         let Generated { text, model } = generate(&mut Random::new(seed), seed % 2 == 0);
         let mut reader = Memory::default();
         reader.files.insert("/etc/x.conf".into(), text.clone().into_bytes());
-        let Imported { toml, report } =
+        let Imported { toml, report, .. } =
             import(&reader, Path::new("/etc/x.conf")).unwrap_or_else(|e| panic!("{seed}: {e}\n{text}"));
         if only.is_some() {
             println!("{text}\n{toml}\n{}", report.to_text(true));

@@ -12,6 +12,8 @@ use toml::{Table, Value};
 struct Does {
     answer: Answer,
     rewrite: Option<String>,
+    /// The whole new path.
+    template: Option<String>,
 }
 
 /// A configuration with one listener.
@@ -126,8 +128,9 @@ impl Sealane {
                 let fields = headers.iter().map(|(name, value)| (name.clone(), field(value))).collect();
                 let conditions = Conditions { path, pattern, methods: texts(route, "methods"), fields };
                 let rewrite = text(route, "rewrite_prefix").map(str::to_owned);
+                let template = text(route, "rewrite").map(str::to_owned);
                 let answer = answer(route).expect("a route does something");
-                routes.insert(conditions, Does { answer, rewrite }).expect("a path of a route");
+                routes.insert(conditions, Does { answer, rewrite, template }).expect("a path of a route");
             }
             if let Some(answer) = answer(host) {
                 let all = Conditions {
@@ -136,7 +139,7 @@ impl Sealane {
                     methods: Vec::new(),
                     fields: Vec::new(),
                 };
-                routes.insert(all, Does { answer, rewrite: None }).unwrap();
+                routes.insert(all, Does { answer, rewrite: None, template: None }).unwrap();
             }
             out.hosts.push(routes);
         }
@@ -154,12 +157,14 @@ impl Sealane {
         };
         match &found.value.answer {
             Answer::Server(server, _) => {
-                let path = match &found.value.rewrite {
-                    Some(to) => {
+                let path = match (&found.value.rewrite, &found.value.template) {
+                    // The models have a group in one expression: what is below /b/.
+                    (_, Some(to)) => to.replace("{1}", request.path.strip_prefix("/b/").unwrap_or("")),
+                    (Some(to), None) => {
                         let rest = &request.path[found.matched..];
                         format!("{}{}", to.trim_end_matches('/'), if rest.is_empty() { "/" } else { rest })
                     }
-                    None => request.path.to_owned(),
+                    (None, None) => request.path.to_owned(),
                 };
                 Answer::Server(server.clone(), path)
             }

@@ -75,6 +75,8 @@ enum Does {
     If(When, Answer),
     /// A pattern, and what it redirects to.
     Redirect(Pattern, Answer),
+    /// `rewrite … last`: a pattern, and the new path, which may have the rest of paths below `/b/`.
+    Last(Pattern, &'static str),
     LimitExcept(&'static str),
     DenyAll,
     Internal,
@@ -130,6 +132,14 @@ fn does(random: &mut Random, number: &mut usize, of_location: bool) -> Vec<Does>
             Answer::Redirect(301, format!("https://p.example/{number}")),
         ));
     }
+    if random.one_in(7) {
+        let pattern = random.pick(&PATTERNS[..5]);
+        let new = match pattern.0.contains("(.+)") && random.one_in(2) {
+            true => random.pick(&["/a/$1", "/ab/$1", "/A/$1"]),
+            false => random.pick(&["/a/b/x", "/ab/", "/A/x", "/x.php", "/b/x"]),
+        };
+        out.push(Does::Last(pattern, new));
+    }
     if random.one_in(if of_location { 5 } else { 12 }) {
         out.push(Does::Return(answer(random, number)));
     }
@@ -169,27 +179,34 @@ fn location(random: &mut Random, number: &mut usize, whole: bool) -> Location {
         3 => Matcher::Prefix(random.pick(prefixes), true),
         _ => Matcher::Prefix(random.pick(prefixes), false),
     };
-    let mut does = does(random, number, true);
-    // NGINX refuses a path in proxy_pass of a regular expression.
-    for d in &mut does {
-        if let (Does::Pass(_, uri), Matcher::Pattern(..)) = (d, &matcher) {
-            *uri = None;
-        }
-    }
+    let does = does(random, number, true);
     let mut inner = Vec::new();
     if let Matcher::Prefix("/a/", _) = matcher
         && random.one_in(3)
     {
         inner.push(Location {
-            matcher: match random.one_in(2) {
-                true => Matcher::Exact("/a/b"),
-                false => Matcher::Prefix("/a/b/", random.one_in(2)),
+            matcher: match random.below(3) {
+                0 => Matcher::Exact("/a/b"),
+                1 => Matcher::Prefix("/a/b/", random.one_in(2)),
+                _ => Matcher::Pattern(random.pick(PATTERNS), false),
             },
             does: self::does(random, number, true),
             inner: Vec::new(),
         });
+        without_uri(&mut inner[0]);
     }
-    Location { matcher, does, inner }
+    let mut out = Location { matcher, does, inner };
+    without_uri(&mut out);
+    out
+}
+
+/// NGINX refuses a path in proxy_pass of a regular expression.
+fn without_uri(l: &mut Location) {
+    for d in &mut l.does {
+        if let (Does::Pass(_, uri), Matcher::Pattern(..)) = (d, &l.matcher) {
+            *uri = None;
+        }
+    }
 }
 
 fn same(a: &Matcher, b: &Matcher) -> bool {
@@ -264,6 +281,7 @@ fn write(does: &[Does], out: &mut String) {
             Does::If(when, a) => writeln!(out, "if ({}) {{ {} }}", when.text(), returned(a)),
             Does::Redirect((p, _), Answer::Redirect(_, to)) => writeln!(out, "rewrite {p} {to}? permanent;"),
             Does::Redirect(..) => Ok(()),
+            Does::Last((p, _), new) => writeln!(out, "rewrite {p} {new} last;"),
             Does::LimitExcept(m) => writeln!(out, "limit_except {m} {{ deny all; }}"),
             Does::DenyAll => writeln!(out, "deny all;"),
             Does::Internal => writeln!(out, "internal;"),
@@ -285,62 +303,92 @@ fn decide(servers: &[Server], r: &Request) -> Answer {
         }
     }
     let server = &servers[best.map_or(0, |(at, _)| at)];
-    if let Some(a) = rewriting(&server.does, r) {
-        return a;
+    let mut path = r.path.to_owned();
+    let mut internal = false;
+    match rewriting(&server.does, r, &path) {
+        Next::Answer(a) => return a,
+        Next::Path(new) => (path, internal) = (new, true),
+        Next::Nothing => {}
     }
+    // NGINX stops after ten new paths.
+    for _ in 0..11 {
+        match of_location(server, r, &path, internal) {
+            Next::Answer(a) => return a,
+            Next::Path(new) => (path, internal) = (new, true),
+            Next::Nothing => break,
+        }
+    }
+    Answer::Status(500, String::new())
+}
+
+/// What a location does with a path. `internal`: the path is that of a `rewrite`.
+fn of_location(server: &Server, r: &Request, path: &str, internal: bool) -> Next {
+    let status = |status| Next::Answer(Answer::Status(status, String::new()));
     let denied = |does: &[Does]| does.iter().any(|d| matches!(d, Does::DenyAll));
-    let l = match select(&server.locations, r) {
-        Selected::None => {
-            return if denied(&server.does) { Answer::Status(403, String::new()) } else { Answer::File };
+    let hidden = |l: &Location| !internal && l.does.iter().any(|d| matches!(d, Does::Internal));
+    let l = match select(&server.locations, path) {
+        Selected::None if denied(&server.does) => return status(403),
+        Selected::None => return Next::Answer(Answer::File),
+        Selected::Slash(l) if hidden(l) => return status(404),
+        Selected::Slash(_) => {
+            return Next::Answer(Answer::Redirect(301, format!("http://{}:8080{path}/", r.host)));
         }
-        Selected::Slash(l) if l.does.iter().any(|d| matches!(d, Does::Internal)) => {
-            return Answer::Status(404, String::new());
-        }
-        Selected::Slash(_) => return Answer::Redirect(301, format!("http://{}:8080{}/", r.host, r.path)),
         Selected::Location(path) => path,
     };
     let own = *l.last().expect("it is there");
-    if own.does.iter().any(|d| matches!(d, Does::Internal)) {
-        return Answer::Status(404, String::new());
+    if hidden(own) {
+        return status(404);
     }
     let excepted = own
         .does
         .iter()
         .any(|d| matches!(d, Does::LimitExcept(m) if r.method != *m && (*m != "GET" || r.method != "HEAD")));
     if excepted {
-        return Answer::Status(403, String::new());
+        return status(403);
     }
-    if let Some(a) = rewriting(&own.does, r) {
-        return a;
+    match rewriting(&own.does, r, path) {
+        Next::Nothing => {}
+        next => return next,
     }
     // The innermost block with a list counts.
     let lists = |does: &[Does]| does.iter().any(|d| matches!(d, Does::DenyAll | Does::Allow));
     let block = l.iter().rev().map(|l| &l.does).chain([&server.does]).find(|does| lists(does));
     if block.is_some_and(|does| denied(does)) {
-        return Answer::Status(403, String::new());
+        return status(403);
     }
     for d in &own.does {
         if let Does::Pass(n, uri) = d {
             let path = match (uri, &own.matcher) {
-                (Some(uri), Matcher::Exact(p) | Matcher::Prefix(p, _)) => format!("{uri}{}", &r.path[p.len()..]),
-                _ => r.path.to_owned(),
+                (Some(uri), Matcher::Exact(p) | Matcher::Prefix(p, _)) => format!("{uri}{}", &path[p.len()..]),
+                _ => path.to_owned(),
             };
-            return Answer::Server(format!("10.0.0.{}:80", n + 1), path);
+            return Next::Answer(Answer::Server(format!("10.0.0.{}:80", n + 1), path));
         }
     }
-    Answer::File
+    Next::Answer(Answer::File)
 }
 
-fn rewriting(does: &[Does], r: &Request) -> Option<Answer> {
+/// What the directives of rewriting lead to.
+enum Next {
+    Nothing,
+    Answer(Answer),
+    /// A location is selected for this path.
+    Path(String),
+}
+
+fn rewriting(does: &[Does], r: &Request, path: &str) -> Next {
     for d in does {
         match d {
-            Does::Return(a) => return Some(a.clone()),
-            Does::If(when, a) if when.holds(r) => return Some(a.clone()),
-            Does::Redirect((_, matches), a) if matches(r.path) => return Some(a.clone()),
+            Does::Return(a) => return Next::Answer(a.clone()),
+            Does::If(when, a) if when.holds(r) => return Next::Answer(a.clone()),
+            Does::Redirect((_, matches), a) if matches(path) => return Next::Answer(a.clone()),
+            Does::Last((_, matches), new) if matches(path) => {
+                return Next::Path(new.replace("$1", path.strip_prefix("/b/").unwrap_or("")));
+            }
             _ => {}
         }
     }
-    None
+    Next::Nothing
 }
 
 enum Selected<'l> {
@@ -356,24 +404,24 @@ fn passes(l: &Location) -> bool {
 }
 
 /// `ngx_http_core_find_location`.
-fn select<'l>(locations: &'l [Location], r: &Request) -> Selected<'l> {
+fn select<'l>(locations: &'l [Location], path: &str) -> Selected<'l> {
     for l in locations {
-        if matches!(l.matcher, Matcher::Exact(p) if p == r.path) {
+        if matches!(l.matcher, Matcher::Exact(p) if p == path) {
             return Selected::Location(vec![l]);
         }
     }
     let mut longest: Option<(&Location, &str, bool)> = None;
     for l in locations {
         if let Matcher::Prefix(p, caret) = l.matcher
-            && r.path.starts_with(p)
+            && path.starts_with(p)
             && longest.is_none_or(|(_, other, _)| p.len() > other.len())
         {
             longest = Some((l, p, caret));
         }
     }
-    let here = longest.is_some_and(|(_, p, _)| p == r.path);
+    let here = longest.is_some_and(|(_, p, _)| p == path);
     let slashed = |l: &&Location| match l.matcher {
-        Matcher::Exact(p) | Matcher::Prefix(p, _) => p.strip_suffix('/') == Some(r.path),
+        Matcher::Exact(p) | Matcher::Prefix(p, _) => p.strip_suffix('/') == Some(path),
         Matcher::Pattern(..) => false,
     };
     if !here && locations.iter().filter(slashed).any(passes) {
@@ -382,12 +430,12 @@ fn select<'l>(locations: &'l [Location], r: &Request) -> Selected<'l> {
     }
     let mut inner = Selected::None;
     if let Some((l, ..)) = longest {
-        inner = select(&l.inner, r);
+        inner = select(&l.inner, path);
         match inner {
             Selected::Slash(_) => return inner,
-            // An exact one ends the search.
-            Selected::Location(ref path) if matches!(path[0].matcher, Matcher::Exact(_)) => {
-                return Selected::Location([&[l][..], path].concat());
+            // An exact one, or an expression, ends the search.
+            Selected::Location(ref found) if matches!(found[0].matcher, Matcher::Exact(_) | Matcher::Pattern(..)) => {
+                return Selected::Location([&[l][..], found].concat());
             }
             _ => {}
         }
@@ -395,7 +443,7 @@ fn select<'l>(locations: &'l [Location], r: &Request) -> Selected<'l> {
     if longest.is_none_or(|(.., caret)| !caret) {
         for l in locations {
             if let Matcher::Pattern((_, matches), any_case) = l.matcher {
-                let is = if any_case { matches(&r.path.to_ascii_lowercase()) } else { matches(r.path) };
+                let is = if any_case { matches(&path.to_ascii_lowercase()) } else { matches(path) };
                 if is {
                     return Selected::Location(vec![l]);
                 }

@@ -459,6 +459,8 @@ mod tests {
             address: ([203, 0, 113, 10], 80).into(),
             bound: None,
             tls: false,
+            quic: false,
+            http2: false,
             proxy: false,
             hop: None,
             place: place.clone(),

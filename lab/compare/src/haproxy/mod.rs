@@ -5,7 +5,7 @@ mod plan;
 mod runnable;
 
 pub use plan::plan;
-pub use runnable::{prepare, runnable};
+pub use runnable::{Paths, prepare, runnable};
 
 use crate::network::{ANY4, ANY6, host};
 use crate::tree::{Node, Place};
@@ -78,6 +78,22 @@ pub(crate) fn binds(word: &str) -> Vec<Option<(SocketAddr, Option<IpAddr>)>> {
     word.split(',').map(bind).collect()
 }
 
+/// The addresses of a `bind` for QUIC, as those of [`binds`].
+pub(crate) fn quic_binds(word: &str) -> Vec<(SocketAddr, Option<IpAddr>)> {
+    let address = |w: &str| bind(w.strip_prefix("quic4@").or_else(|| w.strip_prefix("quic6@"))?);
+    word.split(',').filter_map(address).collect()
+}
+
+/// The path of a server's Unix socket.
+pub(crate) fn socket_path(word: &str) -> Option<&str> {
+    word.strip_prefix("unix@").or(Some(word)).filter(|path| path.starts_with('/'))
+}
+
+/// The name of a server's Unix socket, as the translation writes it.
+pub(crate) fn socket(word: &str) -> Option<String> {
+    Some(format!("unix:/{}", socket_path(word)?.trim_start_matches('/')))
+}
+
 fn bind(word: &str) -> Option<(SocketAddr, Option<IpAddr>)> {
     let word = word.strip_prefix("ipv4@").or_else(|| word.strip_prefix("ipv6@")).unwrap_or(word);
     if word.contains('@') || word.starts_with('/') {
@@ -135,5 +151,9 @@ mod tests {
         assert_eq!(text("10.0.0.1:80-90"), ["10.0.0.1:80"]);
         assert_eq!(text("/run/x.sock"), ["-"]);
         assert_eq!(text("quic4@:443"), ["-"]);
+        assert_eq!(quic_binds("quic4@:443,:80")[0].0.to_string(), "203.0.113.10:443");
+        assert!(quic_binds(":443").is_empty());
+        assert_eq!(socket("unix@/run/a.sock").as_deref(), Some("unix:/run/a.sock"));
+        assert_eq!(socket("10.0.0.1:80"), None);
     }
 }

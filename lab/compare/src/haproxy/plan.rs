@@ -1,9 +1,10 @@
 //! The requests that a configuration of HAProxy asks for.
 
 use super::acl::{Named, Term, condition, may_hold, must_hold, named, outcomes};
-use super::{Proxy, binds, proxies, server_address};
-use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Plan, Shown};
+use super::{Proxy, binds, proxies, quic_binds, server_address, socket};
+use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown};
 use crate::files::CREDENTIALS;
+use crate::nginx::Abilities;
 use crate::samples;
 use crate::tree::{Node, Place, Scope};
 use crate::words::is_dns_name;
@@ -12,24 +13,30 @@ use std::sync::Arc;
 
 /// Most pairs of a host and a path at one listener.
 const MAX_PAIRS: usize = 400;
+/// Most pairs that are tried over HTTP/3.
+const MAX_HTTP3: usize = 40;
 
 /// What a configuration asks to be tried.
-pub fn plan(tree: &[Node]) -> Plan {
+pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     let mut plan = Plan::default();
     let all = proxies(tree);
     for proxy in &all {
         let servers = proxy.section.inner().iter().filter(|n| matches!(n.name(), "server" | "server-template"));
         let at = |n: &Node| if n.name() == "server" { 2 } else { 3 };
-        let addresses: Vec<_> = servers.filter_map(|n| server_address(n.word(at(n)))).collect();
+        let words: Vec<&str> = servers.map(|n| n.word(at(n))).collect();
+        let addresses: Vec<_> = words.iter().filter_map(|w| server_address(w)).collect();
+        let sockets: Vec<String> = words.iter().filter_map(|w| socket(w)).collect();
         plan.servers.extend(&addresses);
-        plan.groups.push(addresses.iter().map(ToString::to_string).collect());
+        plan.groups.push(addresses.iter().map(ToString::to_string).chain(sockets.iter().cloned()).collect());
+        plan.sockets.extend(sockets);
+        plan.http2_servers |= proxy.lines().any(|n| n.after("alpn").is_some_and(|a| a.contains("h2")));
         // A check may have a port of its own.
         let checks = proxy.lines().filter(|n| matches!(n.name(), "server" | "default-server"));
         plan.ports.extend(checks.filter_map(|n| n.after("port")?.parse::<u16>().ok()));
     }
     let global = globals(tree);
     for proxy in all.iter().filter(|p| matches!(p.section.name(), "frontend" | "listen")) {
-        Frontend::new(proxy, &all).add(&mut plan, &global);
+        Frontend::new(proxy, &all).add(&mut plan, &global, abilities);
     }
     plan
 }
@@ -122,7 +129,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
         plan.push(draft);
     }
 
-    fn add(&self, plan: &mut Plan, global: &(Chosen, BTreeSet<Place>)) {
+    fn add(&self, plan: &mut Plan, global: &(Chosen, BTreeSet<Place>), abilities: &Abilities) {
         let is_tcp = self.proxy.is_tcp();
         let asks_sni = self.proxy.lines().any(|n| n.words.iter().any(|w| w.contains("ssl_sni")));
         for node in self.proxy.section.all("bind") {
@@ -130,13 +137,17 @@ impl<'p, 'n> Frontend<'p, 'n> {
             let has = |word: &str| options.iter().any(|w| w == word);
             for bound in binds(node.word(1)) {
                 let Some((address, bound)) = bound else {
-                    plan.skip(&node.place, "a Unix socket, or QUIC: not compared");
+                    if quic_binds(node.word(1)).is_empty() {
+                        plan.skip(&node.place, "a Unix socket, on which Sealane does not listen");
+                    }
                     continue;
                 };
                 let listener = Listener {
                     address,
                     bound,
                     tls: has("ssl") || (is_tcp && asks_sni),
+                    quic: false,
+                    http2: node.after("alpn").or(node.after("proto")).is_some_and(|a| a.contains("h2")),
                     proxy: has("accept-proxy"),
                     hop: None,
                     place: node.place.clone(),
@@ -144,16 +155,42 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 if !plan.listeners.iter().any(|l| l.address == address) {
                     plan.listeners.push(listener.clone());
                 }
-                // The client and the back-ends speak HTTP/1.1.
-                let only_h2 = node.after("alpn").is_some_and(|a| !a.contains("http/1"));
-                match only_h2 || self.reaches_h2() {
-                    true => plan
-                        .skip(&node.place, "requests over HTTP/2 alone, or to servers that speak it, are not compared"),
-                    false => self.listener(&listener, node, plan),
-                }
+                self.listener(&listener, node, plan);
                 if has("ssl") && address.is_ipv4() {
                     self.handshakes(&listener, node, global, plan);
                 }
+            }
+            self.quic(node, abilities, plan);
+        }
+    }
+
+    /// Requests over HTTP/3, to an address that has TLS over TCP, too: the translation has both at one listener.
+    fn quic(&self, node: &Node, abilities: &Abilities, plan: &mut Plan) {
+        for (address, bound) in quic_binds(node.word(1)) {
+            let beside = |n: &Node| {
+                n.words.iter().any(|w| w == "ssl") && binds(n.word(1)).iter().flatten().any(|(a, _)| *a == address)
+            };
+            if !self.proxy.section.all("bind").any(beside) {
+                plan.skip(&node.place, "HTTP/3 without TLS over TCP at the same address");
+                continue;
+            }
+            if !abilities.http3 {
+                let why = "HTTP/3 of this HAProxy, which has none: it gets the same requests over TLS";
+                plan.skip(&node.place, why);
+            }
+            let place = node.place.clone();
+            let listener =
+                Listener { address, bound, tls: true, quic: true, http2: false, proxy: false, hop: None, place };
+            let base = Draft::new(&listener, "unknown.compare.invalid", &node.place, &Scope::default());
+            let base = Draft { over: Over::Http3, ..base };
+            let (hosts, paths) = self.dimensions();
+            self.push(plan, base.clone());
+            let pairs = hosts.iter().flat_map(|h| paths.iter().map(move |p| (h, p))).take(MAX_HTTP3);
+            for (host, path) in pairs {
+                self.push(plan, Draft { host: host.clone(), ..base.clone().at(path) });
+            }
+            for path in paths.iter().take(MAX_HTTP3) {
+                self.push(plan, Draft { method: "POST".to_owned(), content: 3, ..base.clone().at(path) });
             }
         }
     }
@@ -163,7 +200,8 @@ impl<'p, 'n> Frontend<'p, 'n> {
         let names =
             self.proxy.lines().filter(|n| matches!(n.name(), "use_backend" | "default_backend")).map(|n| n.word(1));
         let all = names.filter_map(|name| self.backend(name)).chain([self.proxy]);
-        all.flat_map(|p| p.lines()).any(|n| n.name() == "server" && n.after("proto") == Some("h2"))
+        all.flat_map(|p| p.lines())
+            .any(|n| n.name() == "server" && (n.after("proto") == Some("h2") || n.after("alpn") == Some("h2")))
     }
 
     /// Hosts and paths that the ACLs of this section and of its back-ends name.
@@ -173,6 +211,8 @@ impl<'p, 'n> Frontend<'p, 'n> {
             address: ([0, 0, 0, 0], 0).into(),
             bound: None,
             tls: true,
+            quic: false,
+            http2: false,
             proxy: false,
             hop: None,
             place: self.proxy.section.place.clone(),
@@ -199,8 +239,15 @@ impl<'p, 'n> Frontend<'p, 'n> {
 
     fn listener(&self, listener: &Listener, bind: &Node, plan: &mut Plan) {
         let section = &self.proxy.section.place;
+        // Where nothing else is spoken, all requests are over HTTP/2.
+        let spoken = bind.after("alpn").or(bind.after("proto")).unwrap_or_default();
+        let over = if listener.http2 && !spoken.contains("http/1") { Over::Http2 } else { Over::Http1 };
         let base = Draft::new(listener, "unknown.compare.invalid", section, &Scope::default());
+        let base = Draft { over, ..base };
         self.push(plan, base.clone());
+        if listener.http2 && over == Over::Http1 {
+            self.push(plan, Draft { over: Over::Http2, ..base.clone() });
+        }
         if listener.address.is_ipv6() && plan.listeners.iter().any(|l| l.address.is_ipv4()) {
             return;
         }
@@ -275,6 +322,11 @@ impl<'p, 'n> Frontend<'p, 'n> {
         }
         self.push(plan, draft.clone().with("X-Forwarded-For", "10.1.2.3"));
         self.push(plan, draft.clone().at(&format!("{}?q=1", draft.path)));
+        if self.reaches_h2() {
+            let call = draft.clone().grpc(draft.over);
+            self.push(plan, Draft { behaviour: Behaviour::Missing, ..call.clone() });
+            self.push(plan, call);
+        }
     }
 
     /// Tries a rule; returns a request for which it holds.

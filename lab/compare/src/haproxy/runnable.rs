@@ -1,10 +1,11 @@
 //! A copy of a configuration of HAProxy that runs beside others: one thread, files in the run's folder, logs off.
 
-use super::binds;
+use super::{binds, quic_binds, socket};
 use crate::files::{Files, HASH, USER};
+use crate::nginx::Abilities;
 use crate::tree::{Node, Place};
 use crate::words::Named;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// Dropped wherever they are: logs, processes, and what would ask somebody else.
@@ -66,13 +67,24 @@ pub fn prepare(tree: &[Node], folder: &Path, named: &Named, files: &mut Files) -
     Ok(())
 }
 
+/// Where the copy's files are.
+#[derive(Clone, Copy, Debug)]
+pub struct Paths<'p> {
+    /// Relative paths of the original are from here.
+    pub folder: &'p Path,
+    /// What takes the place of Unix sockets of servers.
+    pub sockets: &'p BTreeMap<String, PathBuf>,
+}
+
 /// Writes the copy. `refused`: lines that this HAProxy does not know.
 pub fn runnable(
     tree: &[Node],
-    folder: &Path,
+    paths: &Paths<'_>,
     files: &mut Files,
+    abilities: &Abilities,
     refused: &BTreeSet<(Place, String)>,
 ) -> anyhow::Result<crate::nginx::Runnable> {
+    let folder = paths.folder;
     let base = certificates(tree, folder);
     let mut text = String::from("global\n    nbthread 1\n");
     let mut places = vec![None, None];
@@ -87,7 +99,12 @@ pub fn runnable(
             if refused.contains(&(node.place.clone(), node.name().to_owned())) {
                 continue;
             }
-            let Some(words) = words(node, &base, folder, files)? else { continue };
+            let Some(mut words) = words(node, &base, folder, files, abilities.http3)? else { continue };
+            if let Some(path) = socket(node.word(2)).filter(|_| node.name() == "server")
+                && let Some(new) = paths.sockets.get(&path)
+            {
+                words[2] = format!("unix@{}", new.display());
+            }
             let words: Vec<String> = words.iter().map(|w| quoted(w)).collect();
             text.push_str(&format!("    {}\n", words.join(" ")));
             places.push(Some(node.place.clone()));
@@ -101,14 +118,21 @@ pub fn runnable(
 }
 
 /// The words of a line in the copy; `None` if it is left out.
-fn words(node: &Node, base: &Path, folder: &Path, files: &mut Files) -> anyhow::Result<Option<Vec<String>>> {
+fn words(
+    node: &Node,
+    base: &Path,
+    folder: &Path,
+    files: &mut Files,
+    quic: bool,
+) -> anyhow::Result<Option<Vec<String>>> {
+    let is_kept = |word: &str| binds(word).iter().any(Option::is_some) || (quic && !quic_binds(word).is_empty());
     let is_missing = |word: &str| !folder.join(word).exists();
     if DROPPED.contains(&node.name()) {
         return Ok(None);
     }
     match node.name() {
         "stats" if matches!(node.word(1), "socket" | "timeout") => return Ok(None),
-        "bind" if binds(node.word(1)).iter().all(Option::is_none) => return Ok(None),
+        "bind" if !node.word(1).split(',').any(is_kept) => return Ok(None),
         "errorfile" if is_missing(node.word(2)) => return Ok(None),
         "errorfiles" | "lua-load" | "lua-load-per-thread" | "ssl-dh-param-file" if is_missing(node.word(1)) => {
             return Ok(None);
@@ -136,8 +160,7 @@ fn words(node: &Node, base: &Path, folder: &Path, files: &mut Files) -> anyhow::
         match word.as_str() {
             // Of several addresses those that are of the network.
             _ if at == 1 && node.name() == "bind" => {
-                let kept: Vec<&str> =
-                    word.split(',').zip(binds(word)).filter(|(_, b)| b.is_some()).map(|(w, _)| w).collect();
+                let kept: Vec<&str> = word.split(',').filter(|w| is_kept(w)).collect();
                 out.push(kept.join(","));
             }
             "crt" => {

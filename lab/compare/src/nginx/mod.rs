@@ -2,10 +2,11 @@
 
 mod plan;
 mod runnable;
+mod servers;
 mod variables;
 
 pub use plan::plan;
-pub use runnable::{Abilities, Runnable, prepare, runnable, with_old_http2};
+pub use runnable::{Abilities, Paths, Runnable, prepare, runnable, with_old_http2};
 
 use crate::network::{ANY4, ANY6, host};
 use crate::tree::Node;
@@ -83,6 +84,25 @@ pub(crate) fn server_address(word: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
+/// The path of a Unix socket in `unix:/run/app.sock` and `http://unix:/run/app.sock:/uri`.
+pub(crate) fn socket_path(word: &str) -> Option<&str> {
+    let rest = match word.strip_prefix("unix:") {
+        Some(rest) => rest,
+        None => word.split_once("://")?.1.strip_prefix("unix:")?,
+    };
+    rest.split(':').next().filter(|path| path.starts_with('/'))
+}
+
+/// The name of a Unix socket, as the translation writes it.
+pub(crate) fn socket(word: &str) -> Option<String> {
+    Some(format!("unix:/{}", socket_path(word)?.trim_start_matches('/')))
+}
+
+/// A server's address or Unix socket, as a recording back-end says it.
+pub(crate) fn server(word: &str) -> Option<String> {
+    socket(word).or_else(|| server_address(word).map(|a| a.to_string()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +125,9 @@ mod tests {
         assert_eq!(text("localhost:1").as_deref(), Some("127.0.0.1:1"));
         assert_eq!(text("unix:/x"), None);
         assert_eq!(text("http://$pool"), None);
+        assert_eq!(socket("http://unix:/run/a.sock:/x").as_deref(), Some("unix:/run/a.sock"));
+        assert_eq!(socket("unix:///run/a.sock").as_deref(), Some("unix:/run/a.sock"));
+        assert_eq!(server("unix:/x").as_deref(), Some("unix:/x"));
+        assert_eq!(socket("10.0.0.1:80"), None);
     }
 }

@@ -1,15 +1,15 @@
 //! The requests that a configuration of NGINX asks for.
 
 use super::runnable::Abilities;
+use super::servers::{Server, servers};
 use super::variables::{Wish, grant, of_if, of_map};
-use super::{http, listen, server_address};
-use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Plan, Shown, Times};
+use super::{http, listen, server, server_address, socket};
+use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, Times};
 use crate::files::CREDENTIALS;
 use crate::samples;
 use crate::tree::{Node, Place, Scope, walk};
 use crate::words::{in_and_out, is_dns_name, size};
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Most values of variables that are tried at one location.
@@ -41,7 +41,7 @@ impl<'n> Location<'n> {
         self.chain[self.chain.len() - 1]
     }
 
-    /// Whether its servers speak gRPC, which recording back-ends do not.
+    /// Whether its servers speak gRPC.
     fn is_grpc(&self) -> bool {
         self.node().all("grpc_pass").next().is_some()
     }
@@ -91,69 +91,6 @@ fn locations<'n>(block: &'n [Node], around: &[&'n Node], out: &mut Vec<Location<
     }
 }
 
-/// A server and where it listens.
-struct Server<'n> {
-    node: &'n Node,
-    names: Vec<String>,
-    listeners: Vec<Listener>,
-    is_default: Vec<bool>,
-}
-
-fn servers<'n>(nodes: &[&'n Node], abilities: &Abilities, plan: &mut Plan) -> Vec<Server<'n>> {
-    let mut out = Vec::new();
-    for node in nodes.iter().filter(|n| n.name() == "server") {
-        let mut listeners = Vec::new();
-        let mut is_default = Vec::new();
-        let ssl_on = node.all("ssl").any(|n| n.word(1) == "on");
-        let mut listens: Vec<(&Place, Vec<&str>)> =
-            node.all("listen").map(|n| (&n.place, n.arguments().iter().map(String::as_str).collect())).collect();
-        if listens.is_empty() {
-            listens.push((&node.place, vec!["80"]));
-        }
-        for (place, words) in listens {
-            let has = |word: &str| words.contains(&word);
-            if has("quic") {
-                let why = if abilities.http3 { "HTTP/3 is not compared" } else { "this NGINX has no HTTP/3" };
-                plan.skip(place, why);
-                continue;
-            }
-            let Some(l) = words.first().and_then(|w| listen(w)) else {
-                plan.skip(place, "a Unix socket");
-                continue;
-            };
-            let tls = has("ssl") || ssl_on;
-            listeners.push(Listener {
-                address: l.address,
-                bound: l.bound,
-                tls,
-                proxy: has("proxy_protocol"),
-                hop: nodes
-                    .iter()
-                    .copied()
-                    .chain(node.inner())
-                    .filter(|n| n.name() == "set_real_ip_from")
-                    .find_map(trusted),
-                place: place.clone(),
-            });
-            is_default.push(has("default_server") || has("default"));
-        }
-        let names = node.all("server_name").flat_map(|n| n.arguments().iter().cloned()).collect();
-        out.push(Server { node, names, listeners, is_default });
-    }
-    // What one server says of an address holds for all servers at it.
-    let all: Vec<Listener> = out.iter().flat_map(|s: &Server<'_>| s.listeners.clone()).collect();
-    for l in out.iter_mut().flat_map(|s| &mut s.listeners) {
-        let same = || all.iter().filter(|o| o.address == l.address);
-        (l.tls, l.proxy) = (same().any(|o| o.tls), same().any(|o| o.proxy));
-    }
-    out
-}
-
-/// An address that may say who the client is.
-fn trusted(node: &Node) -> Option<IpAddr> {
-    in_and_out(node.word(1)).map(|(inside, _)| inside)
-}
-
 /// What a configuration asks to be tried.
 pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     let mut plan = Plan::default();
@@ -174,7 +111,7 @@ pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     unknown_hosts(&servers, &shared, &mut plan);
     handshakes(&nodes, &servers, &mut plan);
     streams(tree, abilities, &mut plan);
-    for listener in servers.iter().flat_map(|s| &s.listeners) {
+    for listener in servers.iter().flat_map(|s| &s.listeners).filter(|l| !l.quic) {
         if !plan.listeners.iter().any(|l| l.address == listener.address) {
             plan.listeners.push(listener.clone());
         }
@@ -186,15 +123,17 @@ pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
 fn upstreams(tree: &[Node], plan: &mut Plan) {
     let mut addresses = Vec::new();
     walk(tree, &mut |node| {
+        let mut words: Vec<&str> = Vec::new();
         if node.name() == "upstream" {
-            let group: Vec<String> =
-                node.all("server").filter_map(|s| server_address(s.word(1))).map(|a| a.to_string()).collect();
-            plan.groups.push(group);
-            addresses.extend(node.all("server").filter_map(|s| server_address(s.word(1))));
+            words.extend(node.all("server").map(|s| s.word(1)));
+            plan.groups.push(words.iter().filter_map(|w| server(w)).collect());
         }
         if node.name().ends_with("_pass") {
-            addresses.extend(server_address(node.word(1)));
+            words.push(node.word(1));
         }
+        plan.http2_servers |= node.name() == "grpc_pass" && node.word(1).starts_with("grpcs://");
+        addresses.extend(words.iter().filter_map(|w| server_address(w)));
+        plan.sockets.extend(words.iter().filter_map(|w| socket(w)));
     });
     // A variable may stand for any of them.
     plan.ports = vec![80, 443];
@@ -329,13 +268,40 @@ impl<'n> Site<'_, 'n> {
     fn add(&mut self, plan: &mut Plan) {
         let mut own = Plan::default();
         self.derive(&mut own);
-        // What a location for gRPC may take would reach a back-end that does not speak it.
-        for location in self.locations.iter().filter(|l| l.is_grpc()) {
-            own.skip(&location.node().place, "gRPC is not compared");
-        }
+        // What a location for gRPC may take is a call, over HTTP/2 where the listener speaks it.
         let is_grpc = |d: &Draft| self.locations.iter().any(|l| l.is_grpc() && l.may_take(&d.path));
-        own.drafts.into_iter().filter(|d| !is_grpc(d)).for_each(|d| plan.push(d));
+        for draft in own.drafts {
+            if !is_grpc(&draft) || draft.is_grpc() {
+                plan.push(draft);
+                continue;
+            }
+            let listener = self.server.listeners.iter().find(|l| l.address == draft.to && !l.quic);
+            let over = match draft.over {
+                Over::Http1 if listener.is_some_and(|l| l.http2) && draft.times == Times::Once => Over::Http2,
+                over => over,
+            };
+            plan.push(draft.grpc(over));
+        }
         own.untried.into_iter().for_each(|u| plan.skip(&u.place, u.why));
+    }
+
+    /// Each location over HTTP/2 or HTTP/3, where a listener speaks it.
+    fn versions(&self, base: &Draft, listener: &Listener, plan: &mut Plan) {
+        let over = match (listener.quic, listener.http2 && listener.tls) {
+            (true, _) => Over::Http3,
+            (false, true) => Over::Http2,
+            (false, false) => return,
+        };
+        let base = Draft { over, ..base.clone() };
+        plan.push(base.clone());
+        for location in &self.locations {
+            let Some(path) = paths(location).into_iter().next() else { continue };
+            let (scope, place) = (self.scope(&path, Some(location)), location.node().place.clone());
+            let draft = Draft { place, scope, ..base.clone().at(&path) };
+            plan.push(Draft { method: "POST".to_owned(), content: 3, ..draft.clone() });
+            plan.push(draft.clone().with("X-Forwarded-For", "10.1.2.3"));
+            plan.push(draft);
+        }
     }
 
     fn derive(&self, plan: &mut Plan) {
@@ -347,7 +313,7 @@ impl<'n> Site<'_, 'n> {
             let twin = listener.address.is_ipv6()
                 && listeners.iter().any(|l| l.address.is_ipv4() && l.address.port() == listener.address.port());
             let some = self.locations.iter().find_map(|l| paths(l).into_iter().find(|p| p != "/"));
-            for (at, (name, place)) in names.iter().enumerate() {
+            for (at, (name, place)) in names.iter().enumerate().filter(|_| !listener.quic) {
                 let draft = Draft::new(listener, name, place, &root);
                 plan.push(draft.clone());
                 if twin {
@@ -365,6 +331,10 @@ impl<'n> Site<'_, 'n> {
                 continue;
             }
             let base = Draft::new(listener, &names[0].0, &names[0].1, &root);
+            self.versions(&base, listener, plan);
+            if listener.quic {
+                continue;
+            }
             self.clients(&base, self.server.node, plan);
             self.block(&base.clone(), self.server.node, None, plan);
             for location in &self.locations {
@@ -391,6 +361,10 @@ impl<'n> Site<'_, 'n> {
         walk(node.inner(), &mut |n| passes |= n.name() == "proxy_pass");
         if passes {
             for behaviour in [Behaviour::Redirect, Behaviour::RedirectToItself, Behaviour::Error, Behaviour::Missing] {
+                plan.push(Draft { behaviour, ..draft.clone() });
+            }
+        } else if location.is_grpc() {
+            for behaviour in [Behaviour::Error, Behaviour::Missing] {
                 plan.push(Draft { behaviour, ..draft.clone() });
             }
         }
@@ -534,7 +508,7 @@ fn paths(location: &Location<'_>) -> Vec<String> {
 fn unknown_hosts(servers: &[Server<'_>], shared: &BTreeSet<Place>, plan: &mut Plan) {
     let mut done = BTreeSet::new();
     let all = || servers.iter().flat_map(|s| s.listeners.iter().zip(&s.is_default).map(move |(l, d)| (s, l, *d)));
-    for (_, listener, _) in all() {
+    for (_, listener, _) in all().filter(|(_, l, _)| !l.quic) {
         if !done.insert(listener.address) {
             continue;
         }
@@ -553,7 +527,7 @@ fn unknown_hosts(servers: &[Server<'_>], shared: &BTreeSet<Place>, plan: &mut Pl
 
 fn handshakes(nodes: &[&Node], servers: &[Server<'_>], plan: &mut Plan) {
     let mut done = BTreeSet::new();
-    for listener in servers.iter().flat_map(|s| &s.listeners).filter(|l| l.tls && l.address.is_ipv4()) {
+    for listener in servers.iter().flat_map(|s| &s.listeners).filter(|l| l.tls && !l.quic && l.address.is_ipv4()) {
         if !done.insert(listener.address) {
             continue;
         }
@@ -618,6 +592,8 @@ fn streams(tree: &[Node], abilities: &Abilities, plan: &mut Plan) {
                     address: l.address,
                     bound: l.bound,
                     tls: preread || has("ssl"),
+                    quic: false,
+                    http2: false,
                     proxy: has("proxy_protocol"),
                     hop: None,
                     place: node.place.clone(),
@@ -674,5 +650,33 @@ mod tests {
         assert!(has(&|d| d.host == "unknown.compare.invalid" && d.place.line == 2));
         let other = plan.drafts.iter().find(|d| d.path == "/" && d.host == "a.example").unwrap();
         assert!(!other.scope.iter().any(|p| p.line == 9), "another location has no part in it");
+    }
+
+    #[test]
+    fn every_version_of_http_is_tried_where_it_is_spoken() {
+        let listen = |words: &[&str]| node(3, words, None);
+        let grpc = node(5, &["location", "/a.A/"], Some(vec![node(6, &["grpc_pass", "grpcs://10.0.0.1:50051"], None)]));
+        let socket = node(7, &["location", "/"], Some(vec![node(8, &["proxy_pass", "http://unix:/run/a.sock"], None)]));
+        let server = node(
+            2,
+            &["server"],
+            Some(vec![
+                listen(&["listen", "443", "ssl"]),
+                listen(&["listen", "443", "quic"]),
+                node(4, &["http2", "on"], None),
+                node(4, &["server_name", "a.example"], None),
+                grpc,
+                socket,
+            ]),
+        );
+        let tree = [node(1, &["http"], Some(vec![server]))];
+        let plan = plan(&tree, &Abilities::default());
+        assert_eq!(plan.listeners.len(), 1, "QUIC is at the address of TCP");
+        assert!(plan.http2_servers && plan.sockets.contains("unix:/run/a.sock"));
+        let calls: Vec<&Draft> = plan.drafts.iter().filter(|d| d.path.starts_with("/a.A/")).collect();
+        assert!(!calls.is_empty() && calls.iter().all(|d| d.is_grpc() && d.method == "POST"), "{calls:?}");
+        assert!(calls.iter().any(|d| d.over == Over::Http2) && calls.iter().any(|d| d.over == Over::Http3));
+        assert!(plan.drafts.iter().any(|d| d.over == Over::Http3 && d.path == "/x" || d.path == "/"));
+        assert!(plan.untried.iter().any(|u| u.why.starts_with("HTTP/3 of this NGINX")));
     }
 }

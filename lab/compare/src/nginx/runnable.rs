@@ -1,10 +1,10 @@
 //! A copy of a configuration of NGINX that runs beside others: one process, files in the run's folder, logs off.
 
-use super::listen;
+use super::{listen, socket, socket_path};
 use crate::files::Files;
 use crate::tree::{Node, Place};
 use crate::words::Named;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// What an NGINX can do.
@@ -113,11 +113,23 @@ pub struct Runnable {
     pub places: Vec<Option<Place>>,
 }
 
+/// Where the copy's files are.
+#[derive(Clone, Copy, Debug)]
+pub struct Paths<'p> {
+    /// Relative paths of the original are from here.
+    pub base: &'p Path,
+    /// The copy's own files are here.
+    pub folder: &'p Path,
+    /// What takes the place of Unix sockets of servers.
+    pub sockets: &'p BTreeMap<String, PathBuf>,
+}
+
 struct Writer<'f> {
     out: Runnable,
     files: &'f mut Files,
     base: &'f Path,
     folder: &'f Path,
+    sockets: &'f BTreeMap<String, PathBuf>,
     abilities: &'f Abilities,
     /// What the program has refused.
     refused: &'f BTreeSet<(Place, String)>,
@@ -126,14 +138,14 @@ struct Writer<'f> {
 /// Writes the copy. `refused`: directives that this NGINX does not know.
 pub fn runnable(
     tree: &[Node],
-    base: &Path,
-    folder: &Path,
+    paths: &Paths<'_>,
     files: &mut Files,
     abilities: &Abilities,
     refused: &BTreeSet<(Place, String)>,
 ) -> anyhow::Result<Runnable> {
+    let Paths { base, folder, sockets } = *paths;
     let out = Runnable { text: String::new(), places: Vec::new() };
-    let mut writer = Writer { out, files, base, folder, abilities, refused };
+    let mut writer = Writer { out, files, base, folder, sockets, abilities, refused };
     let f = folder.display();
     let names_stream = tree.iter().any(|n| n.name() == "load_module" && n.word(1).contains("ngx_stream_module"));
     if let (Some(module), true, false) = (&abilities.module, tree.iter().any(|n| n.name() == "stream"), names_stream) {
@@ -215,6 +227,14 @@ impl Writer<'_> {
             "http2" if !is_newer => Ok(None),
             "http3" | "http3_hq" if !self.abilities.http3 => Ok(None),
             n if n.starts_with("quic_") && !self.abilities.http3 => Ok(None),
+            "server" | "proxy_pass" | "grpc_pass" if socket_path(node.word(1)).is_some() => {
+                let mut words = node.words.clone();
+                let (word, name) = (node.word(1), socket(node.word(1)));
+                if let (Some(old), Some(new)) = (socket_path(word), name.and_then(|n| self.sockets.get(&n))) {
+                    words[1] = word.replacen(old, &new.display().to_string(), 1);
+                }
+                Ok(Some(words))
+            }
             "listen" if listen(node.word(1)).is_none() => Ok(None),
             "listen" if node.words.iter().any(|w| w == "quic") && !self.abilities.http3 => Ok(None),
             n if OPTIONAL.contains(&n) && !path().exists() => Ok(None),

@@ -233,6 +233,73 @@ fn what_is_missing_is_said_with_exit_code_2() {
     assert!(said.contains("strange.conf:1: not compared: this NGINX does not know no_such_thing"), "{said}");
 }
 
+/// Ten sites in one file, as many servers have them: nothing is undecided, little is to be read, and what it becomes behaves alike.
+#[test]
+fn a_configuration_with_ten_sites_moves() {
+    need!("nginx");
+    need_networks!();
+    let file =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gateway/import/tests/corpus/nginx").join("ten-sites.conf");
+    let site = Site::new();
+    let translated = site.path().join("sealane.toml");
+    let import = sealane_interop::gateway::run([
+        Path::new("import"),
+        Path::new("nginx"),
+        &file,
+        Path::new("--report"),
+        Path::new("json"),
+        Path::new("--out"),
+        &translated,
+    ]);
+    assert_eq!(import.status.code(), Some(0), "{}", String::from_utf8_lossy(&import.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&import.stdout).expect("a report");
+    let count = |outcome: &str| report["counts"][outcome].as_u64().expect("a number");
+    assert_eq!(count("undecided"), 0);
+    let read = count("different") + count("not_translated");
+    assert!(count("same") > 6 * read, "{read} lines to read, {} others", count("same"));
+    // It starts, and every difference is announced.
+    let output = compare("nginx", &file, &["--translated", translated.to_str().expect("plain")]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains(" 0 differences not announced"), "{said}");
+}
+
+const SPOKEN: &str = r#"http {
+    server {
+        listen 443 ssl;
+        http2 on;
+        server_name app.example.com;
+        ssl_certificate /nonexistent/app.pem;
+        ssl_certificate_key /nonexistent/app-key.pem;
+        location / { proxy_pass http://unix:/run/app.sock; proxy_set_header Host $host; proxy_set_header X-Env web; }
+        location /shop.Cart/ { grpc_pass grpc://10.0.0.1:50051; }
+        location /reports/ { proxy_pass http://10.0.0.2:8080; proxy_set_header Host $host; }
+    }
+}
+"#;
+
+#[test]
+fn requests_over_http2_grpc_and_unix_sockets_are_compared() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", SPOKEN);
+    let output = compare("nginx", &file, &[]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(!said.contains("not compared: "), "{said}");
+    for (from, to, part, aspect) in [
+        ("X-Env = \"web\"", "X-Env = \"other\"", "unix:/run/app.sock", "request header x-env at the back-end"),
+        ("http://10.0.0.1:50051", "http://10.0.0.2:8080", "location /shop.Cart/", "back-end"),
+    ] {
+        let translated = edited(&site, "nginx", &file, from, to);
+        let output = compare("nginx", &file, &["--translated", translated.to_str().expect("plain")]);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}\n{said}");
+        assert!(said.contains("not announced: ") && said.contains(aspect), "{part}: {said}");
+    }
+}
+
 /// Configurations of the import's tests: what differs is announced.
 #[test]
 fn typical_configurations_behave_alike() {
@@ -257,7 +324,9 @@ const NGINX_CORPUS: &[&str] = &[
     "canary",
     "docker-registry",
     "grafana",
+    "grpc",
     "guide",
+    "http3",
     "locations",
     "mozilla-intermediate",
     "multi-site",

@@ -92,6 +92,7 @@ fn a_translation_of_nginx_behaves_alike() {
     let http = with_servers(
         &r#"
         map $http_x_canary $pool { default main; always canary; }
+        map $uri $moved { default ""; /moved/a /users; /moved/b.html /groups?x=y; }
         upstream main { server @0; }
         upstream canary { server @1; }
         server {
@@ -108,7 +109,11 @@ fn a_translation_of_nginx_behaves_alike() {
             location ~* \.(png|jpe?g)$ { proxy_pass http://@1; }
             location ~ ^/v[0-9]+/(old|older)/(.*)$ { return 302 /v9/$2; }
             location ~ ^/Any { return 409; }
-            location /outer/ { proxy_pass http://@5; location /outer/inner/ { proxy_pass http://@6/; } }
+            location /outer/ { proxy_pass http://@5; location /outer/inner/ { proxy_pass http://@6/; } location ~ /mixed[0-9]$ { proxy_pass http://@2; } }
+            rewrite ^/shortcut/([a-z]+)$ /static/$1 last;
+            rewrite ^/page$ /old/page.png last;
+            location /constant/ { rewrite ^ /static/constant last; }
+            if ($moved) { return 302 $scheme://$host$moved; }
             location /old/ { rewrite ^/old/(.*)$ /new/$1 permanent; }
             location /number/ { rewrite ^/number/([a-z]+)/([0-9]+)$ /$2/of/$1 break; proxy_pass http://@7; }
             location /cut/ { rewrite ^/cut/(.*)$ /$1 break; proxy_pass http://@7; }
@@ -190,6 +195,20 @@ fn a_translation_of_nginx_behaves_alike() {
         "/person/ann-7",
         "/person/ann-7?a=b",
         "/person/ann-x",
+        "/outer/mixed7",
+        "/outer/inner/mixed7",
+        "/mixed7",
+        "/shortcut/abc",
+        "/shortcut/abc?x=1",
+        "/shortcut/a-b",
+        "/page",
+        "/page?x=1",
+        "/page/x",
+        "/constant/y?x",
+        "/constant",
+        "/moved/a?x=1",
+        "/moved/b.html",
+        "/moved/c",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }
@@ -298,6 +317,30 @@ backend b6
         "/v12/x.png",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
+}
+
+#[test]
+fn error_files_of_haproxy_are_pages() {
+    let (site, address, nobody) = (Site::new(), ports::free(), ports::free());
+    site.file("502.http", "HTTP/1.0 502 Bad Gateway\r\nContent-Type: text/html\r\n\r\n<p>away</p>\n");
+    let text = format!(
+        "defaults\n mode http\n errorfile 502 502.http\nfrontend f\n bind {address}\n default_backend b\nbackend b\n server s {nobody}\n"
+    );
+    let file = site.file("haproxy.cfg", &text);
+    let out = site.path().join("translated.toml");
+    let import = || run([Path::new("import"), Path::new("haproxy"), &file, Path::new("--out"), &out]);
+    let output = import();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(std::fs::read_to_string(site.path().join("error-502.html")).expect("the page"), "<p>away</p>\n");
+    // Nothing is overwritten.
+    assert!(!import().status.success());
+    let text = std::fs::read_to_string(&out).expect("the result").replace(&address.to_string(), "@ADDRESS@");
+    let gateway = configured(&site, &format!("{text}\n[admin]\nlisten = \"@ADMIN@\"\n"));
+    let mut wire = Wire::new(client::tcp_from(Ipv4Addr::LOCALHOST, gateway.address));
+    let _ = wire.send("GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\n\r\n");
+    let answer = wire.response("GET").expect("an answer");
+    assert_eq!((answer.status(), answer.header("content-type")), (502, Some("text/html")));
+    assert_eq!(answer.text(), "<p>away</p>\n");
 }
 
 /// Random configurations whose import is complete: original and translation give the same answers. The model of the original, with

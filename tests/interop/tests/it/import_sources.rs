@@ -14,6 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+/// The directive of the entries that are about the whole translation.
+const WHOLE_FILE: &str = "the whole file";
+
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
 /// Outcomes of a kind of directive: the same, different, not translated, undecided.
@@ -28,6 +31,8 @@ struct Coverage {
     read: usize,
     /// Configurations that the original refuses.
     refused: usize,
+    /// Configurations whose translation Sealane refuses as a whole.
+    unusable: usize,
     kinds: BTreeMap<String, Counts>,
     /// Configurations that the original accepts and the import does not read.
     errors: Vec<String>,
@@ -45,10 +50,11 @@ impl Coverage {
     fn row(&self, name: &str) -> String {
         let sums: Vec<String> = (0..4).map(|at| self.sum(at).to_string()).collect();
         format!(
-            "| {name} | {} | {} | {} | {:.1} % |\n",
+            "| {name} | {} | {} | {} | {} | {:.1} % |\n",
             self.read,
             sums.join(" | "),
             self.errors.len(),
+            self.unusable,
             self.translated()
         )
     }
@@ -114,14 +120,21 @@ fn import(program: &str, file: &Path, accepted: bool, name: &str, folder: &Path,
     into.read += 1;
     // Each directive counts with its worst outcome.
     let mut worst: BTreeMap<(String, u64, String), usize> = BTreeMap::new();
+    let mut refused = false;
     for entry in report["entries"].as_array().expect("a list") {
         let text = |key: &str| entry[key].as_str().expect("a text").to_owned();
+        // What Sealane says of the translation is about no directive.
+        if text("directive") == WHOLE_FILE {
+            refused = true;
+            continue;
+        }
         let at = OUTCOMES.iter().position(|o| *o == text("outcome")).expect("a known outcome");
         let key = (text("file"), entry["line"].as_u64().expect("a number"), text("directive"));
         let there = worst.entry(key).or_default();
         *there = at.max(*there);
     }
-    assert!(!worst.is_empty() || report["directives"] == 0, "{name}: nothing is said");
+    into.unusable += usize::from(refused);
+    assert!(!worst.is_empty() || refused || report["directives"] == 0, "{name}: nothing is said");
     for ((.., directive), at) in worst {
         into.kinds.entry(kind(program, &directive)).or_default()[at] += 1;
     }
@@ -409,11 +422,12 @@ fn page(sources: &[(&str, Coverage)]) -> String {
         # What the import translates, in numbers\n\n\
         The corpus is `gateway/import/tests/corpus`: configurations in the style of the documentation and of popular guides. The other \
         rows are the configurations in Debian's source packages of NGINX and HAProxy, which the test `import_sources` downloads and \
-        reads. Of HAProxy, those count that the program itself accepts (`haproxy -c`). They test single features and rare \
-        ones: a site has few of them. An error is a configuration that the program accepts and the import cannot read.\n\n\
+        reads. Of HAProxy's files, only those count that `haproxy -c` accepts. These files test single, often rare features; one site \
+        uses few of these features. An error is a configuration that the program accepts and the import cannot read. A translation \
+        is unusable if Sealane refuses it as a whole, for example because the file has no listener.\n\n\
         A directive counts with its worst outcome ([the report](import.md#the-report)). The column *translated* is the share of directives that are *the same* or *different*.\n\n\
-        | configurations | files | the same | different | not translated | undecided | errors | translated |\n\
-        |---|---|---|---|---|---|---|---|\n"
+        | configurations | files | the same | different | not translated | undecided | errors | unusable | translated |\n\
+        |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for (name, coverage) in sources {
         out += &coverage.row(name);

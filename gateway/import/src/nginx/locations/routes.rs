@@ -1,0 +1,317 @@
+//! The routes of a server.
+//!
+//! `paths::plan` asks [`Site::decision`] about every class of paths, and this module writes the routes of each decision, in which the
+//! first step that applies decides. What no routes can say is undecided.
+
+use super::selection::{Branch, Decision, End};
+use super::{Location, Matcher, Site, Then, When};
+use crate::addresses::Access;
+use crate::nginx::access::{self, Checks};
+use crate::nginx::actions;
+use crate::nginx::headers::{self, Changes};
+use crate::nginx::pages;
+use crate::nginx::scope::{Import, Scope};
+use crate::output::{Action, Entry, Methods, Path, Route, in_order};
+use crate::paths::{self, PathTest};
+use crate::patterns::Expression;
+use crate::report::Place;
+
+/// Most routes of a server that have an expression.
+const MAX_EXPRESSIONS: usize = 1000;
+
+/// All routes of a server.
+pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> Vec<Route> {
+    let serves = site.locations.iter().any(|l| l.matcher != Matcher::Pattern(None) && l.serves());
+    for l in &site.locations {
+        match l.matcher {
+            Matcher::Pattern(None) => unknown(import, l, serves),
+            // Used by `try_files`, if at all.
+            Matcher::Named(_) => {}
+            Matcher::Expression(ref e) => {
+                import.same(l.d, "path_regex");
+                percent(import, l, e);
+            }
+            _ => import.same(l.d, "[[host.route]]"),
+        }
+    }
+    let tests = site.tests();
+    let tests: Vec<&PathTest> = tests.iter().collect();
+    let mut budget = import.budget;
+    let levels = site.locations.iter().map(|l| l.depth + 1).max().unwrap_or(1);
+    let expressions = site.steps.iter().chain(site.locations.iter().flat_map(|l| &l.steps));
+    let expressions = expressions.filter(|s| s.expression().is_some()).count()
+        + site.locations.iter().filter(|l| matches!(l.matcher, Matcher::Expression(_))).count();
+    let cost = tests.len() + site.locations.len() * levels + expressions * 20;
+    let plan = paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d));
+    import.budget = budget;
+    let Some(plan) = plan else {
+        import.decide(site.server, "it tells too many paths apart: write its routes");
+        return Vec::new();
+    };
+    for e in &plan.elsewhere {
+        let d = site.blamed(Site::differing(e).first().map_or(&e.there.otherwise, |(there, _)| *there));
+        let path = &e.path;
+        match site.is_no_loss(e) {
+            true => import.differs(
+                d,
+                format!("Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; another route handles it"),
+            ),
+            false => import.decide(
+                d,
+                format!(
+                    "Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; in NGINX, \
+                     the location does. Add routes for such paths, or let the server refuse them"
+                ),
+            ),
+        }
+    }
+    if plan.routes.iter().map(|(.., d)| d.by.len()).sum::<usize>() > MAX_EXPRESSIONS {
+        import.decide(site.server, "its paths and expressions come to too many routes: write them");
+        return Vec::new();
+    }
+    let mut out = Vec::new();
+    for (path, sample, decision) in plan.routes {
+        match of_decision(import, site, &path, &sample, &decision) {
+            Some(mut routes) => out.append(&mut routes),
+            None => import.decide(
+                site.blamed(&decision.otherwise),
+                "routes cannot express the order of these conditions: write one route for each case, or let the server decide",
+            ),
+        }
+    }
+    out
+}
+
+/// A regular expression for which there is nothing. `serves`: a request for which it is may get an answer from another location.
+fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
+    let harmless = !serves && !l.serves() && l.steps.is_empty() && access::restrictions(&l.scope).is_empty();
+    match harmless && l.internal().is_none() {
+        true => import.missing(
+            l.d,
+            "regular expressions for paths are not translated: the location with the longest prefix handles these requests",
+        ),
+        false => {
+            import.decide(l.d, "no path_regex matches the same paths as this expression: write routes for these paths, or let the server refuse them");
+            access::moot(import, &l.scope, "see the location");
+        }
+    }
+    for d in l.d.inner() {
+        import.whole(d, crate::Outcome::NotTranslated, "its location is not translated");
+    }
+}
+
+/// A client writes `%25` for the character `%`, and so routes see it.
+fn percent<'d>(import: &mut Import<'d>, l: &Location<'d>, expression: &Expression) {
+    if !expression.is_of_percent {
+        return;
+    }
+    const SAYS: &str =
+        "in Sealane, \".\" does not match an encoded \"%\", because routes see it as the three characters %25";
+    match l.steps.is_empty() && l.internal().is_none() && access::restrictions(&l.scope).is_empty() {
+        true => import.differs(l.d, SAYS),
+        false => import.decide(l.d, format!("{SAYS}: write \"\\.\" for a dot, and .* or .+ for other characters")),
+    }
+}
+
+/// The routes of a path. `None`: no routes say this.
+fn of_decision<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    path: &Path,
+    sample: &str,
+    decision: &Decision,
+) -> Option<Vec<Route>> {
+    let mut out = Vec::new();
+    for (at, (by, branch)) in decision.by.iter().enumerate() {
+        let text = site.expression(*by)?.text();
+        let routes = of_branch(import, site, path, sample, branch)?;
+        // Of several that match, Sealane prefers one with conditions.
+        if at > 0 && routes.iter().any(|r| !r.methods.is_empty() || !r.headers.is_empty()) {
+            return None;
+        }
+        out.extend(routes.into_iter().map(|r| Route { pattern: Some(text.to_owned()), ..r }));
+    }
+    out.append(&mut of_branch(import, site, path, sample, &decision.otherwise)?);
+    Some(out)
+}
+
+/// The routes of a path for one branch. `None`: no routes say this.
+fn of_branch<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    path: &Path,
+    sample: &str,
+    decision: &Branch,
+) -> Option<Vec<Route>> {
+    if decision.end == End::Never {
+        return Some(Vec::new());
+    }
+    let place = site.blamed(decision).place.clone();
+    let mut entries: Vec<Entry> = Vec::new();
+    let mut rewritten = None;
+    let mut access = Access::default();
+    for key in &decision.steps {
+        let step = site.step(*key);
+        let scope = key.0.map_or(&site.scope, |i| &site.locations[i].scope);
+        let action = match &step.then {
+            Then::Answer(action) => action.clone(),
+            Then::Rewrite => {
+                rewritten = Some(actions::Rewritten { d: step.d, to: None });
+                continue;
+            }
+            Then::Search(new) => {
+                if let Some(i) = key.0 {
+                    access::moot(import, &site.locations[i].scope, "\"rewrite\" leads elsewhere before");
+                }
+                rewritten = Some(actions::Rewritten { d: step.d, to: Some(new.template.clone()) });
+                continue;
+            }
+            Then::Stop => continue,
+        };
+        if let When::Clients(clients) = &step.when {
+            let refused = access.refuse(clients, &step.d.place);
+            access::unsayable(import, step.d, refused);
+            continue;
+        }
+        let mut route = Route::new(path.clone(), action, &step.d.place);
+        route.access = access.clone();
+        let mut changes = Changes::default();
+        headers::response(import, scope, &mut changes);
+        (route.response, route.hsts) = (changes.response, changes.hsts);
+        let methods = match &step.when {
+            When::Method(list, true) => Methods::Of(list.clone()),
+            When::Method(list, false) => Methods::Not(list.clone()),
+            When::Header(name, rule) => {
+                route.headers.push((name.clone(), rule.clone()));
+                Methods::Any
+            }
+            When::Always | When::Paths(_) | When::Expression(_) | When::Clients(_) => Methods::Any,
+        };
+        entries.push(Entry { methods, route });
+    }
+    let steps = entries.len();
+    match decision.end {
+        End::Never => {}
+        End::Answer => {
+            if let Some((Some(i), _)) = decision.steps.last() {
+                access::moot(import, &site.locations[*i].scope, "\"return\" answers before");
+            }
+        }
+        End::Internal(i) => {
+            let l = &site.locations[i];
+            if let Some(d) = l.internal() {
+                import.same(d, "clients get 404");
+            }
+            for d in l.d.inner() {
+                import.whole(d, crate::Outcome::Same, "clients get 404");
+            }
+            entries.push(answering(import, &l.scope, path, Action::status(404), &place));
+        }
+        End::Server => {
+            // The server's own files.
+            let own = site.scope.last("root").filter(|_| site.locations.is_empty());
+            import.missing(
+                own.unwrap_or(site.server),
+                "Sealane serves no files: requests that no location is for get 501",
+            );
+            let checks = access::access(import, &site.scope, Some(site));
+            let (action, place) = match checks.closed {
+                Some(place) => (Action::status(403), place),
+                None => (Action::untranslated(), place),
+            };
+            let mut entry = answering(import, &site.scope, path, action, &place);
+            (entry.route.access, entry.route.forward_auth) = (checks.access, checks.forward_auth);
+            entry.route.basic_auth = checks.basic_auth;
+            entries.push(entry);
+        }
+        End::Slash(i) => {
+            let l = &site.locations[i];
+            let port = site.port.filter(|p| !matches!(p, 80 | 443)).map_or_else(String::new, |p| format!(":{p}"));
+            let to = format!("{{scheme}}://{{host}}{port}{sample}/{{query}}");
+            entries.push(answering(import, &l.scope, path, Action::Redirect { to, status: 301 }, &place));
+        }
+        End::Location(i) => {
+            let fallback = site.fallback(i);
+            content(import, site, i, fallback, path, rewritten, &mut entries);
+        }
+    }
+    // Whom a step has refused does not come so far.
+    for entry in &mut entries[steps..] {
+        let joined = entry.route.access.and(&access);
+        access::unsayable(import, site.blamed(decision), joined);
+    }
+    in_order(entries)
+}
+
+fn answering<'d>(import: &mut Import<'d>, scope: &Scope<'d>, path: &Path, action: Action, place: &Place) -> Entry {
+    let mut route = Route::new(path.clone(), action, place);
+    let mut changes = Changes::default();
+    headers::response(import, scope, &mut changes);
+    (route.response, route.hsts) = (changes.response, changes.hsts);
+    Entry { methods: Methods::Any, route }
+}
+
+/// What a location does with requests that none of its steps has answered.
+fn content<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    i: usize,
+    fallback: Option<usize>,
+    path: &Path,
+    rewritten: Option<actions::Rewritten<'d>>,
+    entries: &mut Vec<Entry>,
+) {
+    let l = &site.locations[i];
+    if l.has_statistics() {
+        access::moot(import, &l.scope, "nobody gets statistics here");
+        entries.push(answering(import, &l.scope, path, Action::status(404), &l.d.place));
+        return;
+    }
+    let from = fallback.map_or(l, |named| &site.locations[named]);
+    let mut changes = Changes::default();
+    headers::response(import, &from.scope, &mut changes);
+    let mut route = Route::new(path.clone(), Action::untranslated(), &l.d.place);
+    // Each of the two locations checks clients for itself.
+    let mut checks = Checks::default();
+    for l in [Some(l), fallback.map(|named| &site.locations[named])].into_iter().flatten() {
+        let more = access::access(import, &l.scope, Some(site));
+        checks.and(import, more, l.d);
+    }
+    if let Some(place) = checks.closed {
+        (route.action, route.origin) = (Action::status(403), place);
+        for d in l.d.inner() {
+            import.whole(d, crate::Outcome::Same, "nobody is let in");
+        }
+    } else {
+        (route.access, route.forward_auth) = (checks.access, checks.forward_auth);
+        route.basic_auth = checks.basic_auth;
+        actions::content(
+            import,
+            site,
+            l,
+            fallback.map(|named| &site.locations[named]),
+            path,
+            rewritten,
+            &mut changes,
+            &mut route,
+        );
+        route.pages = pages::pages(import, site, &from.scope);
+        route.rate_limits = access::rate_limits(import, &l.scope);
+        if fallback.is_some() {
+            let more = access::rate_limits(import, &from.scope);
+            for limit in more {
+                if !route.rate_limits.iter().any(|(n, _)| *n == limit.0) {
+                    route.rate_limits.push(limit);
+                }
+            }
+        }
+    }
+    (route.request, route.response, route.hsts) = (changes.request, changes.response, changes.hsts);
+    for chosen in std::mem::take(&mut import.chosen) {
+        let mut other = route.clone();
+        other.headers.push((chosen.header, chosen.rule));
+        (other.action, other.origin) = (Action::Upstream(chosen.upstream), chosen.place);
+        entries.push(Entry { methods: Methods::Any, route: other });
+    }
+    entries.push(Entry { methods: Methods::Any, route });
+}

@@ -1,0 +1,414 @@
+//! Where NGINX sends the requests for a path: the server's own directives, then the exact location, the longest prefix, and the
+//! regular expressions in their order unless the prefix has `^~`.
+
+use super::{Location, Matcher, Site, Step, Then, When};
+use crate::nginx::access;
+use crate::nginx::actions;
+use crate::nginx::parser::Directive;
+use crate::nginx::scope::Import;
+use crate::output::Action;
+use crate::paths::{self, Elsewhere, Extent, OTHER, PathTest};
+use crate::patterns::Expression;
+use crate::report::Id;
+use std::collections::BTreeMap;
+
+/// How a request ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::nginx) enum End {
+    /// With the last step.
+    Answer,
+    Location(usize),
+    /// Redirected to this location's path, which has one slash more.
+    Slash(usize),
+    /// `internal`.
+    Internal(usize),
+    /// No location is for it: the server's own files.
+    Server,
+    /// No request gets here.
+    Never,
+}
+
+/// What one level of locations says of a path.
+enum Found {
+    /// This is where it goes.
+    End(End),
+    /// This is the longest prefix; an expression of a level around it may still win.
+    Prefix(usize),
+    Nothing,
+}
+
+/// Where each `rewrite … last` leads, by its step. `None`: that is not known.
+#[derive(Clone, Debug, Default)]
+pub(in crate::nginx) struct Searches(BTreeMap<(Option<usize>, usize), Option<Branch>>);
+
+/// Whether an answer depends on the path of the request.
+fn names_path(action: &Action) -> bool {
+    let Action::Redirect { to, .. } = action else { return false };
+    ["{scheme}", "{host}", "{query}"].iter().fold(to.clone(), |to, known| to.replace(known, "")).contains('{')
+}
+
+/// What is done with requests: steps, by their numbers, and the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::nginx) struct Branch {
+    pub steps: Vec<(Option<usize>, usize)>,
+    pub end: End,
+}
+
+/// What has a regular expression.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    Location(usize),
+    Step(Option<usize>, usize),
+}
+
+/// What is done with the requests for a path. Of several expressions that match, the first counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    pub by: Vec<(By, Branch)>,
+    pub otherwise: Branch,
+}
+
+impl Decision {
+    pub fn branches(&self) -> impl Iterator<Item = &Branch> {
+        self.by.iter().map(|(_, branch)| branch).chain([&self.otherwise])
+    }
+}
+
+impl<'d> Site<'d> {
+    pub(super) fn tests(&self) -> Vec<PathTest> {
+        let mut out = Vec::new();
+        for l in &self.locations {
+            match &l.matcher {
+                Matcher::Exact(p) => out.push(PathTest::exact(p)),
+                Matcher::Prefix(p) => out.push(PathTest::begins(p)),
+                Matcher::Pattern(Some(tests)) => out.extend(tests.iter().cloned()),
+                Matcher::Pattern(None) | Matcher::Expression(_) | Matcher::Named(_) => {}
+            }
+        }
+        let steps = self.steps.iter().chain(self.locations.iter().flat_map(|l| &l.steps));
+        for step in steps {
+            out.extend(step.tests().into_iter().flatten().cloned());
+        }
+        out
+    }
+
+    /// Where NGINX finds the configuration for a path. `one`: the path with which expressions are compared; without one, `by` gets the
+    /// locations that one of the paths may go to.
+    fn end(&self, path: &str, one: Option<&str>, by: &mut Vec<usize>) -> End {
+        match self.found(None, path, one, by) {
+            Found::End(end) => end,
+            Found::Prefix(i) => End::Location(i),
+            Found::Nothing => End::Server,
+        }
+    }
+
+    /// `ngx_http_core_find_location` for the locations in another one: the exact one or the longest prefix, then the locations in
+    /// that prefix, and then the expressions of this level.
+    fn found(&self, outer: Option<usize>, path: &str, one: Option<&str>, by: &mut Vec<usize>) -> Found {
+        let mut longest: Option<(usize, usize)> = None;
+        // The location of the path and a slash, and whether it passes requests on. An exact one is preferred.
+        let (mut slash, mut passes) = (None, false);
+        let level = || self.locations.iter().enumerate().filter(|(_, l)| l.outer == outer);
+        for (i, l) in level() {
+            match &l.matcher {
+                Matcher::Exact(p) if p == path => return Found::End(End::Location(i)),
+                Matcher::Prefix(p) if path.starts_with(p.as_str()) && longest.is_none_or(|(len, _)| p.len() > len) => {
+                    longest = Some((p.len(), i));
+                }
+                Matcher::Exact(p) | Matcher::Prefix(p) if p.strip_suffix('/') == Some(path) => {
+                    passes |= l.passes();
+                    if slash.is_none() || matches!(l.matcher, Matcher::Exact(_)) {
+                        slash = Some(i);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // A location of just this path is preferred to the redirect.
+        if let Some(i) = slash.filter(|_| passes)
+            && longest.is_none_or(|(len, _)| len < path.len())
+        {
+            return Found::End(End::Slash(i));
+        }
+        let found = match longest {
+            Some((_, i)) => match self.found(Some(i), path, one, by) {
+                Found::Nothing => Found::Prefix(i),
+                Found::End(end) => return Found::End(end),
+                inner @ Found::Prefix(_) => inner,
+            },
+            None => Found::Nothing,
+        };
+        if longest.is_some_and(|(_, i)| self.locations[i].caret) {
+            return found;
+        }
+        for (i, l) in level() {
+            let is = match (&l.matcher, one) {
+                (Matcher::Pattern(Some(tests)), _) => paths::any(tests, path),
+                (Matcher::Expression(e), Some(one)) => e.matches(one),
+                (Matcher::Expression(_), None) => {
+                    by.push(i);
+                    false
+                }
+                _ => false,
+            };
+            if is {
+                return Found::End(End::Location(i));
+            }
+        }
+        found
+    }
+
+    /// Finds where each `rewrite … last` leads. One that may lead to several places is undecided.
+    pub fn search(&mut self, import: &mut Import<'d>) {
+        let own = self.steps.iter().enumerate().map(|(at, s)| ((None, at), s));
+        let inner = self.locations.iter().enumerate();
+        let inner = inner.flat_map(|(i, l)| l.steps.iter().enumerate().map(move |(at, s)| ((Some(i), at), s)));
+        let mut searches = Searches::default();
+        for (key, step) in own.chain(inner) {
+            let Then::Search(new) = &step.then else { continue };
+            let cost = self.locations.len() * (self.locations.iter().map(|l| l.depth + 1).max().unwrap_or(1) + 20);
+            let found = import.budget.take(cost).and_then(|()| self.location_for(&new.template));
+            if found.is_none() {
+                import.decide(step.d, actions::NO_SEARCH);
+            }
+            searches.0.insert(key, found);
+        }
+        self.searches = searches;
+    }
+
+    /// Where NGINX sends a path with groups, if that does not depend on the groups.
+    fn location_for(&self, template: &str) -> Option<Branch> {
+        let end = match template.split_once('{') {
+            None => self.end(template, Some(template), &mut Vec::new()),
+            Some((fixed, _)) => {
+                let begins = |text: &str| text.get(..fixed.len()).is_some_and(|t| t.eq_ignore_ascii_case(fixed));
+                // Whether paths that begin alike are told apart by a text. `prefix`: it may be followed by others.
+                let tells = |text: &str, prefix: bool| begins(text) && !(prefix && text.len() == fixed.len());
+                let by_groups = self.locations.iter().any(|l| match &l.matcher {
+                    Matcher::Exact(p) => tells(p, false),
+                    Matcher::Prefix(p) => tells(p, true),
+                    Matcher::Pattern(Some(tests)) => tests.iter().any(|t| tells(&t.text, t.extent == Extent::Begins)),
+                    Matcher::Pattern(None) | Matcher::Expression(_) | Matcher::Named(_) => false,
+                });
+                let mut by = Vec::new();
+                let end = self.end(&format!("{fixed}{OTHER}"), None, &mut by);
+                if by_groups || !by.is_empty() {
+                    return None;
+                }
+                end
+            }
+        };
+        let mut out = Branch { steps: Vec::new(), end };
+        let i = match end {
+            End::Location(i) => i,
+            End::Server => return Some(out),
+            End::Answer | End::Never | End::Slash(_) | End::Internal(_) => return None,
+        };
+        for of in [Some(i), self.fallback(i)].into_iter().flatten() {
+            for (at, step) in self.locations[of].steps.iter().enumerate() {
+                // What compares or names the path would see that of the client.
+                let plain = matches!(step.when, When::Always | When::Method(..) | When::Header(..) | When::Clients(_));
+                let Then::Answer(action) = &step.then else { return None };
+                if !plain || names_path(action) {
+                    return None;
+                }
+                out.steps.push((Some(of), at));
+                if step.when == When::Always {
+                    out.end = End::Answer;
+                    return Some(out);
+                }
+            }
+        }
+        Some(out)
+    }
+
+    /// The steps for a path; whether one of them always ends the request, which the branch then says. Without one path, those with an
+    /// expression are branches.
+    fn add(
+        &self,
+        of: Option<usize>,
+        path: &str,
+        one: Option<&str>,
+        out: &mut Branch,
+        by: &mut Vec<(By, Branch)>,
+    ) -> bool {
+        let steps = of.map_or(&self.steps, |i| &self.locations[i].steps);
+        for (at, step) in steps.iter().enumerate().filter(|(_, s)| s.is_for(path)) {
+            match (step.expression(), one) {
+                (Some(e), Some(one)) if !e.matches(one) => match step.tests() {
+                    // The routes of these paths have the expression, and no other route is beside them.
+                    Some(_) => {
+                        out.end = End::Never;
+                        return true;
+                    }
+                    None => continue,
+                },
+                (Some(_), None) => {
+                    let mut branch = out.clone();
+                    branch.steps.push((of, at));
+                    self.follow((of, at), &mut branch);
+                    by.push((By::Step(of, at), branch));
+                    // All paths that it is for match.
+                    if step.tests().is_some() {
+                        out.end = End::Never;
+                        return true;
+                    }
+                    continue;
+                }
+                _ => out.steps.push((of, at)),
+            }
+            if step.ends() {
+                return self.follow((of, at), out);
+            }
+        }
+        false
+    }
+
+    /// What comes behind a step that applies to all requests of a branch; whether it ends them.
+    fn follow(&self, key: (Option<usize>, usize), branch: &mut Branch) -> bool {
+        match &self.step(key).then {
+            Then::Answer(_) => branch.end = End::Answer,
+            Then::Search(_) => {
+                branch.end = End::Answer;
+                if let Some(Some(found)) = self.searches.0.get(&key) {
+                    branch.steps.extend(&found.steps);
+                    branch.end = found.end;
+                }
+            }
+            Then::Rewrite | Then::Stop => return false,
+        }
+        true
+    }
+
+    /// What is done with requests that have come to an end.
+    fn reach(&self, end: End, path: &str, one: Option<&str>, branch: &mut Branch, by: &mut Vec<(By, Branch)>) {
+        branch.end = end;
+        let (End::Location(i) | End::Slash(i)) = end else { return };
+        if self.locations[i].internal().is_some() {
+            branch.end = End::Internal(i);
+            return;
+        }
+        if let End::Slash(_) = end {
+            return;
+        }
+        if !self.add(Some(i), path, one, branch, by)
+            && let Some(named) = self.fallback(i)
+        {
+            self.add(Some(named), path, one, branch, by);
+        }
+    }
+
+    /// `one`: the path with which expressions are compared.
+    pub(super) fn decision(&self, path: &str, one: Option<&str>) -> Decision {
+        let mut by = Vec::new();
+        let mut otherwise = Branch { steps: Vec::new(), end: End::Answer };
+        if self.add(None, path, one, &mut otherwise, &mut by) {
+            return Decision { by, otherwise };
+        }
+        let mut locations = Vec::new();
+        let end = self.end(path, one, &mut locations);
+        for i in locations {
+            let mut branch = otherwise.clone();
+            // Its steps have no expressions.
+            self.reach(End::Location(i), path, one, &mut branch, &mut Vec::new());
+            by.push((By::Location(i), branch));
+        }
+        self.reach(end, path, one, &mut otherwise, &mut by);
+        Decision { by, otherwise }
+    }
+
+    /// The expression of a branch.
+    pub(super) fn expression(&self, by: By) -> Option<&Expression> {
+        match by {
+            By::Location(i) => match &self.locations[i].matcher {
+                Matcher::Expression(e) => Some(e),
+                _ => None,
+            },
+            By::Step(of, at) => self.step((of, at)).expression(),
+        }
+    }
+
+    /// The named location to which `try_files` sends all requests.
+    pub(super) fn fallback(&self, i: usize) -> Option<usize> {
+        let l = &self.locations[i];
+        if l.d.inner().iter().any(|d| actions::PASSES.contains(&d.name())) {
+            return None;
+        }
+        let last = l.d.inner().iter().rfind(|d| d.name() == "try_files")?.arguments().last().copied()?;
+        self.locations.iter().position(|n| matches!(&n.matcher, Matcher::Named(name) if name == last))
+    }
+
+    /// The location of a path, where NGINX goes to one.
+    pub fn location_of(&self, path: &str) -> Option<&Location<'d>> {
+        match self.end(path, Some(path), &mut Vec::new()) {
+            End::Location(i) => self.locations.get(i),
+            _ => None,
+        }
+    }
+
+    /// Whether no location is for a path.
+    pub fn is_without_location(&self, path: &str) -> bool {
+        self.end(path, Some(path), &mut Vec::new()) == End::Server
+    }
+
+    pub(super) fn step(&self, (of, at): (Option<usize>, usize)) -> &Step<'d> {
+        match of {
+            None => &self.steps[at],
+            Some(i) => &self.locations[i].steps[at],
+        }
+    }
+
+    /// What keeps requests out under a decision.
+    fn restrictions(&self, branch: &Branch) -> Vec<Id> {
+        let mut out: Vec<Id> = branch.steps.iter().map(|s| self.step(*s).d.id).collect();
+        if let End::Location(i) = branch.end {
+            // Nobody gets statistics here, so nobody is kept from them.
+            let served = |l: &usize| !self.locations[*l].has_statistics();
+            for l in [Some(i), self.fallback(i)].into_iter().flatten().filter(served) {
+                out.extend(access::restrictions(&self.locations[l].scope));
+            }
+        }
+        out
+    }
+
+    /// Whether a decision does more than pass requests on.
+    pub(super) fn restricts(&self, decision: &Decision) -> bool {
+        let more = |b: &Branch| !matches!(b.end, End::Location(_)) || !self.restrictions(b).is_empty();
+        decision.branches().any(more)
+    }
+
+    /// What differs in two decisions: branches of the original, and of the routes. With other expressions, all of them.
+    pub(super) fn differing<'e>(e: &'e Elsewhere<Decision>) -> Vec<(&'e Branch, &'e Branch)> {
+        let of = |d: &'e Decision| d.branches().collect::<Vec<_>>();
+        let (there, here) = (of(&e.there), of(&e.here));
+        let alike = e.there.by.iter().map(|b| b.0).eq(e.here.by.iter().map(|b| b.0));
+        let pairs: Vec<_> = match alike {
+            true => there.into_iter().zip(here).collect(),
+            false => there.iter().flat_map(|t| here.iter().map(move |h| (*t, *h))).collect(),
+        };
+        pairs.into_iter().filter(|(there, here)| there != here).collect()
+    }
+
+    /// Whether requests that are meant for one decision may get another: nobody is let in who was not.
+    pub(super) fn is_no_loss(&self, e: &Elsewhere<Decision>) -> bool {
+        Self::differing(e).into_iter().all(|(there, here)| self.is_no_loss_of(there, here))
+    }
+
+    /// Steps come before what checks clients, so the other decision may have more of them only where nothing is checked.
+    fn is_no_loss_of(&self, there: &Branch, here: &Branch) -> bool {
+        let restrictions = self.restrictions(here);
+        let meant = self.restrictions(there);
+        matches!(there.end, End::Location(_))
+            && here.steps.starts_with(&there.steps)
+            && (here.steps.len() == there.steps.len() || meant.len() == there.steps.len())
+            && meant.iter().all(|id| restrictions.contains(id))
+    }
+
+    pub(super) fn blamed(&self, branch: &Branch) -> &'d Directive {
+        match branch.end {
+            End::Location(i) | End::Slash(i) | End::Internal(i) => self.locations[i].d,
+            End::Answer | End::Never => branch.steps.last().map_or(self.server, |s| self.step(*s).d),
+            End::Server => self.server,
+        }
+    }
+}

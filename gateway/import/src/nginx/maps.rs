@@ -1,0 +1,80 @@
+//! `if ($new) { return 301 $new; }`, where a `map` of the path has the targets: a redirect for each of its paths.
+
+use super::conditions::parts;
+use super::locations::{Step, Then, When};
+use super::parser::Directive;
+use super::scope::Import;
+use super::variables::{Piece, has_variables, pieces, target};
+use crate::output::Action;
+use crate::paths::{PathTest, is_path};
+
+/// Most paths of one map.
+const MAX_PATHS: usize = 500;
+
+/// The redirects that an `if` makes by a `map` of the path. `None`: it is another condition, or not understood.
+pub(super) fn redirects<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Option<Vec<Step<'d>>> {
+    let condition = parts(d)?;
+    let exists = condition.operator.is_empty() || (condition.operator == "!=" && condition.value.is_empty());
+    let map = import.maps.get(condition.variable.as_str()).copied().filter(|_| exists)?;
+    let source = map.word(1)?.replace(['{', '}'], "");
+    if !matches!(source.as_str(), "$uri" | "$document_uri") {
+        return None;
+    }
+    let Redirect { inner, status, text, query } = redirect(d)?;
+    let mut steps = Vec::new();
+    for entry in map.inner() {
+        let (key, value) = (entry.name(), entry.word(1)?);
+        if entry.words.len() != 2 || steps.len() == MAX_PATHS || has_variables(value) {
+            return None;
+        }
+        if key == "default" && value.is_empty() {
+            continue;
+        }
+        // NGINX takes an empty value and "0" for false.
+        let path = key.strip_prefix('\\').unwrap_or(key);
+        if value.is_empty() || value == "0" || !path.starts_with('/') || !is_path(path) {
+            return None;
+        }
+        let replaced = |piece| match piece {
+            Piece::Text(text) => text.to_owned(),
+            Piece::Variable(name) if name == condition.variable => value.to_owned(),
+            Piece::Variable(name) => format!("${{{name}}}"),
+        };
+        let text: String = pieces(text).into_iter().map(replaced).collect();
+        let mut to = target(&text, name).ok()?;
+        if query && !text.contains('?') {
+            to.push_str("{query}");
+        }
+        let then = Then::Answer(Action::Redirect { to, status });
+        steps.push(Step { d, when: When::Paths(vec![PathTest::exact(path)]), then });
+    }
+    import.same(d, "a route with \"exact\" for each path of the map");
+    import.same(inner, "redirect");
+    import.differs(map, "routes with \"exact\": paths are compared in upper and lower case as written");
+    Some(steps)
+}
+
+/// The directive in an `if` that redirects.
+struct Redirect<'d> {
+    inner: &'d Directive,
+    status: u16,
+    text: &'d str,
+    /// The query of the request follows.
+    query: bool,
+}
+
+fn redirect(d: &Directive) -> Option<Redirect<'_>> {
+    let [inner] = d.inner() else { return None };
+    let (status, text, adds) = match (inner.name(), inner.arguments().as_slice()) {
+        ("return", [status, text]) => (status.parse().ok()?, *text, false),
+        ("rewrite", ["^" | "^.*$" | "^(.*)$" | ".*", text, "permanent"]) => (301, *text, true),
+        ("rewrite", ["^" | "^.*$" | "^(.*)$" | ".*", text, "redirect"]) => (302, *text, true),
+        _ => return None,
+    };
+    // A `rewrite` adds the query unless its target ends with a question mark.
+    let (text, query) = match text.strip_suffix('?').filter(|_| adds) {
+        Some(bare) => (bare, false),
+        None => (text, adds),
+    };
+    matches!(status, 301 | 302 | 303 | 307 | 308).then_some(Redirect { inner, status, text, query })
+}

@@ -1,0 +1,102 @@
+//! `[[host]]`, with what all of its routes have in common.
+
+use super::{Action, Edits, Path, Route, comment, key, line, list, literal, quoted};
+use crate::addresses::Access;
+use crate::report::Place;
+
+/// A `[[host]]`.
+#[derive(Clone, Debug)]
+pub(crate) struct Host {
+    pub names: Vec<String>,
+    pub listeners: Vec<String>,
+    pub routes: Vec<Route>,
+    pub origin: Place,
+}
+
+impl Host {
+    pub(super) fn write(&self, out: &mut String) {
+        comment(out, &self.origin, "Requests");
+        out.push_str("[[host]]\n");
+        line(out, &format!("names = {}", list(&self.names)), None);
+        line(out, &format!("listeners = {}", list(&self.listeners)), None);
+        // What all routes have in common is the host's. What some of them lack is each route's own, since a route has the host's, too.
+        let mut routes = self.routes.clone();
+        let common = common(&mut routes);
+        let own = routes
+            .iter()
+            .position(|r| r.is_everything() && r.rewrite.is_none() && !r.has_extras() && r.pages.is_empty())
+            .map(|i| routes.remove(i));
+        if let Some(own) = own {
+            own.action.write(out, &own.origin);
+        }
+        if let Some(common) = common {
+            common.write_extras(out);
+            common.pages.iter().for_each(|page| page.write(out, "host"));
+        }
+        for route in &routes {
+            out.push_str("\n[[host.route]]\n");
+            match &route.path {
+                Path::Below(p) if p == "/" && route.pattern.is_some() => {}
+                Path::Below(p) => line(out, &format!("path = {}", quoted(p)), Some(&route.origin)),
+                Path::Exact(p) => line(out, &format!("exact = {}", quoted(p)), Some(&route.origin)),
+            }
+            if let Some(pattern) = &route.pattern {
+                line(out, &format!("path_regex = {}", literal(pattern)), Some(&route.origin));
+            }
+            if !route.methods.is_empty() {
+                line(out, &format!("methods = {}", list(&route.methods)), None);
+            }
+            for (name, condition) in &route.headers {
+                line(out, &format!("headers.{} = {condition}", key(name)), None);
+            }
+            route.action.write(out, &route.origin);
+            if let Some((to, place)) = &route.rewrite {
+                line(out, &format!("rewrite_prefix = {}", quoted(to)), Some(place));
+            }
+            if let Some((to, place)) = &route.template {
+                line(out, &format!("rewrite = {}", quoted(to)), Some(place));
+            }
+            route.write_extras(out);
+            route.pages.iter().for_each(|page| page.write(out, "host.route"));
+        }
+    }
+}
+
+/// Takes out of routes what all of them have in common. Requests are changed for servers only, so routes that answer by themselves have
+/// no say in that.
+fn common(routes: &mut [Route]) -> Option<Route> {
+    let mut out = routes.first()?.clone();
+    out.request = Edits::default();
+    let passes = |r: &Route| matches!(r.action, Action::Upstream(_));
+    if let Some(first) = routes.iter().find(|r| passes(r)).map(|r| r.request.clone())
+        && routes.iter().filter(|r| passes(r)).all(|r| r.request.same() == first.same())
+    {
+        out.request = first;
+        routes.iter_mut().for_each(|r| r.request = Edits::default());
+    }
+    match routes.iter().all(|r| r.response.same() == out.response.same()) {
+        true => routes.iter_mut().for_each(|r| r.response = Edits::default()),
+        false => out.response = Edits::default(),
+    }
+    let value = |r: &Route| r.hsts.as_ref().map(|h| h.0.clone());
+    match routes.iter().all(|r| value(r) == value(&out)) {
+        true => routes.iter_mut().for_each(|r| r.hsts = None),
+        false => out.hsts = None,
+    }
+    match routes.iter().all(|r| r.limits() == out.limits()) {
+        true => routes.iter_mut().for_each(|r| r.rate_limits.clear()),
+        false => out.rate_limits.clear(),
+    }
+    match routes.iter().all(|r| r.checks() == out.checks()) {
+        true => routes.iter_mut().for_each(|r| {
+            (r.access, r.forward_auth, r.basic_auth) = (Access::default(), None, None);
+        }),
+        false => (out.access, out.forward_auth, out.basic_auth) = (Access::default(), None, None),
+    }
+    out.pages = routes.iter().find(|r| passes(r)).map(|r| r.pages.clone()).unwrap_or_default();
+    match routes.iter().filter(|r| passes(r)).all(|r| r.pages() == out.pages()) {
+        true => routes.iter_mut().for_each(|r| r.pages.clear()),
+        false => out.pages.clear(),
+    }
+    Some(out)
+}

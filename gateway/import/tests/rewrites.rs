@@ -1,0 +1,218 @@
+//! `rewrite … last` of NGINX, redirects by a `map` of the path, expressions in locations, and `split_clients`: exactly as NGINX does, or
+//! not at all.
+
+use sealane_import::{Imported, Memory, Outcome, nginx};
+use std::path::Path;
+
+fn import(text: &str) -> Imported {
+    let reader = Memory::of("/etc/x.conf", text.as_bytes());
+    nginx::import(&reader, Path::new("/etc/x.conf")).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+fn site(inner: &str) -> String {
+    format!("events {{}} http {{ server {{ listen 80; {inner} }} }}")
+}
+
+fn undecided(inner: &str) {
+    let Imported { toml, report, .. } = import(&site(inner));
+    assert!(report.count(Outcome::Undecided) > 0, "{inner}\n{toml}");
+}
+
+/// Nothing is undecided, and these lines are in the result one behind another.
+fn says(text: &str, wanted: &[&str]) {
+    let Imported { toml, report, .. } = import(text);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{text}\n{toml}");
+    let lines: Vec<&str> = toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
+    assert!(lines.windows(wanted.len()).any(|w| w == wanted), "{wanted:?}\n{toml}");
+}
+
+const PASS: &str = "location / { proxy_pass http://10.0.0.1; }";
+const API: &str = "location /v2/ { proxy_pass http://10.0.0.2; }";
+
+#[test]
+fn a_rewritten_path_gets_to_the_location_of_the_new_path() {
+    let expression = "path_regex = '^/api/(.*)(?:%0A)?$'";
+    let rewritten = &["path = \"/api/\"", expression, "upstream = \"10.0.0.2\"", "rewrite = \"/v2/{1}\""];
+    // Behind the directives of a server, a location is selected in any case.
+    for flag in [" last", " break", ""] {
+        says(&site(&format!("rewrite ^/api/(.*)$ /v2/$1{flag}; {PASS} {API}")), rewritten);
+    }
+    for flag in [" last", ""] {
+        let text = site(&format!("{PASS} {API} location /api/ {{ rewrite ^/api/(.*)$ /v2/$1{flag}; return 404; }}"));
+        match flag {
+            "" => undecided(&format!("{PASS} {API} location /api/ {{ rewrite ^/api/(.*)$ /v2/$1; return 404; }}")),
+            _ => says(&text, rewritten),
+        }
+    }
+    // A constant needs no expression.
+    says(
+        &site(&format!("{PASS} {API} location = /status {{ rewrite ^ /v2/status last; }}")),
+        &["exact = \"/status\"", "upstream = \"10.0.0.2\"", "rewrite = \"/v2/status\""],
+    );
+    says(
+        &site(&format!("rewrite ^/old$ /v2/new last; {PASS} {API}")),
+        &["exact = \"/old\"", "upstream = \"10.0.0.2\"", "rewrite = \"/v2/new\""],
+    );
+    // What the expression does not match stays where it is.
+    says(
+        &site(&format!(
+            "{PASS} {API} location /b/ {{ rewrite ^/b/(.+)$ /v2/$1 last; deny all; proxy_pass http://10.0.0.3; }}"
+        )),
+        &["exact = \"/b/\"", "respond = { status = 403 }"],
+    );
+    // The new path of a constant is compared with expressions.
+    says(
+        &site(&format!("rewrite ^/old$ /new.php last; {PASS} location ~ \\.php$ {{ proxy_pass http://10.0.0.3; }}")),
+        &["exact = \"/old\"", "upstream = \"10.0.0.3\"", "rewrite = \"/new.php\""],
+    );
+}
+
+#[test]
+fn the_location_of_the_new_path_decides_who_is_let_in() {
+    let rewrite = "rewrite ^/api/(.*)$ /v2/$1 last;";
+    let expression = "path_regex = '^/api/(.*)(?:%0A)?$'";
+    says(
+        &site(&format!("{rewrite} {PASS} location /v2/ {{ allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.2; }}")),
+        &[expression, "upstream = \"10.0.0.2\"", "rewrite = \"/v2/{1}\"", "allow = [\"10.0.0.0/8\"]"],
+    );
+    says(
+        &site(&format!("{rewrite} {PASS} location /v2/ {{ deny all; proxy_pass http://10.0.0.2; }}")),
+        &[expression, "respond = { status = 403 }"],
+    );
+    says(
+        &site(&format!("rewrite ^/secret /deny last; location = /deny {{ return 403; }} {PASS}")),
+        &["path_regex = '^/secret'", "respond = { status = 403 }"],
+    );
+    // What checks the old location does not count, and `internal` lets such requests in.
+    let text = site(&format!(
+        "{PASS} location /api/ {{ deny all; {rewrite} }} location /v2/ {{ internal; proxy_pass http://10.0.0.2; }}"
+    ));
+    says(&text, &[expression, "upstream = \"10.0.0.2\"", "rewrite = \"/v2/{1}\""]);
+    says(&text, &["path = \"/v2/\"", "respond = { status = 404 }"]);
+    // Methods and headers of both locations, in their order.
+    says(
+        &site(&format!(
+            "{PASS} location /api/ {{ if ($http_x_bad) {{ return 403; }} {rewrite} }} \
+             location /v2/ {{ if ($request_method = PUT) {{ return 405; }} proxy_pass http://10.0.0.2; }}"
+        )),
+        &[expression, "methods = [\"PUT\"]", "headers.X-Bad = true", "respond = { status = 403 }"],
+    );
+}
+
+#[test]
+fn a_new_path_that_no_route_says_is_undecided() {
+    for text in [
+        // The groups decide which location it is.
+        format!("rewrite ^/api/(.*)$ /v2/$1 last; {PASS} {API} location /v2/admin/ {{ deny all; }}"),
+        format!("rewrite ^/api/(.*)$ /v2/$1 last; {PASS} {API} location ~ \\.php$ {{ deny all; }}"),
+        format!("rewrite ^/api/(.*)$ /$1 last; {PASS} {API}"),
+        format!("rewrite ^/api(.*)$ /v2$1 last; {PASS} {API}"),
+        // The next directives see the new path.
+        format!("rewrite ^/api/(.*)$ /v2/$1; rewrite ^/v2/x$ /y last; {PASS} {API}"),
+        format!("rewrite ^/api/(.*)$ /v2/$1; if ($request_method = POST) {{ return 403; }} {PASS} {API}"),
+        // The new location replaces the path, too, or redirects to it.
+        format!("rewrite ^/api$ /v2/x last; {PASS} location /v2/ {{ rewrite ^/v2/(.*)$ /v3/$1 last; }}"),
+        format!("rewrite ^/api$ /v2/x last; {PASS} location /v2/ {{ return 301 https://b.example$uri; }}"),
+        format!("rewrite ^/api$ /v2 last; {PASS} {API}"),
+        "location / { rewrite ^ /index.html last; }".to_owned(),
+        // Queries and variables.
+        format!("rewrite ^/api/(.*)$ /v2/?q=$1 last; {PASS} {API}"),
+        format!("rewrite ^/api/(.*)$ /v2/$host last; {PASS} {API}"),
+        // Two expressions are no condition of a route.
+        format!("{PASS} {API} location ~ ^/a[0-9] {{ rewrite ^/(.*)$ /v2/$1 last; }}"),
+        format!("{PASS} location ~ ^/a[0-9] {{ location ~ x$ {{ deny all; }} }}"),
+    ] {
+        undecided(&text);
+    }
+    // What cannot be passed on is not served.
+    let Imported { toml, report, .. } = import(&site(&format!(
+        "rewrite ^/api/(.*)$ /v2/$1 last; {PASS} location /v2/ {{ proxy_pass http://10.0.0.2/x/; }}"
+    )));
+    assert_eq!(report.undecided(), Vec::<String>::new());
+    assert!(toml.contains("path_regex = '^/api/(.*)(?:%0A)?$'  # ") && toml.contains("status = 501"), "{toml}");
+    assert!(report.to_text(false).contains("rewritten twice"), "{}", report.to_text(true));
+    // `$request_uri` is what the client has sent.
+    let toml =
+        import(&site("location /a/ { rewrite ^/a/(.*)$ /$1 break; proxy_pass http://10.0.0.1$request_uri; }")).toml;
+    assert!(!toml.contains("rewrite"), "{toml}");
+}
+
+#[test]
+fn an_expression_in_a_location_counts_there() {
+    let inner = "location ~ \\.php$ { deny all; }";
+    let app = format!("location /app/ {{ proxy_pass http://10.0.0.2; {inner} }}");
+    let expression = "path_regex = '\\.php(?:%0A)?$'";
+    let text = site(&format!("{PASS} {app}"));
+    says(&text, &["path = \"/app/\"", expression, "respond = { status = 403 }"]);
+    assert_eq!(import(&text).toml.matches("path_regex").count(), 1);
+    // It comes before those around, also with `^~`, which keeps out only those around.
+    let around = "location ~ ^/app/x { return 410; }";
+    let toml = import(&site(&format!("{PASS} {app} {around}"))).toml;
+    let inside = &toml[toml.find("path = \"/app/\"").unwrap()..];
+    let at = |what: &str| inside.find(what).unwrap_or_else(|| panic!("{what}: {toml}"));
+    assert!(at(expression) < at("path_regex = '^/app/x'"), "{toml}");
+    let caret = import(&site(&format!("{PASS} {} {around}", app.replace("location /app/", "location ^~ /app/")))).toml;
+    let app = &caret[caret.find("path = \"/app/\"").unwrap()..];
+    assert!(app.contains(expression) && !app.contains("'^/app/x'"), "{caret}");
+    // It inherits what the location around says.
+    says(
+        &site(
+            "location /app/ { allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.2; location ~ \\.php$ { proxy_pass http://10.0.0.3; } }",
+        ),
+        &["path = \"/app/\"", expression, "upstream = \"10.0.0.3\"", "allow = [\"10.0.0.0/8\"]"],
+    );
+}
+
+#[test]
+fn a_map_of_the_path_is_a_list_of_redirects() {
+    let with = |entries: &str, condition: &str| {
+        format!(
+            "http {{ map $uri $new {{ {entries} }} map $uri $newer {{ default x; }} server {{ listen 80; if ({condition}) {{ return 301 https://$host$new; }} {PASS} }} }}"
+        )
+    };
+    let redirect = "redirect = { to = \"https://{host}/new\", status = 301 }";
+    for condition in ["$new", "$new != \"\""] {
+        says(&with("default \"\"; /old /new; /x/y.html /z;", condition), &["exact = \"/old\"", redirect]);
+    }
+    let text = with("/old /new;", "$new").replace("return 301 https://$host$new", "rewrite ^ $new redirect");
+    says(&text, &["exact = \"/old\"", "redirect = { to = \"{scheme}://{host}/new{query}\", status = 302 }"]);
+    for entries in ["~^/old /new;", "/old $host;", "/old 0;", "default /x;", "include /etc/list;", "/a;b /c;"] {
+        let Ok(imported) =
+            nginx::import(&Memory::of("/etc/x.conf", with(entries, "$new").as_bytes()), Path::new("/etc/x.conf"))
+        else {
+            continue;
+        };
+        assert!(imported.report.count(Outcome::Undecided) > 0, "{entries}\n{}", imported.toml);
+    }
+    let other = with("/old /new;", "$new").replace("$host$new", "$host$newer");
+    assert!(import(&other).report.count(Outcome::Undecided) > 0);
+}
+
+#[test]
+fn shares_of_clients_are_reported_with_the_setting_to_write() {
+    let text = |key: &str, shares: &str| {
+        format!(
+            "http {{ split_clients \"{key}\" $pool {{ {shares} }} upstream a {{ server 10.0.0.1; }} upstream b {{ server 10.0.0.2; }} \
+             server {{ listen 80; location / {{ proxy_pass http://$pool; }} }} }}"
+        )
+    };
+    for (key, shares, wanted) in [
+        (
+            "${remote_addr}AAA",
+            "5% b; * a;",
+            "write split = { groups = [{ upstream = \"b\", weight = 1 }, { upstream = \"a\", weight = 19 }], hash_by = \"address\" } in the route",
+        ),
+        (
+            "$cookie_user",
+            "0.5% b; 10% a; * a;",
+            "{ upstream = \"b\", weight = 1 }, { upstream = \"a\", weight = 199 }], hash_by = \"cookie:user\" }",
+        ),
+        ("$request_id", "50% a; * b;", "weight = 1 }, { upstream = \"b\", weight = 1 }] } in the route"),
+        ("$request_id", "60% a; 50% b;", "write split in the route"),
+    ] {
+        let Imported { toml, report, .. } = import(&text(key, shares));
+        let said = report.to_text(false);
+        assert_eq!(said.matches(wanted).count(), 2, "{shares}: {said}");
+        assert!(said.contains("not translated: proxy_pass") && toml.contains("status = 501"), "{said}\n{toml}");
+    }
+}

@@ -1,0 +1,455 @@
+//! Whether the report of the import has announced a difference.
+//!
+//! An entry of the report announces a difference if its line takes part in the request, if its directive can have this effect, and if
+//! the request does what the entry is about: an entry about a header announces nothing for a request without that header. An entry
+//! that announces too much hides a mistake of the translation, so each kind of directive has the narrowest rule that is true.
+
+use crate::Kind;
+use crate::difference::{Aspect, Difference};
+use crate::draft::{Behaviour, Draft, Shown, Times};
+use crate::translation::Entry;
+use crate::tree::{Place, Scope};
+
+/// A difference, and the request or handshake that shows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Case<'c> {
+    /// What the original is for.
+    pub kind: Kind,
+    /// The line that the request is for.
+    pub place: &'c Place,
+    /// The lines that take part in the answer.
+    pub scope: &'c Scope,
+    /// The request; `None`: a handshake.
+    pub draft: Option<&'c Draft>,
+    /// What differs.
+    pub difference: &'c Difference,
+}
+
+/// The entry of the report that has announced a difference.
+pub fn announced<'e>(entries: &'e [Entry], case: &Case<'_>) -> Option<&'e Entry> {
+    let all = entries.iter().filter(|e| e.place == *case.place || case.scope.contains(&e.place));
+    // The line itself explains more than one near it, and what is missing more than what is a little different.
+    let rank = |e: &&Entry| {
+        let outcome = match e.outcome.as_str() {
+            "undecided" => 0,
+            "not_translated" => 1,
+            _ => 2,
+        };
+        (e.place != *case.place, outcome, e.place.file != case.place.file, e.place.line.abs_diff(case.place.line))
+    };
+    all.filter(|e| case.is_effect_of(e)).min_by_key(rank)
+}
+
+impl Case<'_> {
+    fn is_effect_of(&self, entry: &Entry) -> bool {
+        // What the report says of an answer, or of certain paths, it says of these only.
+        if entry.outcome != "undecided" && entry.says.contains("get 501") {
+            return self.is_untranslated();
+        }
+        if let Some((_, sample)) = entry.says.split_once("this route does not match ") {
+            return self.draft.is_some_and(|d| is_beside(sample, &d.path)) && !self.is_tls();
+        }
+        if entry.says.contains("the three characters %25") {
+            return self.draft.is_some_and(|d| d.path.contains('%'));
+        }
+        let words: Vec<&str> = entry.directive.split(' ').collect();
+        match self.kind {
+            Kind::Nginx => self.nginx(entry, &words),
+            Kind::Haproxy => self.haproxy(entry, &words),
+        }
+    }
+
+    fn aspect(&self) -> &Aspect {
+        &self.difference.aspect
+    }
+
+    fn is(&self, aspects: &[Aspect]) -> bool {
+        aspects.contains(self.aspect())
+    }
+
+    fn is_tls(&self) -> bool {
+        matches!(self.aspect(), Aspect::Certificate | Aspect::Negotiated(_))
+    }
+
+    /// A handshake has another result, or a request fails because of that.
+    fn is_handshake(&self) -> bool {
+        let refused = |text: &str| text.starts_with("handshake refused");
+        self.is_tls()
+            || (self.is(&[Aspect::Status])
+                && (refused(&self.difference.original) || refused(&self.difference.translation)))
+    }
+
+    fn at_once(&self) -> bool {
+        self.draft.is_some_and(|d| d.times != Times::Once)
+    }
+
+    /// Of many requests at once others are refused.
+    fn is_limit(&self) -> bool {
+        self.at_once() && self.is(&[Aspect::Status])
+    }
+
+    /// Of many requests at once the translation refuses some, with this and nothing else.
+    fn refuses_with(&self, how: &str) -> bool {
+        self.is_limit() && self.difference.translation == format!("some refused: {how}")
+    }
+
+    /// The translation says that it has nothing for the request.
+    fn is_untranslated(&self) -> bool {
+        match self.aspect() {
+            Aspect::Status => self.difference.translation == "501",
+            Aspect::Backend => self.difference.translation == "none",
+            _ => false,
+        }
+    }
+
+    /// A header of the response; `Location` is one.
+    fn is_response_header(&self, names: &[&str]) -> bool {
+        match self.aspect() {
+            Aspect::Header(header) => names.is_empty() || names.iter().any(|n| header.eq_ignore_ascii_case(n)),
+            Aspect::Location => names.is_empty() || names.contains(&"location"),
+            _ => false,
+        }
+    }
+
+    /// A header that the back-end gets.
+    fn is_received(&self, name: &str) -> bool {
+        matches!(self.aspect(), Aspect::Received(header) if name.is_empty() || header.eq_ignore_ascii_case(name))
+    }
+
+    /// What back-ends see: which one it is, and what it gets.
+    fn is_at_backend(&self) -> bool {
+        matches!(self.aspect(), Aspect::Backend | Aspect::Request | Aspect::Received(_))
+    }
+
+    /// Statuses, and what is beside an error.
+    fn is_error(&self) -> bool {
+        matches!(self.aspect(), Aspect::Status | Aspect::Header(_) | Aspect::Content | Aspect::Location)
+    }
+
+    /// The back-end does not simply answer.
+    fn server_fails(&self) -> bool {
+        self.draft.is_some_and(|d| d.behaviour != Behaviour::Answer)
+    }
+
+    /// The request gives a variable of NGINX a value of its own.
+    fn involves(&self, variable: &str) -> bool {
+        let Some(draft) = self.draft else { return false };
+        let variable = variable.trim_start_matches('$').trim_matches(['{', '}', ')', '(']);
+        let has = |name: &str| draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name));
+        let (_, query) = draft.path.split_once('?').unwrap_or((&draft.path, ""));
+        if let Some(name) = variable.strip_prefix("http_") {
+            return has(&name.replace('_', "-"));
+        }
+        if let Some(name) = variable.strip_prefix("arg_") {
+            return query.split('&').any(|q| q.split('=').next() == Some(name));
+        }
+        if let Some(name) = variable.strip_prefix("cookie_") {
+            let cookies = draft.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case("cookie"));
+            return cookies.flat_map(|(_, v)| v.split(';')).any(|c| c.trim().split('=').next() == Some(name));
+        }
+        match variable {
+            "request_method" => draft.method != "GET",
+            "args" | "query_string" | "is_args" => !query.is_empty(),
+            "remote_addr" | "binary_remote_addr" | "realip_remote_addr" => draft.from.is_some(),
+            "content_type" => has("content-type"),
+            v if v.starts_with("ssl_client") => draft.shown != Shown::None,
+            _ => true,
+        }
+    }
+
+    fn nginx(&self, entry: &Entry, words: &[&str]) -> bool {
+        let (name, argument) = (words[0], words.get(1).copied().unwrap_or_default());
+        let (different, undecided) = (entry.outcome == "different", entry.outcome == "undecided");
+        match name {
+            "add_header" => self.is_response_header(&[argument]),
+            "proxy_set_header" | "grpc_set_header" => self.is_received(argument),
+            "proxy_hide_header" | "proxy_pass_header" | "grpc_hide_header" | "grpc_pass_header" => {
+                self.is_response_header(&[argument])
+            }
+            "expires" => self.is_response_header(&["cache-control", "expires"]) || self.is_untranslated(),
+            "etag" => self.is_response_header(&["etag"]),
+            "charset" => self.is_response_header(&["content-type"]),
+            "if_modified_since" => self.is_response_header(&["last-modified"]),
+            "proxy_redirect" => self.is_response_header(&["location", "refresh"]),
+            "proxy_ignore_headers" | "more_set_headers" | "more_clear_headers" => self.is_response_header(&[]),
+            n if n.starts_with("proxy_cookie") => self.is_response_header(&["set-cookie"]),
+            "sticky" if different => self.is_response_header(&["set-cookie"]),
+            n if n.starts_with("gzip") || n.starts_with("brotli") => {
+                self.is(&[Aspect::Content]) || self.is_response_header(&["content-encoding", "vary", "etag"])
+            }
+            n if n.starts_with("sub_filter") => self.is(&[Aspect::Content]) || self.is_response_header(&[]),
+            "proxy_pass_request_headers"
+            | "proxy_http_version"
+            | "set_real_ip_from"
+            | "real_ip_header"
+            | "real_ip_recursive"
+            | "underscores_in_headers" => self.is_received(""),
+            n if n.starts_with("proxy_ssl") || n.starts_with("grpc_ssl") => {
+                self.is_received("") || (undecided && self.is(&[Aspect::Status, Aspect::Backend]))
+            }
+            "error_page" | "proxy_intercept_errors" | "recursive_error_pages" => self.is_error(),
+            "limit_req" if different => {
+                // A request that NGINX would delay is refused.
+                let delayed = !words.contains(&"nodelay");
+                self.refuses_with("429") && (delayed || self.difference.original.starts_with("some refused"))
+            }
+            "limit_conn" if different => self.is_limit() && self.difference.translation.starts_with("some refused"),
+            "limit_req_status" => self.refuses_with("429") && self.difference.original.starts_with("some refused"),
+            "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" | "limit_conn_status"
+            | "limit_req_dry_run" => self.is_limit(),
+            "client_max_body_size" => {
+                self.is(&[Aspect::Status, Aspect::Backend]) && self.draft.is_some_and(|d| d.content > 0)
+            }
+            // The default is a choice of the server, whatever the client asks for.
+            "map" if different => match entry.says.contains("limited") {
+                true => self.is_limit(),
+                false => self.is_at_backend() && self.involves(argument),
+            },
+            "map" => !self.is_tls() && self.involves(argument),
+            "geo" if different => self.is_limit(),
+            "geo" => !self.is_tls() && self.involves(if words.len() > 2 { argument } else { "$remote_addr" }),
+            "split_clients" => self.is(&[Aspect::Backend]) || self.is_untranslated(),
+            "auth_basic" if different => self.is_response_header(&["www-authenticate"]),
+            "auth_request" if different => self.server_fails() && (self.is_error() || self.is_at_backend()),
+            "if" if different && entry.says.contains("if the header is present") => {
+                let variable = argument.trim_start_matches(['(', '$']).trim_end_matches(')');
+                let name = variable.strip_prefix("http_").unwrap_or_default().replace('_', "-");
+                let odd = |(n, v): &(String, String)| n.eq_ignore_ascii_case(&name) && matches!(v.as_str(), "" | "0");
+                !self.is_tls() && self.draft.is_some_and(|d| d.headers.iter().any(odd))
+            }
+            "if" if different => self.is(&[Aspect::Status]) && self.difference.translation == "403",
+            "return" if different => self.is(&[Aspect::Status]) && self.difference.translation == "404",
+            "proxy_pass" | "grpc_pass" if different => match entry.says.contains("slash between") {
+                true => self.is(&[Aspect::Request]),
+                false => self.is(&[Aspect::Status, Aspect::Backend]),
+            },
+            "proxy_next_upstream" | "proxy_next_upstream_tries" | "grpc_next_upstream" | "grpc_next_upstream_tries" => {
+                self.server_fails() && (self.is(&[Aspect::Status]) || self.is_at_backend())
+            }
+            // A server of a group; requests may be counted, and the group is compared, not the server.
+            "server" if different && !argument.is_empty() => self.is_limit(),
+            "upstream" if different => false,
+            // Without files there is no answer here.
+            "root" | "alias" | "index" | "autoindex" if !undecided => self.is_untranslated(),
+            n if !undecided && ["fastcgi_", "uwsgi_", "scgi_", "memcached_"].iter().any(|p| n.starts_with(p)) => {
+                self.is_untranslated()
+            }
+            "listen" if !undecided => {
+                let closed = |text: &str| text.starts_with("no connection");
+                self.is_handshake()
+                    || (self.is(&[Aspect::Status]) && closed(&self.difference.translation))
+                    || (self.is(&[Aspect::Backend]) && self.difference.translation == "none")
+            }
+            "ssl_verify_client" | "ssl_client_certificate" | "ssl_verify_depth" | "ssl_crl" => {
+                let unknown =
+                    self.draft.is_none_or(|d| undecided || d.shown != Shown::Known || name == "ssl_verify_depth");
+                unknown && (self.is_tls() || self.is(&[Aspect::Status, Aspect::Backend]))
+            }
+            "listen" => true,
+            "ssl_reject_handshake" => self.is_handshake() || self.is(&[Aspect::Backend]),
+            n if n.starts_with("ssl_") || matches!(n, "http2" | "http3") => self.is_handshake(),
+            n if n.starts_with("keepalive")
+                || n.ends_with("_timeout")
+                || n.ends_with("_log")
+                || n.ends_with("_buffers")
+                || n.ends_with("_buffer_size")
+                || n.ends_with("_buffering")
+                || n.starts_with("worker_")
+                || n.starts_with("types_hash")
+                || n.starts_with("open_file")
+                || matches!(
+                    n,
+                    "least_conn"
+                        | "ip_hash"
+                        | "hash"
+                        | "random"
+                        | "zone"
+                        | "log_format"
+                        | "user"
+                        | "resolver"
+                        | "merge_slashes"
+                        | "include"
+                        | "http"
+                        | "events"
+                        | "load_module"
+                ) =>
+            {
+                false
+            }
+            _ => !self.is_tls(),
+        }
+    }
+
+    fn haproxy(&self, entry: &Entry, words: &[&str]) -> bool {
+        let word = |at: usize| words.get(at).copied().unwrap_or_default();
+        let (different, undecided) = (entry.outcome == "different", entry.outcome == "undecided");
+        match (word(0), word(1)) {
+            (
+                "http-response" | "http-after-response",
+                "set-header" | "add-header" | "del-header" | "replace-header",
+            ) => self.is_response_header(&[word(2)]),
+            ("http-request", "set-header" | "add-header" | "del-header" | "replace-header") => {
+                self.is_received(word(2))
+            }
+            ("http-response" | "http-after-response", _) => self.is_error(),
+            ("http-request", "auth") if different => self.is_response_header(&["www-authenticate"]),
+            ("http-request", "track-sc0" | "track-sc1" | "track-sc2") | ("stick-table", _) => self.is_limit(),
+            ("http-request", "deny") if different && entry.says.contains("429") => self.is_limit(),
+            ("compression", _) | ("filter", "compression") => {
+                self.is(&[Aspect::Content]) || self.is_response_header(&["content-encoding", "vary", "etag"])
+            }
+            ("cookie" | "dynamic-cookie-key", _) => {
+                self.is_response_header(&["set-cookie", "cache-control"]) || self.is_received("cookie")
+            }
+            ("option", "forwardfor" | "forwarded" | "originalto")
+            | ("unique-id-header" | "http-send-name-header", _) => self.is_received(""),
+            (
+                "errorfile" | "errorfiles" | "http-errors" | "http-error" | "errorloc" | "errorloc302" | "errorloc303",
+                _,
+            ) => self.is_error(),
+            ("bind", _) if !undecided => {
+                let closed = |text: &str| text.starts_with("no connection");
+                self.is_handshake()
+                    || (self.is(&[Aspect::Status]) && closed(&self.difference.translation))
+                    || (self.is(&[Aspect::Backend]) && self.difference.translation == "none")
+            }
+            ("bind", _) => true,
+            ("server" | "default-server", _) => self.is_at_backend() || self.is(&[Aspect::Status]),
+            (w, _) if w.starts_with("ssl-default-bind") || w.starts_with("tune.ssl") => self.is_handshake(),
+            (
+                "timeout" | "balance" | "hash-type" | "log" | "maxconn" | "retries" | "fullconn" | "log-format"
+                | "resolvers" | "global" | "defaults" | "http-check" | "tcp-check" | "http-reuse" | "capture"
+                | "declare",
+                _,
+            ) => false,
+            ("option", o) if o != "http_proxy" && o != "transparent" && o != "httpclose" => false,
+            _ => !self.is_tls(),
+        }
+    }
+}
+
+/// Whether a path is one for which the report names a sample: `/appx` for a route that has `/app` and all below, `/APP/x` for one
+/// that is written in one case.
+fn is_beside(sample: &str, path: &str) -> bool {
+    let sample = sample.split([' ', ';']).next().unwrap_or_default();
+    let path = path.split('?').next().unwrap_or_default();
+    let begins = |prefix: &str| {
+        path.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix)) && !prefix.is_empty()
+    };
+    let Some(prefix) = sample.strip_suffix('x') else { return begins(sample) };
+    match prefix.strip_suffix('/') {
+        Some(bare) => begins(bare),
+        None => {
+            let below = path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            begins(prefix) && !below
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::draft::Listener;
+    use std::sync::Arc;
+
+    fn place(line: u32) -> Place {
+        Place { file: "n".into(), line }
+    }
+
+    fn entry(line: u32, outcome: &str, directive: &str, says: &str) -> Entry {
+        let (outcome, directive, says) = (outcome.to_owned(), directive.to_owned(), says.to_owned());
+        Entry { outcome, place: place(line), directive, says }
+    }
+
+    fn draft() -> Draft {
+        let listener = Listener {
+            address: ([203, 0, 113, 10], 80).into(),
+            bound: None,
+            tls: false,
+            quic: false,
+            http2: false,
+            proxy: false,
+            hop: None,
+            place: place(1),
+        };
+        Draft::new(&listener, "a", &place(2), &Scope::default())
+    }
+
+    fn difference(aspect: Aspect, original: &str, translation: &str) -> Difference {
+        Difference { aspect, original: original.to_owned(), translation: translation.to_owned(), general: None }
+    }
+
+    /// The line of the entry that announces a difference of a request.
+    fn line(entries: &[Entry], draft: &Draft, difference: &Difference) -> Option<u32> {
+        let scope: Scope = Arc::new(entries.iter().map(|e| e.place.clone()).collect());
+        let at = place(1);
+        let case = Case { kind: Kind::Nginx, place: &at, scope: &scope, draft: Some(draft), difference };
+        announced(entries, &case).map(|e| e.place.line)
+    }
+
+    #[test]
+    fn only_a_line_that_takes_part_and_can_have_the_effect_announces_it() {
+        let entries = [
+            entry(5, "different", "gzip on", ""),
+            entry(6, "not_translated", "alias /srv", "run a file server"),
+            entry(7, "different", "proxy_set_header X-Real-IP $remote_addr", ""),
+        ];
+        let is = |d: Difference| line(&entries, &draft(), &d);
+        assert_eq!(is(difference(Aspect::Header("etag".into()), "1", "2")), Some(5));
+        assert_eq!(is(difference(Aspect::Status, "404", "501")), Some(6));
+        assert_eq!(is(difference(Aspect::Status, "404", "200")), None);
+        assert_eq!(is(difference(Aspect::Received("x-real-ip".into()), "1", "-")), Some(7));
+        assert_eq!(is(difference(Aspect::Received("host".into()), "1", "2")), None);
+        let d = difference(Aspect::Status, "404", "501");
+        let (at, nothing) = (place(1), Scope::default());
+        let case = Case { kind: Kind::Nginx, place: &at, scope: &nothing, draft: None, difference: &d };
+        assert_eq!(announced(&entries, &case), None, "no line of these takes part");
+    }
+
+    #[test]
+    fn a_map_announces_what_its_variable_can_choose() {
+        let entries = [entry(3, "different", "map $http_x_canary $pool", "routes with \"headers\"")];
+        let backend = difference(Aspect::Backend, "10.0.0.1:80", "10.0.0.2:80");
+        let canary = draft().with("X-Canary", "Always");
+        assert_eq!(line(&entries, &draft(), &backend), None, "the request has no such header");
+        assert_eq!(line(&entries, &canary, &backend), Some(3));
+        assert_eq!(line(&entries, &canary, &difference(Aspect::Status, "403", "200")), None);
+        let cookie = [entry(3, "undecided", "map $cookie_group $pool", "")];
+        assert_eq!(line(&cookie, &draft(), &backend), None);
+        assert_eq!(line(&cookie, &draft().with("Cookie", "a=1; group=b"), &backend), Some(3));
+    }
+
+    #[test]
+    fn a_limit_announces_how_the_translation_refuses_and_not_that_it_does_not() {
+        let many = Draft { times: Times::AtOnce(10), ..draft() };
+        let status = |original: &str, translation: &str| difference(Aspect::Status, original, translation);
+        let entries = [entry(4, "different", "limit_req zone=a burst=5 nodelay", "")];
+        assert_eq!(line(&entries, &many, &status("some refused: 503", "some refused: 429")), Some(4));
+        assert_eq!(line(&entries, &many, &status("some refused: 503", "none refused")), None);
+        assert_eq!(line(&entries, &many, &status("none refused", "some refused: 429")), None);
+        assert_eq!(line(&entries, &draft(), &status("200", "429")), None);
+        let delays = [entry(4, "different", "limit_req zone=a burst=5", "")];
+        assert_eq!(line(&delays, &many, &status("none refused", "some refused: 429")), Some(4));
+    }
+
+    #[test]
+    fn a_location_announces_the_paths_that_the_report_names() {
+        for (sample, inside, outside) in [
+            ("/appx; another route handles it", &["/appx", "/appy/z?q", "/APP"][..], &["/app", "/app/x", "/other"][..]),
+            ("/adminx; HAProxy does something else. Add", &["/adminx"], &["/admin", "/admin/x"]),
+            ("/OWA/x; another route handles it", &["/OWA/x", "/owa", "/Owa/y"], &["/ow", "/"]),
+        ] {
+            assert!(inside.iter().all(|p| is_beside(sample, p)), "{sample}");
+            assert!(!outside.iter().any(|p| is_beside(sample, p)), "{sample}");
+        }
+        let entries = [entry(
+            9,
+            "different",
+            "location /app",
+            "Sealane matches whole segments and distinguishes upper and lower case: this route does not match /appx; another",
+        )];
+        let other = difference(Aspect::Backend, "10.0.0.1:80", "10.0.0.2:80");
+        assert_eq!(line(&entries, &draft().at("/appx"), &other), Some(9));
+        assert_eq!(line(&entries, &draft().at("/app/x"), &other), None);
+    }
+}
