@@ -23,6 +23,7 @@ mod args;
 mod audit;
 mod balancing;
 mod certificates;
+mod changes;
 mod cors;
 mod decode;
 mod diagnostics;
@@ -128,6 +129,9 @@ pub struct Config {
     pub files: Vec<PathBuf>,
     /// How the files were when they were read, as far as the stage "resolve" has read them: what differs has changed since.
     pub prints: HashMap<PathBuf, Print>,
+    /// Its settings with defaults, and with secrets masked, as far as the stage "resolve" has made them: to tell what a reload has
+    /// changed.
+    pub effective: Arc<Effective>,
     /// Reload when one of the files changes.
     pub reload_on_change: bool,
     /// Who to be once everything is open, if it was started as root.
@@ -373,6 +377,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         origin,
         files: Vec::new(),
         prints: HashMap::new(),
+        effective: Arc::default(),
         reload_on_change,
         user,
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),

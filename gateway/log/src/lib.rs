@@ -25,7 +25,7 @@ use output::{LineWriter, Output};
 use recent::Recent;
 use repeats::{Repeats, Told, Verdict};
 pub use sealane_config::{LEVELS, Level, LogSettings};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 pub use tracing_core::field::{DisplayValue, display};
@@ -34,8 +34,10 @@ use tracing_core::subscriber::Interest;
 use tracing_core::{Dispatch, Event, Metadata, Subscriber, dispatcher};
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-/// What lanes read: whether single connections and requests are of interest.
-static DETAILS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// What lanes read: the lowest status of requests that are of interest.
+static REPORTED: OnceLock<Arc<AtomicU16>> = OnceLock::new();
+/// Exchanges are being recorded.
+static RECORDING: AtomicBool = AtomicBool::new(false);
 static JSON: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicU64 = AtomicU64::new(0);
 static LOGGER: OnceLock<Arc<Logger>> = OnceLock::new();
@@ -67,12 +69,24 @@ pub fn level() -> Level {
 /// Changes the level, from the next event on.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Relaxed);
-    details().store(level >= Level::Debug, Relaxed);
+    report();
 }
 
-/// Whether lanes are to tell about single connections and requests, which are lines at level debug.
-pub fn details() -> Arc<AtomicBool> {
-    DETAILS.get_or_init(Arc::default).clone()
+/// Whether lanes are to report all requests, so that they can be recorded.
+pub fn set_recording(recording: bool) {
+    RECORDING.store(recording, Relaxed);
+    report();
+}
+
+fn report() {
+    let all = enabled(Level::Debug) || RECORDING.load(Relaxed);
+    reported_from().store(if all { 0 } else { sealane_proxy::ERRORS }, Relaxed);
+}
+
+/// Requests with this status or a higher one are reported by lanes. 0: all that went wrong, also with connections, which are lines at
+/// level debug.
+pub fn reported_from() -> Arc<AtomicU16> {
+    REPORTED.get_or_init(|| Arc::new(AtomicU16::new(sealane_proxy::ERRORS))).clone()
 }
 
 /// Whether events of this level are logged.

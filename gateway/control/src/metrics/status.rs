@@ -4,12 +4,14 @@
 
 use crate::certificates::automatic::Reporter;
 use crate::certificates::stapling::{ListReporter, StapleReporter};
-use crate::config::{CertificateDigest, Config, Origin, hex};
+use crate::config::{CertificateDigest, Config, Effective, Origin, hex};
 use crate::fleet;
 use crate::health::LiveUpstreams;
 use crate::metrics::LaneMetrics;
+use crate::metrics::errors::ErrorStatus;
 use crate::metrics::process::lane_cpu;
 use crate::metrics::prometheus::Writer;
+use crate::metrics::sampler::{LimitStatus, OperationStatus, PlaceStatus};
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
 use crate::traces::TraceReporter;
@@ -56,6 +58,84 @@ pub struct Status {
     pub totals: BTreeMap<String, u64>,
     /// Refused messages, by what was wrong with them; those that are 0 are left out.
     pub refused: BTreeMap<String, u64>,
+    /// What operations cost.
+    pub operations: Vec<OperationStatus>,
+    /// Hosts and routes that have had requests.
+    pub places: Vec<PlaceStatus>,
+    /// What has refused clients.
+    pub limits: Vec<LimitStatus>,
+    /// The newest requests that got 5xx, the newest first.
+    pub errors: Vec<ErrorStatus>,
+    /// What the newest configuration has changed; `None`: it is the first.
+    pub changes: Option<ChangeStatus>,
+    /// The tunnel, if there is one.
+    pub tunnel: Option<TunnelStatus>,
+}
+
+/// What a configuration has changed in the one before it.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ChangeStatus {
+    /// Its generation.
+    pub generation: u64,
+    /// When it took effect, in seconds since 1970.
+    pub at: u64,
+    /// A line for each setting: `+` where it is new, `-` where it is gone, `~` where it differs. Secrets are masked.
+    pub lines: Vec<String>,
+}
+
+/// The tunnel.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TunnelStatus {
+    /// The data plane: `user` or `kernel`.
+    pub plane: String,
+    /// The interface.
+    pub interface: String,
+    /// How many clients are connected.
+    pub connected: usize,
+    /// Clients that are connected, at most 500.
+    pub clients: Vec<TunnelClient>,
+}
+
+/// A client of the tunnel.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TunnelClient {
+    /// Its name.
+    pub name: String,
+    /// `udp` or `tcp`.
+    pub transport: String,
+    /// The data channel's cipher.
+    pub cipher: String,
+    /// Seconds since it connected.
+    pub connected: u64,
+    /// IP bytes from it.
+    pub received: u64,
+    /// IP bytes to it.
+    pub sent: u64,
+    /// Its data packets that were dropped.
+    pub dropped: u64,
+}
+
+/// Clients of the tunnel that are told.
+const MAX_CLIENTS: usize = 500;
+
+impl From<crate::vpn::status::Status> for TunnelStatus {
+    fn from(status: crate::vpn::status::Status) -> Self {
+        let connected = status.clients.len();
+        let client = |client: crate::vpn::status::ClientStatus| TunnelClient {
+            name: client.name,
+            transport: client.transport.into_owned(),
+            cipher: client.cipher.into_owned(),
+            connected: client.connected_s,
+            received: client.rx_bytes,
+            sent: client.tx_bytes,
+            dropped: client.dropped,
+        };
+        let clients = status.clients.into_iter().take(MAX_CLIENTS).map(client).collect();
+        Self { plane: status.plane.into_owned(), interface: status.interface, connected, clients }
+    }
 }
 
 /// How reloads went.
@@ -241,6 +321,9 @@ struct Written {
     log_lists_read: (u64, u64),
     fleet: Option<fleet::Reporter>,
     traces: Option<TraceReporter>,
+    /// The settings in force, with secrets masked.
+    effective: Option<Arc<Effective>>,
+    changes: Option<ChangeStatus>,
 }
 
 impl std::fmt::Debug for Written {
@@ -268,6 +351,14 @@ impl StatusRegistry {
             Origin::CommandLine(_) => "command line".to_owned(),
         };
         w.generation = generation;
+        // Certificates that change are no other settings.
+        if let Some(before) = w.effective.replace(config.effective.clone())
+            && before != config.effective
+        {
+            let lines = config.effective.changes_since(&before);
+            let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            w.changes = Some(ChangeStatus { generation, at, lines });
+        }
         w.listeners = config
             .listeners
             .iter()
@@ -629,6 +720,10 @@ impl StatusRegistry {
         for (name, value) in lanes.iter().flat_map(|l| &l.counters) {
             *totals.entry(name.clone()).or_insert(0) += value;
         }
+        let (places, limits) = {
+            let sampler = self.metrics.sampler();
+            (sampler.places(), sampler.limits())
+        };
         let w = self.written();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -646,6 +741,12 @@ impl StatusRegistry {
             lanes,
             totals,
             refused: self.metrics.refused(),
+            operations: self.metrics.operations(),
+            places,
+            limits,
+            errors: self.metrics.errors(),
+            changes: w.changes.clone(),
+            tunnel: self.metrics.tunnel().map(TunnelStatus::from),
         }
     }
 }

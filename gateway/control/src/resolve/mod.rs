@@ -7,8 +7,9 @@ mod files;
 use crate::certificates::watch::{FileSet, Reread};
 use crate::certificates::{automatic, stapling};
 use crate::config::{
-    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, Include, MAX_INCLUDED,
-    NamedServer, Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
+    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Effective, Errors, Found, Include,
+    MAX_INCLUDED, NamedServer, Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file,
+    plain,
 };
 use crate::vpn::settings::PARTS;
 use crate::{dns, fleet, traces};
@@ -60,7 +61,14 @@ async fn load_audited(origin: &Origin, policy: Option<Policy>) -> Result<(Config
     for _ in 0..ROUNDS {
         // Checking ten thousand certificates takes seconds, in which control has other things to do.
         let parsed = document.clone();
-        let read = spawn_blocking(move || (parsed.read(&answers, Some(PARTS)), answers)).await;
+        let read = spawn_blocking(move || {
+            let mut reading = parsed.read(&answers, Some(PARTS));
+            if let Reading::Done(Ok(done)) = &mut reading {
+                done.0.effective = Arc::new(Effective::of_read(&parsed));
+            }
+            (reading, answers)
+        });
+        let read = read.await;
         let reading;
         (reading, answers) = read.map_err(|e| bug(origin, &e.to_string()))?;
         match reading {

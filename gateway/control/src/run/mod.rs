@@ -10,6 +10,7 @@ mod lanes;
 pub(crate) mod listeners;
 mod memory;
 mod passwords;
+pub mod recording;
 pub(crate) mod shortage;
 pub mod signals;
 pub mod sockets;
@@ -110,7 +111,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
         }
         running.traces.finish(TRACES_TIMEOUT).await;
         running.admin.close().await;
-        running.lanes.log_records();
+        running.lanes.log_records(&running.metrics);
         log::info!("{}", running.metrics.summary());
         log::finish();
         anyhow::Ok((result, running.vpn, running.notifier))
@@ -410,7 +411,8 @@ impl Running {
                     if memory.look(self.config.limits.max_memory) {
                         self.lanes.send_all(|| Message::FreeMemory);
                     }
-                    self.lanes.log_records();
+                    self.lanes.log_records(&self.metrics);
+                    self.metrics.look();
                     log::tell_pending();
                     for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
                         log::warn!("{line}");
@@ -633,6 +635,7 @@ impl Running {
                 let asked = self.lanes.inspect(limit, older_than);
                 tokio::spawn(async move { pending.answer(inspection::answer(asked, limit).await) });
             }
+            Command::Record(request) => recording::start(&request, pending, |recording| self.lanes.record(recording)),
             Command::Steer(steering) => {
                 let Some(door) = self.vpn.as_ref().map(Vpn::door) else {
                     return pending.answer(Err("this gateway has no [tunnel]".to_owned()));

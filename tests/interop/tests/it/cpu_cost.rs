@@ -1,0 +1,98 @@
+//! What operations cost in CPU time, as the running gateway estimates it: the metric, the page's JSON and `sealane top`.
+
+use sealane_interop::backend::Backend;
+use sealane_interop::gateway::{Gateway, before, run};
+use sealane_interop::site::Site;
+use sealane_interop::{client, eventually, skip};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
+
+const COST: &str = "sealane_cpu_seconds_per_operation";
+const ERROR: &str = "sealane_cpu_seconds_per_operation_error";
+
+fn of(gateway: &Gateway, name: &str, operation: &str) -> Option<f64> {
+    gateway.metric_with(name, &format!("operation=\"{operation}\""))
+}
+
+/// Sets a flag when it is dropped, so that a test that fails does not wait for its threads.
+struct StopAtEnd<'s>(&'s AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Full handshakes and requests, in numbers that have nothing to do with each other.
+fn load(gateway: &Gateway, site: &Site, stop: &AtomicBool) {
+    let get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut kept = gateway.connect();
+    for round in (1..).take_while(|_| !stop.load(Relaxed)) {
+        for _ in 0..round * 7 % 11 {
+            // A client of its own has no session to resume.
+            let mut wire = client::connect(gateway.address, &Arc::new(client::config(&site.ca)));
+            let _ = wire.send(get).and_then(|()| Ok(wire.response("GET").is_ok()));
+        }
+        for _ in 0..round * 53 % 150 {
+            if kept.send(get).is_err() || kept.response("GET").is_err() {
+                kept = gateway.connect();
+            }
+        }
+        std::thread::sleep(Duration::from_millis(round * 31 % 300));
+    }
+}
+
+#[test]
+fn costs_of_handshakes_and_requests_are_estimated_with_their_errors() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let gateway = before(&site, [backend.url()]).start();
+    assert_eq!(gateway.get("/").text(), "hello");
+    if gateway.metric("sealane_lane_cpu_seconds_total").is_none() {
+        skip!("this kernel does not say how long a thread was on a core");
+    }
+    // One request says nothing, and the gateway does not pretend that it does.
+    assert_eq!((gateway.metric(COST), gateway.metric(ERROR)), (None, None));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&stop);
+        scope.spawn(|| load(&gateway, &site, &stop));
+        let operations = ["handshake_full_ecdsa", "request_http1"];
+        let known = || operations.iter().all(|operation| of(&gateway, COST, operation).is_some());
+        // A busy machine disturbs what is measured, so that more of it is needed.
+        let found = (0..4).any(|_| eventually(known));
+        assert!(found, "{}", gateway.metrics());
+        let mut explained = 0.0;
+        for (operation, count, label) in [
+            ("handshake_full_ecdsa", "sealane_full_handshakes_total", "key=\"ecdsa\""),
+            ("request_http1", "sealane_requests_total", ""),
+        ] {
+            let page = || (of(&gateway, COST, operation), of(&gateway, ERROR, operation));
+            let mut seen = None;
+            // It may go for a moment when it becomes less certain.
+            assert!(eventually(|| {
+                let (cost, error) = page();
+                seen = cost.zip(error);
+                seen.is_some()
+            }));
+            let (cost, error) = seen.expect("it was there");
+            assert!(cost > 0.0 && error > 0.0 && error <= 0.3 * cost, "{operation}: {cost} ± {error}");
+            explained += cost * gateway.metric_with(count, label).expect("they are counted");
+        }
+        // No more than the lane has spent, but for what is uncertain, and a good part of it.
+        let spent = gateway.metric("sealane_lane_cpu_seconds_total").expect("it was there before");
+        assert!(explained > 0.2 * spent && explained < 1.6 * spent, "{explained} s of {spent} s");
+        // There were no others.
+        for operation in ["handshake_full_rsa", "request_http3", "tunnel_packet"] {
+            assert_eq!(of(&gateway, COST, operation), None, "{operation}");
+        }
+        let admin = gateway.admin.to_string();
+        let shown = || {
+            let said = run(["top", "--admin", &admin, "--rounds", "1"]);
+            let text = String::from_utf8_lossy(&said.stdout).into_owned();
+            text.lines().any(|line| line.contains("request_http1") && line.contains("±"))
+        };
+        assert!(eventually(shown), "{:?}", run(["top", "--admin", &admin, "--rounds", "1"]));
+    });
+    assert_eq!(gateway.metric_with("sealane_full_handshakes_total", "key=\"rsa\""), Some(0.0));
+}
