@@ -24,6 +24,7 @@ mod audit;
 mod balancing;
 mod certificates;
 mod changes;
+mod collector;
 mod cors;
 mod decode;
 mod diagnostics;
@@ -70,6 +71,7 @@ pub use acme::{
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
 pub use certificates::{CertificateFiles, CertificateSet, read_again};
+pub use collector::{Collector, CollectorEndpoint, CollectorHeader, CollectorProtocol, Signal};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
@@ -94,7 +96,7 @@ pub use sealane_proxy::redirects::RedirectTable;
 pub use sealane_route::AddressSet;
 pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
-pub use traces::{TraceEndpoint, TraceHeader, TraceProtocol, TraceSettings, Traces};
+pub use traces::{Otlp, OtlpSettings, TraceSettings, Traces};
 pub use transparency::read_log_list_again;
 pub use trust::Trust;
 pub use tunnel::{CertificateId, ClientCertificates, Revoked, Tunnel, TunnelClient, TunnelParts, Webhook};
@@ -200,6 +202,8 @@ pub struct Config {
     pub max_series: usize,
     /// How requests are traced, if they are.
     pub traces: Option<Traces>,
+    /// Where metrics and the log go.
+    pub otlp: Option<Otlp>,
 }
 
 /// Who the process becomes.
@@ -362,6 +366,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     let traces = traces::read(&top);
+    let otlp = traces::read_otlp(&top);
     top.finish();
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
@@ -412,6 +417,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         host_labels,
         max_series,
         traces,
+        otlp,
     })
 }
 

@@ -19,13 +19,14 @@ mod recent;
 pub mod records;
 mod repeats;
 
-pub use format::Time;
+pub use format::{Exported, Time};
 use format::{Format, Line};
 use output::{LineWriter, Output};
 use recent::Recent;
 use repeats::{Repeats, Told, Verdict};
 pub use sealane_config::{LEVELS, Level, LogSettings};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 pub use tracing_core::field::{DisplayValue, display};
@@ -40,6 +41,8 @@ static REPORTED: OnceLock<Arc<AtomicU16>> = OnceLock::new();
 static RECORDING: AtomicBool = AtomicBool::new(false);
 static JSON: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicU64 = AtomicU64::new(0);
+static EXPORT: Mutex<Option<SyncSender<Exported>>> = Mutex::new(None);
+static LOST_EXPORTS: AtomicU64 = AtomicU64::new(0);
 static LOGGER: OnceLock<Arc<Logger>> = OnceLock::new();
 
 /// Starts the log, or changes the settings of a log that was started. Before this call nothing is logged.
@@ -104,6 +107,21 @@ pub fn recent() -> String {
     LOGGER.get().map(|logger| logger.recent().text()).unwrap_or_default()
 }
 
+/// Has each line put into a queue as well, in the place of the queue before; `None`: none. Nobody waits for room in it: lines that do not
+/// fit are counted.
+pub fn export(queue: Option<SyncSender<Exported>>) {
+    *exported() = queue;
+}
+
+/// Lines that the queue of [`export`] had no room for.
+pub fn lost_exports() -> u64 {
+    LOST_EXPORTS.load(Relaxed)
+}
+
+fn exported() -> MutexGuard<'static, Option<SyncSender<Exported>>> {
+    EXPORT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Writes how often messages were repeated whose second is over, and how many lines were lost. Called now and then, so that
 /// the numbers do not wait for the next message.
 pub fn tell_pending() {
@@ -160,6 +178,11 @@ impl Logger {
     }
 
     fn write(&self, line: &Line) {
+        if let Some(queue) = &*exported()
+            && queue.try_send(line.exported(SystemTime::now())).is_err()
+        {
+            LOST_EXPORTS.fetch_add(1, Relaxed);
+        }
         let text = self.rendered(line);
         let mut writer = self.writer();
         self.tell_lost(&mut writer);

@@ -1,7 +1,7 @@
 //! The top level, `[admin]`, `[log]`, `[limits]` and `[[rate_limit]]`.
 
 use super::{
-    Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener,
+    Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, otlp,
     revocation, store, table, traces, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
@@ -79,6 +79,8 @@ table! {
     metrics: One = One(&metrics::TABLE), default({});
     /// Traces of requests.
     traces: One = One(&traces::TABLE), described("none: requests are not traced");
+    /// Metrics and the log for a collector.
+    otlp: One = One(&otlp::TABLE), described("none: metrics and the log are not sent");
     /// Limits and timeouts for clients.
     limits: One = One(&limits::TABLE), default({});
     /// The addresses on which the gateway accepts connections.

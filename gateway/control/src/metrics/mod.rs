@@ -9,6 +9,7 @@ pub mod process;
 pub mod prometheus;
 pub mod protobuf;
 pub mod regression;
+pub mod reports;
 pub mod sampler;
 pub mod status;
 

@@ -11,9 +11,12 @@ use crate::metrics::LaneMetrics;
 use crate::metrics::errors::ErrorStatus;
 use crate::metrics::process::lane_cpu;
 use crate::metrics::prometheus::Writer;
+use crate::metrics::reports;
+pub use crate::metrics::reports::{ChangeStatus, TunnelClient, TunnelStatus};
 use crate::metrics::sampler::{LimitStatus, OperationStatus, PlaceStatus};
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
+use crate::telemetry::TelemetryReporter;
 use crate::traces::TraceReporter;
 use sealane_tls::policy::RevocationLists;
 use sealane_tls::transparency::LogList;
@@ -70,72 +73,6 @@ pub struct Status {
     pub changes: Option<ChangeStatus>,
     /// The tunnel, if there is one.
     pub tunnel: Option<TunnelStatus>,
-}
-
-/// What a configuration has changed in the one before it.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ChangeStatus {
-    /// Its generation.
-    pub generation: u64,
-    /// When it took effect, in seconds since 1970.
-    pub at: u64,
-    /// A line for each setting: `+` where it is new, `-` where it is gone, `~` where it differs. Secrets are masked.
-    pub lines: Vec<String>,
-}
-
-/// The tunnel.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TunnelStatus {
-    /// The data plane: `user` or `kernel`.
-    pub plane: String,
-    /// The interface.
-    pub interface: String,
-    /// How many clients are connected.
-    pub connected: usize,
-    /// Clients that are connected, at most 500.
-    pub clients: Vec<TunnelClient>,
-}
-
-/// A client of the tunnel.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TunnelClient {
-    /// Its name.
-    pub name: String,
-    /// `udp` or `tcp`.
-    pub transport: String,
-    /// The data channel's cipher.
-    pub cipher: String,
-    /// Seconds since it connected.
-    pub connected: u64,
-    /// IP bytes from it.
-    pub received: u64,
-    /// IP bytes to it.
-    pub sent: u64,
-    /// Its data packets that were dropped.
-    pub dropped: u64,
-}
-
-/// Clients of the tunnel that are told.
-const MAX_CLIENTS: usize = 500;
-
-impl From<crate::vpn::status::Status> for TunnelStatus {
-    fn from(status: crate::vpn::status::Status) -> Self {
-        let connected = status.clients.len();
-        let client = |client: crate::vpn::status::ClientStatus| TunnelClient {
-            name: client.name,
-            transport: client.transport.into_owned(),
-            cipher: client.cipher.into_owned(),
-            connected: client.connected_s,
-            received: client.rx_bytes,
-            sent: client.tx_bytes,
-            dropped: client.dropped,
-        };
-        let clients = status.clients.into_iter().take(MAX_CLIENTS).map(client).collect();
-        Self { plane: status.plane.into_owned(), interface: status.interface, connected, clients }
-    }
 }
 
 /// How reloads went.
@@ -321,6 +258,7 @@ struct Written {
     log_lists_read: (u64, u64),
     fleet: Option<fleet::Reporter>,
     traces: Option<TraceReporter>,
+    telemetry: Option<TelemetryReporter>,
     /// The settings in force, with secrets masked.
     effective: Option<Arc<Effective>>,
     changes: Option<ChangeStatus>,
@@ -425,6 +363,16 @@ impl StatusRegistry {
     /// Who tells how the export of traces stands.
     pub fn traces(&self, reporter: Option<TraceReporter>) {
         self.written().traces = reporter;
+    }
+
+    /// Who tells how the export of metrics and of the log stands.
+    pub fn telemetry(&self, reporter: Option<TelemetryReporter>) {
+        self.written().telemetry = reporter;
+    }
+
+    /// When this process was started.
+    pub fn started(&self) -> SystemTime {
+        self.started.0
     }
 
     /// Who tells how the revocation lists stand that are fetched.
@@ -551,6 +499,9 @@ impl StatusRegistry {
             family.sample(&[("result", "rejected")], report.rejected);
             out.gauge("sealane_traces_failing", "1 if the collector has not taken the last batch of spans.")
                 .sample(&[], u64::from(!report.last_error.is_empty()));
+        }
+        if let Some(reporter) = &w.telemetry {
+            reports::render_telemetry(&reporter(), out);
         }
         if let Some(reporter) = &w.automatic {
             let reports = reporter();

@@ -12,7 +12,7 @@ use crate::config::{
     plain,
 };
 use crate::vpn::settings::PARTS;
-use crate::{dns, fleet, traces};
+use crate::{dns, fleet, telemetry, traces};
 use sealane_sys::privileges::{find_group, find_user};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -108,12 +108,17 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or remove this table".to_owned();
         (&traces.place, "this program is built without traces (OTLP)", help)
     });
+    let otlp = config.otlp.as_ref().filter(|_| !telemetry::BUILT_IN).map(|otlp| {
+        let help = "build it with `cargo build --features full`, or remove this table".to_owned();
+        (&otlp.place, "this program is built without OTLP", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(acme)
         .chain(revocation)
         .chain(store)
         .chain(traces)
+        .chain(otlp)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }

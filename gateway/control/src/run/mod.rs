@@ -45,6 +45,7 @@ use crate::run::shortage::ShortageWatch;
 use crate::run::signals::{Event, Signals};
 use crate::run::systemd::Notifier;
 use crate::run::watch::{Look, Watched};
+use crate::telemetry::Telemetry;
 use crate::traces::Traces;
 use crate::upgrade::handover::{self, HandoverState, InheritedState, Program, Successor};
 use crate::upgrade::stored_tunnel;
@@ -110,6 +111,7 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
             log.finish(LOG_TIMEOUT);
         }
         running.traces.finish(TRACES_TIMEOUT).await;
+        running.telemetry.finish(TRACES_TIMEOUT).await;
         running.admin.close().await;
         running.lanes.log_records(&running.metrics);
         log::info!("{}", running.metrics.summary());
@@ -177,6 +179,7 @@ struct Running {
     /// What is shared with other gateways.
     fleet: Fleet,
     traces: Traces,
+    telemetry: Telemetry,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
     signals: Signals,
@@ -287,6 +290,9 @@ impl Running {
         status.lists(stapling.list_reporter());
         status.fleet(fleet.reporter());
         status.traces(traces.reporter());
+        let mut telemetry = Telemetry::default();
+        telemetry.configure(&config, &metrics, &status);
+        status.telemetry(telemetry.reporter());
         let inherits =
             inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -326,6 +332,7 @@ impl Running {
             stapling,
             fleet,
             traces,
+            telemetry,
             wanted: Vec::new(),
             signals,
             commands,
@@ -879,6 +886,8 @@ impl Running {
         self.status.lists(self.stapling.list_reporter());
         self.status.fleet(self.fleet.reporter());
         self.status.traces(self.traces.reporter());
+        self.telemetry.configure(&self.config, &self.metrics, &self.status);
+        self.status.telemetry(self.telemetry.reporter());
         Ok(notes)
     }
 

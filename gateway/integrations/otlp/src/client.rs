@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse
 use prost::Message;
 use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
-use sealane_config::{TraceEndpoint, TraceProtocol, TraceSettings};
+use sealane_config::{Collector, CollectorEndpoint, CollectorProtocol, Signal};
 use sealane_requests::{Http1, MAX_HEAD, Task, chain, retry_after};
 use std::fmt::Display;
 use std::sync::Arc;
@@ -52,7 +52,7 @@ impl Failure {
 /// What the collector says of a batch that it has taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Spans that it has not taken.
+    /// Spans, points or records that it has not taken.
     pub rejected: u64,
     /// Why.
     pub why: String,
@@ -64,12 +64,12 @@ enum Sender {
 }
 
 impl Sender {
-    async fn open(settings: &TraceSettings, tls: Option<&TlsConnector>) -> Result<Self, String> {
-        let TraceEndpoint { host, port, .. } = &settings.endpoint;
+    async fn open(settings: &Collector, tls: Option<&TlsConnector>) -> Result<Self, String> {
+        let CollectorEndpoint { host, port, .. } = &settings.endpoint;
         let stream = sealane_requests::open(host, *port, tls, CONNECT_LIMIT).await?;
         match settings.protocol {
-            TraceProtocol::Http => Http1::over(stream).await.map(Self::Http),
-            TraceProtocol::Grpc => {
+            CollectorProtocol::Http => Http1::over(stream).await.map(Self::Http),
+            CollectorProtocol::Grpc => {
                 let mut builder = http2::Builder::new(TokioExecutor::new());
                 let made = builder.max_header_list_size(MAX_HEAD as u32).handshake(TokioIo::new(stream)).await;
                 let (sender, connection) = made.map_err(|e| chain(&e))?;
@@ -101,22 +101,23 @@ impl Sender {
 
 /// The way to a collector.
 pub(crate) struct Client {
-    settings: TraceSettings,
+    settings: Collector,
+    signal: Signal,
     tls: Option<TlsConnector>,
     connection: Option<Sender>,
 }
 
 impl Client {
-    pub fn new(settings: TraceSettings) -> Self {
+    pub fn new(settings: Collector, signal: Signal) -> Self {
         let alpn: &[u8] = match settings.protocol {
-            TraceProtocol::Http => b"http/1.1",
-            TraceProtocol::Grpc => b"h2",
+            CollectorProtocol::Http => b"http/1.1",
+            CollectorProtocol::Grpc => b"h2",
         };
         let tls = settings.endpoint.tls.then(|| TlsConnector::from(Arc::new(tls(&settings.roots, alpn))));
-        Self { settings, tls, connection: None }
+        Self { settings, signal, tls, connection: None }
     }
 
-    /// Sends a message: an `ExportTraceServiceRequest`.
+    /// Sends a message: a request of the signal's service.
     pub async fn send(&mut self, message: &[u8]) -> Result<Taken, Failure> {
         let done = match timeout(LIMIT, self.exchange(message)).await {
             Ok(done) => done,
@@ -156,24 +157,25 @@ impl Client {
         let (head, body) = response.into_parts();
         let body = sealane_requests::body(body, MAX_ANSWER).await.map_err(Failure::temporary)?;
         match self.settings.protocol {
-            TraceProtocol::Http => http_answer(head.status, &head.headers, &body.to_bytes()),
-            TraceProtocol::Grpc => grpc_answer(head.status, &head.headers, body),
+            CollectorProtocol::Http => http_answer(head.status, &head.headers, &body.to_bytes()),
+            CollectorProtocol::Grpc => grpc_answer(head.status, &head.headers, body),
         }
     }
 
     fn request(&self, message: &[u8]) -> Result<Request<Full<Bytes>>, Failure> {
-        let TraceSettings { endpoint, protocol, header, .. } = &self.settings;
+        let Collector { endpoint, protocol, header, .. } = &self.settings;
+        let path = self.settings.path(self.signal);
         let mut request = Request::builder().method(Method::POST).header(USER_AGENT, "sealane");
         let authority = endpoint.authority();
         let body = match protocol {
-            TraceProtocol::Http => {
-                request = request.uri(self.settings.path()).header(HOST, authority);
+            CollectorProtocol::Http => {
+                request = request.uri(&*path).header(HOST, authority);
                 request = request.header(CONTENT_TYPE, "application/x-protobuf");
                 Bytes::copy_from_slice(message)
             }
-            TraceProtocol::Grpc => {
+            CollectorProtocol::Grpc => {
                 let scheme = if endpoint.tls { "https" } else { "http" };
-                let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(self.settings.path());
+                let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(&*path);
                 request = request.uri(uri.build().map_err(|e| Failure::lasting(e.to_string()))?);
                 request = request.header(CONTENT_TYPE, "application/grpc").header(TE, "trailers");
                 request = request.header("grpc-timeout", GRPC_TIMEOUT);
@@ -256,7 +258,8 @@ fn quoted(said: &str) -> String {
     if said.is_empty() { said } else { format!(": \"{said}\"") }
 }
 
-/// What an answer says of spans that were not taken. One that cannot be read says nothing.
+/// What an answer says of spans that were not taken. One that cannot be read says nothing. The answers of the three services have the
+/// same fields under the same numbers.
 fn taken(message: &[u8]) -> Taken {
     let partial = ExportTraceServiceResponse::decode(message).ok().and_then(|response| response.partial_success);
     partial.map_or_else(Taken::default, |partial| Taken {

@@ -58,6 +58,7 @@ mod monitoring;
 mod ocsp_stapling;
 mod old_origins;
 mod openid;
+mod otlp;
 mod openssl;
 mod operating;
 mod passthrough;
