@@ -16,6 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 const EVERY: Duration = Duration::from_millis(500);
 /// Records of a batch: some 2500 spans, of half a KiB each.
 const BATCH: usize = 512;
+
 /// The running task. When this is dropped, it exports what waits, and ends.
 #[derive(Debug)]
 pub struct Exporter {
