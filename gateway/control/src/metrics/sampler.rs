@@ -217,7 +217,7 @@ pub struct Sampler {
     started: Instant,
     /// Not before this time.
     next: f64,
-    last: Option<Totals>,
+    last: Totals,
     /// What the operations of lanes and the tunnel cost.
     pub costs: CpuCosts,
     /// What was measured in the last day.
@@ -232,7 +232,8 @@ impl Sampler {
         Self {
             started: Instant::now(),
             next: 0.0,
-            last: None,
+            // Counters begin with the process.
+            last: Totals::default(),
             costs: CpuCosts::new(lanes),
             history: History::default(),
             limits: VecDeque::new(),
@@ -259,17 +260,15 @@ impl Sampler {
         self.look_at_places(at, look.places);
         self.look_at_limits(at, lanes);
         let totals = Totals::read(at, lanes, &times, look.durations);
-        if let Some(last) = &self.last {
-            let (measured, heat) = totals.since(last);
-            let mut values = [f32::NAN; VALUES];
-            values[..SERIES.len()].copy_from_slice(&measured);
-            for (value, estimate) in values[SERIES.len()..].iter_mut().zip(self.costs.estimates()) {
-                *value = estimate.map_or(f32::NAN, |estimate| (estimate.cost * 1e6) as f32);
-            }
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-            self.history.add(&Point { at: now, values, heat });
+        let (measured, heat) = totals.since(&self.last);
+        let mut values = [f32::NAN; VALUES];
+        values[..SERIES.len()].copy_from_slice(&measured);
+        for (value, estimate) in values[SERIES.len()..].iter_mut().zip(self.costs.estimates()) {
+            *value = estimate.map_or(f32::NAN, |estimate| (estimate.cost * 1e6) as f32);
         }
-        self.last = Some(totals);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.history.add(&Point { at: now, values, heat });
+        self.last = totals;
         let took = self.started.elapsed().as_secs_f64() - at;
         self.next = at + EVERY.max(took / SHARE);
     }

@@ -1,13 +1,14 @@
 //! `sealane debug record`: lanes record exchanges for a while, and control collects them.
 //!
-//! One recording at a time. It ends with its time, its number of exchanges, its bytes, or with the client that has asked for it.
+//! One recording at a time: it ends with its time, its number of exchanges, its bytes, or when the next one begins, so that one whose
+//! client has gone is in nobody's way.
 
 use crate::log;
 use crate::run::commands::PendingCommand;
 use sealane_http::Version;
 use sealane_proxy::recording::{Recorded, Recording};
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, UNIX_EPOCH};
 use tokio::time::Instant;
@@ -22,7 +23,8 @@ const MAX_BYTES: usize = 4 << 20;
 const QUEUE: usize = 128;
 const LOOK: Duration = Duration::from_millis(100);
 
-static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+/// Recordings that have not ended: one, and for a moment the one that it has replaced.
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
 /// What is to be recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -142,8 +144,9 @@ struct UnderWay;
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        log::set_recording(false);
-        UNDER_WAY.store(false, SeqCst);
+        if UNDER_WAY.fetch_sub(1, SeqCst) == 1 {
+            log::set_recording(false);
+        }
     }
 }
 
@@ -157,9 +160,7 @@ pub fn start(request: &RecordingRequest, pending: PendingCommand, begin: impl Fn
             "a recording takes at most {seconds} s, has 1 to {MOST} exchanges, and at least one in 1 request"
         )));
     }
-    if UNDER_WAY.swap(true, SeqCst) {
-        return pending.answer(Err("another recording is under way: try again when it is over".to_owned()));
-    }
+    UNDER_WAY.fetch_add(1, SeqCst);
     let under_way = UnderWay;
     let (queue, recorded) = sync_channel(QUEUE);
     begin(&Recording::new(request.host.clone(), request.one_in, request.limit, millis, queue));
@@ -193,8 +194,11 @@ async fn collect(
                     }
                 }
                 Err(TryRecvError::Empty) => break,
-                // Each lane has recorded as many as it may, or ended.
-                Err(TryRecvError::Disconnected) => return (found, pending),
+                // Each lane has recorded as many as it may, has ended, or has begun the next recording.
+                Err(TryRecvError::Disconnected) => {
+                    found.is_cut = Instant::now() < until;
+                    return (found, pending);
+                }
             }
         }
         if is_over || pending.is_given_up() {

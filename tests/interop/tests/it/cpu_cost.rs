@@ -6,7 +6,7 @@ use sealane_interop::site::Site;
 use sealane_interop::{client, eventually, skip};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const COST: &str = "sealane_cpu_seconds_per_operation";
 const ERROR: &str = "sealane_cpu_seconds_per_operation_error";
@@ -24,22 +24,26 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Full handshakes and requests, in numbers that have nothing to do with each other.
+/// Full handshakes and requests, in phases of two seconds: some have one of both, some both, some neither. So their numbers have
+/// nothing to do with each other.
 fn load(gateway: &Gateway, site: &Site, stop: &AtomicBool) {
     let get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-    let mut kept = gateway.connect();
-    for round in (1..).take_while(|_| !stop.load(Relaxed)) {
-        for _ in 0..round * 7 % 11 {
+    let (mut kept, began) = (gateway.connect(), Instant::now());
+    while !stop.load(Relaxed) {
+        let phase = began.elapsed().as_secs() / 2 % 5;
+        if phase == 1 || phase == 3 {
             // A client of its own has no session to resume.
             let mut wire = client::connect(gateway.address, &Arc::new(client::config(&site.ca)));
-            let _ = wire.send(get).and_then(|()| Ok(wire.response("GET").is_ok()));
+            let _ = wire.send(get).map(|()| wire.response("GET").is_ok());
         }
-        for _ in 0..round * 53 % 150 {
+        for _ in 0..if phase == 0 || phase == 3 { 20 } else { 0 } {
             if kept.send(get).is_err() || kept.response("GET").is_err() {
                 kept = gateway.connect();
             }
         }
-        std::thread::sleep(Duration::from_millis(round * 31 % 300));
+        if phase != 1 {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 
