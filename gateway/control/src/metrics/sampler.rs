@@ -281,7 +281,10 @@ impl Sampler {
             if let Some(place) = self.places.get_mut(&labels) {
                 place.look(at, sums);
             } else if sums.durations.count() > 0 && self.places.len() < MAX_PLACES {
-                self.places.entry(labels).or_default().look(at, sums);
+                // All that it has is new: a place begins with nothing.
+                let place = self.places.entry(labels).or_default();
+                place.looks.push_back((at - EVERY, PlaceSums::default()));
+                place.look(at, sums);
             }
         }
     }
