@@ -1,9 +1,10 @@
 //! What operations cost in CPU time, as the running gateway estimates it: the metric, the page's JSON and `sealane top`.
 
 use sealane_interop::backend::Backend;
-use sealane_interop::gateway::{Gateway, before, run};
+use sealane_interop::gateway::{Gateway, before, configured, run};
 use sealane_interop::site::Site;
-use sealane_interop::{client, eventually, skip};
+use sealane_interop::versions::{Asked, Everywhere};
+use sealane_interop::{client, eventually, ports, skip};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -99,4 +100,34 @@ fn costs_of_handshakes_and_requests_are_estimated_with_their_errors() {
         assert!(eventually(shown), "{:?}", run(["top", "--admin", &admin, "--rounds", "1"]));
     });
     assert_eq!(gateway.metric_with("sealane_full_handshakes_total", "key=\"rsa\""), Some(0.0));
+}
+
+/// Over TCP and QUIC, with both kinds of keys: each full handshake is counted under the kind of its key, and no resumed one.
+#[test]
+fn full_handshakes_are_counted_by_the_kind_of_key() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let rsa = site.issue_rsa("rsa", &["localhost"]);
+    for (identity, key, other) in [(&site.ecdsa, "ecdsa", "rsa"), (&rsa, "rsa", "ecdsa")] {
+        let plain = ports::free();
+        let gateway = configured(
+            &site,
+            &format!(
+                "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\nhttp3 = true\n\
+                 [listener.tls]\ncertificates = {{ cert = {:?}, key = {:?} }}\n[[listener]]\naddress = \"{plain}\"\n\
+                 [[host]]\nnames = [\"*\"]\nto = {:?}\n",
+                identity.cert,
+                identity.key,
+                backend.url()
+            ),
+        );
+        let mut every = Everywhere::new(&gateway, plain);
+        let asked = Asked { target: "/", ..Asked::default() };
+        assert_eq!(every.ask(asked).map(|(status, _)| status), [200; 3]);
+        assert_eq!(gateway.get("/").text(), "hello");
+        assert_eq!(gateway.get("/").text(), "hello");
+        let full = gateway.metric_with("sealane_handshakes_total", "kind=\"full\"");
+        assert!(gateway.metric("sealane_quic_connections_total") >= Some(1.0) && full >= Some(2.0), "{full:?}");
+        let counted = |key: &str| gateway.metric_with("sealane_full_handshakes_total", &format!("key=\"{key}\""));
+        assert_eq!((counted(key), counted(other)), (full, Some(0.0)));
+    }
 }
