@@ -26,7 +26,7 @@ const PRODUCT: &[Row] = &[
     row("shim", &["client/preload"]),
     row("configuration", &["gateway/config"]),
     row("import", &["gateway/import"]),
-    row("the log", &["gateway/log"]),
+    row("the log, requests", &["gateway/log", "gateway/requests"]),
     row("the store", &["gateway/store"]),
     row("the VPN's control plane", &["gateway/vpn/control"]),
     row("integrations", &["gateway/integrations/"]),

@@ -23,6 +23,8 @@ mod args;
 mod audit;
 mod balancing;
 mod certificates;
+mod changes;
+mod collector;
 mod cors;
 mod decode;
 mod diagnostics;
@@ -70,6 +72,7 @@ pub use acme::{
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
 pub use certificates::{CertificateFiles, CertificateSet, read_again};
+pub use collector::{Collector, CollectorEndpoint, CollectorHeader, CollectorProtocol, Signal};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
@@ -94,7 +97,7 @@ pub use sealane_proxy::redirects::RedirectTable;
 pub use sealane_route::AddressSet;
 pub use show::Effective;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
-pub use traces::{TraceEndpoint, TraceHeader, TraceProtocol, TraceSettings, Traces};
+pub use traces::{Otlp, OtlpSettings, TraceSettings, Traces};
 pub use transparency::read_log_list_again;
 pub use trust::Trust;
 pub use tunnel::{CertificateId, ClientCertificates, Revoked, Tunnel, TunnelClient, TunnelParts, Webhook};
@@ -130,6 +133,9 @@ pub struct Config {
     pub files: Vec<PathBuf>,
     /// How the files were when they were read, as far as the stage "resolve" has read them: what differs has changed since.
     pub prints: HashMap<PathBuf, Print>,
+    /// Its settings with defaults, and with secrets masked, as far as the stage "resolve" has made them: to tell what a reload has
+    /// changed.
+    pub effective: Arc<Effective>,
     /// Reload when one of the files changes.
     pub reload_on_change: bool,
     /// Who to be once everything is open, if it was started as root.
@@ -200,6 +206,8 @@ pub struct Config {
     pub traces: Option<Traces>,
     /// In which header requests have ids, if they have any.
     pub request_ids: Option<Arc<RequestIdRules>>,
+    /// Where metrics and the log go.
+    pub otlp: Option<Otlp>,
 }
 
 /// Who the process becomes.
@@ -363,6 +371,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     let traces = traces::read(&top);
     let request_ids = forwarding::request_ids(&top);
+    let otlp = traces::read_otlp(&top);
     top.finish();
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
@@ -378,6 +387,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         origin,
         files: Vec::new(),
         prints: HashMap::new(),
+        effective: Arc::default(),
         reload_on_change,
         user,
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),
@@ -413,6 +423,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         max_series,
         traces,
         request_ids,
+        otlp,
     })
 }
 

@@ -9,9 +9,9 @@ use toml::{Table as Values, Value};
 const MASK: &str = "***";
 
 /// A configuration as it takes effect.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Effective {
-    values: Values,
+    pub(super) values: Values,
 }
 
 impl Effective {
@@ -23,6 +23,13 @@ impl Effective {
         let mut values: Values = document.text.parse().unwrap_or_default();
         values.remove(top::include.key);
         Ok((Self::of(&values), warnings))
+    }
+
+    /// The same of a document that was read without a mistake.
+    pub fn of_read(document: &Document) -> Self {
+        let mut values: Values = document.text.parse().unwrap_or_default();
+        values.remove(top::include.key);
+        Self::of(&values)
     }
 
     pub(super) fn of(written: &Values) -> Self {

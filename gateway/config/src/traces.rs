@@ -1,74 +1,17 @@
-//! `[traces]`: which requests are traced, and where the traces go.
+//! `[traces]`: which requests are traced, and where the traces go. `[otlp]`: where metrics and the log go.
 
-use super::decode::{self, At, Node, Section};
-use super::diagnostics::{Place, Sink};
-use super::identity;
-use super::settings::{top, traces as s};
-use http::{HeaderName, HeaderValue, Uri};
-use rustls::pki_types::{CertificateDer, ServerName};
+use super::collector::{Collector, Written};
+use super::decode::Section;
+use super::diagnostics::Place;
+use super::settings::{otlp as o, top, traces as s};
 use sealane_proxy::traces::TraceTrust;
-use std::net::IpAddr;
-use std::path::PathBuf;
-use zeroize::Zeroizing;
-
-/// Where the collector takes traces (OTLP 1.x, "OTLP/HTTP Request").
-const DEFAULT_PATH: &str = "/v1/traces";
-
-/// A collector, as it is written.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TraceEndpoint {
-    /// Over TLS.
-    pub tls: bool,
-    /// A name or an address, without brackets.
-    pub host: String,
-    /// The port.
-    pub port: u16,
-    /// The path; empty where none is written.
-    pub path: String,
-}
-
-impl TraceEndpoint {
-    /// The value of `Host` or `:authority`.
-    pub fn authority(&self) -> String {
-        match self.host.contains(':') {
-            true => format!("[{}]:{}", self.host, self.port),
-            false => format!("{}:{}", self.host, self.port),
-        }
-    }
-}
-
-/// How a collector is spoken to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceProtocol {
-    /// Protobuf over HTTP/1.1.
-    Http,
-    /// gRPC over HTTP/2.
-    Grpc,
-}
-
-/// A header field for the collector, whose value is a secret.
-#[derive(Clone, PartialEq, Eq)]
-pub struct TraceHeader {
-    /// In lower case.
-    pub name: String,
-    /// Zeroed when dropped.
-    pub value: Zeroizing<String>,
-}
-
-impl std::fmt::Debug for TraceHeader {
-    /// Without the value.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("TraceHeader").field("name", &self.name).finish_non_exhaustive()
-    }
-}
+use std::time::Duration;
 
 /// What `[traces]` says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettings {
     /// The collector.
-    pub endpoint: TraceEndpoint,
-    /// How it is spoken to.
-    pub protocol: TraceProtocol,
+    pub collector: Collector,
     /// Of the traces that begin here, one in so many is sampled; 0: none.
     pub one_in: u32,
     /// Failed requests are exported, even if they are not sampled.
@@ -77,12 +20,6 @@ pub struct TraceSettings {
     pub trust: TraceTrust,
     /// Spans have the path.
     pub paths: bool,
-    /// What the gateway is called.
-    pub service: String,
-    /// Sent with each request to the collector.
-    pub header: Option<TraceHeader>,
-    /// Over TLS: the certificates that the collector is verified with.
-    pub roots: Vec<CertificateDer<'static>>,
 }
 
 /// The settings, and where they stand.
@@ -91,6 +28,26 @@ pub struct Traces {
     /// The settings. The place is not among them: a line that moves changes nothing.
     pub settings: TraceSettings,
     /// Where `[traces]` stands.
+    pub place: Place,
+}
+
+/// What `[otlp]` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtlpSettings {
+    /// The collector.
+    pub collector: Collector,
+    /// How often metrics are sent; `None`: they are not.
+    pub metrics: Option<Duration>,
+    /// The log is sent.
+    pub logs: bool,
+}
+
+/// The settings, and where they stand.
+#[derive(Clone, Debug)]
+pub struct Otlp {
+    /// The settings.
+    pub settings: OtlpSettings,
+    /// Where `[otlp]` stands.
     pub place: Place,
 }
 
@@ -106,187 +63,38 @@ pub(super) fn read(top: &Section) -> Option<Traces> {
     let header_file = section.optional_at(&s::header_file);
     let ca = section.optional_at(&s::ca);
     let span = section.span.clone();
-    let has_ca = section.key_span("ca").is_some();
-    let mut good = header_file.is_some() == section.key_span("header_file").is_some();
+    let has = (section.key_span("ca").is_some(), section.key_span("header_file").is_some());
     section.finish();
-    let At { value: endpoint, span: written } = endpoint?;
-    if protocol == TraceProtocol::Grpc && !endpoint.path.is_empty() {
-        let help =
-            format!("write endpoint = \"http{}://{}\"", if endpoint.tls { "s" } else { "" }, endpoint.authority());
-        sink.error(&written, "the URL of a collector has no path with protocol = \"grpc\"", Some(help));
-        good = false;
-    }
-    if !endpoint.tls && !is_local(&endpoint.host) {
-        let message = match header_file {
-            Some(_) => {
-                "the connection to the collector is not encrypted: an attacker on the network path can read the traces and the \
-                        header field of \"header_file\""
-            }
-            None => {
-                "the connection to the collector is not encrypted: an attacker on the network path can read the traces"
-            }
-        };
-        sink.warn(&written, message, Some("write endpoint = \"https://…\"".to_owned()));
-    }
-    if let (Some(ca), false) = (&ca, endpoint.tls) {
-        let help = "write endpoint = \"https://HOST:PORT\"".to_owned();
-        sink.warn(&ca.span, "\"ca\" has no effect without TLS", Some(help));
-    }
-    if let Some(service) = service.as_ref().filter(|service| service.value.is_empty() || service.value.len() > 128) {
-        let help = "write 1 to 128 bytes, as in service = \"sealane\"".to_owned();
-        sink.error(&service.span, "\"service\" cannot be the name of a service", Some(help));
-        good = false;
-    }
-    let roots = match (endpoint.tls, &ca) {
-        (false, _) => Some(Vec::new()),
-        (true, Some(file)) => identity::trust_anchors(sink, file),
-        (true, None) => {
-            let roots = sink.trusted_roots();
-            if roots.is_some_and(<[_]>::is_empty) && !has_ca && !sink.offline() {
-                let help = "install the package ca-certificates, or set \"ca\" in [traces]".to_owned();
-                let message = "this system has no trusted CAs, so the gateway cannot check the collector";
-                sink.error(&span, message, Some(help));
-                good = false;
-            }
-            Some(roots.map(<[_]>::to_vec).unwrap_or_default())
-        }
-    };
-    let header = match header_file {
-        None => None,
-        Some(file) => Some(header(sink, &file)?),
-    };
-    let service = service.map_or_else(|| s::service.default(), |service| service.value);
+    let (title, what, default_service) = ("[traces]", "the traces", s::service.default());
     let place = sink.place_of(&span);
-    let roots = roots?;
-    let settings =
-        TraceSettings { endpoint, protocol, one_in, errors, trust, paths, service, header: header.flatten(), roots };
-    good.then_some(Traces { settings, place })
+    let written =
+        Written { sink, title, what, endpoint, protocol, service, default_service, header_file, ca, has, span };
+    let collector = written.checked()?;
+    Some(Traces { settings: TraceSettings { collector, one_in, errors, trust, paths }, place })
 }
 
-fn is_local(host: &str) -> bool {
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
-}
-
-/// The header field in a file; `Some(None)` where the file is not read, or not yet.
-fn header(sink: &Sink, file: &At<PathBuf>) -> Option<Option<TraceHeader>> {
-    sink.names_file(&file.value);
-    identity::warn_if_readable(sink, file, "header field for the collector");
-    if sink.content(&file.value).is_none() {
-        return Some(None);
-    }
-    let bytes = identity::read(sink, "header field for the collector", file)?;
-    let found = parse_header(bytes);
-    if found.is_none() {
-        let help = "the file must have one line, as in \"authorization: Bearer TOKEN\"".to_owned();
-        sink.error(&file.span, format!("{}: this is not a header field", file.value.display()), Some(help));
-    }
-    found.map(Some)
-}
-
-fn parse_header(bytes: &[u8]) -> Option<TraceHeader> {
-    let line = std::str::from_utf8(bytes).ok()?.trim_end_matches(['\r', '\n']);
-    let (name, value) = line.split_once(':')?;
-    let name = HeaderName::from_bytes(name.as_bytes()).ok()?;
-    let value = value.trim();
-    // What frames the message or names the collector is the client's.
-    let is_own = ["host", "content-length", "content-type", "transfer-encoding", "connection", "te"];
-    if value.is_empty() || HeaderValue::from_str(value).is_err() || is_own.contains(&name.as_str()) {
+/// Reads `[otlp]`.
+pub(super) fn read_otlp(top: &Section) -> Option<Otlp> {
+    let section = top.table(&top::otlp)?;
+    let sink = section.sink;
+    let endpoint = section.required(&o::endpoint);
+    let protocol = section.or(&o::protocol);
+    let (metrics, interval, logs) = (section.or(&o::metrics), section.or(&o::interval), section.or(&o::logs));
+    let service = section.optional_at(&o::service);
+    let header_file = section.optional_at(&o::header_file);
+    let ca = section.optional_at(&o::ca);
+    let span = section.span.clone();
+    let has = (section.key_span("ca").is_some(), section.key_span("header_file").is_some());
+    section.finish();
+    let (title, what, default_service) = ("[otlp]", "metrics and the log", o::service.default());
+    let place = sink.place_of(&span);
+    if !metrics && !logs {
+        let help = "remove [otlp], or write metrics = true or logs = true".to_owned();
+        sink.error(&span, "[otlp] sends nothing", Some(help));
         return None;
     }
-    Some(TraceHeader { name: name.as_str().to_owned(), value: Zeroizing::new(value.to_owned()) })
-}
-
-/// `http://HOST:PORT/PATH` or `https://HOST:PORT/PATH`.
-pub(super) fn endpoint(sink: &Sink, key: &str, node: &Node) -> Option<TraceEndpoint> {
-    let text = decode::text(sink, key, node)?;
-    let parsed = parse_endpoint(&text);
-    if parsed.is_none() {
-        let help = format!("write {key} = \"http://127.0.0.1:4318\"");
-        // It may have a password in it, which belongs into a file.
-        let message = match text.contains('@') {
-            true => "the URL of a collector has no user and no password: write \"header_file\"".to_owned(),
-            false => format!("\"{text}\" is not the URL of a collector"),
-        };
-        sink.error(&node.span(), message, Some(help));
-    }
-    parsed
-}
-
-fn parse_endpoint(text: &str) -> Option<TraceEndpoint> {
-    let uri: Uri = text.parse().ok()?;
-    let tls = match uri.scheme_str()? {
-        "http" => false,
-        "https" => true,
-        _ => return None,
-    };
-    let authority = uri.authority()?;
-    if authority.as_str().contains('@') || text.contains('#') || uri.query().is_some() {
-        return None;
-    }
-    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
-    // What TLS can verify is what can be resolved.
-    ServerName::try_from(host).ok()?;
-    let rest = authority.as_str().strip_prefix(authority.host())?;
-    let port = match rest.strip_prefix(':') {
-        Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => digits.parse().ok()?,
-        None if rest.is_empty() && tls => 443,
-        None if rest.is_empty() => 80,
-        _ => return None,
-    };
-    let path = if uri.path() == "/" { String::new() } else { uri.path().to_owned() };
-    (port > 0).then(|| TraceEndpoint { tls, host: host.to_owned(), port, path })
-}
-
-impl TraceSettings {
-    /// The path of requests to the collector.
-    pub fn path(&self) -> &str {
-        match self.protocol {
-            TraceProtocol::Grpc => "/opentelemetry.proto.collector.trace.v1.TraceService/Export",
-            TraceProtocol::Http if self.endpoint.path.is_empty() => DEFAULT_PATH,
-            TraceProtocol::Http => &self.endpoint.path,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn urls_of_collectors() {
-        let at = |tls, host: &str, port, path: &str| {
-            Some(TraceEndpoint { tls, host: host.to_owned(), port, path: path.to_owned() })
-        };
-        assert_eq!(parse_endpoint("http://127.0.0.1:4318"), at(false, "127.0.0.1", 4318, ""));
-        assert_eq!(parse_endpoint("http://localhost:4318/"), at(false, "localhost", 4318, ""));
-        assert_eq!(parse_endpoint("https://c.example/otlp/v1/traces"), at(true, "c.example", 443, "/otlp/v1/traces"));
-        let v6 = parse_endpoint("http://[::1]:4317");
-        assert_eq!(v6, at(false, "::1", 4317, ""));
-        assert_eq!(v6.unwrap().authority(), "[::1]:4317");
-        for bad in [
-            "",
-            "127.0.0.1:4318",
-            "grpc://a:1",
-            "http://",
-            "http://a:0",
-            "http://a:",
-            "http://a:70000",
-            "http://user:word@a:1",
-            "http://a:1/?q",
-            "http://a b:1",
-            "unix:///a",
-        ] {
-            assert_eq!(parse_endpoint(bad), None, "{bad}");
-        }
-    }
-
-    #[test]
-    fn a_header_field_is_one_line() {
-        let header = parse_header(b"Authorization: Bearer a b\r\n").unwrap();
-        assert_eq!((header.name.as_str(), header.value.as_str()), ("authorization", "Bearer a b"));
-        assert!(!format!("{header:?}").contains("Bearer"));
-        for bad in [&b""[..], b"a", b"a:", b": b", b"a b: c", b"a: b\nc: d", b"a: \xff", b"Host: a", b"a: b\x01"] {
-            assert!(parse_header(bad).is_none(), "{bad:?}");
-        }
-    }
+    let written =
+        Written { sink, title, what, endpoint, protocol, service, default_service, header_file, ca, has, span };
+    let collector = written.checked()?;
+    Some(Otlp { settings: OtlpSettings { collector, metrics: metrics.then_some(interval), logs }, place })
 }

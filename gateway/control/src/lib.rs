@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod resolve;
 pub mod run;
 pub mod self_check;
+pub mod telemetry;
 pub mod traces;
 mod upgrade;
 

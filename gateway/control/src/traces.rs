@@ -16,7 +16,7 @@ const CAPACITY: usize = 1024;
 /// What was exported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceReport {
-    /// Spans that the collector has taken.
+    /// Spans (or points of metrics, or lines of the log) that the collector has taken.
     pub exported: u64,
     /// Spans that it could not be sent.
     pub failed: u64,
@@ -28,6 +28,14 @@ pub struct TraceReport {
 
 /// What is asked how the export stands.
 pub type TraceReporter = Arc<dyn Fn() -> TraceReport + Send + Sync>;
+
+/// What an exporter reports.
+#[cfg(feature = "otlp")]
+pub(crate) fn report_of(report: &std::sync::Mutex<sealane_otlp::Report>) -> TraceReport {
+    let report = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+    let sealane_otlp::Report { exported, failed, rejected, last_error } = report;
+    TraceReport { exported, failed, rejected, last_error }
+}
 
 /// The rules in force, and the exporter.
 #[derive(Debug, Default)]
@@ -85,11 +93,7 @@ impl Traces {
     #[cfg(feature = "otlp")]
     pub fn reporter(&self) -> Option<TraceReporter> {
         let report = self.exporter.as_ref()?.report();
-        Some(Arc::new(move || {
-            let report = report.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-            let sealane_otlp::Report { exported, failed, rejected, last_error } = report;
-            TraceReport { exported, failed, rejected, last_error }
-        }))
+        Some(Arc::new(move || report_of(&report)))
     }
 
     /// Nothing is told.

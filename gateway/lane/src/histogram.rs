@@ -106,6 +106,28 @@ impl Distribution {
         }
     }
 
+    /// Adds another distribution.
+    pub fn merge(&mut self, other: &Self) {
+        self.sum = self.sum.wrapping_add(other.sum);
+        self.counts.iter_mut().zip(&other.counts).for_each(|(count, n)| *count = count.wrapping_add(*n));
+    }
+
+    /// What has come since an earlier look at the same; all, where it has begun again since.
+    pub fn since(&self, earlier: &Self) -> Self {
+        if self.counts.iter().zip(&earlier.counts).any(|(now, then)| now < then) {
+            return self.clone();
+        }
+        let mut since = self.clone();
+        since.counts.iter_mut().zip(&earlier.counts).for_each(|(count, n)| *count -= n);
+        since.sum = since.sum.wrapping_sub(earlier.sum);
+        since
+    }
+
+    /// How many durations are in each bucket; those of the last one are above all [`BOUNDS`].
+    pub fn counts(&self) -> &[u64; BUCKETS] {
+        &self.counts
+    }
+
     /// How many durations there are.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
@@ -152,6 +174,22 @@ mod tests {
             assert!(found == BOUNDS.len() || micros <= BOUNDS[found], "{micros}");
             assert!(found == 0 || micros > BOUNDS[found - 1], "{micros}");
         }
+    }
+
+    #[test]
+    fn distributions_are_added_and_taken_apart() {
+        let (one, two) = (Histogram::default(), Histogram::default());
+        [10, 20, 3000].iter().for_each(|micros| one.record(*micros));
+        two.record(20);
+        let [mut first, mut second] = [Distribution::default(), Distribution::default()];
+        first.add(&one);
+        second.add(&two);
+        let mut both = first.clone();
+        both.merge(&second);
+        assert_eq!((both.count(), both.sum, both.at_most(20)), (4, 3050, 3));
+        assert_eq!(both.since(&first), second);
+        assert_eq!(second.since(&first), second, "it has begun again");
+        assert_eq!(both.counts().iter().sum::<u64>(), 4);
     }
 
     #[test]

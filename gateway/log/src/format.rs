@@ -30,6 +30,19 @@ const MAX_MESSAGE: usize = 16 * 1024;
 /// Bytes of a field's text that are written.
 const MAX_VALUE: usize = 1024;
 
+/// A line of the log, for those who export it.
+#[derive(Clone, Debug)]
+pub struct Exported {
+    /// When it was logged.
+    pub at: SystemTime,
+    /// Its level.
+    pub level: Level,
+    /// What it says.
+    pub message: String,
+    /// Its fields.
+    pub fields: Vec<(&'static str, String)>,
+}
+
 /// An event, taken apart.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
@@ -59,6 +72,18 @@ impl Line {
     /// Adds a field.
     pub fn field(&mut self, name: &'static str, value: Value) {
         self.fields.push((name, value));
+    }
+
+    /// The line for other programs, with what could pretend to be more escaped as in the text.
+    pub fn exported(&self, at: SystemTime) -> Exported {
+        let mut message = String::with_capacity(self.message.len());
+        push_message(&mut message, &self.message);
+        let shown = |value: &Value| match value {
+            Value::String(s) => s.clone(),
+            other => other.to_string(),
+        };
+        let fields = self.fields.iter().map(|(name, value)| (*name, shown(value))).collect();
+        Exported { at, level: self.level, message, fields }
     }
 
     /// The line as it is written, with its end.

@@ -19,13 +19,14 @@ mod recent;
 pub mod records;
 mod repeats;
 
-pub use format::Time;
+pub use format::{Exported, Time};
 use format::{Format, Line};
 use output::{LineWriter, Output};
 use recent::Recent;
 use repeats::{Repeats, Told, Verdict};
 pub use sealane_config::{LEVELS, Level, LogSettings};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU16, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 pub use tracing_core::field::{DisplayValue, display};
@@ -34,10 +35,14 @@ use tracing_core::subscriber::Interest;
 use tracing_core::{Dispatch, Event, Metadata, Subscriber, dispatcher};
 
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Info as u8);
-/// What lanes read: whether single connections and requests are of interest.
-static DETAILS: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+/// What lanes read: the lowest status of requests that are of interest.
+static REPORTED: OnceLock<Arc<AtomicU16>> = OnceLock::new();
+/// Exchanges are being recorded.
+static RECORDING: AtomicBool = AtomicBool::new(false);
 static JSON: AtomicBool = AtomicBool::new(false);
 static LOST: AtomicU64 = AtomicU64::new(0);
+static EXPORT: Mutex<Option<SyncSender<Exported>>> = Mutex::new(None);
+static LOST_EXPORTS: AtomicU64 = AtomicU64::new(0);
 static LOGGER: OnceLock<Arc<Logger>> = OnceLock::new();
 
 /// Starts the log, or changes the settings of a log that was started. Before this call nothing is logged.
@@ -67,12 +72,24 @@ pub fn level() -> Level {
 /// Changes the level, from the next event on.
 pub fn set_level(level: Level) {
     LEVEL.store(level as u8, Relaxed);
-    details().store(level >= Level::Debug, Relaxed);
+    report();
 }
 
-/// Whether lanes are to tell about single connections and requests, which are lines at level debug.
-pub fn details() -> Arc<AtomicBool> {
-    DETAILS.get_or_init(Arc::default).clone()
+/// Whether lanes are to report all requests, so that they can be recorded.
+pub fn set_recording(recording: bool) {
+    RECORDING.store(recording, Relaxed);
+    report();
+}
+
+fn report() {
+    let all = enabled(Level::Debug) || RECORDING.load(Relaxed);
+    reported_from().store(if all { 0 } else { sealane_proxy::ERRORS }, Relaxed);
+}
+
+/// Requests with this status or a higher one are reported by lanes. 0: all that went wrong, also with connections, which are lines at
+/// level debug.
+pub fn reported_from() -> Arc<AtomicU16> {
+    REPORTED.get_or_init(|| Arc::new(AtomicU16::new(sealane_proxy::ERRORS))).clone()
 }
 
 /// Whether events of this level are logged.
@@ -88,6 +105,21 @@ pub fn lost_lines() -> u64 {
 /// The newest lines of the log, at most 256 KiB.
 pub fn recent() -> String {
     LOGGER.get().map(|logger| logger.recent().text()).unwrap_or_default()
+}
+
+/// Has each line put into a queue as well, in the place of the queue before; `None`: none. Nobody waits for room in it: lines that do not
+/// fit are counted.
+pub fn export(queue: Option<SyncSender<Exported>>) {
+    *exported() = queue;
+}
+
+/// Lines that the queue of [`export`] had no room for.
+pub fn lost_exports() -> u64 {
+    LOST_EXPORTS.load(Relaxed)
+}
+
+fn exported() -> MutexGuard<'static, Option<SyncSender<Exported>>> {
+    EXPORT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes how often messages were repeated whose second is over, and how many lines were lost. Called now and then, so that
@@ -146,6 +178,11 @@ impl Logger {
     }
 
     fn write(&self, line: &Line) {
+        if let Some(queue) = &*exported()
+            && queue.try_send(line.exported(SystemTime::now())).is_err()
+        {
+            LOST_EXPORTS.fetch_add(1, Relaxed);
+        }
         let text = self.rendered(line);
         let mut writer = self.writer();
         self.tell_lost(&mut writer);

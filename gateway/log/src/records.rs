@@ -1,16 +1,20 @@
 //! Lines of what lanes report about single connections and requests.
 
 use super::{debug, display};
-use sealane_proxy::{Occurrence, Record};
+use sealane_proxy::{Occurrence, Record, RequestError};
 use std::sync::mpsc::Receiver;
 
 /// Records of a lane that wait for control; it looks a few times a second.
 pub const CAPACITY: usize = 256;
 
-/// Makes lines of what waits, no more than the queue holds, so that a lane that tells much keeps control from nothing.
-pub fn drain(queue: &Receiver<Record>) {
+/// Makes lines of what waits, no more than the queue holds, so that a lane that tells much keeps control from nothing. Requests that got
+/// 5xx are given to `error`.
+pub fn drain(queue: &Receiver<Record>, mut error: impl FnMut(Box<RequestError>)) {
     for record in queue.try_iter().take(CAPACITY) {
-        line(&record);
+        match record.what {
+            Occurrence::Error(failed) => error(failed),
+            _ => line(&record),
+        }
     }
 }
 
@@ -49,5 +53,7 @@ fn line(record: &Record) {
                 "upstream {}: {name} failed a request: {}", upstream.name, failure.text()
             );
         }
+        // The line above has said why.
+        Occurrence::Error(_) => {}
     }
 }

@@ -4,7 +4,7 @@ use sealane_http::ParseError;
 use sealane_lane::Micros;
 use sealane_lane::counter::Counter;
 use sealane_lane::histogram::Histogram;
-use sealane_tls::policy::Version;
+use sealane_tls::policy::{KeyKind, Version};
 
 macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $field:ident, $kind:ident, $name:literal, $labels:literal;)*) => {
@@ -134,6 +134,12 @@ counters! {
     full_tls12, counter, "sealane_handshakes_total", "version=\"1.2\",kind=\"full\"";
     /// Handshakes by version and kind.
     resumed_tls12, counter, "sealane_handshakes_total", "version=\"1.2\",kind=\"resumed\"";
+    /// Full handshakes by the kind of the certificate's key, which has signed them.
+    full_ecdsa, counter, "sealane_full_handshakes_total", "key=\"ecdsa\"";
+    /// Full handshakes by the kind of the certificate's key, which has signed them.
+    full_rsa, counter, "sealane_full_handshakes_total", "key=\"rsa\"";
+    /// Full handshakes by the kind of the certificate's key, which has signed them.
+    full_ed25519, counter, "sealane_full_handshakes_total", "key=\"ed25519\"";
     /// Nanoseconds that lanes have spent on the first flight of handshakes.
     handshake_nanos, counter, "sealane_handshake_nanoseconds_total", "";
     /// ClientHellos that wait for admission.
@@ -419,6 +425,16 @@ impl Counters {
             (false, Version::Tls12) => 2,
         };
         self.handshakes[first + usize::from(resumed)].record(micros);
+    }
+
+    /// Counts a full handshake that a key of this kind has signed.
+    pub(crate) fn signed(&self, key: Option<KeyKind>) {
+        match key {
+            Some(KeyKind::Ecdsa) => self.full_ecdsa.inc(),
+            Some(KeyKind::Rsa) => self.full_rsa.inc(),
+            Some(KeyKind::Ed25519) => self.full_ed25519.inc(),
+            None => {}
+        }
     }
 
     /// Counts a response.

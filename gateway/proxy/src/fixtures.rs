@@ -4,7 +4,7 @@
 use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol, Turn};
 use crate::exchange::waste::WasteBudget;
 use crate::lane_state::{LaneListener, LaneSnapshot};
-use crate::records::{ConnectionId, Record, RecordSink};
+use crate::records::{ConnectionId, ERRORS, Record, RecordSink};
 use crate::service::MAIL_CAPACITY;
 use crate::settings::LaneSettings;
 use crate::snapshot::{
@@ -26,6 +26,7 @@ use sealane_tls::policy::{
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU16;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
@@ -212,7 +213,7 @@ pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
 /// Where records go whose log wants none, and what takes them.
 pub(crate) fn record_sink() -> (RecordSink, Receiver<Record>) {
     let (queue, records) = sync_channel(2);
-    (RecordSink { wanted: Arc::default(), queue }, records)
+    (RecordSink { from: Arc::new(AtomicU16::new(ERRORS)), queue }, records)
 }
 
 /// A client's connection that is open, and its other end.

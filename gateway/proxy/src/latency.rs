@@ -245,6 +245,16 @@ impl<const N: usize, const H: usize> SeriesSet<N, H> {
         Some(sums)
     }
 
+    /// Looks at all that the lanes have recorded: a lane's slot, a series, and the lane's histograms of it.
+    pub fn look(&self, mut at: impl FnMut(usize, usize, &[Histogram; H])) {
+        for (slot, lane) in self.lanes.iter().enumerate() {
+            let begun = lane.get().map(|lane| &lane.0).into_iter().flatten().enumerate();
+            begun.filter_map(|(series, recorded)| Some((series, recorded.get()?))).for_each(|(series, recorded)| {
+                at(slot, series, &recorded.histograms);
+            });
+        }
+    }
+
     /// Notes a request for one of the series' histograms, in which it has been recorded. Only the lane in that slot may call this.
     fn note_exemplar(&self, slot: usize, series: usize, histogram: usize, exemplar: Exemplar) {
         let recorded = self.lanes.get(slot).and_then(|lane| lane.get()?.0.get(series)?.get());

@@ -55,6 +55,7 @@ pub mod pages;
 pub mod patterns;
 mod quic;
 mod quic_driver;
+pub mod recording;
 mod records;
 pub mod redirects;
 mod relay;
@@ -74,6 +75,6 @@ pub use access_log::{AccessLogRules, LogFormat, LogSink, Template, TemplateError
 pub use exchange::failure::Failure;
 pub use quic::Datagram;
 pub use quic::succession::{Channel, QuicPredecessor, QuicSuccessor};
-pub use records::{ConnectionId, Occurrence, Record, RecordSink, RequestId};
+pub use records::{ConnectionId, ERRORS, Occurrence, Record, RecordSink, RequestError, RequestId};
 pub use service::{HandedOver, MAIL_CAPACITY, Message, Proxy, Setup};
 pub use upstream::{balance, server_state};

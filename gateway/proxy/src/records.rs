@@ -1,22 +1,32 @@
 //! What a lane reports about single connections and requests, for the log.
 //!
 //! A lane calls no logger: it pushes a fixed-size [`Record`] to a bounded queue of its own, and control makes a line of
-//! it. Nothing is pushed unless the log wants such details; what does not fit is counted and dropped. A record holds
-//! nothing that a client has sent.
+//! it. Only requests that have failed are pushed, a bounded number in each second, unless the log wants more details; what does
+//! not fit is dropped, and counted if it was for the log. A record holds nothing that a client has sent. A recording, which holds
+//! what clients have sent, is asked for by an operator (`recording.rs`).
 
 use crate::Failure;
 use crate::conn::Client;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
+use crate::latency::Place;
+use crate::recording::{Recording, recorded};
 use crate::snapshot::Upstream;
+use sealane_http::trace_context::TraceId;
+use sealane_lane::{Context, Millis};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 use std::sync::mpsc::SyncSender;
 
 /// The status of a request whose client left before it was answered, as in NGINX's logs.
 pub(crate) const CLIENT_LEFT: u16 = 499;
+
+/// Requests with this status, or a higher one, are reported whatever the level of the log is.
+pub const ERRORS: u16 = 500;
+/// So many of them a lane reports in a second.
+const ERRORS_PER_SECOND: u32 = 32;
 
 /// A client's connection: the lane slot that serves it and its number there, from 1. Unique within a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +84,25 @@ pub enum Occurrence {
         /// The status that the client got; `None` for a relayed connection.
         status: Option<u16>,
     },
+    /// A request got 5xx. Not for the log, which has it as one of those above.
+    Error(Box<RequestError>),
+}
+
+/// A request that got 5xx.
+#[derive(Clone, Debug)]
+pub struct RequestError {
+    /// The request.
+    pub request: RequestId,
+    /// The status that the client got.
+    pub status: u16,
+    /// Where it has gone; `None`: it came to no host.
+    pub place: Option<Arc<Place>>,
+    /// The last server of its upstream.
+    pub upstream: Option<(Arc<Upstream>, usize)>,
+    /// Why the server was lost; `None`: the server has answered so, or the gateway without a server.
+    pub failure: Option<Failure>,
+    /// Its trace.
+    pub trace: Option<TraceId>,
 }
 
 /// What a lane reports.
@@ -90,8 +119,8 @@ pub struct Record {
 /// A lane's end of its queue.
 #[derive(Debug)]
 pub struct RecordSink {
-    /// Whether the log wants records at all; written by control.
-    pub wanted: Arc<AtomicBool>,
+    /// Requests with this status or a higher one are reported; 0: all of them, and what happens to connections. Written by control.
+    pub from: Arc<AtomicU16>,
     /// The queue.
     pub queue: SyncSender<Record>,
 }
@@ -101,11 +130,15 @@ pub(crate) struct Records {
     sink: RecordSink,
     /// The id that was given last.
     last: ConnectionId,
+    /// The second in which errors were reported last, and how many.
+    errors: (Millis, u32),
+    recording: Option<Recording>,
 }
 
 impl Records {
     pub fn new(slot: usize, sink: RecordSink) -> Self {
-        Self { sink, last: ConnectionId((slot as u64) << ConnectionId::NUMBER_BITS) }
+        let last = ConnectionId((slot as u64) << ConnectionId::NUMBER_BITS);
+        Self { sink, last, errors: (0, 0), recording: None }
     }
 
     /// The id of a client's connection that begins.
@@ -114,10 +147,21 @@ impl Records {
         self.last
     }
 
-    /// Whether the log wants records.
+    /// Requests with this status or a higher one are reported.
     #[inline]
-    pub fn are_wanted(&self) -> bool {
-        self.sink.wanted.load(Relaxed)
+    pub fn from(&self) -> u16 {
+        self.sink.from.load(Relaxed)
+    }
+
+    /// Whether the log wants all records, or a recording does.
+    #[inline]
+    fn are_wanted(&self) -> bool {
+        self.from() == 0
+    }
+
+    /// Records exchanges from now on, in the place of an earlier recording.
+    pub fn record(&mut self, recording: Recording, now: Millis) {
+        self.recording = Some(recording.begun(now));
     }
 
     fn push(&self, counters: &Counters, (client, connection): (SocketAddr, ConnectionId), what: Occurrence) {
@@ -140,9 +184,18 @@ impl Records {
         }
     }
 
-    /// Reports what went wrong with a finished exchange, if anything did.
+    /// Reports what went wrong with a finished exchange, if anything did, and records it if it is to be.
     #[cold]
-    pub fn exchange(&self, counters: &Counters, client: &Client, x: &Exchange) {
+    pub fn exchange(&mut self, counters: &Counters, client: &Client, x: &Exchange, cx: &Context) {
+        if x.status >= ERRORS && !x.machine.is_relay() {
+            self.error(client, x, cx.now());
+        }
+        if self.recording.as_mut().is_some_and(|recording| recorded(recording, client, x, cx)) {
+            self.recording = None;
+        }
+        if !self.are_wanted() {
+            return;
+        }
         let request = RequestId(client.id, x.number);
         let what = match (&x.upstream, x.routed.failure) {
             (Some(upstream), Some(failure)) => Occurrence::ServerFailed {
@@ -158,6 +211,27 @@ impl Records {
             _ => return,
         };
         self.push(counters, (client.peer, client.id), what);
+    }
+
+    fn error(&mut self, client: &Client, x: &Exchange, now: Millis) {
+        let second = now / 1000;
+        let (last, count) = self.errors;
+        let count = if last == second { count } else { 0 };
+        if count >= ERRORS_PER_SECOND {
+            return;
+        }
+        self.errors = (second, count + 1);
+        let error = RequestError {
+            request: RequestId(client.id, x.number),
+            status: x.status,
+            place: x.routed.shared_place().cloned(),
+            upstream: x.upstream.as_ref().map(|group| (group.upstream.clone(), x.server)),
+            failure: x.routed.failure,
+            trace: x.trace.id(),
+        };
+        let record = Record { client: client.peer, connection: client.id, what: Occurrence::Error(Box::new(error)) };
+        // The counters have all of them.
+        let _ = self.sink.queue.try_send(record);
     }
 }
 
@@ -179,12 +253,12 @@ mod tests {
     #[test]
     fn nothing_is_queued_unless_it_is_wanted_and_what_does_not_fit_is_counted() {
         let (sink, queue) = fixtures::record_sink();
-        let wanted = sink.wanted.clone();
+        let from = sink.from.clone();
         let (mut records, counters) = (Records::new(0, sink), Counters::default());
         let client = ("192.0.2.1:5".parse().unwrap(), records.next_connection());
         records.handshake_failed(&counters, client, "timeout");
         assert!(queue.try_recv().is_err());
-        wanted.store(true, Relaxed);
+        from.store(0, Relaxed);
         for _ in 0..5 {
             records.handshake_failed(&counters, client, "timeout");
         }
@@ -197,15 +271,35 @@ mod tests {
         let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
         let client = fixtures::client(&settings.listeners()[0], "192.0.2.1:5");
         let (sink, queue) = fixtures::record_sink();
-        let (records, counters) = (Records::new(0, sink), Counters::default());
+        sink.from.store(0, Relaxed);
+        let (mut records, counters) = (Records::new(0, sink), Counters::default());
+        let cx = Context::new().unwrap();
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
         let mut reported = |status| {
             x.status = status;
-            records.exchange(&counters, &client, &x);
+            records.exchange(&counters, &client, &x, &cx);
             queue.try_recv().ok().map(|record| record.what)
         };
         assert!(reported(200).is_none());
         assert!(matches!(reported(431), Some(Occurrence::Refused(_, 431))));
         assert!(matches!(reported(CLIENT_LEFT), Some(Occurrence::Abandoned(_))));
+    }
+
+    #[test]
+    fn errors_are_reported_without_the_log_and_a_flood_of_them_is_bounded() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let client = fixtures::client(&settings.listeners()[0], "192.0.2.1:5");
+        let (sink, queue) = fixtures::record_sink();
+        let (mut records, counters) = (Records::new(0, sink), Counters::default());
+        let (mut x, cx) = (Exchange::new(ClientStream::H1(Key::from_u64(1))), Context::new().unwrap());
+        let mut reported = |status| {
+            x.status = status;
+            records.exchange(&counters, &client, &x, &cx);
+            queue.try_iter().count()
+        };
+        assert_eq!((reported(200), reported(404), reported(CLIENT_LEFT)), (0, 0, 0));
+        let errors: usize = (0..1000).map(|_| reported(503)).sum();
+        assert_eq!(errors, ERRORS_PER_SECOND as usize);
+        assert_eq!(counters.records_lost.value(), 0, "the log has lost nothing");
     }
 }

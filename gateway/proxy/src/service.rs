@@ -26,6 +26,7 @@ use crate::mirrors::mirror_timeout;
 use crate::quic::succession::QuicSuccessor;
 use crate::quic::{Datagram, QuicEndpoint, UDP};
 use crate::quic_driver::{quic_drain, quic_end, quic_forwarded, quic_ready, quic_refresh, quic_timeout, quic_turn};
+use crate::recording::Recording;
 use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
 use crate::request_ids::id_of;
@@ -80,6 +81,8 @@ pub enum Message {
     PasswordChecked(Digest, PasswordVerdict),
     /// What is under way is to be told. As many questions wait as the admin socket has connections.
     Inspect(Inspection),
+    /// Exchanges are to be recorded. There is one recording at a time.
+    Record(Recording),
     /// Control's verdict about the ticket of a connection's hello ([`TicketQuery`](crate::shared_tickets::TicketQuery)).
     Ticket(Key, TicketVerdict),
 }
@@ -88,9 +91,12 @@ impl Mail for Message {
     fn load(&self) -> Load {
         match self {
             // Verdicts are as many as checks and queries that control has taken, which are bounded.
-            Self::Drain { .. } | Self::FreeMemory | Self::PasswordChecked(..) | Self::Inspect(_) | Self::Ticket(..) => {
-                Load::Free
-            }
+            Self::Drain { .. }
+            | Self::FreeMemory
+            | Self::PasswordChecked(..)
+            | Self::Inspect(_)
+            | Self::Record(_)
+            | Self::Ticket(..) => Load::Free,
             Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
             Self::Connection(_) => Load::Counted { kind: CONNECTIONS, amount: 1 },
             Self::Passed(passed) => Load::Counted { kind: RATE_NEWS, amount: passed.len() },
@@ -277,10 +283,10 @@ pub(crate) fn log_exchange(
     cx: &mut Context,
     x: &Exchange,
 ) {
-    if log.records().are_wanted()
+    if x.status >= log.records().from()
         && let Some(client) = connections.client_of(x.client_stream)
     {
-        log.records().exchange(counters, client, x);
+        log.records_mut().exchange(counters, client, x, cx);
     }
     let Some(rules) = settings.snapshot().access_log.as_deref().filter(|_| log.is_on()) else { return };
     if !log.wants(rules, x) {
@@ -364,6 +370,7 @@ impl Service for Proxy {
             Message::Passed(passed) => self.admission.heard(cx, &passed),
             Message::FreeMemory => free_memory(self, cx),
             Message::Inspect(inspection) => inspect(self, cx, &inspection),
+            Message::Record(recording) => self.log.records_mut().record(recording, cx.now()),
             Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
             Message::Ticket(key, verdict) => {
                 shared_tickets::arrived(self, cx, key, verdict);

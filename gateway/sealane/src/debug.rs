@@ -4,10 +4,11 @@ use crate::running::{At, SOON};
 use crate::version;
 use anyhow::{Context as _, Result, bail};
 use clap::Subcommand;
-use sealane_control::admin::ask::{Where, ask};
+use sealane_control::admin::ask::{Where, ask, ask_with};
 use sealane_control::config::Effective;
 use sealane_control::metrics::status::Status;
 use sealane_control::run::inspection::OpenExchanges;
+use sealane_control::run::recording::{LONGEST, RecordedExchange, RecordedExchanges, RecordingRequest};
 use sealane_control::{resolve, self_check};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -15,7 +16,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Subcommand)]
 pub enum DebugCommand {
@@ -64,6 +65,35 @@ Examples:
         #[arg(long)]
         json: bool,
     },
+    /// Record header fields and timings of requests for a while
+    #[command(after_help = "\
+A request is recorded when it is over: method, host, path without its query, status, server, timings, and
+the header fields of request and response. Values of fields that may hold secrets (Authorization, Cookie,
+tokens, keys and the like) are masked, queries in URLs are cut off, and bodies are not recorded. Other
+values can have personal data: read the output before you send it to others.
+
+Examples:
+  sealane debug record --for 30s --host www.example.com
+  sealane debug record --for 1m --one-in 100 --limit 500 --json")]
+    Record {
+        #[command(flatten)]
+        at: At,
+        /// How long to record: 1s to 240s, or 1m to 4m
+        #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = duration)]
+        time: Duration,
+        /// Only requests for this host
+        #[arg(long, value_name = "NAME")]
+        host: Option<String>,
+        /// One in this many requests
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+        one_in: u32,
+        /// End after this many requests
+        #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        limit: u32,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show one open request, by its ID in the log or in `sealane debug connections`
     #[command(after_help = "\
 Only the 1000 oldest open requests can be found. Requests that have ended are in the access log.
@@ -87,6 +117,11 @@ pub fn execute(command: DebugCommand) -> Result<String> {
         DebugCommand::Bundle { at, config, output } => bundle(&at.place(), config, output),
         DebugCommand::Connections { at, slow, over, limit, json } => connections(&at.place(), slow, over, limit, json),
         DebugCommand::Exchange { at, id, json } => exchange(&at.place(), &id, json),
+        DebugCommand::Record { at, time, host, one_in, limit, json } => {
+            let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+            let host = host.map(|host| host.to_ascii_lowercase());
+            record(&at.place(), time, &RecordingRequest { millis, host, one_in, limit }, json)
+        }
     }
 }
 
@@ -165,8 +200,79 @@ fn exchange(at: &Where, id: &str, json: bool) -> Result<String> {
     Ok(lines.iter().map(|(name, value)| format!("{name:<11} {value}\n")).collect())
 }
 
+/// `30s`, `2m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let help = || format!("write a time from 1s to {}s, as in 30s or 2m", LONGEST.as_secs());
+    let (number, factor) = match (text.strip_suffix('s'), text.strip_suffix('m')) {
+        (Some(number), _) => (number, 1),
+        (None, Some(number)) => (number, 60),
+        (None, None) => return Err(help()),
+    };
+    let seconds = number.parse::<u64>().ok().and_then(|n| n.checked_mul(factor)).ok_or_else(help)?;
+    let time = Duration::from_secs(seconds);
+    if (Duration::from_secs(1)..=LONGEST).contains(&time) { Ok(time) } else { Err(help()) }
+}
+
+fn record(at: &Where, time: Duration, request: &RecordingRequest, json: bool) -> Result<String> {
+    let text = ask_with(at, "POST", "/v1/record", &serde_json::to_string(request)?, time + SOON)?;
+    let recorded: RecordedExchanges = serde_json::from_str(&text).context("the response is not a recording")?;
+    if json {
+        return Ok(serde_json::to_string_pretty(&recorded)? + "\n");
+    }
+    let mut out = String::new();
+    for exchange in &recorded.exchanges {
+        describe_recorded(&mut out, exchange);
+    }
+    let count = recorded.exchanges.len();
+    // Writing to a string cannot fail.
+    let _ = match (count, recorded.is_cut) {
+        (0, _) => writeln!(out, "no request was recorded"),
+        (_, true) => {
+            writeln!(out, "{count} requests; the recording ended early, because it has as much as it may have")
+        }
+        (_, false) => writeln!(out, "{count} requests"),
+    };
+    Ok(out)
+}
+
+fn describe_recorded(out: &mut String, e: &RecordedExchange) {
+    let ms = |seconds: Option<f64>| seconds.map_or_else(|| "-".to_owned(), |s| format!("{:.1} ms", s * 1e3));
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        out,
+        "{} {} {} {}{} {}, from {}",
+        printable(&e.id),
+        printable(&e.protocol),
+        printable(&e.method),
+        printable(&e.host),
+        printable(&e.path),
+        e.status,
+        printable(&e.client)
+    );
+    let server = if e.upstream.is_empty() { "no server".to_owned() } else { format!("{} of {}", e.server, e.upstream) };
+    let _ = writeln!(
+        out,
+        "  {}; sent after {}, response after {}, over after {}; {} bytes in, {} bytes out",
+        printable(&server),
+        ms(e.sent),
+        ms(e.responded),
+        ms(Some(e.took)),
+        e.bytes_in,
+        e.bytes_out
+    );
+    if !e.failure.is_empty() {
+        let _ = writeln!(out, "  {} failed attempts; {}", e.failed_attempts, printable(&e.failure));
+    }
+    for (sign, fields) in [('>', &e.request), ('<', &e.response)] {
+        for (name, value) in fields {
+            let _ = writeln!(out, "  {sign} {}: {}", printable(name), printable(value));
+        }
+    }
+    out.push('\n');
+}
+
 /// What a client has sent, without what could change a terminal.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     text.chars()
         .flat_map(|c| if c.is_ascii_graphic() || c == ' ' { vec![c] } else { c.escape_default().collect() })
         .collect()

@@ -3,6 +3,7 @@
 mod debug;
 mod import;
 mod running;
+mod tables;
 mod top;
 mod tunnel;
 mod version;
@@ -191,6 +192,12 @@ Examples:
         /// Stop after this many updates [default: stop at Ctrl-C]
         #[arg(long, value_name = "N")]
         rounds: Option<u64>,
+        /// The table to show; in a terminal, the keys 0 to 9 choose another one
+        #[arg(long, value_name = "TABLE", value_enum, default_value_t)]
+        table: tables::Table,
+        /// Sort the table by this column; in a terminal, s chooses the next column and r reverses the order
+        #[arg(long, value_name = "COLUMN")]
+        sort: Option<String>,
     },
     /// List the certificates of a running gateway, or renew an automatic certificate
     #[command(
@@ -453,7 +460,9 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Config(ConfigCommand::Schema) => print(&config::schema())?,
         Command::Config(ConfigCommand::Show { config, json }) => show(&config, json)?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
-        Command::Top { at, interval, rounds } => running::top(at, Duration::from_secs(interval), rounds)?,
+        Command::Top { at, interval, rounds, table, sort } => {
+            running::top(at, Duration::from_secs(interval), rounds, table, sort.as_deref())?;
+        }
         Command::Certificates { at, json, command: None } => print(&running::certificates(at, json)?)?,
         Command::Certificates { command: Some(CertificatesCommand::Renew { at, name }), .. } => {
             print(&running::renew(at, &name)?)?;

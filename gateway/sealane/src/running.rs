@@ -1,5 +1,6 @@
 //! Commands to a gateway that runs: `status`, `top`, `reload`, `upgrade`, `drain`, `reopen-logs`.
 
+use crate::tables::Table;
 use crate::top;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -7,6 +8,7 @@ use sealane_control::admin::ask::{Where, ask, ask_with};
 use sealane_control::log::Level;
 use sealane_control::metrics::status::{CertificateStatus, ServerChange, ServerStatus, Status};
 use sealane_control::resolve;
+use sealane_control::run::inspection::OpenExchanges;
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -185,15 +187,36 @@ pub fn status(at: AtEither, json: bool) -> Result<String> {
     Ok(if json { text } else { describe(&status) })
 }
 
+/// Requests under way that `sealane top` shows.
+const OPEN: usize = 100;
+
 /// `sealane top`: the same, renewed until Ctrl-C (or `rounds` times).
-pub fn top(at: AtEither, interval: Duration, rounds: Option<u64>) -> Result<()> {
+pub fn top(at: AtEither, interval: Duration, rounds: Option<u64>, table: Table, sort: Option<&str>) -> Result<()> {
+    let sort = sort.map_or_else(|| Ok(table.usual()), |name| table.sorted_by(name))?;
+    let mut shown = top::Shown { table, sort };
     let at = at.place();
     let mut screen = top::Screen::new();
+    let keys = top::Keys::new();
     let mut last: Option<Status> = None;
     let mut round = 0;
     loop {
         let (status, _) = fetch(&at)?;
-        match screen.draw(&top::view(&status, last.as_ref())) {
+        // Only the socket tells them.
+        let open = match &at {
+            Where::Socket(_) if shown.table == Table::Requests => {
+                let text = ask(&at, "GET", &format!("/v1/exchanges?limit={OPEN}"), SOON)?;
+                Some(serde_json::from_str::<OpenExchanges>(&text).context("the response is not a list of requests")?)
+            }
+            _ => None,
+        };
+        let mut view = match shown.table {
+            Table::Overview => top::view(&status, last.as_ref()),
+            table => table.view(&top::Rates::new(&status, last.as_ref()), open.as_ref(), shown.sort),
+        };
+        if keys.is_some() {
+            view.insert_str(0, &format!("{}\n\n", top::KEYS));
+        }
+        match screen.draw(&view) {
             // A reader that has enough (`| head`) is no failure.
             Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
             drawn => drawn?,
@@ -203,7 +226,16 @@ pub fn top(at: AtEither, interval: Duration, rounds: Option<u64>) -> Result<()> 
         if rounds.is_some_and(|n| round >= n) {
             return Ok(());
         }
-        std::thread::sleep(interval);
+        let Some(keys) = &keys else {
+            std::thread::sleep(interval);
+            continue;
+        };
+        if let Some(key) = keys.next(interval) {
+            match shown.after(key) {
+                Some(after) => shown = after,
+                None => return Ok(()),
+            }
+        }
     }
 }
 

@@ -1,10 +1,84 @@
 //! The terminal view of `sealane top`: two statuses in, lines out.
 
 use crate::running::{span, state};
+use crate::tables::{Sort, TABLES, Table};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use sealane_control::metrics::status::{LaneStatus, ServerStatus, Status};
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal, Write};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What is shown, and how it is sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub table: Table,
+    pub sort: Sort,
+}
+
+impl Shown {
+    /// What a key changes; `None`: the end.
+    pub fn after(self, key: u8) -> Option<Self> {
+        let of = |table: Table| Self { table, sort: table.usual() };
+        let at = TABLES.iter().position(|table| *table == self.table).unwrap_or(0);
+        Some(match key {
+            // The terminal makes no signal of Ctrl-C meanwhile.
+            b'q' | b'Q' | 0x03 | 0x04 => return None,
+            b'\t' | b'n' => of(TABLES[(at + 1) % TABLES.len()]),
+            b'p' => of(TABLES[(at + TABLES.len() - 1) % TABLES.len()]),
+            b'0'..=b'9' => of(TABLES[usize::from(key - b'0') % TABLES.len()]),
+            b's' => Self { sort: self.table.next_sort(self.sort), ..self },
+            b'r' => Self { sort: Sort { falling: !self.sort.falling, ..self.sort }, ..self },
+            _ => self,
+        })
+    }
+}
+
+/// The line that says what keys do: tables, sort, reverse, quit.
+pub const KEYS: &str = "0 all 1 hosts 2 servers 3 errors 4 limits 5 cpu 6 certs 7 vpn 8 open 9 changes  s r q";
+
+/// A terminal that gives each key as it is pressed, until this is dropped.
+pub struct Keys {
+    before: Termios,
+}
+
+impl Keys {
+    /// `None` where nobody presses keys: the input or the output is no terminal.
+    pub fn new() -> Option<Self> {
+        if !(io::stdin().is_terminal() && io::stdout().is_terminal()) {
+            return None;
+        }
+        let before = tcgetattr(io::stdin()).ok()?;
+        let mut changed = before.clone();
+        // Lines are not edited, keys not shown; Ctrl-C is a key, so that the terminal is as before when this ends.
+        changed.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::ISIG;
+        tcsetattr(io::stdin(), OptionalActions::Now, &changed).ok()?;
+        Some(Self { before })
+    }
+
+    /// The next key, if one is pressed within this time.
+    pub fn next(&self, within: Duration) -> Option<u8> {
+        let stdin = io::stdin();
+        let time = Timespec { tv_sec: within.as_secs() as i64, tv_nsec: i64::from(within.subsec_nanos()) };
+        let mut waits = [PollFd::new(&stdin, PollFlags::IN)];
+        if poll(&mut waits, Some(&time)).unwrap_or(0) == 0 {
+            return None;
+        }
+        let mut byte = [0];
+        match rustix::io::read(&stdin, &mut byte) {
+            Ok(1) => Some(byte[0]),
+            // The terminal is gone.
+            Ok(_) => Some(b'q'),
+            Err(_) => None,
+        }
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.before);
+    }
+}
 
 /// Where the view is drawn: over itself on a terminal, one after the other elsewhere.
 pub struct Screen {
@@ -47,14 +121,14 @@ fn frame(view: &str, first: bool) -> String {
 }
 
 /// What is counted between two looks, per second.
-struct Rates<'s> {
-    now: &'s Status,
+pub struct Rates<'s> {
+    pub now: &'s Status,
     then: Option<&'s Status>,
     seconds: f64,
 }
 
 impl<'s> Rates<'s> {
-    fn new(now: &'s Status, then: Option<&'s Status>) -> Self {
+    pub fn new(now: &'s Status, then: Option<&'s Status>) -> Self {
         // Another process, or the first look: since the start.
         let then = then.filter(|t| t.pid == now.pid);
         let seconds = (now.uptime - then.map_or(0.0, |t| t.uptime)).max(0.001);
@@ -87,7 +161,7 @@ impl<'s> Rates<'s> {
     }
 
     /// Requests and failures of a server per second. One that is new, or whose counts began again, counts from nothing.
-    fn server(&self, group: &str, server: &ServerStatus) -> (f64, f64) {
+    pub fn server(&self, group: &str, server: &ServerStatus) -> (f64, f64) {
         let same = |s: &&ServerStatus| s.name == server.name && s.address == server.address;
         let groups = self.then.map(|t| t.upstreams.as_slice()).unwrap_or_default();
         let then = groups.iter().find(|u| u.name == group).and_then(|u| u.servers.iter().find(same));
@@ -195,6 +269,7 @@ pub fn view(now: &Status, then: Option<&Status>) -> String {
             handshakes / r.seconds
         );
     }
+    t += &crate::tables::operations(now);
     t += &servers(&r);
     let refused: Vec<(&String, u64)> = now
         .refused
@@ -251,7 +326,7 @@ fn servers(r: &Rates) -> String {
 }
 
 /// Bytes per second with a unit.
-fn bytes(rate: f64) -> String {
+pub fn bytes(rate: f64) -> String {
     let units = ["B/s", "KiB/s", "MiB/s", "GiB/s"];
     let (mut value, mut unit) = (rate, 0);
     while value >= 1024.0 && unit + 1 < units.len() {
@@ -283,6 +358,19 @@ mod tests {
             "refused": { "handshake: not_tls": requests / 100 },
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn keys_choose_tables_and_their_order() {
+        let first = Shown { table: Table::Overview, sort: Table::Overview.usual() };
+        let keys = |keys: &[u8]| keys.iter().try_fold(first, |shown, key| shown.after(*key));
+        assert_eq!(keys(b"1").map(|shown| shown.table), Some(Table::Hosts));
+        assert_eq!(keys(b"\t\tp").map(|shown| shown.table), Some(Table::Hosts));
+        assert_eq!(keys(b"p").map(|shown| shown.table), Some(Table::Changes));
+        let sorted = keys(b"1sr").unwrap();
+        assert_eq!((sorted.table, sorted.sort), (Table::Hosts, Sort { column: 4, falling: false }));
+        assert_eq!(keys(b"1x\x1b[A"), keys(b"1"), "others do nothing");
+        assert_eq!([keys(b"q"), keys(b"1\x03")], [None, None]);
     }
 
     #[test]

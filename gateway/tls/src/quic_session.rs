@@ -7,10 +7,11 @@
 
 use crate::authentication::{self, Authentication};
 use crate::hello::{self, HelloError, LargeHello, SMALL_HELLO};
-use crate::policy::Version;
+use crate::policy::{KeyKind, Version};
 use crate::quic::{Handshake, QuicServer, moves_to, retry_tag};
 use crate::quic_packets::{self, NextKeys};
 use crate::session::Summary;
+use crate::server;
 use crate::sessions;
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, HeaderKey, KeyPair, Keys, PacketKey};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -55,6 +56,8 @@ pub(crate) struct QuicSession {
     early_offered: bool,
     /// Of the client, where it has shown a certificate.
     authentication: Option<Authentication>,
+    /// Of a server: the kind of the key whose certificate was chosen.
+    key: Option<KeyKind>,
 }
 
 fn alert(description: u8, reason: &str) -> TransportError {
@@ -78,6 +81,7 @@ impl QuicSession {
             policy: 0,
             early_offered: false,
             authentication: None,
+            key: None,
         }
     }
 
@@ -147,6 +151,7 @@ impl QuicSession {
     fn read(&mut self, bytes: &[u8]) -> Result<(), TransportError> {
         let State::Running(connection) = &mut self.state else { return Ok(()) };
         let result = authentication::during(&mut self.authentication, || connection.read_hs(bytes));
+        self.key = server::chosen_key().or(self.key);
         if connection.handshake_kind().is_some_and(|kind| kind != HandshakeKind::Resumed) {
             authentication::forget_unused_ticket(&mut self.authentication);
         }
@@ -168,7 +173,7 @@ fn failed(connection: &mut Connection, e: &rustls::Error) -> TransportError {
     }
 }
 
-fn summary(connection: &Connection) -> Option<Summary> {
+fn summary(connection: &Connection, key: Option<KeyKind>) -> Option<Summary> {
     if connection.is_handshaking() {
         return None;
     }
@@ -177,6 +182,7 @@ fn summary(connection: &Connection) -> Option<Summary> {
         version: Version::Tls13,
         suite: connection.negotiated_cipher_suite()?.suite().as_str().unwrap_or("unknown"),
         resumed: kind == HandshakeKind::Resumed,
+        key: key.filter(|_| kind != HandshakeKind::Resumed),
         retried: kind == HandshakeKind::FullWithHelloRetryRequest,
     })
 }
@@ -191,7 +197,7 @@ impl crypto::Session for QuicSession {
         let connection = self.running()?;
         let (policy, early_offered) = (self.policy, self.early_offered);
         let next_keys = self.next_keys.clone();
-        Some(Box::new(Handshake { policy, early_offered, summary: summary(connection), next_keys }))
+        Some(Box::new(Handshake { policy, early_offered, summary: summary(connection, self.key), next_keys }))
     }
 
     /// The certificates, `Vec<CertificateDer>`, leaf first.

@@ -15,6 +15,7 @@ use rustls::crypto::{CryptoProvider, SecureRandom};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, ServerConfig, WebPkiClientVerifier};
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{RootCertStore, SignatureAlgorithm};
+use std::cell::Cell;
 use std::sync::{Arc, OnceLock};
 
 /// A server configuration could not be built from a policy. Control checks policies before it publishes them, so this
@@ -147,6 +148,16 @@ impl ListenerTls {
     }
 }
 
+thread_local! {
+    /// The kind of the key that [`Resolver`] has chosen last on this thread.
+    static CHOSEN: Cell<Option<KeyKind>> = const { Cell::new(None) };
+}
+
+/// The kind of the key that was chosen since this was asked last: rustls' sessions do not tell which certificate they show.
+pub(crate) fn chosen_key() -> Option<KeyKind> {
+    CHOSEN.take()
+}
+
 /// Chooses a certificate by server name and by what the client can verify.
 struct Resolver {
     identities: Arc<Identities>,
@@ -188,7 +199,10 @@ impl ResolvesServerCert for Resolver {
             let index = found.iter().find(|i| self.identities.all.get(**i as usize).is_some_and(|x| x.kind == kind))?;
             let key = self.key(*index)?;
             let usable = key.key.choose_scheme(hello.signature_schemes()).is_some() && key.key.algorithm() == wanted;
-            usable.then_some(key)
+            usable.then(|| {
+                CHOSEN.set(Some(kind));
+                key
+            })
         };
         let usable = offered(KeyKind::Ecdsa).or_else(|| offered(KeyKind::Ed25519)).or_else(|| offered(KeyKind::Rsa));
         // Without one that the client can check, any will do to fail with: rustls then says handshake_failure, where

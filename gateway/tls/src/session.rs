@@ -7,9 +7,9 @@ use crate::authentication::{self, Authentication};
 use crate::client::ClientContext;
 use crate::early_skip::{EarlySkip, Step};
 use crate::hello::fatal_alert;
-use crate::policy::Version;
+use crate::policy::{KeyKind, Version};
 use crate::records::Records;
-use crate::server::ServerContext;
+use crate::server::{self, ServerContext};
 use crate::syn;
 use crate::transparency;
 use rustls::client::UnbufferedClientConnection;
@@ -109,6 +109,8 @@ pub struct Summary {
     pub suite: &'static str,
     /// The session was resumed.
     pub resumed: bool,
+    /// Of a server: the kind of the key that has signed a full handshake.
+    pub key: Option<KeyKind>,
     /// The client was sent back for another key share.
     pub retried: bool,
 }
@@ -134,6 +136,8 @@ pub struct Session {
     accepts: bool,
     /// Of the client, where it has shown a certificate; kept until the handshake is over.
     authentication: Option<Authentication>,
+    /// Of a server: the kind of the key whose certificate was chosen.
+    key: Option<KeyKind>,
     early_skip: Option<Box<EarlySkip>>,
 }
 
@@ -172,11 +176,11 @@ impl Session {
     pub fn server(context: &ServerContext, early_offered: bool) -> Result<Self, TlsError> {
         let connection = UnbufferedServerConnection::new(context.config.clone()).map_err(TlsError::Handshake)?;
         let early_skip = early_offered.then(|| Box::new(EarlySkip::new()));
-        Ok(Self { side: Side::Server(connection), accepts: true, authentication: None, early_skip })
+        Ok(Self { side: Side::Server(connection), accepts: true, authentication: None, key: None, early_skip })
     }
 
     fn from_client(connection: UnbufferedClientConnection) -> Self {
-        Self { side: Side::Client(connection), accepts: false, authentication: None, early_skip: None }
+        Self { side: Side::Client(connection), accepts: false, authentication: None, key: None, early_skip: None }
     }
 
     /// A session with a server. The `ClientHello` is in `out` when this returns.
@@ -229,6 +233,7 @@ impl Session {
             authentication::forget_unused_ticket(&mut authentication);
         }
         self.authentication = authentication;
+        self.key = server::chosen_key().or(self.key);
         self.accepts = self.common().is_handshaking();
         result
     }
@@ -465,6 +470,7 @@ impl Session {
             version,
             suite: common.negotiated_cipher_suite()?.suite().as_str().unwrap_or("unknown"),
             resumed: kind == HandshakeKind::Resumed,
+            key: self.key.filter(|_| kind != HandshakeKind::Resumed),
             retried: kind == HandshakeKind::FullWithHelloRetryRequest,
         })
     }

@@ -25,11 +25,30 @@ pub struct Sample {
     pub value: f64,
 }
 
+/// The first two numbers of a Prometheus' version; zeros if it does not say.
+pub fn version(program: &Path) -> (u32, u32) {
+    let said = Command::new(program).arg("--version").output().map(|output| [output.stdout, output.stderr].concat());
+    let text = String::from_utf8_lossy(&said.unwrap_or_default()).into_owned();
+    let mut numbers =
+        text.split_whitespace().skip_while(|word| *word != "version").nth(1).unwrap_or_default().split('.');
+    let mut next = || numbers.next().and_then(|number| number.parse().ok()).unwrap_or(0);
+    (next(), next())
+}
+
 impl Prometheus {
     /// Scrapes these admin listeners twice a second, as the job `sealane`, and evaluates the rules as often. Returns when each
     /// has been scraped three times.
     #[track_caller]
     pub fn start(site: &Site, program: &Path, targets: &[SocketAddr], rules: &str) -> Self {
+        Self::start_with(site, program, targets, rules, false)
+    }
+
+    /// The same; with `native`, it asks for native histograms.
+    #[track_caller]
+    pub fn start_with(site: &Site, program: &Path, targets: &[SocketAddr], rules: &str, native: bool) -> Self {
+        // A switch of the program at first, a setting later.
+        let is_setting = native && version(program) >= (3, 8);
+        let scrapes = if is_setting { "    scrape_native_histograms: true\n" } else { "" };
         let folder = site.path().join("prometheus");
         std::fs::create_dir_all(&folder).expect("a folder can be made");
         let write = |name: &str, text: &str| {
@@ -44,7 +63,7 @@ impl Prometheus {
             &format!(
                 "global: {{scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}}\n\
                  rule_files: [rules.yml]\n\
-                 scrape_configs:\n  - job_name: sealane\n    static_configs: [{{targets: [{}]}}]\n",
+                 scrape_configs:\n  - job_name: sealane\n{scrapes}    static_configs: [{{targets: [{}]}}]\n",
                 targets.join(", ")
             ),
         );
@@ -54,6 +73,9 @@ impl Prometheus {
         command.arg(format!("--storage.tsdb.path={}", folder.join("data").display()));
         command.args([&format!("--web.listen-address={address}"), "--log.level=warn"]);
         command.arg("--enable-feature=exemplar-storage");
+        if native && !is_setting {
+            command.arg("--enable-feature=native-histograms");
+        }
         let mut prometheus = Self { address, server: Server::start(command, site.path()) };
         prometheus.server.wait_until(|| {
             let Ok(stream) = TcpStream::connect(address) else { return false };

@@ -2,7 +2,7 @@
 
 use super::{
     Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener,
-    request_id, revocation, store, table, traces, tunnel, upstream,
+    otlp, request_id, revocation, store, table, traces, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
@@ -82,6 +82,8 @@ table! {
     traces: One = One(&traces::TABLE), described("none: requests are not traced");
     /// IDs of requests.
     request_id: One = One(&request_id::TABLE), described("none: requests have no IDs");
+    /// Metrics and the log for a collector.
+    otlp: One = One(&otlp::TABLE), described("none: metrics and the log are not sent");
     /// Limits and timeouts for clients.
     limits: One = One(&limits::TABLE), default({});
     /// The addresses on which the gateway accepts connections.

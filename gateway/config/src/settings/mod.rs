@@ -35,7 +35,7 @@ pub(super) use kinds::{
     Words, range_of_time,
 };
 pub(super) use listeners::{certificate, client_auth, listener, listener_tls, protocol, quic};
-pub(super) use telemetry::{request_id, traces};
+pub(super) use telemetry::{otlp, request_id, traces};
 pub(super) use tunnels::{client, tunnel};
 pub(super) use upstreams::{health, server, upstream, upstream_tls};
 

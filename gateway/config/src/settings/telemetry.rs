@@ -1,9 +1,10 @@
-//! `[traces]` and `[request_id]`.
+//! `[traces]`, `[otlp]` and `[request_id]`.
 
-use super::{Choice, Count, File, Flag, Own, Shape, Text, argument, table};
+use super::{Choice, Count, File, Flag, Own, Shape, Text, Time, argument, table};
+use crate::collector as reading;
 use crate::route;
-use crate::traces as reading;
 use sealane_proxy::traces::TraceTrust;
+use std::time::Duration;
 
 table! {
     /// Traces of requests, sent to an OpenTelemetry collector (OTLP). Without this table, the gateway passes `traceparent`,
@@ -13,13 +14,13 @@ table! {
     /// The collector: `"http://HOST:PORT"` or `"https://HOST:PORT"`. With `protocol = "http"`, the URL may have a
     /// path; without a path, the gateway uses `/v1/traces`. If the name resolves to several addresses, the gateway
     /// tries the first four addresses.
-    endpoint: Own<reading::TraceEndpoint> = Own(reading::endpoint, || Shape::Text(None)),
+    endpoint: Own<reading::CollectorEndpoint> = Own(reading::endpoint, || Shape::Text(None)),
         required("http://127.0.0.1:4318");
     /// The protocol to the collector: `"http"` (OTLP over HTTP/1.1, protobuf) or `"grpc"` (OTLP over gRPC; the URL
     /// has no path).
-    protocol: Choice<reading::TraceProtocol> = Choice(&[
-        ("http", reading::TraceProtocol::Http),
-        ("grpc", reading::TraceProtocol::Grpc),
+    protocol: Choice<reading::CollectorProtocol> = Choice(&[
+        ("http", reading::CollectorProtocol::Http),
+        ("grpc", reading::CollectorProtocol::Grpc),
     ]), default("http");
     /// With 100, the gateway samples one in 100 of the traces that start in this gateway. 0: none. If another program
     /// started the trace, that program decides whether the request is sampled (see `trust`).
@@ -56,4 +57,36 @@ table! {
     header: Own<String> = Own(route::user_header, || Shape::Text(None)), default("X-Request-Id");
     /// Responses have the header, too, in the place of a header of this name from the upstream.
     response: Flag = Flag, default(false);
+}
+
+const INTERVAL: Time = Time(Duration::from_secs(1)..=Duration::from_secs(3600));
+
+table! {
+    /// Metrics and the log, sent to an OpenTelemetry collector (OTLP). Traces have a table of their own, `[traces]`. See
+    /// [metrics and logs over OTLP](page:otlp).
+    otlp "[otlp]", example_is_commented = true;
+
+    /// The collector: `"http://HOST:PORT"` or `"https://HOST:PORT"`. With `protocol = "http"`, the URL may have a path; the
+    /// gateway appends `/v1/metrics` or `/v1/logs`. If the name resolves to several addresses, the gateway tries the first
+    /// four addresses.
+    endpoint: Own<reading::CollectorEndpoint> = Own(reading::endpoint, || Shape::Text(None)),
+        required("http://127.0.0.1:4318");
+    /// The protocol to the collector: `"http"` (OTLP over HTTP/1.1, protobuf) or `"grpc"` (OTLP over gRPC; the URL
+    /// has no path).
+    protocol: Choice<reading::CollectorProtocol> = Choice(&[
+        ("http", reading::CollectorProtocol::Http),
+        ("grpc", reading::CollectorProtocol::Grpc),
+    ]), default("http");
+    /// Whether metrics are sent: all that `/metrics` has, under the same names.
+    metrics: Flag = Flag, default(true);
+    /// How often metrics are sent.
+    interval: Time = INTERVAL, default("60s");
+    /// Whether the log of the gateway is sent, at its level. The access log is not sent.
+    logs: Flag = Flag, default(true);
+    /// The value of the resource attribute `service.name`.
+    service: Text = Text, default("sealane");
+    /// A file with a header field that is sent to the collector, as `NAME: VALUE` on one line: a token, for example.
+    header_file: File = File, example("/etc/sealane/collector.header");
+    /// PEM file of the CAs that may have signed the collector's certificate, for `"https://"`.
+    ca: File = File, described("the system's CAs"), example("certs/collector-ca.pem");
 }

@@ -95,6 +95,8 @@ dns_update = { server = "192.0.2.53", zone = "z", key_name = "k", key_file = "k"
 [request_id]
 [traces]
 endpoint = "http://127.0.0.1:1"
+[otlp]
+endpoint = "http://127.0.0.1:1"
 [limits]
 [store]
 url = "memory"

@@ -7,12 +7,14 @@
 //! | | |
 //! |---|---|
 //! | `GET /` | the status page |
-//! | `GET /metrics` | counters in the Prometheus text format, or as OpenMetrics for clients that ask for it |
+//! | `GET /metrics` | counters in the Prometheus text format, or as OpenMetrics or protobuf for clients that ask for it |
 //! | `GET /healthz` | 200 while serving, 503 while draining |
 //! | `GET /v1/exchanges` | the oldest requests under way ([`OpenExchanges`](crate::run::inspection::OpenExchanges)); Unix socket only |
+//! | `GET /v1/history` | what was measured in the last five minutes, hour, or day, as JSON: `?range=5m`, `1h` or `24h`, and `&since=SECONDS` |
 //! | `GET /v1/log` | the newest lines of the log; Unix socket only |
 //! | `GET /v1/status` | [`Status`](crate::metrics::status::Status) as JSON |
 //! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
+//! | `POST /v1/record` | [`RecordingRequest`] as JSON: records exchanges for a while, and answers with them; Unix socket only |
 //! | `POST /v1/renew` | a name: its certificate is renewed now (`certificates = "auto"`); Unix socket only |
 //! | `POST /v1/log-level` | a level's name: [`crate::log`]; Unix socket only |
 //! | `POST /v1/tunnel` | [`Steering`] as JSON: disconnect clients of the tunnel, tell them something; Unix socket only |
@@ -20,6 +22,7 @@
 
 mod addressed;
 pub mod ask;
+mod page;
 mod unix;
 
 use crate::config::RunAs;
@@ -28,6 +31,7 @@ use crate::metrics::LaneMetrics;
 use crate::metrics::prometheus::{Format, Writer};
 use crate::metrics::status::{ServerChange, StatusRegistry};
 use crate::run::commands::{Command, Commands};
+use crate::run::recording::RecordingRequest;
 use crate::vpn::Steering;
 use anyhow::{Context as _, Result};
 use http_body_util::{BodyExt, Full, Limited};
@@ -72,8 +76,6 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// What the answers under way may take when the gateway ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
-
-const PAGE: &str = include_str!("page.html");
 
 /// Sockets that are open and not yet served.
 #[derive(Debug)]
@@ -396,8 +398,21 @@ async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>
                 Err(e) => text(StatusCode::BAD_REQUEST, format!("this is not a command for the tunnel: {e}\n")),
             };
         }
-        "/v1/server" | "/v1/log-level" | "/v1/renew" | "/v1/tunnel" => Command::Reopen, // Refused below, as commands are.
-        "/" | "/metrics" | "/healthz" | "/v1/status" => return page(&request, site),
+        "/v1/record" if site.commands.is_some() && request.method() == Method::POST => {
+            let body = match body_of(request).await {
+                Ok(body) => body,
+                Err(response) => return response,
+            };
+            return match serde_json::from_slice::<RecordingRequest>(&body) {
+                Ok(recording) => match command_reply(site, Command::Record(Box::new(recording))).await {
+                    response if response.status() == StatusCode::OK => as_json(response),
+                    response => response,
+                },
+                Err(e) => text(StatusCode::BAD_REQUEST, format!("this is not a recording: {e}\n")),
+            };
+        }
+        "/v1/server" | "/v1/log-level" | "/v1/renew" | "/v1/record" | "/v1/tunnel" => Command::Reopen, // Refused below, as commands are.
+        "/" | "/metrics" | "/healthz" | "/v1/status" | "/v1/history" => return page(&request, site),
         "/v1/log" => return recent_log(&request, site),
         "/v1/exchanges" => return exchanges(&request, site).await,
         _ => return text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
@@ -516,7 +531,7 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
                 "TCP connections to the admin listener that were closed to make room for new connections.",
             )
             .sample(&[], site.displaced.load(Ordering::Relaxed));
-            let mut response = typed(StatusCode::OK, format.media_type(), page.finish());
+            let mut response = typed(StatusCode::OK, format.media_type(), page.into_body());
             response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
             response
         }
@@ -526,15 +541,39 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
             Ok(json) => typed(StatusCode::OK, "application/json", json + "\n"),
             Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
         },
+        "/v1/history" => history(request, site),
         _ => {
-            let mut response = typed(StatusCode::OK, "text/html; charset=utf-8", PAGE.to_owned());
-            // The page has all that it needs in itself and asks this listener only.
-            let policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
-                          connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
-            response.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+            let mut response = typed(StatusCode::OK, "text/html; charset=utf-8", page::PAGE.to_owned());
+            response.headers_mut().insert(CONTENT_SECURITY_POLICY, page::policy());
             response
         }
     }
+}
+
+/// What was measured lately: `?range=5m|1h|24h&since=SECONDS`.
+fn history<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
+    let (mut range, mut since) = ("5m", 0);
+    for (name, value) in request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
+        match (name, value.parse::<u64>()) {
+            ("range", _) => range = value,
+            ("since", Ok(n)) => since = n,
+            _ => {
+                return text(
+                    StatusCode::BAD_REQUEST,
+                    "the parameters are range=5m, 1h or 24h, and since=SECONDS\n".to_owned(),
+                );
+            }
+        }
+    }
+    match site.metrics.sampler().history.json(range, since) {
+        Some(json) => typed(StatusCode::OK, "application/json", json.to_string() + "\n"),
+        None => text(StatusCode::BAD_REQUEST, "the ranges are 5m, 1h and 24h\n".to_owned()),
+    }
+}
+
+fn as_json(mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
 }
 
 fn not_allowed(methods: &'static str) -> Response<Full<Bytes>> {
@@ -547,8 +586,8 @@ fn text(status: StatusCode, body: String) -> Response<Full<Bytes>> {
     typed(status, "text/plain; charset=utf-8", body)
 }
 
-fn typed(status: StatusCode, media_type: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
+fn typed(status: StatusCode, media_type: &'static str, body: impl Into<Bytes>) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(body.into()));
     *response.status_mut() = status;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(media_type));

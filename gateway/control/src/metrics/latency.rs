@@ -1,10 +1,13 @@
 //! Which places' durations are recorded, and what the lanes have recorded so far.
 
 use crate::config::Config;
+use crate::metrics::cost::add_requests;
 use crate::metrics::prometheus::{self, HistogramFamily, Writer};
 use sealane_lane::histogram::{Distribution, Histogram};
 use sealane_proxy::counters::{Counters, HANDSHAKES};
-use sealane_proxy::latency::{Budget, Exemplar, Latency, Place, UPSTREAM_STEPS, UpstreamTimes, place_series};
+use sealane_proxy::latency::{
+    Budget, CLASSES, Exemplar, Latency, PROTOCOLS, Place, UPSTREAM_STEPS, UpstreamTimes, place_series,
+};
 use sealane_proxy::snapshot::Action;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -42,13 +45,33 @@ const SHOWN: [u64; 22] = [
 
 /// What a place is called: the labels of its metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Labels {
+pub struct Labels {
     /// The host's first name as configured.
-    host: String,
+    pub host: String,
     /// The route's name or pattern; empty for a host without routes.
-    route: String,
+    pub route: String,
     /// The upstream; empty where the gateway answers itself.
-    upstream: String,
+    pub upstream: String,
+}
+
+/// What the lanes have recorded at a place so far.
+#[derive(Clone, Debug, Default)]
+pub struct PlaceSums {
+    /// The durations of its requests.
+    pub durations: Distribution,
+    /// Its requests by the class of their status.
+    pub classes: [u64; CLASSES.len()],
+}
+
+/// What the lanes have recorded so far, of all places.
+#[derive(Clone, Debug, Default)]
+pub struct Look {
+    /// Requests of each lane, by version of HTTP.
+    pub requests: Vec<[u64; PROTOCOLS.len()]>,
+    /// The durations of all requests.
+    pub durations: Distribution,
+    /// The places where something was recorded.
+    pub places: Vec<(Labels, PlaceSums)>,
 }
 
 /// All places and upstreams whose durations are recorded, over reloads: the same labels stay the same place as long as they
@@ -239,6 +262,33 @@ impl Latencies {
             .sample(&[], self.budget.used() as u64);
     }
 
+    /// Adds up what has been recorded.
+    pub fn look(&self) -> Look {
+        let mut look = Look { requests: vec![[0; PROTOCOLS.len()]; self.lanes], ..Look::default() };
+        for (labels, place) in self.all().0 {
+            let mut sums = PlaceSums::default();
+            place.look(|slot, series, [first_byte, total]| {
+                let [mut answered, mut over] = [Distribution::default(), Distribution::default()];
+                answered.add(first_byte);
+                over.add(total);
+                // Upgraded connections are answered, and have no duration.
+                add_requests(&mut look.requests, slot, series / CLASSES.len(), &answered);
+                sums.classes[series % CLASSES.len()] += over.count();
+                sums.durations.merge(&over);
+            });
+            look.durations.merge(&sums.durations);
+            look.places.push((labels, sums));
+        }
+        look
+    }
+
+    /// The labels of a place that is configured.
+    pub fn labels_of(&self, place: &Arc<Place>) -> Option<Labels> {
+        let known = self.known();
+        let is_it = |(_, other): &(&Labels, &Weak<Place>)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(place));
+        known.places.iter().find(is_it).map(|(labels, _)| labels.clone())
+    }
+
     /// All that may have something recorded, by name.
     fn all(&self) -> Recorded {
         let known = self.known();
@@ -274,5 +324,6 @@ fn sample_with(
         value: exemplar.micros as f64 / 1e6,
         at: exemplar.at as f64 / 1e3,
     });
-    family.sample_with(labels, &buckets, times.count() - below, times.sum as f64 / 1e6, exemplar);
+    let above = times.count() - below;
+    family.sample_with(labels, &buckets, above, times.sum as f64 / 1e6, exemplar).native(times);
 }

@@ -1,23 +1,36 @@
 //! The lanes' counters as metrics, summed when somebody reads them.
 
+pub mod cost;
+pub mod errors;
+pub mod history;
 pub mod latency;
+pub mod native;
 pub mod process;
 pub mod prometheus;
+pub mod protobuf;
+pub mod regression;
+pub mod reports;
+pub mod sampler;
 pub mod status;
 
 use crate::health::LiveUpstreams;
+use crate::metrics::cost::OPERATIONS;
+use crate::metrics::errors::{ErrorStatus, RecentErrors};
 use crate::metrics::latency::Latencies;
 use crate::metrics::prometheus::Writer;
+use crate::metrics::regression::Estimate;
+use crate::metrics::sampler::{OperationStatus, Sampler};
 use crate::run::access_log_writer::LogStats;
 use crate::run::shortage::Shortages;
 use crate::vpn::status::{Status, StatusRegistry};
 use sealane_http::ParseError;
+use sealane_proxy::RequestError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
 use sealane_sys::fastopen_counts;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Reads the counters of all lanes.
 #[derive(Debug)]
@@ -28,11 +41,14 @@ pub struct LaneMetrics {
     draining: AtomicBool,
     latencies: Arc<Latencies>,
     tunnel: OnceLock<StatusRegistry>,
+    sampler: Mutex<Sampler>,
+    errors: Mutex<RecentErrors>,
 }
 
 impl LaneMetrics {
     /// Metrics of these lanes, and of the access log if there is one.
     pub fn new(lanes: Vec<Arc<Counters>>, log: Option<LogStats>) -> Self {
+        let sampler = Mutex::new(Sampler::new(lanes.len()));
         Self {
             lanes,
             log,
@@ -40,6 +56,8 @@ impl LaneMetrics {
             draining: AtomicBool::new(false),
             latencies: Arc::default(),
             tunnel: OnceLock::new(),
+            sampler,
+            errors: Mutex::default(),
         }
     }
 
@@ -67,6 +85,44 @@ impl LaneMetrics {
     pub fn set_tunnel(&self, registry: StatusRegistry) {
         // There is one tunnel in a process' life.
         let _ = self.tunnel.set(registry);
+    }
+
+    /// Reads the counters for what is known of the last minutes, hours and the last day, if it is time to. Called a few times a second.
+    pub fn look(&self) {
+        self.sampler().look(&self.lanes, &self.latencies, || self.tunnel.get().map(StatusRegistry::read));
+    }
+
+    /// What was read, and what follows from it.
+    pub fn sampler(&self) -> MutexGuard<'_, Sampler> {
+        // A thread that panicked with the lock did so between two whole states, or the process is ending.
+        self.sampler.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the kinds of operations cost.
+    pub fn operations(&self) -> Vec<OperationStatus> {
+        let estimates = self.sampler().costs.estimates();
+        let status = |(name, estimate): (&str, Option<Estimate>)| OperationStatus {
+            operation: name.to_owned(),
+            seconds: estimate.map(|estimate| estimate.cost),
+            error: estimate.map(|estimate| estimate.error),
+        };
+        OPERATIONS.into_iter().zip(estimates).map(status).collect()
+    }
+
+    /// A lane has reported a request that got 5xx.
+    pub fn failed(&self, error: &RequestError) {
+        let error = ErrorStatus::of(error, &self.latencies);
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).add(error);
+    }
+
+    /// The newest requests that got 5xx, the newest first.
+    pub fn errors(&self) -> Vec<ErrorStatus> {
+        self.errors.lock().unwrap_or_else(PoisonError::into_inner).list()
+    }
+
+    /// The tunnel, if there is one.
+    pub fn tunnel(&self) -> Option<Status> {
+        self.tunnel.get().map(StatusRegistry::read)
     }
 
     fn sums(&self) -> Vec<u64> {
@@ -156,6 +212,7 @@ impl LaneMetrics {
             family.sample(&[("lane", &i.to_string())], lane.requests.value());
         }
         self.latencies.render(&self.lanes, out);
+        self.render_operations(out);
         if let Some(kernel) = fastopen_counts::Counts::read() {
             out.counter(
                 "sealane_syn_queue_overflows_total",
@@ -189,6 +246,28 @@ impl LaneMetrics {
             .sample(&[], log.dropped());
             out.counter("sealane_access_log_errors_total", "Writes to the access log that failed.")
                 .sample(&[], log.write_errors());
+        }
+    }
+}
+
+impl LaneMetrics {
+    fn render_operations(&self, out: &mut Writer) {
+        let operations = self.operations();
+        let known = || operations.iter().filter_map(|o| Some((o.operation.as_str(), o.seconds?, o.error?)));
+        let mut family = out.gauge(
+            "sealane_cpu_seconds_per_operation",
+            "CPU time of one operation, estimated from the CPU time of the lanes' threads. Absent where what was measured does not \
+             determine it.",
+        );
+        for (operation, seconds, _) in known() {
+            family.sample(&[("operation", operation)], seconds);
+        }
+        let mut family = out.gauge(
+            "sealane_cpu_seconds_per_operation_error",
+            "The standard error of sealane_cpu_seconds_per_operation.",
+        );
+        for (operation, _, error) in known() {
+            family.sample(&[("operation", operation)], error);
         }
     }
 }

@@ -6,6 +6,7 @@ use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 use std::collections::BTreeMap;
 use std::fs;
+use std::path::Path;
 
 /// Writes the process's CPU time, memory and descriptors, and the lanes' CPU time.
 pub fn render(out: &mut Writer) {
@@ -51,17 +52,49 @@ fn parse(stat: &str, ticks_per_second: u64, page: u64) -> Option<Usage> {
     Some(Usage { cpu_seconds: ticks as f64 / ticks_per_second as f64, resident: field(24)?.checked_mul(page)? })
 }
 
+/// How long threads have been on a core, in seconds. Threads that the system says nothing of are left out.
+#[derive(Clone, Debug, Default)]
+pub struct ThreadTimes {
+    /// The threads `lane-N`, by slot.
+    pub lanes: BTreeMap<usize, f64>,
+    /// All threads `tunnel-N` together; `None`: there is none.
+    pub tunnel: Option<f64>,
+}
+
+impl ThreadTimes {
+    /// As the kernel says.
+    pub fn read() -> Self {
+        let mut times = Self::default();
+        let Ok(tasks) = fs::read_dir("/proc/self/task") else { return times };
+        for task in tasks.flatten() {
+            let Ok(name) = fs::read_to_string(task.path().join("comm")) else { continue };
+            let number = |kind: &str| name.trim().strip_prefix(kind)?.parse::<usize>().ok();
+            let (lane, tunnel) = (number("lane-"), number("tunnel-"));
+            if lane.is_none() && tunnel.is_none() {
+                continue;
+            }
+            let Some(seconds) = on_core(&task.path()) else { continue };
+            if let Some(lane) = lane {
+                times.lanes.insert(lane, seconds);
+            }
+            if tunnel.is_some() {
+                *times.tunnel.get_or_insert(0.0) += seconds;
+            }
+        }
+        times
+    }
+}
+
+/// How long the thread of a folder in `/proc` has been on a core.
+fn on_core(task: &Path) -> Option<f64> {
+    let times = fs::read_to_string(task.join("schedstat")).ok()?;
+    let nanos: u64 = times.split_ascii_whitespace().next()?.parse().ok()?;
+    Some(nanos as f64 / 1e9)
+}
+
 /// On-core time of the threads `lane-N`, in seconds.
 pub fn lane_cpu() -> BTreeMap<usize, f64> {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return BTreeMap::new() };
-    let lanes = tasks.flatten().filter_map(|task| {
-        let name = fs::read_to_string(task.path().join("comm")).ok()?;
-        let lane = name.trim().strip_prefix("lane-")?.parse().ok()?;
-        let times = fs::read_to_string(task.path().join("schedstat")).ok()?;
-        let nanos: u64 = times.split_ascii_whitespace().next()?.parse().ok()?;
-        Some((lane, nanos as f64 / 1e9))
-    });
-    lanes.collect()
+    ThreadTimes::read().lanes
 }
 
 #[cfg(test)]

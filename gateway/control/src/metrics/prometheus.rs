@@ -1,9 +1,13 @@
-//! The formats of `/metrics`: the Prometheus text format, version 0.0.4, and OpenMetrics, version 1.0.0.
+//! The formats of `/metrics`: the Prometheus text format, version 0.0.4, OpenMetrics, version 1.0.0, and protobuf, which alone has native
+//! histograms.
 //!
-//! Both have the same samples under the same names and labels, so that a server that changes the format goes on with the same
+//! The texts have the same samples under the same names and labels, so that a server that changes the format goes on with the same
 //! series. They differ in the description of a family: OpenMetrics names a counter without `_total`, has units, and ends with
 //! `# EOF`, by which a reader notices a page that was cut.
 
+use crate::metrics::native::Native;
+use crate::metrics::protobuf;
+use sealane_lane::histogram::Distribution;
 use std::fmt::{self, Write};
 
 /// The format of a page of metrics.
@@ -14,6 +18,8 @@ pub enum Format {
     Text,
     /// OpenMetrics 1.0.0.
     OpenMetrics,
+    /// Messages `io.prometheus.client.MetricFamily`, with native histograms beside the classic buckets.
+    Protobuf,
 }
 
 impl Format {
@@ -22,34 +28,44 @@ impl Format {
         match self {
             Self::Text => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            Self::Protobuf => {
+                "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"
+            }
         }
     }
 
-    /// The format that a client asks for with the fields `Accept` of its request (RFC 9110 §12.5.1). OpenMetrics must be named:
-    /// a browser and a program that accepts anything get text.
+    /// The format that a client asks for with the fields `Accept` of its request (RFC 9110 §12.5.1). OpenMetrics and protobuf must
+    /// be named: a browser and a program that accepts anything get text.
     pub fn accepted_by<'a>(fields: impl Iterator<Item = &'a str>) -> Self {
         // Of the most specific range that fits, and of the best of those that are equally specific.
-        let (mut text, mut open) = ((0, 0), 0);
+        let (mut text, mut open, mut protobuf) = ((0, 0), 0, 0);
         for range in fields.flat_map(|field| field.split(',')) {
             let mut parts = range.split(';').map(str::trim);
             let name = parts.next().unwrap_or_default().to_ascii_lowercase();
-            let (mut version, mut quality) = (None, 1000);
+            let (mut version, mut quality, mut is_family, mut is_delimited) = (None, 1000, false, false);
             for (key, value) in parts.filter_map(|part| part.split_once('=')) {
                 match key.trim().to_ascii_lowercase().as_str() {
                     "version" => version = Some(value.trim().trim_matches('"')),
+                    "proto" => is_family = value.trim().trim_matches('"') == "io.prometheus.client.MetricFamily",
+                    "encoding" => is_delimited = value.trim().trim_matches('"') == "delimited",
                     "q" => quality = thousandths(value.trim()),
                     _ => {}
                 }
             }
             match name.as_str() {
                 "application/openmetrics-text" if version.is_none_or(|v| v == "1.0.0") => open = open.max(quality),
+                "application/vnd.google.protobuf" if is_family && is_delimited => protobuf = protobuf.max(quality),
                 "text/plain" if version.is_none_or(|v| v == "0.0.4") => text = text.max((3, quality)),
                 "text/*" => text = text.max((2, quality)),
                 "*/*" => text = text.max((1, quality)),
                 _ => {}
             }
         }
-        if open > 0 && open >= text.1 { Self::OpenMetrics } else { Self::Text }
+        match () {
+            () if protobuf > 0 && protobuf >= open && protobuf >= text.1 => Self::Protobuf,
+            () if open > 0 && open >= text.1 => Self::OpenMetrics,
+            () => Self::Text,
+        }
     }
 }
 
@@ -67,6 +83,82 @@ const UNITS: [&str; 3] = ["seconds", "bytes", "nanoseconds"];
 pub struct Writer {
     text: String,
     format: Format,
+    /// Without a text: all samples.
+    families: Vec<FamilyData>,
+}
+
+/// What a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// It only rises.
+    Counter,
+    /// It rises and falls.
+    Gauge,
+    /// A distribution.
+    Histogram,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Counter => "counter",
+            Self::Gauge => "gauge",
+            Self::Histogram => "histogram",
+        }
+    }
+}
+
+/// All samples of a metric, for formats that are no text.
+#[derive(Clone, Debug)]
+pub struct FamilyData {
+    /// The name; that of a counter ends in `_total`.
+    pub name: &'static str,
+    /// What it means.
+    pub help: String,
+    /// What it is.
+    pub kind: Kind,
+    /// Its samples.
+    pub samples: Vec<SampleData>,
+}
+
+/// A sample.
+#[derive(Clone, Debug)]
+pub struct SampleData {
+    /// Its labels.
+    pub labels: Vec<(String, String)>,
+    /// Its value.
+    pub value: SampleValue,
+}
+
+/// The value of a sample.
+#[derive(Clone, Debug)]
+pub enum SampleValue {
+    /// Of a counter or a gauge.
+    Number(Value),
+    /// Of a histogram.
+    Histogram(Box<HistogramData>),
+}
+
+/// A distribution.
+#[derive(Clone, Debug)]
+pub struct HistogramData {
+    /// Upper bounds with what fell into each bucket (not added up).
+    pub buckets: Vec<(f64, u64)>,
+    /// What was above all of them.
+    pub above: u64,
+    /// The sum of all values.
+    pub sum: f64,
+    /// A trace, its value, and when it was, in seconds since 1970.
+    pub exemplar: Option<(String, f64, f64)>,
+    /// The same distribution in finer buckets.
+    pub native: Option<Native>,
+}
+
+impl HistogramData {
+    /// How many values there are.
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().map(|(_, count)| count).sum::<u64>() + self.above
+    }
 }
 
 /// A sample's value: counts stay exact beyond 2^53.
@@ -104,25 +196,38 @@ impl fmt::Display for Value {
 impl Writer {
     /// An empty page of a format.
     pub fn new(format: Format) -> Self {
-        Self { text: String::new(), format }
+        Self { text: String::new(), format, families: Vec::new() }
     }
 
     /// A counter. `name` ends in `_total`.
     pub fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, help, "counter")
+        self.family(name, help, Kind::Counter)
     }
 
     /// A gauge.
     pub fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, help, "gauge")
+        self.family(name, help, Kind::Gauge)
     }
 
     /// A histogram.
     pub fn histogram(&mut self, name: &'static str, help: &str) -> HistogramFamily<'_> {
-        HistogramFamily(self.family(name, help, "histogram"))
+        HistogramFamily(self.family(name, help, Kind::Histogram))
     }
 
-    /// The page.
+    /// The body of the response.
+    pub fn into_body(self) -> Vec<u8> {
+        match self.format {
+            Format::Protobuf => protobuf::encode(&self.families),
+            Format::Text | Format::OpenMetrics => self.finish().into_bytes(),
+        }
+    }
+
+    /// All samples, where the format is no text.
+    pub fn into_families(self) -> Vec<FamilyData> {
+        self.families
+    }
+
+    /// The page, where the format is a text.
     pub fn finish(mut self) -> String {
         if self.format == Format::OpenMetrics {
             self.text.push_str("# EOF\n");
@@ -130,10 +235,15 @@ impl Writer {
         self.text
     }
 
-    fn family(&mut self, name: &'static str, help: &str, kind: &str) -> Family<'_> {
+    fn family(&mut self, name: &'static str, help: &str, kind: Kind) -> Family<'_> {
         debug_assert!(is_metric_name(name), "{name}");
-        debug_assert_eq!(name.ends_with("_total"), kind == "counter", "{name}");
+        debug_assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
+        if self.format == Format::Protobuf {
+            self.families.push(FamilyData { name, help: help.to_owned(), kind, samples: Vec::new() });
+            return Family { text: &mut self.text, name, open: false, data: self.families.last_mut() };
+        }
         let open = self.format == Format::OpenMetrics;
+        let kind = kind.name();
         let family = if open { name.strip_suffix("_total").unwrap_or(name) } else { name };
         let unit = family.rsplit('_').next().filter(|unit| open && UNITS.contains(unit));
         // Writing to a string cannot fail.
@@ -144,7 +254,7 @@ impl Writer {
         let _ = write!(self.text, "# HELP {family} ");
         escape(&mut self.text, help, open);
         self.text.push('\n');
-        Family { text: &mut self.text, name, open }
+        Family { text: &mut self.text, name, open, data: None }
     }
 }
 
@@ -155,6 +265,8 @@ pub struct Family<'w> {
     name: &'static str,
     /// OpenMetrics.
     open: bool,
+    /// Where samples go in the place of the text.
+    data: Option<&'w mut FamilyData>,
 }
 
 /// A request that shows what the value of a sample was about.
@@ -171,7 +283,12 @@ pub struct Exemplar<'e> {
 impl Family<'_> {
     /// One sample. Each set of labels only once.
     pub fn sample(&mut self, labels: &[(&str, &str)], value: impl Into<Value>) -> &mut Self {
-        line(self.text, self.name, "", labels, None, value.into());
+        match &mut self.data {
+            Some(data) => {
+                data.samples.push(SampleData { labels: owned(labels), value: SampleValue::Number(value.into()) })
+            }
+            None => line(self.text, self.name, "", labels, None, value.into()),
+        }
         self
     }
 }
@@ -196,7 +313,14 @@ impl HistogramFamily<'_> {
         sum: f64,
         exemplar: Option<Exemplar>,
     ) -> &mut Self {
-        let Family { text, name, open } = &mut self.0;
+        let Family { text, name, open, data } = &mut self.0;
+        if let Some(data) = data {
+            let exemplar = exemplar.map(|e| (e.trace_id.to_owned(), e.value, e.at));
+            let histogram = HistogramData { buckets: buckets.to_vec(), above, sum, exemplar, native: None };
+            let value = SampleValue::Histogram(Box::new(histogram));
+            data.samples.push(SampleData { labels: owned(labels), value });
+            return self;
+        }
         let (mut total, mut exemplar) = (0, exemplar.filter(|_| *open));
         for (bound, count) in buckets.iter().copied().chain([(f64::INFINITY, above)]) {
             total += count;
@@ -213,6 +337,18 @@ impl HistogramFamily<'_> {
         line(text, name, "_count", labels, None, Value::Count(total));
         self
     }
+
+    /// The last distribution in finer buckets, for formats that have them.
+    pub fn native(&mut self, times: &Distribution) {
+        let last = self.0.data.as_mut().and_then(|data| data.samples.last_mut());
+        if let Some(SampleData { value: SampleValue::Histogram(histogram), .. }) = last {
+            histogram.native = Some(Native::of(times));
+        }
+    }
+}
+
+fn owned(labels: &[(&str, &str)]) -> Vec<(String, String)> {
+    labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
 }
 
 fn line(text: &mut String, name: &str, suffix: &str, labels: &[(&str, &str)], bound: Option<f64>, value: Value) {
@@ -394,9 +530,25 @@ wait_seconds_count{lane="1"} 9
             &["application/openmetrics-text;q=0.5, text/plain"],
             &["application/openmetrics-text;q=0.5, */*"],
             &[",;=,;q"],
+            &["application/vnd.google.protobuf"],
+            &["application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=text"],
+            &["application/vnd.google.protobuf;proto=other;encoding=delimited"],
         ] {
             assert_eq!(Format::accepted_by(accept.iter().copied()), Format::Text, "{accept:?}");
         }
+    }
+
+    #[test]
+    fn protobuf_is_for_those_who_prefer_it() {
+        let named = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited";
+        let prometheus2 =
+            format!("{named},application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1");
+        let prometheus3 = format!("{named};q=0.6,application/openmetrics-text;version=1.0.0;q=0.5,*/*;q=0.1");
+        let last = format!("{named};q=0.2,application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1");
+        let of = |accept: &str| Format::accepted_by([accept].into_iter());
+        assert_eq!([of(named), of(&prometheus2), of(&prometheus3)], [Format::Protobuf; 3]);
+        assert_eq!(of(&last), Format::OpenMetrics);
+        assert_eq!(of(&format!("{named};q=0")), Format::Text);
     }
 
     #[test]

@@ -4,14 +4,19 @@
 
 use crate::certificates::automatic::Reporter;
 use crate::certificates::stapling::{ListReporter, StapleReporter};
-use crate::config::{CertificateDigest, Config, Origin, hex};
+use crate::config::{CertificateDigest, Config, Effective, Origin, hex};
 use crate::fleet;
 use crate::health::LiveUpstreams;
 use crate::metrics::LaneMetrics;
+use crate::metrics::errors::ErrorStatus;
 use crate::metrics::process::lane_cpu;
 use crate::metrics::prometheus::Writer;
+use crate::metrics::reports;
+pub use crate::metrics::reports::{ChangeStatus, TunnelClient, TunnelStatus};
+use crate::metrics::sampler::{LimitStatus, OperationStatus, PlaceStatus};
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
+use crate::telemetry::TelemetryReporter;
 use crate::traces::TraceReporter;
 use sealane_tls::policy::RevocationLists;
 use sealane_tls::transparency::LogList;
@@ -56,6 +61,18 @@ pub struct Status {
     pub totals: BTreeMap<String, u64>,
     /// Refused messages, by what was wrong with them; those that are 0 are left out.
     pub refused: BTreeMap<String, u64>,
+    /// What operations cost.
+    pub operations: Vec<OperationStatus>,
+    /// Hosts and routes that have had requests.
+    pub places: Vec<PlaceStatus>,
+    /// What has refused clients.
+    pub limits: Vec<LimitStatus>,
+    /// The newest requests that got 5xx, the newest first.
+    pub errors: Vec<ErrorStatus>,
+    /// What the newest configuration has changed; `None`: it is the first.
+    pub changes: Option<ChangeStatus>,
+    /// The tunnel, if there is one.
+    pub tunnel: Option<TunnelStatus>,
 }
 
 /// How reloads went.
@@ -241,6 +258,10 @@ struct Written {
     log_lists_read: (u64, u64),
     fleet: Option<fleet::Reporter>,
     traces: Option<TraceReporter>,
+    telemetry: Option<TelemetryReporter>,
+    /// The settings in force, with secrets masked.
+    effective: Option<Arc<Effective>>,
+    changes: Option<ChangeStatus>,
 }
 
 impl std::fmt::Debug for Written {
@@ -268,6 +289,14 @@ impl StatusRegistry {
             Origin::CommandLine(_) => "command line".to_owned(),
         };
         w.generation = generation;
+        // Certificates that change are no other settings.
+        if let Some(before) = w.effective.replace(config.effective.clone())
+            && before != config.effective
+        {
+            let lines = config.effective.changes_since(&before);
+            let at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+            w.changes = Some(ChangeStatus { generation, at, lines });
+        }
         w.listeners = config
             .listeners
             .iter()
@@ -334,6 +363,16 @@ impl StatusRegistry {
     /// Who tells how the export of traces stands.
     pub fn traces(&self, reporter: Option<TraceReporter>) {
         self.written().traces = reporter;
+    }
+
+    /// Who tells how the export of metrics and of the log stands.
+    pub fn telemetry(&self, reporter: Option<TelemetryReporter>) {
+        self.written().telemetry = reporter;
+    }
+
+    /// When this process was started.
+    pub fn started(&self) -> SystemTime {
+        self.started.0
     }
 
     /// Who tells how the revocation lists stand that are fetched.
@@ -452,6 +491,9 @@ impl StatusRegistry {
             family.sample(&[("result", "rejected")], report.rejected);
             out.gauge("sealane_traces_failing", "1 if the collector did not accept the last batch of spans.")
                 .sample(&[], u64::from(!report.last_error.is_empty()));
+        }
+        if let Some(reporter) = &w.telemetry {
+            reports::render_telemetry(&reporter(), out);
         }
         if let Some(reporter) = &w.automatic {
             let reports = reporter();
@@ -619,6 +661,10 @@ impl StatusRegistry {
         for (name, value) in lanes.iter().flat_map(|l| &l.counters) {
             *totals.entry(name.clone()).or_insert(0) += value;
         }
+        let (places, limits) = {
+            let sampler = self.metrics.sampler();
+            (sampler.places(), sampler.limits())
+        };
         let w = self.written();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -636,6 +682,12 @@ impl StatusRegistry {
             lanes,
             totals,
             refused: self.metrics.refused(),
+            operations: self.metrics.operations(),
+            places,
+            limits,
+            errors: self.metrics.errors(),
+            changes: w.changes.clone(),
+            tunnel: self.metrics.tunnel().map(TunnelStatus::from),
         }
     }
 }

@@ -7,11 +7,12 @@ mod files;
 use crate::certificates::watch::{FileSet, Reread};
 use crate::certificates::{automatic, stapling};
 use crate::config::{
-    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Errors, Found, Include, MAX_INCLUDED,
-    NamedServer, Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file, plain,
+    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Effective, Errors, Found, Include,
+    MAX_INCLUDED, NamedServer, Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file,
+    plain,
 };
 use crate::vpn::settings::PARTS;
-use crate::{dns, fleet, traces};
+use crate::{dns, fleet, telemetry, traces};
 use sealane_sys::privileges::{find_group, find_user};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
@@ -60,7 +61,14 @@ async fn load_audited(origin: &Origin, policy: Option<Policy>) -> Result<(Config
     for _ in 0..ROUNDS {
         // Checking ten thousand certificates takes seconds, in which control has other things to do.
         let parsed = document.clone();
-        let read = spawn_blocking(move || (parsed.read(&answers, Some(PARTS)), answers)).await;
+        let read = spawn_blocking(move || {
+            let mut reading = parsed.read(&answers, Some(PARTS));
+            if let Reading::Done(Ok(done)) = &mut reading {
+                done.0.effective = Arc::new(Effective::of_read(&parsed));
+            }
+            (reading, answers)
+        });
+        let read = read.await;
         let reading;
         (reading, answers) = read.map_err(|e| bug(origin, &e.to_string()))?;
         match reading {
@@ -100,12 +108,17 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or remove this table".to_owned();
         (&traces.place, "this program was built without traces (OTLP)", help)
     });
+    let otlp = config.otlp.as_ref().filter(|_| !telemetry::BUILT_IN).map(|otlp| {
+        let help = "build it with `cargo build --features full`, or remove this table".to_owned();
+        (&otlp.place, "this program is built without OTLP", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(acme)
         .chain(revocation)
         .chain(store)
         .chain(traces)
+        .chain(otlp)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }

@@ -1,6 +1,7 @@
 //! Commands to the running gateway, from signals, from the admin socket, and from itself.
 
 use crate::log;
+use crate::run::recording::RecordingRequest;
 use crate::vpn::Steering;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub enum Command {
         /// Those that began longer ago than this.
         older_than: Duration,
     },
+    /// Record exchanges.
+    Record(Box<RecordingRequest>),
     /// Renew the certificate of this name, which an authority issues.
     Renew(String),
     /// Disconnect clients of the tunnel, or tell them something.
@@ -53,6 +56,11 @@ impl PendingCommand {
     /// Whether somebody waits for the reply.
     pub fn is_awaited(&self) -> bool {
         self.reply.is_some()
+    }
+
+    /// Whether who has given it waits no longer.
+    pub fn is_given_up(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
     }
 
     /// Answers the sender, and says it in the log as well.

@@ -1,6 +1,7 @@
 //! The lanes' threads: started, told things, and waited for.
 
-use crate::log::{details as log_details, records as log_records};
+use crate::log::{self, records as log_records};
+use crate::metrics::LaneMetrics;
 use crate::run::access_log_writer::LaneLog;
 use crate::run::inspection::Asked;
 use crate::run::passwords;
@@ -9,6 +10,7 @@ use sealane_lane::{Inbox, Mailbox, Micros, Published, mailbox};
 use sealane_proxy::counters::Counters;
 use sealane_proxy::inspection::Inspection;
 use sealane_proxy::limits::ClientCounts;
+use sealane_proxy::recording::Recording;
 use sealane_proxy::snapshot::Snapshot;
 use sealane_proxy::{Channel, MAIL_CAPACITY, Message, Proxy, Record, RecordSink, Setup};
 use std::collections::HashMap;
@@ -79,7 +81,7 @@ impl Lanes {
             records.push(told);
             let setup = Setup {
                 slot,
-                records: RecordSink { wanted: log_details(), queue },
+                records: RecordSink { from: log::reported_from(), queue },
                 mailboxes: mailboxes.clone(),
                 sessions,
                 snapshots: published.subscribe(),
@@ -137,9 +139,11 @@ impl Lanes {
         self.mailboxes.iter().for_each(Mailbox::wake);
     }
 
-    /// Logs what they have told.
-    pub fn log_records(&mut self) {
-        self.records.iter().for_each(log_records::drain);
+    /// Logs what they have told. Requests that got 5xx are kept with the metrics.
+    pub fn log_records(&mut self, metrics: &LaneMetrics) {
+        for queue in &self.records {
+            log_records::drain(queue, |error| metrics.failed(&error));
+        }
         let lost = self.counters.iter().map(|counters| counters.records_lost.value()).sum();
         log_records::tell_lost(lost - std::mem::replace(&mut self.lost_records, lost));
     }
@@ -163,6 +167,11 @@ impl Lanes {
         let older_than = older_than.as_micros().try_into().unwrap_or(Micros::MAX);
         self.send_all(|| Message::Inspect(Inspection { limit, older_than, answer: answer.clone() }));
         Asked { lanes: self.mailboxes.len(), answers }
+    }
+
+    /// Has all record exchanges, in the place of an earlier recording.
+    pub fn record(&self, recording: &Recording) {
+        self.send_all(|| Message::Record(recording.clone()));
     }
 
     /// Takes to the lanes what another process passes on to this one (see [`Channel`]), until it ends.

@@ -10,6 +10,7 @@ mod lanes;
 pub(crate) mod listeners;
 mod memory;
 mod passwords;
+pub mod recording;
 pub(crate) mod shortage;
 pub mod signals;
 pub mod sockets;
@@ -44,6 +45,7 @@ use crate::run::shortage::ShortageWatch;
 use crate::run::signals::{Event, Signals};
 use crate::run::systemd::Notifier;
 use crate::run::watch::{Look, Watched};
+use crate::telemetry::Telemetry;
 use crate::traces::Traces;
 use crate::upgrade::handover::{self, HandoverState, InheritedState, Program, Successor};
 use crate::upgrade::stored_tunnel;
@@ -109,8 +111,9 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
             log.finish(LOG_TIMEOUT);
         }
         running.traces.finish(TRACES_TIMEOUT).await;
+        running.telemetry.finish(TRACES_TIMEOUT).await;
         running.admin.close().await;
-        running.lanes.log_records();
+        running.lanes.log_records(&running.metrics);
         log::info!("{}", running.metrics.summary());
         log::finish();
         anyhow::Ok((result, running.vpn, running.notifier))
@@ -176,6 +179,7 @@ struct Running {
     /// What is shared with other gateways.
     fleet: Fleet,
     traces: Traces,
+    telemetry: Telemetry,
     /// Files that a configuration named which could not be read: the next try may be better once one of them is there.
     wanted: Vec<PathBuf>,
     signals: Signals,
@@ -286,6 +290,9 @@ impl Running {
         status.lists(stapling.list_reporter());
         status.fleet(fleet.reporter());
         status.traces(traces.reporter());
+        let mut telemetry = Telemetry::default();
+        telemetry.configure(&config, &metrics, &status);
+        status.telemetry(telemetry.reporter());
         let inherits =
             inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
@@ -325,6 +332,7 @@ impl Running {
             stapling,
             fleet,
             traces,
+            telemetry,
             wanted: Vec::new(),
             signals,
             commands,
@@ -410,7 +418,8 @@ impl Running {
                     if memory.look(self.config.limits.max_memory) {
                         self.lanes.send_all(|| Message::FreeMemory);
                     }
-                    self.lanes.log_records();
+                    self.lanes.log_records(&self.metrics);
+                    self.metrics.look();
                     log::tell_pending();
                     for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
                         log::warn!("{line}");
@@ -637,6 +646,7 @@ impl Running {
                 let asked = self.lanes.inspect(limit, older_than);
                 tokio::spawn(async move { pending.answer(inspection::answer(asked, limit).await) });
             }
+            Command::Record(request) => recording::start(&request, pending, |recording| self.lanes.record(recording)),
             Command::Steer(steering) => {
                 let Some(door) = self.vpn.as_ref().map(Vpn::door) else {
                     return pending.answer(Err("this gateway has no [tunnel]".to_owned()));
@@ -880,6 +890,8 @@ impl Running {
         self.status.lists(self.stapling.list_reporter());
         self.status.fleet(self.fleet.reporter());
         self.status.traces(self.traces.reporter());
+        self.telemetry.configure(&self.config, &self.metrics, &self.status);
+        self.status.telemetry(self.telemetry.reporter());
         Ok(notes)
     }
 

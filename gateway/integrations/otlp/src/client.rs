@@ -1,23 +1,21 @@
 //! Requests to the collector, one at a time, over a connection that is kept: with a deadline for each and a limit on the answer.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{CONTENT_TYPE, HOST, RETRY_AFTER, TE, USER_AGENT};
+use http::header::{CONTENT_TYPE, HOST, TE, USER_AGENT};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri};
-use http_body_util::{BodyExt, Collected, Full, Limited};
+use http_body_util::{Collected, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::{http1, http2};
+use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
 use prost::Message;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::CertificateDer;
 use rustls::{ClientConfig, RootCertStore};
-use sealane_config::{TraceEndpoint, TraceProtocol, TraceSettings};
+use sealane_config::{Collector, CollectorEndpoint, CollectorProtocol, Signal};
+use sealane_requests::{Http1, MAX_HEAD, Task, chain, retry_after};
 use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -26,8 +24,6 @@ const LIMIT: Duration = Duration::from_secs(10);
 const GRPC_TIMEOUT: &str = "10S";
 /// For one address.
 const CONNECT_LIMIT: Duration = Duration::from_secs(3);
-const MAX_ADDRESSES: usize = 4;
-const MAX_HEAD: usize = 16 << 10;
 /// An answer has a sentence at most.
 const MAX_ANSWER: usize = 64 << 10;
 /// A compressed flag and the length of the message (gRPC over HTTP/2, "Length-Prefixed-Message").
@@ -56,83 +52,46 @@ impl Failure {
 /// What the collector says of a batch that it has taken.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
-    /// Spans that it has not taken.
+    /// Spans, points or records that it has not taken.
     pub rejected: u64,
     /// Why.
     pub why: String,
 }
 
-/// What is read from and written to.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
-/// A task that ends when this is dropped.
-struct Abort(JoinHandle<()>);
-
-impl Drop for Abort {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 enum Sender {
-    Http(http1::SendRequest<Full<Bytes>>),
-    Grpc(http2::SendRequest<Full<Bytes>>),
+    Http(Http1),
+    Grpc { sender: http2::SendRequest<Full<Bytes>>, _task: Task },
 }
 
-struct Connection {
-    sender: Sender,
-    _task: Abort,
-}
-
-impl Connection {
-    async fn open(settings: &TraceSettings, tls: Option<&TlsConnector>) -> Result<Self, String> {
-        let TraceEndpoint { host, port, .. } = &settings.endpoint;
-        let stream = connect(host, *port).await?;
-        let stream: Box<dyn Stream> = match tls {
-            None => Box::new(stream),
-            Some(tls) => {
-                let name = ServerName::try_from(host.clone()).map_err(|e| e.to_string())?;
-                Box::new(tls.connect(name, stream).await.map_err(|e| e.to_string())?)
-            }
-        };
-        let io = TokioIo::new(stream);
+impl Sender {
+    async fn open(settings: &Collector, tls: Option<&TlsConnector>) -> Result<Self, String> {
+        let CollectorEndpoint { host, port, .. } = &settings.endpoint;
+        let stream = sealane_requests::open(host, *port, tls, CONNECT_LIMIT).await?;
         match settings.protocol {
-            TraceProtocol::Http => {
-                let made = http1::Builder::new().max_buf_size(MAX_HEAD).handshake(io).await;
-                let (sender, connection) = made.map_err(|e| chain(&e))?;
-                let task = tokio::spawn(async move {
-                    let _ = connection.await;
-                });
-                Ok(Self { sender: Sender::Http(sender), _task: Abort(task) })
-            }
-            TraceProtocol::Grpc => {
+            CollectorProtocol::Http => Http1::over(stream).await.map(Self::Http),
+            CollectorProtocol::Grpc => {
                 let mut builder = http2::Builder::new(TokioExecutor::new());
-                let made = builder.max_header_list_size(MAX_HEAD as u32).handshake(io).await;
+                let made = builder.max_header_list_size(MAX_HEAD as u32).handshake(TokioIo::new(stream)).await;
                 let (sender, connection) = made.map_err(|e| chain(&e))?;
-                let task = tokio::spawn(async move {
+                let task = Task::start(async move {
                     let _ = connection.await;
                 });
-                Ok(Self { sender: Sender::Grpc(sender), _task: Abort(task) })
+                Ok(Self::Grpc { sender, _task: task })
             }
         }
     }
 
     fn is_closed(&self) -> bool {
-        match &self.sender {
-            Sender::Http(sender) => sender.is_closed(),
-            Sender::Grpc(sender) => sender.is_closed(),
+        match self {
+            Self::Http(connection) => connection.is_closed(),
+            Self::Grpc { sender, .. } => sender.is_closed(),
         }
     }
 
     async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
-        match &mut self.sender {
-            Sender::Http(sender) => {
-                sender.ready().await?;
-                sender.send_request(request).await
-            }
-            Sender::Grpc(sender) => {
+        match self {
+            Self::Http(connection) => connection.send(request).await,
+            Self::Grpc { sender, .. } => {
                 sender.ready().await?;
                 sender.send_request(request).await
             }
@@ -142,22 +101,23 @@ impl Connection {
 
 /// The way to a collector.
 pub(crate) struct Client {
-    settings: TraceSettings,
+    settings: Collector,
+    signal: Signal,
     tls: Option<TlsConnector>,
-    connection: Option<Connection>,
+    connection: Option<Sender>,
 }
 
 impl Client {
-    pub fn new(settings: TraceSettings) -> Self {
+    pub fn new(settings: Collector, signal: Signal) -> Self {
         let alpn: &[u8] = match settings.protocol {
-            TraceProtocol::Http => b"http/1.1",
-            TraceProtocol::Grpc => b"h2",
+            CollectorProtocol::Http => b"http/1.1",
+            CollectorProtocol::Grpc => b"h2",
         };
         let tls = settings.endpoint.tls.then(|| TlsConnector::from(Arc::new(tls(&settings.roots, alpn))));
-        Self { settings, tls, connection: None }
+        Self { settings, signal, tls, connection: None }
     }
 
-    /// Sends a message: an `ExportTraceServiceRequest`.
+    /// Sends a message: a request of the signal's service.
     pub async fn send(&mut self, message: &[u8]) -> Result<Taken, Failure> {
         let done = match timeout(LIMIT, self.exchange(message)).await {
             Ok(done) => done,
@@ -187,7 +147,7 @@ impl Client {
         let response = match response {
             Some(response) => response,
             None => {
-                let made = Connection::open(&self.settings, self.tls.as_ref()).await;
+                let made = Sender::open(&self.settings, self.tls.as_ref()).await;
                 let mut connection = made.map_err(Failure::temporary)?;
                 let response = connection.send(request).await.map_err(|e| Failure::temporary(chain(&e)))?;
                 self.connection = Some(connection);
@@ -195,26 +155,27 @@ impl Client {
             }
         };
         let (head, body) = response.into_parts();
-        let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|e| Failure::temporary(e.to_string()))?;
+        let body = sealane_requests::body(body, MAX_ANSWER).await.map_err(Failure::temporary)?;
         match self.settings.protocol {
-            TraceProtocol::Http => http_answer(head.status, &head.headers, &body.to_bytes()),
-            TraceProtocol::Grpc => grpc_answer(head.status, &head.headers, body),
+            CollectorProtocol::Http => http_answer(head.status, &head.headers, &body.to_bytes()),
+            CollectorProtocol::Grpc => grpc_answer(head.status, &head.headers, body),
         }
     }
 
     fn request(&self, message: &[u8]) -> Result<Request<Full<Bytes>>, Failure> {
-        let TraceSettings { endpoint, protocol, header, .. } = &self.settings;
+        let Collector { endpoint, protocol, header, .. } = &self.settings;
+        let path = self.settings.path(self.signal);
         let mut request = Request::builder().method(Method::POST).header(USER_AGENT, "sealane");
         let authority = endpoint.authority();
         let body = match protocol {
-            TraceProtocol::Http => {
-                request = request.uri(self.settings.path()).header(HOST, authority);
+            CollectorProtocol::Http => {
+                request = request.uri(&*path).header(HOST, authority);
                 request = request.header(CONTENT_TYPE, "application/x-protobuf");
                 Bytes::copy_from_slice(message)
             }
-            TraceProtocol::Grpc => {
+            CollectorProtocol::Grpc => {
                 let scheme = if endpoint.tls { "https" } else { "http" };
-                let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(self.settings.path());
+                let uri = Uri::builder().scheme(scheme).authority(authority).path_and_query(&*path);
                 request = request.uri(uri.build().map_err(|e| Failure::lasting(e.to_string()))?);
                 request = request.header(CONTENT_TYPE, "application/grpc").header(TE, "trailers");
                 request = request.header("grpc-timeout", GRPC_TIMEOUT);
@@ -230,17 +191,6 @@ impl Client {
     }
 }
 
-/// An error with its causes: hyper's own say "connection error" alone.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text += &format!(": {error}");
-        cause = error.source();
-    }
-    text
-}
-
 fn tls(roots: &[CertificateDer<'static>], alpn: &[u8]) -> ClientConfig {
     let mut store = RootCertStore::empty();
     store.add_parsable_certificates(roots.iter().cloned());
@@ -252,20 +202,6 @@ fn tls(roots: &[CertificateDer<'static>], alpn: &[u8]) -> ClientConfig {
         .with_no_client_auth();
     config.alpn_protocols = vec![alpn.to_vec()];
     config
-}
-
-async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
-    let addresses =
-        tokio::net::lookup_host((host, port)).await.map_err(|e| format!("the name does not resolve: {e}"))?;
-    let mut last = "the name does not resolve to an address".to_owned();
-    for address in addresses.take(MAX_ADDRESSES) {
-        match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(e)) => last = format!("{address} cannot be reached: {e}"),
-            Err(_) => last = format!("{address} cannot be reached: no answer"),
-        }
-    }
-    Err(last)
 }
 
 /// A message of gRPC, which is not compressed.
@@ -283,8 +219,7 @@ fn http_answer(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Result<T
     match status.as_u16() {
         200..=299 => Ok(taken(body)),
         429 | 502 | 503 | 504 => {
-            let wait = headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-            let wait = wait.map(Duration::from_secs);
+            let wait = retry_after(headers).map(Duration::from_secs);
             Err(Failure { wait, ..Failure::temporary(format!("the collector answers {status}")) })
         }
         _ => Err(Failure::lasting(format!("the collector answers {status}"))),
@@ -323,7 +258,8 @@ fn quoted(said: &str) -> String {
     if said.is_empty() { said } else { format!(": \"{said}\"") }
 }
 
-/// What an answer says of spans that were not taken. One that cannot be read says nothing.
+/// What an answer says of spans that were not taken. One that cannot be read says nothing. The answers of the three services have the
+/// same fields under the same numbers.
 fn taken(message: &[u8]) -> Taken {
     let partial = ExportTraceServiceResponse::decode(message).ok().and_then(|response| response.partial_success);
     partial.map_or_else(Taken::default, |partial| Taken {

@@ -1,41 +1,21 @@
 //! The task that exports traces.
 
-use crate::client::{Client, Failure, Taken};
+use crate::delivery::{Delivery, Report};
 use crate::spans;
 use prost::Message as _;
-use sealane_config::TraceSettings;
-use sealane_log as log;
+use sealane_config::{Signal, TraceSettings};
 use sealane_proxy::traces::TraceRecord;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 /// How often the queues are looked at.
 const EVERY: Duration = Duration::from_millis(500);
 /// Records of a batch: some 2500 spans, of half a KiB each.
 const BATCH: usize = 512;
-/// How often a batch is sent. One that the collector does not take then is lost, and counted.
-const TRIES: u32 = 4;
-/// Before the second try; twice as long before each one after it.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// What a collector may demand.
-const LONGEST_WAIT: Duration = Duration::from_secs(30);
-
-/// What was exported.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// Spans that the collector has taken.
-    pub exported: u64,
-    /// Spans of batches that it has not taken.
-    pub failed: u64,
-    /// Spans that it has rejected, of batches that it has taken.
-    pub rejected: u64,
-    /// Why the last batch was not taken; empty after one that was.
-    pub last_error: String,
-}
 
 /// The running task. When this is dropped, it exports what waits, and ends.
 #[derive(Debug)]
@@ -51,13 +31,12 @@ impl Exporter {
     pub fn start(settings: TraceSettings, queues: Vec<Receiver<TraceRecord>>) -> Self {
         let report = Arc::new(Mutex::new(Report::default()));
         let (stop, stopping) = watch::channel(false);
+        let collector = settings.collector.clone();
         let task = Task {
-            client: Client::new(settings.clone()),
-            service: settings.service.clone(),
+            service: collector.service.clone(),
+            delivery: Delivery::new(collector, Signal::Traces, report.clone(), stopping),
             queues,
             next: 0,
-            report: report.clone(),
-            stopping,
         };
         Self { settings, report, stop, task: tokio::spawn(task.run()) }
     }
@@ -80,14 +59,12 @@ impl Exporter {
 }
 
 struct Task {
-    client: Client,
+    delivery: Delivery,
     service: String,
     /// By lane.
     queues: Vec<Receiver<TraceRecord>>,
     /// The lane that is looked at first.
     next: usize,
-    report: Arc<Mutex<Report>>,
-    stopping: watch::Receiver<bool>,
 }
 
 impl Task {
@@ -97,20 +74,15 @@ impl Task {
         loop {
             tokio::select! {
                 _ = tick.tick() => {}
-                // An error: nobody can stop it any more, who has let it go.
-                _ = self.stopping.changed() => {}
+                () = self.delivery.stopped() => {}
             }
             while let Some(batch) = self.batch() {
                 self.export(&batch).await;
             }
-            if self.is_stopping() {
+            if self.delivery.is_stopping() {
                 return;
             }
         }
-    }
-
-    fn is_stopping(&self) -> bool {
-        *self.stopping.borrow() || self.stopping.has_changed().is_err()
     }
 
     /// What waits, a lane after the other, so that each has its share of a batch.
@@ -126,57 +98,11 @@ impl Task {
         (!batch.is_empty()).then_some(batch)
     }
 
-    fn report(&self) -> MutexGuard<'_, Report> {
-        // Each change is one assignment.
-        self.report.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     async fn export(&mut self, batch: &[TraceRecord]) {
         let mut all = Vec::with_capacity(batch.len() * 5);
         batch.iter().for_each(|record| spans::append(&mut all, record));
         let count = all.len() as u64;
         let message = spans::request(&self.service, all).encode_to_vec();
-        let result = self.send(&message).await;
-        let mut report = self.report();
-        match result {
-            Ok(Taken { rejected, why }) => {
-                report.exported += count - rejected.min(count);
-                report.rejected += rejected.min(count);
-                if rejected > 0 {
-                    log::warn!("the collector of [traces] has rejected {rejected} of {count} spans{why}");
-                }
-                if !std::mem::take(&mut report.last_error).is_empty() {
-                    log::info!("the collector of [traces] accepts traces again");
-                }
-            }
-            Err(failure) => {
-                report.failed += count;
-                if report.last_error.is_empty() {
-                    log::warn!("cannot export traces: {failure}; traces are lost until the collector accepts them");
-                }
-                report.last_error = failure.why;
-            }
-        }
-    }
-
-    /// Sends a batch, and again where that may help.
-    async fn send(&mut self, message: &[u8]) -> Result<Taken, Failure> {
-        let mut wait = FIRST_WAIT;
-        for _ in 1..TRIES {
-            let failure = match self.client.send(message).await {
-                Ok(taken) => return Ok(taken),
-                Err(failure) => failure,
-            };
-            if !failure.is_temporary || self.is_stopping() {
-                return Err(failure);
-            }
-            let demanded = failure.wait.unwrap_or(wait).min(LONGEST_WAIT);
-            tokio::select! {
-                () = sleep(demanded) => {}
-                _ = self.stopping.changed() => {}
-            }
-            wait *= 2;
-        }
-        self.client.send(message).await
+        self.delivery.deliver(&message, count).await;
     }
 }

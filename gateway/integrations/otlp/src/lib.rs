@@ -1,15 +1,22 @@
-//! Exports traces to an OpenTelemetry collector (OTLP 1.x): protobuf over HTTP/1.1, or gRPC.
+//! Exports traces, metrics and the log to an OpenTelemetry collector (OTLP 1.x): protobuf over HTTP/1.1, or gRPC.
 //!
 //! ```text
-//!  lanes ─▶ queues (bounded) ─▶ exporter: one task ─▶ spans: records become spans ─▶ client: one request ─▶ collector
+//!  lanes ─▶ queues (bounded) ─▶ exporter: one task ─▶ spans: records become spans ─┐
+//!  control's metrics, once in an interval ──────────▶ telemetry: one task ─────────┼▶ delivery ─▶ client: one request ─▶ collector
+//!  the log ─▶ queue (bounded) ──────────────────────▶ telemetry: one task ─────────┘
 //! ```
 //!
-//! The exporter takes a batch from the queues, and the next one when the collector has answered. So what waits is bounded by the
-//! queues, where lanes count what does not fit: a collector that is slow, dead or lying costs traces, and nothing else. Each request
+//! A task takes a batch, and the next one when the collector has answered. So what waits is bounded by the queues, where lanes and the
+//! log count what does not fit: a collector that is slow, dead or lying costs what it should have got, and nothing else. Each request
 //! has a deadline, each answer a limit.
 
 mod client;
+mod delivery;
 mod exporter;
+mod messages;
 mod spans;
+mod telemetry;
 
-pub use exporter::{Exporter, Report};
+pub use delivery::Report;
+pub use exporter::Exporter;
+pub use telemetry::{Family, MetricsSource, Sample, SampleValue, Telemetry};

@@ -1,15 +1,11 @@
 //! One request over HTTP, with a deadline for all of it and a limit on the answer. Redirects are not followed.
 
 use bytes::Bytes;
-use http::header::{ACCEPT, CONTENT_TYPE, HOST, RETRY_AFTER, USER_AGENT};
+use http::header::{ACCEPT, CONTENT_TYPE, HOST, USER_AGENT};
 use http::{HeaderValue, Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
-use std::time::{Duration, SystemTime};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use http_body_util::Full;
+use sealane_requests::{Http1, retry_after};
+use std::time::Duration;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -19,8 +15,6 @@ const LIMIT: Duration = Duration::from_secs(15);
 const LIST_LIMIT: Duration = Duration::from_secs(60);
 /// For one address.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
-const MAX_ADDRESSES: usize = 4;
-const MAX_HEAD: usize = 16 << 10;
 
 /// Why there is no answer.
 #[derive(Debug, PartialEq, Eq)]
@@ -79,20 +73,9 @@ async fn exchange(
     };
     let host = authority.host().trim_start_matches('[').trim_end_matches(']');
     let port = authority.port_u16().unwrap_or(if tls.is_some() { 443 } else { 80 });
-    let stream = connect(host, port).await.map_err(|e| failed(&e))?;
-    let stream: Box<dyn Stream> = match tls {
-        None => Box::new(stream),
-        Some(tls) => {
-            let name = ServerName::try_from(host.to_owned()).map_err(|e| failed(&e))?;
-            Box::new(tls.connect(name, stream).await.map_err(|e| failed(&e))?)
-        }
-    };
-    let (mut sender, connection) =
-        http1::Builder::new().max_buf_size(MAX_HEAD).handshake(TokioIo::new(stream)).await.map_err(|e| failed(&e))?;
+    let stream = sealane_requests::open(host, port, tls, CONNECT_LIMIT).await.map_err(|e| failed(&e))?;
     // It ends with the answer.
-    let _connection = Abort(tokio::spawn(async move {
-        let _ = connection.await;
-    }));
+    let mut connection = Http1::over(stream).await.map_err(|e| failed(&e))?;
     let path = uri.path_and_query().map_or("/", |path| path.as_str());
     let request = Request::builder().uri(path).header(USER_AGENT, "sealane");
     // Without the name that a URL may have before the host.
@@ -106,54 +89,13 @@ async fn exchange(
         None => request.body(Full::default()),
     };
     let request = request.map_err(|e| failed(&e))?;
-    let (head, body) = sender.send_request(request).await.map_err(|e| failed(&e))?.into_parts();
+    let (head, body) = connection.send(request).await.map_err(|e| failed(&e))?.into_parts();
     if head.status != StatusCode::OK {
-        let demanded = head.headers.get(RETRY_AFTER).and_then(|value| seconds(value.to_str().ok()?));
+        let demanded = retry_after(&head.headers);
         return Err(Failure { demanded, ..failed(&format_args!("the server answers {}", head.status)) });
     }
-    let body = Limited::new(body, max).collect().await.map_err(|e| failed(&e))?;
+    let body = sealane_requests::body(body, max).await.map_err(|e| failed(&e))?;
     Ok(body.to_bytes().to_vec())
-}
-
-/// What is read from and written to.
-trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
-
-impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
-
-/// A task that ends when this is dropped.
-struct Abort(tokio::task::JoinHandle<()>);
-
-impl Drop for Abort {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-async fn connect(host: &str, port: u16) -> Result<TcpStream, String> {
-    let addresses =
-        tokio::net::lookup_host((host, port)).await.map_err(|e| format!("the name does not resolve: {e}"))?;
-    let mut last = "the name does not resolve to an address".to_owned();
-    for address in addresses.take(MAX_ADDRESSES) {
-        match timeout(CONNECT_LIMIT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok(stream),
-            Ok(Err(e)) => last = format!("{address} cannot be reached: {e}"),
-            Err(_) => last = format!("{address} cannot be reached: no answer"),
-        }
-    }
-    Err(last)
-}
-
-/// `Retry-After` (RFC 9110 §10.2.3) in seconds from now.
-fn seconds(value: &str) -> Option<u64> {
-    let value = value.trim();
-    match value.bytes().all(|b| b.is_ascii_digit()) {
-        // More digits than a number has are a long time, too.
-        true if !value.is_empty() => Some(value.parse().unwrap_or(u64::MAX)),
-        _ => {
-            let at = httpdate::parse_http_date(value).ok()?;
-            Some(at.duration_since(SystemTime::now()).map_or(0, |d| d.as_secs()))
-        }
-    }
 }
 
 #[cfg(test)]

@@ -129,6 +129,12 @@ impl AccessLog {
         &self.records
     }
 
+    /// The same, to be changed.
+    #[inline]
+    pub fn records_mut(&mut self) -> &mut Records {
+        &mut self.records
+    }
+
     #[inline]
     pub fn is_on(&self) -> bool {
         self.sink.is_some()

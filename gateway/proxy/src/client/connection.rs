@@ -461,6 +461,7 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     let c = &proxy.counters;
     if let Some(s) = summary {
         c.handshake_took(false, s.version, s.resumed, took);
+        c.signed(s.key);
     }
     match summary.map(|s| (s.version, s.resumed)) {
         Some((Version::Tls13, false)) => c.full_tls13.inc(),

@@ -91,6 +91,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
             _ => c.full_tls13.inc(),
         }
         c.handshake_took(true, Version::Tls13, h.summary.is_some_and(|s| s.resumed), took);
+        c.signed(h.summary.and_then(|s| s.key));
         match (h.early_offered, q.called_early) {
             (true, true) => c.early_data_accepted.inc(),
             (true, false) => c.early_data_rejected.inc(),

@@ -36,6 +36,7 @@ use sealane_lane::{Context, Key, Micros, Millis};
 use sealane_route::RouteTable;
 use std::net::IpAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Which server a client sticks to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,12 +206,17 @@ impl Routed {
     /// Where the duration of the request is recorded; `None` for a request that came to no host.
     #[inline]
     pub fn place(&self) -> Option<&Place> {
-        let place = match (&self.route, &self.host) {
+        self.shared_place().map(|place| &**place)
+    }
+
+    /// The same, to be kept.
+    #[inline]
+    pub fn shared_place(&self) -> Option<&Arc<Place>> {
+        match (&self.route, &self.host) {
             (Some(route), _) => route.place(),
             (None, Some((listener, host))) => listener.latency.hosts.get(*host),
             (None, None) => None,
-        };
-        place.map(|place| &**place)
+        }
     }
 
     /// The server has nothing more to do for this request: its place is free for another one.

@@ -261,7 +261,12 @@ fn the_page_in_a_browser() {
     for wanted in [
         "data-looks=",
         "<td>1</td>",
-        "CPU µs/request",
+        "CPU time per request",
+        "Hosts and routes",
+        "aria-sort=\"descending\"",
+        "No tunnel is configured.",
+        "No request has got 5xx since the start.",
+        "No reload has changed a setting since the start.",
         "localhost, *.example.test",
         "Requests per second",
         "TLS 1.3, full",

@@ -201,3 +201,133 @@ fn open_requests_are_listed_with_what_they_wait_for() {
         ask(&Where::Address(operated.gateway.admin), "GET", "/v1/exchanges", WAIT_LIMIT).expect_err("it is refused");
     assert!(refused.to_string().contains("admin socket only"), "{refused}");
 }
+
+/// Header fields and timings of requests for one host, over each version of HTTP, without secrets.
+#[test]
+fn a_recording_has_fields_and_timings_and_no_secrets() {
+    let (site, listen) = (Site::new(), ports::free());
+    let backend = Backend::answering(|_| {
+        b"HTTP/1.1 200 OK\r\nSet-Cookie: id=hush-cookie\r\nLocation: /next?code=hush-code\r\nContent-Length: 5\r\n\r\nhello"
+            .to_vec()
+    });
+    let operated =
+        Operated::start(&site, 2, |admin| Operated::simple_file(&site, admin, listen, &backend.url()), listen);
+    let stop = AtomicBool::new(false);
+    let record = |more: &[&str]| {
+        let socket = operated.socket.to_str().expect("a plain name");
+        let done = run([&["debug", "record", "--socket", socket], more].concat());
+        (
+            done.status.success(),
+            String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr),
+        )
+    };
+    let recorded = std::thread::scope(|scope| {
+        let head = "GET /a?token=hush-query HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer hush-bearer\r\n\
+                    Cookie: id=hush-cookie\r\nX-Api-Key: hush-key\r\nReferer: https://a.example/?q=hush-referer\r\n\
+                    User-Agent: some]0;client\r\n\r\n"
+            .to_owned();
+        let other = head.replace("Host: localhost", "Host: other.example");
+        let (gateway, stop) = (&operated.gateway, &stop);
+        scope.spawn(move || {
+            while !stop.load(Relaxed) {
+                let _ = gateway.exchange(&head);
+                let _ = gateway.exchange(&other);
+            }
+        });
+        // It ends when it has as many as it may have, however long that takes.
+        let recorded = record(&["--for", "240s", "--host", "LOCALHOST", "--limit", "3", "--json"]);
+        let text = record(&["--for", "240s", "--limit", "2"]);
+        stop.store(true, Relaxed);
+        assert!(text.0 && text.1.to_ascii_lowercase().contains("> authorization: ***"), "{}", text.1);
+        assert!(text.1.contains("ended early") && !text.1.contains("hush"), "{}", text.1);
+        recorded
+    });
+    assert!(recorded.0, "{}", recorded.1);
+    assert!(!recorded.1.contains("hush"), "{}", recorded.1);
+    let recorded: serde_json::Value = serde_json::from_str(&recorded.1).expect("it is JSON");
+    let exchanges = recorded["exchanges"].as_array().expect("a list");
+    assert_eq!((exchanges.len(), recorded["is_cut"].as_bool()), (3, Some(true)));
+    for exchange in exchanges {
+        assert_eq!(
+            (exchange["host"].as_str(), exchange["path"].as_str()),
+            (Some("localhost"), Some("/a")),
+            "{exchange}"
+        );
+        assert_eq!((exchange["status"].as_u64(), exchange["bytes_out"].as_u64()), (Some(200), Some(5)));
+        let [sent, responded, took] = ["sent", "responded", "took"].map(|step| exchange[step].as_f64().unwrap_or(-1.0));
+        assert!(0.0 <= sent && sent <= responded && responded <= took, "{exchange}");
+        let field = |side: &str, wanted: &str| {
+            let fields = exchange[side].as_array().cloned().unwrap_or_default();
+            fields
+                .iter()
+                .find(|f| f[0].as_str().is_some_and(|name| name.eq_ignore_ascii_case(wanted)))
+                .map(|f| f[1].clone())
+        };
+        assert_eq!(field("request", "authorization"), Some("***".into()));
+        assert_eq!(field("request", "referer"), Some("https://a.example/?***".into()));
+        assert_eq!(field("response", "set-cookie"), Some("***".into()));
+        assert_eq!(field("response", "location"), Some("/next?***".into()));
+    }
+}
+
+#[test]
+fn a_recording_is_bounded_and_one_at_a_time() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let operated = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let socket = operated.socket.to_str().expect("a plain name").to_owned();
+    let record = |more: &[&str]| {
+        let done = run([&["debug", "record", "--socket", &socket], more].concat());
+        (
+            done.status.code(),
+            String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr),
+        )
+    };
+    for bad in [
+        &["--for", "5m"][..],
+        &["--for", "0s"],
+        &["--for", "x"],
+        &["--limit", "0"],
+        &["--limit", "1001"],
+        &["--one-in", "0"],
+    ] {
+        assert_eq!(record(bad).0, Some(2), "{bad:?}");
+    }
+    // Asked without the command, the bounds hold as well.
+    let post = |body: &str| {
+        sealane_control::admin::ask::ask_with(
+            &Where::Socket(operated.socket.clone()),
+            "POST",
+            "/v1/record",
+            body,
+            WAIT_LIMIT,
+        )
+    };
+    for bad in [
+        "{\"millis\":300000}",
+        "{\"millis\":0}",
+        "{\"millis\":1000,\"limit\":100000}",
+        "{\"millis\":1000,\"more\":1}",
+        "x",
+    ] {
+        assert!(post(bad).is_err(), "{bad}");
+    }
+    // By address, nobody records.
+    let by_address = sealane_control::admin::ask::ask_with(
+        &Where::Address(operated.gateway.admin),
+        "POST",
+        "/v1/record",
+        "{\"millis\":1}",
+        WAIT_LIMIT,
+    );
+    assert!(by_address.is_err_and(|error| error.to_string().contains("admin socket only")));
+    assert_eq!(record(&["--for", "1s"]), (Some(0), "no request was recorded\n".to_owned()));
+    let mut long = std::process::Command::new(sealane_interop::binary::sealane());
+    long.args(["debug", "record", "--socket", &socket, "--for", "240s"]);
+    let mut first = Server::start(long, site.path());
+    // The next one takes its place, whether or not somebody waits for it still.
+    let replaced = || {
+        assert_eq!(record(&["--for", "1s"]).0, Some(0));
+        !first.running()
+    };
+    assert!(eventually(replaced));
+}

@@ -5,19 +5,10 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTracePartialSuccess;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
-fn settings(port: u16, protocol: TraceProtocol) -> TraceSettings {
-    let endpoint = TraceEndpoint { tls: false, host: "127.0.0.1".to_owned(), port, path: String::new() };
-    TraceSettings {
-        endpoint,
-        protocol,
-        one_in: 1,
-        errors: true,
-        trust: sealane_proxy::traces::TraceTrust::Proxies,
-        paths: true,
-        service: "sealane".to_owned(),
-        header: None,
-        roots: Vec::new(),
-    }
+fn client(port: u16, protocol: CollectorProtocol) -> Client {
+    let endpoint = CollectorEndpoint { tls: false, host: "127.0.0.1".to_owned(), port, path: String::new() };
+    let collector = Collector { endpoint, protocol, service: "sealane".to_owned(), header: None, roots: Vec::new() };
+    Client::new(collector, Signal::Traces)
 }
 
 fn run(work: impl Future<Output = ()>) {
@@ -38,7 +29,7 @@ async fn server(head: &'static str, body: &'static [u8]) -> Client {
             let _ = socket.shutdown().await;
         }
     });
-    Client::new(settings(port, TraceProtocol::Http))
+    client(port, CollectorProtocol::Http)
 }
 
 #[test]
@@ -59,7 +50,7 @@ fn answers_are_bounded_and_say_whether_to_try_again() {
         let endless = ask("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n", &[b' '; 8192]).await.unwrap_err();
         assert!(endless.why.contains("length limit exceeded"), "{endless}");
         assert!(ask("HTTP/1.1 200 OK\r\n", b"a: b\r\n").await.is_err());
-        let nobody = Client::new(settings(1, TraceProtocol::Http)).send(b"message").await.unwrap_err();
+        let nobody = client(1, CollectorProtocol::Http).send(b"message").await.unwrap_err();
         assert!(nobody.is_temporary && nobody.why.contains("cannot be reached"), "{nobody}");
     });
 }
@@ -84,7 +75,7 @@ fn the_connection_is_kept_and_made_again() {
                 }
             }
         });
-        let mut client = Client::new(settings(port, TraceProtocol::Http));
+        let mut client = self::client(port, CollectorProtocol::Http);
         for connection in [0, 0, 1, 1] {
             assert_eq!(client.send(b"message").await, Ok(Taken::default()));
             let (on, head) = told.recv().await.unwrap();
@@ -106,7 +97,7 @@ fn a_collector_that_speaks_no_grpc_is_found_out() {
                 let _ = socket.write_all(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n").await;
             }
         });
-        assert!(Client::new(settings(port, TraceProtocol::Grpc)).send(b"message").await.is_err());
+        assert!(client(port, CollectorProtocol::Grpc).send(b"message").await.is_err());
     });
 }
 

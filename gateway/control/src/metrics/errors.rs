@@ -1,0 +1,98 @@
+//! The newest requests that got 5xx, with their reasons: for the status page.
+//!
+//! Nothing in it is what a client has sent: names are those of the configuration, reasons are words of this program.
+
+use crate::metrics::latency::Latencies;
+use sealane_proxy::RequestError;
+use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// So many are kept.
+const KEPT: usize = 100;
+
+/// A request that got 5xx.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ErrorStatus {
+    /// When, in seconds since 1970.
+    pub at: u64,
+    /// The status that the client got.
+    pub status: u16,
+    /// The host as configured; empty: it came to none.
+    pub host: String,
+    /// The route as configured.
+    pub route: String,
+    /// The upstream.
+    pub upstream: String,
+    /// The server that was tried last.
+    pub server: String,
+    /// Why, in words.
+    pub why: String,
+    /// The request's id, as in the log.
+    pub request: String,
+    /// The id of its trace; empty without `[traces]`.
+    pub trace: String,
+}
+
+impl ErrorStatus {
+    /// What a lane has reported.
+    pub fn of(error: &RequestError, latencies: &Latencies) -> Self {
+        let labels = error.place.as_ref().and_then(|place| latencies.labels_of(place)).unwrap_or_default();
+        let (upstream, server) = error.upstream.as_ref().map_or_else(Default::default, |(upstream, server)| {
+            let server = upstream.servers.get(*server).map_or_else(String::new, |server| server.name.clone());
+            (upstream.name.clone(), server)
+        });
+        let why = match (error.failure, &error.upstream) {
+            (Some(failure), _) => failure.text().into_owned(),
+            (None, Some(_)) => "the server has answered so, or no server of the upstream had room".to_owned(),
+            (None, None) => "the gateway has answered without a server".to_owned(),
+        };
+        let trace = error.trace.map(|trace| String::from_utf8_lossy(&trace.text()).into_owned());
+        Self {
+            at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            status: error.status,
+            host: labels.host,
+            route: labels.route,
+            upstream,
+            server,
+            why,
+            request: error.request.to_string(),
+            trace: trace.unwrap_or_default(),
+        }
+    }
+}
+
+/// The newest, the oldest first.
+#[derive(Debug, Default)]
+pub struct RecentErrors(VecDeque<ErrorStatus>);
+
+impl RecentErrors {
+    /// One more.
+    pub fn add(&mut self, error: ErrorStatus) {
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(error);
+    }
+
+    /// The newest first.
+    pub fn list(&self) -> Vec<ErrorStatus> {
+        self.0.iter().rev().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_are_kept() {
+        let mut errors = RecentErrors::default();
+        for at in 0..1000 {
+            errors.add(ErrorStatus { at, ..ErrorStatus::default() });
+        }
+        let list = errors.list();
+        assert_eq!((list.len(), list[0].at, list[KEPT - 1].at), (KEPT, 999, 1000 - KEPT as u64));
+    }
+}

@@ -1,0 +1,258 @@
+//! Recordings of exchanges that an operator has asked for: `sealane debug record`.
+//!
+//! Without a recording, nothing of this is done. While there is one, a lane copies the heads of exchanges that are over, in words that
+//! give nothing away: values of fields that may hold secrets are masked, queries are cut off. The number of exchanges, their fields and
+//! the length of values are bounded, and what does not fit the queue is left out.
+
+use crate::Failure;
+use crate::conn::Client;
+use crate::exchange::Exchange;
+use crate::records::RequestId;
+use sealane_http::{Fields, Version};
+use sealane_lane::{Context, Micros, Millis};
+use std::net::SocketAddr;
+use std::sync::mpsc::{SyncSender, TrySendError};
+use std::time::SystemTime;
+
+/// What stands in the place of a value that may be a secret.
+const MASK: &str = "***";
+/// Fields of a head that are recorded.
+const MAX_FIELDS: usize = 48;
+/// Bytes of a value, of a name, of a path.
+const MAX_VALUE: usize = 200;
+
+/// Parts of the names of fields whose values may be secrets.
+const SECRET: [&str; 15] = [
+    "auth",
+    "cookie",
+    "token",
+    "secret",
+    "key",
+    "passw",
+    "session",
+    "csrf",
+    "xsrf",
+    "signature",
+    "credential",
+    "jwt",
+    "otp",
+    "ticket",
+    "challenge",
+];
+
+/// What is to be recorded, by each lane for itself.
+#[derive(Clone, Debug)]
+pub struct Recording {
+    /// Requests for this host; `None`: for any.
+    pub host: Option<String>,
+    /// One in so many of them.
+    pub one_in: u32,
+    /// At most so many.
+    pub most: u32,
+    /// For so many milliseconds.
+    pub millis: Millis,
+    /// Where they go. A recording whose receiver is gone is over.
+    pub queue: SyncSender<Box<Recorded>>,
+    /// When it is over, on the lane's clock.
+    until: Millis,
+    passed: u32,
+}
+
+impl Recording {
+    /// A recording of requests for a host, or any.
+    pub fn new(host: Option<String>, one_in: u32, most: u32, millis: Millis, queue: SyncSender<Box<Recorded>>) -> Self {
+        Self { host, one_in: one_in.max(1), most, millis, queue, until: 0, passed: 0 }
+    }
+
+    pub(crate) fn begun(mut self, now: Millis) -> Self {
+        self.until = now.saturating_add(self.millis);
+        self
+    }
+
+    fn wants(&mut self, x: &Exchange) -> bool {
+        let is_host = self.host.as_ref().is_none_or(|host| x.request.host_name().eq_ignore_ascii_case(host));
+        if x.machine.is_relay() || !is_host {
+            return false;
+        }
+        self.passed += 1;
+        if self.passed < self.one_in {
+            return false;
+        }
+        self.passed = 0;
+        true
+    }
+}
+
+/// An exchange that is over.
+#[derive(Clone, Debug)]
+pub struct Recorded {
+    /// Its id.
+    pub id: RequestId,
+    /// When it was over.
+    pub at: SystemTime,
+    /// The client's address, as connected.
+    pub client: SocketAddr,
+    /// The version of HTTP that the client speaks.
+    pub version: Version,
+    /// The method.
+    pub method: String,
+    /// The host.
+    pub host: String,
+    /// The path, without its query.
+    pub path: String,
+    /// The status that the client got.
+    pub status: u16,
+    /// The upstream, and the last server.
+    pub server: Option<(String, String)>,
+    /// Why the last attempt failed that did.
+    pub failure: Option<Failure>,
+    /// Attempts that failed.
+    pub failed_attempts: usize,
+    /// From the end of the request's head until it was sent to the server.
+    pub sent: Option<Micros>,
+    /// Until the head of the response was there.
+    pub headed: Option<Micros>,
+    /// Until the exchange was over.
+    pub took: Micros,
+    /// Bytes of the request's body, and of the response's.
+    pub bytes: (u64, u64),
+    /// The request's fields, as they were passed on.
+    pub request: Vec<(String, String)>,
+    /// The response's fields.
+    pub response: Vec<(String, String)>,
+}
+
+impl Recorded {
+    /// How many bytes of text it has.
+    pub fn size(&self) -> usize {
+        let fields = self.request.iter().chain(&self.response).map(|(name, value)| name.len() + value.len());
+        self.method.len() + self.host.len() + self.path.len() + fields.sum::<usize>()
+    }
+}
+
+/// Records an exchange if it is to be. Whether the recording is over.
+pub(crate) fn recorded(recording: &mut Recording, client: &Client, x: &Exchange, cx: &Context) -> bool {
+    if recording.most == 0 || cx.now() >= recording.until {
+        return true;
+    }
+    if !recording.wants(x) {
+        return false;
+    }
+    match recording.queue.try_send(Box::new(describe(client, x, cx.micros()))) {
+        Ok(()) => recording.most -= 1,
+        // Control takes what is there a few times a second.
+        Err(TrySendError::Full(_)) => {}
+        Err(TrySendError::Disconnected(_)) => return true,
+    }
+    false
+}
+
+fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
+    let since = |time: Micros| (time >= x.started && time > 0).then(|| time - x.started);
+    let server = x.upstream.as_ref().map(|group| {
+        let upstream = &group.upstream;
+        let server = upstream.servers.get(x.server).map_or_else(String::new, |server| server.name.clone());
+        (upstream.name.clone(), server)
+    });
+    Recorded {
+        id: RequestId(client.id, x.number),
+        at: SystemTime::now(),
+        client: client.peer,
+        version: x.request.version,
+        method: text(x.request.method_name()),
+        host: text(x.request.host_name().as_bytes()),
+        path: text(x.request.path()),
+        status: x.status,
+        server,
+        failure: x.routed.failure,
+        failed_attempts: x.attempts,
+        sent: since(x.sent),
+        headed: since(x.headed),
+        took: x.until(now).saturating_sub(x.started),
+        bytes: (x.request_body.bytes, x.response_body.bytes),
+        request: masked(&x.request.fields),
+        response: masked(&x.response.fields),
+    }
+}
+
+/// The beginning of what somebody has sent; what is not UTF-8 is replaced.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_VALUE)]).into_owned()
+}
+
+/// Fields without secrets.
+fn masked(fields: &Fields) -> Vec<(String, String)> {
+    fields.iter().take(MAX_FIELDS).map(|(_, name, value)| (text(name), masked_value(name, value))).collect()
+}
+
+fn masked_value(name: &[u8], value: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name).to_ascii_lowercase();
+    if SECRET.iter().any(|part| name.contains(part)) {
+        return MASK.to_owned();
+    }
+    let text = text(value);
+    // A URL may have a password before its host, and anything in its query.
+    let is_url = text.contains("://");
+    if is_url && text.contains('@') {
+        return MASK.to_owned();
+    }
+    match text.split_once('?') {
+        Some((before, _)) if is_url || text.starts_with('/') => format!("{before}?{MASK}"),
+        _ => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exchange::streams::ClientStream;
+    use crate::fixtures;
+    use sealane_lane::Key;
+    use std::sync::mpsc::sync_channel;
+
+    #[test]
+    fn secrets_are_masked() {
+        let shown = |name: &str, value: &str| masked_value(name.as_bytes(), value.as_bytes());
+        for name in [
+            "Authorization",
+            "proxy-authorization",
+            "Cookie",
+            "set-cookie",
+            "X-API-Key",
+            "x-csrf-token",
+            "X-Amz-Signature",
+        ] {
+            assert_eq!(shown(name, "hush"), MASK, "{name}");
+        }
+        assert_eq!(shown("user-agent", "curl/8?x"), "curl/8?x");
+        assert_eq!(shown("referer", "https://a.example/x?code=hush"), "https://a.example/x?***");
+        assert_eq!(shown("location", "/next?code=hush&b=1"), "/next?***");
+        assert_eq!(shown("origin", "https://alice:hush@a.example/"), MASK);
+        assert_eq!(shown("x-long", &"a".repeat(10_000)).len(), MAX_VALUE);
+        assert_eq!(shown("x-bytes", "a\u{1b}[31m"), "a\u{1b}[31m", "who shows it escapes it");
+    }
+
+    #[test]
+    fn a_recording_ends_by_number_by_time_and_when_nobody_takes_it() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let client = fixtures::client(&settings.listeners()[0], "192.0.2.1:5");
+        let (mut x, cx) = (Exchange::new(ClientStream::H1(Key::from_u64(1))), Context::new().unwrap());
+        x.request.set_target(b"/a?hush").unwrap();
+        x.request.set_authority(b"A.example:443").unwrap();
+        let (queue, taken) = sync_channel(100);
+        let new = |host: Option<&str>, one_in, most, millis| {
+            Recording::new(host.map(str::to_owned), one_in, most, millis, queue.clone()).begun(cx.now())
+        };
+        let run = |recording: &mut Recording| (0..10).filter(|_| recorded(recording, &client, &x, &cx)).count();
+        assert_eq!((run(&mut new(None, 1, 3, 1000)), taken.try_iter().count()), (7, 3));
+        assert_eq!((run(&mut new(Some("a.example"), 4, 100, 1000)), taken.try_iter().count()), (0, 2));
+        assert_eq!((run(&mut new(Some("b.example"), 1, 100, 1000)), taken.try_iter().count()), (0, 0));
+        assert_eq!((run(&mut new(None, 1, 100, 0)), taken.try_iter().count()), (10, 0));
+        run(&mut new(None, 1, 1, 1000));
+        let one = taken.try_recv().unwrap();
+        assert_eq!((one.path.as_str(), one.host.as_str()), ("/a", "a.example"));
+        let mut last = new(None, 1, 100, 1000);
+        drop(taken);
+        assert_eq!(run(&mut last), 10);
+    }
+}
