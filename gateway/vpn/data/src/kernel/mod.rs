@@ -31,6 +31,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+const NO_ACCESS_LISTS: &str = "the kernel knows no access lists of peers; they want the user-space plane";
+
 /// The kernel's plane as control sees it. Peers, keys and the interface go when it is dropped, unless it was handed over.
 pub struct KernelPlane {
     state: Arc<Mutex<State>>,
@@ -151,6 +153,9 @@ impl KernelPlane {
         if new.transport == Transport::Tcp {
             return Err(Refused::Unsupported("the kernel's plane serves UDP; TCP peers want the user-space plane"));
         }
+        if new.filter.is_some() {
+            return Err(Refused::Unsupported(NO_ACCESS_LISTS));
+        }
         if new.sent_peer != Some(new.peer) {
             return Err(Refused::Unsupported("the kernel sends DATA_V2 with the peer's own id only"));
         }
@@ -168,6 +173,9 @@ impl KernelPlane {
     }
 
     fn peer_set(&self, id: PeerId, set: &PeerSet) -> Result<(), Refused> {
+        if matches!(set.filter, Some(Some(_))) {
+            return Err(Refused::Unsupported(NO_ACCESS_LISTS));
+        }
         let mut state = self.state();
         let mut about = state.peers.get(&id).ok_or(Refused::NoPeer(id))?.clone();
         state.generic.ask(&self.requests.peer_set(id, set))?;
@@ -321,7 +329,7 @@ fn cannot(config: &Config, sockets: &Sockets) -> Option<&'static str> {
     if config.role == (Role::Server { client_to_client: true }) {
         return Some("the kernel gives packets between clients to the system; to keep them inside, use user space");
     }
-    None
+    config.access_lists.then_some(NO_ACCESS_LISTS)
 }
 
 /// Removes what a process that died has left: its interface outlives it, and would keep the routes to our network. Of

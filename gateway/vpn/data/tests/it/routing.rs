@@ -1,9 +1,11 @@
 //! Which peer a packet goes to, and what a peer may send.
 
 use super::rig::*;
-use sealane_tunnel::plane::{Command, Event, PeerSet, Plane, Prefix, Refused};
+use sealane_tunnel::filter::Filter;
+use sealane_tunnel::plane::{Command, Event, KeySlot, PeerSet, Plane, Prefix, Refused};
 use sealane_tunnel::user::{Config, Role};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
 
 #[test]
 fn networks_behind_peers_are_routed_and_may_speak() {
@@ -37,6 +39,45 @@ fn networks_behind_peers_are_routed_and_may_speak() {
         service.send_to(b"now you", host("5.1")).unwrap();
         assert_eq!(payload4(&wide.receive()), b"now you");
         assert!(narrow.nothing());
+    });
+}
+
+/// What its list does not name is dropped and counted; a list that changes or goes does so under the peer.
+#[test]
+fn a_peer_reaches_what_its_list_names() {
+    in_namespace(|| {
+        let rig = Rig::new(1, false);
+        let (service, other) = (service(7), service(8));
+        let mut peer = Peer::new(&rig, 0);
+        let list = |allow: &str| {
+            let allow = vec![allow.parse().unwrap()];
+            Some(Arc::new(Filter::new(Vec::new(), Some(allow)).unwrap()))
+        };
+        let mut about = peer.about();
+        about.filter = list("10.78.0.1 udp 7");
+        rig.do_it(Command::PeerNew(about)).unwrap();
+        rig.install(&peer, KeySlot::Primary, &peer.key);
+        let from = SocketAddr::new(peer.ip().into(), 4000);
+        let to = |port| SocketAddr::new(SERVER.into(), port);
+        let receives = |socket: &UdpSocket, wanted: &[u8]| {
+            let mut got = [0; 100];
+            let n = socket.recv(&mut got).unwrap();
+            assert_eq!(&got[..n], wanted);
+        };
+        peer.send(&udp4(from, to(7), b"allowed"));
+        receives(&service, b"allowed");
+        peer.send(&udp4(from, to(8), b"denied"));
+        rig.wait_total("drop_access", 1);
+        let set = |filter| PeerSet { filter: Some(filter), ..PeerSet::default() };
+        rig.do_it(Command::PeerSet(peer.id, set(list("10.78.0.1 udp 8")))).unwrap();
+        peer.send(&udp4(from, to(7), b"denied"));
+        rig.wait_total("drop_access", 2);
+        peer.send(&udp4(from, to(8), b"allowed"));
+        receives(&other, b"allowed");
+        rig.do_it(Command::PeerSet(peer.id, set(None))).unwrap();
+        peer.send(&udp4(from, to(7), b"everything"));
+        receives(&service, b"everything");
+        assert_eq!(rig.total("drop_access"), 2);
     });
 }
 
