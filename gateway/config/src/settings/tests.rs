@@ -133,6 +133,8 @@ ca = "c"
 cert = "c"
 [tunnel.client]
 name = "a"
+[tunnel.group]
+name = "a"
 "#;
 
 #[test]

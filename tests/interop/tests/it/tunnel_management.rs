@@ -123,7 +123,7 @@ impl Tool {
     }
 
     /// Whether the other side has closed the connection.
-    fn is_closed(mut self) -> bool {
+    fn ends(mut self) -> bool {
         let mut rest = Vec::new();
         self.reader.read_to_end(&mut rest).is_ok()
     }
@@ -269,7 +269,7 @@ fn tools_read_the_status_and_disconnect_clients() {
     assert!(said(&client, "Halt command was pushed by server"), "{}", client.log());
     assert!(server.running());
     tool.say("quit");
-    assert!(tool.is_closed());
+    assert!(tool.ends());
     server.terminate();
     server.wait();
     assert!(!world.path(SOCKET).exists(), "a socket that nobody listens on is left");
@@ -329,7 +329,7 @@ fn the_socket_outlives_an_upgrade() {
     world.upgrade();
     assert!(said(&server, "1 clients taken over"), "{}", server.log());
     assert!(eventually(|| world.serving().len() == 1), "{}", server.log());
-    assert!(tool.is_closed());
+    assert!(tool.ends());
     let mut tool = Tool::connect(&world);
     assert_eq!(tool.ask("pid"), [format!("SUCCESS: pid={}", world.serving()[0])]);
     assert!(tool.ask("status 2").iter().any(|line| line.starts_with("CLIENT_LIST,alice,")));

@@ -17,7 +17,11 @@ pub(super) fn check(certificate: &CertificateDer<'_>, ca: &CertificateDer<'_>) -
     let verify =
         |usage| end.verify_for_usage(algorithms, std::slice::from_ref(&anchor), &[], at, usage, None, None).map(drop);
     // The use does not matter, either: servers have certificates, too.
-    match verify(KeyUsage::client_auth()).or_else(|_| verify(KeyUsage::server_auth())) {
+    let verified = match verify(KeyUsage::client_auth()) {
+        Err(webpki::Error::RequiredEkuNotFoundContext(_)) => verify(KeyUsage::server_auth()),
+        verified => verified,
+    };
+    match verified {
         Ok(()) => Ok(()),
         Err(webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey) => {
             bail!("the certificate names this CA, but is not signed with its key; nothing was revoked")
