@@ -100,7 +100,10 @@ pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unread
 pub use traces::{Otlp, OtlpSettings, TraceSettings, Traces};
 pub use transparency::read_log_list_again;
 pub use trust::Trust;
-pub use tunnel::{CertificateId, ClientCertificates, Revoked, Tunnel, TunnelClient, TunnelParts, Webhook};
+pub use tunnel::{
+    CertificateId, ClientCertificates, Management, Revoked, Tunnel, TunnelClient, TunnelGroup, TunnelMember,
+    TunnelParts, Webhook,
+};
 pub use upstream::{NamedServer, expand};
 
 use addresses::{Addresses, Protocol};

@@ -1,10 +1,19 @@
 //! `[tunnel]`: the OpenVPN server.
 
+mod groups;
+mod management;
+mod webhook;
+
+pub use groups::{TunnelClient, TunnelGroup, TunnelMember};
+pub(crate) use groups::{destinations, destinations_shape};
+pub use management::Management;
+pub use webhook::Webhook;
+
 use super::access;
 use super::decode::{self, At, Section, nearest};
 use super::diagnostics::Sink;
 use super::identity;
-use super::settings::{File, Setting, Shape, Strings, client as c, tunnel as s};
+use super::settings::{File, Setting, Shape, Strings, tunnel as s};
 use super::surroundings::Kind;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
@@ -85,8 +94,16 @@ pub struct Tunnel {
     pub auth_command: Option<Vec<String>>,
     /// How long a token is good for; `None`: none are given.
     pub token_lifetime: Option<Duration>,
+    /// A socket for programs that speak OpenVPN's management protocol.
+    pub management: Option<Management>,
+    /// The user's name is the client's name.
+    pub username_as_common_name: bool,
+    /// A user's name must be that of the certificate, where the client has no `users`.
+    pub bind_users: bool,
     /// Clients by name.
     pub clients: HashMap<String, TunnelClient>,
+    /// Groups; a client belongs to the first that takes it.
+    pub groups: Vec<TunnelGroup>,
     /// Clients that are not among them are refused.
     pub known_clients_only: bool,
     /// One name may be connected several times.
@@ -101,68 +118,27 @@ pub struct Tunnel {
     pub event_webhook: Option<Webhook>,
     /// Connected clients at a time.
     pub max_clients: usize,
+    /// Connections of a name at a time.
+    pub max_sessions: Option<usize>,
+    /// New sessions: how many in how long.
+    pub connect_rate: Option<(u32, Duration)>,
+    /// Clients with fewer bytes in this time are disconnected.
+    pub inactive: Option<Duration>,
+    /// How many bytes a client must have to be active.
+    pub inactive_bytes: u64,
+    /// Where the addresses of names are kept.
+    pub addresses_file: Option<PathBuf>,
 }
 
-/// A URL of plain HTTP, in its parts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Webhook {
-    /// The host as written, with its port.
-    pub authority: String,
-    /// Where to connect: HOST:PORT.
-    pub address: String,
-    /// The path and the query.
-    pub path: String,
-}
-
-impl Webhook {
-    /// Reads `http://HOST[:PORT][/PATH]`; the error says what is wrong.
-    fn parse(url: &str) -> Result<Self, &'static str> {
-        let rest = match url.split_once("://") {
-            Some(("http", rest)) => rest,
-            Some(("https", _)) => return Err("use \"event_command\" with a program such as curl for HTTPS"),
-            _ => return Err("write it as in \"http://127.0.0.1:9000/vpn\""),
-        };
-        if rest.chars().any(|c| !c.is_ascii_graphic()) {
-            return Err("write characters outside ASCII as %XX");
-        }
-        let (authority, path) = rest.find(['/', '?']).map_or((rest, ""), |at| rest.split_at(at));
-        if authority.contains('@') {
-            return Err("a user and a password in the URL are not supported");
-        }
-        let bare = authority.rsplit_once(']').map_or(authority, |(_, after)| after);
-        let address = match bare.rsplit_once(':') {
-            Some((_, port)) if port.parse::<u16>().is_ok_and(|port| port > 0) => authority.to_owned(),
-            Some(_) => return Err("the port must be a number from 1 to 65535"),
-            None => format!("{authority}:80"),
-        };
-        if address.starts_with(':') {
-            return Err("the URL has no host");
-        }
-        let path = if path.starts_with('/') { path.to_owned() } else { format!("/{path}") };
-        Ok(Self { authority: authority.to_owned(), address, path: path.split('#').next().unwrap_or("/").to_owned() })
+impl Tunnel {
+    /// The group of a client.
+    pub fn group_of(&self, member: &TunnelMember<'_>) -> Option<&TunnelGroup> {
+        self.groups.iter().find(|group| group.takes(member))
     }
 
-    /// Whether its host is this machine.
-    fn is_local(&self) -> bool {
-        let host = self.address.rsplit_once(':').map_or("", |(host, _)| host).trim_matches(['[', ']']);
-        host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
-    }
-}
-
-fn webhook(sink: &Sink, at: &At<String>) -> Option<Webhook> {
-    match Webhook::parse(&at.value) {
-        Ok(webhook) => {
-            if !webhook.is_local() {
-                let help = "use an address of this machine, or \"event_command\" with a program such as curl for HTTPS";
-                let message = "the events go to another machine without encryption; they contain names and addresses";
-                sink.warn(&at.span, message, Some(help.to_owned()));
-            }
-            Some(webhook)
-        }
-        Err(help) => {
-            sink.error(&at.span, "\"event_webhook\" is not a URL that can be used", Some(help.to_owned()));
-            None
-        }
+    /// Whether some client has an access list.
+    pub fn has_access_lists(&self) -> bool {
+        self.groups.iter().any(|g| g.filter.is_some()) || self.clients.values().any(|c| c.filter.is_some())
     }
 }
 
@@ -205,21 +181,6 @@ impl CertificateId {
         let id = Self { issuer: cert.issuer().as_raw().to_vec(), serial: cert.raw_serial().to_vec() };
         Some((id, cert.validity().not_after.timestamp()))
     }
-}
-
-/// What one client is given.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TunnelClient {
-    /// Its address.
-    pub address4: Option<Ipv4Addr>,
-    /// Its IPv6 address.
-    pub address6: Option<Ipv6Addr>,
-    /// Networks behind it.
-    pub routes: Vec<Prefix>,
-    /// Options for it.
-    pub push: Vec<String>,
-    /// It is refused.
-    pub disabled: bool,
 }
 
 /// Which certificates clients must have.
@@ -279,12 +240,14 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
             "some users have one-time codes: without \"token_lifetime\", each renewal of keys needs another code";
         sink.warn(&span, message, Some(help));
     }
-    if optional && users.is_none() && command.is_none() && section.key_span("users").is_none() {
-        let help = "add users = \"FILE\" or auth_command = [\"PROGRAM\"]".to_owned();
+    let management = management::read(&section);
+    let asks = management.as_ref().is_some_and(|m| m.client_auth);
+    if optional && users.is_none() && command.is_none() && !asks && section.key_span("users").is_none() {
+        let help = "add users = \"FILE\", auth_command = [\"PROGRAM\"] or management_client_auth = true".to_owned();
         section.missing("[tunnel] accepts clients without a certificate and without a password".to_owned(), help);
     }
     let event_command = section.optional_at(&s::event_command).map(|at| self::command(sink, s::event_command.key, &at));
-    let event_webhook = section.optional_at(&s::event_webhook).and_then(|at| webhook(sink, &at));
+    let event_webhook = section.optional_at(&s::event_webhook).and_then(|at| webhook::read(sink, &at));
     let tls = tls(&section, optional);
     let ciphers = section.optional(&s::ciphers);
     let ping = section.or(&s::ping);
@@ -292,7 +255,35 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let mut push = pushed(&section, network6.flatten().is_some());
     push.extend(section.optional_at(&s::push).map_or_else(Vec::new, |at| options(sink, &at.value)));
     let push_unlisted = section.optional_at(&s::push_unlisted).map_or_else(Vec::new, |at| options(sink, &at.value));
-    let clients = clients(&section, network4.flatten(), network6.flatten());
+    let networks = [network4.flatten(), network6.flatten()];
+    let clients = groups::clients(&section, networks);
+    let groups = groups::read(&section, networks);
+    let username_as_common_name = section.or(&s::username_as_common_name);
+    let (inactive, inactive_bytes) = (section.optional(&s::inactive), section.or(&s::inactive_bytes));
+    let max_sessions = section.optional(&s::max_sessions).map(|n| n as usize);
+    let connect_rate = section.optional(&s::connect_rate);
+    let duplicate_names = section.or(&s::duplicate_names);
+    for (key, other, has_other) in [
+        ("max_sessions", "duplicate_names = true", duplicate_names),
+        ("inactive_bytes", "inactive = \"8h\"", inactive.is_some()),
+        ("management_mode", "management = \"/run/sealane/management.sock\"", management.is_some()),
+        ("management_group", "management = \"/run/sealane/management.sock\"", management.is_some()),
+    ] {
+        if let Some(span) = section.key_span(key).filter(|_| !has_other) {
+            sink.warn(&span, format!("\"{key}\" has no effect"), Some(format!("add {other}, or remove \"{key}\"")));
+        }
+    }
+    let bind_users = section.optional_at(&s::bind_users);
+    if let Some(at) = bind_users.as_ref().filter(|at| at.value && optional) {
+        let message =
+            "\"bind_users\" compares user names with certificates, but clients may come without a certificate";
+        sink.error(&at.span, message, Some("remove client_certificate, or bind_users".to_owned()));
+    }
+    if let (true, Some(at)) = (users.is_none() && command.is_none() && !asks, bind_users.as_ref().filter(|at| at.value))
+    {
+        let help = "add users = \"FILE\", auth_command = [\"PROGRAM\"] or management_client_auth = true".to_owned();
+        sink.error(&at.span, "\"bind_users\" without users: clients need no user name", Some(help));
+    }
     let TlsParts { server, revoked, expiries } = tls?;
     let settings = Tunnel {
         listen: listen?,
@@ -323,15 +314,24 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         users,
         auth_command: command.flatten(),
         token_lifetime: token,
+        management,
+        username_as_common_name,
+        bind_users: bind_users.is_some_and(|at| at.value),
         clients,
+        groups,
         known_clients_only: section.or(&s::known_clients_only),
-        duplicate_names: section.or(&s::duplicate_names),
+        duplicate_names,
         // Written by the gateway itself: a change of them is no change of the configuration.
         status: section.optional(&s::status),
         log: section.optional(&s::log),
         event_command: event_command.flatten(),
         event_webhook,
         max_clients: section.or(&s::max_clients) as usize,
+        max_sessions,
+        connect_rate,
+        inactive,
+        inactive_bytes,
+        addresses_file: section.optional(&s::addresses_file),
     };
     section.finish();
     Some(settings)
@@ -557,14 +557,18 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
             Some(parts) => (parts.verifier)(&clients)?,
             // Nobody will serve it.
             None if sink.offline() => WebPkiClientVerifier::no_client_auth(),
-            None => anyhow::bail!("no part of the gateway can verify the clients"),
+            None => anyhow::bail!("there is nothing that could check clients"),
         };
         server_config(&provider, &versions, verifier, chain, private)
     };
     match build() {
         Ok(config) => Some(TlsParts { server: Arc::new(config), revoked, expiries }),
         Err(e) => {
-            sink.error(&cert.span, format!("the tunnel's certificates cannot be used: {e:#}"), None);
+            let mismatch = matches!(e.downcast_ref(), Some(rustls::Error::InconsistentKeys(_)));
+            let help = "the key belongs to another certificate; if `sealane tunnel ca renew server` was interrupted, run it \
+                        again";
+            let help = mismatch.then(|| help.to_owned());
+            sink.error(&cert.span, format!("the tunnel's certificates cannot be used: {e:#}"), help);
             None
         }
     }
@@ -621,15 +625,7 @@ pub(super) fn ciphers(sink: &Sink, key: &str, node: &decode::Node) -> Option<Vec
 fn pushed(section: &Section, has_six: bool) -> Vec<String> {
     let sink = section.sink;
     let mut out = Vec::new();
-    for at in section.optional_at(&s::routes).map_or_else(Vec::new, |at| at.value) {
-        match at.value.parse::<Prefix>() {
-            Ok(p) => out.push(match p.address() {
-                IpAddr::V4(a) => format!("route {a} {}", push::mask(p.len())),
-                IpAddr::V6(_) => format!("route-ipv6 {p}"),
-            }),
-            Err(()) => not_a_network(sink, &at),
-        }
-    }
+    routes(sink, section.optional_at(&s::routes).map_or_else(Vec::new, |at| at.value), &mut out);
     for at in section.optional_at(&s::dns).map_or_else(Vec::new, |at| at.value) {
         match at.value.parse::<IpAddr>() {
             Ok(IpAddr::V4(a)) => out.push(format!("dhcp-option DNS {a}")),
@@ -645,6 +641,19 @@ fn pushed(section: &Section, has_six: bool) -> Vec<String> {
         out.push(if has_six { "redirect-gateway def1 ipv6" } else { "redirect-gateway def1" }.to_owned());
     }
     out
+}
+
+/// Networks as options for clients.
+fn routes(sink: &Sink, networks: Vec<At<String>>, out: &mut Vec<String>) {
+    for at in networks {
+        match at.value.parse::<Prefix>() {
+            Ok(p) => out.push(match p.address() {
+                IpAddr::V4(a) => format!("route {a} {}", push::mask(p.len())),
+                IpAddr::V6(_) => format!("route-ipv6 {p}"),
+            }),
+            Err(()) => not_a_network(sink, &at),
+        }
+    }
 }
 
 fn not_a_network(sink: &Sink, at: &At<String>) {
@@ -675,56 +684,6 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
             sink.error(&at.span, message, None);
         } else {
             out.push(at.value.clone());
-        }
-    }
-    out
-}
-
-fn clients(
-    section: &Section,
-    network4: Option<(IpAddr, u8)>,
-    network6: Option<(IpAddr, u8)>,
-) -> HashMap<String, TunnelClient> {
-    let sink = section.sink;
-    let (mut out, mut taken) = (HashMap::new(), HashSet::new());
-    for client in section.tables(&s::client) {
-        let name = client.required(&c::name);
-        let mut settings = TunnelClient::default();
-        for (setting, network) in [(&c::address, network4), (&c::address6, network6)] {
-            let Some(at) = client.optional_at(setting) else { continue };
-            let inside = |a: &IpAddr| {
-                network.is_some_and(|(ours, len)| {
-                    ours != *a && Prefix::new(ours, len).is_some_and(|network| network.contains(*a))
-                })
-            };
-            match at.value.parse::<IpAddr>() {
-                Ok(a) if inside(&a) && taken.insert(a) => match a {
-                    IpAddr::V4(a) => settings.address4 = Some(a),
-                    IpAddr::V6(a) => settings.address6 = Some(a),
-                },
-                _ => {
-                    let help = Some(
-                        "write an address of the tunnel's network that is not the gateway's address and not the \
-                         address of another client"
-                            .to_owned(),
-                    );
-                    sink.error(&at.span, format!("\"{}\" cannot be a client's address", at.value), help);
-                }
-            }
-        }
-        for at in client.optional_at(&c::routes).map_or_else(Vec::new, |at| at.value) {
-            match at.value.parse() {
-                Ok(prefix) => settings.routes.push(prefix),
-                Err(()) => not_a_network(sink, &at),
-            }
-        }
-        settings.push = client.optional_at(&c::push).map_or_else(Vec::new, |at| options(sink, &at.value));
-        settings.disabled = client.or(&c::disabled);
-        client.finish();
-        if let Some(name) = name
-            && out.insert(name.value.clone(), settings).is_some()
-        {
-            sink.error(&name.span, format!("a second client \"{}\"", name.value), None);
         }
     }
     out

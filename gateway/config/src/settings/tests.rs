@@ -138,6 +138,8 @@ ca = "c"
 cert = "c"
 [tunnel.client]
 name = "a"
+[tunnel.group]
+name = "a"
 "#;
 
 #[test]

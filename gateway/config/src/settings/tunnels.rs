@@ -1,9 +1,11 @@
-//! `[tunnel]` and `[[tunnel.client]]`.
+//! `[tunnel]`, `[[tunnel.client]]` and `[[tunnel.group]]`.
 
-use super::{Choice, Count, File, Flag, Many, Output, Own, Shape, Strings, Text, Time, Words, argument, table};
+use super::{Choice, Count, File, Flag, Many, Output, Own, Shape, Size, Strings, Text, Time, Words, argument, table};
+use crate::rate;
 use crate::tunnel as read;
 use sealane_ovpn::wrap::Digest;
 use sealane_tunnel::Choice as DataPlane;
+use sealane_tunnel::filter::Destination;
 use std::time::Duration;
 
 /// What `gather` may be: beyond some milliseconds it would be felt.
@@ -53,7 +55,8 @@ table! {
     /// Require that a client's certificate states that it is for clients (`remote-cert-tls client`). If `false`, a
     /// certificate that states no usage is accepted, too.
     explicit_usage: Flag = Flag, default(false);
-    /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users` or `auth_command` is required.
+    /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users`, `auth_command` or
+    /// `management_client_auth` is required.
     client_certificate: Choice<bool> = Choice(&[("require", false), ("optional", true), ("none", true)]),
         default("require");
     /// A file with the server's key for `tls-crypt-v2`, in OpenVPN's format. With `tls-crypt-v2`, each client has its
@@ -92,6 +95,24 @@ table! {
     /// from `users`, and when the process ends. Without `users` (only `auth_command`), a removed user keeps access
     /// until the token expires.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
+    /// The user name is the name of the client, also if the client has a certificate: `[[tunnel.client]]`, groups' limits, the log
+    /// and the status use it.
+    username_as_common_name: Flag = Flag, default(false);
+    /// The user name must be the common name of the certificate. For a client that has `users` in its `[[tunnel.client]]`, that list
+    /// decides instead.
+    bind_users: Flag = Flag, default(false);
+    /// The path of a Unix socket on which the gateway speaks [OpenVPN's management protocol](page:tunnel#the-management-socket).
+    /// A change takes effect at the next start or upgrade.
+    management: Output = Output, example("/run/sealane/management.sock");
+    /// The permissions of the management socket. Whoever may write to it can disconnect and admit clients, and reads passwords if
+    /// `management_client_auth` is set.
+    management_mode: Choice<u32> = Choice(&[("0600", 0o600), ("0660", 0o660)]), default("0600"), needs("management");
+    /// The group of the management socket.
+    management_group: Text = Text, described("the group of the process"), example("openvpn-auth"), needs("management");
+    /// A program on the management socket (such as openvpn-auth-oauth2) decides which clients may connect, in addition to
+    /// `users` and `auth_command`. Clients are refused while no program is connected, and if no answer arrives within
+    /// `handshake_timeout`. The program can ask for more time with `client-pending-auth`, up to half of `renegotiate`.
+    management_client_auth: Flag = Flag, default(false), needs("management");
     /// Networks that clients reach through the tunnel.
     routes: Strings = Strings, example(["10.0.0.0/8"]);
     /// Addresses of DNS servers for clients.
@@ -133,6 +154,20 @@ table! {
     duplicate_names: Flag = Flag, default(false);
     /// How many clients may be connected at the same time.
     max_clients: Count = Count(1..=1_000_000), default(1024);
+    /// How many clients with the same name may be connected at the same time. Further clients are refused. Without
+    /// `duplicate_names`, a new connection of a name replaces the old one.
+    max_sessions: Count = Count(1..=1_000_000), described("no limit"), example(3), needs("duplicate_names");
+    /// The rate of new sessions, as `connect-freq` of OpenVPN. Clients beyond it get no answer, and try again
+    /// (`rate_limited`).
+    connect_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), described("no limit"), example("100/s");
+    /// Disconnect a client (`HALT`) that has sent and received less than `inactive_bytes` of IP packets in this time. Pings of the
+    /// tunnel do not count.
+    inactive: Time = Time::TIMEOUT, described("none: clients stay connected"), example("8h");
+    /// The traffic of a client that counts as activity.
+    inactive_bytes: Size = Size(1..=i64::MAX as u64), default(1), needs("inactive");
+    /// A file of `name,address,address6` lines (`ifconfig-pool-persist` of OpenVPN): names get the same addresses again after a
+    /// restart. The gateway reads it at the start, and writes it at most every 10 s, and at the end.
+    addresses_file: Output = Output, example("/var/lib/sealane/addresses.txt");
     /// The number of threads of the user-space data plane.
     lanes: Count = Count(1..=64), described("the gateway's `lanes`"), example(2);
     /// How long a lane of the user-space data plane may wait to collect packets, if more than 20,000 packets per second
@@ -161,6 +196,8 @@ table! {
     undecided: Strings = Strings, example(["line 9: plugin …"]);
     /// Settings of single clients.
     client: Many = Many(&client::TABLE);
+    /// Settings of groups of clients.
+    group: Many = Many(&group::TABLE);
 }
 
 table! {
@@ -178,4 +215,46 @@ table! {
     push: Strings = Strings, example(["block-outside-dns"]);
     /// Refuse this client.
     disabled: Flag = Flag, default(false);
+    /// The users who may use the certificate of this name. Other users are refused.
+    users: Strings = Strings, described("all users"), example(["alice", "alice-admin"]);
+    /// What this client may reach, instead of the list of its group: see `allow` of `[[tunnel.group]]`.
+    allow: Own<Vec<Destination>> = Own(read::destinations, read::destinations_shape), described("the group's list"),
+        example(["10.1.0.0/16"]);
+    /// What this client may not reach: see `deny` of `[[tunnel.group]]`.
+    deny: Own<Vec<Destination>> = Own(read::destinations, read::destinations_shape), described("the group's list"),
+        example(["10.1.9.0/24 tcp 22"]);
+}
+
+table! {
+    /// Clients that have something in common. A client belongs to the first group whose conditions it meets; a group without
+    /// conditions takes all clients. See [groups](page:tunnel#groups).
+    group "[[tunnel.group]]", example_is_commented = true;
+
+    /// The name of the group, for the log and the status.
+    name: Text = Text, required("staff");
+    /// Condition: the common name of the certificate is one of these. `*` stands for any text.
+    common_names: Strings = Strings, described("any"), example(["staff-*"]);
+    /// Condition: the certificate has one of these organizational units (OU).
+    organizational_units: Strings = Strings, described("any"), example(["Staff"]);
+    /// Condition: the user name is one of these. `*` stands for any text.
+    users: Strings = Strings, described("any"), example(["*@example.com"]);
+    /// The addresses of the group, a part of `network`: `10.8.1.0/24` or `10.8.1.10-10.8.1.99`. Other clients do not get them.
+    addresses: Text = Text, described("any address of the network"), example("10.8.0.128/25");
+    /// The IPv6 addresses of the group, a part of `network6`.
+    addresses6: Text = Text, described("any address of the network"), example("fd00:8::1:0/112");
+    /// Networks that clients of this group reach through the tunnel, in addition to those of `[tunnel]`.
+    routes: Strings = Strings, example(["10.1.0.0/16"]);
+    /// Additional options for clients of this group, in OpenVPN's syntax.
+    push: Strings = Strings, example(["dhcp-option DNS 10.1.0.53"]);
+    /// What clients of this group may reach: networks, each with a protocol and ports if needed. The gateway drops all other packets
+    /// of the client. Needs the user-space data plane.
+    allow: Own<Vec<Destination>> = Own(read::destinations, read::destinations_shape), described("everything"),
+        example(["10.1.0.0/16", "10.2.0.5 tcp 443", "10.2.0.53 udp 53"]);
+    /// What clients of this group may not reach, even if `allow` names it.
+    deny: Own<Vec<Destination>> = Own(read::destinations, read::destinations_shape), described("nothing"),
+        example(["10.1.9.0/24"]);
+    /// How many clients of this group may be connected at the same time.
+    max_clients: Count = Count(1..=1_000_000), described("no limit"), example(50);
+    /// How many clients of this group with the same name may be connected at the same time.
+    max_sessions: Count = Count(1..=1_000_000), described("that of `[tunnel]`"), example(2);
 }

@@ -49,6 +49,37 @@ fn what_openvpn_has_and_we_have_not_is_named() {
             "the tunnel's network",
         ),
         ("[[tunnel.client]]\nname = \"a\"\nroutes = [\"10.9\"]", "is not a network", "10.0.0.0/8"),
+        ("[[tunnel.client]]\nname = \"a\"\nallow = [\"10.1.0.0/16 sctp\"]", "is not a destination", "tcp, udp, icmp"),
+        ("management_client_auth = true", "has no socket", "management = "),
+        ("management = \"m.sock\"\nmanagement_mode = \"0666\"", "0666", "0660"),
+        (
+            "management = \"m.sock\"\nmanagement_group = \"root\"",
+            "may not use the socket",
+            "management_mode = \"0660\"",
+        ),
+        (
+            "management = \"m.sock\"\nmanagement_mode = \"0660\"\nmanagement_group = \"no-such-group\"",
+            "there is no group",
+            "groupadd",
+        ),
+        ("bind_users = true", "\"bind_users\" without users", "add users"),
+        ("max_sessions = 3", "\"max_sessions\" has no effect", "duplicate_names = true"),
+        ("inactive_bytes = 1000", "\"inactive_bytes\" has no effect", "inactive = "),
+        ("connect_rate = \"100\"", "is not a rate", "100/s"),
+        (
+            "[[tunnel.group]]\nname = \"a\"\naddresses = \"10.9.0.0/24\"",
+            "cannot be the addresses of a group",
+            "10.8.1.0/24",
+        ),
+        (
+            "[[tunnel.group]]\nname = \"a\"\nusers = [\"a\"]\naddresses = \"10.8.0.8/29\"\n[[tunnel.group]]\nname = \
+             \"b\"\naddresses = \"10.8.0.15-10.8.0.20\"",
+            "overlap those of the group \"a\"",
+            "addresses of its own",
+        ),
+        ("[[tunnel.group]]\nname = \"a\"\n[[tunnel.group]]\nname = \"b\"", "no client can be in this group", "last"),
+        ("[[tunnel.group]]\nname = \"a\"\nusers = [\"a\"]\n[[tunnel.group]]\nname = \"a\"", "a second group \"a\"", ""),
+        ("[[tunnel.group]]\nname = \"a\"\npush = [\"ifconfig 1 2\"]", "cannot be pushed", "negotiates it itself"),
     ] {
         let report = folder.report(&format!("{GOOD}{line}\n"));
         assert!(report.contains(message) && report.contains(help), "{line}:\n{report}");

@@ -185,7 +185,15 @@ impl World {
         let (theirs, settings, posted) = (plane.clone(), (*config.tunnel.unwrap()).into(), registry.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let start = Start { plane: theirs, notes: Vec::new(), settings, outlet, registry: posted, inherited: None };
+            let start = Start {
+                plane: theirs,
+                notes: Vec::new(),
+                settings,
+                outlet,
+                registry: posted,
+                inherited: None,
+                management: None,
+            };
             let mut commands = command_receiver;
             runtime.block_on(server::serve(start, &mut commands)).unwrap();
         });

@@ -325,8 +325,13 @@ fn table(status: &Status) -> String {
             c.version.clone(),
         ]);
     }
+    if status.clients.iter().any(|c| c.group.is_some()) {
+        let groups = status.clients.iter().map(|c| c.group.clone().unwrap_or_default());
+        let column = std::iter::once("GROUP".to_owned()).chain(groups);
+        rows.iter_mut().zip(column).for_each(|(row, group)| row.insert(1, group));
+    }
     let widths: Vec<usize> =
-        (0..head.len()).map(|i| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0)).collect();
+        (0..rows[0].len()).map(|i| rows.iter().map(|r| r[i].chars().count()).max().unwrap_or(0)).collect();
     let mut out = format!(
         "{} client{} on {}, data plane: {}\n",
         status.clients.len(),

@@ -34,6 +34,8 @@ const TOKEN: &str = "SESS_ID_AT_";
 pub enum Verdict {
     /// It may come in, under this user name if it has one.
     Accept(Option<String>),
+    /// It has a good token of this user's: nobody else is asked.
+    Token(String),
     /// Its password is wrong.
     Wrong,
     /// It may not; what it is told.
@@ -108,6 +110,8 @@ pub struct Authenticator {
     command: Option<Vec<String>>,
     token: Option<Duration>,
     secret: TokenSecret,
+    /// Somebody else decides in the end, and names no users.
+    asks: bool,
 }
 
 impl Authenticator {
@@ -118,7 +122,12 @@ impl Authenticator {
         token: Option<Duration>,
         secret: TokenSecret,
     ) -> Self {
-        Self { users, command, token, secret }
+        Self { users, command, token, secret, asks: false }
+    }
+
+    /// Somebody else decides in the end: clients may have tokens then, too.
+    pub fn that_asks(self, asks: bool) -> Self {
+        Self { asks, ..self }
     }
 
     /// Whether clients must have a name and a password.
@@ -133,7 +142,10 @@ impl Authenticator {
 
     /// Decides, when it is this client's turn. `unix` is the time in seconds.
     pub async fn decide(&self, claim: Claim, unix: u64, checks: &Checks) -> Verdict {
-        if !self.wants_password() {
+        if self.asks && !self.wants_password() && !(self.token.is_some() && claim.has_token()) {
+            return Verdict::Accept(Some(claim.username).filter(|name| !name.is_empty()));
+        }
+        if !self.asks && !self.wants_password() {
             return Verdict::Accept(None);
         }
         if claim.username.is_empty() || claim.password.is_empty() {
@@ -143,7 +155,7 @@ impl Authenticator {
         if self.token.is_some() && claim.has_token() {
             // A user who has been removed has no use of a token.
             return match self.knows(&claim.username) && self.check_token(&claim.username, &claim.password, unix) {
-                true => Verdict::Accept(Some(claim.username)),
+                true => Verdict::Token(claim.username),
                 false => Verdict::Refuse("SESSION: token expired"),
             };
         }
@@ -195,11 +207,13 @@ impl Authenticator {
 
     /// A token for a client that was accepted, to be pushed; none if they are not given. A client that came in with a
     /// token keeps it: only a password buys more time.
-    pub fn token_after(&self, claim: &Claim, unix: u64) -> Option<String> {
+    ///
+    /// `user`: the name that it was accepted with.
+    pub fn token_after(&self, claim: &Claim, user: &str, unix: u64) -> Option<String> {
         let lifetime = self.token?.as_secs();
         Some(match claim.has_token() {
             true => claim.password.clone(),
-            false => self.token_for(&claim.username, unix.saturating_add(lifetime)),
+            false => self.token_for(user, unix.saturating_add(lifetime)),
         })
     }
 
@@ -338,6 +352,20 @@ mod tests {
         assert!(matches!(decide(&missing, claim("a", "b"), 1), Verdict::Later(_)));
     }
 
+    /// Somebody else decides, and a token that only looks like one must not take that decision's place.
+    #[test]
+    fn where_somebody_else_decides_only_a_good_token_is_one() {
+        let with = |lifetime| Authenticator::new(None, None, lifetime, TokenSecret::Fixed([1; 32])).that_asks(true);
+        let (none, some) = (with(None), with(Some(Duration::from_secs(60))));
+        assert_eq!(decide(&none, claim("", ""), 1), Verdict::Accept(None));
+        assert_eq!(decide(&none, claim("a", "x"), 1), Verdict::Accept(Some("a".to_owned())));
+        assert_eq!(decide(&none, claim("a", "SESS_ID_AT_x"), 1), Verdict::Accept(Some("a".to_owned())));
+        assert!(matches!(decide(&some, claim("a", "SESS_ID_AT_x"), 1), Verdict::Refuse(_)));
+        let token = some.token_after(&claim("a", ""), "a", 1000).expect("tokens are given");
+        assert_eq!(decide(&some, claim("a", &token), 1059), Verdict::Token("a".to_owned()));
+        assert!(matches!(decide(&some, claim("b", &token), 1059), Verdict::Refuse(_)));
+    }
+
     #[test]
     fn a_token_stands_for_the_password_until_it_ends() {
         let file = format!("alice:{}\n", hash_password("right").expect("hashes"));
@@ -347,12 +375,12 @@ mod tests {
             Authenticator::new(Some(Arc::new(users)), None, lifetime, TokenSecret::Fixed([1; 32]))
         };
         let auth = with(&file, 60);
-        let token = auth.token_after(&claim("alice", "right"), 1000).expect("tokens are given");
+        let token = auth.token_after(&claim("alice", "right"), "alice", 1000).expect("tokens are given");
         // It is as good after it was used as before, and no better.
-        assert_eq!(auth.token_after(&claim("alice", &token), 1059), Some(token.clone()));
+        assert_eq!(auth.token_after(&claim("alice", &token), "alice", 1059), Some(token.clone()));
         assert!(matches!(decide(&with("", 60), claim("alice", &token), 1001), Verdict::Refuse(_)), "a removed user");
         assert!(matches!(decide(&with(&file, 10), claim("alice", &token), 1001), Verdict::Refuse(_)), "made shorter");
-        assert!(matches!(decide(&auth, claim("alice", &token), 1059), Verdict::Accept(_)));
+        assert_eq!(decide(&auth, claim("alice", &token), 1059), Verdict::Token("alice".to_owned()));
         assert!(matches!(decide(&auth, claim("alice", &token), 1060), Verdict::Refuse(_)));
         assert!(matches!(decide(&auth, claim("bob", &token), 1000), Verdict::Refuse(_)));
         assert!(token.len() < 128, "older clients take no longer passwords");

@@ -1,12 +1,14 @@
 //! The VPN's control plane: OpenVPN servers and clients, certificates and users, whose data goes through a plane of
 //! `gateway/vpn/data`.
 
+mod addresses_file;
 pub mod auth;
 pub mod client;
 pub mod handover;
 mod hooks;
 pub mod import;
 mod log;
+mod management;
 pub mod nat;
 pub mod ovpn_file;
 mod peer;

@@ -5,12 +5,14 @@
 //! hour, so they are written at once. Some are delivered to other programs, too ([`super::hooks`]).
 
 use super::hooks::{Hooks, Targets};
+use super::management::{Hub, Topic};
 use sealane_log as log;
 use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -24,6 +26,8 @@ pub struct EventLog {
     hooks: Option<Hooks>,
     /// Events that were not delivered.
     lost: Arc<AtomicU64>,
+    /// Programs on the management socket.
+    hub: Option<Rc<Hub>>,
 }
 
 impl EventLog {
@@ -62,6 +66,11 @@ impl EventLog {
         self.hooks = Hooks::start(targets, self.lost.clone());
     }
 
+    /// Programs on the management socket hear of events, too.
+    pub fn tell(&mut self, hub: Rc<Hub>) {
+        self.hub = Some(hub);
+    }
+
     /// Takes what delivers events: for the end, when its last ones are waited for.
     pub const fn take_hooks(&mut self) -> Option<Hooks> {
         self.hooks.take()
@@ -74,6 +83,9 @@ impl EventLog {
 
     /// Writes a line.
     pub fn say(&self, event: &str, client: &str, more: &[(&str, Value)]) {
+        if let Some(hub) = &self.hub {
+            hub.say(Topic::Log, logged(event, client, more));
+        }
         let hooks = self.hooks.as_ref().filter(|_| Hooks::wants(event));
         if self.file.is_none() && hooks.is_none() {
             return;
@@ -96,6 +108,22 @@ impl EventLog {
             log::warn!("tunnel: cannot write the log {}: {e}", path.display());
         }
     }
+}
+
+/// A line for the management socket: the time, OpenVPN's letter for how grave it is, and the event in words.
+fn logged(event: &str, client: &str, more: &[(&str, Value)]) -> String {
+    use std::fmt::Write as _;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let grave = if matches!(event, "refuse" | "key_exchange_failed" | "left_out") { "W" } else { "I" };
+    let mut line = format!("{now},{grave},{client}{}{event}", if client.is_empty() { "" } else { ": " });
+    for (name, value) in more {
+        // Writing to a string cannot fail.
+        let _ = match value {
+            Value::String(text) => write!(line, " {name}={text}"),
+            other => write!(line, " {name}={other}"),
+        };
+    }
+    line
 }
 
 #[cfg(test)]

@@ -9,15 +9,17 @@ use super::auth::Claim;
 use super::pool::Addresses;
 use super::session::{SavedSession, Session, Words};
 use super::settings::Settings;
-use super::verify::common_name;
+use super::verify::{common_name, organizational_units};
 use anyhow::Context as _;
-use sealane_config::{CertificateId, TunnelClient};
+use sealane_config::{CertificateId, TunnelClient, TunnelMember};
 use sealane_ovpn::data::{Cipher, Format, Header, PeerId};
 use sealane_ovpn::peer_info::{self, PeerInfo, proto};
 use sealane_ovpn::push::{self, Flags};
+use sealane_tunnel::filter::Filter;
 use sealane_tunnel::plane::{Keepalive, Prefix, SocketId, Transport};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How far a client has come.
@@ -43,6 +45,18 @@ pub(super) struct Renewal {
     pub deadline: Instant,
     /// The plane has the key.
     pub installed: bool,
+}
+
+/// A decision that a program on the management socket was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pending {
+    /// How the program calls the exchange.
+    pub kid: u32,
+    pub key_id: u8,
+    /// Who the client is, if it is accepted.
+    pub user: Option<String>,
+    /// When the exchange began: it may not take for ever.
+    pub since: Instant,
 }
 
 /// A connected client as plain data. Times are told from the moment of saving, in milliseconds.
@@ -81,6 +95,14 @@ pub(super) struct SavedPeer {
     /// None from a process that did not know it.
     #[serde(default)]
     certificate: Option<(CertificateId, i64)>,
+    #[serde(default)]
+    common_name: Option<String>,
+    #[serde(default)]
+    units: Vec<String>,
+    #[serde(default)]
+    more_push: Vec<String>,
+    #[serde(default)]
+    user_is_given: bool,
 }
 
 /// A client.
@@ -128,6 +150,25 @@ pub(super) struct Peer {
     pub token: Option<String>,
     /// The client's certificate, and when it expires, in seconds since 1970.
     pub certificate: Option<(CertificateId, i64)>,
+    /// The certificate's common name and organizational units.
+    pub common_name: Option<String>,
+    pub units: Vec<String>,
+    /// Its group's name.
+    pub group: Option<String>,
+    /// What the plane lets it reach; `None`: it is not known.
+    pub filter: Option<Option<Arc<Filter>>>,
+    /// Somebody was asked about it.
+    pub pending: Option<Pending>,
+    /// How many times somebody was asked.
+    pub asked: u32,
+    /// Programs on the management socket know it.
+    pub announced: bool,
+    /// Options that such a program has added.
+    pub more_push: Vec<String>,
+    /// Such a program has said who the user is.
+    pub user_is_given: bool,
+    /// When its traffic was looked at last, and how much there was.
+    pub activity: (Instant, u64),
 }
 
 impl Peer {
@@ -170,6 +211,16 @@ impl Peer {
             configured: false,
             token: None,
             certificate: None,
+            common_name: None,
+            units: Vec::new(),
+            group: None,
+            filter: None,
+            pending: None,
+            asked: 0,
+            announced: false,
+            more_push: Vec::new(),
+            user_is_given: false,
+            activity: (now, 0),
         }
     }
 
@@ -206,6 +257,10 @@ impl Peer {
             lame_duck_in: self.lame_duck.map(|at| ms(at.saturating_duration_since(now))),
             token: self.token,
             certificate: self.certificate,
+            common_name: self.common_name,
+            units: self.units,
+            more_push: self.more_push,
+            user_is_given: self.user_is_given,
         }))
     }
 
@@ -232,6 +287,8 @@ impl Peer {
             aead_epoch: saved.aead_epoch,
         };
         peer.certificate = saved.certificate;
+        (peer.common_name, peer.units) = (saved.common_name, saved.units);
+        (peer.more_push, peer.user_is_given) = (saved.more_push, saved.user_is_given);
         (peer.takes_stub, peer.configured) = (saved.takes_stub, true);
         (peer.key_id, peer.keys) = (saved.key_id, saved.keys);
         (peer.key_since, peer.connected_at) = (before(saved.key_age), before(saved.connected_for));
@@ -253,7 +310,15 @@ impl Peer {
 
     /// Remembers the certificate of a key exchange.
     pub fn remember_certificate(&mut self, key_id: u8) {
-        self.certificate = self.session.peer_certificate(key_id).and_then(CertificateId::of);
+        let certificate = self.session.peer_certificate(key_id);
+        self.certificate = certificate.and_then(CertificateId::of);
+        self.common_name = certificate.and_then(common_name);
+        self.units = certificate.map(organizational_units).unwrap_or_default();
+    }
+
+    /// What decides on its group, for this user.
+    pub fn member<'a>(&'a self, user: Option<&'a str>) -> TunnelMember<'a> {
+        TunnelMember { common_name: self.common_name.as_deref(), units: &self.units, user }
     }
 
     /// Whether its certificate is revoked.
@@ -311,6 +376,9 @@ impl Peer {
         // From the current settings: the session's own copy is older than a reload, and a restored session has none.
         let own = settings.clients.get(&self.name).map_or(&settings.push_unlisted, |client| &client.push);
         out.extend(own.iter().cloned());
+        let group = self.group.as_ref().and_then(|name| settings.groups.iter().find(|group| group.name == *name));
+        out.extend(group.iter().flat_map(|group| group.push.iter().cloned()));
+        out.extend(self.more_push.iter().cloned());
         if let (Some((gateway, len)), Some(four)) = (settings.network4, self.addresses.four) {
             out.push(format!("route-gateway {gateway}"));
             out.push("topology subnet".to_owned());

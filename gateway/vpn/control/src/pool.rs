@@ -1,65 +1,106 @@
 //! Addresses for clients. One that comes back gets the address it had, as long as nobody else needs it.
+//!
+//! Groups may have ranges of their own, which other clients do not get.
 
-use std::collections::{HashMap, HashSet};
+use sealane_config::TunnelGroup;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Names that are remembered with their addresses.
 const REMEMBERED: usize = 65_536;
 
-/// The addresses of one family, as numbers.
+/// Addresses that follow one another, as numbers.
 #[derive(Debug)]
 struct Range {
     first: u128,
     last: u128,
     next: u128,
+    /// Ranges of groups within it.
+    excluded: Vec<(u128, u128)>,
+}
+
+impl Range {
+    const fn new(first: u128, last: u128) -> Self {
+        Self { first, last, next: first, excluded: Vec::new() }
+    }
+
+    fn contains(&self, address: u128) -> bool {
+        let within = |(first, last): &(u128, u128)| (*first..=*last).contains(&address);
+        within(&(self.first, self.last)) && !self.excluded.iter().any(within)
+    }
+
+    /// The next address that is free. Onwards from the last one given, so that an address rests before it is given to another;
+    /// at most once around the `occupied` ones.
+    fn find(&mut self, occupied: usize, is_free: impl Fn(u128) -> bool) -> Option<u128> {
+        let (first, last) = (self.first, self.last);
+        if first > last {
+            return None;
+        }
+        let after = |at: u128| if at >= last { first } else { at + 1 };
+        let mut at = self.next;
+        for _ in 0..=occupied + 2 * self.excluded.len() {
+            match self.excluded.iter().find(|(first, last)| (*first..=*last).contains(&at)) {
+                Some((_, end)) => at = after((*end).min(last)),
+                None if is_free(at) => {
+                    self.next = after(at);
+                    return Some(at);
+                }
+                None => at = after(at),
+            }
+        }
+        None
+    }
+}
+
+/// The addresses of one family.
+#[derive(Debug)]
+struct Family {
+    common: Range,
+    groups: HashMap<String, Range>,
     taken: HashSet<u128>,
     /// Set aside for clients of the configuration.
     reserved: HashSet<u128>,
     remembered: HashMap<String, u128>,
 }
 
-impl Range {
-    fn new(first: u128, last: u128, reserved: HashSet<u128>) -> Self {
-        Self { first, last, next: first, taken: HashSet::new(), reserved, remembered: HashMap::new() }
+impl Family {
+    fn new(first: u128, last: u128, low: u128, reserved: HashSet<u128>, groups: Vec<(&str, u128, u128)>) -> Self {
+        let mut common = Range::new(first, last);
+        let mut ranges = HashMap::new();
+        for (name, first, end) in groups {
+            let range = Range::new(first.max(low), end.min(last));
+            common.excluded.push((range.first, range.last));
+            ranges.insert(name.to_owned(), range);
+        }
+        Self { common, groups: ranges, taken: HashSet::new(), reserved, remembered: HashMap::new() }
     }
 
-    fn is_free(&self, address: u128) -> bool {
-        (self.first..=self.last).contains(&address)
-            && !self.taken.contains(&address)
-            && !self.reserved.contains(&address)
-    }
-
-    fn take(&mut self, name: &str) -> Option<u128> {
-        let before = self.remembered.get(name).copied().filter(|a| self.is_free(*a));
+    fn take(&mut self, name: &str, group: Option<&str>) -> Option<u128> {
+        let Self { common, groups, taken, reserved, remembered } = self;
+        let range = group.and_then(|group| groups.get_mut(group)).unwrap_or(common);
+        let is_free = |address: u128| !taken.contains(&address) && !reserved.contains(&address);
+        let before = remembered.get(name).copied().filter(|a| range.contains(*a) && is_free(*a));
         let address = match before {
             Some(address) => address,
-            None => {
-                // Onwards from the last one given, so that an address rests before it is given to another; at most
-                // once around what is taken or set aside.
-                let tries = (self.taken.len() + self.reserved.len()) as u128 + 1;
-                let size = self.last.checked_sub(self.first)?.saturating_add(1);
-                let mut candidates = (0..tries.min(size)).map(|n| {
-                    let at = self.next - self.first;
-                    self.first + (at + n) % size
-                });
-                let found = candidates.find(|a| self.is_free(*a))?;
-                self.next = if found == self.last { self.first } else { found + 1 };
-                found
-            }
+            None => range.find(taken.len() + reserved.len(), is_free)?,
         };
         self.taken.insert(address);
+        self.remember(name, address);
+        Some(address)
+    }
+
+    fn remember(&mut self, name: &str, address: u128) {
         if self.remembered.len() < REMEMBERED || self.remembered.contains_key(name) {
             self.remembered.insert(name.to_owned(), address);
         }
-        Some(address)
     }
 }
 
 /// Both families.
 #[derive(Debug)]
 pub struct Pool {
-    four: Option<Range>,
-    six: Option<Range>,
+    four: Option<Family>,
+    six: Option<Family>,
 }
 
 /// What a client was given.
@@ -81,6 +122,7 @@ impl Pool {
         four: Option<(Ipv4Addr, u8)>,
         six: Option<(Ipv6Addr, u8)>,
         reserved: impl Iterator<Item = (Option<Ipv4Addr>, Option<Ipv6Addr>)> + Clone,
+        groups: &[TunnelGroup],
     ) -> Self {
         let four = four.map(|(ours, len)| {
             let host = u32::MAX.checked_shr(u32::from(len)).unwrap_or(0);
@@ -88,7 +130,13 @@ impl Pool {
             let mut set: HashSet<u128> =
                 reserved.clone().filter_map(|(a, _)| a).map(|a| u128::from(a.to_bits())).collect();
             set.insert(u128::from(ours.to_bits()));
-            Range::new(u128::from(network) + 1, u128::from(network) + u128::from(host.saturating_sub(1)), set)
+            let (first, last) = (u128::from(network) + 1, u128::from(network) + u128::from(host.saturating_sub(1)));
+            let of_group = |group: &'_ TunnelGroup| {
+                let (first, last) = group.addresses4?;
+                Some((u128::from(first.to_bits()), u128::from(last.to_bits())))
+            };
+            let groups = groups.iter().filter_map(|g| of_group(g).map(|(first, last)| (g.name.as_str(), first, last)));
+            Family::new(first, last, first, set, groups.collect())
         });
         let six = six.map(|(ours, len)| {
             let host = u128::MAX.checked_shr(u32::from(len)).unwrap_or(0);
@@ -97,21 +145,25 @@ impl Pool {
             set.insert(ours.to_bits());
             // As OpenVPN does, from 0x1000 on where there is room: the low numbers are for people.
             let first = if host > 0xffff { network + 0x1000 } else { network + 1 };
-            Range::new(first, network + host.saturating_sub(1), set)
+            let groups = groups.iter().filter_map(|group| {
+                let (first, last) = group.addresses6?;
+                Some((group.name.as_str(), first.to_bits(), last.to_bits()))
+            });
+            Family::new(first, network + host.saturating_sub(1), network + 1, set, groups.collect())
         });
         Self { four, six }
     }
 
-    /// Addresses for a client: the fixed ones where it has them.
-    pub fn take(&mut self, name: &str, fixed: Addresses) -> Result<Addresses, Exhausted> {
+    /// Addresses for a client: the fixed ones where it has them, else its group's.
+    pub fn take(&mut self, name: &str, fixed: Addresses, group: Option<&str>) -> Result<Addresses, Exhausted> {
         let four = match (fixed.four, &mut self.four) {
             (Some(four), _) => Some(four),
-            (None, Some(range)) => Some(Ipv4Addr::from_bits(range.take(name).ok_or(Exhausted)? as u32)),
+            (None, Some(family)) => Some(Ipv4Addr::from_bits(family.take(name, group).ok_or(Exhausted)? as u32)),
             (None, None) => None,
         };
         let six = match (fixed.six, &mut self.six) {
             (Some(six), _) => Some(six),
-            (None, Some(range)) => match range.take(name) {
+            (None, Some(family)) => match family.take(name, group) {
                 Some(n) => Some(Ipv6Addr::from_bits(n)),
                 None => {
                     self.give_back(Addresses { four, six: None });
@@ -125,24 +177,50 @@ impl Pool {
 
     /// A client that has its addresses already.
     pub fn hold(&mut self, name: &str, addresses: Addresses) {
-        let four = addresses.four.map(|a| u128::from(a.to_bits()));
-        let six = addresses.six.map(|a| a.to_bits());
-        for (range, address) in [(&mut self.four, four), (&mut self.six, six)] {
-            if let (Some(range), Some(address)) = (range, address) {
-                range.taken.insert(address);
-                range.remembered.insert(name.to_owned(), address);
-            }
+        for (family, address) in self.both(addresses) {
+            family.taken.insert(address);
+            family.remembered.insert(name.to_owned(), address);
         }
     }
 
     /// The client has left.
     pub fn give_back(&mut self, addresses: Addresses) {
-        if let (Some(range), Some(four)) = (&mut self.four, addresses.four) {
-            range.taken.remove(&u128::from(four.to_bits()));
+        for (family, address) in self.both(addresses) {
+            family.taken.remove(&address);
         }
-        if let (Some(range), Some(six)) = (&mut self.six, addresses.six) {
-            range.taken.remove(&six.to_bits());
+    }
+
+    /// A name is to get these addresses again, where they are free.
+    pub fn remember(&mut self, name: &str, addresses: Addresses) {
+        for (family, address) in self.both(addresses) {
+            family.remember(name, address);
         }
+    }
+
+    /// Remembers what another pool does.
+    pub fn remember_all(&mut self, other: Self) {
+        for (family, other) in [(&mut self.four, other.four), (&mut self.six, other.six)] {
+            if let (Some(family), Some(other)) = (family, other) {
+                family.remembered = other.remembered;
+            }
+        }
+    }
+
+    /// Names with the addresses that they had last, in order.
+    pub fn remembered(&self) -> BTreeMap<&str, Addresses> {
+        let mut all = BTreeMap::<&str, Addresses>::new();
+        for (name, address) in self.four.iter().flat_map(|family| &family.remembered) {
+            all.entry(name).or_default().four = Some(Ipv4Addr::from_bits(*address as u32));
+        }
+        for (name, address) in self.six.iter().flat_map(|family| &family.remembered) {
+            all.entry(name).or_default().six = Some(Ipv6Addr::from_bits(*address));
+        }
+        all
+    }
+
+    fn both(&mut self, addresses: Addresses) -> impl Iterator<Item = (&mut Family, u128)> {
+        let four = self.four.as_mut().zip(addresses.four.map(|a| u128::from(a.to_bits())));
+        four.into_iter().chain(self.six.as_mut().zip(addresses.six.map(|a| a.to_bits())))
     }
 }
 
@@ -152,19 +230,19 @@ mod tests {
 
     fn pool() -> Pool {
         let fixed = [(Some([10, 8, 0, 3].into()), None)];
-        Pool::new(Some(([10, 8, 0, 1].into(), 29)), None, fixed.into_iter())
+        Pool::new(Some(([10, 8, 0, 1].into(), 29)), None, fixed.into_iter(), &[])
     }
 
     #[test]
     fn every_address_is_given_once() {
         let mut pool = pool();
-        let got: Vec<u8> = std::iter::from_fn(|| pool.take("n", Addresses::default()).ok())
+        let got: Vec<u8> = std::iter::from_fn(|| pool.take("n", Addresses::default(), None).ok())
             .filter_map(|a| a.four.map(|a| a.octets()[3]))
             .collect();
         // 10.8.0.0/29: the network, ours, one set aside, and the broadcast are not given.
         assert_eq!(got, [2, 4, 5, 6]);
         pool.give_back(Addresses { four: Some([10, 8, 0, 5].into()), six: None });
-        let again = pool.take("other", Addresses::default()).expect("one is free");
+        let again = pool.take("other", Addresses::default(), None).expect("one is free");
         assert_eq!(again.four, Some([10, 8, 0, 5].into()));
     }
 
@@ -173,21 +251,63 @@ mod tests {
         let mut pool = pool();
         let held = Addresses { four: Some([10, 8, 0, 2].into()), six: None };
         pool.hold("a", held);
-        assert_eq!(pool.take("b", Addresses::default()).map(|a| a.four), Ok(Some([10, 8, 0, 4].into())));
+        assert_eq!(pool.take("b", Addresses::default(), None).map(|a| a.four), Ok(Some([10, 8, 0, 4].into())));
         pool.give_back(held);
-        assert_eq!(pool.take("a", Addresses::default()), Ok(held));
+        assert_eq!(pool.take("a", Addresses::default(), None), Ok(held));
     }
 
     #[test]
     fn who_comes_back_gets_the_same() {
         let mut pool = pool();
-        let a = pool.take("a", Addresses::default()).expect("free");
-        let b = pool.take("b", Addresses::default()).expect("free");
+        let a = pool.take("a", Addresses::default(), None).expect("free");
+        let b = pool.take("b", Addresses::default(), None).expect("free");
         pool.give_back(a);
         pool.give_back(b);
-        assert_eq!(pool.take("b", Addresses::default()), Ok(b));
-        assert_eq!(pool.take("a", Addresses::default()), Ok(a));
+        assert_eq!(pool.take("b", Addresses::default(), None), Ok(b));
+        assert_eq!(pool.take("a", Addresses::default(), None), Ok(a));
         let fixed = Addresses { four: Some([10, 8, 0, 3].into()), six: None };
-        assert_eq!(pool.take("c", fixed), Ok(fixed));
+        assert_eq!(pool.take("c", fixed, None), Ok(fixed));
+    }
+
+    #[test]
+    fn a_groups_addresses_are_its_own() {
+        let range = |first: u8, last: u8| Some(([10, 8, 0, first].into(), [10, 8, 0, last].into()));
+        let group = |name: &str, first, last| TunnelGroup {
+            name: name.to_owned(),
+            addresses4: range(first, last),
+            ..TunnelGroup::default()
+        };
+        let groups = [group("staff", 4, 7), group("guests", 12, 15)];
+        let fixed = [(Some([10, 8, 0, 6].into()), None)];
+        let mut pool = Pool::new(Some(([10, 8, 0, 1].into(), 28)), None, fixed.into_iter(), &groups);
+        let mut all = |name: &str, group: Option<&str>| -> Vec<u8> {
+            let mut one = || pool.take(name, Addresses::default(), group).ok()?.four.map(|a| a.octets()[3]);
+            std::iter::from_fn(&mut one).collect()
+        };
+        assert_eq!(all("a", Some("staff")), [4, 5, 7], "one is set aside");
+        // The last is the broadcast's.
+        assert_eq!(all("b", Some("guests")), [12, 13, 14]);
+        assert_eq!(all("c", None), [2, 3, 8, 9, 10, 11]);
+        assert!(all("d", Some("unknown")).is_empty(), "a group without addresses has the others'");
+        // Who changes the group changes the address.
+        pool.give_back(Addresses { four: Some([10, 8, 0, 7].into()), six: None });
+        pool.give_back(Addresses { four: Some([10, 8, 0, 11].into()), six: None });
+        let take = |pool: &mut Pool, group| pool.take("a", Addresses::default(), group).expect("free").four;
+        assert_eq!(take(&mut pool, None), Some([10, 8, 0, 11].into()));
+        assert_eq!(take(&mut pool, Some("staff")), Some([10, 8, 0, 7].into()));
+    }
+
+    #[test]
+    fn names_are_remembered_in_another_pool() {
+        let mut before = pool();
+        let a = before.take("a", Addresses::default(), None).expect("free");
+        let b = before.take("b", Addresses::default(), None).expect("free");
+        assert_eq!(before.remembered().into_iter().collect::<Vec<_>>(), [("a", a), ("b", b)]);
+        let mut after = pool();
+        after.remember_all(before);
+        after.remember("c", a);
+        assert_eq!(after.take("b", Addresses::default(), None), Ok(b));
+        assert_eq!(after.take("c", Addresses::default(), None), Ok(a));
+        assert_ne!(after.take("a", Addresses::default(), None), Ok(a), "somebody else has it");
     }
 }

@@ -2,6 +2,7 @@
 //! VPN never waits for the gateway's housekeeping, nor the other way round.
 
 use super::handover::{Fixed, Handed, HandoverState, SavedServer};
+use super::management::Socket;
 use super::nat::{self, Networks};
 use super::server::{self, AdminCommand, Ended, Start, Steering};
 use super::settings::Settings;
@@ -75,6 +76,7 @@ impl Vpn {
                 settings.listen.iter().filter(|(t, _)| *t == transport).map(|(_, a)| *a).collect();
             of
         };
+        let management = settings.management.as_ref().map(|m| Socket::open(m, false)).transpose()?;
         let sockets = Sockets::open(&of(Transport::Udp), &of(Transport::Tcp), settings.lanes)
             .context("cannot open the tunnel's sockets")?;
         let udp = sockets.udp_addresses().into_iter().map(|a| (Transport::Udp, a));
@@ -94,6 +96,7 @@ impl Vpn {
             outlet,
             registry: StatusRegistry::default(),
             inherited: None,
+            management,
         };
         let mut vpn = Self::run(begin, addresses)?;
         // The plane has begun with these.
@@ -212,7 +215,13 @@ impl Prepared {
     pub fn start(self) -> Result<Vpn> {
         let (addresses, networks) = (self.plane.addresses(), behind_clients(&self.settings));
         let rules = self.settings.nat.then(|| networks_of(&self.settings).rules());
-        let vpn = Vpn::run(self.begin(StatusRegistry::default())?, addresses)?;
+        // The predecessor does not come back: without the socket, its programs can do nothing, but clients stay connected.
+        let management = self.settings.management.as_ref().map(|m| Socket::open(m, true)).transpose();
+        let management = management.unwrap_or_else(|e| {
+            log::warn!("tunnel: {e:#}");
+            None
+        });
+        let vpn = Vpn::run(self.begin(StatusRegistry::default(), management)?, addresses)?;
         // Those that are there already are replaced.
         vpn.route(networks);
         // The predecessor's are mostly in force, and this process may have no right to change them.
@@ -222,7 +231,7 @@ impl Prepared {
         Ok(vpn)
     }
 
-    fn begin(self, registry: StatusRegistry) -> Result<Start> {
+    fn begin(self, registry: StatusRegistry, management: Option<Socket>) -> Result<Start> {
         let (sink, outlet) = server::inbox();
         let plane = self.plane.start(&config(&self.settings), sink).context("the tunnel's lanes cannot start")?;
         let notes = self.saved.notes.clone();
@@ -233,6 +242,7 @@ impl Prepared {
             outlet,
             registry,
             inherited: Some(self.saved),
+            management,
         })
     }
 }
@@ -241,6 +251,7 @@ impl Prepared {
 async fn serve_until_stopped(mut begin: Start, mut commands: mpsc::UnboundedReceiver<AdminCommand>) -> Result<()> {
     loop {
         let registry = begin.registry.clone();
+        let socket = begin.management.as_ref().and_then(|socket| socket.try_clone().ok());
         let (state, settings, asker) = match server::serve(begin, &mut commands).await? {
             Ended::Stopped => return Ok(()),
             Ended::Left(state, settings, asker) => (state, settings, asker),
@@ -256,7 +267,7 @@ async fn serve_until_stopped(mut begin: Start, mut commands: mpsc::UnboundedRece
             }
         }
         log::warn!("tunnel: no process has taken over; this process continues");
-        begin = Vpn::prepare(*settings, own?)?.begin(registry)?;
+        begin = Vpn::prepare(*settings, own?)?.begin(registry, socket)?;
     }
 }
 
@@ -274,6 +285,7 @@ fn config(settings: &Settings) -> Config {
         lanes: settings.lanes,
         mtu: settings.mtu,
         gather: settings.gather,
+        access_lists: settings.has_access_lists(),
         addresses: four.into_iter().chain(six).collect(),
         routes: behind_clients(settings).into_iter().collect(),
         ..Config::default()
@@ -294,6 +306,9 @@ fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> 
                 .to_owned(),
         );
     }
+    if settings.has_access_lists() && !plane.supports(Feature::AccessLists) {
+        notes.push("the kernel's data plane knows no access lists: clients that have one are refused".to_owned());
+    }
     notes.extend(reached(settings).not_forwarded());
     notes
 }
@@ -305,6 +320,7 @@ fn networks_of(settings: &Settings) -> Networks {
 /// The networks of clients from which other networks are to be reached, as far as the settings tell.
 fn reached(settings: &Settings) -> Networks {
     let of_clients = settings.clients.values().flat_map(|client| &client.push);
+    let of_clients = of_clients.chain(settings.groups.iter().flat_map(|group| &group.push));
     let mut reached = Networks::default();
     for option in settings.push.iter().chain(&settings.push_unlisted).chain(of_clients) {
         let mut words = option.split_ascii_whitespace();

@@ -314,6 +314,19 @@ impl Session {
         Ok(())
     }
 
+    /// A server's message, where it was not sent before.
+    pub fn answer(&mut self, key_id: u8) -> Result<()> {
+        match self.exchange(key_id).map(|e| e.stage) {
+            Some(Stage::ExpectConfirmation | Stage::Done) => Ok(()),
+            _ => self.send_message(key_id),
+        }
+    }
+
+    /// Whether the peer has received everything of this exchange.
+    pub fn is_confirmed(&self, key_id: u8) -> bool {
+        self.exchange(key_id).is_some_and(|e| e.stage == Stage::Done)
+    }
+
     /// Sends a command in the newest exchange that is done with its messages.
     pub fn send_command(&mut self, command: &[u8]) -> Result<()> {
         let ready = |e: &&mut Exchange| matches!(e.stage, Stage::ExpectConfirmation | Stage::Done);

@@ -4,7 +4,8 @@ use super::auth::{Authenticator, TokenSecret};
 use super::hooks::Targets;
 use super::tls::Endpoint;
 use super::verify::{Demands, NameRule, Verifier};
-use sealane_config::{ClientCertificates, Tunnel, TunnelParts};
+use sealane_config::{ClientCertificates, Tunnel, TunnelGroup, TunnelParts};
+use sealane_tunnel::filter::Filter;
 use std::sync::Arc;
 
 /// What the configuration makes of the files of `[tunnel]`.
@@ -23,16 +24,55 @@ pub struct Settings {
 
 impl From<Tunnel> for Settings {
     fn from(tunnel: Tunnel) -> Self {
-        let (users, command) = (tunnel.users.clone(), tunnel.auth_command.clone());
-        let auth = Arc::new(Authenticator::new(users, command, tunnel.token_lifetime, TokenSecret::Process));
-        Self { tls: Endpoint::Server(tunnel.server.clone()), auth, tunnel }
+        Self { tls: Endpoint::Server(tunnel.server.clone()), auth: authenticator(&tunnel), tunnel }
     }
+}
+
+fn authenticator(tunnel: &Tunnel) -> Arc<Authenticator> {
+    let (users, command) = (tunnel.users.clone(), tunnel.auth_command.clone());
+    let asks = tunnel.management.as_ref().is_some_and(|m| m.client_auth);
+    Arc::new(Authenticator::new(users, command, tunnel.token_lifetime, TokenSecret::Process).that_asks(asks))
 }
 
 impl Settings {
     /// Where events are delivered.
     pub(super) fn targets(&self) -> Targets {
         Targets { command: self.event_command.clone(), webhook: self.event_webhook.clone() }
+    }
+
+    /// Whether a program on the management socket decides who may come in.
+    pub(super) fn asks(&self) -> bool {
+        self.management.as_ref().is_some_and(|m| m.client_auth)
+    }
+
+    /// Takes over the management socket of other settings: it stays as it is until the next start. Whether they differ.
+    pub(super) fn keep_management(&mut self, before: &Self) -> bool {
+        if self.management == before.management {
+            return false;
+        }
+        self.tunnel.management.clone_from(&before.management);
+        self.auth = authenticator(&self.tunnel);
+        true
+    }
+
+    /// What a client is known by.
+    pub(super) fn name_of(&self, common_name: Option<&str>, user: Option<&str>) -> Option<String> {
+        let (first, second) = if self.username_as_common_name { (user, common_name) } else { (common_name, user) };
+        first.or(second).map(str::to_owned)
+    }
+
+    /// Whether a user may use the certificate of this name.
+    pub(super) fn may_use(&self, common_name: Option<&str>, user: Option<&str>) -> bool {
+        match common_name.and_then(|name| self.clients.get(name)).and_then(|client| client.users.as_ref()) {
+            Some(users) => user.is_some_and(|user| users.iter().any(|listed| listed == user)),
+            None => !self.bind_users || user.is_some() && user == common_name,
+        }
+    }
+
+    /// What a client may reach: its own list, or its group's.
+    pub(super) fn filter_of(&self, name: &str, group: Option<&TunnelGroup>) -> Option<Arc<Filter>> {
+        let own = self.clients.get(name).and_then(|client| client.filter.as_ref());
+        own.or(group.and_then(|group| group.filter.as_ref())).cloned()
     }
 }
 

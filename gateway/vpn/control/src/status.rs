@@ -47,6 +47,9 @@ pub struct ClientStatus {
     /// When its certificate expires, in seconds since 1970.
     #[serde(default)]
     pub certificate_expires: Option<i64>,
+    /// Its group.
+    #[serde(default)]
+    pub group: Option<String>,
 }
 
 /// The whole tunnel.
@@ -134,6 +137,16 @@ pub struct Counts {
     pub kicked: u64,
     /// Events that were not delivered: the queue was full, or the receiver failed or took too long.
     pub events_lost: u64,
+    /// Sessions beyond `connect_rate`.
+    pub rate_limited: u64,
+    /// Clients that were disconnected since they were inactive.
+    pub inactive: u64,
+    /// Decisions that a program on the management socket was asked for.
+    pub asked: u64,
+    /// Of these, those that came too late, or not at all.
+    pub unanswered: u64,
+    /// Programs on the management socket that were disconnected since they read too slowly.
+    pub programs_dropped: u64,
 }
 
 impl Counts {
@@ -158,6 +171,11 @@ impl Counts {
             ("floated", self.floated),
             ("kicked", self.kicked),
             ("events_lost", self.events_lost),
+            ("rate_limited", self.rate_limited),
+            ("inactive", self.inactive),
+            ("asked", self.asked),
+            ("unanswered", self.unanswered),
+            ("programs_dropped", self.programs_dropped),
         ];
         counts.map(|(name, n)| (Cow::Borrowed(name), n)).to_vec()
     }

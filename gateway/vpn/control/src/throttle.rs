@@ -32,9 +32,39 @@ impl Lines {
     }
 }
 
+/// New sessions: so many in so long, all at once or one after the other.
+#[derive(Debug, Default)]
+pub struct Rate {
+    /// When all of them are allowed again.
+    until: Option<Instant>,
+}
+
+impl Rate {
+    /// Whether another one may begin.
+    pub fn take(&mut self, (count, per): (u32, Duration), now: Instant) -> bool {
+        let each = per / count.max(1);
+        let until = self.until.filter(|until| *until > now).unwrap_or(now);
+        if until - now + each > per {
+            return false;
+        }
+        self.until = Some(until + each);
+        true
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rate_allows_as_many_as_it_says() {
+        let (mut rate, start) = (Rate::default(), Instant::now());
+        let ten = (10, Duration::from_secs(1));
+        assert_eq!((0..100).filter(|_| rate.take(ten, start)).count(), 10);
+        assert_eq!((0..100).filter(|_| rate.take(ten, start + Duration::from_millis(200))).count(), 2);
+        assert_eq!((0..100).filter(|_| rate.take(ten, start + Duration::from_secs(60))).count(), 10);
+        assert!(Rate::default().take((1, Duration::from_secs(3600)), start));
+    }
 
     #[test]
     fn lines_are_left_out_and_counted() {

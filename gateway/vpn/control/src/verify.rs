@@ -368,6 +368,13 @@ pub fn common_name(cert: &[u8]) -> Option<String> {
     good.then(|| name.to_owned())
 }
 
+/// A certificate's organizational units.
+pub fn organizational_units(cert: &[u8]) -> Vec<String> {
+    let Ok((_, cert)) = X509Certificate::from_der(cert) else { return Vec::new() };
+    let units = cert.subject().iter_organizational_unit();
+    units.filter_map(|unit| unit.as_str().ok()).map(str::to_owned).collect()
+}
+
 /// How a handshake is signed is the same question to both of rustls' traits.
 macro_rules! handshake_signatures {
     () => {

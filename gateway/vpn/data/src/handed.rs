@@ -1,6 +1,7 @@
 //! A plane that goes on in another process: what both planes have of it.
 
 use crate::fields::{Malformed, Reader, Writer};
+use crate::filter::Filter;
 use crate::kernel;
 use crate::plane::{Keepalive, PeerId, PeerNew, Plane, Prefix, Sink, SocketId, Transport};
 use crate::user::{self, Config};
@@ -57,7 +58,7 @@ impl Prepared {
     }
 }
 
-/// What control has said of a peer, in fields 1 to 13.
+/// What control has said of a peer, in fields 1 to 13, and 16.
 pub(crate) fn write_about(w: Writer, about: &PeerNew) -> Writer {
     w.number(1, about.peer.get().into())
         .optional(about.sent_peer, |w, id| w.number(2, id.get().into()))
@@ -72,6 +73,7 @@ pub(crate) fn write_about(w: Writer, about: &PeerNew) -> Writer {
         .number(11, about.max_segment.into())
         .number(12, about.keepalive.ping.into())
         .number(13, about.keepalive.ping_restart.into())
+        .optional(about.filter.as_ref(), |w, filter| w.bytes(16, filter.to_string().as_bytes()))
 }
 
 pub(crate) fn read_about(fields: Reader<'_>) -> Result<PeerNew, Malformed> {
@@ -92,6 +94,11 @@ pub(crate) fn read_about(fields: Reader<'_>) -> Result<PeerNew, Malformed> {
     about.mtu = fields.number(10, "a peer's MTU")?;
     about.max_segment = fields.number(11, "a peer's segment size")?;
     about.keepalive = Keepalive { ping: fields.number(12, "a ping")?, ping_restart: fields.number(13, "a ping")? };
+    // A list that is not understood must not let everything pass.
+    if let Ok(text) = fields.bytes(16, "an access list") {
+        let filter = str::from_utf8(text).ok().and_then(Filter::from_text).ok_or(Malformed("an access list"))?;
+        about.filter = Some(Arc::new(filter));
+    }
     Ok(about)
 }
 

@@ -5,6 +5,7 @@
 //! [`kernel`] where Linux has `ovpn`.
 
 mod fields;
+pub mod filter;
 #[doc(hidden)]
 pub mod fuzzing;
 mod handed;

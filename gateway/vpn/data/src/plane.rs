@@ -18,10 +18,12 @@
 
 pub use sealane_ovpn::data::{Cipher, Format, KeyPair, KeySlot, PeerId};
 
+use crate::filter::Filter;
 use sealane_lane::Undelivered;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 /// The interface's version. A plane takes commands of any version and ignores what it does not know.
 pub const VERSION: u16 = 1;
@@ -174,6 +176,8 @@ pub struct PeerNew {
     pub max_segment: u16,
     /// Pings.
     pub keepalive: Keepalive,
+    /// What it may reach; `None`: everything.
+    pub filter: Option<Arc<Filter>>,
 }
 
 impl PeerNew {
@@ -192,6 +196,7 @@ impl PeerNew {
             mtu: 1500,
             max_segment: 0,
             keepalive: Keepalive::default(),
+            filter: None,
         }
     }
 }
@@ -215,6 +220,8 @@ pub struct PeerSet {
     pub max_segment: Option<u16>,
     /// Pings.
     pub keepalive: Option<Keepalive>,
+    /// What it may reach from now on; `Some(None)`: everything.
+    pub filter: Option<Option<Arc<Filter>>>,
 }
 
 /// Why a peer went, in the words of the kernel's family.
@@ -493,6 +500,8 @@ pub enum Feature {
     Inband,
     /// [`Plane::hand_over`].
     HandOver,
+    /// [`PeerNew::filter`].
+    AccessLists,
 }
 
 /// A data plane.

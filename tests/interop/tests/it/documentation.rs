@@ -262,7 +262,7 @@ fn completed(part: &str) -> String {
         _ if first.starts_with("certificates") || first.starts_with("client_auth") => {
             "[[listener]]\naddress = \":443\"\n[listener.tls]\n"
         }
-        _ if first.starts_with("[[tunnel.client]]") || first.starts_with("event_") => {
+        _ if ["[[tunnel.", "event_", "management"].iter().any(|part| first.starts_with(part)) => {
             "[tunnel]\nlisten = [\"udp://:1194\"]\nnetwork = \"10.8.0.0/24\"\nca = \"ca\"\ncert = \"c\"\nkey = \"k\"\n"
         }
         _ => "",

@@ -34,6 +34,20 @@ pub(super) fn not_pushed(option: &str) -> Option<&'static str> {
     }
 }
 
+/// `connect-freq N SECONDS` as a rate, and whether it is exactly that.
+fn rate(count: &str, seconds: &str) -> Option<(String, bool)> {
+    let (count, seconds) = (count.parse::<u64>().ok()?, seconds.parse::<u64>().ok()?);
+    let units = [("s", 1), ("m", 60), ("h", 3600)];
+    let exact = units.iter().find(|(_, unit)| *unit == seconds).map(|(name, _)| (count, *name, true));
+    // In the smallest unit that has one at least: fewer at once.
+    let near = units.iter().find_map(|(name, unit)| {
+        let count = count.checked_mul(*unit)?.checked_div(seconds)?;
+        (count > 0).then_some((count, *name, false))
+    });
+    let (count, unit, is_exact) = exact.or(near)?;
+    (1..=10_000_000).contains(&count).then(|| (format!("{count}/{unit}"), is_exact))
+}
+
 /// One directive that is translated where it stands.
 pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: bool, base: &Path) {
     let arguments = d.arguments();
@@ -139,6 +153,35 @@ pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: 
         }
         ("remote-cert-tls" | "remote-cert-eku", _) => {
             w.decide(d, "only explicit_usage (certificates for clients) can be required")
+        }
+        ("username-as-common-name", _) => w.set("username_as_common_name", "true"),
+        ("management", [path, "unix"]) => w.set("management", &quoted(&base.join(path).to_string_lossy())),
+        ("management", [_, "unix", ..]) => {
+            w.decide(d, "the socket has no password: see management and management_mode")
+        }
+        ("management", _) => {
+            w.note(d, "the management interface is a Unix socket here: see management; or use `sealane tunnel status`")
+        }
+        ("management-client-auth", _) => w.set("management_client_auth", "true"),
+        ("connect-freq", [count, seconds]) => match rate(count, seconds) {
+            Some((rate, is_exact)) => {
+                w.set("connect_rate", &quoted(&rate));
+                if !is_exact {
+                    w.note(d, &format!("the rate is {rate}"));
+                }
+            }
+            None => w.decide(d, "is not a rate"),
+        },
+        ("inactive", [seconds, bytes @ ..]) if seconds.parse::<u32>().is_ok_and(|n| n > 0) => {
+            w.set("inactive", &quoted(&format!("{seconds}s")));
+            bytes.iter().take(1).for_each(|bytes| w.number(d, "inactive_bytes", bytes));
+        }
+        ("ifconfig-pool-persist", [_, "0", ..]) => {
+            w.note(d, "a client's fixed address is in [[tunnel.client]]; the file is not read")
+        }
+        ("ifconfig-pool-persist", [file, ..]) => {
+            w.set("addresses_file", &quoted(&base.join(file).to_string_lossy()));
+            w.note(d, "the gateway reads and writes this file: stop OpenVPN before");
         }
         ("allow-compression", ["no", ..]) => w.note(d, ALWAYS),
         ("allow-compression", _) => w.note(d, COMPRESSION),

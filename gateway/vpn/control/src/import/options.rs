@@ -26,7 +26,7 @@ const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, pos
 const LIMIT: &str = "there is no such limit";
 pub(super) const LAYER2: &str = "layer 2 is not supported; route instead of bridging";
 const PROCESS: &str = "the systemd unit's sandbox replaces it (docs/how-to/operating.md)";
-const MANAGEMENT: &str = "there is no management interface; see `sealane tunnel status` and the metrics";
+const MANAGEMENT: &str = "not needed: programs connect to the Unix socket that management names";
 const CLIENT: &str = "it is an option of clients";
 
 /// Every option of a server that is known, and what is to be done about it.
@@ -81,6 +81,12 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("remote-cert-tls", Translated),
     ("remote-cert-eku", Translated),
     ("allow-compression", Translated),
+    ("username-as-common-name", Translated),
+    ("management", Translated),
+    ("management-client-auth", Translated),
+    ("connect-freq", Translated),
+    ("inactive", Translated),
+    ("ifconfig-pool-persist", Translated),
     // Who may connect.
     (
         "plugin",
@@ -93,10 +99,6 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
         Undecided("set auth_command: the program reads name and password on two lines of its standard input"),
     ),
     ("auth-user-pass-optional", Noted("if passwords are required, clients without a password are refused")),
-    (
-        "username-as-common-name",
-        Undecided("clients are identified by their certificate, or without a certificate by their user name"),
-    ),
     ("x509-username-field", Undecided("clients are identified by the common name of their certificate")),
     ("tls-verify", Undecided("not run; see verify_x509_name and crl")),
     ("tls-crypt-v2-verify", Undecided("not run; list the clients that may connect in [[tunnel.client]]")),
@@ -125,13 +127,11 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("askpass", Undecided("encrypted keys are not supported (openssl pkey -in FILE -out FILE.pem decrypts one)")),
     ("engine", Undecided("keys are in PEM files")),
     ("providers", Undecided("keys are in PEM files")),
-    ("management", Noted(MANAGEMENT)),
-    ("management-client", Noted(MANAGEMENT)),
-    ("management-client-auth", Undecided("there is no management interface; set auth_command")),
+    ("management-client", Undecided("the gateway does not connect to a program; the program connects to the socket")),
     ("management-external-key", Undecided(PEM)),
     ("management-external-cert", Undecided(PEM)),
-    ("management-client-user", Noted(MANAGEMENT)),
-    ("management-client-group", Noted(MANAGEMENT)),
+    ("management-client-user", Undecided("the permissions of the socket decide: see management_mode")),
+    ("management-client-group", Undecided("set management_group and management_mode = \"0660\"")),
     ("management-forget-disconnect", Noted(MANAGEMENT)),
     ("management-hold", Noted(MANAGEMENT)),
     ("management-log-cache", Noted(MANAGEMENT)),
@@ -166,8 +166,6 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
     ("opt-verify", Noted("options that must be equal on both sides are always compared")),
     ("disable-occ", Noted("options that must be equal on both sides are always compared")),
     ("session-timeout", Undecided(LIMIT)),
-    ("inactive", Undecided(LIMIT)),
-    ("connect-freq", Noted("the number of handshakes is limited for each network (docs/reference/tunnel.md)")),
     ("connect-freq-initial", Noted("first packets are answered without state")),
     ("max-routes-per-client", Noted("a client has at most 1,024 routes")),
     ("block-ipv6", Undecided("use the firewall")),
@@ -188,7 +186,6 @@ pub(super) const OPTIONS: &[(&str, Outcome)] = &[
         Noted("all addresses of the network are assigned; a client's fixed address is in [[tunnel.client]]"),
     ),
     ("ifconfig-ipv6-pool", Noted("all addresses of the network are assigned")),
-    ("ifconfig-pool-persist", Noted("a client gets its last address again while the process and its successors run")),
     ("ifconfig-ipv6-push", Undecided("allowed only in a client's file")),
     ("ifconfig-push", Undecided("allowed only in a client's file")),
     ("iroute", Undecided("allowed only in a client's file")),

@@ -55,6 +55,38 @@ fn the_last_of_repeated_options_counts_and_several_addresses_are_kept() {
 }
 
 #[test]
+fn management_and_limits_are_taken_over() {
+    let text = "server 10.8.0.0 255.255.255.0\nmanagement run/m.sock unix\nmanagement-client-auth\nconnect-freq 100 \
+                10\ninactive 3600 1000\nifconfig-pool-persist ipp.txt\nusername-as-common-name\n";
+    let got = convert(text, Path::new("/x")).expect("a server's");
+    for line in [
+        "management = \"/x/run/m.sock\"",
+        "management_client_auth = true",
+        "connect_rate = \"10/s\"",
+        "inactive = \"3600s\"",
+        "inactive_bytes = 1000",
+        "addresses_file = \"/x/ipp.txt\"",
+        "username_as_common_name = true",
+    ] {
+        assert!(got.toml.lines().any(|l| l == line), "{line}\n{}", got.toml);
+    }
+    assert!(got.undecided.is_empty(), "{:?}", got.undecided);
+    let outcome = |line: &str| convert(&format!("server 10.8.0.0 255.255.255.0\n{line}\n"), Path::new("/x"));
+    for (line, is_undecided) in [
+        ("management 127.0.0.1 7505", false),
+        ("management m.sock unix password.txt", true),
+        ("management-client-group openvpn", true),
+        ("ifconfig-pool-persist ipp.txt 0", false),
+        ("connect-freq 0 1", true),
+        ("connect-freq 1 0", true),
+        ("inactive soon", true),
+    ] {
+        let got = outcome(line).expect("a server's");
+        assert_eq!((got.undecided.len(), got.notes.len()), if is_undecided { (1, 0) } else { (0, 1) }, "{line}");
+    }
+}
+
+#[test]
 fn what_is_not_a_number_is_undecided() {
     let text = "server 10.8.0.0 255.255.255.0\nmax-clients [::1]mtu\nmssfix \"1 = 2\"\ntun-mtu +1400\n";
     let got = convert(text, Path::new("/x")).expect("a server's");

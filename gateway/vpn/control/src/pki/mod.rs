@@ -5,7 +5,9 @@
 
 pub mod index;
 mod init;
+mod pair;
 mod profile;
+mod signed;
 
 pub use init::{Init, init};
 
@@ -195,6 +197,7 @@ impl Ca {
             }
             std::thread::sleep(Duration::from_millis(50));
         }
+        pair::recover(&self.pki)?;
         Ok(Locked { ca: self, index: self.read_index()?, _lock: lock })
     }
 
@@ -304,8 +307,7 @@ impl Ca {
         let issuer = self.issuer(ask)?;
         let mut locked = self.lock()?;
         let pair = locked.issue(&issuer, SERVER, ExtendedKeyUsagePurpose::ServerAuth, days)?;
-        replace(&self.pki.join("server.key"), &pair.key, 0o600)?;
-        replace(&self.pki.join("server.crt"), &pair.certificate, 0o644)
+        pair::replace(&self.pki, &pair)
     }
 
     /// Revokes certificates and writes the revocation list. Those that were revoked before stay as they are. Returns the serial
@@ -396,6 +398,8 @@ impl Ca {
         if cert.issuer().as_raw() != ca.subject().as_raw() || other_key {
             bail!("{shown}: the certificate was issued by another CA ({})", cert.issuer());
         }
+        // Everybody can write a certificate with the CA's name and another client's serial number into it.
+        signed::check(&der, &self.certificate).with_context(|| shown.to_string())?;
         entry_of(&der)
     }
 
@@ -562,31 +566,56 @@ pub fn write(path: &Path, text: &str, mode: u32) -> Result<()> {
     file.write_all(text.as_bytes()).with_context(|| path.display().to_string())
 }
 
-/// Writes a file in one step for those who read it. One that is there keeps its mode, its owner where that is allowed, and its place:
-/// what a symbolic link names is replaced, not the link.
+/// Writes a file in one step for those who read it.
 fn replace(path: &Path, text: &str, mode: u32) -> Result<()> {
-    let write = || {
-        let place = std::fs::canonicalize(path);
-        let path = place.as_deref().unwrap_or(path);
-        let there = std::fs::metadata(path).ok();
-        let mode = there.as_ref().map_or(mode, |there| there.permissions().mode() & 0o777);
-        let mut temporary = path.as_os_str().to_owned();
+    Staged::write(path, text, mode)?.commit()
+}
+
+/// A file that is written beside the one that it replaces.
+struct Staged {
+    place: PathBuf,
+    temporary: PathBuf,
+}
+
+impl Staged {
+    /// Where a file is, and where its successor is written: what a symbolic link names is replaced, not the link.
+    fn of(path: &Path) -> Self {
+        let place = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let mut temporary = place.as_os_str().to_owned();
         temporary.push(".new");
-        // Left behind by a command that was stopped; made anew, so that its mode is right from the start.
-        let _ = std::fs::remove_file(&temporary);
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&temporary)?;
-        if let Some(there) = &there {
-            // Only root may give it away; everybody else owns it already, or may not read it afterwards.
-            let _ = std::os::unix::fs::fchown(&file, Some(there.uid()), Some(there.gid()));
-        }
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        std::fs::rename(&temporary, path)?;
-        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // The name as well as the content outlives a power failure.
-        std::fs::File::open(folder)?.sync_all()
-    };
-    write().with_context(|| path.display().to_string())
+        Self { place, temporary: temporary.into() }
+    }
+
+    /// Writes the successor. It has the mode of the file that is there, and its owner where that is allowed.
+    fn write(path: &Path, text: &str, mode: u32) -> Result<Self> {
+        let staged = Self::of(path);
+        let write = || {
+            let there = std::fs::metadata(&staged.place).ok();
+            let mode = there.as_ref().map_or(mode, |there| there.permissions().mode() & 0o777);
+            // Left behind by a command that was stopped; made anew, so that its mode is right from the start.
+            let _ = std::fs::remove_file(&staged.temporary);
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&staged.temporary)?;
+            if let Some(there) = &there {
+                // Only root may give it away; everybody else owns it already, or may not read it afterwards.
+                let _ = std::os::unix::fs::fchown(&file, Some(there.uid()), Some(there.gid()));
+            }
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        };
+        write().with_context(|| path.display().to_string())?;
+        Ok(staged)
+    }
+
+    /// Puts it in place of the file.
+    fn commit(self) -> Result<()> {
+        let rename = || {
+            std::fs::rename(&self.temporary, &self.place)?;
+            let folder = self.place.parent().filter(|folder| !folder.as_os_str().is_empty());
+            // The name as well as the content outlives a power failure.
+            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+        };
+        rename().with_context(|| self.place.display().to_string())
+    }
 }
 
 #[cfg(test)]

@@ -101,6 +101,58 @@ fn a_certificate_of_before_the_index_is_revoked_by_its_file() {
     assert!(ca.revoke(Which::File(&path.join("endpoint")), None, &mut none).is_err(), "no certificate");
 }
 
+/// Everybody can make a certificate with the CA's name, its key's identifier and the serial number of another client.
+#[test]
+fn a_certificate_that_the_ca_has_not_signed_revokes_nobody() {
+    let (_folder, path) = made(None);
+    let ca = Ca::open(&path, None).expect("a CA");
+    ca.client_profile("alice", false, 10, None, &mut none).expect("made");
+    let serial = ca.read_index().expect("an index").entries[1].serial.clone();
+    let foreign = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
+    let foreign = Issuer::from_ca_cert_der(&ca.certificate, foreign).expect("an issuer");
+    let client = ExtendedKeyUsagePurpose::ClientAuth;
+    let forged = leaf(&foreign, "mallory", client.clone(), &serial, now() + DAY).expect("signed");
+    let file = path.join("forged.crt");
+    std::fs::write(&file, forged.certificate).expect("written");
+    let refused = format!("{:#}", ca.revoke(Which::File(&file), None, &mut none).expect_err("forged"));
+    assert!(refused.contains("is not signed with its key; nothing was revoked"), "{refused}");
+    assert_eq!(states(&ca)[1], ("alice".to_owned(), "valid"));
+    assert_eq!(revoked(&ca), Vec::<String>::new());
+    // One that has expired is the CA's all the same.
+    let own = ca.issuer(&mut none).expect("the key");
+    let old = leaf(&own, "bob", client, &[0x41; 16], now() - 60).expect("signed");
+    std::fs::write(&file, old.certificate).expect("written");
+    assert_eq!(ca.revoke(Which::File(&file), None, &mut none).expect("revoked"), ["41".repeat(16)]);
+}
+
+/// Wherever `renew server` is stopped, the pair fits after the next command.
+#[test]
+fn a_renewal_that_was_interrupted_leaves_no_mismatched_pair() {
+    let (_folder, path) = made(None);
+    let ca = Ca::open(&path, None).expect("a CA");
+    let read = |name: &str| std::fs::read_to_string(path.join(name)).expect("there");
+    let old = (read("server.crt"), read("server.key"));
+    ca.renew_server(20, &mut none).expect("renewed");
+    let new = (read("server.crt"), read("server.key"));
+    assert!(old.0 != new.0 && old.1 != new.1, "both are new");
+    assert!(!path.join("server.crt.new").exists() && !path.join("server.key.new").exists());
+    let write = |name: &str, text: &str| std::fs::write(path.join(name), text).expect("written");
+    // Stopped: both are written; the key is renamed; the certificate was written in part.
+    for (key, key_new, certificate_new, expected) in [
+        (&old.1, Some(&new.1), new.0.as_str(), &old),
+        (&new.1, None, new.0.as_str(), &new),
+        (&old.1, Some(&new.1), &new.0[..100], &old),
+    ] {
+        write("server.crt", &old.0);
+        write("server.key", key);
+        write("server.crt.new", certificate_new);
+        key_new.into_iter().for_each(|key| write("server.key.new", key));
+        ca.write_list(&mut none).expect("the next command");
+        assert_eq!((read("server.crt"), read("server.key")), *expected);
+        assert!(!path.join("server.crt.new").exists() && !path.join("server.key.new").exists());
+    }
+}
+
 #[test]
 fn the_key_of_the_ca_may_be_encrypted_and_elsewhere() {
     let (_folder, path) = made(Some("first"));

@@ -16,6 +16,10 @@ use std::time::Instant;
 
 /// What a client hears whose certificate is revoked.
 const REVOKED: &str = "the certificate is revoked";
+/// What a client hears whose user is another one than its certificate is for.
+const NOT_BOUND: &str = "this user may not use this certificate";
+/// A name that would begin a line of a log, or of a protocol.
+pub(super) const CONTROL_CHARACTER: &str = "the user name contains a control character";
 
 /// Why a client that has proved who it is does not come in.
 pub(super) struct Denied {
@@ -25,7 +29,7 @@ pub(super) struct Denied {
 }
 
 impl Denied {
-    fn for_now(reason: impl Into<String>) -> Self {
+    pub(super) fn for_now(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), temporary: true }
     }
 }
@@ -45,38 +49,72 @@ impl From<&str> for Denied {
 impl Server {
     /// Somebody has decided about a client.
     pub(super) fn decided(&mut self, key: Key, key_id: u8, verdict: AuthVerdict, now: Instant) {
-        let Some(peer) = self.peers.get_mut(&key) else { return };
-        let renewal = peer.renewal.is_some_and(|r| r.key_id == key_id);
-        if !(renewal && peer.stage == Stage::Connected || key_id == 0 && peer.stage == Stage::Deciding) {
+        if !self.awaits(key, key_id) {
             return;
         }
         self.restless.insert(key);
+        let Some(peer) = self.peers.get(&key) else { return };
         // A token says nothing about a password.
         let guess = peer.claim(key_id).filter(|c| !c.has_token()).map(|c| (c.username, Network::of(c.remote.ip())));
-        let user = match verdict {
+        match verdict {
             AuthVerdict::Accept(user) => {
                 if let (Some(_), Some((name, network))) = (&user, guess) {
                     self.guesses.right(&name, network, now);
                 }
-                user
+                match self.settings.asks() {
+                    true => self.ask(key, key_id, user, now),
+                    false => self.conclude(key, key_id, user, now),
+                }
             }
+            AuthVerdict::Token(user) => self.conclude(key, key_id, Some(user), now),
             AuthVerdict::Wrong => {
                 if let Some((name, network)) = guess {
                     self.guesses.wrong(&name, network, now);
                 }
-                return self.refuse(key, key_id, false, "wrong user name or password", now);
+                self.refuse(key, key_id, false, "wrong user name or password", now);
             }
-            AuthVerdict::Refuse(reason) => return self.refuse(key, key_id, false, reason, now),
-            AuthVerdict::Later(reason) => return self.refuse(key, key_id, true, reason, now),
+            AuthVerdict::Refuse(reason) => self.refuse(key, key_id, false, reason, now),
+            AuthVerdict::Later(reason) => self.refuse(key, key_id, true, reason, now),
+        }
+    }
+
+    /// Whether a decision about an exchange is waited for.
+    pub(super) fn awaits(&self, key: Key, key_id: u8) -> bool {
+        self.peers.get(&key).is_some_and(|peer| {
+            let renewal = peer.renewal.is_some_and(|r| r.key_id == key_id && !r.installed);
+            renewal && peer.stage == Stage::Connected || key_id == 0 && peer.stage == Stage::Deciding
+        })
+    }
+
+    /// A client may come in, or stay, as far as those who were asked are concerned.
+    pub(super) fn conclude(&mut self, key: Key, key_id: u8, user: Option<String>, now: Instant) {
+        let is_plain = |name: &String| !name.chars().any(char::is_control);
+        let result = match self.peers.get(&key).map(|peer| peer.stage) {
+            None => return,
+            Some(_) if !user.as_ref().is_none_or(is_plain) => Err(Denied::from(CONTROL_CHARACTER)),
+            Some(Stage::Connected) => self.renew(key, key_id, user),
+            Some(_) => self.admit(key, user, now),
         };
-        let result = if renewal { self.renew(key, key_id, user) } else { self.admit(key, user, now) };
         if let Err(Denied { reason, temporary }) = result {
             self.refuse(key, key_id, temporary, &reason, now);
         }
     }
 
     /// Tells a client that it may not come in. It hears of it inside TLS only after our message.
-    fn refuse(&mut self, key: Key, key_id: u8, temporary: bool, reason: &str, now: Instant) {
+    pub(super) fn refuse(&mut self, key: Key, key_id: u8, temporary: bool, reason: &str, now: Instant) {
+        self.turn_away(key, key_id, temporary, reason, Some(reason), now);
+    }
+
+    /// Refuses a client. `said`: what it is told; `None`: only that it may not come in.
+    pub(super) fn turn_away(
+        &mut self,
+        key: Key,
+        key_id: u8,
+        temporary: bool,
+        reason: &str,
+        said: Option<&str>,
+        now: Instant,
+    ) {
         self.counts.unauthorised += 1;
         if self.may_say(About::Refused, now) {
             log::warn!(connection = connection(key); "tunnel: {} is refused: {reason}", self.shown(key));
@@ -94,11 +132,13 @@ impl Server {
         let message = peer.session.message(key_id).map(|m| PeerInfo::parse(&m.peer_info));
         let has_temporary =
             [message.as_ref(), Some(&peer.info)].into_iter().flatten().any(|i| i.has(proto::AUTH_FAIL_TEMP));
-        let text = match temporary && has_temporary {
-            true => format!("AUTH_FAILED,TEMP:{reason}\0"),
-            false => format!("AUTH_FAILED,{reason}\0"),
+        let text = match said {
+            Some(said) if temporary && has_temporary => format!("AUTH_FAILED,TEMP:{said}\0"),
+            Some(said) => format!("AUTH_FAILED,{said}\0"),
+            None => "AUTH_FAILED\0".to_owned(),
         };
-        let said = peer.session.send_message(key_id).and_then(|()| peer.session.send_command(text.as_bytes()));
+        peer.pending = None;
+        let said = peer.session.answer(key_id).and_then(|()| peer.session.send_command(text.as_bytes()));
         if let Err(e) = said {
             log::warn!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
         }
@@ -120,6 +160,7 @@ impl Server {
     pub(super) fn dismiss(&mut self, key: Key, at: Instant, now: Instant) {
         // Over TCP the plane closes the connection with its peer, so what there is to say leaves before.
         self.transmit(key, now);
+        self.tell_gone(key);
         let Some(peer) = self.peers.get_mut(&key) else { return };
         peer.stage = Stage::Leaving(at);
         if let Some(id) = peer.id.take() {
@@ -132,6 +173,9 @@ impl Server {
     }
 
     pub(super) fn drop_from_plane(&self, id: PeerId) {
+        let (received, sent) = self.past_bytes.get();
+        let last = self.plane.counters(id).unwrap_or_default();
+        self.past_bytes.set((received + last.rx_bytes, sent + last.tx_bytes));
         if let Err(e) = self.plane.command(Command::PeerDel(id)) {
             log::warn!("tunnel: cannot remove peer {} from the data plane: {e}", id.get());
         }
@@ -142,8 +186,12 @@ impl Server {
         let connected = self.peers.values().filter(|p| p.id.is_some()).count();
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let claim = peer.claim(0).ok_or("the key exchange is not complete")?;
-        let name = claim.common_name.clone().or_else(|| user.clone());
+        let (common_name, user_name) = (claim.common_name.as_deref(), user.as_deref());
+        let name = self.settings.name_of(common_name, user_name);
         let name = name.ok_or("neither a certificate with a common name nor a user name")?;
+        if !self.settings.may_use(common_name, user_name) {
+            return Err(NOT_BOUND.into());
+        }
         // The list may be newer than the key exchange.
         peer.remember_certificate(0);
         if peer.is_revoked(&self.settings) {
@@ -161,8 +209,13 @@ impl Server {
         if connected >= self.settings.max_clients {
             return Err(Denied::for_now("the server is full"));
         }
-        peer.token = user.as_ref().and_then(|_| self.settings.auth.token_after(&claim, unix()));
+        let group = self.settings.group_of(&peer.member(user_name));
+        peer.filter = Some(self.settings.filter_of(&name, group));
+        peer.group = group.map(|group| group.name.clone());
+        peer.token = user_name.and_then(|user| self.settings.auth.token_after(&claim, user, unix()));
         (peer.name, peer.user) = (name.clone(), user);
+        peer.pending = None;
+        self.has_room(key)?;
         // The same name again: the newest stands, as the old one has mostly lost its network.
         if !self.settings.duplicate_names {
             let same: Vec<Key> = self
@@ -179,7 +232,8 @@ impl Server {
     fn install_first(&mut self, key: Key, name: &str, now: Instant) -> Result<(), Denied> {
         let Some(peer) = self.peers.get(&key) else { return Ok(()) };
         let fixed = Addresses { four: peer.settings.address4, six: peer.settings.address6 };
-        let addresses = self.pool.take(name, fixed).map_err(|_| Denied::for_now("no address is left"))?;
+        let addresses =
+            self.pool.take(name, fixed, peer.group.as_deref()).map_err(|_| Denied::for_now("no address is left"))?;
         let result = self.install_with(key, addresses, now);
         if result.is_err() {
             self.pool.give_back(addresses);
@@ -202,6 +256,7 @@ impl Server {
         new.local = peer.local;
         (new.vpn_ip4, new.vpn_ip6) = (addresses.four, addresses.six);
         new.routes = peer.settings.routes.clone();
+        new.filter = peer.filter.clone().flatten();
         (new.mtu, new.max_segment) = (self.settings.mtu, peer.max_segment(self.settings.mssfix));
         let Keepalive { ping, ping_restart } = self.settings.keepalive;
         // The client gives up first, and connects again: as OpenVPN's `keepalive` does it.
@@ -225,7 +280,11 @@ impl Server {
         let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let claim = peer.claim(key_id).ok_or("the key exchange is not complete")?;
         // The client that renews its keys must be the one that connected.
-        let name = claim.common_name.clone().or_else(|| user.clone()).unwrap_or_default();
+        let (common_name, user_name) = (claim.common_name.as_deref(), user.as_deref());
+        let name = self.settings.name_of(common_name, user_name).unwrap_or_default();
+        if !self.settings.may_use(common_name, user_name) {
+            return Err(NOT_BOUND.into());
+        }
         if name != peer.name || user != peer.user {
             return Err("the certificate or user name differs from the first one".into());
         }
@@ -233,7 +292,8 @@ impl Server {
         if peer.is_revoked(&self.settings) {
             return Err(REVOKED.into());
         }
-        peer.token = user.as_ref().and_then(|_| self.settings.auth.token_after(&claim, unix()));
+        peer.token = user_name.and_then(|user| self.settings.auth.token_after(&claim, user, unix()));
+        peer.pending = None;
         let Some(id) = peer.id else { return Ok(()) };
         let keys = peer.session.keys(key_id, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
         // The old lame duck makes room.
@@ -245,12 +305,18 @@ impl Server {
     /// New settings: for new clients at once, for connected ones with what can change under them.
     pub(super) fn reload(&mut self, mut settings: Settings) {
         settings.tunnel.epoch &= self.plane.supports(Feature::Epoch);
+        // What only a start can change: the pool and the plane are of this network.
+        (settings.tunnel.network4, settings.tunnel.network6) = (self.settings.network4, self.settings.network6);
         for peer in self.peers.values_mut() {
             peer.session.set_endpoint(settings.tls.clone());
         }
         self.log.reopen(settings.log.as_deref());
         self.log.deliver_to(settings.targets());
+        if settings.keep_management(&self.settings) {
+            log::warn!("tunnel: a change of the management socket takes effect at the next start or upgrade");
+        }
         let before = std::mem::replace(&mut self.settings, settings);
+        self.renew_pool(&before);
         self.follow_settings();
         self.update_options(&before);
     }
@@ -284,7 +350,10 @@ impl Server {
                     Some(client) => client.disabled,
                     None => self.settings.known_clients_only,
                 };
-                refused || p.user.as_ref().is_some_and(|user| !self.settings.auth.knows(user))
+                let user = p.user.as_deref();
+                refused
+                    || user.is_some_and(|user| !self.settings.auth.knows(user))
+                    || !self.settings.may_use(p.common_name.as_deref(), user)
             })
             .map(|(k, _)| *k)
             .collect();
@@ -296,8 +365,28 @@ impl Server {
             let farewell = format!("AUTH_FAILED,{REVOKED}\0");
             self.send_off(key, farewell.as_bytes(), "the client's certificate is no longer accepted", now);
         }
+        let mut unfiltered = Vec::new();
         for (&key, peer) in &mut self.peers {
             let Some(id) = peer.id else { continue };
+            let group = self.settings.group_of(&peer.member(peer.user.as_deref()));
+            let (group_name, filter) = (group.map(|g| g.name.clone()), self.settings.filter_of(&peer.name, group));
+            peer.group = group_name;
+            // What a predecessor has set is not known.
+            let has_changed = match &peer.filter {
+                Some(before) => *before != filter,
+                None => filter.is_some() || self.plane.supports(Feature::AccessLists),
+            };
+            if has_changed {
+                let set = PeerSet { filter: Some(filter.clone()), ..PeerSet::default() };
+                match self.plane.command(Command::PeerSet(id, set)) {
+                    Ok(()) => peer.filter = Some(filter),
+                    Err(e) => {
+                        log::warn!(connection = connection(key); "tunnel: {}: cannot change what the client may reach, and \
+                                                                  disconnects it: {e}", peer.name);
+                        unfiltered.push(key);
+                    }
+                }
+            }
             let routes = self.settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();
             if routes != peer.settings.routes {
                 let set = PeerSet { routes: Some(routes.clone()), ..PeerSet::default() };
@@ -309,6 +398,9 @@ impl Server {
                     }
                 }
             }
+        }
+        for key in unfiltered {
+            self.forget(key, "the client's access list cannot be applied");
         }
     }
 }

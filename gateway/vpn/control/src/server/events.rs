@@ -81,13 +81,17 @@ impl Server {
         if let Some(renewal) = renewal {
             renewal.installed = true;
         }
-        if let Err(e) = peer.session.send_message(key_id) {
+        if let Err(e) = peer.session.answer(key_id) {
             log::warn!(connection = connection(key); "tunnel: {}: {e:#}", peer.remote);
         }
         if !first {
             let token = peer.token_options();
             if let (false, Ok(parts)) = (token.is_empty(), push::replies(&token)) {
                 parts.iter().for_each(|p| drop(peer.session.send_command(p)));
+            }
+            // Where somebody was asked, the client may have had our message for long.
+            if peer.session.is_confirmed(key_id) {
+                self.confirmed(key, key_id, now);
             }
             return;
         }
@@ -121,9 +125,11 @@ impl Server {
             ("tls", peer.session.tls_described(0).into()),
             ("version", peer.info.version.clone().into()),
             ("epoch", peer.flags.aead_epoch.into()),
+            ("group", peer.group.clone().into()),
         ];
         let push = peer.push_requested;
         self.say("connect", key, &more);
+        self.tell_established(key);
         if push {
             self.push(key);
         }

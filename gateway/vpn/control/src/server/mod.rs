@@ -8,8 +8,11 @@
 //! What strangers can take is shared out by network ([`sealane_ovpn::share`]): handshakes, checks of passwords, guesses.
 
 mod admit;
+mod ask;
 mod events;
 mod inbox;
+mod limits;
+mod manage;
 mod moved;
 mod post;
 mod steer;
@@ -18,15 +21,17 @@ pub(super) use inbox::Word;
 pub use inbox::{Inbox, Outlet, inbox};
 pub use steer::{Steer, Steering, Whom};
 
+use super::addresses_file::AddressesFile;
 use super::auth::{self, Checks, Verdict as AuthVerdict};
 use super::handover::{Handed, HandoverState, SavedServer};
 use super::log::EventLog;
+use super::management::{self, Hub};
 use super::peer::{Peer, Renewal, Stage, server_words};
 use super::pool::{Addresses, Pool};
 use super::session::{self, Session};
 use super::settings::Settings;
 use super::status::{Counts, StatusRegistry};
-use super::throttle::Lines;
+use super::throttle::{Lines, Rate};
 use super::verify;
 use anyhow::{Result, anyhow};
 use sealane_log as log;
@@ -37,8 +42,10 @@ use sealane_ovpn::packet::SessionId;
 use sealane_ovpn::share::{Full, Network, Slots};
 use sealane_passwords::Guesses;
 use sealane_tunnel::plane::{Command, ControlIn, Feature, Plane, Refused, SocketId, Transport};
+use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{mpsc, oneshot};
@@ -90,6 +97,8 @@ pub struct Start {
     pub registry: StatusRegistry,
     /// What another process has left; its clients are in the plane.
     pub inherited: Option<SavedServer>,
+    /// Where programs speak OpenVPN's management protocol.
+    pub management: Option<management::Socket>,
 }
 
 /// How a server has ended.
@@ -152,7 +161,14 @@ pub struct Server {
     registry: StatusRegistry,
     log: EventLog,
     /// Said once, not every second.
-    status_failed: std::cell::Cell<bool>,
+    status_failed: Cell<bool>,
+    /// Programs on the management socket.
+    hub: Rc<Hub>,
+    /// Bytes from and to clients that are gone.
+    past_bytes: Cell<(u64, u64)>,
+    /// What bounds new sessions.
+    connects: Rate,
+    addresses_file: AddressesFile,
 }
 
 fn unix() -> u64 {
@@ -161,15 +177,16 @@ fn unix() -> u64 {
 
 /// Serves until told to stop or to leave, or until the plane is gone.
 pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCommand>) -> Result<Ended> {
-    let Start { plane, notes, mut settings, mut outlet, registry, inherited } = start;
+    let Start { plane, notes, mut settings, mut outlet, registry, inherited, management } = start;
+    let socket_file = management.as_ref().map(management::Socket::file);
+    let (hub, mut managed) = management::start(management);
     let (decisions, mut decided) = mpsc::unbounded_channel();
     let cookie = inherited.as_ref().map_or_else(session::random, |l| Ok(l.cookie))?;
     let gate = Gate::new(settings.wrap.clone(), settings.wrap_v2.clone(), &cookie);
-    let reserved: Vec<_> = settings.clients.values().map(|c| (c.address4, c.address6)).collect();
     settings.tunnel.epoch &= plane.supports(Feature::Epoch);
     let mut server = Server {
         log: EventLog::open(settings.log.as_deref()),
-        pool: Pool::new(settings.network4, settings.network6, reserved.into_iter()),
+        pool: limits::first_pool(&settings),
         plane,
         notes,
         gate,
@@ -190,8 +207,16 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
         decisions,
         counts: Counts::default(),
         registry,
-        status_failed: std::cell::Cell::new(false),
+        status_failed: Cell::new(false),
+        hub,
+        past_bytes: Cell::default(),
+        connects: Rate::default(),
+        addresses_file: AddressesFile::default(),
     };
+    if server.hub.is_open() {
+        server.log.tell(server.hub.clone());
+    }
+    server.say_state("CONNECTED", "SUCCESS");
     server.log.deliver_to(server.settings.targets());
     if let Some(inherited) = inherited {
         auth::adopt_process_secret(inherited.tokens);
@@ -209,6 +234,7 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                 Some(Word::Event(event)) => server.event(event, Instant::now()),
                 None => return Err(anyhow!("the data plane has ended")),
             },
+            Some(input) = managed.recv() => server.managed(input, Instant::now()),
             Some((key, key_id, verdict)) = decided.recv() => server.decided(key, key_id, verdict, Instant::now()),
             command = commands.recv() => match command {
                 Some(AdminCommand::Reload(settings)) => server.reload(*settings),
@@ -228,6 +254,8 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                 Some(AdminCommand::HandOver(asker)) => server.leaving = Some((Instant::now() + LEAVING, asker)),
                 Some(AdminCommand::Stop) | None => {
                     server.stop();
+                    server.write_addresses(Instant::now(), true);
+                    socket_file.iter().for_each(management::SocketFile::remove);
                     server.finish_events().await;
                     return Ok(Ended::Stopped);
                 }
@@ -239,6 +267,9 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                     posted = now;
                     server.counts.replaced = outlet.replaced();
                     server.counts.events_lost = server.log.lost();
+                    server.counts.programs_dropped = server.hub.dropped();
+                    server.drop_inactive(now);
+                    server.write_addresses(now, false);
                     server.post();
                 }
             }
@@ -298,6 +329,10 @@ impl Server {
         // A connection has one session: a client that begins anew connects anew.
         if tcp && self.by_socket.contains_key(&packet.socket) {
             self.counts.refused += 1;
+            return;
+        }
+        if self.settings.connect_rate.is_some_and(|rate| !self.connects.take(rate, now)) {
+            self.counts.rate_limited += 1;
             return;
         }
         let key = self.next_key;
@@ -444,6 +479,7 @@ impl Server {
     }
 
     fn tick(&mut self, now: Instant) {
+        self.tell_bytes(now);
         let renegotiate = self.settings.renegotiate;
         let due: Vec<Key> = self
             .peers
@@ -456,6 +492,7 @@ impl Server {
             let Some(peer) = self.peers.get_mut(&key) else { continue };
             match peer.stage {
                 Stage::Leaving(at) if at <= now => self.forget(key, ""),
+                Stage::Deciding if peer.deadline <= now && peer.pending.is_some() => self.unanswered(key, now),
                 Stage::Handshake | Stage::Deciding | Stage::Installing if peer.deadline <= now => {
                     self.counts.failed += 1;
                     self.forget(key, "the key exchange has taken too long");
@@ -469,6 +506,7 @@ impl Server {
                         }
                     }
                     match peer.renewal {
+                        Some(renewal) if renewal.deadline <= now && peer.pending.is_some() => self.unanswered(key, now),
                         Some(renewal) if renewal.deadline <= now => {
                             self.counts.failed += 1;
                             peer.session.abandon(renewal.key_id);
@@ -512,6 +550,7 @@ impl Server {
 
     /// Drops a client. An empty reason is not logged: it was before.
     fn forget(&mut self, key: Key, why: &str) {
+        self.tell_gone(key);
         let Some(peer) = self.peers.remove(&key) else { return };
         if !why.is_empty() && (peer.id.is_some() || peer.stage == Stage::Connected) {
             self.say_gone(key, &peer, why);
@@ -538,6 +577,7 @@ impl Server {
     }
 
     fn stop(&mut self) {
+        self.say_state("EXITING", "SIGTERM");
         let now = Instant::now();
         let keys: Vec<Key> = self.peers.keys().copied().collect();
         for key in keys {

@@ -28,6 +28,7 @@ impl Server {
             }
         }
         self.settle();
+        self.write_addresses(now, true);
         let mut peers = Vec::new();
         for (key, peer) in self.peers.drain() {
             let name = peer.name.clone();
@@ -83,6 +84,7 @@ impl Server {
             self.restless.insert(key);
             self.peers.insert(key, peer);
             self.say("take_over", key, &[]);
+            self.tell_established(key);
         }
         // Peers of the plane that are nobody's are dropped when it answers.
         let _ = self.plane.command(Command::CountersGet(None));

@@ -36,6 +36,7 @@ impl Server {
                     tx_packets: counters.tx_packets,
                     dropped: counters.dropped,
                     certificate_expires: p.certificate.as_ref().map(|(_, end)| *end),
+                    group: p.group.clone(),
                 }
             })
             .collect();

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 /// The longest text for a client: a command of the control channel is one TLS record, and clients read no longer ones.
-const MAX_TEXT: usize = 512;
+pub(super) const MAX_TEXT: usize = 512;
 
 /// Which clients are meant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

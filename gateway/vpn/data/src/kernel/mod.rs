@@ -31,6 +31,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+const NO_ACCESS_LISTS: &str = "the kernel knows no access lists of peers; they want the user-space plane";
+
 /// The kernel's plane as control sees it. Peers, keys and the interface go when it is dropped, unless it was handed over.
 pub struct KernelPlane {
     state: Arc<Mutex<State>>,
@@ -153,6 +155,9 @@ impl KernelPlane {
                 "the kernel's data plane supports only UDP; TCP peers need the user-space data plane",
             ));
         }
+        if new.filter.is_some() {
+            return Err(Refused::Unsupported(NO_ACCESS_LISTS));
+        }
         if new.sent_peer != Some(new.peer) {
             return Err(Refused::Unsupported("the kernel sends DATA_V2 with the peer's own id only"));
         }
@@ -170,6 +175,9 @@ impl KernelPlane {
     }
 
     fn peer_set(&self, id: PeerId, set: &PeerSet) -> Result<(), Refused> {
+        if matches!(set.filter, Some(Some(_))) {
+            return Err(Refused::Unsupported(NO_ACCESS_LISTS));
+        }
         let mut state = self.state();
         let mut about = state.peers.get(&id).ok_or(Refused::NoPeer(id))?.clone();
         state.generic.ask(&self.requests.peer_set(id, set))?;
@@ -327,7 +335,7 @@ fn cannot(config: &Config, sockets: &Sockets) -> Option<&'static str> {
             "client_to_client needs the user-space data plane: the kernel's plane passes packets between clients to the system",
         );
     }
-    None
+    config.access_lists.then_some(NO_ACCESS_LISTS)
 }
 
 /// Removes what a process that died has left: its interface outlives it, and would keep the routes to our network. Of

@@ -264,6 +264,12 @@ impl Core {
             counters.drop_source.inc();
             return None;
         }
+        if let Some(filter) = &peer.about.filter
+            && !filter.admits(inner, destination)
+        {
+            counters.drop_access.inc();
+            return None;
+        }
         peer.stats.rx_packets.inc();
         peer.stats.rx_bytes.add(inner.len() as u64);
         if peer.about.max_segment > 0 {

@@ -56,6 +56,8 @@ lane_counters! {
     drop_old,
     /// Packets from a peer with a source address that is not its own.
     drop_source,
+    /// Packets from a peer to a destination that its access list does not let it reach.
+    drop_access,
     /// Plaintexts that are neither IP nor known, and packets from the TUN that contradict themselves.
     drop_inner,
     /// Packets from the TUN for no peer.

@@ -72,6 +72,8 @@ pub struct Config {
     /// The longest time that a lane gathers packets which come fast and singly (more than 20,000 a second); zero: every
     /// packet is handled when it comes.
     pub gather: Duration,
+    /// Peers may have access lists.
+    pub access_lists: bool,
 }
 
 impl Default for Config {
@@ -87,6 +89,7 @@ impl Default for Config {
             routes: Vec::new(),
             offload: true,
             gather: GATHER,
+            access_lists: false,
         }
     }
 }
@@ -394,7 +397,8 @@ impl Plane for UserPlane {
             | Feature::Unnumbered
             | Feature::MaxSegment
             | Feature::Inband
-            | Feature::HandOver => true,
+            | Feature::HandOver
+            | Feature::AccessLists => true,
         }
     }
 

@@ -74,6 +74,9 @@ impl Peer {
         if let Some(routes) = set.routes {
             about.routes = routes;
         }
+        if let Some(filter) = set.filter {
+            about.filter = filter;
+        }
     }
 
     /// Whether an address is its own VPN address. Networks behind it are found in the routes.

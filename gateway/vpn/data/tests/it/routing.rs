@@ -1,9 +1,12 @@
 //! Which peer a packet goes to, and what a peer may send.
 
 use super::rig::*;
-use sealane_tunnel::plane::{Command, Event, PeerSet, Plane, Prefix, Refused};
+use sealane_tunnel::filter::Filter;
+use sealane_tunnel::plane::{Command, Event, KeySlot, PeerSet, Plane, Prefix, Refused};
 use sealane_tunnel::user::{Config, Role};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 #[test]
 fn networks_behind_peers_are_routed_and_may_speak() {
@@ -37,6 +40,62 @@ fn networks_behind_peers_are_routed_and_may_speak() {
         service.send_to(b"now you", host("5.1")).unwrap();
         assert_eq!(payload4(&wide.receive()), b"now you");
         assert!(narrow.nothing());
+    });
+}
+
+/// What its list does not name is dropped and counted; a list that changes or goes does so under the peer.
+#[test]
+fn a_peer_reaches_what_its_list_names() {
+    in_namespace(|| {
+        let rig = Rig::new(1, false);
+        let (service, other) = (service(7), service(8));
+        let mut peer = Peer::new(&rig, 0);
+        let list = |allow: &str| {
+            let allow = vec![allow.parse().unwrap()];
+            Some(Arc::new(Filter::new(Vec::new(), Some(allow)).unwrap()))
+        };
+        let mut about = peer.about();
+        about.filter = list("10.78.0.1 udp 7");
+        rig.do_it(Command::PeerNew(about)).unwrap();
+        rig.install(&peer, KeySlot::Primary, &peer.key);
+        let (id, from) = (peer.id, SocketAddr::new(peer.ip().into(), 4000));
+        let set = |filter| {
+            rig.do_it(Command::PeerSet(id, PeerSet { filter: Some(filter), ..PeerSet::default() })).unwrap();
+        };
+        // A lane obeys between packets: what comes too early is sent again.
+        let mut reaches = |socket: &UdpSocket| {
+            let packet = udp4(from, SocketAddr::new(SERVER.into(), socket.local_addr().unwrap().port()), b"question");
+            socket.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+            let end = Instant::now() + WAIT_LIMIT;
+            loop {
+                peer.send(&packet);
+                let mut got = [0; 100];
+                match socket.recv(&mut got) {
+                    Ok(n) => return assert_eq!(&got[..n], b"question"),
+                    Err(e) => assert!(Instant::now() < end, "nothing came: {e}"),
+                }
+            }
+        };
+        reaches(&service);
+        set(list("10.78.0.1 udp 8"));
+        reaches(&other);
+        let before = rig.total("drop_access");
+        peer.send(&udp4(from, SocketAddr::new(SERVER.into(), 7), b"denied"));
+        rig.wait_total("drop_access", before + 1);
+        set(None);
+        let mut got = [0; 100];
+        while service.recv(&mut got).is_ok() {
+            assert_eq!(&got[..8], b"question", "what was denied has come");
+        }
+        let packet = udp4(from, SocketAddr::new(SERVER.into(), 7), b"everything");
+        let end = Instant::now() + WAIT_LIMIT;
+        loop {
+            peer.send(&packet);
+            if service.recv(&mut got).is_ok_and(|n| &got[..n] == b"everything") {
+                return;
+            }
+            assert!(Instant::now() < end, "the list stays");
+        }
     });
 }
 

@@ -1,0 +1,88 @@
+//! Addresses that outlive the gateway, and limits: of time without traffic, of new sessions, of connections with one name.
+
+use crate::tunnel_world::{End, INSIDE, World, said};
+use sealane_interop::{eventually, skip};
+
+macro_rules! world {
+    () => {
+        match World::new() {
+            Ok(world) => world,
+            Err(why) => skip!("{why}"),
+        }
+    };
+}
+
+fn count(world: &World, name: &str) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&world.read("vpn/status.json")).expect("JSON");
+    let all = status["control"].as_array().expect("counts");
+    all.iter().find(|entry| entry[0] == name).and_then(|entry| entry[1].as_u64()).expect("it is counted")
+}
+
+/// Whoever comes first after a restart gets the address that it had, and not the next one.
+#[test]
+fn names_keep_their_addresses_over_a_restart() {
+    let world = world!();
+    world.init("addresses_file = \"addresses.txt\"");
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let mut server = world.serve();
+    let first = world.connected(&alice, &[]);
+    let second = world.connected(&bob, &["--dev", "tun7"]);
+    assert!(second.log().contains("ifconfig 10.88.0.3 "), "{}", second.log());
+    drop((first, second));
+    server.terminate();
+    server.wait();
+    assert_eq!(world.read("vpn/addresses.txt"), "alice,10.88.0.2,\nbob,10.88.0.3,\n");
+    let server = world.serve();
+    let client = world.connected(&bob, &[]);
+    assert!(client.log().contains("ifconfig 10.88.0.3 "), "{}\n{}", client.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+}
+
+/// Pings of the tunnel keep nobody connected.
+#[test]
+fn an_inactive_client_is_told_to_stop() {
+    let world = world!();
+    world.init("inactive = \"2s\"\ninactive_bytes = \"100KiB\"\nping = \"1s\"");
+    let alice = world.profile("alice");
+    let server = world.serve();
+    let mut client = world.connected(&alice, &[]);
+    assert!(said(&client, "Halt command was pushed by server ('inactive for too long')"), "{}", client.log());
+    client.wait();
+    assert!(said(&server, "is gone: inactive for too long"), "{}", server.log());
+    assert!(eventually(|| count(&world, "inactive") == 1), "{}", server.log());
+}
+
+/// The one connection too many is refused for now; a place that becomes free is given.
+#[test]
+fn a_name_has_a_number_of_connections() {
+    let world = world!();
+    world.init("duplicate_names = true\nmax_sessions = 1");
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let server = world.serve();
+    let client = world.connected(&alice, &[]);
+    let second = world.openvpn(End::Client, &alice, &["--dev", "tun7"]);
+    let refusal = "AUTH_FAILED,TEMP:too many connections with this name";
+    assert!(said(&second, refusal), "{}\n{}", second.log(), server.log());
+    drop(second);
+    let other = world.connected(&bob, &["--dev", "tun7"]);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+    drop(other);
+    client.terminate();
+    assert!(said(&server, "alice (10.99.0.2:"), "{}", server.log());
+    assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+    let _again = world.connected(&alice, &[]);
+}
+
+/// New sessions beyond the rate get no answer, and sessions that are there stay.
+#[test]
+fn new_sessions_have_a_rate() {
+    let world = world!();
+    world.init("connect_rate = \"1/h\"");
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let server = world.serve();
+    let _client = world.connected(&alice, &[]);
+    let second = world.openvpn(End::Client, &bob, &["--dev", "tun7"]);
+    assert!(eventually(|| count(&world, "rate_limited") >= 1), "{}\n{}", second.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
+    assert!(!server.log().contains("bob"), "{}", server.log());
+}
