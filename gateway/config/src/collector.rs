@@ -136,8 +136,9 @@ impl Written<'_> {
         }
         if !endpoint.tls && !is_local(&endpoint.host) {
             let header = if header_file.is_some() { " and the header field of \"header_file\"" } else { "" };
-            let message =
-                format!("the connection to the collector is not encrypted: an attacker on the network path can read {what}{header}");
+            let message = format!(
+                "the connection to the collector is not encrypted: an attacker on the network path can read {what}{header}"
+            );
             sink.warn(&written, message, Some("write endpoint = \"https://…\"".to_owned()));
         }
         if let (Some(ca), false) = (&ca, endpoint.tls) {

@@ -99,10 +99,11 @@ fn name_request(
     let name = rules.header.as_bytes();
     let is_trusted = client.listener.listener.trusted_proxies.contains(client.peer.ip());
     let fields = &mut x.request.fields;
-    let is_kept = is_trusted && {
-        let mut sent = fields.iter().filter(|(_, n, _)| is_alike(n, name));
-        matches!((sent.next(), sent.next()), (Some((_, n, value)), None) if n.eq_ignore_ascii_case(name) && is_id(value))
-    };
+    let is_kept = is_trusted
+        && {
+            let mut sent = fields.iter().filter(|(_, n, _)| is_alike(n, name));
+            matches!((sent.next(), sent.next()), (Some((_, n, value)), None) if n.eq_ignore_ascii_case(name) && is_id(value))
+        };
     if is_kept {
         counters.request_ids_accepted.inc();
         return Ok(());

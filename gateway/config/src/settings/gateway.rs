@@ -1,8 +1,8 @@
 //! The top level, `[admin]`, `[log]`, `[limits]` and `[[rate_limit]]`.
 
 use super::{
-    Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener,
-    otlp, request_id, revocation, store, table, traces, tunnel, upstream,
+    Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, otlp,
+    request_id, revocation, store, table, traces, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
