@@ -37,7 +37,7 @@ Examples:
         /// The configuration file [default: the file that the running gateway has loaded]
         #[arg(short, long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// The archive; it must not exist yet [default: sealane-debug-SECONDS.tar, with the time]
+        /// The archive; it must not exist yet [default: sealane-debug-TIME.tar; TIME is the Unix time in seconds]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },

@@ -68,7 +68,7 @@ pub struct Options {
     /// Output file, which must not exist; error pages are written to the same folder [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// The report: differences, or everything, on standard error; or everything as JSON on standard output
+    /// The report: text (only differences) or full (everything), on standard error; json (everything), on standard output
     #[arg(long, value_enum, default_value_t = ReportKind::Text)]
     report: ReportKind,
     /// Print the original as it was read, as JSON on the standard output, and translate nothing

@@ -237,7 +237,7 @@ table! {
     rate_ipv4_prefix: Count = Count(0..=32), default(32);
     /// How many leading bits of an IPv6 address identify a client, for the same settings.
     rate_ipv6_prefix: Count = Count(0..=128), default(64);
-    /// How many clients each lane remembers for `connection_rate`, and how many for `handshake_rate`.
+    /// How many clients each lane remembers for each of `connection_rate` and `handshake_rate`.
     rate_entries: Count = Count(8..=10_000_000), default(16384);
     /// How much time a lane may spend on new clients in each turn of its loop: to accept them, and for all steps of
     /// their handshakes. In each turn, the lane handles the events of connected clients first, so that their latency

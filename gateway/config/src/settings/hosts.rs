@@ -264,8 +264,8 @@ table! {
     /// `Access-Control-*` from responses of servers. Only browsers enforce the rule: `cors` does not stop any request.
     cors "cors";
 
-    /// `"*"`, or origins: `"https://app.example.com"`, `"https://*.example.com"` (one more label), `"https://**.example.com"` (any
-    /// number of labels).
+    /// `"*"`, or origins: `"https://app.example.com"`, `"https://*.example.com"` (one more label), `"https://**.example.com"` (one or
+    /// more further labels).
     origins: Own<Option<Vec<OriginPattern>>> = Own(cross_origin::origins, || Shape::List(Box::new(Shape::Text(None)))),
         required(["https://app.example.com"]);
     /// Methods that pages may use.

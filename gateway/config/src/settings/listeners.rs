@@ -209,13 +209,14 @@ table! {
     crl_expired: Choice<ExpiredLists> =
         Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
     /// A client's certificate must have at least one of these names: `"dns:app.example.com"`,
-    /// `"dns:*.clients.example.com"` (one label), `"dns:**.example.com"` (any depth),
+    /// `"dns:*.clients.example.com"` (one label), `"dns:**.example.com"` (one or more labels),
     /// `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (URIs below this path),
     /// `"email:a@example.com"`, `"cn:alice"` (the common name).
     names: Strings = Strings, described("every name"), example(["uri:spiffe://example.com/ns/prod/*"]);
     /// How long a client may resume sessions after its certificate was verified.
     reauthenticate_after: Time = REAUTHENTICATE, default("24h");
     /// Host names to which this rule applies, written as in `[[host]]`: `"a.example"`, `"*.a.example"` (one label),
-    /// `"**.a.example"` (any depth).
-    r#for: Strings = Strings, described("all names that no other `client_auth` names"), example(["admin.example.com"]);
+    /// `"**.a.example"` (one or more labels).
+    r#for: Strings =
+        Strings, described("all names that are not in `for` of another `client_auth`"), example(["admin.example.com"]);
 }

@@ -44,7 +44,8 @@ table! {
     sticky: Own<String> = Own(balancing::cookie, || Shape::Text(Some("^[^ ;=,]+$"))), example("srv");
     /// How many requests may be in progress per server, in all lanes together.
     max_connections: Count = Count(1..=1_000_000), example(100), aliases("maxconn");
-    /// How many requests may wait for a free server, in all lanes together. Needs `max_connections`.
+    /// How many requests may wait for a free server, in all lanes together. Each lane has an equal share, rounded up.
+    /// Needs `max_connections`.
     queue: Count = Count(0..=1_000_000), default(1024), needs("max_connections");
     /// How long a request may wait for a free server (else 503). Needs `max_connections`.
     queue_timeout: Time = Time::TIMEOUT, default("1s"), needs("max_connections");
