@@ -154,7 +154,11 @@ fn an_expression_in_a_location_counts_there() {
     let caret = import(&site(&format!("{PASS} {} {around}", app.replace("location /app/", "location ^~ /app/")))).toml;
     let app = &caret[caret.find("path = \"/app/\"").unwrap()..];
     assert!(app.contains(expression) && !app.contains("'^/app/x'"), "{caret}");
-    // It inherits what the location around says.
+    // It inherits what the location around says, also that nobody gets there.
+    let text = site(
+        "location /app/ { internal; location ~ \\.php$ { return 200 secret; } location /app/x/ { return 200 secret; } }",
+    );
+    assert!(!import(&text).toml.contains("secret"), "{}", import(&text).toml);
     says(
         &site(
             "location /app/ { allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.2; location ~ \\.php$ { proxy_pass http://10.0.0.3; } }",

@@ -340,8 +340,9 @@ impl<'d> Location<'d> {
         self.steps.is_empty()
     }
 
+    /// Its `internal`, or that of a location around it.
     fn internal(&self) -> Option<&'d Directive> {
-        self.d.inner().iter().find(|d| d.name() == "internal")
+        self.scope.last("internal")
     }
 
     /// NGINX redirects `/x` to `/x/` where a location `/x/` passes requests on.

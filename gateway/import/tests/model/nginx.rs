@@ -336,7 +336,8 @@ fn of_location(server: &Server, r: &Request, path: &str, internal: bool) -> Next
         Selected::Location(path) => path,
     };
     let own = *l.last().expect("it is there");
-    if hidden(own) {
+    // Locations inherit it.
+    if l.iter().any(|l| hidden(l)) {
         return status(404);
     }
     let excepted = own
@@ -432,6 +433,7 @@ fn select<'l>(locations: &'l [Location], path: &str) -> Selected<'l> {
     if let Some((l, ..)) = longest {
         inner = select(&l.inner, path);
         match inner {
+            Selected::Slash(_) if l.does.iter().any(|d| matches!(d, Does::Internal)) => return Selected::Slash(l),
             Selected::Slash(_) => return inner,
             // An exact one, or an expression, ends the search.
             Selected::Location(ref found) if matches!(found[0].matcher, Matcher::Exact(_) | Matcher::Pattern(..)) => {

@@ -91,6 +91,12 @@ fn kind(program: &str, directive: &str) -> String {
 fn import(program: &str, file: &Path, accepted: bool, name: &str, folder: &Path, into: &mut Coverage) {
     let out = folder.join("result.toml");
     let _ = fs::remove_file(&out);
+    // Pages that the one before has left beside its result.
+    for left in fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok) {
+        if left.file_name().to_string_lossy().starts_with("error-") {
+            let _ = fs::remove_file(left.path());
+        }
+    }
     let output = run([
         Path::new("import"),
         Path::new(program),
