@@ -113,7 +113,7 @@ fn full_handshakes_are_counted_by_the_kind_of_key() {
             &site,
             &format!(
                 "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\nhttp3 = true\n\
-                 [listener.tls]\ncertificates = {{ cert = {:?}, key = {:?} }}\n[[listener]]\naddress = \"{plain}\"\n\
+                 [listener.tls]\ncertificates = {{ cert = {:?}, key = {:?} }}\n[[listener]]\naddress = \"{plain}\"\nh2c = true\n\
                  [[host]]\nnames = [\"*\"]\nto = {:?}\n",
                 identity.cert,
                 identity.key,
@@ -123,7 +123,10 @@ fn full_handshakes_are_counted_by_the_kind_of_key() {
         let mut every = Everywhere::new(&gateway, plain);
         let asked = Asked { target: "/", ..Asked::default() };
         assert_eq!(every.ask(asked).map(|(status, _)| status), [200; 3]);
-        assert_eq!(gateway.get("/").text(), "hello");
+        // A client of its own has no session to resume; the other one has.
+        let mut wire = client::connect(gateway.address, &Arc::new(client::config(&site.ca)));
+        wire.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").expect("it reads");
+        assert_eq!(wire.response("GET").expect("it answers").text(), "hello");
         assert_eq!(gateway.get("/").text(), "hello");
         let full = gateway.metric_with("sealane_handshakes_total", "kind=\"full\"");
         assert!(gateway.metric("sealane_quic_connections_total") >= Some(1.0) && full >= Some(2.0), "{full:?}");
