@@ -4,7 +4,7 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::{self, Upstreams};
 use super::route;
-use super::settings::{group as g, messages, mirror as m, request_id as ids, split as s, top};
+use super::settings::{messages, mirror as m, request_id as ids, split as s, split_group as g, top};
 use super::upstream::{self, Context, Entry};
 use sealane_proxy::forwarding::{Destination, Forwarding, RouteLimits, Share, Split};
 use sealane_proxy::mirrors;

@@ -330,7 +330,7 @@ table! {
     split "split";
 
     /// At least two groups.
-    groups: Many = Many(&group::TABLE), example([{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }]);
+    groups: Many = Many(&split_group::TABLE), example([{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }]);
     /// A header. If its value is the name of a group, the request goes to this group.
     header: Own<String> = Own(forwarding::header, || Shape::Text(None)), example("X-Release");
     /// A cookie. If its value is the name of a group, the request goes to this group. Clients without such a cookie get one, with the name
@@ -343,7 +343,7 @@ table! {
 }
 
 table! {
-    group "group";
+    split_group "group";
 
     /// The name in `header`, in `cookie` and in the access log.
     name: Own<String> = Own(forwarding::name, || Shape::Text(None)), described("the name of `upstream`"), example("canary");
