@@ -74,8 +74,12 @@ fn name_of(value: &Value) -> Option<String> {
     Some(text.chars().take(MAX_VALUE).collect())
 }
 
+/// A value, without what may be a secret in a URL: a user with a password, a query, a fragment.
 fn short(value: &Value) -> String {
     let text = value.to_string();
+    if text.contains("://") && text.contains(['@', '?', '#']) {
+        return "\"***\"".to_owned();
+    }
     match text.char_indices().nth(MAX_VALUE) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,

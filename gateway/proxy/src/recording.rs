@@ -22,13 +22,14 @@ const MAX_FIELDS: usize = 48;
 const MAX_VALUE: usize = 200;
 
 /// Parts of the names of fields whose values may be secrets.
-const SECRET: [&str; 15] = [
+const SECRET: [&str; 20] = [
     "auth",
     "cookie",
     "token",
     "secret",
     "key",
-    "passw",
+    "pass",
+    "pwd",
     "session",
     "csrf",
     "xsrf",
@@ -38,7 +39,17 @@ const SECRET: [&str; 15] = [
     "otp",
     "ticket",
     "challenge",
+    "assertion",
+    "saml",
+    "dpop",
+    "-sid",
 ];
+
+/// Parts of the names of fields whose values are URLs, or have one in them.
+const WITH_URL: [&str; 8] = ["location", "referer", "refresh", "link", "origin", "uri", "url", "redirect"];
+
+/// Bytes of a value in which secrets are looked for. Nothing is shown of a longer one.
+const MAX_SEARCHED: usize = 64 << 10;
 
 /// What is to be recorded, by each lane for itself.
 #[derive(Clone, Debug)]
@@ -190,15 +201,18 @@ fn masked_value(name: &[u8], value: &[u8]) -> String {
     if SECRET.iter().any(|part| name.contains(part)) {
         return MASK.to_owned();
     }
-    let text = text(value);
-    // A URL may have a password before its host, and anything in its query.
-    let is_url = text.contains("://");
-    if is_url && text.contains('@') {
+    // A URL may have a password before its host, and anything in its query and its fragment. All of the value is searched, and not
+    // only what is shown.
+    let has_url = WITH_URL.iter().any(|part| name.contains(part)) || value.windows(3).any(|part| part == b"://");
+    if value.len() > MAX_SEARCHED || (has_url && value.contains(&b'@')) {
         return MASK.to_owned();
     }
-    match text.split_once('?') {
-        Some((before, _)) if is_url || text.starts_with('/') => format!("{before}?{MASK}"),
-        _ => text,
+    let end = value.iter().position(|b| matches!(b, b'?' | b'#'));
+    match end {
+        Some(at) if has_url || value.starts_with(b"/") || value[at..].contains(&b'=') => {
+            format!("{}{}{MASK}", text(&value[..at]), char::from(value[at]))
+        }
+        _ => text(value),
     }
 }
 
@@ -228,6 +242,15 @@ mod tests {
         assert_eq!(shown("referer", "https://a.example/x?code=hush"), "https://a.example/x?***");
         assert_eq!(shown("location", "/next?code=hush&b=1"), "/next?***");
         assert_eq!(shown("origin", "https://alice:hush@a.example/"), MASK);
+        assert_eq!(shown("location", "https://a.example/cb#access_token=hush"), "https://a.example/cb#***");
+        assert_eq!(shown("location", "next?code=hush"), "next?***");
+        assert_eq!(shown("refresh", "0; url=/cb?code=hush"), "0; url=/cb?***");
+        assert_eq!(shown("link", "</x?code=hush>; rel=next"), "</x?***");
+        assert_eq!(shown("x-data", "a#b=hush"), "a#***");
+        assert_eq!(shown("x-go", &format!("https://alice:{}@a.example/", "p".repeat(300))), MASK);
+        for name in ["X-Pass", "X-Db-Pwd", "DPoP", "X-SAML-Assertion", "X-Sid"] {
+            assert_eq!(shown(name, "hush"), MASK, "{name}");
+        }
         assert_eq!(shown("x-long", &"a".repeat(10_000)).len(), MAX_VALUE);
         assert_eq!(shown("x-bytes", "a\u{1b}[31m"), "a\u{1b}[31m", "who shows it escapes it");
     }

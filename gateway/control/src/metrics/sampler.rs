@@ -146,7 +146,10 @@ impl Totals {
         let rate = |now: u64, then: u64| (now.saturating_sub(then) as f64 / seconds) as f32;
         let cpu = (self.cpu - earlier.cpu).max(0.0);
         let requests = self.requests.saturating_sub(earlier.requests);
-        let durations = self.durations.since(&earlier.durations);
+        // A sum over places falls if a place leaves the configuration. What came in this second is not known then.
+        let mut counts = self.durations.counts().iter().zip(earlier.durations.counts());
+        let has_fallen = counts.any(|(now, then)| now < then);
+        let durations = if has_fallen { Distribution::default() } else { self.durations.since(&earlier.durations) };
         let quantile = |part| durations.quantile(part).map_or(f32::NAN, |micros| (micros as f64 / 1e6) as f32);
         let values = [
             rate(self.requests, earlier.requests),

@@ -35,6 +35,8 @@ pub(crate) struct Delivery {
     names: (&'static str, &'static str),
     report: Arc<Mutex<Report>>,
     stopping: watch::Receiver<bool>,
+    /// It has rejected a part of the last message.
+    is_rejecting: bool,
 }
 
 impl Delivery {
@@ -49,7 +51,7 @@ impl Delivery {
             Signal::Metrics => ("[otlp]", "points of metrics"),
             Signal::Logs => ("[otlp]", "lines of the log"),
         };
-        Self { client: Client::new(collector, signal), names, report, stopping }
+        Self { client: Client::new(collector, signal), names, report, stopping, is_rejecting: false }
     }
 
     /// Whether it is to end: somebody has said so, or nobody can say it any more.
@@ -72,12 +74,15 @@ impl Delivery {
     pub async fn deliver(&mut self, message: &[u8], count: u64) {
         let result = self.send(message).await;
         let (table, what) = self.names;
+        // Said once, until a message is taken as a whole: the line may go to the same collector, which may reject it, too.
+        let is_rejecting = matches!(&result, Ok(taken) if taken.rejected > 0);
+        let was_rejecting = std::mem::replace(&mut self.is_rejecting, is_rejecting);
         let mut report = self.report();
         match result {
             Ok(Taken { rejected, why }) => {
                 report.exported += count - rejected.min(count);
                 report.rejected += rejected.min(count);
-                if rejected > 0 {
+                if rejected > 0 && !was_rejecting {
                     log::warn!("the collector of {table} has rejected {rejected} of {count} {what}{why}");
                 }
                 if !std::mem::take(&mut report.last_error).is_empty() {

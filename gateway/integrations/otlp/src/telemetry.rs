@@ -152,9 +152,13 @@ async fn send_logs(mut delivery: Delivery, service: String, queue: Receiver<Expo
             if batch.is_empty() {
                 break;
             }
-            let count = batch.len() as u64;
+            let (count, is_full) = (batch.len() as u64, batch.len() == BATCH);
             let message = messages::logs(&service, batch).encode_to_vec();
             delivery.deliver(&message, count).await;
+            // The delivery may have written lines of its own: they wait for the next tick.
+            if !is_full {
+                break;
+            }
         }
         if delivery.is_stopping() {
             return;
