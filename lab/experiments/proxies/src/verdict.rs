@@ -126,6 +126,6 @@ mod tests {
     fn advice_is_given_only_where_it_follows() {
         let list = advice(&page());
         assert_eq!(list.len(), 1, "{list:?}");
-        assert!(list[0].contains("nginx a new connection costs as much CPU as 18 requests"), "{list:?}");
+        assert!(list[0].contains("nginx a new connection costs as much CPU time as 18 requests"), "{list:?}");
     }
 }

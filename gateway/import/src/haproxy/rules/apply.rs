@@ -371,11 +371,12 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
         && name.eq_ignore_ascii_case("strict-transport-security")
         && value.contains("max-age=")
     {
-        match of {
-            Of::AllResponses => out.after_hsts = Some((value.clone(), place.clone())),
-            _ => out.hsts = Some((value.clone(), place.clone())),
+        if of == Of::AllResponses {
+            out.after_hsts = Some((value.clone(), place.clone()));
+            return report.same(id, "hsts");
         }
-        return report.same(id, "hsts");
+        out.hsts = Some((value.clone(), place.clone()));
+        return report.differs(id, "hsts: the gateway's own responses (a refusal, an error) have the header, too");
     }
     let edits = match of {
         Of::Requests => &mut out.request,
