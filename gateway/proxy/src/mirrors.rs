@@ -22,7 +22,9 @@ use crate::exchange::expiry::check_deadlines;
 use crate::exchange::request::{request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later};
 use crate::lane_state::LaneListener;
+use crate::rules::RouteRef;
 use crate::service::Proxy;
+use crate::snapshot::Action;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::selection::Routed;
 use sealane_exchange as machine;
@@ -187,6 +189,14 @@ pub(crate) fn copy_body(x: &mut Exchange, counters: &Counters, data: &[u8], drop
     }
 }
 
+/// The mirror of a route.
+fn mirror_of(route: &RouteRef) -> Option<&Mirror> {
+    match &route.route()?.action {
+        Action::Forward(by) => by.mirror.as_ref(),
+        _ => None,
+    }
+}
+
 /// The body of a request that is copied has come whole; its trailers are in the flow.
 #[inline(never)]
 pub(crate) fn copy_complete(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
@@ -196,7 +206,10 @@ pub(crate) fn copy_complete(proxy: &mut Proxy, cx: &mut Context, exchange: Key) 
         return;
     }
     x.routed.is_mirrored = true;
-    let trailers = x.request_body.trailers.clone();
+    let mut trailers = x.request_body.trailers.clone();
+    if let (false, Some(mirror)) = (trailers.is_empty(), x.routed.route.as_ref().and_then(mirror_of)) {
+        mirror.remove.iter().for_each(|name| trailers.remove_alike(name.as_bytes()));
+    }
     start(proxy, cx, copy, trailers);
 }
 

@@ -12,8 +12,8 @@ use crate::counters::Counters;
 use crate::exchange::Exchange;
 use crate::settings::LaneSettings;
 use crate::traces;
-use sealane_http::FieldError;
 use sealane_http::claims::is_alike;
+use sealane_http::{FieldError, Fields};
 use sealane_lane::Micros;
 use sealane_tls::random;
 
@@ -117,6 +117,13 @@ fn name_request(
 pub(crate) fn id_of<'x>(x: &'x Exchange, settings: &LaneSettings) -> Option<&'x [u8]> {
     let rules = settings.snapshot().request_ids.as_ref()?;
     x.request.fields.get_named(rules.header.as_bytes())
+}
+
+/// Removes the header of ids from trailers: nobody says it behind the head.
+pub(crate) fn clean_of_id(trailers: &mut Fields, settings: &LaneSettings) {
+    if let Some(rules) = &settings.snapshot().request_ids {
+        trailers.remove_alike(rules.header.as_bytes());
+    }
 }
 
 /// Puts the id of a request into its response, in the place of what the server says.

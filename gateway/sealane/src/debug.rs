@@ -67,10 +67,11 @@ Examples:
     },
     /// Record header fields and timings of requests for a while
     #[command(after_help = "\
-A request is recorded when it is over: method, host, path without its query, status, server, timings, and
-the header fields of request and response. Values of fields that may hold secrets (Authorization, Cookie,
-tokens, keys and the like) are masked, queries in URLs are cut off, and bodies are not recorded. Other
-values can have personal data: read the output before you send it to others.
+A request is recorded when it is over: method, host, path without its query, status, server,
+timings, and the header fields of request and response. Values of fields that may hold secrets
+(Authorization, Cookie, tokens, keys and similar fields) are masked. Queries and fragments of URLs
+are removed. Bodies are not recorded. Paths and other values can contain secrets or personal data:
+read the output before you send it to others.
 
 Examples:
   sealane debug record --for 30s --host www.example.com

@@ -106,6 +106,8 @@ const LOWER: &str = "redirects of the gateway name the host in lower case";
 const NAMES: &str = "servers that have a name get it in the handshake (NGINX: proxy_ssl_server_name on)";
 const UPGRADE: &str = "upgrades such as WebSocket are the gateway's to manage: Upgrade needs no setting";
 const CONTENT: &str = "max_body_size holds also for requests that the gateway answers by itself";
+const TEXTS: &str =
+    "texts of the gateway's own responses have charset=utf-8 in Content-Type unless content_type says otherwise";
 /// Statuses of errors that no route asks for.
 const LIMITS: &[u16] = &[400, 408, 413, 414, 429, 431, 502, 503, 504];
 
@@ -147,6 +149,14 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[
             difference.general = match difference.aspect {
                 Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
                 Aspect::Header(_) if own && here.status == 403 && difference.original == "-" => Some(REFUSALS),
+                Aspect::Header(ref name)
+                    if own
+                        && name.eq_ignore_ascii_case("content-type")
+                        && difference.original == "text/plain"
+                        && difference.translation == "text/plain; charset=utf-8" =>
+                {
+                    Some(TEXTS)
+                }
                 // A host is the same in any case.
                 Aspect::Location if difference.original.eq_ignore_ascii_case(&difference.translation) => Some(LOWER),
                 Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),

@@ -9,6 +9,7 @@ use crate::exchange::forwarded;
 use crate::exchange::streams::{UpstreamStream, server_credit, server_data};
 use crate::exchange::waste::client_wasted;
 use crate::mirrors::{copy_body, copy_complete};
+use crate::request_ids::clean_of_id;
 use crate::scratch::READ_SIZE;
 use crate::service::Proxy;
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Phase, Switching};
@@ -90,6 +91,7 @@ pub(crate) fn request_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     if !x.request_body.trailers.is_empty() {
         forwarded::clean_trailers(&mut x.request_body.trailers, x.routed.route.as_ref());
+        clean_of_id(&mut x.request_body.trailers, &proxy.settings);
     }
     let x = if x.copy.is_some() {
         copy_complete(proxy, cx, exchange);

@@ -11,6 +11,7 @@ use crate::exchange::streams::{
 use crate::exchange::websocket;
 use crate::latency::WAIT;
 use crate::memory::read_within_budget;
+use crate::request_ids::clean_of_id;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
 use crate::upstream::selection::{DeniedBy, account_for_loss, add_response_headers, retry_is_granted};
@@ -205,6 +206,7 @@ pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     if let (false, Some(route)) = (x.response_body.trailers.is_empty(), &x.routed.route) {
         route.clean_response_trailers(&mut x.response_body.trailers);
+        clean_of_id(&mut x.response_body.trailers, &proxy.settings);
     }
     if x.machine.request() != Phase::Complete {
         // Over HTTP/1.1 what follows the response cannot be told from the rest of this request.

@@ -87,7 +87,7 @@ fn a_copy_is_what_the_upstream_gets() {
     let got = every.ask(Asked { target: "/a/b?c=d", fields: &fields, ..Asked::default() });
     assert_eq!(got, [(); 3].map(|()| (200, "hello".to_owned())));
     assert!(eventually(|| shadow.requests().len() == 3), "{:?}", shadow.requests());
-    let trailers = [("x-sum", "1")];
+    let trailers = [("x-sum", "1"), ("authorization", "hush")];
     let posted = Asked { method: "POST", target: "/up", fields: &fields, trailers: &trailers };
     assert_eq!(every.ask(posted), [(); 3].map(|()| (200, "hello".to_owned())));
     assert!(eventually(|| shadow.requests().len() == 6), "{:?}", shadow.requests());
@@ -115,6 +115,9 @@ fn a_copy_is_what_the_upstream_gets() {
         assert_eq!((copy.header("x-version"), copy.header("authorization")), (Some("2"), None), "{version}");
     }
     assert!(copies[3..].iter().all(|copy| copy.text() == "hello"), "the body came along");
+    for copy in &copies[3..] {
+        assert_eq!(copy.trailers, [("x-sum".to_owned(), "1".to_owned())], "{copy:?}");
+    }
     assert!(eventually(|| results(&gateway, "answered") == 6.0), "{}", gateway.metrics());
     assert_eq!(gateway.metric("sealane_mirrored_requests_total"), Some(6.0));
     // Copies are nobody's requests.
