@@ -1,7 +1,7 @@
 //! What control reads from the lanes' counters once a second: for the costs of operations, the history, and what happened lately.
 //!
 //! Lanes notice nothing of it. It takes at most a hundredth of control's time: with very many hosts it is done less often. All that is
-//! kept is below 8 MiB: the history's rings, and eleven distributions for each of [`MAX_PLACES`] places.
+//! kept is below 8 MiB: the history's rings, and eleven distributions for each of `MAX_PLACES` places.
 
 use crate::metrics::cost::CpuCosts;
 use crate::metrics::history::{HEAT, History, Point, SERIES, VALUES, heat_of};
