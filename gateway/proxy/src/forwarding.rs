@@ -1,6 +1,6 @@
 //! What becomes of a request on its way to upstreams, where its route says more than to which group it goes.
 //!
-//! A route that says no more has [`Action::Proxy`](crate::snapshot::Action::Proxy), whose requests come through none of this.
+//! A route that says no more has [`Action::Proxy`], whose requests come through none of this.
 
 use crate::exchange::Exchange;
 use crate::mirrors::Mirror;

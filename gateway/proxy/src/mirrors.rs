@@ -6,7 +6,7 @@
 //! ```
 //!
 //! The copy is an exchange of its own, so that server selection, connections, retries and deadlines are those of every request. Its
-//! client ([`MirrorClient`]) has no socket: it has the whole body, has room for every response, and keeps nothing of it. The client's
+//! client (`MirrorClient`) has no socket: it has the whole body, has room for every response, and keeps nothing of it. The client's
 //! own exchange knows nothing of the copy once that has started, and so cannot wait for it or fail with it.
 //!
 //! Copies are bounded: by number in a lane, by the bytes of their bodies, and by time. A request of which no copy can be made is
