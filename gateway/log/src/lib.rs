@@ -178,7 +178,8 @@ impl Logger {
     }
 
     fn write(&self, line: &Line) {
-        if let Some(queue) = &*exported()
+        if line.is_exported()
+            && let Some(queue) = &*exported()
             && queue.try_send(line.exported(SystemTime::now())).is_err()
         {
             LOST_EXPORTS.fetch_add(1, Relaxed);

@@ -152,9 +152,14 @@ async fn send_logs(mut delivery: Delivery, service: String, queue: Receiver<Expo
             if batch.is_empty() {
                 break;
             }
+            let is_full = batch.len() == BATCH;
             let count = batch.len() as u64;
             let message = messages::logs(&service, batch).encode_to_vec();
             delivery.deliver(&message, count).await;
+            // What has come meanwhile waits for the next time: it may be about this batch.
+            if !is_full {
+                break;
+            }
         }
         if delivery.is_stopping() {
             return;
