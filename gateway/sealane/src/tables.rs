@@ -263,7 +263,10 @@ impl Table {
                         text(&e.server),
                         text(&e.request),
                         text(if e.trace.is_empty() { "-" } else { &e.trace }),
-                        Cell::Text(printable(&e.why)),
+                        Cell::Text(match e.left_out {
+                            0 => printable(&e.why),
+                            n => format!("{} ({n} like this before)", printable(&e.why)),
+                        }),
                     ]
                 };
                 now.errors.iter().map(row).collect()

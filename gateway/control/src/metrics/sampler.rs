@@ -266,7 +266,7 @@ impl Sampler {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         self.take((at, now), lanes, look, packets, &times);
         let took = self.started.elapsed().as_secs_f64() - at;
-        self.next = at + EVERY.max(took / SHARE);
+        self.next = next_look(self.next, at, took);
     }
 
     /// Takes what was read `at` so many seconds since the start, which is `now` in seconds since 1970.
@@ -349,6 +349,13 @@ impl Sampler {
     pub fn places(&self) -> Vec<PlaceStatus> {
         self.places.iter().map(|(labels, place)| place.status(labels)).collect()
     }
+}
+
+/// When it is looked again, after a look that was `planned`, began `at` and `took` so long. Control looks a little late each time: this
+/// is not added up, so that there is a point for each second.
+fn next_look(planned: f64, at: f64, took: f64) -> f64 {
+    let next = if planned + EVERY > at { planned + EVERY } else { at + EVERY };
+    next.max(at + took / SHARE)
 }
 
 /// Data packets from clients of the tunnel and to them, or between it and its server.
@@ -435,6 +442,22 @@ mod tests {
         assert_eq!(counts, [6000, 3, 0, 7, 0]);
         let p50 = json["series"].as_object().unwrap().iter().find(|(name, _)| name.contains("p50")).unwrap().1;
         assert!(p50[2].is_null() && p50[4].is_null() && !p50[3].is_null(), "{p50}");
+    }
+
+    #[test]
+    fn there_is_a_look_for_each_second() {
+        // Control looks each 250 ms, for a hundred seconds.
+        let (mut next, mut looks) = (0.0, 0);
+        for tick in 0..400 {
+            let at = f64::from(tick) * 0.25 + 0.2;
+            if at >= next {
+                looks += 1;
+                next = next_look(next, at, 0.001);
+            }
+        }
+        assert_eq!(looks, 100);
+        assert!(next_look(5.0, 5.1, 0.05) >= 10.0, "it takes a hundredth of the time at most");
+        assert_eq!(next_look(5.0, 70.0, 0.0), 71.0, "what was missed is not made up for");
     }
 
     #[test]
