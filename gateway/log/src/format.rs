@@ -27,6 +27,8 @@ pub enum Format {
 
 /// Bytes of a message that are written: there is room for the errors of a configuration.
 const MAX_MESSAGE: usize = 16 * 1024;
+/// The crate that exports the log.
+const EXPORTER: &str = "sealane_otlp";
 /// Bytes of a field's text that are written.
 const MAX_VALUE: usize = 1024;
 
@@ -67,6 +69,11 @@ impl Line {
         let mut line = Self { level, target, message: String::new(), fields: Vec::new() };
         event.record(&mut line);
         line
+    }
+
+    /// Whether it is for a collector of logs as well. What the export says of itself is not: each of its lines would cause the next one.
+    pub fn is_exported(&self) -> bool {
+        self.target != EXPORTER && !self.target.strip_prefix(EXPORTER).is_some_and(|rest| rest.starts_with("::"))
     }
 
     /// Adds a field.
@@ -246,6 +253,13 @@ mod tests {
             "2026-11-22T18:30:00.123Z WARN sealane: not reloaded:\n  x.toml:1: \\u{1b}[31merror \
              file=\"a \\\"b\\\"\" lanes=2 name=plain\n"
         );
+    }
+
+    #[test]
+    fn what_the_export_says_of_itself_is_not_exported() {
+        let is_exported = |target| Line::new(Level::Warn, target, "x").is_exported();
+        assert!(!is_exported("sealane_otlp") && !is_exported("sealane_otlp::delivery"));
+        assert!(is_exported("sealane_control::traces") && is_exported("sealane") && is_exported("sealane_otlpx"));
     }
 
     #[test]

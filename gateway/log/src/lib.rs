@@ -82,12 +82,20 @@ pub fn set_recording(recording: bool) {
 }
 
 fn report() {
-    let all = enabled(Level::Debug) || RECORDING.load(Relaxed);
-    reported_from().store(if all { 0 } else { sealane_proxy::ERRORS }, Relaxed);
+    reported_from().store(reported(enabled(Level::Debug), RECORDING.load(Relaxed)), Relaxed);
 }
 
-/// Requests with this status or a higher one are reported by lanes. 0: all that went wrong, also with connections, which are lines at
-/// level debug.
+/// A recording wants requests, but no lines of the log.
+fn reported(is_debug: bool, is_recording: bool) -> u16 {
+    match (is_debug, is_recording) {
+        (true, _) => 0,
+        (false, true) => sealane_proxy::ALL_REQUESTS,
+        (false, false) => sealane_proxy::ERRORS,
+    }
+}
+
+/// Requests with this status or a higher one are reported by lanes. 0: all that went wrong, also with connections, as lines at level
+/// debug.
 pub fn reported_from() -> Arc<AtomicU16> {
     REPORTED.get_or_init(|| Arc::new(AtomicU16::new(sealane_proxy::ERRORS))).clone()
 }
@@ -178,7 +186,8 @@ impl Logger {
     }
 
     fn write(&self, line: &Line) {
-        if let Some(queue) = &*exported()
+        if line.is_exported()
+            && let Some(queue) = &*exported()
             && queue.try_send(line.exported(SystemTime::now())).is_err()
         {
             LOST_EXPORTS.fetch_add(1, Relaxed);
@@ -318,6 +327,13 @@ pub use crate::{log_debug as debug, log_error as error, log_info as info, log_wa
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_recording_wants_no_lines_of_level_debug() {
+        assert_eq!(reported(false, false), sealane_proxy::ERRORS);
+        assert_eq!(reported(false, true), sealane_proxy::ALL_REQUESTS);
+        assert_eq!((reported(true, false), reported(true, true)), (0, 0));
+    }
 
     #[test]
     fn what_is_not_logged_is_not_even_made() {

@@ -75,6 +75,6 @@ pub use access_log::{AccessLogRules, LogFormat, LogSink, Template, TemplateError
 pub use exchange::failure::Failure;
 pub use quic::Datagram;
 pub use quic::succession::{Channel, QuicPredecessor, QuicSuccessor};
-pub use records::{ConnectionId, ERRORS, Occurrence, Record, RecordSink, RequestError, RequestId};
+pub use records::{ALL_REQUESTS, ConnectionId, ERRORS, Occurrence, Record, RecordSink, RequestError, RequestId};
 pub use service::{HandedOver, MAIL_CAPACITY, Message, Proxy, Setup};
 pub use upstream::{balance, server_state};

@@ -21,6 +21,9 @@ const MAX_FIELDS: usize = 48;
 /// Bytes of a value, of a name, of a path.
 const MAX_VALUE: usize = 200;
 
+/// Bytes of a value that are searched for secrets. Of a longer one that is a URL, nothing is recorded.
+const MAX_SEARCHED: usize = 16 * 1024;
+
 /// Parts of the names of fields whose values may be secrets.
 const SECRET: [&str; 20] = [
     "auth",
@@ -31,9 +34,10 @@ const SECRET: [&str; 20] = [
     "pass",
     "pwd",
     "session",
+    "sid",
     "csrf",
     "xsrf",
-    "signature",
+    "sig",
     "credential",
     "jwt",
     "otp",
@@ -42,14 +46,10 @@ const SECRET: [&str; 20] = [
     "assertion",
     "saml",
     "dpop",
-    "-sid",
 ];
 
-/// Parts of the names of fields whose values are URLs, or have one in them.
-const WITH_URL: [&str; 8] = ["location", "referer", "refresh", "link", "origin", "uri", "url", "redirect"];
-
-/// Bytes of a value in which secrets are looked for. Nothing is shown of a longer one.
-const MAX_SEARCHED: usize = 64 << 10;
+/// Fields whose values are URLs, or have some in them. So are fields whose names end so.
+const URLS: [&str; 9] = ["location", "referer", "referrer", "refresh", "link", "origin", "destination", "-uri", "-url"];
 
 /// What is to be recorded, by each lane for itself.
 #[derive(Clone, Debug)]
@@ -201,16 +201,22 @@ fn masked_value(name: &[u8], value: &[u8]) -> String {
     if SECRET.iter().any(|part| name.contains(part)) {
         return MASK.to_owned();
     }
-    // A URL may have a password before its host, and anything in its query and its fragment. All of the value is searched, and not
-    // only what is shown.
-    let has_url = WITH_URL.iter().any(|part| name.contains(part)) || value.windows(3).any(|part| part == b"://");
-    if value.len() > MAX_SEARCHED || (has_url && value.contains(&b'@')) {
+    // What is cut off afterwards decides as well: a password may be longer than what is recorded.
+    let searched = &value[..value.len().min(MAX_SEARCHED)];
+    let has_scheme = searched.windows(3).any(|part| part == b"://");
+    // A URL may have a password before its host.
+    if (has_scheme || value.starts_with(b"//")) && (searched.contains(&b'@') || value.len() > MAX_SEARCHED) {
         return MASK.to_owned();
     }
-    let end = value.iter().position(|b| matches!(b, b'?' | b'#'));
-    match end {
-        Some(at) if has_url || value.starts_with(b"/") || value[at..].contains(&b'=') => {
-            format!("{}{}{MASK}", text(&value[..at]), char::from(value[at]))
+    // Its query and its fragment may have anything, those of relative URLs, too.
+    let is_url = has_scheme
+        || value.starts_with(b"/")
+        || name.contains("redirect")
+        || URLS.iter().any(|end| name.ends_with(end));
+    match searched.iter().position(|byte| matches!(byte, b'?' | b'#')) {
+        Some(end) if is_url || searched[end..].contains(&b'=') || value.len() > MAX_SEARCHED => {
+            let (before, mark) = (text(&value[..end]), char::from(value[end]));
+            format!("{before}{mark}{MASK}")
         }
         _ => text(value),
     }
@@ -242,17 +248,43 @@ mod tests {
         assert_eq!(shown("referer", "https://a.example/x?code=hush"), "https://a.example/x?***");
         assert_eq!(shown("location", "/next?code=hush&b=1"), "/next?***");
         assert_eq!(shown("origin", "https://alice:hush@a.example/"), MASK);
-        assert_eq!(shown("location", "https://a.example/cb#access_token=hush"), "https://a.example/cb#***");
-        assert_eq!(shown("location", "next?code=hush"), "next?***");
-        assert_eq!(shown("refresh", "0; url=/cb?code=hush"), "0; url=/cb?***");
-        assert_eq!(shown("link", "</x?code=hush>; rel=next"), "</x?***");
-        assert_eq!(shown("x-data", "a#b=hush"), "a#***");
-        assert_eq!(shown("x-go", &format!("https://alice:{}@a.example/", "p".repeat(300))), MASK);
-        for name in ["X-Pass", "X-Db-Pwd", "DPoP", "X-SAML-Assertion", "X-Sid"] {
+        assert_eq!(shown("x-long", &"a".repeat(10_000)).len(), MAX_VALUE);
+        for name in ["X-Pass", "x-pwd", "X-Db-Pass", "DPoP", "X-SAML-Assertion", "X-Sid", "X-Sig", "password"] {
             assert_eq!(shown(name, "hush"), MASK, "{name}");
         }
-        assert_eq!(shown("x-long", &"a".repeat(10_000)).len(), MAX_VALUE);
         assert_eq!(shown("x-bytes", "a\u{1b}[31m"), "a\u{1b}[31m", "who shows it escapes it");
+    }
+
+    #[test]
+    fn secrets_in_fragments_relative_urls_and_behind_the_cut_are_masked() {
+        let shown = |name: &str, value: &str| masked_value(name.as_bytes(), value.as_bytes());
+        for (name, value, recorded) in [
+            ("location", "https://app.example/cb#access_token=hush", "https://app.example/cb#***"),
+            ("location", "/cb#id_token=hush", "/cb#***"),
+            ("location", "/cb#hush", "/cb#***"),
+            ("location", "next?hush", "next?***"),
+            ("location", "?code=hush", "?***"),
+            ("refresh", "0; url=/cb?hush", "0; url=/cb?***"),
+            ("refresh", "0; url=cb#hush", "0; url=cb#***"),
+            ("link", "</x?hush>; rel=next", "</x?***"),
+            ("x-original-uri", "x?hush", "x?***"),
+            ("HX-Redirect", "x?hush", "x?***"),
+            ("hx-current-url", "x?hush", "x?***"),
+            ("x-other", "next?code=hush", "next?***"),
+            ("x-other", "is it so? yes", "is it so? yes"),
+        ] {
+            assert_eq!(shown(name, value), recorded, "{name}: {value}");
+        }
+        let password = "hush".repeat(50);
+        assert_eq!(shown("location", &format!("https://alice:{password}@a.example/")), MASK);
+        assert_eq!(shown("location", &format!("//alice:{password}@a.example/")), MASK);
+        let password = "hush".repeat(5000);
+        assert_eq!(shown("x-other", &format!("https://alice:{password}@a.example/")), MASK);
+        // The mark is before the cut, and what shows that it is a query behind it.
+        let value = format!("next?{}=1", "hush".repeat(100));
+        assert_eq!(shown("x-other", &value), "next?***");
+        let value = format!("{}?code=hush", "a".repeat(300));
+        assert_eq!(shown("location", &value), format!("{}?***", "a".repeat(MAX_VALUE)));
     }
 
     #[test]

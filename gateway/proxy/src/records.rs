@@ -25,6 +25,8 @@ pub(crate) const CLIENT_LEFT: u16 = 499;
 
 /// Requests with this status, or a higher one, are reported whatever the level of the log is.
 pub const ERRORS: u16 = 500;
+/// Every request is of interest, for a recording; but nothing is for the log.
+pub const ALL_REQUESTS: u16 = 1;
 /// So many of them a lane reports in a second.
 const ERRORS_PER_SECOND: u32 = 32;
 
@@ -119,7 +121,8 @@ pub struct Record {
 /// A lane's end of its queue.
 #[derive(Debug)]
 pub struct RecordSink {
-    /// Requests with this status or a higher one are reported; 0: all of them, and what happens to connections. Written by control.
+    /// Requests with this status or a higher one are reported; 0: all of them, and what happens to connections, for the log;
+    /// [`ALL_REQUESTS`]: all of them, for a recording. Written by control.
     pub from: Arc<AtomicU16>,
     /// The queue.
     pub queue: SyncSender<Record>,
@@ -153,7 +156,7 @@ impl Records {
         self.sink.from.load(Relaxed)
     }
 
-    /// Whether the log wants all records, or a recording does.
+    /// Whether the log wants all records.
     #[inline]
     fn are_wanted(&self) -> bool {
         self.from() == 0
@@ -264,6 +267,28 @@ mod tests {
         }
         let queued = queue.try_iter().count();
         assert_eq!((queued, counters.records_lost.value()), (2, 3));
+    }
+
+    /// What is queued for nobody would take the room of errors.
+    #[test]
+    fn a_recording_queues_no_records_for_the_log() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let client = fixtures::client(&settings.listeners()[0], "192.0.2.1:5");
+        let (sink, queue) = fixtures::record_sink();
+        sink.from.store(ALL_REQUESTS, Relaxed);
+        let (mut records, counters) = (Records::new(0, sink), Counters::default());
+        let (mut x, cx) = (Exchange::new(ClientStream::H1(Key::from_u64(1))), Context::new().unwrap());
+        for _ in 0..100 {
+            records.handshake_failed(&counters, (client.peer, client.id), "timeout");
+            records.connection_denied(&counters, (client.peer, client.id));
+            x.status = 404;
+            records.exchange(&counters, &client, &x, &cx);
+        }
+        x.status = 503;
+        records.exchange(&counters, &client, &x, &cx);
+        let queued: Vec<Record> = queue.try_iter().collect();
+        assert!(matches!(&queued[..], [Record { what: Occurrence::Error(_), .. }]), "{queued:?}");
+        assert_eq!(counters.records_lost.value(), 0);
     }
 
     #[test]

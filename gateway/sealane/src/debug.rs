@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Subcommand)]
 pub enum DebugCommand {
-    /// Write an archive (tar) with the information that a bug report needs: configuration, status, metrics, log
+    /// Write an archive (tar) with what a bug report needs: configuration, status, metrics, log
     #[command(after_help = "\
 The archive has the configuration with secrets masked, the status, the metrics, the newest lines of
 the log, versions, and settings of the kernel. It has names of hosts and servers and, if the log
@@ -37,11 +37,11 @@ Examples:
         /// The configuration file [default: the file that the running gateway has loaded]
         #[arg(short, long, value_name = "FILE")]
         config: Option<PathBuf>,
-        /// The archive; it must not exist yet [default: sealane-debug-TIME.tar; TIME is the Unix time in seconds]
+        /// The archive; it must not exist yet [default: sealane-debug-SECONDS.tar, with the time]
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// List the connections of clients that have open requests, and what each request waits for
+    /// List the connections of clients that have open requests, with what each request waits for
     #[command(after_help = "\
 An ID is the request's ID in the log and in the access log: lane, connection and number. Relayed and
 upgraded connections (WebSocket) count as open requests.
@@ -52,13 +52,13 @@ Examples:
     Connections {
         #[command(flatten)]
         at: At,
-        /// List the oldest requests first [default: by connection]
+        /// List the requests that have been open longest first; else by connection
         #[arg(long)]
         slow: bool,
         /// Only requests that have been open for more seconds than this
         #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         over: u64,
-        /// List at most this many requests: the oldest requests
+        /// At most this many requests, those that have been open longest
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
         /// Print JSON
@@ -69,9 +69,9 @@ Examples:
     #[command(after_help = "\
 A request is recorded when it is over: method, host, path without its query, status, server,
 timings, and the header fields of request and response. Values of fields that may hold secrets
-(Authorization, Cookie, tokens, keys and similar fields) are masked. Queries and fragments of URLs
-are removed. Bodies are not recorded. Paths and other values can contain secrets or personal data:
-read the output before you send it to others.
+(Authorization, Cookie, tokens, keys and the like) are masked, queries and fragments of URLs are
+cut off, and bodies are not recorded. Paths are recorded, with any secrets in them (/reset/TOKEN),
+and other values can have personal data: read the output before you send it to others.
 
 Examples:
   sealane debug record --for 30s --host www.example.com
@@ -138,7 +138,7 @@ fn connections(at: &Where, slow: bool, over: u64, limit: u32, json: bool) -> Res
         open.exchanges.sort_by_cached_key(|exchange| number(&exchange.id));
     }
     if json {
-        return Ok(serde_json::to_string_pretty(&open)? + "\n");
+        return as_json(&open);
     }
     let mut text = String::new();
     if open.exchanges.is_empty() {
@@ -155,11 +155,11 @@ fn connections(at: &Where, slow: bool, over: u64, limit: u32, json: bool) -> Res
             text,
             "{:>7.1} s  {:<14} {:<22} {}{}: {}",
             e.age,
-            e.id,
-            e.client,
+            printable(&e.id),
+            printable(&e.client),
             printable(what),
             printable(&server),
-            e.waits_for
+            printable(&e.waits_for)
         );
     }
     if open.lanes_missing > 0 {
@@ -171,23 +171,23 @@ fn connections(at: &Where, slow: bool, over: u64, limit: u32, json: bool) -> Res
 fn exchange(at: &Where, id: &str, json: bool) -> Result<String> {
     let open = open_exchanges(at, "")?;
     let Some(e) = open.exchanges.into_iter().find(|exchange| exchange.id == id) else {
-        bail!("no open request has the ID {id}; a request that has ended is in the access log");
+        bail!("no open request has the ID {id}; one that has ended is in the access log");
     };
     if json {
-        return Ok(serde_json::to_string_pretty(&e)? + "\n");
+        return as_json(&e);
     }
     let ago = |seconds: Option<f64>| seconds.map_or_else(|| "not yet".to_owned(), |s| format!("{s:.3} s ago"));
     let or_none = |name: &Option<String>| name.as_deref().map_or_else(|| "none yet".to_owned(), printable);
     let status = if e.status == 0 { "none yet".to_owned() } else { e.status.to_string() };
     let lines = [
-        ("request", e.id.clone()),
-        ("connection", e.connection.clone()),
-        ("client", e.client.clone()),
-        ("protocol", e.protocol.clone()),
+        ("request", printable(&e.id)),
+        ("connection", printable(&e.connection)),
+        ("client", printable(&e.client)),
+        ("protocol", printable(&e.protocol)),
         ("method", printable(&e.method)),
         ("host", printable(&e.host)),
         ("path", printable(&e.path)),
-        ("waits for", e.waits_for.clone()),
+        ("waits for", printable(&e.waits_for)),
         ("open for", format!("{:.3} s", e.age)),
         ("upstream", or_none(&e.upstream)),
         ("server", or_none(&e.server)),
@@ -218,7 +218,7 @@ fn record(at: &Where, time: Duration, request: &RecordingRequest, json: bool) ->
     let text = ask_with(at, "POST", "/v1/record", &serde_json::to_string(request)?, time + SOON)?;
     let recorded: RecordedExchanges = serde_json::from_str(&text).context("the response is not a recording")?;
     if json {
-        return Ok(serde_json::to_string_pretty(&recorded)? + "\n");
+        return as_json(&recorded);
     }
     let mut out = String::new();
     for exchange in &recorded.exchanges {
@@ -226,13 +226,19 @@ fn record(at: &Where, time: Duration, request: &RecordingRequest, json: bool) ->
     }
     let count = recorded.exchanges.len();
     // Writing to a string cannot fail.
-    let _ = match (count, recorded.is_cut) {
-        (0, _) => writeln!(out, "no request was recorded"),
-        (_, true) => {
-            writeln!(out, "{count} requests; the recording ended early, because it has as much as it may have")
-        }
-        (_, false) => writeln!(out, "{count} requests"),
+    let _ = match count {
+        0 => write!(out, "no request was recorded"),
+        _ => write!(out, "{count} requests"),
     };
+    out.push_str(match recorded {
+        RecordedExchanges { is_replaced: true, .. } => {
+            "; the recording ended early, because another one has begun or the gateway is ending\n"
+        }
+        RecordedExchanges { is_cut: true, .. } => {
+            "; the recording ended early, because it has as much as it may have\n"
+        }
+        _ => "\n",
+    });
     Ok(out)
 }
 
@@ -270,6 +276,25 @@ fn describe_recorded(out: &mut String, e: &RecordedExchange) {
         }
     }
     out.push('\n');
+}
+
+/// JSON in ASCII: the standard asks for escapes of characters below U+0020 only, but a terminal obeys others, too.
+fn as_json(value: &impl serde::Serialize) -> Result<String> {
+    let text = serde_json::to_string_pretty(value)?;
+    let mut out = String::with_capacity(text.len() + 1);
+    // Others than ASCII are in strings alone.
+    for c in text.chars() {
+        if c.is_ascii() && c != '\u{7f}' {
+            out.push(c);
+            continue;
+        }
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            // Writing to a string cannot fail.
+            let _ = write!(out, "\\u{unit:04x}");
+        }
+    }
+    out.push('\n');
+    Ok(out)
 }
 
 /// What a client has sent, without what could change a terminal.
@@ -493,6 +518,14 @@ mod tests {
     #[test]
     fn what_clients_send_cannot_change_a_terminal() {
         assert_eq!(printable("/a b\u{1b}[31m\u{202e}\u{e4}"), "/a b\\u{1b}[31m\\u{202e}\\u{e4}");
+    }
+
+    #[test]
+    fn json_cannot_change_a_terminal_either() {
+        let said = "a\u{7f}\u{9b}2J\u{202e}\u{e4}\u{1f600}\"\n";
+        let text = as_json(&serde_json::json!({ said: [said] })).unwrap();
+        assert!(text.chars().all(|c| c.is_ascii_graphic() || matches!(c, ' ' | '\n')), "{text}");
+        assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), serde_json::json!({ said: [said] }));
     }
 
     #[test]

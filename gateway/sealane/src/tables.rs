@@ -204,6 +204,9 @@ impl Table {
             Self::Limits => "nothing has refused a client since the start",
             Self::Certificates => "no certificates: no listener has TLS",
             Self::Tunnel if status.tunnel.is_none() => "no tunnel is configured",
+            Self::Tunnel if status.reduced && status.tunnel.as_ref().is_some_and(|tunnel| tunnel.connected > 0) => {
+                "clients of the tunnel are shown only over the admin socket: use --socket"
+            }
             Self::Tunnel => "no client is connected",
             Self::Requests if open.is_none() => "requests are shown on the admin socket only: use --socket",
             Self::Requests => "no open requests",
@@ -260,7 +263,10 @@ impl Table {
                         text(&e.server),
                         text(&e.request),
                         text(if e.trace.is_empty() { "-" } else { &e.trace }),
-                        Cell::Text(printable(&e.why)),
+                        Cell::Text(match e.left_out {
+                            0 => printable(&e.why),
+                            n => format!("{} ({n} like this before)", printable(&e.why)),
+                        }),
                     ]
                 };
                 now.errors.iter().map(row).collect()
@@ -388,6 +394,9 @@ fn changes(now: &Status) -> String {
         "generation {} is in force; generation {} has changed (secrets are masked):\n",
         now.generation, changes.generation
     );
+    if now.reduced {
+        let _ = writeln!(out, "what it has changed is shown only over the admin socket: use --socket");
+    }
     for line in &changes.lines {
         let _ = writeln!(out, "  {}", printable(&line.replace('→', "->")));
     }

@@ -537,10 +537,15 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
         }
         "/healthz" if site.metrics.healthy() => text(StatusCode::OK, "ok\n".to_owned()),
         "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
-        "/v1/status" => match serde_json::to_string_pretty(&site.status_registry.status()) {
-            Ok(json) => typed(StatusCode::OK, "application/json", json + "\n"),
-            Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
-        },
+        "/v1/status" => {
+            let status = site.status_registry.status();
+            // Clients of the tunnel are persons, and settings may say what no stranger should know.
+            let status = if site.commands.is_some() { status } else { status.reduced() };
+            match serde_json::to_string_pretty(&status) {
+                Ok(json) => typed(StatusCode::OK, "application/json", json + "\n"),
+                Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
+            }
+        }
         "/v1/history" => history(request, site),
         _ => {
             let mut response = typed(StatusCode::OK, "text/html; charset=utf-8", page::PAGE.to_owned());

@@ -10,6 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// So many are kept.
 const KEPT: usize = 100;
+/// So many of one cause, so that one that clients can cause at will does not displace the others.
+const KEPT_OF_A_CAUSE: usize = 20;
 
 /// A request that got 5xx.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +35,8 @@ pub struct ErrorStatus {
     pub request: String,
     /// The id of its trace; empty without `[traces]`.
     pub trace: String,
+    /// So many earlier ones of the same place, server and reason are left out.
+    pub left_out: u64,
 }
 
 impl ErrorStatus {
@@ -59,7 +63,13 @@ impl ErrorStatus {
             why,
             request: error.request.to_string(),
             trace: trace.unwrap_or_default(),
+            left_out: 0,
         }
+    }
+
+    /// What the same fault causes again and again.
+    fn cause(&self) -> (u16, [&str; 5]) {
+        (self.status, [&self.host, &self.route, &self.upstream, &self.server, &self.why])
     }
 }
 
@@ -69,8 +79,16 @@ pub struct RecentErrors(VecDeque<ErrorStatus>);
 
 impl RecentErrors {
     /// One more.
-    pub fn add(&mut self, error: ErrorStatus) {
-        if self.0.len() == KEPT {
+    pub fn add(&mut self, mut error: ErrorStatus) {
+        let like = |(at, other): (usize, &ErrorStatus)| (other.cause() == error.cause()).then_some(at);
+        let of_cause: Vec<usize> = self.0.iter().enumerate().filter_map(like).collect();
+        // The newest of a cause has the number of those that are left out.
+        error.left_out =
+            of_cause.last().and_then(|at| self.0.get_mut(*at)).map_or(0, |last| std::mem::take(&mut last.left_out));
+        if of_cause.len() >= KEPT_OF_A_CAUSE {
+            of_cause.first().and_then(|at| self.0.remove(*at));
+            error.left_out += 1;
+        } else if self.0.len() == KEPT {
             self.0.pop_front();
         }
         self.0.push_back(error);
@@ -90,9 +108,26 @@ mod tests {
     fn the_newest_are_kept() {
         let mut errors = RecentErrors::default();
         for at in 0..1000 {
-            errors.add(ErrorStatus { at, ..ErrorStatus::default() });
+            errors.add(ErrorStatus { at, host: at.to_string(), ..ErrorStatus::default() });
         }
         let list = errors.list();
         assert_eq!((list.len(), list[0].at, list[KEPT - 1].at), (KEPT, 999, 1000 - KEPT as u64));
+    }
+
+    /// A stranger causes errors of one kind without end.
+    #[test]
+    fn a_flood_of_one_cause_does_not_displace_the_others() {
+        let mut errors = RecentErrors::default();
+        let error = |at, host: &str| ErrorStatus { at, host: host.to_owned(), status: 503, ..ErrorStatus::default() };
+        errors.add(error(1, "rare"));
+        for at in 2..=10_001 {
+            errors.add(error(at, "flooded"));
+        }
+        let list = errors.list();
+        assert_eq!((list.len(), list[KEPT_OF_A_CAUSE].host.as_str()), (KEPT_OF_A_CAUSE + 1, "rare"));
+        assert_eq!((list[0].at, list[0].left_out), (10_001, 10_000 - KEPT_OF_A_CAUSE as u64));
+        assert!(list[1..].iter().all(|error| error.left_out == 0), "they are told once");
+        errors.add(ErrorStatus { status: 502, ..error(20_000, "flooded") });
+        assert_eq!((errors.list()[0].left_out, errors.list()[1].left_out), (0, 10_000 - KEPT_OF_A_CAUSE as u64));
     }
 }

@@ -84,6 +84,10 @@ impl Ring {
 
     fn add(&mut self, point: &Point) {
         let of = point.at / self.step;
+        if of < self.of {
+            // The clock was set back. Points are in the order of their times: those that are still to come would not be.
+            *self = Self::new(self.step, self.most);
+        }
         if of != self.of {
             self.close();
             self.of = of;
@@ -131,6 +135,9 @@ impl History {
     pub fn json(&self, range: &str, since: u64) -> Option<Value> {
         let index = RANGES.iter().position(|(name, ..)| *name == range)?;
         let ring = &self.0[index];
+        // Who knows newer ones than there are knows those from before the clock was set back: all are new.
+        let is_known = ring.points.back().is_some_and(|newest| since <= newest.at);
+        let since = if is_known { since } else { 0 };
         let first = ring.points.partition_point(|point| point.at <= since);
         let points: Vec<&Point> = ring.points.iter().skip(first).collect();
         let names = SERIES.iter().map(|name| (*name).to_owned());
@@ -143,6 +150,7 @@ impl History {
         Some(json!({
             "range": range,
             "step": ring.step,
+            "since": since,
             "most": ring.most,
             "at": points.iter().map(|point| point.at).collect::<Vec<u64>>(),
             "series": series,
@@ -209,7 +217,14 @@ mod tests {
         for at in [5000, 5001, 10, 11, 7000] {
             history.add(&point(at, 1.0, 1));
         }
-        assert_eq!(history.json("5m", 0).unwrap()["at"].as_array().unwrap().len(), 4);
+        // What was measured before is forgotten.
+        assert_eq!(history.json("5m", 0).unwrap()["at"], json!([11, 12]));
+        // Who has the points from before gets all, and learns that they are all.
+        let all = history.json("5m", 5002).unwrap();
+        assert_eq!((&all["at"], &all["since"]), (&json!([11, 12]), &json!(0)));
+        let new = history.json("5m", 11).unwrap();
+        assert_eq!((&new["at"], &new["since"]), (&json!([12]), &json!(11)));
+        assert_eq!(history.json("5m", 12).unwrap()["at"], json!([]));
     }
 
     #[test]

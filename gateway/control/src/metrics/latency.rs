@@ -9,7 +9,7 @@ use sealane_proxy::latency::{
     Budget, CLASSES, Exemplar, Latency, PROTOCOLS, Place, UPSTREAM_STEPS, UpstreamTimes, place_series,
 };
 use sealane_proxy::snapshot::Action;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// What is recorded for all that is beyond `max_series`. No host and no upstream has such a name.
@@ -94,8 +94,16 @@ type Recorded = (Vec<(Labels, Arc<Place>)>, Vec<(String, Arc<UpstreamTimes>)>);
 struct Known {
     places: BTreeMap<Labels, Weak<Place>>,
     upstreams: BTreeMap<String, Weak<UpstreamTimes>>,
+    /// The labels of `places` by their addresses. What a `Weak` refers to keeps its address, even when it is gone.
+    by_address: HashMap<usize, Labels>,
     /// As published last.
     current: Arc<Latency>,
+}
+
+impl Known {
+    fn index(&mut self) {
+        self.by_address = self.places.iter().map(|(labels, place)| (place.as_ptr().addr(), labels.clone())).collect();
+    }
 }
 
 impl Default for Latencies {
@@ -174,6 +182,7 @@ impl Latencies {
             known.current = Arc::new(latency);
         }
         known.places.retain(|_, place| place.strong_count() > 0);
+        known.index();
         known.upstreams.values().filter_map(Weak::upgrade).for_each(|times| times.reconsider());
         known.current.clone()
     }
@@ -284,9 +293,8 @@ impl Latencies {
 
     /// The labels of a place that is configured.
     pub fn labels_of(&self, place: &Arc<Place>) -> Option<Labels> {
-        let known = self.known();
-        let is_it = |(_, other): &(&Labels, &Weak<Place>)| std::ptr::eq(other.as_ptr(), Arc::as_ptr(place));
-        known.places.iter().find(is_it).map(|(labels, _)| labels.clone())
+        // Errors come in numbers that clients choose: there is no search.
+        self.known().by_address.get(&Arc::as_ptr(place).addr()).cloned()
     }
 
     /// All that may have something recorded, by name.
@@ -326,4 +334,28 @@ fn sample_with(
     });
     let above = times.count() - below;
     family.sample_with(labels, &buckets, above, times.sum as f64 / 1e6, exemplar).native(times);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_its_labels_as_long_as_it_is_known() {
+        let latencies = Latencies::new(1);
+        let places: Vec<Arc<Place>> = (0..3).map(|_| Arc::new(Place::unbounded(1))).collect();
+        let labels = |host: usize| Labels { host: host.to_string(), ..Labels::default() };
+        {
+            let mut known = latencies.known();
+            for (host, place) in places.iter().enumerate().take(2) {
+                known.places.insert(labels(host), Arc::downgrade(place));
+            }
+            known.index();
+        }
+        let found: Vec<Option<Labels>> = places.iter().map(|place| latencies.labels_of(place)).collect();
+        assert_eq!(found, [Some(labels(0)), Some(labels(1)), None]);
+        latencies.known().places.remove(&labels(0));
+        latencies.known().index();
+        assert_eq!([latencies.labels_of(&places[0]), latencies.labels_of(&places[1])], [None, Some(labels(1))]);
+    }
 }

@@ -14,7 +14,7 @@ const MIN_ROWS: f64 = 10.0;
 /// The least part of a kind's numbers that must not follow from the numbers of the others. Without it, what is left are the numbers
 /// of operations that began in one interval and ended in the next.
 const MIN_TOLERANCE: f64 = 3e-5;
-/// The time of a row without operations, in seconds: rows are weighted by the inverse of their time.
+/// The time of a row without operations, in seconds: rows are weighted by the inverse of the time that is expected of them.
 const FLOOR: f64 = 0.001;
 /// Makes a matrix regular whose columns depend on each other.
 const RIDGE: f64 = 1e-10;
@@ -33,6 +33,8 @@ pub struct Estimate {
 pub struct Regression<const N: usize> {
     /// The part of its weight that a row keeps when another one comes.
     keep: f64,
+    /// About what an operation of each kind costs: for weights alone.
+    about: [f64; N],
     gram: [[f64; N]; N],
     moments: [f64; N],
     squares: f64,
@@ -41,10 +43,11 @@ pub struct Regression<const N: usize> {
 }
 
 impl<const N: usize> Regression<N> {
-    /// After so many rows, a row has half its weight.
-    pub fn new(half_life: f64) -> Self {
+    /// After so many rows, a row has half its weight. `about` says about what an operation of each kind costs, in seconds.
+    pub fn new(half_life: f64, about: [f64; N]) -> Self {
         Self {
             keep: 0.5f64.powf(1.0 / half_life.max(1.0)),
+            about,
             gram: [[0.0; N]; N],
             moments: [0.0; N],
             squares: 0.0,
@@ -58,8 +61,10 @@ impl<const N: usize> Regression<N> {
         if !(seconds.is_finite() && seconds >= 0.0 && operations.iter().all(|n| n.is_finite() && *n >= 0.0)) {
             return;
         }
-        // Time that many independent operations take varies by the root of their number.
-        let weight = 1.0 / (seconds + FLOOR);
+        // Time that many independent operations take varies by the root of their number. It is not the measured time that decides: rows that
+        // took less by chance would count for more than those that took more, and costs would seem less than they are.
+        let expected: f64 = operations.iter().zip(&self.about).map(|(n, about)| n * about).sum();
+        let weight = 1.0 / (expected + FLOOR);
         for (i, row) in self.gram.iter_mut().enumerate() {
             for (j, sum) in row.iter_mut().enumerate() {
                 *sum = *sum * self.keep + weight * operations[i] * operations[j];
@@ -69,6 +74,12 @@ impl<const N: usize> Regression<N> {
         }
         self.squares = self.squares * self.keep + weight * seconds * seconds;
         self.rows = self.rows * self.keep + 1.0;
+    }
+
+    /// The weights of all rows together, of which the newest has 1.
+    #[cfg(test)]
+    pub fn rows(&self) -> f64 {
+        self.rows
     }
 
     /// What an operation of each kind costs, as far as the rows determine it.
@@ -182,6 +193,11 @@ fn inverted(matrix: &[Vec<f64>]) -> Option<Vec<Vec<f64>>> {
 mod tests {
     use super::*;
 
+    // Nothing like what operations cost in these tests.
+    const ABOUT_2: [f64; 2] = [1e-4, 1e-3];
+    const ABOUT_3: [f64; 3] = [1e-4, 1e-4, 1e-3];
+    const ABOUT_4: [f64; 4] = [1e-4, 1e-4, 1e-4, 1e-3];
+
     /// Numbers that look like chance, the same in each run.
     struct Chance(u64);
 
@@ -204,7 +220,7 @@ mod tests {
 
     #[test]
     fn costs_are_found_in_sums() {
-        let (mut chance, mut regression) = (Chance(1), Regression::<4>::new(1200.0));
+        let (mut chance, mut regression) = (Chance(1), Regression::<4>::new(1200.0, ABOUT_4));
         let costs = [80e-6, 700e-6, 30e-6, 0.002];
         for _ in 0..200 {
             let row = [chance.next() * 500.0, chance.next() * 100.0, chance.next() * 5000.0, 1.0];
@@ -222,7 +238,7 @@ mod tests {
     fn the_error_is_that_of_the_result() {
         let mut outside = 0;
         for seed in 0..200 {
-            let (mut chance, mut regression) = (Chance(seed), Regression::<3>::new(1200.0));
+            let (mut chance, mut regression) = (Chance(seed), Regression::<3>::new(1200.0, ABOUT_3));
             for _ in 0..60 {
                 let row = [(chance.next() * 300.0).round(), (chance.next() * 3000.0).round(), 1.0];
                 let seconds = row[0] * 200e-6 + row[1] * 40e-6 + 0.001;
@@ -235,9 +251,35 @@ mod tests {
         assert!(outside <= 6, "{outside} of 200");
     }
 
+    /// Bursts of a noisy machine make times longer and shorter, not operations cheaper.
+    #[test]
+    fn noise_is_no_bias() {
+        for part in [0.5, 0.9] {
+            let (mut sums, mut runs) = ([0.0; 2], 0.0);
+            for seed in 0..40 {
+                let (mut chance, mut regression) = (Chance(seed), Regression::<3>::new(2400.0, ABOUT_3));
+                for _ in 0..2400 {
+                    let row = [(chance.next() * 300.0).round(), (chance.next() * 3000.0).round(), 1.0];
+                    let seconds = row[0] * 200e-6 + row[1] * 40e-6 + 0.001;
+                    // A product of such factors is one, with more noise.
+                    regression.add(seconds * chance.around_one(part) * chance.around_one(part), row);
+                }
+                let found = regression.estimates();
+                let Some((first, second)) = found[0].zip(found[1]) else { continue };
+                sums = [sums[0] + first.cost / 200e-6, sums[1] + second.cost / 40e-6];
+                runs += 1.0;
+            }
+            let means = sums.map(|sum| sum / runs);
+            assert!(
+                runs > 30.0 && means.iter().all(|mean| (mean - 1.0).abs() < 0.04),
+                "{part}: {means:?} of {runs} runs"
+            );
+        }
+    }
+
     #[test]
     fn what_always_comes_together_has_no_cost_of_its_own() {
-        let (mut chance, mut regression) = (Chance(2), Regression::<4>::new(1200.0));
+        let (mut chance, mut regression) = (Chance(2), Regression::<4>::new(1200.0, ABOUT_4));
         for _ in 0..500 {
             let connections = (chance.next() * 400.0).round();
             let others = (chance.next() * 400.0).round();
@@ -252,7 +294,7 @@ mod tests {
 
     #[test]
     fn nearly_together_is_no_better() {
-        let (mut chance, mut regression) = (Chance(3), Regression::<3>::new(1200.0));
+        let (mut chance, mut regression) = (Chance(3), Regression::<3>::new(1200.0, ABOUT_3));
         for _ in 0..500 {
             let connections = (1000.0 + chance.next() * 1000.0).round();
             // Some requests end in the interval after that of their handshake.
@@ -265,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_constant_rate_says_nothing() {
-        let mut regression = Regression::<2>::new(1200.0);
+        let mut regression = Regression::<2>::new(1200.0, ABOUT_2);
         for _ in 0..500 {
             regression.add(0.1, [1000.0, 1.0]);
         }
@@ -274,7 +316,7 @@ mod tests {
 
     #[test]
     fn few_rows_and_few_operations_say_nothing() {
-        let (mut chance, mut regression) = (Chance(4), Regression::<2>::new(1200.0));
+        let (mut chance, mut regression) = (Chance(4), Regression::<2>::new(1200.0, ABOUT_2));
         assert_eq!(regression.estimates(), [None, None]);
         for row in 0..100 {
             let operations = f64::from(u8::from(row % 10 == 0));
@@ -293,7 +335,7 @@ mod tests {
     /// An unconstrained solution would give the cheap kind a negative cost here.
     #[test]
     fn no_cost_is_negative() {
-        let (mut chance, mut regression) = (Chance(5), Regression::<3>::new(1200.0));
+        let (mut chance, mut regression) = (Chance(5), Regression::<3>::new(1200.0, ABOUT_3));
         for _ in 0..300 {
             let row = [(chance.next() * 1000.0).round(), (chance.next() * 1000.0).round(), 1.0];
             regression.add((row[0] * 100e-6 - row[1] * 5e-6).max(0.0), row);
@@ -304,7 +346,7 @@ mod tests {
 
     #[test]
     fn what_is_long_ago_is_forgotten() {
-        let (mut chance, mut regression) = (Chance(6), Regression::<2>::new(50.0));
+        let (mut chance, mut regression) = (Chance(6), Regression::<2>::new(50.0, ABOUT_2));
         for (rounds, cost) in [(500, 50e-6), (500, 100e-6)] {
             for _ in 0..rounds {
                 let operations = (chance.next() * 2000.0).round();

@@ -5,7 +5,7 @@
 
 use crate::metrics::cost::CpuCosts;
 use crate::metrics::history::{HEAT, History, Point, SERIES, VALUES, heat_of};
-use crate::metrics::latency::{Labels, Latencies, PlaceSums};
+use crate::metrics::latency::{Labels, Latencies, Look, PlaceSums};
 use crate::metrics::process::ThreadTimes;
 use crate::vpn::status::Status as TunnelStatus;
 use sealane_lane::histogram::Distribution;
@@ -140,16 +140,17 @@ impl Totals {
         }
     }
 
-    /// What has happened since an earlier look, without the costs of operations.
-    fn since(&self, earlier: &Self) -> ([f32; SERIES.len()], [u32; HEAT]) {
+    /// What has happened since an earlier look, without the costs of operations. `has_fallen`: durations that were counted then are not
+    /// counted any more, so nothing can be said of those that have come.
+    fn since(&self, earlier: &Self, has_fallen: bool) -> ([f32; SERIES.len()], [u32; HEAT]) {
         let seconds = (self.at - earlier.at).max(0.001);
         let rate = |now: u64, then: u64| (now.saturating_sub(then) as f64 / seconds) as f32;
         let cpu = (self.cpu - earlier.cpu).max(0.0);
         let requests = self.requests.saturating_sub(earlier.requests);
-        // A sum over places falls if a place leaves the configuration. What came in this second is not known then.
-        let mut counts = self.durations.counts().iter().zip(earlier.durations.counts());
-        let has_fallen = counts.any(|(now, then)| now < then);
-        let durations = if has_fallen { Distribution::default() } else { self.durations.since(&earlier.durations) };
+        let durations = match has_fallen {
+            true => Distribution::default(),
+            false => self.durations.since(&earlier.durations),
+        };
         let quantile = |part| durations.quantile(part).map_or(f32::NAN, |micros| (micros as f64 / 1e6) as f32);
         let values = [
             rate(self.requests, earlier.requests),
@@ -227,6 +228,8 @@ pub struct Sampler {
     pub history: History,
     limits: VecDeque<(f64, [u64; LIMITS.len()])>,
     places: BTreeMap<Labels, Place>,
+    /// How many durations each place had at the last look.
+    counts: BTreeMap<Labels, u64>,
 }
 
 impl Sampler {
@@ -241,6 +244,7 @@ impl Sampler {
             history: History::default(),
             limits: VecDeque::new(),
             places: BTreeMap::new(),
+            counts: BTreeMap::new(),
         }
     }
 
@@ -259,21 +263,50 @@ impl Sampler {
         let look = latencies.look();
         // Of the data plane in this process, which has lanes.
         let packets = times.tunnel.and_then(|_| tunnel()).map(|status| packets_of(&status));
-        self.costs.look(at, lanes, &look.requests, packets, &times);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        self.take((at, now), lanes, look, packets, &times);
+        let took = self.started.elapsed().as_secs_f64() - at;
+        self.next = next_look(self.next, at, took);
+    }
+
+    /// Takes what was read `at` so many seconds since the start, which is `now` in seconds since 1970.
+    fn take(
+        &mut self,
+        (at, now): (f64, u64),
+        lanes: &[Arc<Counters>],
+        look: Look,
+        packets: Option<u64>,
+        times: &ThreadTimes,
+    ) {
+        let has_fallen = self.has_fallen(&look.places);
+        if has_fallen {
+            // Its requests are less than those that there were.
+            self.costs.forget_last_requests();
+        }
+        self.costs.look(at, lanes, &look.requests, packets, times);
         self.look_at_places(at, look.places);
         self.look_at_limits(at, lanes);
-        let totals = Totals::read(at, lanes, &times, look.durations);
-        let (measured, heat) = totals.since(&self.last);
+        let totals = Totals::read(at, lanes, times, look.durations);
+        let (measured, heat) = totals.since(&self.last, has_fallen);
         let mut values = [f32::NAN; VALUES];
         values[..SERIES.len()].copy_from_slice(&measured);
         for (value, estimate) in values[SERIES.len()..].iter_mut().zip(self.costs.estimates()) {
             *value = estimate.map_or(f32::NAN, |estimate| (estimate.cost * 1e6) as f32);
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         self.history.add(&Point { at: now, values, heat });
         self.last = totals;
-        let took = self.started.elapsed().as_secs_f64() - at;
-        self.next = at + EVERY.max(took / SHARE);
+    }
+
+    /// Whether a place has gone since the last look, or has begun again, as it does when it leaves the configuration: then the sum
+    /// over all places lacks what that place had. The sum itself may have risen nevertheless.
+    fn has_fallen(&mut self, places: &[(Labels, PlaceSums)]) -> bool {
+        let counts =
+            places.iter().map(|(labels, sums)| (labels, sums.durations.count())).filter(|(_, count)| *count > 0);
+        let counts: BTreeMap<Labels, u64> = counts.map(|(labels, count)| (labels.clone(), count)).collect();
+        let is_less = |(labels, then): (&Labels, &u64)| counts.get(labels).is_none_or(|now| now < then);
+        let has_fallen = self.counts.iter().any(is_less);
+        self.counts = counts;
+        has_fallen
     }
 
     fn look_at_places(&mut self, at: f64, places: Vec<(Labels, PlaceSums)>) {
@@ -318,6 +351,13 @@ impl Sampler {
     }
 }
 
+/// When it is looked again, after a look that was `planned`, began `at` and `took` so long. Control looks a little late each time: this
+/// is not added up, so that there is a point for each second.
+fn next_look(planned: f64, at: f64, took: f64) -> f64 {
+    let next = if planned + EVERY > at { planned + EVERY } else { at + EVERY };
+    next.max(at + took / SHARE)
+}
+
 /// Data packets from clients of the tunnel and to them, or between it and its server.
 fn packets_of(status: &TunnelStatus) -> u64 {
     let counted = |name: &str| status.data.iter().find(|(n, _)| n == name).map_or(0, |(_, count)| *count);
@@ -360,6 +400,64 @@ mod tests {
         assert!((now.per_second - 90.0 / now.seconds).abs() < 1e-9 && now.seconds <= 331.0, "{now:?}");
         sampler.look_at_places(602.0, Vec::new());
         assert!(sampler.places().is_empty(), "it is not configured any more");
+    }
+
+    /// A reload removes a host that had very many requests: they are not those of one second.
+    #[test]
+    fn a_place_that_goes_is_no_burst_of_all_the_others() {
+        let (mut sampler, lanes) = (Sampler::new(1), vec![Arc::<Counters>::default()]);
+        let times = |cpu: f64| ThreadTimes { lanes: [(0, cpu)].into_iter().collect(), tunnel: None };
+        let look = |places: &[(&str, usize)]| {
+            let mut look = Look { requests: vec![[0; 3]], ..Look::default() };
+            for (host, count) in places {
+                let sums = sums(&vec![1_000_000; *count], [0, *count as u64, 0, 0, 0]);
+                look.requests[0][0] += *count as u64;
+                look.durations.merge(&sums.durations);
+                look.places.push((labels(host), sums));
+            }
+            look
+        };
+        let seconds: [&[(&str, usize)]; 6] = [
+            &[("a", 5000), ("b", 1000)],
+            &[("a", 5001), ("b", 1002)],
+            // It goes.
+            &[("b", 1005)],
+            &[("b", 1009), ("c", 3)],
+            // Another one goes, and more has come than has gone.
+            &[("b", 1100)],
+            &[("b", 1101)],
+        ];
+        let mut rows = Vec::new();
+        for (second, places) in seconds.into_iter().enumerate() {
+            let at = second as f64 + 1.0;
+            sampler.take((at, 1000 + second as u64), &lanes, look(places), None, &times(at * 0.1));
+            rows.push(sampler.costs.rows());
+        }
+        assert_eq!(rows, [0, 1, 1, 2, 2, 3], "rows that cannot be known are left out");
+        // The last second is still open.
+        let json = sampler.history.json("5m", 0).unwrap();
+        let counts = json["heat"]["counts"].as_array().unwrap().iter();
+        let counts: Vec<u64> =
+            counts.map(|heat| heat.as_array().unwrap().iter().filter_map(|n| n.as_u64()).sum()).collect();
+        assert_eq!(counts, [6000, 3, 0, 7, 0]);
+        let p50 = json["series"].as_object().unwrap().iter().find(|(name, _)| name.contains("p50")).unwrap().1;
+        assert!(p50[2].is_null() && p50[4].is_null() && !p50[3].is_null(), "{p50}");
+    }
+
+    #[test]
+    fn there_is_a_look_for_each_second() {
+        // Control looks each 250 ms, for a hundred seconds.
+        let (mut next, mut looks) = (0.0, 0);
+        for tick in 0..400 {
+            let at = f64::from(tick) * 0.25 + 0.2;
+            if at >= next {
+                looks += 1;
+                next = next_look(next, at, 0.001);
+            }
+        }
+        assert_eq!(looks, 100);
+        assert!(next_look(5.0, 5.1, 0.05) >= 10.0, "it takes a hundredth of the time at most");
+        assert_eq!(next_look(5.0, 70.0, 0.0), 71.0, "what was missed is not made up for");
     }
 
     #[test]

@@ -73,6 +73,18 @@ pub struct Status {
     pub changes: Option<ChangeStatus>,
     /// The tunnel, if there is one.
     pub tunnel: Option<TunnelStatus>,
+    /// Lines of the configuration in `changes` and the clients of the tunnel are left out: the admin socket alone has them.
+    pub reduced: bool,
+}
+
+impl Status {
+    /// For those who may not give commands: without names of persons, and without values of settings.
+    pub fn reduced(mut self) -> Self {
+        self.changes.iter_mut().for_each(|changes| changes.lines.clear());
+        self.tunnel.iter_mut().for_each(|tunnel| tunnel.clients.clear());
+        self.reduced = true;
+        self
+    }
 }
 
 /// How reloads went.
@@ -688,6 +700,7 @@ impl StatusRegistry {
             errors: self.metrics.errors(),
             changes: w.changes.clone(),
             tunnel: self.metrics.tunnel().map(TunnelStatus::from),
+            reduced: false,
         }
     }
 }
@@ -768,6 +781,22 @@ mod tests {
         assert_eq!(short_name("sealane_requests_total", ""), "requests");
         assert_eq!(short_name("sealane_handshakes_total", "kind=\"full\""), "handshakes{kind=\"full\"}");
         assert_eq!(short_name("sealane_connections_open", ""), "connections_open");
+    }
+
+    /// Who can reach a port is not who may give commands.
+    #[test]
+    fn the_reduced_status_has_no_names_of_clients_and_no_settings() {
+        let status: Status = serde_json::from_str(
+            r#"{"changes":{"generation":7,"at":5,"lines":["+ host.a.to = \"https://10.1.2.3/?key=hush\""]},
+                "tunnel":{"connected":1,"interface":"tun0","clients":[{"name":"alice"}]}}"#,
+        )
+        .unwrap();
+        assert!(!status.reduced);
+        let reduced = status.clone().reduced();
+        let text = serde_json::to_string(&reduced).unwrap();
+        assert!(!text.contains("hush") && !text.contains("alice") && !text.contains("10.1.2.3"), "{text}");
+        assert!(reduced.reduced && reduced.changes.is_some_and(|changes| changes.generation == 7));
+        assert_eq!(reduced.tunnel.map(|tunnel| tunnel.connected), Some(1), "how many there are is told");
     }
 
     #[test]

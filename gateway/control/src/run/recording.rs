@@ -55,8 +55,10 @@ fn hundred() -> u32 {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecordedExchanges {
-    /// The recording has ended early: there were as many exchanges as it may have, or as many bytes.
+    /// The recording has ended early because there were as many exchanges as it may have, or as many bytes.
     pub is_cut: bool,
+    /// It has ended early because another recording has begun, or because the gateway is ending.
+    pub is_replaced: bool,
     /// The exchanges, as they ended.
     pub exchanges: Vec<RecordedExchange>,
 }
@@ -194,9 +196,9 @@ async fn collect(
                     }
                 }
                 Err(TryRecvError::Empty) => break,
-                // Each lane has recorded as many as it may, has ended, or has begun the next recording.
+                // Each lane has ended, or has begun the next recording. If one had recorded as many as it may, they would be here.
                 Err(TryRecvError::Disconnected) => {
-                    found.is_cut = Instant::now() < until;
+                    found.is_replaced = Instant::now() < until;
                     return (found, pending);
                 }
             }

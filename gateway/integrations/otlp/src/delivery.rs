@@ -28,15 +28,22 @@ pub struct Report {
     pub last_error: String,
 }
 
+/// A line for the log.
+#[derive(Debug, PartialEq, Eq)]
+enum Said {
+    Warning(String),
+    Information(String),
+}
+
 /// The way of one signal to the collector.
 pub(crate) struct Delivery {
     client: Client,
     /// The table of the configuration, and what is sent, for the log.
     names: (&'static str, &'static str),
     report: Arc<Mutex<Report>>,
-    stopping: watch::Receiver<bool>,
-    /// It has rejected a part of the last message.
+    /// Something of the last batch that was taken was rejected.
     is_rejecting: bool,
+    stopping: watch::Receiver<bool>,
 }
 
 impl Delivery {
@@ -51,7 +58,7 @@ impl Delivery {
             Signal::Metrics => ("[otlp]", "points of metrics"),
             Signal::Logs => ("[otlp]", "lines of the log"),
         };
-        Self { client: Client::new(collector, signal), names, report, stopping, is_rejecting: false }
+        Self { client: Client::new(collector, signal), names, report, is_rejecting: false, stopping }
     }
 
     /// Whether it is to end: somebody has said so, or nobody can say it any more.
@@ -73,33 +80,45 @@ impl Delivery {
     /// Sends a message with so many spans, points or records.
     pub async fn deliver(&mut self, message: &[u8], count: u64) {
         let result = self.send(message).await;
+        match self.note(result, count) {
+            Some(Said::Warning(line)) => log::warn!("{line}"),
+            Some(Said::Information(line)) => log::info!("{line}"),
+            None => {}
+        }
+    }
+
+    /// Notes what became of a batch. A line for the log where that is something new: what goes wrong with each batch is told once, and
+    /// counted.
+    fn note(&mut self, result: Result<Taken, Failure>, count: u64) -> Option<Said> {
+        let was_rejecting = self.is_rejecting;
+        if let Ok(taken) = &result {
+            self.is_rejecting = taken.rejected > 0;
+        }
         let (table, what) = self.names;
-        // Said once, until a message is taken as a whole: the line may go to the same collector, which may reject it, too.
-        let is_rejecting = matches!(&result, Ok(taken) if taken.rejected > 0);
-        let was_rejecting = std::mem::replace(&mut self.is_rejecting, is_rejecting);
         let mut report = self.report();
         match result {
             Ok(Taken { rejected, why }) => {
                 report.exported += count - rejected.min(count);
                 report.rejected += rejected.min(count);
+                let is_back = !std::mem::take(&mut report.last_error).is_empty();
                 if rejected > 0 && !was_rejecting {
-                    log::warn!("the collector of {table} has rejected {rejected} of {count} {what}{why}");
+                    return Some(Said::Warning(format!(
+                        "the collector of {table} has rejected {rejected} of {count} {what}{why}; what it rejects in the next batches is \
+                         counted only"
+                    )));
                 }
-                if !std::mem::take(&mut report.last_error).is_empty() {
-                    log::info!("the collector of {table} takes {what} again");
-                }
+                is_back.then(|| Said::Information(format!("the collector of {table} takes {what} again")))
             }
             Err(failure) => {
                 report.failed += count;
                 let is_new = report.last_error.is_empty();
                 let why = failure.to_string();
                 report.last_error = failure.why;
-                drop(report);
-                if is_new {
-                    log::warn!(
+                is_new.then(|| {
+                    Said::Warning(format!(
                         "cannot export {what}: {why}; {what} are lost until the collector of {table} takes them"
-                    );
-                }
+                    ))
+                })
             }
         }
     }
@@ -123,5 +142,45 @@ impl Delivery {
             wait *= 2;
         }
         self.client.send(message).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealane_config::{CollectorEndpoint, CollectorProtocol};
+
+    fn delivery() -> Delivery {
+        let endpoint = CollectorEndpoint { tls: false, host: "localhost".to_owned(), port: 4318, path: String::new() };
+        let collector = Collector {
+            endpoint,
+            protocol: CollectorProtocol::Http,
+            service: "sealane".to_owned(),
+            header: None,
+            roots: Vec::new(),
+        };
+        Delivery::new(collector, Signal::Logs, Arc::default(), watch::channel(false).1)
+    }
+
+    /// Each line about a batch would be in the next batch.
+    #[test]
+    fn what_goes_wrong_with_each_batch_is_told_once() {
+        let mut delivery = delivery();
+        let rejecting = |rejected| Ok(Taken { rejected, why: String::new() });
+        let failing = || Err(Failure { why: "closed".to_owned(), is_temporary: false, wait: None });
+        let is_warning = |said: Option<Said>| said.map(|said| matches!(said, Said::Warning(_)));
+        assert_eq!(is_warning(delivery.note(rejecting(0), 5)), None);
+        let first = delivery.note(rejecting(2), 5);
+        assert!(matches!(&first, Some(Said::Warning(line)) if line.contains("rejected 2 of 5")), "{first:?}");
+        for _ in 0..100 {
+            assert_eq!(is_warning(delivery.note(rejecting(1), 1)), None);
+        }
+        assert_eq!(is_warning(delivery.note(rejecting(0), 1)), None);
+        assert_eq!(is_warning(delivery.note(rejecting(1), 1)), Some(true), "it does so again");
+        assert_eq!(is_warning(delivery.note(failing(), 7)), Some(true));
+        assert_eq!(is_warning(delivery.note(failing(), 7)), None);
+        assert_eq!(is_warning(delivery.note(rejecting(0), 1)), Some(false), "it is back");
+        let report = delivery.report();
+        assert_eq!((report.exported, report.rejected, report.failed), (10, 103, 14));
     }
 }

@@ -152,10 +152,11 @@ async fn send_logs(mut delivery: Delivery, service: String, queue: Receiver<Expo
             if batch.is_empty() {
                 break;
             }
-            let (count, is_full) = (batch.len() as u64, batch.len() == BATCH);
+            let is_full = batch.len() == BATCH;
+            let count = batch.len() as u64;
             let message = messages::logs(&service, batch).encode_to_vec();
             delivery.deliver(&message, count).await;
-            // The delivery may have written lines of its own: they wait for the next tick.
+            // What has come meanwhile waits for the next time: it may be about this batch.
             if !is_full {
                 break;
             }

@@ -224,7 +224,7 @@ fn a_recording_has_fields_and_timings_and_no_secrets() {
     let recorded = std::thread::scope(|scope| {
         let head = "GET /a?token=hush-query HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer hush-bearer\r\n\
                     Cookie: id=hush-cookie\r\nX-Api-Key: hush-key\r\nReferer: https://a.example/?q=hush-referer\r\n\
-                    User-Agent: some]0;client\r\n\r\n"
+                    User-Agent: some\u{9b}2J\u{202e}client\r\n\r\n"
             .to_owned();
         let other = head.replace("Host: localhost", "Host: other.example");
         let (gateway, stop) = (&operated.gateway, &stop);
@@ -240,10 +240,13 @@ fn a_recording_has_fields_and_timings_and_no_secrets() {
         stop.store(true, Relaxed);
         assert!(text.0 && text.1.to_ascii_lowercase().contains("> authorization: ***"), "{}", text.1);
         assert!(text.1.contains("ended early") && !text.1.contains("hush"), "{}", text.1);
+        assert!(text.1.contains("some\\u{9b}2J\\u{202e}client") && text.1.is_ascii(), "{}", text.1);
         recorded
     });
     assert!(recorded.0, "{}", recorded.1);
     assert!(!recorded.1.contains("hush"), "{}", recorded.1);
+    // A terminal obeys U+009B, too.
+    assert!(recorded.1.contains("some\\u009b2J\\u202eclient") && recorded.1.is_ascii(), "{}", recorded.1);
     let recorded: serde_json::Value = serde_json::from_str(&recorded.1).expect("it is JSON");
     let exchanges = recorded["exchanges"].as_array().expect("a list");
     assert_eq!((exchanges.len(), recorded["is_cut"].as_bool()), (3, Some(true)));
@@ -330,4 +333,5 @@ fn a_recording_is_bounded_and_one_at_a_time() {
         !first.running()
     };
     assert!(eventually(replaced));
+    assert!(first.log().contains("another one has begun"), "{}", first.log());
 }

@@ -1,7 +1,9 @@
 //! Metrics and the log over OTLP, at collectors of the test's own, which read messages with OpenTelemetry's types, and at
 //! OpenTelemetry's own collector.
 
-use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
+use opentelemetry_proto::tonic::collector::logs::v1::{
+    ExportLogsPartialSuccess, ExportLogsServiceRequest, ExportLogsServiceResponse,
+};
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::metrics::v1::Metric;
@@ -106,6 +108,24 @@ fn a_dead_collector_costs_nothing_but_what_it_should_have_got() {
     assert!(gateway.metric_with("sealane_otlp_items_total", "result=\"failed\"") > Some(0.0));
     assert_eq!(gateway.get("/").text(), "hello");
     assert!(gateway.server.log().contains("cannot export points of metrics"), "{}", gateway.server.log());
+}
+
+/// The warning about what was rejected is a line of the log. If it was exported, the next batch would cause the next warning.
+#[test]
+fn a_collector_that_rejects_each_line_does_not_make_the_next_one() {
+    let (site, origin) = (Site::new(), Backend::saying("hello"));
+    let rejected = ExportLogsPartialSuccess { rejected_log_records: 1000, error_message: "no room".to_owned() };
+    let rejected = ExportLogsServiceResponse { partial_success: Some(rejected) }.encode_to_vec();
+    let collector =
+        Backend::answering(move |request| ok(if request.target() == "/v1/logs" { &rejected[..] } else { b"" }));
+    let gateway = gateway(&site, &format!("endpoint = \"{}\"\ninterval = \"1s\"", collector.url()), &origin);
+    assert!(eventually(|| gateway.server.log().contains("has rejected")), "{}", gateway.server.log());
+    let messages = || metrics(&collector, "sealane_requests_total").len();
+    let before = messages();
+    assert!(eventually(|| messages() > before + 3), "it goes on with metrics");
+    let lines = lines(&collector);
+    assert!(!lines.iter().any(|(_, line)| line.contains("has rejected")), "{lines:?}");
+    assert_eq!(gateway.server.log().matches("has rejected").count(), 1, "{}", gateway.server.log());
 }
 
 #[test]

@@ -152,6 +152,15 @@ fn a_reload_shows_what_it_has_changed_without_secrets() {
     let lines: Vec<&str> = changes["lines"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     assert!(lines.iter().any(|line| line.starts_with("~ limits.idle_timeout = ") && line.contains("77s")), "{lines:?}");
     assert!(!status.to_string().contains("-secret"), "{changes}");
+    // Who can only reach the port does not read the configuration.
+    let reduced = json(running.gateway.admin, "/v1/status");
+    assert_eq!((&reduced["reduced"], &status["reduced"]), (&Value::Bool(true), &Value::Bool(false)));
+    assert_eq!(reduced["changes"]["generation"], status["generation"], "{reduced}");
+    assert_eq!(reduced["changes"]["lines"].as_array().map(Vec::len), Some(0), "{reduced}");
+    let admin = running.gateway.admin.to_string();
+    let said = run(["top", "--admin", &admin, "--rounds", "1", "--table", "changes"]);
+    let text = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(text.contains("only over the admin socket") && !text.contains("77s"), "{text}");
 }
 
 /// A certificate's file and a line of a broken configuration have names that are HTML. They are shown as they are written.
