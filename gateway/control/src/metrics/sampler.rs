@@ -446,10 +446,10 @@ mod tests {
 
     #[test]
     fn there_is_a_look_for_each_second() {
-        // Control looks each 250 ms, for a hundred seconds.
+        // Control looks each 300 ms, for a hundred seconds.
         let (mut next, mut looks) = (0.0, 0);
-        for tick in 0..400 {
-            let at = f64::from(tick) * 0.25 + 0.2;
+        for tick in 0..334 {
+            let at = f64::from(tick) * 0.3;
             if at >= next {
                 looks += 1;
                 next = next_look(next, at, 0.001);
