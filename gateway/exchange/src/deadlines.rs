@@ -81,7 +81,7 @@ pub enum Wait {
     ResponseRoom,
     /// Any byte of an upgraded or relayed connection.
     Tunnel,
-    /// The end of an exchange whose time as a whole is limited, whoever is waited for.
+    /// The end of an exchange whose time as a whole is limited, no matter which side is waited for.
     Exchange,
     /// Room at a client for the last bytes of a connection that closes. No exchange uses the connection any more.
     LastBytes,
@@ -384,7 +384,7 @@ pub struct Limits {
     pub try_until: Option<Millis>,
     /// When the unwanted rest of a request must have come.
     pub rest_until: Option<Millis>,
-    /// When the exchange must be over, whoever is waited for. Not for the rest of a request whose response is complete.
+    /// When the exchange must be over, no matter which side is waited for. Not for the rest of a request whose response is complete.
     pub total_until: Option<Millis>,
 }
 

@@ -324,7 +324,7 @@ fn the_shortest_limit_is_early_enough_to_look() {
     }
 }
 
-/// `total_timeout` counts in every state, for every class, whoever is waited for.
+/// `total_timeout` counts in every state, for every class, no matter which side is waited for.
 #[test]
 fn the_time_of_an_exchange_is_over_whatever_it_waits_for() {
     let limited = Limits { total_until: Some(300), ..limits() };

@@ -104,7 +104,7 @@ table! {
     /// The path of a Unix socket on which the gateway speaks [OpenVPN's management protocol](page:tunnel#the-management-socket).
     /// A change takes effect at the next start or upgrade.
     management: Output = Output, example("/run/sealane/management.sock");
-    /// The permissions of the management socket. Whoever may write to it can disconnect and admit clients, and reads passwords if
+    /// The permissions of the management socket. A program that can write to it can disconnect and admit clients, and reads passwords if
     /// `management_client_auth` is set.
     management_mode: Choice<u32> = Choice(&[("0600", 0o600), ("0660", 0o660)]), default("0600"), needs("management");
     /// The group of the management socket.

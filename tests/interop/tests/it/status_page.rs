@@ -1,4 +1,4 @@
-//! What the status page is told, and that it shows names as text whoever has chosen them.
+//! What the status page is told, and that it shows all names as text, also those that a client chose.
 
 use crate::operating::{Operated, order};
 use sealane_interop::backend::{Backend, ok};
