@@ -21,6 +21,7 @@ mod release;
 mod report;
 mod setup;
 mod steps;
+mod walk;
 
 use clap::{Parser, Subcommand};
 use metadata::Workspace;

@@ -2,7 +2,7 @@
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report};
-use crate::{again, count, deny, layers};
+use crate::{again, count, deny, layers, walk};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
@@ -58,7 +58,9 @@ impl Step {
     pub fn run(self, workspace: &Workspace, plan: &Plan, report: &mut Report) -> anyhow::Result<u8> {
         match self {
             Step::Fmt => format(workspace, true),
-            Step::Layers => findings("layers", &layers::check(workspace)?),
+            Step::Layers => {
+                findings("layers", &[layers::check(workspace)?, walk::check(workspace.root())?].concat())
+            }
             Step::Deny => deny::check(workspace, report),
             Step::Lint => lint(workspace, plan.fast),
             Step::Doc => doc(workspace),

@@ -10,7 +10,7 @@
 //! The lane goes on with other things meanwhile. What comes too late is dropped: the store has forgotten it, so nobody gets it. The
 //! handshake is a full one then, and its early data is refused.
 
-use crate::accept::syn::may_answer;
+use crate::accept::admission::queue_hello;
 use crate::conn::ClientPhase;
 use crate::service::Proxy;
 use sealane_lane::{Context, Key, Millis};
@@ -111,17 +111,7 @@ fn go_on(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
         let at = client_conn.handshake_until;
         client_conn.deadline.set(cx, key, at);
     }
-    admit(proxy, cx, key, cheap);
-}
-
-/// Queues a whole hello for crypto time, unless its client must prove its address first.
-pub(crate) fn admit(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
-    if may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
-        && let Some(client_conn) = proxy.connections.client(key)
-    {
-        client_conn.phase = ClientPhase::Admission;
-        proxy.admission.hello(key, cx.micros());
-    }
+    queue_hello(proxy, cx, key, cheap);
 }
 
 #[cfg(test)]

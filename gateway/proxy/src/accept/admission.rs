@@ -4,7 +4,7 @@
 //! the turn, and take what `handshake_budget` allows. Then the lane polls again. So a request on a kept connection waits for
 //! at most that time, or for one signature if that takes longer, however many new clients there are.
 
-use crate::accept::syn::Signatures;
+use crate::accept::syn::{Signatures, may_answer};
 use crate::accept::{LISTENER, accept_clients, own_sockets};
 use crate::client::connection::{client_event, start_session};
 use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
@@ -399,6 +399,16 @@ pub(crate) fn awaits_admission(client_conn: &ClientConnection) -> bool {
         | ClientPhase::Admission
         | ClientPhase::Closing { .. }
         | ClientPhase::Lingering { .. } => false,
+    }
+}
+
+/// Queues a whole hello for crypto time, unless its client must prove its address first.
+pub(crate) fn queue_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
+    if may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
+        && let Some(client_conn) = proxy.connections.client(key)
+    {
+        client_conn.phase = ClientPhase::Admission;
+        proxy.admission.hello(key, cx.micros());
     }
 }
 

@@ -1,6 +1,7 @@
 //! A client's connection over TCP: PROXY header, ClientHello, handshake, plaintext for `client::h1` or `client::h2`, and its
 //! end.
 
+use crate::accept::admission::queue_hello;
 use crate::accept::syn::signs_cheaply;
 use crate::accept::{connection_denied, proxy_protocol};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
@@ -236,7 +237,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     {
         return;
     }
-    shared_tickets::admit(proxy, cx, key, cheap);
+    queue_hello(proxy, cx, key, cheap);
 }
 
 fn refuse_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, error: HelloError) {

@@ -1,0 +1,152 @@
+//! The walk of an HTTP/1.1 request in `ARCHITECTURE.md`, checked: each function calls the next one, so a reader who follows
+//! the walk follows the code; and the walk has at most [`FILES`] files.
+
+use anyhow::Context;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// The heading above the walk.
+const HEADING: &str = "### An HTTP/1.1 request to an HTTP/1.1 server";
+/// The folder of files that are named without one of the folders at the repository's root.
+const FOLDER: &str = "gateway/proxy/src";
+/// The most files that a reader must open to follow a request from its connection to the last byte of its response.
+const FILES: usize = 20;
+/// Where the lane's loop calls the proxy: these functions need no caller in the walk.
+const ENTRIES: [&str; 2] = ["turn", "ready"];
+
+/// One line of the walk: a file, and functions of which each calls the next. The last one may be in another file.
+#[derive(Debug, PartialEq, Eq)]
+struct Stretch {
+    file: String,
+    functions: Vec<String>,
+}
+
+/// One line for each step that the code does not take.
+pub fn check(root: &Path) -> anyhow::Result<Vec<String>> {
+    let page = root.join("ARCHITECTURE.md");
+    let page = std::fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+    let walk = parse(&page);
+    Ok(judge(&walk, |file| std::fs::read_to_string(root.join(file)).ok()))
+}
+
+/// Reads the first block of text below the heading.
+fn parse(page: &str) -> Vec<Stretch> {
+    let lines = page.lines().skip_while(|line| *line != HEADING).skip_while(|line| *line != "```text").skip(1);
+    let stretches = lines.take_while(|line| *line != "```").filter_map(|line| {
+        let (file, rest) = line.trim().split_once(char::is_whitespace)?;
+        if !file.ends_with(".rs") {
+            return None; // A line for the reader.
+        }
+        let file = if file.starts_with("gateway/") { file.into() } else { format!("{FOLDER}/{file}") };
+        // Behind two spaces stands a remark.
+        let chain = rest.trim_start().split("  ").next().unwrap_or_default();
+        let functions = chain.split('→').map(|name| name.trim().to_owned()).collect();
+        Some(Stretch { file, functions })
+    });
+    stretches.collect()
+}
+
+fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<String> {
+    let mut found = Vec::new();
+    let files: BTreeSet<&str> = walk.iter().map(|stretch| stretch.file.as_str()).collect();
+    if files.is_empty() {
+        found.push(format!("ARCHITECTURE.md has no walk below `{HEADING}`"));
+    }
+    if files.len() > FILES {
+        found.push(format!("the walk of a request has {} files, more than {FILES}: make the path shorter", files.len()));
+    }
+    // The bodies of the functions that the walk has come through.
+    let mut seen: Vec<String> = Vec::new();
+    for Stretch { file, functions } in walk {
+        let Some(source) = source(file) else {
+            found.push(format!("the walk of a request names `{file}`, which does not exist"));
+            continue;
+        };
+        for (at, name) in functions.iter().enumerate() {
+            let body = body(&source, name);
+            if at == 0 && body.is_none() {
+                found.push(format!("the walk of a request: `{file}` has no function `{name}`"));
+            }
+            let called = match at {
+                0 => ENTRIES.contains(&name.as_str()) || seen.iter().any(|body| calls(body, name)),
+                _ => seen.last().is_some_and(|body| calls(body, name)),
+            };
+            if !called {
+                let caller = functions.get(at.wrapping_sub(1)).map_or("no function before it", String::as_str);
+                found.push(format!("the walk of a request: {caller} calls `{name}` ({file})"));
+            }
+            seen.extend(body);
+        }
+    }
+    found
+}
+
+/// The text of a function, as rustfmt writes it: to the line with a brace below the beginning of its first line.
+fn body(source: &str, name: &str) -> Option<String> {
+    let mut lines = source.lines().skip_while(|line| {
+        let Some((before, after)) = line.split_once("fn ") else { return true };
+        let rest = after.strip_prefix(name);
+        let is_name = rest.is_some_and(|rest| rest.starts_with(['(', '<']));
+        !is_name || before.trim_start().starts_with("//")
+    });
+    let first = lines.next()?;
+    let end = format!("{}}}", &first[..first.len() - first.trim_start().len()]);
+    let mut text = format!("{first}\n");
+    for line in lines.take_while(|line| *line != end) {
+        text.push_str(line);
+        text.push('\n');
+    }
+    Some(text)
+}
+
+/// Whether a function's text calls a function of this name.
+fn calls(body: &str, name: &str) -> bool {
+    let call = format!("{name}(");
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    // Not the line that declares it.
+    body.lines().skip(1).any(|line| {
+        line.match_indices(&call).any(|(at, _)| !line[..at].ends_with(is_part) && !line[..at].ends_with("fn "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: &str = "fn turn() {\n    if x {\n        first(1);\n    }\n}\n\nfn first() {\n    second();\n}\n";
+    const B: &str = "impl B {\n    pub fn second(&self) {\n        other_third();\n    }\n\n    fn third() {}\n}\n";
+
+    fn page(walk: &str) -> String {
+        format!("# A page\n\n```text\nnot.rs this\n```\n\n{HEADING}\n\nText.\n\n```text\n{walk}```\n")
+    }
+
+    fn found(walk: &str) -> Vec<String> {
+        judge(&parse(&page(walk)), |file| match file {
+            "gateway/proxy/src/a.rs" => Some(A.into()),
+            "gateway/http/src/b.rs" => Some(B.into()),
+            _ => None,
+        })
+    }
+
+    #[test]
+    fn each_function_calls_the_next() {
+        let none: [String; 0] = [];
+        assert_eq!(found("a.rs  turn → first → second    a remark\n\ngateway/http/src/b.rs  second\n"), none);
+        // A call of `other_third` is none of `third`.
+        assert_eq!(found("a.rs  turn → first → second\ngateway/http/src/b.rs  second → third\n").len(), 1);
+        assert_eq!(found("a.rs  turn → second\n").len(), 1, "a step is left out");
+        assert_eq!(found("a.rs  first → second\n").len(), 1, "nobody calls the first");
+        assert_eq!(found("a.rs  turn → first\ngateway/http/src/b.rs  first\n").len(), 1, "it is in another file");
+        assert_eq!(found("c.rs  turn\n").len(), 1, "there is no such file");
+        assert_eq!(found("").len(), 1, "there is no walk");
+    }
+
+    #[test]
+    fn the_walk_has_a_bound() {
+        let walk: Vec<Stretch> =
+            (0..=FILES).map(|n| Stretch { file: format!("{n}.rs"), functions: vec!["turn".into()] }).collect();
+        let source = |_: &str| Some("fn turn() {}\n".into());
+        assert_eq!(judge(&walk, source).len(), 1);
+        assert_eq!(judge(&walk[1..], source).len(), 0);
+    }
+}
