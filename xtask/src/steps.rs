@@ -58,9 +58,7 @@ impl Step {
     pub fn run(self, workspace: &Workspace, plan: &Plan, report: &mut Report) -> anyhow::Result<u8> {
         match self {
             Step::Fmt => format(workspace, true),
-            Step::Layers => {
-                findings("layers", &[layers::check(workspace)?, walk::check(workspace.root())?].concat())
-            }
+            Step::Layers => findings("layers", &[layers::check(workspace)?, walk::check(workspace.root())?].concat()),
             Step::Deny => deny::check(workspace, report),
             Step::Lint => lint(workspace, plan.fast),
             Step::Doc => doc(workspace),

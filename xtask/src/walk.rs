@@ -53,7 +53,8 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
         found.push(format!("ARCHITECTURE.md has no walk below `{HEADING}`"));
     }
     if files.len() > FILES {
-        found.push(format!("the walk of a request has {} files, more than {FILES}: make the path shorter", files.len()));
+        found
+            .push(format!("the walk of a request has {} files, more than {FILES}: make the path shorter", files.len()));
     }
     // The bodies of the functions that the walk has come through.
     let mut seen: Vec<String> = Vec::new();

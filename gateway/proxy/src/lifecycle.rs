@@ -48,9 +48,10 @@ pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     }
     match proxy.connections.remove(key) {
         Some(Conn::Client(client_conn)) => {
-            proxy.admission.left(client_conn.client.counted, &proxy.settings, &proxy.counters);
+            let counted = client_conn.client.counted;
+            // Its descriptor closes first: accepting may have paused for want of one.
             client_conn.transport.dismantle(&mut proxy.scratch);
-            proxy.admission.resume(cx, &proxy.settings);
+            proxy.admission.left(cx, counted, &proxy.settings, &proxy.counters);
         }
         Some(Conn::Upstream(upstream_conn)) => {
             if upstream_conn.phase == UpstreamPhase::Idle {

@@ -50,6 +50,10 @@ pub(crate) fn quic_forwarded(proxy: &mut Proxy, cx: &mut Context, datagram: Data
 
 /// Looks at the connections to which something has happened.
 fn quic_look(proxy: &mut Proxy, cx: &mut Context) {
+    for remote in proxy.quic.take_denied() {
+        let connection = proxy.log.next_connection();
+        proxy.log.records().connection_denied(&proxy.counters, (remote, connection));
+    }
     while let Some(key) = proxy.quic.next_touched() {
         quic_drive(proxy, cx, key);
     }
@@ -60,7 +64,7 @@ pub(crate) fn quic_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Proxy { connections, quic, admission, settings, counters, .. } = proxy;
     let Some(q) = connections.quic(key) else { return };
     if q.quic.may_move() && quic.gave_up_hello(cx, settings, counters, &mut q.quic) {
-        h3_client_left(connections, quic, admission, settings, counters, key);
+        h3_client_left(connections, quic, admission, settings, counters, cx, key);
         connections.remove(key);
         return;
     }
@@ -129,7 +133,7 @@ fn quic_stream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, event: Strea
 /// Reads one of the peer's own streams.
 fn quic_read_uni(proxy: &mut Proxy, cx: &mut Context, key: Key, id: StreamId) {
     let Some(q) = proxy.connections.quic(key) else { return };
-    let (is_client, read) = (q.is_client(), q.read_uni(id));
+    let (is_client, read) = (q.is_client(), q.read_uni(id, cx.now()));
     let why = "a stream of the peer's own breaks the rules";
     match read {
         Ok(None) => proxy.connections.mark_for_flush(key),
@@ -173,7 +177,7 @@ fn quic_admit(proxy: &mut Proxy, cx: &mut Context) {
     let start = cx.instant();
     let mut before = start;
     while proxy.quic.has_waiting() {
-        match proxy.quic.accept_next(before, &proxy.counters) {
+        match proxy.quic.accept_next(before, &proxy.admission, &proxy.settings, &proxy.counters) {
             Some(Ok(accepted)) => {
                 let key = h3_client_accepted(proxy, cx, accepted);
                 quic_drive(proxy, cx, key);

@@ -10,7 +10,7 @@ use crate::client::connection::{client_event, start_session};
 use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
 use crate::counters::Counters;
 use crate::flush::flush_marked;
-use crate::lane_state::LaneSnapshot;
+use crate::lane_state::{LaneListener, LaneSnapshot};
 use crate::limits::{ClientCounts, Counted, LaneLimits, Passed};
 use crate::logins::Logins;
 use crate::service::{Message, Proxy};
@@ -263,31 +263,42 @@ impl Admission {
         counters.open.set(self.clients as u64);
     }
 
-    /// A client's connection is over. `counted`: it was among those of its address.
-    pub fn left(&mut self, counted: Option<Counted>, settings: &LaneSettings, counters: &Counters) {
+    /// A client's connection is over, whatever it spoke: there may be a place for another client. `counted`: it was among those
+    /// of its address.
+    pub fn left(&mut self, cx: &mut Context, counted: Option<Counted>, settings: &LaneSettings, counters: &Counters) {
         if let Some(counted) = counted {
             self.per_address.leave(settings.slot(), counted);
         }
         self.clients -= 1;
         counters.open.set(self.clients as u64);
+        self.resume(cx, settings);
     }
 
     /// Counts a connection among those of its client. False if it has too many.
     pub fn count_in(&self, client: &mut Client, settings: &LaneSettings, counters: &Counters) -> bool {
+        let place = self.place_for(client.peer.ip(), &client.listener, settings, counters);
+        client.counted = place.flatten();
+        place.is_some()
+    }
+
+    /// A place for another connection of a client: `Some(None)` if its connections are not counted, `None` if it has too many.
+    fn place_for(
+        &self,
+        peer: IpAddr,
+        listener: &LaneListener,
+        settings: &LaneSettings,
+        counters: &Counters,
+    ) -> Option<Option<Counted>> {
         let limits = settings.limits();
-        if limits.max_per_client == 0 {
-            return true;
+        // A trusted proxy brings the connections of many clients.
+        if limits.max_per_client == 0 || listener.listener.trusted_proxies.contains(peer) {
+            return Some(None);
         }
-        if client.listener.listener.trusted_proxies.contains(client.peer.ip()) {
-            // It brings the connections of many.
-            return true;
-        }
-        let peer = client.peer.ip();
-        client.counted = self.per_address.admit(settings.slot(), peer, limits.client_prefixes, limits.max_per_client);
-        if client.counted.is_none() {
+        let counted = self.per_address.admit(settings.slot(), peer, limits.client_prefixes, limits.max_per_client);
+        if counted.is_none() {
             counters.clients_limited.inc();
         }
-        client.counted.is_some()
+        counted.map(Some)
     }
 
     /// Counts a request among those of its client. `None` if too many are under way.
@@ -308,17 +319,18 @@ impl Admission {
     }
 
     /// Whether a client may have another connection.
-    pub fn has_place_for(&self, peer: IpAddr, settings: &LaneSettings, counters: &Counters) -> bool {
-        let limits = settings.limits();
-        if limits.max_per_client == 0 {
-            return true;
+    pub fn has_place_for(
+        &self,
+        peer: IpAddr,
+        listener: &LaneListener,
+        settings: &LaneSettings,
+        counters: &Counters,
+    ) -> bool {
+        let place = self.place_for(peer, listener, settings, counters);
+        if let Some(Some(counted)) = place {
+            self.per_address.leave(settings.slot(), counted);
         }
-        let counted = self.per_address.admit(settings.slot(), peer, limits.client_prefixes, limits.max_per_client);
-        match counted {
-            Some(counted) => self.per_address.leave(settings.slot(), counted),
-            None => counters.clients_limited.inc(),
-        }
-        counted.is_some()
+        place.is_some()
     }
 }
 
@@ -504,7 +516,7 @@ mod tests {
         admission.arrived(&counters);
         assert!(admission.has_clients() && admission.is_full(&settings));
         assert_eq!(counters.open.value(), 2);
-        admission.left(None, &settings, &counters);
+        admission.left(&mut Context::new().unwrap(), None, &settings, &counters);
         assert!(!admission.is_full(&settings));
         assert_eq!(counters.open.value(), 1);
     }
@@ -532,11 +544,13 @@ mod tests {
         assert_eq!([come(&mut clients[0]), come(&mut clients[1]), come(&mut clients[2])], [true, true, false]);
         assert_eq!(counters.clients_limited.value(), 1);
         let peer = clients[0].peer.ip();
-        assert!(!admission.has_place_for(peer, &settings, &counters));
+        let has_place =
+            |admission: &Admission| admission.has_place_for(peer, &settings.listeners()[0], &settings, &counters);
+        assert!(!has_place(&admission));
         admission.arrived(&counters);
-        admission.left(clients[0].counted, &settings, &counters);
-        assert!(admission.has_place_for(peer, &settings, &counters));
-        assert!(admission.has_place_for(peer, &settings, &counters), "to ask takes no place");
+        admission.left(&mut Context::new().unwrap(), clients[0].counted, &settings, &counters);
+        assert!(has_place(&admission));
+        assert!(has_place(&admission), "to ask takes no place");
         assert!(admission.count_in(&mut clients[2], &settings, &counters));
     }
 
@@ -575,8 +589,7 @@ mod tests {
         assert_eq!((counters.paused_connections.value(), counters.paused_memory.value()), (1, 0));
         admission.resume(&mut cx, &settings);
         assert!(!admission.is_listening(), "there is no place yet");
-        admission.left(None, &settings, &counters);
-        admission.resume(&mut cx, &settings);
+        admission.left(&mut cx, None, &settings, &counters);
         assert!(admission.is_listening() && !settings.own_mailbox().is_closed());
     }
 }

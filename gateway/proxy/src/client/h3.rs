@@ -46,7 +46,8 @@ pub(crate) fn h3_stream_opened(proxy: &mut Proxy, cx: &mut Context, key: Key, id
         // RFC 9114 §5.2: beyond what GOAWAY said; it may be sent again elsewhere.
         q.stop(id, Code::RequestRejected);
         let _ = q.quic.send_stream(id).reset(code(Code::RequestRejected));
-        return proxy.connections.mark_for_flush(key);
+        proxy.connections.mark_for_flush(key);
+        return client_wasted(proxy, cx, key, 1);
     }
     let due = cx.now() + limits.header_timeout.as_millis() as Millis;
     let stream = Stream::new(id, MessageReader::new(Side::Server, limits.http.head), due);

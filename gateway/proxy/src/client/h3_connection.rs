@@ -51,11 +51,18 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
     let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now(), cx.micros()));
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
-    count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key);
+    let is_counted = count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key);
     if let Some(q) = proxy.connections.quic(key) {
         proxy.quic.note(&q.quic, key);
         q.open_control(&our_settings(limits));
         q.deadline.after(cx, key, limits.handshake_timeout);
+        if !is_counted {
+            // Another lane has given the last place away in this moment.
+            q.close(cx.instant(), Code::ExcessiveLoad, "too many connections");
+        }
+    }
+    if !is_counted {
+        h3_client_gone(proxy, cx, key);
     }
     key
 }
@@ -143,7 +150,7 @@ pub(crate) fn h3_client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if let Some(q) = connections.quic(key) {
         q.forget_streams();
     }
-    h3_client_left(connections, quic, admission, settings, counters, key);
+    h3_client_left(connections, quic, admission, settings, counters, cx, key);
     connections.mark_for_flush(key);
 }
 
@@ -154,6 +161,7 @@ pub(crate) fn h3_client_left(
     admission: &mut Admission,
     settings: &LaneSettings,
     counters: &Counters,
+    cx: &mut Context,
     key: Key,
 ) {
     let Some(q) = connections.quic(key) else { return };
@@ -164,7 +172,7 @@ pub(crate) fn h3_client_left(
     if !q.quic.is_established() {
         quic.handshake_over();
     }
-    admission.left(counted, settings, counters);
+    admission.left(cx, counted, settings, counters);
 }
 
 /// Closes a connection that is leaving and has no request under way.
@@ -173,7 +181,7 @@ pub(crate) fn h3_client_close_if_done(proxy: &mut Proxy, cx: &mut Context, key: 
     let Some(q) = connections.quic(key) else { return };
     if q.is_done() {
         q.close(cx.instant(), Code::NoError, "");
-        h3_client_left(connections, quic, admission, settings, counters, key);
+        h3_client_left(connections, quic, admission, settings, counters, cx, key);
     }
     connections.mark_for_flush(key);
 }

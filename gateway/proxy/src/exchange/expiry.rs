@@ -9,7 +9,7 @@ use crate::exchange::credentials::unchecked;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{drain_is_over, refuse};
 use crate::exchange::response::{Loss, server_lost};
-use crate::exchange::{Ending, Exchange};
+use crate::exchange::{Ending, Exchange, GRPC, is_of_type};
 use crate::forwarding::RouteLimits;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
@@ -18,7 +18,6 @@ use sealane_exchange::Phase;
 use sealane_exchange::deadlines::{
     BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline,
 };
-use sealane_http::Known;
 use sealane_lane::{Context, Key, Millis};
 use std::time::Duration;
 
@@ -48,16 +47,12 @@ fn limits(client: &ClientLimits, upstream: Option<&Upstream>) -> Limits {
     limits
 }
 
-/// gRPC, event streams, and what is no HTTP.
+/// gRPC calls, responses that are streams of events or of gRPC messages, and what is no HTTP.
 fn class(x: &Exchange) -> Class {
-    let starts = |value: Option<&[u8]>, with: &[u8]| {
-        value.and_then(|v| v.get(..with.len())).is_some_and(|v| v.eq_ignore_ascii_case(with))
-    };
-    let request = x.request.fields.get(Known::ContentType);
-    let response = x.response.fields.get(Known::ContentType);
     let stream = x.machine.is_tunnel()
-        || starts(request, b"application/grpc")
-        || x.machine.is_answered() && starts(response, b"text/event-stream");
+        || x.is_grpc_call()
+        || x.machine.is_answered()
+            && (is_of_type(&x.response.fields, b"text/event-stream") || is_of_type(&x.response.fields, GRPC));
     if stream { Class::Stream } else { Class::Message }
 }
 

@@ -32,13 +32,21 @@ use sealane_exchange as machine;
 use sealane_exchange::Kind;
 use sealane_exchange::deadlines::{LINGER_BYTES, Party, Progress};
 use sealane_http::h1::{BodyDecoder, Limits};
-use sealane_http::{BodyLength, Fields, Method, RequestHead, ResponseHead, Version};
+use sealane_http::{BodyLength, Fields, Known, Method, RequestHead, ResponseHead, Version};
 use sealane_lane::{Micros, Millis};
 use std::net::IpAddr;
 use std::rc::Rc;
 
 /// See [`Flow::read_size`].
 const FIRST_READ: usize = 8 * 1024;
+/// How the types of gRPC's messages begin.
+pub(crate) const GRPC: &[u8] = b"application/grpc";
+
+/// Whether a message's `Content-Type` begins so. Types do not depend on case (RFC 9110 §8.3.1).
+pub(crate) fn is_of_type(fields: &Fields, with: &[u8]) -> bool {
+    let value = fields.get(Known::ContentType).and_then(|v| v.get(..with.len()));
+    value.is_some_and(|v| v.eq_ignore_ascii_case(with))
+}
 
 pub(crate) struct Flow {
     /// An HTTP/1.1 source's; other versions frame bodies themselves.
@@ -273,6 +281,12 @@ impl Exchange {
         }
     }
 
+    /// Whether the request is a gRPC call, which HTTP/1.1 cannot carry: a client must not choose other time limits for its
+    /// upload by a header alone.
+    pub fn is_grpc_call(&self) -> bool {
+        !matches!(self.client_stream, ClientStream::H1(_)) && is_of_type(&self.request.fields, GRPC)
+    }
+
     /// When the response had been sent, of a stream whose request is still read and thrown away.
     #[inline]
     pub fn drains_since(&self) -> Option<Millis> {
@@ -304,7 +318,10 @@ impl Exchange {
         self.response_body.reset();
         self.claims = Claims::Removed;
         self.number = 0;
+        self.server = 0;
         self.status = 0;
+        self.started = 0;
+        self.sent = 0;
         self.headed = 0;
         self.trace.clear();
         self.attempts = 0;

@@ -5,6 +5,7 @@ use super::stream::Stream;
 use crate::conn::{Client, Conn};
 use crate::connections::Connections;
 use crate::exchange::priority::Priority;
+use crate::exchange::waste::WasteBudget;
 use crate::quic::ConnectionTable;
 use crate::quic::connection::Connection;
 use crate::upstream::group::LaneUpstream;
@@ -55,6 +56,8 @@ pub(crate) struct H3Connection {
     pub(super) by_id: HashMap<StreamId, u32>,
     /// Priorities that came ahead of their requests.
     pub(super) early_priorities: VecDeque<(StreamId, Priority)>,
+    /// Bounds how many priorities a client sends beyond one for each request.
+    pub(super) priority_budget: WasteBudget,
     /// Counts turns of streams, for taking them in turn.
     pub(super) turns: u64,
     /// Streams that have something to send.
@@ -94,6 +97,7 @@ impl H3Connection {
             waiting: 0,
             by_id: HashMap::new(),
             early_priorities: VecDeque::new(),
+            priority_budget: WasteBudget::default(),
             turns: 0,
             staged: Vec::new(),
             needs_flush: false,

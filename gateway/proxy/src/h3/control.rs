@@ -56,7 +56,7 @@ impl H3Connection {
 
     /// Reads one of the peer's own streams. `Some`: the peer is a server that goes away, and has not looked at requests from
     /// this stream on. An error ends the connection.
-    pub fn read_uni(&mut self, id: StreamId) -> Result<Option<u64>, Code> {
+    pub fn read_uni(&mut self, id: StreamId, now: Millis) -> Result<Option<u64>, Code> {
         let Some(at) = self.uni.iter().position(|(i, _)| *i == id) else { return Ok(None) };
         let mut result = Ok(());
         let mut ended = false;
@@ -98,6 +98,8 @@ impl H3Connection {
                 ControlEvent::Goaway(_) if self.is_client() => {}
                 ControlEvent::Goaway(id) => return Ok(Some(id)),
                 ControlEvent::Priority(id, value) => {
+                    // RFC 9114 §10.5: what costs the receiver more than the sender has a bound.
+                    self.priority_budget.wasted(1, now).map_err(|_| Code::ExcessiveLoad)?;
                     if let Ok(id) = VarInt::from_u64(id) {
                         self.reprioritise(StreamId::from(id), Priority::parse(&value));
                     }

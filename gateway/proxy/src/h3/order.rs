@@ -22,6 +22,7 @@ impl H3Connection {
     /// A request has begun: its response gets its place, by its field or by what came ahead of it (RFC 9218 §7).
     pub fn place(&mut self, index: u32, field: Option<Priority>) {
         let Some(id) = self.streams.get(index as usize).map(|s| s.id) else { return };
+        self.priority_budget.served();
         let early = self.early_priorities.iter().position(|(i, _)| *i == id);
         let early = early.and_then(|at| self.early_priorities.remove(at)).map(|(_, priority)| priority);
         self.prioritise(index, early.or(field).unwrap_or_default());

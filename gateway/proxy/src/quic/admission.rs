@@ -20,6 +20,9 @@ const MAX_RAW: usize = 8;
 /// How many of those that wait are looked through for a datagram's.
 const LOOK_BACK: usize = 32;
 
+/// Most refusals by address that one batch of datagrams reports; all are counted.
+const MAX_REPORTED: usize = 16;
+
 /// A client's first packet.
 pub(super) struct FirstPacket {
     pub incoming: Incoming,
@@ -61,6 +64,11 @@ impl QuicEndpoint {
         !self.waiting.is_empty()
     }
 
+    /// Takes the addresses that were refused since the last call.
+    pub fn take_denied(&mut self) -> Vec<SocketAddr> {
+        std::mem::take(&mut self.denied)
+    }
+
     /// More of a client that waits still. What is not found costs a retransmission, should it go to another lane.
     pub(super) fn waits(&mut self, index: usize, data: BytesMut) {
         let Some(id) = long_header_id(&data) else { return };
@@ -95,6 +103,9 @@ impl QuicEndpoint {
             self.out.push(index, &transmit, &answer);
         } else if !admitted {
             counters.connections_denied.inc();
+            if self.denied.len() < MAX_REPORTED {
+                self.denied.push(incoming.remote_address());
+            }
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
             self.out.push(index, &transmit, &answer);
         } else if pressure >= retry_above && incoming.may_retry() && !incoming.remote_address_validated() {
@@ -104,7 +115,9 @@ impl QuicEndpoint {
                 Ok(transmit) => self.out.push(index, &transmit, &answer),
                 Err(e) => endpoint.endpoint.ignore(e.into_incoming()),
             }
-        } else if !counted && !is_within_rates(admission, settings, counters, cx, incoming.remote_address().ip()) {
+        } else if !counted
+            && !is_within_rates(admission, settings, counters, cx, incoming.remote_address().ip(), listener)
+        {
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
             self.out.push(index, &transmit, &answer);
         } else {
@@ -115,7 +128,13 @@ impl QuicEndpoint {
     }
 
     /// Begins the handshake of the client that has waited longest. `None` if there is none, or its listener is gone.
-    pub fn accept_next(&mut self, now: Instant, counters: &Counters) -> Option<Result<Accepted, Rejected>> {
+    pub fn accept_next(
+        &mut self,
+        now: Instant,
+        admission: &Admission,
+        settings: &LaneSettings,
+        counters: &Counters,
+    ) -> Option<Result<Accepted, Rejected>> {
         let Waiting { endpoint: index, incoming, raw } = self.waiting.pop_front()?;
         let endpoint = self.endpoints.get_mut(index)?.as_mut()?;
         let Some(listener) = endpoint.listener.clone() else {
@@ -125,6 +144,13 @@ impl QuicEndpoint {
         let remote = incoming.remote_address();
         let mut answer = std::mem::take(&mut self.out.scratch);
         answer.clear();
+        // Others of this client that waited with it have taken places since.
+        if !admission.has_place_for(remote.ip(), &listener, settings, counters) {
+            let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
+            self.out.push(index, &transmit, &answer);
+            self.out.scratch = answer;
+            return None;
+        }
         #[expect(clippy::result_large_err, reason = "it is quinn-proto's, and is looked at right below")]
         let accept = || endpoint.endpoint.accept(incoming, now, &mut answer, None);
         let (accepted, foreign) = tls_quic::hear(!raw.is_empty(), accept);
@@ -159,9 +185,10 @@ fn is_within_rates(
     counters: &Counters,
     cx: &mut Context,
     peer: IpAddr,
+    listener: &LaneListener,
 ) -> bool {
     admission.allows_connection(cx, peer, counters)
-        && admission.has_place_for(peer, settings, counters)
+        && admission.has_place_for(peer, listener, settings, counters)
         && admission.allows_handshake(cx, peer, counters)
 }
 

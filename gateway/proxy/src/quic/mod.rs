@@ -51,6 +51,7 @@ use sealane_tls::ids::IdKey;
 use send::Outgoing;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -111,6 +112,8 @@ pub(crate) struct QuicEndpoint {
     /// Connections with events to look at.
     touched: Vec<Key>,
     waiting: VecDeque<Waiting>,
+    /// Addresses of clients that the listener's rules have refused, to be reported, some of each batch.
+    denied: Vec<SocketAddr>,
     /// Handshakes with clients under way.
     handshakes: usize,
     /// Clients' first connection ids whose hello was another lane's.

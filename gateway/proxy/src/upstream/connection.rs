@@ -13,7 +13,7 @@ use crate::service::Proxy;
 use crate::snapshot::{Server, UpstreamHttp};
 use crate::transport::{Transport, TransportError};
 use crate::upstream::group::LaneUpstream;
-use crate::upstream::h1::{idle_event, send_request, upstream_go_on};
+use crate::upstream::h1::{idle_event, is_silent, send_request, upstream_go_on};
 use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout};
 use crate::upstream::h3::h3_dispatch;
 use crate::upstream::selection::{connect_failed, select_server};
@@ -295,13 +295,16 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     let Some((upstream, server)) = proxy.settings.lane().successor(&upstream, server) else {
         return close_connection(proxy, cx, key);
     };
-    let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
+    let Proxy { connections, scratch, .. } = proxy;
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     let config = &upstream.upstream;
     let room = upstream.keeps_another(server);
     let clean = upstream_conn.phase == UpstreamPhase::Busy(Answer::Headed { keep_alive: true })
         && upstream_conn.inbuf.is_empty()
         && upstream_conn.transport.is_flushed()
         && !upstream_conn.transport.is_ending();
+    // The last read may have ended just where the response does: what is in the socket behind it is nobody's response.
+    let clean = clean && (!upstream_conn.transport.readable || is_silent(&mut upstream_conn.transport, scratch));
     if !(reusable && room && clean) || draining {
         return close_connection(proxy, cx, key);
     }

@@ -14,7 +14,7 @@ use crate::memory::note_held;
 use crate::relay::start_relay;
 use crate::scratch::{HEAD_READ, READ_SIZE, Scratch, keep_rest};
 use crate::service::Proxy;
-use crate::transport::ReadResult;
+use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::{upstream_failed, upstream_handshake, upstream_lost};
 use crate::upstream::h2_connection::{h2_upstream_lost, h2_upstream_take};
 use crate::upstream::syn::syn_heard;
@@ -32,16 +32,24 @@ const READS: usize = 4;
 pub(crate) fn idle_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    let tickets = upstream_conn.transport.tls.is_some();
-    // To where the socket has nothing more: what is left there no later event would tell of.
+    if !is_silent(&mut upstream_conn.transport, scratch) {
+        close_connection(proxy, cx, key);
+    }
+}
+
+/// Whether a server has sent nothing beyond the responses that it was asked for. Reads to where the socket has nothing more:
+/// what is left there no later event would tell of, and the next response would begin with it.
+pub(crate) fn is_silent(transport: &mut Transport, scratch: &mut Scratch) -> bool {
+    let tickets = transport.tls.is_some();
     for _ in 0..READS {
-        match upstream_conn.transport.read(scratch, HEAD_READ) {
-            Ok(ReadResult::Blocked) => return,
+        match transport.read(scratch, HEAD_READ) {
+            Ok(ReadResult::Blocked) => return true,
             Ok(ReadResult::Progress) if tickets && scratch.plaintext_len() == 0 => {}
             _ => break,
         }
     }
-    close_connection(proxy, cx, key);
+    scratch.clear_plaintext();
+    false
 }
 
 /// Sends the request's head on a connection that is ready for it.
@@ -106,10 +114,20 @@ pub(crate) fn upstream_go_on(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Takes plaintext, the connection's own rest first; `input` is a buffer to use again.
 fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
+    let head_limit = proxy.settings.limits().http.head;
     let mut rest = match proxy.connections.upstream(key) {
         Some(upstream_conn) if input.is_empty() && upstream_conn.inbuf.is_empty() => return,
         Some(upstream_conn) if !upstream_conn.inbuf.is_empty() => {
             upstream_conn.inbuf.extend_from_slice(input);
+            let in_head = upstream_conn.phase == UpstreamPhase::Busy(Answer::Begun);
+            // Half a head: only an LF can make it whole.
+            if in_head && memchr::memchr(b'\n', input).is_none() && upstream_conn.inbuf.len() < head_limit {
+                let (exchange, held) = (upstream_conn.exchange, upstream_conn.inbuf.capacity());
+                if let Some(exchange) = exchange {
+                    note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, held);
+                }
+                return input.clear();
+            }
             std::mem::take(&mut upstream_conn.inbuf)
         }
         _ => Vec::new(),

@@ -26,7 +26,7 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
 use sealane_exchange::Action as Do;
-use sealane_http::{Known, ParseError};
+use sealane_http::ParseError;
 use sealane_lane::{Context, Key};
 use std::future::Future;
 use std::pin::Pin;
@@ -275,7 +275,7 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
     let cancelled = e.is_remote() && e.is_reset() && e.reason() == Some(Reason::CANCEL);
     let why = match () {
         () if is_limit(e) => Loss::Limited,
-        () if cancelled && proxy.exchanges.get(exchange).is_some_and(is_grpc) => Loss::Cancelled,
+        () if cancelled && proxy.exchanges.get(exchange).is_some_and(Exchange::is_grpc_call) => Loss::Cancelled,
         () if e.is_reset() && !unprocessed(e) => Loss::Broken,
         () => {
             let (answered, suspect) = h2_state_at_loss(&proxy.connections, &proxy.exchanges, exchange);
@@ -377,10 +377,4 @@ pub(crate) fn h2_upstream_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             resume_source(proxy, cx, Later::Client(exchange));
         }
     }
-}
-
-/// Whether the request is a gRPC call from a client that sees resets.
-fn is_grpc(x: &Exchange) -> bool {
-    let kind = x.request.fields.get(Known::ContentType);
-    !matches!(x.client_stream, ClientStream::H1(_)) && kind.is_some_and(|kind| kind.starts_with(b"application/grpc"))
 }
