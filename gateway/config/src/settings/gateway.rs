@@ -57,7 +57,7 @@ table! {
     /// The gateway then keeps only the capability to bind low ports, and with `[tunnel]` also the capability to set up
     /// interfaces and routes.
     user: Text = Text, example("sealane");
-    /// If root starts the gateway: the group that the gateway changes to.
+    /// If root starts the gateway: the group that the gateway changes to. Needs `user`.
     group: Text = Text, described("the user's primary group"), example("sealane");
     /// More configuration files: file names, or patterns with `*` in the file name (`"conf.d/*.toml"`). The gateway
     /// reads them after the main file, in the order of the list. It reads the files of a pattern in the order of their
