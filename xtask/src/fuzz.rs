@@ -36,13 +36,13 @@ pub struct Options {
     /// CPU minutes for each target
     #[arg(long, default_value_t = 15.0)]
     cpu_minutes: f64,
-    /// Targets that run at a time
+    /// Targets that run at the same time
     #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, Into::into))]
     jobs: usize,
-    /// Only build, and put into a folder what another machine needs
+    /// Only build, and write the files that another machine needs into this folder
     #[arg(long, value_name = "FOLDER")]
     package: Option<PathBuf>,
-    /// Only take over what another machine has found: the folder WORK of `fuzz/run.sh`
+    /// Only import the findings of another machine: the folder WORK of `fuzz/run.sh`
     #[arg(long, value_name = "FOLDER", conflicts_with = "package")]
     take: Option<PathBuf>,
 }

@@ -26,7 +26,7 @@ pub struct Options {
     /// Build with this profile: `dist` is what is shipped
     #[arg(long, value_name = "NAME", default_value = "dist")]
     profile: String,
-    /// Build nothing; take the static programs from this folder
+    /// Build nothing; use the static programs from this folder
     #[arg(long, value_name = "FOLDER", conflicts_with = "profile")]
     programs: Option<PathBuf>,
     /// Afterwards run the images with podman: without capabilities, on a read-only root (needs root)

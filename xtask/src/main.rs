@@ -43,13 +43,13 @@ enum Command {
         /// Install what the tests need without asking (as CI does)
         #[arg(long)]
         yes: bool,
-        /// Only what is quick after a build: formatting, layers, clippy, unit tests, the simulator
+        /// Only the steps that are quick after a build: formatting, layers, clippy, unit tests, the simulator
         #[arg(long, conflicts_with_all = ["only", "skip", "dist"])]
         fast: bool,
-        /// Only the interop tests, against the program as it is shipped (profile `dist`)
+        /// Only the interop tests, with the program that is shipped (profile `dist`)
         #[arg(long, conflicts_with_all = ["only", "skip"])]
         dist: bool,
-        /// Fail when a test or step is skipped that xtask/expected-skips.txt does not list (always on in CI, where `CI` is `true`)
+        /// Fail if a skipped test or step is not in xtask/expected-skips.txt (always on in CI, where `CI` is `true`)
         #[arg(long, conflicts_with_all = ["fast", "dist"])]
         strict: bool,
         /// Only these steps
@@ -61,7 +61,7 @@ enum Command {
     },
     /// Format the code
     Fmt {
-        /// Change nothing; fail where formatting would
+        /// Change nothing; fail if a file is not formatted
         #[arg(long)]
         check: bool,
     },
@@ -69,17 +69,17 @@ enum Command {
     Lint,
     /// Write the files that are generated from the declarations of the configuration's settings (docs/reference)
     Generate,
-    /// Check that each crate imports only from the layers above its own, and that `unsafe` stays where it may be
+    /// Check that each crate imports only from the layers above its own, and that only some crates use `unsafe`
     Layers,
-    /// Check the licences, sources and advisories of all dependencies, and what is banned (deny.toml)
+    /// Check the licences, sources and advisories of all dependencies, and that none is banned (deny.toml)
     Deny {
-        /// Only make the copy of the advisories anew, from a clone of the RustSec database
+        /// Only update the copy of the advisories, from a clone of the RustSec database
         #[arg(long, value_name = "FOLDER")]
         refresh: Option<std::path::PathBuf>,
     },
     /// Count what an operation costs the gateway: instructions, system calls, allocations, copies (docs/counting.md)
     Count(count::Options),
-    /// Fuzz the decoders with libFuzzer, going on where the last run has ended (docs/testing.md)
+    /// Fuzz the decoders with libFuzzer, continuing the last run (docs/testing.md)
     Fuzz(fuzz::Options),
     /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
     Plant(plant::Options),
@@ -89,7 +89,7 @@ enum Command {
         #[arg(long, value_name = "FILE.deb", num_args = 1..)]
         kernel: Vec<std::path::PathBuf>,
     },
-    /// Look at the lab's report in Chromium: fits, dark and light, screenshots in target/screenshots
+    /// Check the lab's report in Chromium (layout, dark and light), with screenshots in target/screenshots
     Browser {
         /// Install Chromium without asking
         #[arg(long)]
@@ -105,7 +105,7 @@ enum Command {
     Package(package::Options),
     /// Build container images in target/image
     Image(image::Options),
-    /// Prepare a version, and build what is published in dist
+    /// Prepare a version, and build the files that are published, in the folder dist
     Release(release::Options),
     /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
     Setup {

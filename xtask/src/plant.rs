@@ -34,7 +34,7 @@ pub struct Options {
     /// Only these bugs, by the names of their files in tests/planted
     #[arg(value_name = "BUG")]
     only: Vec<String>,
-    /// Only show which there are
+    /// Only list the bugs
     #[arg(long)]
     list: bool,
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub enum Step {
     /// Formatting
     Fmt,
-    /// Direction of imports, and where `unsafe` may be
+    /// Direction of imports, and which crates use `unsafe`
     Layers,
     /// Licences, bans, sources and advisories of dependencies
     Deny,
@@ -23,15 +23,15 @@ pub enum Step {
     Lint,
     /// Documentation builds, warnings denied
     Doc,
-    /// The oldest compiler that we promise to support compiles everything
+    /// The oldest supported compiler compiles everything
     Minimum,
     /// Programs and tests compiled
     Build,
-    /// TLS stacks built into the user's cache, for the tests that run them
+    /// TLS libraries built in the user's cache, for the tests that run them
     Stacks,
-    /// What lanes share, in every order that threads can run in (loom)
+    /// Data that lanes share, with every possible order of threads (loom)
     Models,
-    /// What an operation costs, counted, beside what is stored
+    /// Counted costs of operations, compared with the stored costs
     Count,
     /// Every test of the workspace
     Test,

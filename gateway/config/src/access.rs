@@ -228,7 +228,7 @@ fn header_value(sink: &Sink, text: &At<String>) -> Option<HeaderValue> {
         None => (text.value.as_str(), false),
     };
     if start.is_empty() && is_prefix {
-        sink.error(&text.span, "\"*\" is every value", Some("write true: the header is present".to_owned()));
+        sink.error(&text.span, "\"*\" matches every value", Some("write true: the header is present".to_owned()));
         return None;
     }
     // A value that no message can have is never met.

@@ -21,7 +21,8 @@ pub(super) fn read(section: &Section, upstream: &mut Upstream) {
     if let Some(by) = &hash_by
         && balance.as_ref().is_some_and(|b| b.value != Balance::Hash)
     {
-        sink.error(&by.span, "\"hash_by\" without balance = \"hash\"", None);
+        let help = "write balance = \"hash\", or remove \"hash_by\"".to_owned();
+        sink.error(&by.span, "\"hash_by\" without balance = \"hash\"", Some(help));
     }
     upstream.balance = match (&balance, &hash_by) {
         (Some(balance), _) => balance.value,

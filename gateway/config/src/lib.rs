@@ -316,7 +316,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         let index = upstream.map(|(u, plan)| upstreams.push(u, plan));
         if let Some(name) = name {
             if upstreams.named.insert(name.value.clone(), index).is_some() {
-                sink.error(&name.span, format!("a second upstream \"{}\"", name.value), None);
+                let help = Some("give it another name".to_owned());
+                sink.error(&name.span, format!("a second upstream \"{}\"", name.value), help);
             }
             places.push(name);
         }

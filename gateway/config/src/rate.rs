@@ -38,7 +38,8 @@ pub(super) fn read_all(document: &Section, routes: &mut Routes) -> (Vec<RateLimi
             out.len() - 1
         });
         if routes.limits.insert(name.value.clone(), index).is_some() {
-            sink.error(&name.span, format!("a second rate limit \"{}\"", name.value), None);
+            let help = Some("give it another name".to_owned());
+            sink.error(&name.span, format!("a second rate limit \"{}\"", name.value), help);
         }
         places.push(name);
     }
@@ -58,7 +59,8 @@ pub(super) fn of_clients(
     let burst = section.optional_at(burst);
     let Some((count, per)) = rate else {
         if let Some(burst) = burst.filter(|_| section.key_span(name).is_none()) {
-            section.sink.error(&burst.span, format!("a burst without \"{name}\""), None);
+            let help = format!("add {name} = \"100/s\", or remove this setting");
+            section.sink.error(&burst.span, format!("a burst without \"{name}\""), Some(help));
         }
         return None;
     };

@@ -212,7 +212,8 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
 
     if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
         if protocol.as_ref().is_some_and(|p| !p.versions.contains(&Version::Tls13)) {
-            sink.error(&e.span, "\"early_data\" needs TLS 1.3, which is not enabled", None);
+            let help = "add \"1.3\" to \"versions\", or set early_data = \"off\"".to_owned();
+            sink.error(&e.span, "\"early_data\" needs TLS 1.3, which is not enabled", Some(help));
         }
         if !resumption || tickets == 0 {
             let help = "set early_data = \"off\", or resumption = true and tickets above 0".to_owned();
@@ -415,7 +416,9 @@ fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<
         }
         if let Some(default) = default.filter(|d| d.value) {
             if strict_sni {
-                sink.error(&default.span, "\"default\" has no effect: strict_sni = true refuses unknown names", None);
+                let help = "remove \"default\", or \"strict_sni\"".to_owned();
+                let message = "\"default\" has no effect: strict_sni = true refuses unknown names";
+                sink.error(&default.span, message, Some(help));
             }
             marked.push(all.len() as u32);
         }

@@ -282,7 +282,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     if let (true, Some(at)) = (users.is_none() && command.is_none() && !asks, bind_users.as_ref().filter(|at| at.value))
     {
         let help = "add users = \"FILE\", auth_command = [\"PROGRAM\"] or management_client_auth = true".to_owned();
-        sink.error(&at.span, "\"bind_users\" without users: clients need no user name", Some(help));
+        sink.error(&at.span, "\"bind_users\" without users: clients have no user name", Some(help));
     }
     let TlsParts { server, revoked, expiries } = tls?;
     let settings = Tunnel {
@@ -460,7 +460,8 @@ fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
     let digest = section.or(&s::tls_auth_digest);
     let wrap = match (crypt, auth) {
         (Some(_), Some((_, at))) => {
-            sink.error(&at.span, "\"tls_auth\" and \"tls_crypt\" exclude each other", None);
+            let help = "keep one of them".to_owned();
+            sink.error(&at.span, "\"tls_auth\" and \"tls_crypt\" exclude each other", Some(help));
             WrapKey::None
         }
         (Some((key, _)), None) => WrapKey::Crypt(key),
@@ -498,7 +499,8 @@ pub(super) fn command(sink: &Sink, key: &str, at: &At<Vec<At<String>>>) -> Optio
         return None;
     };
     if program.contains('/') && sink.kind(Path::new(program)).is_some_and(|kind| kind != Kind::File) {
-        sink.error(&at.span, format!("there is no program {program}"), None);
+        let help = "write the path of an installed program".to_owned();
+        sink.error(&at.span, format!("there is no program {program}"), Some(help));
     }
     Some(words)
 }

@@ -69,7 +69,8 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
         return Err(("a server's URL must not have a path: the path of the request is used".to_owned(), Some(help)));
     }
     if authority.contains('@') {
-        return Err(("a server's URL must not have a user name or password".to_owned(), None));
+        let help = "send it in a header: request_headers = { set = { Authorization = \"Basic …\" } }".to_owned();
+        return Err(("a server's URL must not have a user name or password".to_owned(), Some(help)));
     }
     let (host, port) = match authority.strip_prefix('[') {
         Some(v6) => match v6.split_once(']') {

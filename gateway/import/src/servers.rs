@@ -98,7 +98,7 @@ impl Server {
 /// Sets what is one number for all servers of a group, and says so where another one is there.
 pub(crate) fn one_for_all(up: &mut Upstream, key: &str, value: &str, place: &Place, id: Id, report: &mut Report) {
     if up.settings.value(key).is_some_and(|there| there != value) {
-        report.differs(id, format!("{key} is one for all servers of a group: the last one is written"));
+        report.differs(id, format!("{key} applies to all servers of a group: the import writes the last value"));
     }
     up.settings.set(key, value, place);
 }
@@ -106,7 +106,10 @@ pub(crate) fn one_for_all(up: &mut Upstream, key: &str, value: &str, place: &Pla
 /// Servers are not verified.
 pub(crate) fn skip_verification(up: &mut Upstream, place: &Place, id: Id, report: &mut Report) {
     up.tls.set("dangerous_skip_verification", "true", place);
-    report.same(id, "dangerous_skip_verification: anybody between can read and change everything; ca is the safe way");
+    report.same(
+        id,
+        "dangerous_skip_verification: anyone on the network path can read and change everything; set ca instead",
+    );
 }
 
 /// Sets the versions of TLS that servers are offered.
@@ -119,8 +122,10 @@ pub(crate) fn versions(up: &mut Upstream, versions: Versions, place: &Place, id:
                 false => report.same(id, "versions"),
             }
         }
-        None => report
-            .decide(id, "TLS 1.0 and 1.1 are not supported, so the server is not reached; let it have TLS 1.2 or 1.3"),
+        None => report.decide(
+            id,
+            "TLS 1.0 and 1.1 are not supported, so the server cannot be reached: enable TLS 1.2 or 1.3 on it",
+        ),
     }
 }
 

@@ -106,7 +106,7 @@ pub const TLS_FAILURES: &[&str] = &[
 counters! {
     /// Connections accepted.
     accepted, counter, "sealane_connections_accepted_total", "";
-    /// Connections with clients that are open.
+    /// Open connections with clients.
     open, gauge, "sealane_connections_open", "";
     /// Times that the gateway stopped accepting connections, by the reason.
     paused_connections, counter, "sealane_accept_paused_total", "reason=\"max_connections\"";
@@ -120,9 +120,9 @@ counters! {
     handover_no_room, counter, "sealane_connections_handover_refused_total", "reason=\"no_room\"";
     /// Connections with a session of another lane that this lane did not accept, by reason.
     handover_limit, counter, "sealane_connections_handover_refused_total", "reason=\"limit\"";
-    /// IDs of another lane or process that neither this process nor a predecessor has created.
+    /// IDs that name another lane or process, and that neither this process nor a predecessor has created.
     forged_session_ids, counter, "sealane_forged_ids_total", "kind=\"session\"";
-    /// IDs of another lane or process that neither this process nor a predecessor has created.
+    /// IDs that name another lane or process, and that neither this process nor a predecessor has created.
     forged_connection_ids, counter, "sealane_forged_ids_total", "kind=\"connection\"";
     /// Updates of rate limits that could not be sent to another lane.
     rate_news_lost, counter, "sealane_rate_limit_news_lost_total", "";
@@ -134,11 +134,11 @@ counters! {
     full_tls12, counter, "sealane_handshakes_total", "version=\"1.2\",kind=\"full\"";
     /// Handshakes by version and kind.
     resumed_tls12, counter, "sealane_handshakes_total", "version=\"1.2\",kind=\"resumed\"";
-    /// Full handshakes by the kind of the certificate's key, which has signed them.
+    /// Full handshakes by the type of the certificate's key that signed them.
     full_ecdsa, counter, "sealane_full_handshakes_total", "key=\"ecdsa\"";
-    /// Full handshakes by the kind of the certificate's key, which has signed them.
+    /// Full handshakes by the type of the certificate's key that signed them.
     full_rsa, counter, "sealane_full_handshakes_total", "key=\"rsa\"";
-    /// Full handshakes by the kind of the certificate's key, which has signed them.
+    /// Full handshakes by the type of the certificate's key that signed them.
     full_ed25519, counter, "sealane_full_handshakes_total", "key=\"ed25519\"";
     /// Nanoseconds that lanes have spent on the first flight of handshakes.
     handshake_nanos, counter, "sealane_handshake_nanoseconds_total", "";
@@ -146,31 +146,31 @@ counters! {
     hellos_waiting, gauge, "sealane_hellos_waiting", "";
     /// Connections whose ClientHello came in the SYN.
     syn_hellos, counter, "sealane_syn_hellos_total", "";
-    /// Clients that got a response before the third packet of the TCP handshake proved their address.
+    /// Clients with a ClientHello in the SYN and no cookie, by whether the gateway answered before the third packet.
     syn_unproven, counter, "sealane_syn_unproven_total", "result=\"answered\"";
-    /// Clients that had to wait for the third packet of the TCP handshake: too many signatures, or only RSA keys.
+    /// Clients with a ClientHello in the SYN and no cookie, by whether the gateway answered before the third packet.
     syn_deferred, counter, "sealane_syn_unproven_total", "result=\"deferred\"";
     /// Responses that stopped at three times the client's bytes until the third packet of the TCP handshake arrived.
     syn_capped, counter, "sealane_syn_capped_total", "";
-    /// Connections whose client sent early data that was accepted.
+    /// Connections whose client sent early data, by result.
     early_data_accepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";
-    /// Connections whose client sent early data that was not accepted.
+    /// Connections whose client sent early data, by result.
     early_data_rejected, counter, "sealane_early_data_connections_total", "result=\"rejected\"";
-    /// Single-use tickets of a shared store that clients sent, by result.
+    /// Single-use tickets of the store that clients sent, by result.
     tickets_taken, counter, "sealane_shared_tickets_total", "result=\"taken\"";
-    /// Single-use tickets of a shared store that clients sent, by result.
+    /// Single-use tickets of the store that clients sent, by result.
     tickets_unknown, counter, "sealane_shared_tickets_total", "result=\"unknown\"";
-    /// Single-use tickets of a shared store that clients sent, by result.
+    /// Single-use tickets of the store that clients sent, by result.
     tickets_other_life, counter, "sealane_shared_tickets_total", "result=\"store_restarted\"";
-    /// Single-use tickets of a shared store that clients sent, by result.
+    /// Single-use tickets of the store that clients sent, by result.
     tickets_failed, counter, "sealane_shared_tickets_total", "result=\"failed\"";
-    /// Single-use tickets of a shared store that clients sent, by result.
+    /// Single-use tickets of the store that clients sent, by result.
     tickets_late, counter, "sealane_shared_tickets_total", "result=\"late\"";
     /// Requests answered 425 because they came as early data.
     too_early, counter, "sealane_too_early_total", "";
     /// Requests started.
     requests, counter, "sealane_requests_total", "";
-    /// Requests under way, with the copies for mirrors.
+    /// Open requests, including copies for mirrors.
     active, gauge, "sealane_requests_active", "";
     /// Responses by the class of their status.
     status_1xx, counter, "sealane_responses_total", "class=\"1xx\"";
@@ -182,9 +182,9 @@ counters! {
     status_4xx, counter, "sealane_responses_total", "class=\"4xx\"";
     /// Responses by the class of their status.
     status_5xx, counter, "sealane_responses_total", "class=\"5xx\"";
-    /// Requests with an id (`[request_id]`), by whether a trusted proxy has given it or the gateway has made it.
+    /// Requests with an ID (`[request_id]`), by whether a trusted proxy or the gateway chose it.
     request_ids_accepted, counter, "sealane_request_ids_total", "source=\"proxy\"";
-    /// Requests with an id (`[request_id]`), by whether a trusted proxy has given it or the gateway has made it.
+    /// Requests with an ID (`[request_id]`), by whether a trusted proxy or the gateway chose it.
     request_ids_made, counter, "sealane_request_ids_total", "source=\"gateway\"";
     /// Bytes of request bodies.
     request_bytes, counter, "sealane_request_body_bytes_total", "";
@@ -196,7 +196,7 @@ counters! {
     upstream_aborts, counter, "sealane_aborted_exchanges_total", "by=\"upstream\"";
     /// Exchanges that ended early, by the party that ended them.
     gateway_aborts, counter, "sealane_aborted_exchanges_total", "by=\"gateway\"";
-    /// Client connections closed because the client was too slow.
+    /// Requests and connections that ended because the client was too slow.
     client_timeouts, counter, "sealane_client_timeouts_total", "";
     /// Bodies that were stopped because too few bytes were transferred (`min_body_rate`), by the slow party.
     slow_clients, counter, "sealane_slow_bodies_total", "party=\"client\"";
@@ -234,11 +234,11 @@ counters! {
     upstream_full, counter, "sealane_upstream_handshakes_total", "kind=\"full\"";
     /// TLS handshakes with upstreams by kind.
     upstream_resumed, counter, "sealane_upstream_handshakes_total", "kind=\"resumed\"";
-    /// Upstreams that did not answer in time.
+    /// Requests and connections that ended because the server was too slow.
     upstream_timeouts, counter, "sealane_upstream_timeouts_total", "";
-    /// Requests tried again at an upstream.
+    /// Requests that were sent to an upstream again.
     retries, counter, "sealane_upstream_retries_total", "";
-    /// Requests that were not tried again because the upstream's budget was spent.
+    /// Requests that were not sent again because the retry budget of the upstream was used up.
     retries_denied, counter, "sealane_upstream_retries_denied_total", "";
     /// Connections to upstreams that could not be tried, because this machine had no free ports, descriptors or memory.
     upstream_local_errors, counter, "sealane_upstream_local_errors_total", "";
@@ -260,21 +260,21 @@ counters! {
     requests_limited, counter, "sealane_rate_limited_total", "what=\"open_request\"";
     /// Refusals because a client exceeded a rate or a limit, by what was refused.
     handshakes_limited, counter, "sealane_rate_limited_total", "what=\"handshake\"";
-    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
+    /// Refusals by rules of `allow` and `deny`, by what was refused.
     connections_denied, counter, "sealane_access_denied_total", "what=\"connection\"";
-    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
+    /// Refusals by rules of `allow` and `deny`, by what was refused.
     requests_denied, counter, "sealane_access_denied_total", "what=\"request\"";
-    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
+    /// Refusals by rules of `allow` and `deny`, by what was refused.
     certificates_denied, counter, "sealane_access_denied_total", "what=\"request_by_certificate\"";
-    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
+    /// Refusals by rules of `allow` and `deny`, by what was refused.
     headers_denied, counter, "sealane_access_denied_total", "what=\"request_by_header\"";
-    /// Refusals because `allow` and `deny` do not admit the client or its request, by what was refused.
+    /// Refusals by rules of `allow` and `deny`, by what was refused.
     relays_denied, counter, "sealane_access_denied_total", "what=\"relay\"";
-    /// Requests checked by a server of forward_auth, by result.
+    /// Requests that a forward_auth server checked, by result.
     admitted, counter, "sealane_forward_auth_total", "result=\"admitted\"";
-    /// Requests checked by a server of forward_auth, by result.
+    /// Requests that a forward_auth server checked, by result.
     not_admitted, counter, "sealane_forward_auth_total", "result=\"refused\"";
-    /// Requests checked by a server of forward_auth, by result.
+    /// Requests that a forward_auth server checked, by result.
     not_authorized, counter, "sealane_forward_auth_total", "result=\"failed\"";
     /// Requests for which basic_auth needs a password, by result.
     passwords_right, counter, "sealane_basic_auth_total", "result=\"admitted\"";
@@ -284,41 +284,41 @@ counters! {
     passwords_throttled, counter, "sealane_basic_auth_total", "result=\"throttled\"";
     /// Requests for which basic_auth needs a password, by result.
     passwords_unchecked, counter, "sealane_basic_auth_total", "result=\"failed\"";
-    /// Passwords whose hash was computed; the other passwords had been checked a short time before.
+    /// Passwords whose hash was computed; lanes remember correct passwords for five minutes.
     passwords_asked, counter, "sealane_basic_auth_checks_total", "";
-    /// Requests that a table of redirects has answered.
+    /// Requests that a table of redirects redirected.
     table_redirects, counter, "sealane_table_redirects_total", "";
-    /// Responses with an error page, by whose error it was.
+    /// Responses with an error page, by whether it replaces an error of the gateway or of an upstream.
     error_pages, counter, "sealane_error_pages_total", "of=\"gateway\"";
-    /// Responses with an error page, by whose error it was.
+    /// Responses with an error page, by whether it replaces an error of the gateway or of an upstream.
     error_pages_for_upstreams, counter, "sealane_error_pages_total", "of=\"upstream\"";
     /// Requests answered 503 by maintenance.
     maintenance, counter, "sealane_maintenance_responses_total", "";
     /// Copies of requests that were sent to a mirror.
     mirrors, counter, "sealane_mirrored_requests_total", "";
-    /// Copies of requests that are over, by whether the mirror has responded.
+    /// Copies of requests that ended, by whether the mirror responded.
     mirrors_answered, counter, "sealane_mirror_results_total", "result=\"answered\"";
-    /// Copies of requests that are over, by whether the mirror has responded.
+    /// Copies of requests that ended, by whether the mirror responded.
     mirrors_failed, counter, "sealane_mirror_results_total", "result=\"failed\"";
-    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    /// Requests that were not copied to the mirror of their route, by reason.
     mirrors_full, counter, "sealane_mirror_skipped_total", "reason=\"max_requests\"";
-    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    /// Requests that were not copied to the mirror of their route, by reason.
     mirrors_too_large, counter, "sealane_mirror_skipped_total", "reason=\"max_body\"";
-    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    /// Requests that were not copied to the mirror of their route, by reason.
     mirrors_early, counter, "sealane_mirror_skipped_total", "reason=\"early_data\"";
-    /// Requests of which no copy was sent to the mirror of their route, by reason.
+    /// Requests that were not copied to the mirror of their route, by reason.
     mirrors_upgrade, counter, "sealane_mirror_skipped_total", "reason=\"upgrade\"";
-    /// Requests of routes with `split`, by what has decided on their group.
+    /// Requests of routes with `split`, by the rule that selected their group.
     split_by_header, counter, "sealane_split_requests_total", "by=\"header\"";
-    /// Requests of routes with `split`, by what has decided on their group.
+    /// Requests of routes with `split`, by the rule that selected their group.
     split_by_cookie, counter, "sealane_split_requests_total", "by=\"cookie\"";
-    /// Requests of routes with `split`, by what has decided on their group.
+    /// Requests of routes with `split`, by the rule that selected their group.
     split_by_hash, counter, "sealane_split_requests_total", "by=\"hash\"";
-    /// Requests of routes with `split`, by what has decided on their group.
+    /// Requests of routes with `split`, by the rule that selected their group.
     split_by_weight, counter, "sealane_split_requests_total", "by=\"weight\"";
-    /// CORS preflights that the gateway has answered, by whether the origin is allowed.
+    /// CORS preflights that the gateway answered, by whether the origin is allowed.
     preflights, counter, "sealane_cors_preflights_total", "result=\"allowed\"";
-    /// CORS preflights that the gateway has answered, by whether the origin is allowed.
+    /// CORS preflights that the gateway answered, by whether the origin is allowed.
     preflights_refused, counter, "sealane_cors_preflights_total", "result=\"refused\"";
     /// Connections that were reset because they used the most memory when the memory limit was reached.
     memory_resets, counter, "sealane_memory_resets_total", "";
@@ -330,13 +330,13 @@ counters! {
     relayed_up, counter, "sealane_relayed_bytes_total", "to=\"upstream\"";
     /// Bytes of relayed connections, by direction.
     relayed_down, counter, "sealane_relayed_bytes_total", "to=\"client\"";
-    /// Requests answered 421: the host has other TLS rules than the connection.
+    /// Requests answered 421: the host has other client certificate rules than the connection.
     misdirected, counter, "sealane_misdirected_requests_total", "";
-    /// Checks of certificate authorities that were answered, by the type of the challenge (RFC 8555, RFC 8737).
+    /// Challenges of certificate authorities that the gateway answered, by type (RFC 8555, RFC 8737).
     challenges_http, counter, "sealane_acme_challenges_answered_total", "type=\"http-01\"";
-    /// Checks of certificate authorities that were answered, by the type of the challenge (RFC 8555, RFC 8737).
+    /// Challenges of certificate authorities that the gateway answered, by type (RFC 8555, RFC 8737).
     challenges_tls, counter, "sealane_acme_challenges_answered_total", "type=\"tls-alpn-01\"";
-    /// Requests answered 400 because servers read their path in different ways, or because it has dot segments.
+    /// Requests answered 400 because servers could read their path in different ways, or because it has dot segments.
     bad_paths, counter, "sealane_bad_paths_total", "";
     /// Requests answered 405 because their listener does not allow their method.
     connects_refused, counter, "sealane_methods_refused_total", "method=\"CONNECT\"";
@@ -364,37 +364,37 @@ counters! {
     h2_refused, counter, "sealane_http2_streams_refused_total", "";
     /// QUIC connections with a complete handshake.
     quic_connections, counter, "sealane_quic_connections_total", "";
-    /// Datagrams received.
+    /// QUIC datagrams by direction.
     quic_datagrams_in, counter, "sealane_quic_datagrams_total", "direction=\"in\"";
-    /// Datagrams sent.
+    /// QUIC datagrams by direction.
     quic_datagrams_out, counter, "sealane_quic_datagrams_total", "direction=\"out\"";
-    /// Datagrams forwarded to the lane that owns their connection.
+    /// QUIC datagrams forwarded to the lane that owns their connection.
     quic_forwarded, counter, "sealane_quic_datagrams_forwarded_total", "";
-    /// Datagrams dropped without being read, by reason.
+    /// QUIC datagrams dropped without being read, by reason.
     quic_dropped_oversize, counter, "sealane_quic_datagrams_dropped_total", "reason=\"oversize\"";
-    /// Datagrams dropped without being read, by reason.
+    /// QUIC datagrams dropped without being read, by reason.
     quic_dropped_mailbox, counter, "sealane_quic_datagrams_dropped_total", "reason=\"mailbox_full\"";
-    /// Datagrams dropped without being read, by reason.
+    /// QUIC datagrams dropped without being read, by reason.
     quic_dropped_process, counter, "sealane_quic_datagrams_dropped_total", "reason=\"process_full\"";
-    /// Datagrams dropped without being read, by reason.
+    /// QUIC datagrams dropped without being read, by reason.
     quic_dropped_misdirected, counter, "sealane_quic_datagrams_dropped_total", "reason=\"misdirected\"";
-    /// Datagrams that the kernel refused to send.
+    /// QUIC datagrams that the kernel refused to send.
     quic_send_errors, counter, "sealane_quic_send_errors_total", "";
     /// Clients that got a Retry to prove their address.
     quic_retries, counter, "sealane_quic_retries_total", "";
     /// Clients of another QUIC version that got a Version Negotiation packet.
     quic_version_negotiations, counter, "sealane_quic_version_negotiations_total", "";
-    /// New connections refused because of a limit.
+    /// New QUIC connections refused because of a limit.
     quic_refused, counter, "sealane_quic_refused_total", "";
-    /// Connections ended because the peer violated the QUIC protocol.
+    /// QUIC connections ended because the peer violated the protocol.
     quic_transport_errors, counter, "sealane_quic_transport_errors_total", "";
     /// Connections to upstreams over HTTP/3.
     h3_upstream_connections, counter, "sealane_http3_upstream_connections_total", "";
-    /// Upstreams that could not be reached over QUIC, so that TCP was used.
+    /// Times that a server could not be reached over QUIC, so that the gateway used TCP.
     h3_fallbacks, counter, "sealane_http3_upstream_fallbacks_total", "";
-    /// HTTP/3 connections ended because of a protocol violation.
+    /// HTTP/3 connections and streams ended because of a protocol violation, by scope.
     h3_connection_errors, counter, "sealane_http3_errors_total", "scope=\"connection\"";
-    /// HTTP/3 streams ended because of a protocol violation.
+    /// HTTP/3 connections and streams ended because of a protocol violation, by scope.
     h3_stream_errors, counter, "sealane_http3_errors_total", "scope=\"stream\"";
     /// Requests over HTTP/3 cancelled by their client.
     h3_resets, counter, "sealane_http3_streams_reset_total", "";
@@ -402,9 +402,9 @@ counters! {
     bad_proxy_headers, counter, "sealane_proxy_protocol_errors_total", "";
     /// Records for the log that were dropped because control did not read them fast enough.
     records_lost, counter, "sealane_log_records_lost_total", "";
-    /// Traces of requests (`[traces]`), by whether there was room for them in the queue to the exporter.
+    /// Traces of requests (`[traces]`), by whether the exporter's queue had room for them.
     traces_queued, counter, "sealane_traces_total", "result=\"queued\"";
-    /// Traces of requests (`[traces]`), by whether there was room for them in the queue to the exporter.
+    /// Traces of requests (`[traces]`), by whether the exporter's queue had room for them.
     traces_lost, counter, "sealane_traces_total", "result=\"lost\"";
     /// Connections closed because PROXY protocol headers are accepted only from trusted_proxies.
     untrusted_proxies, counter, "sealane_untrusted_proxies_total", "";

@@ -20,12 +20,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 #[derive(Subcommand)]
 pub enum DebugCommand {
-    /// Write an archive (tar) with what a bug report needs: configuration, status, metrics, log
+    /// Write an archive (tar) with the data for a bug report: configuration, status, metrics, log
     #[command(after_help = "\
 The archive has the configuration with secrets masked, the status, the metrics, the newest lines of
 the log, versions, and settings of the kernel. It has names of hosts and servers and, if the log
-level is debug, addresses of clients: read it before you send it to others. Parts that cannot be
-had (the gateway does not run) are left out, and the archive says why.
+level is debug, addresses of clients: read it before you send it to others. If a part is not
+available (for example because the gateway does not run), the archive has the reason instead.
 
 Examples:
   sudo sealane debug bundle
@@ -41,7 +41,7 @@ Examples:
         #[arg(short, long, value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// List the connections of clients that have open requests, with what each request waits for
+    /// List the open requests of clients, and what each request waits for
     #[command(after_help = "\
 An ID is the request's ID in the log and in the access log: lane, connection and number. Relayed and
 upgraded connections (WebSocket) count as open requests.
@@ -52,22 +52,22 @@ Examples:
     Connections {
         #[command(flatten)]
         at: At,
-        /// List the requests that have been open longest first; else by connection
+        /// Sort the requests by age, the oldest first [default: by connection]
         #[arg(long)]
         slow: bool,
-        /// Only requests that have been open for more seconds than this
+        /// List only requests that have been open for more seconds than this
         #[arg(long, value_name = "SECONDS", default_value_t = 0)]
         over: u64,
-        /// At most this many requests, those that have been open longest
+        /// List at most this many requests, the oldest ones
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Record header fields and timings of requests for a while
+    /// Record header fields and timings of requests for a limited time
     #[command(after_help = "\
-A request is recorded when it is over: method, host, path without its query, status, server,
+A request is recorded when it has ended: method, host, path without its query, status, server,
 timings, and the header fields of request and response. Values of fields that may hold secrets
 (Authorization, Cookie, tokens, keys and the like) are masked, queries and fragments of URLs are
 cut off, and bodies are not recorded. Paths are recorded, with any secrets in them (/reset/TOKEN),
@@ -82,10 +82,10 @@ Examples:
         /// How long to record: 1s to 240s, or 1m to 4m
         #[arg(long = "for", value_name = "TIME", default_value = "30s", value_parser = duration)]
         time: Duration,
-        /// Only requests for this host
+        /// Record only requests for this host
         #[arg(long, value_name = "NAME")]
         host: Option<String>,
-        /// One in this many requests
+        /// Record one in this many requests
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
         one_in: u32,
         /// End after this many requests

@@ -152,7 +152,7 @@ Examples:
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Check only the file: read no certificates, resolve no names
+        /// Check only the configuration file: read no other files, resolve no names
         #[arg(long)]
         offline: bool,
         /// Audit by a policy: modern, intermediate, old, pci-dss-4, hipaa, fips-140-3 or cnsa-2
@@ -192,7 +192,7 @@ Examples:
         /// Stop after this many updates [default: stop at Ctrl-C]
         #[arg(long, value_name = "N")]
         rounds: Option<u64>,
-        /// The table to show; in a terminal, the keys 0 to 9 choose another one
+        /// The table to show; in a terminal, the keys 0 to 9 choose another table
         #[arg(long, value_name = "TABLE", value_enum, default_value_t)]
         table: tables::Table,
         /// Sort the table by this column; in a terminal, s chooses the next column and r reverses the order
@@ -253,7 +253,7 @@ Example:
         /// The new level: error, warn, info, debug or trace
         level: Option<Level>,
     },
-    /// Find out what a running gateway is doing, for a bug report
+    /// Examine a running gateway, or collect the data for a bug report
     #[command(subcommand)]
     Debug(debug::DebugCommand),
     /// Show which system features the gateway can use
@@ -279,7 +279,7 @@ Example:
 
 #[derive(Subcommand)]
 enum SelfCommand {
-    /// Print which features of this system the gateway can use, its limits, and how to change them
+    /// Print which features of this system the gateway can use, the system's limits, and how to change them
     #[command(after_help = "\
 Run this command as the user of the gateway. It changes nothing. If a feature is off, this is not
 an error: the gateway works without it. Exit code 0: printed.
@@ -349,7 +349,7 @@ struct Serving {
     /// Serve HTTP without TLS
     #[arg(long, conflicts_with_all = ["cert", "key", "early_data", "preset", "syn_tls"])]
     plain: bool,
-    /// TLS settings: modern (TLS 1.3) or intermediate (1.2 and 1.3) [default: intermediate]
+    /// TLS preset: modern (TLS 1.3), intermediate (1.2 and 1.3), pci-dss-4 or hipaa [default: intermediate]
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// Accept 0-RTT data up to this size ("16KiB") for safe methods [default: off]
@@ -364,7 +364,7 @@ struct Serving {
     /// Number of lanes (threads) [default: the CPU cores this process may use]
     #[arg(long, value_parser = lanes)]
     lanes: Option<usize>,
-    /// Access log: off, stdout or a file [default: off]
+    /// Access log: off, stdout, a file, journald or a syslog URL [default: off]
     #[arg(long, value_name = "WHERE")]
     access_log: Option<String>,
     /// Address of the admin listener: status page, /metrics, /healthz [default: none]

@@ -97,23 +97,23 @@ const OWN_ERRORS: &str =
 const REFUSALS: &str =
     "response_headers and hsts apply to the gateway's own 403, too (in HAProxy, http-response rules do not)";
 const OWN_REDIRECTS: &str =
-    "a redirect of a server to its own address is passed on (NGINX rewrites it by proxy_redirect unless that is off)";
+    "Sealane forwards a server's redirect to its own address (NGINX rewrites it unless proxy_redirect is off)";
 const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
 /// For HAProxy.
 pub const PORTS: &str = "hosts are compared without a port; HAProxy compares them as the client writes them";
-const HOST: &str = "Host is passed on as the client wrote it ($host of NGINX is in lower case and without a port)";
+const HOST: &str = "Sealane forwards Host as the client wrote it ($host of NGINX is in lower case and without a port)";
 const LOWER: &str = "redirects of the gateway name the host in lower case";
 const NAMES: &str = "servers that have a name get it in the handshake (NGINX: proxy_ssl_server_name on)";
-const UPGRADE: &str = "upgrades such as WebSocket are the gateway's to manage: Upgrade needs no setting";
-const CONTENT: &str = "max_body_size holds also for requests that the gateway answers by itself";
+const UPGRADE: &str = "the gateway manages upgrades such as WebSocket: Upgrade needs no setting";
+const CONTENT: &str = "max_body_size also applies to requests that the gateway answers itself";
 const TEXTS: &str =
     "texts of the gateway's own responses have charset=utf-8 in Content-Type unless content_type says otherwise";
 /// Statuses of errors that no route asks for.
 const LIMITS: &[u16] = &[400, 408, 413, 414, 429, 431, 502, 503, 504];
 
-const OLD_VERSIONS: &str = "TLS 1.0 and 1.1 do not exist";
+const OLD_VERSIONS: &str = "Sealane does not support TLS 1.0 and 1.1";
 const OLD_SUITES: &str =
-    "cipher suites without forward secrecy or authenticated encryption, and finite-field Diffie-Hellman, do not exist";
+    "Sealane has no suites without forward secrecy or authenticated encryption, and no finite-field Diffie-Hellman";
 
 fn differs(aspect: Aspect, original: impl Into<String>, translation: impl Into<String>) -> Option<Difference> {
     let (original, translation) = (original.into(), translation.into());

@@ -144,7 +144,7 @@ impl Report {
             let what = match &found.known {
                 Known::No => "not announced",
                 Known::Announced { .. } => "announced",
-                Known::Always { .. } => "always so",
+                Known::Always { .. } => "permanent",
             };
             let _ = writeln!(out, "{}: {what}: {}", found.place, found.aspect);
             let more = match found.requests {
@@ -176,7 +176,7 @@ impl Report {
         let count = |is: fn(&Known) -> bool| self.found.iter().filter(|f| is(&f.known)).count();
         let _ = writeln!(
             out,
-            "{} requests and {} handshakes: {} differences not announced, {} announced, {} always so; {} lines not compared",
+            "{} requests and {} handshakes: {} differences not announced, {} announced, {} permanent; {} lines not compared",
             self.requests,
             self.handshakes,
             self.unannounced(),

@@ -9,18 +9,18 @@ use std::time::Duration;
 
 const AFTER: &str = "\
 Both programs run in network namespaces of their own, with the addresses and ports of the
-configuration. Recording back-ends stand at the addresses of its servers. The requests come from
+configuration. Recording back-ends take the place of its servers. The command derives requests from
 the configuration: hosts, paths, conditions, methods, headers, limits, certificates, TLS.
-It needs root, or user namespaces for ordinary users.
+The command needs root, or user namespaces for ordinary users.
 
 Examples:
   sealane-lab compare nginx /etc/nginx/nginx.conf
   sealane-lab compare nginx /etc/nginx/nginx.conf --translated /etc/sealane/sealane.toml
   sealane-lab compare haproxy haproxy.cfg --program /opt/haproxy/sbin/haproxy --json
 
-Exit codes: 0 no difference, or only such as the import's report or docs/reference/import.md
-announce; 1 a difference that nothing announces; 2 wrong usage, or a program is missing or refuses
-its configuration.";
+Exit codes: 0 no differences, or only differences that the import's report or
+docs/reference/import.md announces; 1 a difference that is not announced; 2 wrong usage, a program
+is missing or refuses its configuration, or no network namespace can be made.";
 
 #[derive(Debug, ClapArgs)]
 #[command(subcommand_required = true)]
@@ -43,19 +43,19 @@ enum Of {
 struct One {
     /// The original configuration
     file: PathBuf,
-    /// The original program [default: the one on the path]
+    /// The original program [default: the one in PATH]
     #[arg(long, value_name = "PATH")]
     program: Option<PathBuf>,
-    /// The gateway [default: the one beside this program, or on the path]
+    /// The gateway [default: the one beside this program, or in PATH]
     #[arg(long, value_name = "PATH")]
     sealane: Option<PathBuf>,
-    /// A translation, such as one that was edited [default: what `sealane import` makes]
+    /// Compare this translation, for example an edited one [default: the output of `sealane import`]
     #[arg(long, value_name = "FILE")]
     translated: Option<PathBuf>,
-    /// Most requests
+    /// Maximum number of requests
     #[arg(long, value_name = "N", default_value_t = 5000)]
     requests: usize,
-    /// Seconds that the requests may take together
+    /// Time limit for all requests together, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     time: u64,
     /// Print the result as JSON

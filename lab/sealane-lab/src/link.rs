@@ -33,19 +33,19 @@ pub struct Args {
     /// Largest random change of each packet's delay, up or down
     #[arg(long, value_parser = parse_duration, default_value = "0ms")]
     jitter: Duration,
-    /// Rate in each direction: 20mbit [default: unlimited]
+    /// Bits per second in each direction: 20mbit [default: unlimited]
     #[arg(long, value_parser = parse_rate)]
     rate: Option<u64>,
     /// Size of the queue in bytes, with --rate
     #[arg(long, default_value_t = 256 * 1024)]
     queue: usize,
-    /// Share of packets lost in each direction: 1%
+    /// Share of packets that are lost, in each direction: 1%
     #[arg(long, value_parser = parse_share, default_value = "0")]
     loss: f64,
-    /// Share of packets that are reordered: 1%
+    /// Share of packets that are reordered, in each direction: 1%
     #[arg(long, value_parser = parse_share, default_value = "0")]
     reorder: f64,
-    /// Share of packets that are duplicated: 1%
+    /// Share of packets that are duplicated, in each direction: 1%
     #[arg(long, value_parser = parse_share, default_value = "0")]
     duplicate: f64,
     /// Treatment of SYNs with data: pass, drop, strip (remove the data) or reset
@@ -54,7 +54,7 @@ pub struct Args {
     /// Emulator: tun (of the lab), netem (of the kernel), or auto (tun, or netem without a TUN device)
     #[arg(long, value_parser = backend, default_value = "auto")]
     backend: Backend,
-    /// Largest packet
+    /// Size of the largest packet, in bytes
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
     /// Seed of all random choices

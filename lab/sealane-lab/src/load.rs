@@ -21,8 +21,8 @@ use crate::live::View;
 
 /// Options of `sealane-lab load`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "EXIT CODES: 0 done, 1 a threshold (--fail-if) was exceeded, 2 wrong usage,
-3 void: the figures cannot be trusted.
+#[command(after_help = "EXIT CODES: 0 done, 1 a threshold (--fail-if) was exceeded (with --knee: at every rate),
+2 wrong usage, 3 void: the figures cannot be trusted.
 
 EXAMPLES:
   Latency at a constant rate:
@@ -106,8 +106,8 @@ pub struct Args {
     /// ALPN protocols to offer ('' for none) [default: the value for --http]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     alpn: Option<Vec<String>>,
-    /// What to verify of the server. `none` does not even verify the handshake's signature. With ECDSA,
-    /// this verification needs as much CPU time on the client as the handshake on the server
+    /// What the client verifies. `none`: not even the handshake's signature; with ECDSA, this check needs as
+    /// much CPU time on the client as the handshake needs on the server
     #[arg(long, value_enum, default_value_t = VerifyArg::Full)]
     verify: VerifyArg,
     /// Certificate authorities to trust (PEM) [default: those of the system]
@@ -150,8 +150,8 @@ pub struct Args {
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Find the highest rate at which no --fail-if threshold is exceeded [default: p99>50ms, errors>1%] and
-    /// the server uses less than --knee-cpus
+    /// Find the highest rate at which no --fail-if threshold [default: p99>50ms, errors>1%] is exceeded and the
+    /// server uses less than --knee-cpus
     #[arg(long, conflicts_with = "requests")]
     knee: bool,
     /// First rate of --knee, in operations per second

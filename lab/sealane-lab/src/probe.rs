@@ -22,7 +22,7 @@ use sealane_lab_probe::variant::{Variant, parse_list};
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Variants are words joined by +: tls1.2 tls1.3, full resumed 0-rtt, h1 h2 h3,\nx25519 p256 p384 pq.\n\
-    Exit code: 0 done, 1 a threshold failed, 2 wrong usage, 3 nothing valid was measured.\n\n\
+    Exit code: 0 done, 1 a threshold was exceeded, 2 wrong usage, 3 nothing valid was measured.\n\n\
     Examples:\n  sealane-lab probe https://example.org\n  \
     sealane-lab probe https://example.org --compare tls1.2,tls1.3,tls1.3+resumed,0-rtt -n 100\n  \
     sealane-lab probe --from-curl rows.csv"

@@ -63,7 +63,7 @@ pub struct Args {
     /// Run only these parts; with `all`: EXPERIMENT.PART
     #[arg(long, value_delimiter = ',', value_name = "PARTS")]
     only: Vec<String>,
-    /// Change a size of the experiment, such as rounds=9; with `all`: EXPERIMENT.KEY=VALUE; repeatable
+    /// Change a value of the experiment's file, such as rounds=9; with `all`: EXPERIMENT.KEY=VALUE; repeatable
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// A round is void if other programs used more CPUs than this

@@ -82,7 +82,7 @@ enum Command {
     },
     /// Rank the built libraries by requirements.
     Advise {
-        /// quic, fips, lts, supported, permissive, 0-rtt, pq, tls1.0 … tls1.3, ocsp, crl, sni, alpn, ct, tickets, chacha20
+        /// Requirements: quic, fips, lts, supported, permissive, 0-rtt, pq, tls1.0 … tls1.3, ocsp, crl, sni, alpn, ct, tickets, chacha20
         #[arg(long, value_delimiter = ',', required = true)]
         need: Vec<String>,
     },

@@ -22,7 +22,7 @@ use stored::Stored;
 /// Options of `cargo xtask count`.
 #[derive(Default, clap::Args)]
 pub struct Options {
-    /// Fail where the figures are not those that are stored: 2 % more or fewer instructions, or more of anything else
+    /// Fail if the figures differ from the stored ones: 2 % more or fewer instructions, or more of anything else
     #[arg(long, conflicts_with = "store")]
     check: bool,
     /// Store the figures, with the reason why they changed

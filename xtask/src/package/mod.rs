@@ -29,13 +29,13 @@ pub struct Options {
     /// Build with this profile: `dist` is what is shipped
     #[arg(long, value_name = "NAME", default_value = "dist")]
     profile: String,
-    /// Build nothing; take `sealane` and `sealane-lab` from this folder
+    /// Build nothing; package `sealane` and `sealane-lab` from this folder
     #[arg(long, value_name = "FOLDER", conflicts_with = "profile")]
     programs: Option<PathBuf>,
     /// The packages' version [default: the workspace's]
     #[arg(long, value_name = "VERSION")]
     package_version: Option<String>,
-    /// Afterwards try the packages in fresh Debian 12 and 13 roots: installation, first start, upgrade, removal, in a namespace and in
+    /// Afterwards test the packages in new Debian 12 and 13 roots: installation, first start, upgrade, removal, in a namespace and in
     /// a virtual machine with systemd (needs root, debootstrap and qemu)
     #[arg(long)]
     check: bool,

@@ -26,8 +26,8 @@ table! {
     /// the folder if it does not exist. The gateway's user, and nobody else, must have write access to the folder.
     storage: Output = Output, default("/var/lib/sealane/acme");
     /// How the authority may verify that you control a name, in order of preference: `"tls-alpn-01"` on port 443,
-    /// `"http-01"` on port 80, `"dns-01"` by `dns_update` or `dns_hook`. After a failure, the gateway uses the next
-    /// challenge. Wildcards need `"dns-01"`.
+    /// `"http-01"` on port 80, `"dns-01"` by `dns_update` or `dns_hook`. After a failure, the next attempt uses the
+    /// next challenge. Wildcards need `"dns-01"`.
     challenges: Words<AcmeChallenge> = Words(&[
         ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
         ("http-01", AcmeChallenge::Http01),
@@ -40,14 +40,14 @@ table! {
     dns_hook: Strings = Strings, example(["/etc/sealane/dns-hook"]), secret(Arguments);
     /// DNS servers that accept dynamic updates, for `"dns-01"` without a program. Cannot be combined with `dns_hook`.
     dns_update: Many = Many(&dns_update::TABLE);
-    /// The kind of certificate, one of those that the authority offers.
+    /// The certificate profile: one of those that the authority offers.
     profile: Text = Text, described("the authority's default"), example("shortlived");
     /// A key that the authority gave you before the registration (external account binding). The gateway uses this key
     /// when it registers the account.
     external_account: One = One(&external_account::TABLE);
-    /// Other authorities, in order of preference. The next attempt, ten seconds later, goes to the next authority if
-    /// this authority cannot be reached or refuses orders because of a rate limit. After any other failure, the gateway changes to the
-    /// next authority at the second failure for a name.
+    /// Other authorities, in order of preference. If an authority cannot be reached, or refuses orders because of a
+    /// rate limit, the next attempt goes to the next authority, ten seconds later. After any other failure, the
+    /// gateway changes to the next authority at the second failure for a name.
     fallback: Many = Many(&fallback::TABLE);
 }
 
@@ -61,7 +61,7 @@ table! {
         required("https://acme.example.com/directory");
     /// PEM file of the CAs that may have signed the TLS certificate of the directory's server.
     ca: File = File, described("the system's CAs"), example("certs/acme-ca.pem");
-    /// The kind of certificate, one of those that the authority offers.
+    /// The certificate profile: one of those that the authority offers.
     profile: Text = Text, described("the authority's default"), example("shortlived");
     /// A key that the authority gave you before the registration (external account binding).
     external_account: One = One(&external_account::TABLE);

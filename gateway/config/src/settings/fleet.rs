@@ -12,13 +12,13 @@ const WAIT: Time = Time(Duration::from_millis(1)..=Duration::from_secs(5));
 const LIFETIME: Time = Time(Duration::from_secs(1)..=Duration::from_secs(7 * 86_400));
 
 table! {
-    /// State that several gateways share, in a Redis or Valkey server. A gateway never needs the server to serve
-    /// requests. See [many gateways](page:fleet).
+    /// State that several gateways share, in a Redis or Valkey server. A gateway serves requests even without this
+    /// server. See [many gateways](page:fleet).
     store "[store]", example_is_commented = true;
 
     /// The server: `"redis://HOST:PORT"`, `"rediss://HOST:PORT"` (with TLS) or `"unix:///PATH"`. `"memory"`: there is
     /// no server, and the gateway shares nothing. The default port is 6379. Without TLS, everybody on the network path
-    /// can read the password and can make the gateways accept early data again.
+    /// can read the password, and can make the gateways accept the same early data twice.
     url: Own<reading::StoreUrl> = Own(reading::url, || Shape::Text(None)), required("unix:///run/redis/redis-server.sock");
     /// A file with 32 random bytes in base64, as `openssl rand -base64 32` prints them. All gateways that share the
     /// server must have the same file. The gateways encrypt all values with keys that are derived from these bytes.
@@ -33,10 +33,9 @@ table! {
     prefix: Text = Text, default("sealane");
     /// How long the server may take to respond. After this time, the gateway closes the connection and connects again.
     timeout: Time = TIMEOUT, default("250ms");
-    /// Keep the tickets of listeners with `early_data` in the store. Every gateway can then accept a client's early
-    /// data, but only one gateway accepts it, and only once. If `false`, only the gateway that issued a ticket
-    /// accepts early data with this ticket. Over HTTP/3, always only the gateway that issued the ticket accepts the
-    /// early data.
+    /// Keep the tickets of listeners with `early_data` in the store. Any of the gateways can then accept the early
+    /// data that a client sends with a ticket, but only once for each ticket. If `false`, only the gateway that issued
+    /// a ticket accepts early data with it. Over HTTP/3, this is always so.
     early_data: Flag = Flag, default(false);
     /// How long a handshake waits for the store's response about a ticket. After this time, the gateway refuses the
     /// early data, and the handshake continues as a full handshake.

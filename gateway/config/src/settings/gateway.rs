@@ -26,12 +26,13 @@ table! {
     /// How long open requests may continue after the first SIGTERM or Ctrl-C, and in the old process after an upgrade.
     /// A second signal stops the gateway immediately.
     drain_timeout: Time = Time::ANY, default("30s");
-    /// How long clients may resume TLS sessions. The gateway replaces the ticket keys at this interval. The previous
-    /// key stays valid for one more interval.
+    /// How long clients may resume TLS sessions. The gateway replaces the ticket keys at this interval, and the
+    /// previous key stays valid for one more interval. With `ticket_keys = "file"`, only a change of the file replaces
+    /// keys.
     ticket_lifetime: Time = TICKETS, default("12h");
-    /// Where the keys of session tickets come from. `"own"`: the gateway makes them, and only this gateway resumes its
-    /// sessions. `"file"`: from `ticket_keys_file`. `"store"`: from `[store]`; one of the gateways makes the keys and
-    /// replaces them every `ticket_lifetime`, and all gateways resume each other's sessions.
+    /// Where the keys of session tickets come from. `"own"`: the gateway makes the keys, and only this gateway resumes
+    /// its sessions. `"file"`: from `ticket_keys_file`. `"store"`: from `[store]`; one of the gateways makes the keys
+    /// and replaces them every `ticket_lifetime`, and all gateways of the store resume each other's sessions.
     ticket_keys: Choice<TicketKeyChoice> = Choice(&[
         ("own", TicketKeyChoice::Own),
         ("file", TicketKeyChoice::File),
@@ -39,35 +40,36 @@ table! {
     ]), default("own");
     /// A file with the keys of session tickets, for `ticket_keys = "file"`: on each line 32 random bytes in base64, as
     /// `openssl rand -base64 32` prints them. The first key encrypts tickets, all keys (at most 8) decrypt them. The
-    /// gateway loads the changed file without a reload.
+    /// gateway loads a changed file without a reload.
     ticket_keys_file: File = File, example("/etc/sealane/ticket.keys"), aliases("ssl_session_ticket_key", "tls-ticket-keys");
     /// How the gateway resolves the names of servers. `"dns"`: with the DNS servers, search domains and options of
     /// `/etc/resolv.conf`, and the names in `/etc/hosts`. `"system"`: with the system's resolver (getaddrinfo: NSS,
     /// LDAP, multicast DNS), which does not report TTLs. An address (`"127.0.0.53"`, `"[::1]:5353"`): with this DNS
-    /// server only. If Sealane was built without the feature `full`, it has the system's resolver only.
+    /// server only. If Sealane was built without the feature `full`, only `"system"` is possible.
     resolver: Own<ResolverKind> = Own(read_resolver, || Shape::Text(None)),
         described("`\"dns\"`; `\"system\"` if `/etc/nsswitch.conf` has other sources than files and DNS"),
         example("127.0.0.53");
-    /// Reload when the configuration, or a file that it names (CAs, the tunnel's `users`), changes. If `false`, only
-    /// `sealane reload` and SIGHUP reload. In both cases, the gateway loads changed certificates of listeners, with
-    /// their keys, passphrases and OCSP responses, and changed revocation lists without a reload.
+    /// Reload when the configuration, or a file that it names, changes. If `false`, only `sealane reload` and SIGHUP
+    /// reload. In both cases, the gateway loads some changed files without a reload: certificates of listeners, with
+    /// their keys, passphrases and OCSP responses; revocation lists; and the files whose settings say so.
     reload_on_change: Flag = Flag, default(false);
-    /// If root starts the gateway: the user that the gateway changes to, after it has opened everything. It then keeps
-    /// only the capability to bind low ports, and with `[tunnel]` also the capability to set up interfaces and routes.
+    /// If root starts the gateway: the user that the gateway changes to, after it has opened its sockets and its log.
+    /// The gateway then keeps only the capability to bind low ports, and with `[tunnel]` also the capability to set up
+    /// interfaces and routes.
     user: Text = Text, example("sealane");
-    /// If root starts the gateway: the group that the gateway changes to.
+    /// If root starts the gateway: the group that the gateway changes to. Needs `user`.
     group: Text = Text, described("the user's primary group"), example("sealane");
     /// More configuration files: file names, or patterns with `*` in the file name (`"conf.d/*.toml"`). The gateway
-    /// reads them after this file, in the order of the list. It reads the files of a pattern in the order of their
+    /// reads them after the main file, in the order of the list. It reads the files of a pattern in the order of their
     /// names. An included file begins with a table, such as `[[host]]`. Relative paths in it start at the folder of
-    /// this file.
+    /// the main file.
     include: Strings = Strings, example(["conf.d/*.toml"]);
-    /// Directives that `sealane import` could not translate and that only a person can decide: who may connect, or how
+    /// Directives of the original that `sealane import` could not translate, and that decide who may connect or how
     /// strong the protection is. Each entry is an error, so the gateway does not start until you have removed all
     /// entries.
     undecided: Strings = Strings, example(["nginx.conf:12: allow 10.0.0.0/8: …"]);
-    /// The admin listener.
-    admin: One = One(&admin::TABLE), described("none: no admin listener");
+    /// The admin interfaces: a Unix socket and an HTTP listener.
+    admin: One = One(&admin::TABLE), described("none: no admin interface");
     /// The authority that issues certificates, for listeners with `certificates = "auto"`.
     acme: One = One(&acme::TABLE), described("the defaults of `[acme]`, for `certificates = \"auto\"`");
     /// How the gateway fetches OCSP responses and revocation lists.
@@ -101,11 +103,12 @@ table! {
 table! {
     admin "[admin]";
 
-    /// Path of a Unix socket through which `sealane status`, `top`, `reload`, `upgrade` and `drain` reach the gateway.
-    /// Only the owner of the socket and root may connect. The path may have at most 90 bytes.
+    /// Path of the Unix socket through which `sealane status`, `reload`, `upgrade` and other commands reach the
+    /// gateway. Only the owner of the socket and root may connect. The path may have at most 90 bytes.
     socket: Text = Text, example("admin.sock");
-    /// Address of a status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while draining).
-    /// The protocol is plain HTTP without a password, so use an address that only your monitoring can reach.
+    /// Address of the status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while
+    /// draining). The protocol is plain HTTP without a password, so use an address that only your monitoring can
+    /// reach.
     listen: Text = Text, described("must be set unless `socket` is"), sets("127.0.0.1:9901");
     /// Names that `listen` accepts in requests, in addition to IP addresses and `localhost`. Requests for other names
     /// get 421, because a web page could make its own name point to this address (DNS rebinding).
@@ -117,17 +120,18 @@ table! {
         notes = "A combined line begins with the format of NGINX and Apache. These fields follow: the duration in seconds, \
             the TLS version (`-` without TLS), the bytes of the request's body, the upstream server (`-` if there was \
             none), and the SHA-256 fingerprint of the client's certificate (`-` if the client sent none). Status 499 means \
-            that the client left before the response. Bytes from clients are escaped as `\\xHH`, except printable ASCII.";
+            that the client cancelled the request before the response. Bytes from clients are escaped as `\\xHH`, except printable ASCII.";
 
-    /// Where access log lines go: `"off"`, `"stdout"`, a file, or syslog (RFC 5424, `local7.info`) as
+    /// Where access log lines go: `"off"`, `"stdout"`, a file, `"journald"`, or syslog (RFC 5424, `local7.info`) as
     /// `"syslog+udp://192.0.2.1:514"`, `"syslog+tcp://192.0.2.1:601"`, `"syslog+tls://192.0.2.1:6514"` or
-    /// `"syslog+unix:///dev/log"`, or `"journald"`. The gateway appends to the file, and opens the file again on SIGUSR1. A new file has mode 0640. If the disk or the syslog
-    /// server cannot keep up, lines are dropped and counted; requests never wait.
+    /// `"syslog+unix:///dev/log"`. The gateway appends to a file, and opens it again on SIGUSR1. A new file has mode
+    /// 0640. If the disk or the syslog server is too slow, the gateway drops lines and counts them; requests never
+    /// wait.
     access: Own<AccessLogTarget> = Own(log_read::target, || Shape::Text(None)), default("off"), sets("stdout"),
         aliases("access_log");
-    /// The CA certificates that verify a syslog server with `"syslog+tls://"`, PEM.
+    /// PEM file of the CAs that may have signed the certificate of a `"syslog+tls://"` server.
     syslog_ca: File = File, described("the system's CAs"), example("/etc/sealane/syslog-ca.pem");
-    /// The name that the certificate of a syslog server with `"syslog+tls://"` must have.
+    /// The name that the certificate of a `"syslog+tls://"` server must have.
     syslog_name: Text = Text, described("the address in `access`"), example("logs.example.com");
     /// The format of an access log line: `"combined"`, `"json"`, `"logfmt"`, or a template with NGINX's variables, such
     /// as `"$remote_addr $request_method $uri $status"`. See [the access log](page:access-log).
@@ -137,18 +141,18 @@ table! {
         described("all"), example(["4xx", "5xx"]);
     /// Requests get no line if their path begins with one of these texts.
     skip_paths: Strings = Strings, example(["/health"]);
-    /// With 100, one in 100 requests with a status below 400 gets a line. Every request with a status of 400 or more
-    /// gets a line.
+    /// With 100, each lane writes a line for one in 100 requests with a status below 400. Every request with a status
+    /// of 400 or more gets a line.
     sample: Count = Count(1..=1_000_000), default(1);
-    /// How many leading bits of a client's IPv4 address are written. The other bits are written as 0: with 24,
+    /// How many leading bits of a client's IPv4 address the access log has. The other bits are written as 0: with 24,
     /// `192.0.2.77` becomes `192.0.2.0`.
     ipv4_prefix: Count = Count(0..=32), default(32);
-    /// How many leading bits of a client's IPv6 address are written.
+    /// How many leading bits of a client's IPv6 address the access log has.
     ipv6_prefix: Count = Count(0..=128), default(128);
-    /// Whether the query strings of request targets and of `Referer` are written.
+    /// Whether the access log has the query strings of request targets and of `Referer`.
     queries: Flag = Flag, default(true);
-    /// The size at which the gateway starts a new file. It renames the old `FILE` to `FILE.1`, the old `FILE.1` to
-    /// `FILE.2`, and so on.
+    /// The size of the access log's file at which the gateway starts a new file: it renames `FILE.1` to `FILE.2` and
+    /// so on, and then `FILE` to `FILE.1`.
     rotate_size: Size = Size(4096..=i64::MAX as u64), described("never"), example("100MiB");
     /// How many renamed files are kept.
     rotate_keep: Count = Count(1..=1000), default(5), needs("rotate_size");
@@ -166,9 +170,8 @@ table! {
 
     /// The maximum number of latency series. Each combination of host, route, upstream, HTTP version and status class
     /// that has had a request is one series, and each upstream is one series. A series takes 1.4 to 2.1 KiB in each
-    /// lane that has recorded a value in it. Above the maximum, values of new series are recorded together, as host
-    /// `(other)` or upstream `(other)`. This number is also the maximum number of VPN clients that have their own
-    /// series.
+    /// lane that has recorded a value in it. Above the maximum, the gateway records the values of new series together,
+    /// as host `(other)` or upstream `(other)`. The same number limits the VPN clients that have their own series.
     max_series: Count = Count(0..=100_000), default(1000);
 }
 
@@ -182,7 +185,7 @@ table! {
     header_timeout: Time = Time::TIMEOUT, default("10s");
     /// How long a connection may be idle between two requests.
     keepalive_timeout: Time = Time::TIMEOUT, default("75s");
-    /// The longest allowed silence while a message is being transferred.
+    /// The longest allowed silence of a client while a request or a response is being transferred.
     idle_timeout: Time = Time::TIMEOUT, default("60s");
     /// The lowest rate at which a client may send a request body or receive a response, in bytes per second, averaged
     /// over `idle_timeout`. Slower requests get 408, and slower responses are cut off. Only time in which the gateway
@@ -200,7 +203,7 @@ table! {
     max_body_size: Size = Size(0..=i64::MAX as u64), default(0), aliases("client_max_body_size");
     /// HTTP/2: how many requests a client may have open at the same time on a connection.
     max_streams: Count = Count(1..=10_000), default(128);
-    /// How many requests are served on a connection before it is closed. 0: no limit.
+    /// How many requests the gateway serves on a client's connection before it closes the connection. 0: no limit.
     max_requests: Count = Count(0..=i64::MAX as u64), default(0);
     /// The maximum number of connections of a lane. At the limit, the lane stops accepting, and new clients wait in the
     /// kernel's queue.

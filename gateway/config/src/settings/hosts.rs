@@ -68,11 +68,10 @@ table! {
     route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example_is_commented = true;
 
-    /// The name of the route in metrics and in the access log. If not set, the name consists of the route's methods and
-    /// path, with `=` before an exact path.
+    /// The name of the route in metrics and in the access log.
     name: Own<String> = Own(read::name, || Shape::Text(Some("^[^\\s](.*[^\\s])?$"))),
-        described("the route's methods and path"), example("api");
-    /// This path and everything below it.
+        described("the route's methods and path, with `=` before an exact path"), example("api");
+    /// This path and all paths below it.
     path: Own<String> = Own(read::path, || Shape::Text(Some("^/[^*?#]*$"))), described("every path"),
         example("/api/");
     /// Only this path.
@@ -89,8 +88,8 @@ table! {
         vec![Shape::Flag, Shape::Text(None)])))), example({ X-Beta = true }), secret(Values);
     /// Replaces `path` in the request to the upstream. Needs `path` and an upstream.
     rewrite_prefix: Own<String> = Own(read::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
-    /// The path of the request to the upstream. `{1}` to `{9}` stand for the groups of `path_regex`, as the client has spelled
-    /// them. The query stays. Needs an upstream.
+    /// The path of the request to the upstream. `{1}` to `{9}` stand for the groups of `path_regex`, in the client's
+    /// spelling. The query stays. Needs an upstream.
     rewrite: Own<Vec<Piece>> = Own(read::rewritten, || Shape::Text(Some("^/[^?#]*$"))), example("/show/{1}");
     /// A table of paths and their targets. The route applies to the paths in the table. It cannot have `path`,
     /// `exact` or `path_regex`.
@@ -119,16 +118,16 @@ table! {
 
     /// Names of the client certificates that are allowed, as in `names` of `client_auth`; all other clients are
     /// refused. A name is `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`,
-    /// `"email:a@example.com"` or `"cn:alice"`. `"any"`: every certificate that the listener accepts, so that one
-    /// route can require a certificate, and other routes do not. The listener must ask for certificates
+    /// `"email:a@example.com"` or `"cn:alice"`. `"any"` allows every certificate that the listener accepts: with it,
+    /// one route can require a certificate while other routes do not. The listener must ask for certificates
     /// (`client_auth`).
     allow_certificate: Strings = Strings, example(["dns:*.clients.example.com", "uri:spiffe://example.com/ns/prod/*"]);
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
     deny_certificate: Strings = Strings, example(["cn:mallory"]);
-    /// A table of header names and conditions, all of which must hold: `true` (present), `false` (absent), `"text"`, `"text*"`
-    /// (prefix), or a list of texts. All headers of the name must satisfy the condition. **Every client can send every header**:
-    /// use this for secrets, which are compared in constant time, or behind a proxy that sets the header. See
-    /// [access control](page:access-control#by-header).
+    /// A table of header names and conditions, all of which must hold: `true` (present), `false` (absent), `"text"`,
+    /// `"text*"` (prefix), or a list of texts. All headers of the name must satisfy the condition. **Every client can
+    /// send every header**: use this setting only for secret values (the gateway compares them in constant time), or
+    /// behind a proxy that sets the header. See [access control](page:access-control#by-header).
     allow_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
         example({ X-Edge-Secret = ["k7Qp2mZc9vTt"] }), secret(Values);
     /// A table like `allow_header`. A request for which one of the conditions holds is refused.
@@ -145,7 +144,7 @@ table! {
         aliases("proxy_pass", "reverse_proxy");
     /// The name of an `[[upstream]]`.
     upstream: Text = Text, sets("app"), aliases("backend");
-    /// Several upstreams, each of which gets a share of the requests, as for a canary release or for blue and green. See
+    /// Several upstreams, each of which gets a share of the requests, for example for a canary release. See
     /// [routing](page:routing#split-requests-between-upstreams).
     split: One = One(&split::TABLE),
         example({ groups = [{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }] });
@@ -182,19 +181,22 @@ table! {
     /// discarded. A route without `mirror` uses the host's `mirror`. See [routing](page:routing#send-copies-of-requests-to-another-upstream).
     mirror: Own<Mirror> = Own(forwarding::mirror, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&mirror::TABLE)])), example({ upstream = "shadow", percent = 10 });
-    /// How long a request may take as a whole: from the end of its head to the end of the response, with checks, retries and
-    /// bodies. Then the client gets 504 (408 while the gateway waits for the request's body), or the response is cut off. Upgraded connections
-    /// (WebSocket), gRPC calls and event streams end, too. `"0s"`: no limit. A route without it uses the host's value. See
+    /// How long a request may take as a whole: from the end of its head to the end of the response, with checks,
+    /// retries and bodies. After this time, the client gets 504 (408 while the gateway waits for the request's body);
+    /// if the response has begun, it is cut off. Upgraded connections (WebSocket), gRPC calls and event streams end,
+    /// too. `"0s"`: no limit. A route without `total_timeout` uses the host's `total_timeout`. See
     /// [routing](page:routing#limit-the-time-of-requests).
     total_timeout: Time = Time::ANY, described("no limit"), example("30s");
-    /// The lowest rate of bodies in bytes per second, for the requests of this host or route: in the place of `min_body_rate` in
-    /// `[limits]` and in `[[upstream]]`. 0: no limit. A route without it uses the host's.
+    /// The lowest rate of bodies in bytes per second, for requests of this host or route. It replaces `min_body_rate`
+    /// of `[limits]` and of `[[upstream]]`. 0: no limit. A route without `min_body_rate` uses the host's
+    /// `min_body_rate`.
     min_body_rate: Size = Size(0..=1 << 30), described("`min_body_rate` of `[limits]` and of the upstream"), example("4KiB");
-    /// Responses have `Server-Timing` with the time that the gateway and the upstream took until the head of the response, in
-    /// milliseconds. Browsers show it to the page's author, and everybody can read it. A route without it uses the host's.
-    server_timing: Flag = Flag, described("the host's; in a host `false`"), example(true);
-    /// What pages of other origins may do: a table, or `false` in a route. A route without `cors` uses the host's
-    /// `cors`. See [routing](page:routing#pages-of-other-origins).
+    /// Add the header `Server-Timing` to responses, with the time that the gateway and the upstream took until the
+    /// head of the response, in milliseconds. Everybody who gets the response can read it. A route without
+    /// `server_timing` uses the host's `server_timing`.
+    server_timing: Flag = Flag, described("`false`; in a route the host's"), example(true);
+    /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
+    /// the host's `cors`. See [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
         example({ origins = ["https://app.example.com"] });
     /// While maintenance is on, requests get 503. A route without `maintenance` uses the host's `maintenance`. See
@@ -205,8 +207,8 @@ table! {
 }
 
 table! {
-    /// The gateway redirects requests for the paths in the table. The table can have at most 500,000 entries. A request needs
-    /// one look-up.
+    /// The gateway redirects requests for the paths in the table. The table can have at most 500,000 entries; their
+    /// number does not slow down requests.
     redirects "redirects";
 
     /// A file with a redirect on each line: a path, a target, and optionally a status. The gateway loads a changed
@@ -216,16 +218,16 @@ table! {
     /// A table of paths and targets, instead of `file`.
     paths: Own<RedirectTable> = Own(tables::paths, || Shape::Map(Box::new(Shape::Text(None)))),
         example({ "/old" = "/new" });
-    /// 301, 302, 303, 307 or 308, for entries without a status.
+    /// The status for entries without a status: 301, 302, 303, 307 or 308.
     status: Count = Count(300..=399), default(308);
     /// Add the request's query to the target.
     keep_query: Flag = Flag, default(false);
 }
 
 table! {
-    /// A page for error responses that the gateway generates (a refusal, a server that cannot be reached) and, with `upstream`,
-    /// for error responses of servers. Pages of a route take precedence over pages of its host. The gateway uses the first page
-    /// for a status.
+    /// A page for error responses that the gateway generates (a refusal, a server that cannot be reached) and, with
+    /// `upstream`, for error responses of servers. Pages of a route take precedence over pages of its host. If several
+    /// pages have the status, the gateway uses the first page.
     error_page "[[host.error_page]]", example_is_commented = true;
 
     /// Statuses from 400 to 599, and ranges of these.
@@ -260,8 +262,9 @@ table! {
 }
 
 table! {
-    /// Pages of other origins may read the responses (CORS). The gateway responds to preflights, and removes
-    /// `Access-Control-*` from responses of servers. Only browsers enforce the rule: `cors` does not stop any request.
+    /// Scripts of pages of the named origins may read the responses (CORS). The gateway responds to preflights, and
+    /// removes `Access-Control-*` from responses of servers. Only browsers enforce the rule: except for preflights of
+    /// other origins (403), the gateway refuses no request because of `cors`.
     cors "cors";
 
     /// `"*"`, or origins: `"https://app.example.com"`, `"https://*.example.com"` (one more label), `"https://**.example.com"` (one or
@@ -277,16 +280,15 @@ table! {
     /// Headers of responses that pages may read, or `"*"`.
     expose_headers: Own<Vec<String>> = Own(cross_origin::headers, || Shape::List(Box::new(Shape::Text(None)))),
         example(["ETag"]);
-    /// Requests may carry cookies and other credentials. Excludes `"*"`.
+    /// Requests may carry cookies and other credentials. Cannot be combined with `"*"`.
     credentials: Flag = Flag, default(false);
     /// How long a browser may remember the response to a preflight.
     max_age: Time = Time::ANY, example("10m");
 }
 
 table! {
-    /// HTTP Basic authentication (RFC 7617). Clients that do not send a correct password get 401. Separate threads check the
-    /// passwords, a few at a time. A client that sends too many wrong passwords gets 429. Use Basic authentication only over
-    /// TLS.
+    /// HTTP Basic authentication (RFC 7617). Clients that do not send a correct password get 401. After too many wrong
+    /// passwords, the gateway responds with 429. Use Basic authentication only over TLS.
     basic_auth "basic_auth";
 
     /// A file with a line `name:hash` for each user, with a hash of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel
@@ -298,7 +300,7 @@ table! {
     /// A header that tells the upstream the user's name. The gateway removes headers of this name that the client
     /// sent.
     user_header: Own<String> = Own(read::user_header, || Shape::Text(None)), example("Remote-User");
-    /// Pass the `Authorization` header, with the password, on to the upstream, and to the server of `forward_auth`.
+    /// Forward the `Authorization` header, with the password, to the upstream and to the server of `forward_auth`.
     keep_authorization: Flag = Flag, default(false);
 }
 
@@ -324,20 +326,20 @@ table! {
 }
 
 table! {
-    /// Each request goes to one of the groups. The first of these rules that applies decides: the value of `header` is the name of a group;
-    /// the value of `cookie` is the name of a group; `hash_by`; chance, by weight. **Every client can send every header and
-    /// cookie**, and so can choose a group.
+    /// Each request goes to one of the groups. The first of these rules that applies decides: the value of `header` is
+    /// the name of a group; the value of `cookie` is the name of a group; `hash_by`; chance, by weight. **Every client
+    /// can send every header and cookie**, and can so choose a group.
     split "split";
 
-    /// At least two groups.
-    groups: Many = Many(&split_group::TABLE), example([{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }]);
+    /// 2 to 64 groups.
+    groups: Many = Many(&split_group::TABLE), described("must be set"), example([{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }]);
     /// A header. If its value is the name of a group, the request goes to this group.
     header: Own<String> = Own(forwarding::header, || Shape::Text(None)), example("X-Release");
-    /// A cookie. If its value is the name of a group, the request goes to this group. Clients without such a cookie get one, with the name
-    /// of the group that their request went to, so that they stay with this group.
+    /// A cookie. If its value is the name of a group, the request goes to this group. A client without such a cookie
+    /// gets a cookie with the name of the group that its request went to, and so stays with this group.
     cookie: Own<String> = Own(balancing::cookie, || Shape::Text(Some("^[^ ;=,]+$"))), example("release");
-    /// `"address"`, `"header:NAME"` or `"cookie:NAME"`: requests with the same value go to the same group. Without the value, chance
-    /// decides.
+    /// `"address"`, `"header:NAME"` or `"cookie:NAME"`: requests with the same value go to the same group. For a
+    /// request without the value, chance decides.
     hash_by: Own<HashKey> = Own(balancing::hash_key, || Shape::Text(Some("^(address|(header|cookie):[^ ]+)$"))),
         example("header:X-User");
 }
@@ -345,41 +347,43 @@ table! {
 table! {
     split_group "group";
 
-    /// The name in `header`, in `cookie` and in the access log.
+    /// The group's name, as `header`, `cookie` and the access log have it.
     name: Own<String> = Own(forwarding::name, || Shape::Text(None)), described("the name of `upstream`"), example("canary");
     /// The name of an `[[upstream]]`.
     upstream: Text = Text, example("canary");
-    /// Servers, in the place of `upstream`, as in `to` of a route. Needs `name`.
+    /// Servers, instead of `upstream` (one of the two must be set), as in `to` of a route. Needs `name`.
     to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);
-    /// The group's share of the requests, in proportion to the weights of the other groups. With 0, only clients that choose the group or
-    /// that have its cookie reach the group.
+    /// The group's share of the requests, in proportion to the weights of the other groups. A group with weight 0 gets
+    /// only the requests whose `header` or `cookie` names it.
     weight: Count = Count(0..=1_000_000), required(5);
 }
 
 table! {
-    /// Copies of requests go to another upstream. The gateway discards the responses to the copies. A copy never delays or changes
-    /// the client's request or its response. Connection upgrades (WebSocket), CONNECT and requests in TLS early data are not mirrored.
+    /// Copies of requests go to another upstream. The gateway discards the responses to the copies. A copy never
+    /// delays or changes the client's request or its response. The gateway does not copy upgrades (WebSocket),
+    /// CONNECT, and requests in TLS early data.
     mirror "mirror";
 
-    /// The name of an `[[upstream]]`. It must not be the upstream of the route, and must not have `proxy_protocol`.
+    /// The name of an `[[upstream]]`: not the upstream of the route, and not one with `proxy_protocol`. Either
+    /// `upstream` or `to` must be set.
     upstream: Text = Text, example("shadow");
-    /// Servers, in the place of `upstream`, as in `to` of a route.
+    /// Servers, instead of `upstream`, as in `to` of a route.
     to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);
     /// The percentage of requests that are copied.
     percent: Count = Count(1..=100), default(100);
     /// A request with a larger body is not copied. The gateway keeps the body in memory until the copy has been sent.
     max_body: Size = Size(0..=16 << 20), default("64KiB");
-    /// The maximum number of copies under way in each lane, of all routes. Further requests are not copied.
+    /// While a lane has this number of copies under way, of all routes together, it copies no further requests.
     max_requests: Count = Count(1..=100_000), default(100);
-    /// How long a copy may take, including connecting and the response. After that, the gateway cancels it.
+    /// How long a copy may take, including connecting and the response. After this time, the gateway cancels the copy.
     timeout: Time = Time::TIMEOUT, default("10s");
-    /// Names of headers that copies do not have.
+    /// Headers that the gateway removes from copies.
     remove_headers: Own<Vec<String>> = Own(read::removed, || Shape::List(Box::new(Shape::Text(None)))),
         example(["Authorization", "Cookie"]);
 }
 
 table! {
-    /// The changes are made in the order `remove`, `set`, `add`.
+    /// The gateway makes the changes in the order `remove`, `set`, `add`.
     edits "header changes";
 
     /// Names of headers.

@@ -23,8 +23,8 @@ table! {
     /// key). See [TLS in the SYN](page:syn-tls).
     syn_tls: Choice<SynTls> =
         Choice(&[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)]), default("cookie"), needs("tls");
-    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may name the client in
-    /// a header. The gateway removes such headers from other clients. See [behind a load
+    /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may name the client
+    /// in a header. The gateway removes such headers from requests of other clients. See [behind a load
     /// balancer](page:behind-a-load-balancer).
     trusted_proxies: Strings = Strings, example(["10.0.0.0/8"]);
     /// The header in which trusted proxies name the client. The gateway does not trust the other header. With
@@ -37,13 +37,14 @@ table! {
     /// Trust `Forwarded`, `X-Forwarded-*` and similar headers of trusted proxies. If `true` without `trusted_proxies`,
     /// the gateway trusts these headers from every client, and `sealane check` warns about this.
     trust_forwarded: Flag = Flag, described("`false`; `true` with `trusted_proxies`"), example(true);
-    /// Every connection must start with a PROXY protocol header, version 1 or 2; the gateway refuses other connections.
-    /// With `trusted_proxies`, it also refuses connections from all other addresses. Without `trusted_proxies`, the
-    /// gateway accepts the header from every client, and `sealane check` warns about this.
+    /// Whether every connection must start with a PROXY protocol header, version 1 or 2. The gateway refuses other
+    /// connections. With `trusted_proxies`, it also refuses connections from all other addresses. Without
+    /// `trusted_proxies`, the gateway accepts the header from every client, and `sealane check` warns about this.
     proxy_protocol: Flag = Flag, default(false);
     /// Allow the method CONNECT (else 405).
     allow_connect: Flag = Flag, default(false);
-    /// Allow the method TRACE (else 405). A server that responds to TRACE shows headers to scripts that should not see them.
+    /// Allow the method TRACE (else 405). A server that supports TRACE returns the headers of the request, such as
+    /// cookies, and scripts in a browser could read them.
     allow_trace: Flag = Flag, default(false);
     /// With TLS: the port on which clients reach the listener, if it differs from the port in `address` (port
     /// forwarding, a container). Plain listeners redirect requests that need a client certificate to this port, and
@@ -58,7 +59,7 @@ table! {
     http3: Flag = Flag, default(false);
     /// The TLS settings of the listener.
     tls: One = One(&listener_tls::TABLE), described("none: plain HTTP"), aliases("ssl");
-    /// Limits for HTTP/3.
+    /// The settings of HTTP/3.
     quic: One = One(&quic::TABLE), described("the defaults of `[listener.quic]`");
 }
 
@@ -74,7 +75,7 @@ table! {
     connection_window: Size = Size(16 << 10..=1 << 30), default("1MiB");
     /// How many bytes of responses the gateway keeps per connection until the client has acknowledged them.
     send_window: Size = Size(16 << 10..=1 << 30), default("2MiB");
-    /// If this number of handshakes or more are in progress in a lane, new clients must first prove their address
+    /// If this number of handshakes or more is in progress in a lane, new clients must first prove their address
     /// (Retry). 0: always.
     retry_above: Count = Count(0..=1_000_000), default(256);
     /// Allow clients to change their address (connection migration).
@@ -84,8 +85,7 @@ table! {
     offload: Flag = Flag, default(true);
     /// Announce HTTP/3 by `Alt-Svc` in responses over TCP.
     alt_svc: Flag = Flag, default(true);
-    /// The UDP port that `Alt-Svc` names, if clients reach the listener on another port than the port in `address`
-    /// (port forwarding, a container).
+    /// The UDP port that `Alt-Svc` names, if the public UDP port differs from the public TCP port (`public_port`).
     alt_svc_port: Count = Count(1..=65_535), described("`public_port`"), example(443);
 }
 
@@ -122,10 +122,9 @@ key = \"certs/example.com.key\"
 ";
 
     /// The TLS preset, as in Mozilla's guidelines: `"modern"` is TLS 1.3 only; `"intermediate"` is TLS 1.2 and 1.3,
-    /// only with forward secrecy and authenticated encryption. `versions`, `groups` and `ciphers` override the
-    /// preset. With `"pci-dss-4"` and `"hipaa"`, this table may only have values that the [policy](page:policies) of
-    /// this name allows; other values are errors. The names of the other policies cannot be used here: the error says
-    /// what Sealane lacks.
+    /// only with forward secrecy and authenticated encryption. `versions`, `groups` and `ciphers` override the preset.
+    /// With `"pci-dss-4"` and `"hipaa"`, this table may only have values that the [policy](page:policies) of this name
+    /// allows; other values are errors. The other policies cannot be presets; the error says what Sealane lacks.
     preset: Own<Policy> = Own(audit::preset, audit::preset_shape),
         default("intermediate"), sets("intermediate");
     /// The listener's certificates. With `"auto"`, an authority issues certificates for the names of the hosts that the
@@ -141,7 +140,8 @@ key = \"certs/example.com.key\"
     strict_sni: Flag = Flag, default(false);
     /// Allow session resumption: by stateless tickets, and from memory for TLS 1.2 clients without tickets.
     resumption: Flag = Flag, default(true);
-    /// How many tickets the gateway sends after a full TLS 1.3 handshake. 0 switches resumption off for TLS 1.3.
+    /// How many tickets the gateway sends after a TLS 1.3 handshake, full or resumed. 0 switches resumption off for
+    /// TLS 1.3.
     // A browser uses each once and opens two connections.
     tickets: Count = Count(0..=16), default(2);
     /// How much 0-RTT data the gateway accepts, for safe methods only: a size, or `"off"`. `false` also means off;
@@ -150,8 +150,8 @@ key = \"certs/example.com.key\"
     /// `"require"` or `"optional"`.
     early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
         Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
-    /// A session can be resumed only at listeners with the same text here. Use this setting for listeners that serve
-    /// the same hosts on several gateways at different addresses. See [many gateways](page:fleet).
+    /// A session can be resumed only at listeners with the same `session_context`. Set it if several gateways serve
+    /// the same hosts at different addresses. See [many gateways](page:fleet).
     session_context: Text = Text, described("the first `address` of the listener, as written"), example("public");
     /// Client certificates: for all names, or for the names in `for`.
     client_auth: Many = Many(&client_auth::TABLE), aliases("mtls");
@@ -164,9 +164,9 @@ key = \"certs/example.com.key\"
 
 table! {
     /// The gateway chooses a certificate by the DNS names in it (subjectAltName). An exact name comes before a
-    /// wildcard. You can combine certificates for the same name with different types of keys; the client's offer then
-    /// decides. A key that does not belong to its certificate is an error. These are warnings: a certificate that has
-    /// expired or expires within 14 days, a key that every user can read, and a host without a certificate.
+    /// wildcard. A name can have several certificates with different types of keys; the client's offer then decides. A
+    /// key that does not belong to its certificate is an error. These are warnings: a certificate that has expired or
+    /// expires within 14 days, a key that every user can read, and a host without a certificate.
     certificate "certificates", example_is_commented = true;
 
     /// PEM file: the certificate, followed by the certificates that signed it. Or a PKCS#12 bundle (`.p12`, `.pfx`) with the
@@ -190,7 +190,7 @@ table! {
 const REAUTHENTICATE: Time = Time(Duration::from_secs(1)..=Duration::from_secs(30 * 86_400));
 
 table! {
-    /// If a client can reach a host without the certificate that the host requires, the configuration is refused. See
+    /// A configuration is refused if a client could reach a host without the certificate that the host requires. See
     /// [certificates](page:certificates#require-client-certificates).
     client_auth "client_auth", example_is_commented = true;
 

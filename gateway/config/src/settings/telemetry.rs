@@ -7,8 +7,8 @@ use sealane_proxy::traces::TraceTrust;
 use std::time::Duration;
 
 table! {
-    /// Traces of requests, sent to an OpenTelemetry collector (OTLP). Without this table, the gateway passes `traceparent`,
-    /// `tracestate` and `baggage` on unchanged. See [traces](page:traces).
+    /// Traces of requests, sent to an OpenTelemetry collector (OTLP). Without this table, the gateway forwards
+    /// `traceparent`, `tracestate` and `baggage` unchanged. See [traces](page:traces).
     traces "[traces]", example_is_commented = true;
 
     /// The collector: `"http://HOST:PORT"` or `"https://HOST:PORT"`. With `protocol = "http"`, the URL may have a
@@ -28,9 +28,9 @@ table! {
     /// Export the spans of each request that got a status of 500 or more, or for which an attempt at a server failed,
     /// even if its trace is not sampled.
     errors: Flag = Flag, default(true);
-    /// Whose `traceparent`, `tracestate` and `baggage` the gateway trusts and passes on. `"proxies"`: the fields of
-    /// the listener's `trusted_proxies`. `"all"`: the fields of all peers. `"none"`: the fields of no peer. The
-    /// gateway removes the fields of all other peers, and starts new traces for their requests.
+    /// Whose `traceparent`, `tracestate` and `baggage` the gateway trusts and forwards. `"proxies"`: the fields of the
+    /// listener's `trusted_proxies`. `"all"`: the fields of all peers. `"none"`: the fields of no peer. The gateway
+    /// removes the fields from requests of all other peers, and starts new traces for these requests.
     trust: Choice<TraceTrust> = Choice(&[
         ("proxies", TraceTrust::Proxies),
         ("all", TraceTrust::Everybody),
@@ -47,28 +47,29 @@ table! {
 }
 
 table! {
-    /// A header by which a request is known in every program that it goes through. The gateway keeps the value that a proxy of the
-    /// listener's `trusted_proxies` has sent: 1 to 128 letters, digits and characters of `-_.~+/=:@`. It removes all others, and makes
-    /// a random value of 32 hexadecimal digits. Upstreams, `forward_auth`, the access log and traces get the value. See
+    /// A header with an ID by which all programs that handle a request know it. If a proxy in the listener's
+    /// `trusted_proxies` has sent a valid ID (1 to 128 letters, digits and characters of `-_.~+/=:@`), the gateway
+    /// keeps it. In all other cases, the gateway replaces the header: the new ID has 32 random hexadecimal digits.
+    /// Upstreams, `forward_auth`, the access log and traces get the ID. See
     /// [operating](page:operating#follow-a-request).
     request_id "[request_id]", example_is_commented = true;
 
     /// The name of the header.
     header: Own<String> = Own(route::user_header, || Shape::Text(None)), default("X-Request-Id");
-    /// Responses have the header, too, in the place of a header of this name from the upstream.
+    /// Whether responses have the header, too. It replaces a header of this name from the upstream.
     response: Flag = Flag, default(false);
 }
 
 const INTERVAL: Time = Time(Duration::from_secs(1)..=Duration::from_secs(3600));
 
 table! {
-    /// Metrics and the log, sent to an OpenTelemetry collector (OTLP). Traces have a table of their own, `[traces]`. See
-    /// [metrics and logs over OTLP](page:otlp).
+    /// Metrics and the log, sent to an OpenTelemetry collector (OTLP). See [metrics and logs over OTLP](page:otlp);
+    /// for traces, see `[traces]`.
     otlp "[otlp]", example_is_commented = true;
 
-    /// The collector: `"http://HOST:PORT"` or `"https://HOST:PORT"`. With `protocol = "http"`, the URL may have a path; the
-    /// gateway appends `/v1/metrics` or `/v1/logs`. If the name resolves to several addresses, the gateway tries the first
-    /// four addresses.
+    /// The collector: `"http://HOST:PORT"` or `"https://HOST:PORT"`. With `protocol = "http"`, the URL may have a
+    /// path, to which the gateway appends `/v1/metrics` or `/v1/logs`. If the name resolves to several addresses, the
+    /// gateway tries the first four addresses.
     endpoint: Own<reading::CollectorEndpoint> = Own(reading::endpoint, || Shape::Text(None)),
         required("http://127.0.0.1:4318");
     /// The protocol to the collector: `"http"` (OTLP over HTTP/1.1, protobuf) or `"grpc"` (OTLP over gRPC; the URL
@@ -77,11 +78,11 @@ table! {
         ("http", reading::CollectorProtocol::Http),
         ("grpc", reading::CollectorProtocol::Grpc),
     ]), default("http");
-    /// Whether metrics are sent: all that `/metrics` has, under the same names.
+    /// Whether metrics are sent: all metrics of `/metrics`, under the same names.
     metrics: Flag = Flag, default(true);
     /// How often metrics are sent.
     interval: Time = INTERVAL, default("60s");
-    /// Whether the log of the gateway is sent, at its level. The access log is not sent.
+    /// Whether the gateway's log is sent, at the level of `[log]`. The access log is not sent.
     logs: Flag = Flag, default(true);
     /// The value of the resource attribute `service.name`.
     service: Text = Text, default("sealane");

@@ -47,8 +47,8 @@ table! {
     cert: File = File, required("server.crt"), aliases("crt", "certificate");
     /// PEM file of the server's private key.
     key: File = File, described("the file of `cert`"), example("server.key"), aliases("private_key");
-    /// Revocation lists, PEM, version 2. If the list has expired, all clients are refused. A reload disconnects clients whose
-    /// certificates are revoked. `sealane tunnel ca revoke NAME` writes the list and reloads.
+    /// PEM file of revocation lists (version 2). If a list has expired, all clients are refused. A reload disconnects
+    /// clients whose certificates are revoked. `sealane tunnel ca revoke NAME` writes the list and reloads.
     crl: File = File, example("crl.pem");
     /// Accept only client certificates with this name: `name:alice`, `name-prefix:client-`, `subject:C=KR, CN=alice`.
     verify_x509_name: Text = Text, example("name-prefix:client-");
@@ -95,8 +95,8 @@ table! {
     /// from `users`, and when the process ends. Without `users` (only `auth_command`), a removed user keeps access
     /// until the token expires.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
-    /// The user name is the name of the client, also if the client has a certificate: `[[tunnel.client]]`, groups' limits, the log
-    /// and the status use it.
+    /// The client's name is its user name, even if the client has a certificate: for `[[tunnel.client]]`, for limits
+    /// of groups, in the log and in the status.
     username_as_common_name: Flag = Flag, default(false);
     /// The user name must be the common name of the certificate. For a client that has `users` in its `[[tunnel.client]]`, that list
     /// decides instead.
@@ -109,9 +109,10 @@ table! {
     management_mode: Choice<u32> = Choice(&[("0600", 0o600), ("0660", 0o660)]), default("0600"), needs("management");
     /// The group of the management socket.
     management_group: Text = Text, described("the group of the process"), example("openvpn-auth"), needs("management");
-    /// A program on the management socket (such as openvpn-auth-oauth2) decides which clients may connect, in addition to
-    /// `users` and `auth_command`. Clients are refused while no program is connected, and if no answer arrives within
-    /// `handshake_timeout`. The program can ask for more time with `client-pending-auth`, up to half of `renegotiate`.
+    /// A program on the management socket (such as openvpn-auth-oauth2) decides which clients may connect, in addition
+    /// to `users` and `auth_command`. While no program is connected, and if no answer arrives within
+    /// `handshake_timeout`, clients are refused temporarily. The program can ask for more time with
+    /// `client-pending-auth`: up to half of `renegotiate`, or `handshake_timeout` if this is longer.
     management_client_auth: Flag = Flag, default(false), needs("management");
     /// Networks that clients reach through the tunnel.
     routes: Strings = Strings, example(["10.0.0.0/8"]);
@@ -119,8 +120,8 @@ table! {
     dns: Strings = Strings, example(["10.8.0.1"]);
     /// The DNS domain of clients.
     domain: Text = Text, example("internal.example");
-    /// Clients send all their traffic through the tunnel: IPv4, and with `network6` IPv6, too. Without `network6`,
-    /// clients send their IPv6 traffic outside the tunnel.
+    /// Clients send all their IPv4 traffic through the tunnel, and with `network6` also all their IPv6 traffic.
+    /// Without `network6`, their IPv6 traffic does not go through the tunnel.
     redirect_gateway: Flag = Flag, default(false);
     /// Source NAT: packets from clients to other networks get this machine's address as their source. At each start,
     /// the gateway runs `nft` to write the rules to the table `sealane_tunnel` of nftables. `sealane tunnel nat -c
@@ -133,7 +134,8 @@ table! {
     push_unlisted: Strings = Strings, example(["setenv-safe group guests"]);
     /// The interval of pings, in whole seconds, as in `keepalive` of OpenVPN. `"0s"`: no pings.
     ping: Own<u16> = Own(read::seconds, read::seconds_shape), default("10s");
-    /// How many whole seconds a client waits for a packet before it connects again. The server waits twice as long.
+    /// After how many whole seconds without a packet a client connects again. The server waits twice as long before it
+    /// disconnects the client.
     ping_restart: Own<u16> = Own(read::seconds, read::seconds_shape), default("60s");
     /// `reneg-sec`: how long a key is used. `"0s"`: the clients decide.
     renegotiate: Time = Time::ANY, default("1h");
@@ -146,27 +148,29 @@ table! {
     /// The largest outer packet, in bytes, that may carry a TCP segment of the tunnel: the gateway lowers the MSS accordingly,
     /// for clients over UDP. 0: no limit.
     mssfix: Count = Count(0..=9000), default(1492);
-    /// Clients can reach each other without the system's routing and filters.
+    /// Clients can reach each other directly: the packets do not pass through the system's routing and filters.
     client_to_client: Flag = Flag, default(false);
     /// Only clients in `[[tunnel.client]]` may connect.
     known_clients_only: Flag = Flag, default(false);
-    /// Several clients with the same name may be connected.
+    /// Several clients with the same name may be connected. If `false`, a new connection of a name replaces the old
+    /// one.
     duplicate_names: Flag = Flag, default(false);
     /// How many clients may be connected at the same time.
     max_clients: Count = Count(1..=1_000_000), default(1024);
-    /// How many clients with the same name may be connected at the same time. Further clients are refused. Without
-    /// `duplicate_names`, a new connection of a name replaces the old one.
+    /// How many clients with the same name may be connected at the same time. Further clients are refused. Needs
+    /// `duplicate_names`.
     max_sessions: Count = Count(1..=1_000_000), described("no limit"), example(3), needs("duplicate_names");
-    /// The rate of new sessions, as `connect-freq` of OpenVPN. Clients beyond it get no answer, and try again
-    /// (`rate_limited`).
+    /// The highest rate of new sessions, like `connect-freq` of OpenVPN. Above the rate, clients get no answer and try
+    /// again (`rate_limited`).
     connect_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), described("no limit"), example("100/s");
-    /// Disconnect a client (`HALT`) that has sent and received less than `inactive_bytes` of IP packets in this time. Pings of the
-    /// tunnel do not count.
+    /// Tell a client to stop (`HALT`) that has sent and received less than `inactive_bytes` of IP packets in this
+    /// time. Pings of the tunnel do not count.
     inactive: Time = Time::TIMEOUT, described("none: clients stay connected"), example("8h");
-    /// The traffic of a client that counts as activity.
+    /// The number of bytes that a client must send and receive in the time `inactive`, together.
     inactive_bytes: Size = Size(1..=i64::MAX as u64), default(1), needs("inactive");
-    /// A file of `name,address,address6` lines (`ifconfig-pool-persist` of OpenVPN): names get the same addresses again after a
-    /// restart. The gateway reads it at the start, and writes it at most every 10 s, and at the end.
+    /// A file of `name,address,address6` lines (`ifconfig-pool-persist` of OpenVPN): names get the same addresses
+    /// again after a restart. The gateway reads the file at the start. It writes the file after changes, at most every
+    /// 10 s, and when it stops.
     addresses_file: Output = Output, example("/var/lib/sealane/addresses.txt");
     /// The number of threads of the user-space data plane.
     lanes: Count = Count(1..=64), described("the gateway's `lanes`"), example(2);
@@ -182,9 +186,9 @@ table! {
     /// `disconnect`, `take_over`, `left_out` (see [the tunnel](page:tunnel#limits-before-authentication)). `sealane
     /// reopen-logs` and a reload open the file again.
     log: Output = Output, example("/var/log/sealane/tunnel.log");
-    /// A program that is started for each event (`connect`, `disconnect`, `renew`, `refuse`). It gets the event as a line of
-    /// JSON on its standard input, as in `log`. The events are delivered one after the other. A program that runs longer than
-    /// 10 s is killed. If more than 1,024 events wait, new events are lost (`events_lost`).
+    /// A program that is started for each event (`connect`, `disconnect`, `renew`, `refuse`). The program gets the
+    /// event as a line of JSON on its standard input, as in `log`. The gateway delivers one event after the other. It
+    /// kills a program after 10 s. At most 1,024 events can wait; further events are lost (`events_lost`).
     event_command: Strings = Strings, example(["/usr/local/bin/vpn-event"]), secret(Arguments);
     /// A URL (`http://…`) that gets the same events, each as a POST request with JSON. The same limits apply. For HTTPS, use
     /// `event_command` with a program such as curl.
@@ -203,7 +207,8 @@ table! {
 table! {
     client "[[tunnel.client]]", example_is_commented = true;
 
-    /// The certificate's common name, or the user name if there is no certificate.
+    /// The client's name: the common name of its certificate. Without a certificate, and with
+    /// `username_as_common_name`, it is the user name.
     name: Text = Text, required("alice");
     /// The client's own IPv4 address.
     address: Text = Text, described("any address of the network"), example("10.8.0.10");
@@ -226,8 +231,8 @@ table! {
 }
 
 table! {
-    /// Clients that have something in common. A client belongs to the first group whose conditions it meets; a group without
-    /// conditions takes all clients. See [groups](page:tunnel#groups).
+    /// A group of clients with common addresses, options, access lists and limits. A client belongs to the first group
+    /// whose conditions it meets; a group without conditions takes all clients. See [groups](page:tunnel#groups).
     group "[[tunnel.group]]", example_is_commented = true;
 
     /// The name of the group, for the log and the status.
@@ -246,11 +251,11 @@ table! {
     routes: Strings = Strings, example(["10.1.0.0/16"]);
     /// Additional options for clients of this group, in OpenVPN's syntax.
     push: Strings = Strings, example(["dhcp-option DNS 10.1.0.53"]);
-    /// What clients of this group may reach: networks, each with a protocol and ports if needed. The gateway drops all other packets
-    /// of the client. Needs the user-space data plane.
+    /// What clients of this group may reach: networks, each with a protocol and ports if needed. The gateway drops all
+    /// other packets from these clients. Needs the user-space data plane.
     allow: Own<Vec<Destination>> = Own(read::destinations, read::destinations_shape), described("everything"),
         example(["10.1.0.0/16", "10.2.0.5 tcp 443", "10.2.0.53 udp 53"]);
-    /// What clients of this group may not reach, even if `allow` names it.
+    /// What clients of this group may not reach, even if `allow` names it. Needs the user-space data plane.
     deny: Own<Vec<Destination>> = Own(read::destinations, read::destinations_shape), described("nothing"),
         example(["10.1.9.0/24"]);
     /// How many clients of this group may be connected at the same time.

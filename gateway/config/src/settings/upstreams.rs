@@ -30,8 +30,7 @@ table! {
         sets(["https://127.0.0.1:8443"]), aliases("backends", "urls");
     /// The HTTP version: `"1.1"`; `"2"` (HTTP/2; with TLS by ALPN, without TLS by prior knowledge; requests share
     /// connections); `"auto"` (the version that the server chooses by ALPN; without TLS, HTTP/1.1); `"3"`
-    /// ([HTTP/3](page:http3), with `"auto"` as fallback). [HTTP versions](page:http-versions) describes what HTTP/2
-    /// cannot carry.
+    /// ([HTTP/3](page:http3), with `"auto"` as fallback). See [HTTP versions](page:http-versions).
     http: Choice<UpstreamHttp> = Choice(HTTP), default("1.1");
     /// How requests are distributed among the servers.
     balance: Own<Balance> = Own(balancing::policy, || Shape::Choice(balancing::POLICIES.iter().map(|(n, _)| *n).collect())),
@@ -54,7 +53,7 @@ table! {
     /// How long one try may take until the response's head arrives. After this time, the gateway tries another server.
     /// Time in which the gateway waits for the client's upload does not count.
     try_timeout: Time = Time::TIMEOUT, example("5s");
-    /// How many retries are allowed, in percent of the requests.
+    /// How many retries are allowed, in percent of the upstream's requests.
     retry_budget: Count = Count(0..=100), default(20);
     /// How many additional retries per second are always allowed, in all lanes together.
     retry_budget_min: Count = Count(0..=100_000), default(10);
@@ -62,32 +61,34 @@ table! {
     eject_after: Count = Count(0..=1_000_000), default(5);
     /// How long the first ejection lasts. The time doubles with each further ejection in a row, to at most 32 times this value.
     eject_for: Time = Time::TIMEOUT, default("10s");
-    /// A server that is new or up again starts with a tenth of its weight, and gets its full weight after this time.
+    /// How long a server that is new or up again gets fewer requests: its weight grows from a tenth to the full weight
+    /// during this time. `"0s"`: at once the full weight.
     slow_start: Time = Time::ANY, default("0s");
     /// How often names are resolved again.
     resolve_interval: Time = RESOLVE,
         described("the answer's TTL, but at least 1 s and at most 5 min; 30 s if the TTL is not known"), example("30s");
-    /// The maximum number of idle connections kept per server and lane. Set it to at least the number of concurrent
-    /// requests (a few HTTP/2 clients send hundreds). If it is lower, some requests need a new connection. 0: a new
-    /// connection for each request (with TLS, a resumed session).
+    /// The maximum number of idle connections kept per server and lane. If more requests are open at the same time (a
+    /// few HTTP/2 clients can send hundreds), some requests need a new connection. 0: a new connection for each
+    /// request (with TLS, a resumed session).
     keepalive: Count = Count(0..=65_536), default(1024);
     /// How long an idle connection is kept.
     keepalive_timeout: Time = Time::TIMEOUT, default("30s");
     /// How long connecting may take, including the TLS handshake.
     connect_timeout: Time = Time::TIMEOUT, default("5s");
-    /// How long the server may take to send the first byte of the response, after the request was sent.
+    /// How long the server may take to send the head of the response, after the gateway has sent the request.
     first_byte_timeout: Time = Time::TIMEOUT, default("60s");
-    /// The longest allowed silence while a message is being transferred. For gRPC, event streams, upgraded connections
-    /// (WebSocket) and relayed connections, the time counts while both directions are silent. An upgraded or relayed
-    /// connection that is silent for this long is closed, and counts in `sealane_idle_tunnels_total`. For
-    /// WebSockets, set it to more than the interval of the WebSocket PINGs; PINGs of HTTP/2 do not count.
+    /// The longest allowed silence of a server while a request or a response is being transferred. For gRPC, event
+    /// streams, upgraded connections (WebSocket) and relayed connections, the time counts while both directions are
+    /// silent. An upgraded or relayed connection that is silent for this long is closed, and counts in
+    /// `sealane_idle_tunnels_total`. For WebSockets, choose a time longer than the interval of the WebSocket PINGs;
+    /// PINGs of HTTP/2 do not count.
     idle_timeout: Time = Time::TIMEOUT, default("60s");
     /// The lowest rate at which a server may send a response body or receive a request body, in bytes per second,
     /// averaged over `idle_timeout`. The gateway ends slower exchanges. Only time in which the gateway waits for the
     /// server counts. 0: no limit.
     min_body_rate: Size = Size(0..=1 << 30), default(0);
-    /// `"v1"` or `"v2"`: send the client's address in a PROXY protocol header. Each request then needs a new connection
-    /// (`keepalive` is 0).
+    /// Send the client's address to the server in a PROXY protocol header of version 1 (`"v1"`) or 2 (`"v2"`). Each
+    /// request then needs a new connection (`keepalive` is 0).
     proxy_protocol: Choice<u8> = Choice(&[("v1", 1u8), ("v2", 2u8)]), example("v2");
     /// The value of `Host` in requests to servers.
     host_header: Own<String> = Own(read::host_header, || Shape::Text(Some("^[A-Za-z0-9._:\\[\\]-]+$"))), described("the client's"),
@@ -96,9 +97,9 @@ table! {
     /// versions](page:http-versions#responses-that-are-refused).
     tolerate: Own<Tolerance> = Own(read::tolerance, || Shape::List(Box::new(Shape::Choice(
         read::TOLERANCES.iter().map(|(n, _)| *n).collect())))), example(["bare_lf"]);
-    /// Whether TLS handshakes with the servers begin in the TCP SYN: `"cookie"` (the first connection of this machine
-    /// asks for a cookie) or `"open"` (also in the first connection, for servers that are known to accept this). Useful
-    /// for distant servers. See [TLS in the SYN](page:syn-tls).
+    /// Whether TLS handshakes with the servers begin in the TCP SYN: `"off"`, `"cookie"` (only with the cookie of an
+    /// earlier connection) or `"open"` (also in the first connection, for servers that are known to accept this).
+    /// Useful for distant servers. See [TLS in the SYN](page:syn-tls).
     syn_tls: Choice<Option<Cookie>> = Choice(SYN_TLS), default("off");
     /// Active health checks.
     health: One = One(&health::TABLE);
@@ -133,9 +134,10 @@ table! {
     interval: Time = Time::TIMEOUT, default("5s");
     /// How long a check may take.
     timeout: Time = Time::TIMEOUT, default("2s");
-    /// After how many good checks in a row a server that was down is up.
+    /// A server that is down is up again after this number of good checks in a row. The first check of a server takes
+    /// effect immediately.
     rise: Count = Count(1..=1000), default(2);
-    /// After how many bad checks in a row a server that was up is down.
+    /// A server that is up is down after this number of bad checks in a row.
     fall: Count = Count(1..=1000), default(3);
 }
 
@@ -159,8 +161,8 @@ table! {
     /// owner of the name can find the certificate there. The timestamps of the logs must be in the certificate, or in
     /// its OCSP response. See [certificates](page:certificates#require-certificate-transparency).
     transparency: Choice<bool> = Choice(&[("off", false), ("require", true)]), default("off");
-    /// The logs whose timestamps count, in the JSON format of Google's and Apple's lists (version 3). The gateway reads a
-    /// changed file without a reload.
+    /// A file with the logs whose timestamps count, in the JSON format of Google's and Apple's lists (version 3). The
+    /// gateway reads a changed file without a reload.
     log_list: File = File, example("log_list.json"), needs("transparency", "require");
     /// PEM file of the gateway's own certificate, for servers that ask for a client certificate. Or a PKCS#12 bundle with
     /// certificate and key.

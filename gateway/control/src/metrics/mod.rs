@@ -197,7 +197,8 @@ impl LaneMetrics {
                 at += 1;
             }
         }
-        let mut family = out.counter("sealane_parse_errors_total", "Refused messages, by reason.");
+        let help = "Requests and responses that the gateway refused as malformed, by reason.";
+        let mut family = out.counter("sealane_parse_errors_total", help);
         for (i, e) in ParseError::ALL.iter().enumerate() {
             let sum: u64 = self.lanes.iter().map(|l| l.parse_errors[i].value()).sum();
             family.sample(&[("reason", e.label())], sum);

@@ -821,7 +821,8 @@ impl Running {
             ("lanes", config.lanes != self.config.lanes),
             ("[admin] listen", config.admin != self.config.admin),
             ("[admin] socket", config.admin_socket != self.config.admin_socket),
-            ("[log] access", config.access_log != self.config.access_log || config.rotation != self.config.rotation),
+            ("[log] access", config.access_log != self.config.access_log),
+            ("[log] rotation", config.rotation != self.config.rotation),
             ("user", config.user != self.config.user),
         ] {
             if differs {

@@ -193,7 +193,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                 used = 1;
                 l.settings.set("proxy_protocol", "true", &at.place);
                 match context.trusted.is_empty() {
-                    true => report.decide(line.id, "say in trusted_proxies which load balancers may send PROXY headers: without it everybody may"),
+                    true => report.decide(line.id, "name in trusted_proxies the load balancers that may send PROXY headers: without it, every client may send them"),
                     false => l.settings.set("trusted_proxies", list(context.trusted), &at.place),
                 }
             }
@@ -201,7 +201,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
             "allow-0rtt" => {
                 used = 1;
                 t.settings.set("early_data", "\"16KiB\"", &at.place);
-                report.differs(at.id, "early_data: only safe methods are accepted early, and tickets are good for one use");
+                report.differs(at.id, "early_data: only safe methods are accepted early, and each ticket can be used only once");
             }
             "name" | "process" | "thread" | "backlog" | "id" | "nice" | "mss" | "tcp-ut" | "user" | "group" | "mode" | "uid" | "gid" | "level"
             | "severity-output" | "guid-prefix" | "shards" | "sigalgs" | "client-sigalgs" | "cc" | "nbconn" | "quic-cc-algo" | "quic-socket"
@@ -220,7 +220,10 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
         i += used;
     }
     if context.tcp && tls {
-        report.missing(line.id, "TLS is terminated for HTTP only: relay it by its name; nothing listens here");
+        report.missing(
+            line.id,
+            "Sealane terminates TLS only for HTTP: relay the connection by its name; nothing listens here",
+        );
         return None;
     }
     if context.tcp {
@@ -349,10 +352,11 @@ fn protocol(
     report: &mut Report,
 ) {
     let Some(chosen) = versions.list() else {
-        return report.decide(line.id, "TLS 1.0 and 1.1 are not supported; which of 1.2 and 1.3 may clients use?");
+        return report
+            .decide(line.id, "TLS 1.0 and 1.1 are not supported: decide which of 1.2 and 1.3 clients may use");
     };
     if versions.older {
-        report.differs(line.id, "TLS 1.0 and 1.1 are not supported: clients that have nothing newer are refused");
+        report.differs(line.id, "TLS 1.0 and 1.1 are not supported: clients without a newer version are refused");
     }
     if chosen.len() < 2 {
         t.settings.set("versions", list(chosen), &line.place);
@@ -363,7 +367,7 @@ fn protocol(
     if let Some((text, at)) = c12 {
         let (found, others) = ciphers::tls12(text);
         match (found.is_empty() && versions.tls12, others) {
-            (true, _) => report.decide(at.id, "Sealane has none of these for TLS 1.2, but ECDHE with AES-GCM and ChaCha20-Poly1305; is that what clients may use?"),
+            (true, _) => report.decide(at.id, "Sealane supports none of these for TLS 1.2, only ECDHE with AES-GCM and ChaCha20-Poly1305: decide whether clients may use them"),
             (false, others) => {
                 match others {
                     true => report.differs(at.id, "only those with ECDHE and AES-GCM or ChaCha20-Poly1305 are offered"),

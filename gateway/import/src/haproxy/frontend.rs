@@ -201,7 +201,7 @@ fn frontend<'l>(
     let names = hosts(&all);
     let tests: Vec<&PathTest> = if tcp { Vec::new() } else { path_tests(&all) };
     if names.len() * (tests.len() + 1) * bound.len() > MAX_ATOMS || all.len() > MAX_RULES {
-        return report.decide(proxy.section.id, "its rules tell too many hosts and paths apart: split the frontend");
+        return report.decide(proxy.section.id, "its rules distinguish too many hosts and paths: split the frontend");
     }
     let cost = all.iter().map(|r| r.condition.cost() + 1).sum();
     let monitor = proxy.last(&["monitor-uri"]);
@@ -218,7 +218,7 @@ fn frontend<'l>(
             let restricts = |t: &Trace| t.restrictions().next().is_some();
             let Some(plan) = paths::plan(&tests, cost, budget, decide, restricts) else {
                 return report
-                    .decide(proxy.section.id, "its rules tell too many hosts and paths apart: split the frontend");
+                    .decide(proxy.section.id, "its rules distinguish too many hosts and paths: split the frontend");
             };
             plan.elsewhere.iter().for_each(|e| elsewhere(e, proxy, report));
             for (path, sample, _) in &plan.routes {
@@ -296,7 +296,7 @@ fn trusted(proxy: &Proxy, report: &mut Report) -> Vec<String> {
                         out.extend(found);
                         report.differs(
                             l.id,
-                            "trusted_proxies: connections from elsewhere are refused where the bind has accept-proxy",
+                            "trusted_proxies: on a bind with accept-proxy, connections from other addresses are refused",
                         );
                     }
                     None => report.decide(l.id, "write the addresses of the load balancers in trusted_proxies"),
@@ -341,7 +341,7 @@ fn connections<'l>(
                 match left {
                     Some(Left::Never) => report.same(l.id, "it never applies"),
                     Some(Left::Always) if accepts => {
-                        report.same(l.id, "the name in the ClientHello is always waited for");
+                        report.same(l.id, "the gateway always waits for the name in the ClientHello");
                         ended.insert(level);
                     }
                     Some(Left::Clients(clients)) if accepts && !unseen && clients.set().is_some() => {

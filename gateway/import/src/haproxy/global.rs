@@ -55,7 +55,7 @@ pub(super) fn resolvers(sections: &[Section], out: &mut Output, report: &mut Rep
                             out.top.set("resolver", quoted(address), &l.place);
                             report.same(l.id, "resolver");
                         }
-                        (true, true) => report.differs(l.id, "one server is asked, the first"),
+                        (true, true) => report.differs(l.id, "only the first server is asked"),
                         (false, _) => report.missing(l.id, "is not an address"),
                     }
                 }
@@ -85,7 +85,7 @@ pub(super) fn limits(sections: &[Section], out: &mut Output, report: &mut Report
             Some(n.saturating_mul(unit)).filter(|n| *n > 0)
         };
         let Some(best) = found.iter().filter_map(|l| Some((ms(l)?, *l))).max_by_key(|(n, _)| *n) else {
-            found.iter().for_each(|l| report.missing(l.id, "a timeout is not zero"));
+            found.iter().for_each(|l| report.missing(l.id, "a timeout must not be zero"));
             continue;
         };
         if let Some(t) = haproxy_time(best.1.word(2)) {
@@ -94,10 +94,11 @@ pub(super) fn limits(sections: &[Section], out: &mut Output, report: &mut Report
         for l in found {
             match ms(l) {
                 Some(n) if n == best.0 => report.same(l.id, format!("[limits] {key}")),
-                Some(_) => {
-                    report.differs(l.id, format!("[limits] {key} is one for all listeners: the largest is written"))
-                }
-                None => report.missing(l.id, "a timeout is not zero"),
+                Some(_) => report.differs(
+                    l.id,
+                    format!("[limits] {key} applies to all listeners: the import writes the largest value"),
+                ),
+                None => report.missing(l.id, "a timeout must not be zero"),
             }
         }
     }

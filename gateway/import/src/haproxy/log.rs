@@ -20,7 +20,7 @@ pub(super) fn log(sections: &[Section], out: &mut Output, report: &mut Report) {
                 "the access log is one file, the standard output, or a syslog server named by address ([log] access)",
             ),
             Some(_) if out.log.has("access") => {
-                report.differs(l.id, "there is one access log: that of the first \"log\"");
+                report.differs(l.id, "there is one access log: the log of the first \"log\"");
             }
             Some(target) => {
                 out.log.set("access", quoted(&target), &l.place);

@@ -154,25 +154,27 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
             report.decide(line.id, *why);
             return None;
         }
-        What::Unanswered => report.missing(line.id, "an answer has a constant body (respond); these requests get 501"),
+        What::Unanswered => {
+            report.missing(line.id, "a response must have a constant body (respond); these requests get 501")
+        }
         _ => {}
     }
     match line.word(1) {
         "silent-drop" | "reject" if line.word(0) == "http-request" => {
-            report.differs(line.id, "status 403: connections are not closed without an answer");
+            report.differs(line.id, "status 403: the gateway closes no connection without a response");
         }
-        "tarpit" => report.differs(line.id, "the answer is sent at once"),
+        "tarpit" => report.differs(line.id, "the response is sent immediately"),
         _ => {}
     }
     let Some(mut condition) = acls.condition(line.section, line.from(at), &mut remarks) else {
-        report.decide(line.id, "its condition is not understood: say by hosts and routes what it does");
+        report.decide(line.id, "the import does not understand its condition: write hosts and routes that do the same");
         return None;
     };
     if let What::Auth { realm, users } = &mut what {
         let Some((list, rest)) = users_of(&condition) else {
             report.decide(
                 line.id,
-                "it asks for passwords otherwise than \"unless { http_auth(LIST) }\": write basic_auth",
+                "it asks for passwords in another way than \"unless { http_auth(LIST) }\": write basic_auth",
             );
             return None;
         };
@@ -186,9 +188,9 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         // Where none of these is true, which is what HAProxy takes them for, the rule never applies.
         let never =
             condition.0.iter().all(|all| all.iter().any(|(negated, tests)| !negated && tests.iter().all(of_request)));
-        let says = "HAProxy does not know the request's host, path and headers any more when a response comes, so it never applies this";
+        let says = "when a response arrives, HAProxy no longer has the request's host, path and headers, so it never applies this rule";
         match never {
-            true => report.differs(line.id, format!("left out: {says} either")),
+            true => report.differs(line.id, format!("left out: {says}")),
             false => {
                 report.decide(line.id, format!("{says} as it is written: write response_headers of a host or route"))
             }
@@ -210,7 +212,7 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
     Some(Rule { line, condition, what })
 }
 
-/// The list of users that a condition asks for, and what is left of the condition. `None`: it is not "everybody but these users".
+/// The list of users that a condition asks for, and what is left of the condition. `None`: it is not "all users except these".
 fn users_of(condition: &Condition) -> Option<(String, Condition)> {
     let mut list: Option<&String> = None;
     let mut rest = Vec::new();
@@ -314,7 +316,7 @@ fn what(words: &[String]) -> What {
             match status {
                 Some(429) => What::Deny,
                 Some(status @ (200..=299 | 400..=599)) => What::Answer(Action::status(status)),
-                _ => What::Refuse("is no status that Sealane answers with"),
+                _ => What::Refuse("Sealane cannot respond with this status"),
             }
         }
         ("http-request", "return") => returned(words.get(2..).unwrap_or_default()),
@@ -428,7 +430,7 @@ fn returned(words: &[String]) -> What {
         match words[i].as_str() {
             "status" => match value.parse() {
                 Ok(n) => status = n,
-                Err(_) => return What::Refuse("is no status that Sealane answers with"),
+                Err(_) => return What::Refuse("Sealane cannot respond with this status"),
             },
             "content-type" => content_type = Some(value.to_owned()),
             "string" => body = Some(value.to_owned()),
@@ -520,11 +522,11 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
             }
             "x-real-ip" => {
                 return What::Skip(
-                    "the server finds the client in X-Forwarded-For, whose last entry is the gateway's, or in Forwarded",
+                    "the server finds the client's address in X-Forwarded-For (the gateway adds the last entry) or in Forwarded",
                 );
             }
             n if FRAMING.contains(&n) => {
-                return What::Nothing("connections and upgrades are the gateway's to manage");
+                return What::Nothing("the gateway manages connections and upgrades");
             }
             n if n.contains("client-cert") || n.starts_with("x-ssl") || value.contains("ssl_c_") => {
                 return What::Refuse(
@@ -541,7 +543,7 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
         // The client must not be able to say it instead.
         return match request {
             true => What::Header(of, Edit::Remove(name.to_owned())),
-            false => What::Refuse("values of headers are constants here; let the server send it"),
+            false => What::Refuse("header values must be constants; let the server send it"),
         };
     }
     if !is_value(value) || FRAMING.contains(&lower.as_str()) {

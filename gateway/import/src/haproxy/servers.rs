@@ -48,9 +48,15 @@ pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Repor
                         (a, b) if a == b => {}
                         (_, Some(value)) => {
                             up.settings.set(key, value, &line.place);
-                            report.differs(line.id, format!("{key} is one for all servers: the last one is written"));
+                            report.differs(
+                                line.id,
+                                format!("{key} applies to all servers: the import writes the last value"),
+                            );
                         }
-                        _ => report.differs(line.id, format!("{key} is one for all servers: the last one is written")),
+                        _ => report.differs(
+                            line.id,
+                            format!("{key} applies to all servers: the import writes the last value"),
+                        ),
                     }
                 }
             }
@@ -66,7 +72,7 @@ pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Repor
                 if named.words.len() > 3 {
                     named.words.remove(2);
                     one(&named, &mut up, report);
-                    report.differs(line.id, "a name is as many servers as it has addresses");
+                    report.differs(line.id, "a name with several addresses counts as several servers");
                 } else {
                     report.missing(line.id, "is not understood");
                 }
@@ -79,7 +85,7 @@ pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Repor
         return None;
     }
     if up.servers.is_empty() {
-        report.missing(proxy.section.id, "has no server that Sealane reaches; requests get 503");
+        report.missing(proxy.section.id, "has no server that Sealane can reach; requests get 503");
         return None;
     }
     balance(proxy, tcp, &mut up, report);
@@ -148,7 +154,7 @@ fn server(
     });
     let tls = tls.unwrap_or(false);
     let scheme = match (tcp, tls) {
-        (true, true) => return report.missing(id, "relayed connections get no TLS of the gateway's"),
+        (true, true) => return report.missing(id, "the gateway adds no TLS to relayed connections"),
         (true, false) => Scheme::Tcp,
         (false, true) => Scheme::Https,
         (false, false) => Scheme::Http,
@@ -218,7 +224,7 @@ fn server(
                 }
             }
             "check-alpn" | "check-proto" => {
-                report.differs(at.id, "checks speak what requests speak, HTTP/1.1 or HTTP/2")
+                report.differs(at.id, "checks use HTTP/2 if requests use only HTTP/2, and HTTP/1.1 in all other cases")
             }
             "maxconn" => {
                 if let Ok(n @ 1..=1_000_000) = value.parse::<u32>() {
@@ -233,7 +239,7 @@ fn server(
             "send-proxy" | "send-proxy-v2" | "send-proxy-v2-ssl" | "send-proxy-v2-ssl-cn" => {
                 used = 1;
                 if option.contains("ssl") {
-                    report.missing(at.id, "the PROXY header says nothing of TLS; the server gets Client-Cert");
+                    report.missing(at.id, "the PROXY header has no information about TLS; the server gets Client-Cert");
                 }
                 up.settings.set("proxy_protocol", if option == "send-proxy" { "\"v1\"" } else { "\"v2\"" }, place);
             }
@@ -265,7 +271,7 @@ fn server(
                 report.decide(at.id, "curves: Sealane has none of these");
             }
             "ciphersuites" | "curves" | "sigalgs" | "client-sigalgs" => {
-                report.differs(at.id, format!("{option}: Sealane offers what it has, in its own order"));
+                report.differs(at.id, format!("{option}: Sealane offers all that it supports, in its own order"));
             }
             other => {
                 used = 1;
@@ -346,14 +352,14 @@ fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mu
                 keys.iter().for_each(|k| up.settings.set(k, quoted(&t), &l.place));
                 report.same(l.id, keys.join(" and "));
             }
-            None => report.missing(l.id, "a timeout is not zero"),
+            None => report.missing(l.id, "a timeout must not be zero"),
         }
     }
     if let Some(l) = proxy.last(&["timeout", "tunnel"]) {
         match up.settings.has("idle_timeout") {
             true => report.differs(
                 l.id,
-                "idle_timeout is one for answers and for WebSocket: that of \"timeout server\" is written",
+                "idle_timeout applies to responses and to WebSocket: the import writes the value of \"timeout server\"",
             ),
             false => {
                 if let Some(t) = haproxy_time(l.word(2)).filter(|t| t != "0s") {
@@ -378,7 +384,7 @@ fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mu
                 health.set("timeout", quoted(&t), &l.place);
                 report.same(l.id, "health.timeout");
             }
-            None => report.missing(l.id, "a timeout is not zero"),
+            None => report.missing(l.id, "a timeout must not be zero"),
         }
     }
 }
@@ -393,7 +399,7 @@ fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) 
         [_, path_, ..] => path = path_.clone(),
     }
     let mut place = on.place.clone();
-    report.differs(on.id, "health.path: the request is always GET, and good are the statuses 200 to 399");
+    report.differs(on.id, "health.path: the request is always GET, and statuses from 200 to 399 are good");
     for l in proxy.all().filter(|l| l.word(0) == "http-check") {
         match l.word(1) {
             "send" => {

@@ -57,7 +57,7 @@ impl Checks {
     /// Adds those of another location that a request meets, too.
     pub fn and<'d>(&mut self, import: &mut Import<'d>, other: Self, d: &'d Directive) {
         if self.access.and(&other.access).is_err() {
-            import.decide(d, "two lists of addresses in files cannot be joined: write one");
+            import.decide(d, "the import cannot join two lists of addresses in files: write one file");
         }
         self.closed = self.closed.take().or(other.closed).or_else(|| self.access.closed().cloned());
         match (&self.forward_auth, other.forward_auth) {
@@ -67,7 +67,7 @@ impl Checks {
         }
         match (&self.basic_auth, other.basic_auth) {
             (Some(a), Some(b)) if a.users != b.users => {
-                import.decide(d, "a request is asked for a user of one file only (basic_auth)");
+                import.decide(d, "a request can be checked with only one file of users: write basic_auth");
             }
             (None, there @ Some(_)) => self.basic_auth = there,
             _ => {}
@@ -128,7 +128,7 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Optio
         },
     };
     let Some(mut found) = found else {
-        let says = "is no address or block, or this list comes to too many blocks: write \"allow\" and \"deny\"";
+        let says = "is not an address or block, or this list needs too many blocks: write \"allow\" and \"deny\"";
         list.iter().for_each(|d| import.decide(d, says));
         guards.iter().for_each(|(d, why)| import.decide(d, *why));
         return out;
@@ -142,19 +142,25 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Optio
         match value {
             "any" if !list.is_empty() && !guards.is_empty() => {
                 if found.is_open() {
-                    import.same(d, "everybody is let in");
-                    guards.drain(..).for_each(|(d, _)| import.same(d, "everybody is let in by address"));
+                    import.same(d, "all clients are allowed");
+                    guards.drain(..).for_each(|(d, _)| import.same(d, "the addresses allow all clients"));
                 } else if found.closed().is_some() && guards.len() == 1 {
-                    import.same(d, "nobody is let in by address, so that the other check decides");
+                    import.same(d, "the addresses allow no client, so the other check decides");
                     (found, says) = (Access::default(), "the other check decides");
                 } else {
-                    import.decide(d, "every check must be passed: a client that one lets in must pass the others, too");
+                    import.decide(
+                        d,
+                        "Sealane requires every check: a client that passes one check must pass the others, too",
+                    );
                 }
             }
             "any" if guards.len() > 1 => {
-                import.decide(d, "every check must be passed: a client that one lets in must pass the others, too");
+                import.decide(
+                    d,
+                    "Sealane requires every check: a client that passes one check must pass the others, too",
+                );
             }
-            "any" => import.same(d, "there is one check only"),
+            "any" => import.same(d, "there is only one check"),
             "all" => import.same(d, "the default"),
             _ => import.decide(d, "is not understood"),
         }
@@ -182,7 +188,7 @@ pub(super) fn unsayable<'d>(import: &mut Import<'d>, d: &'d Directive, joined: R
     if joined.is_err() {
         import.decide(
             d,
-            "these addresses come to too many blocks, or cannot be joined with others: write \"allow\" and \"deny\"",
+            "these addresses need too many blocks, or cannot be combined with others: write \"allow\" and \"deny\"",
         );
     }
 }
@@ -214,10 +220,11 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             continue;
         };
         match d.arguments().contains(&"nodelay") {
-            true => {
-                import.differs(d, "rate_limit: beyond it clients get 429 with Retry-After (NGINX: limit_req_status)")
+            true => import
+                .differs(d, "rate_limit: above the rate, clients get 429 with Retry-After (NGINX: limit_req_status)"),
+            false => {
+                import.differs(d, "rate_limit: requests above the rate are not delayed, but get 429 with Retry-After")
             }
-            false => import.differs(d, "rate_limit: requests beyond it are not delayed, but get 429 with Retry-After"),
         }
         if !out.iter().any(|(n, _)| *n == settings) {
             out.push((settings, d.place.clone()));
@@ -302,7 +309,7 @@ fn exempting(import: &mut Import, variable: &str) -> bool {
     if !all || !entries().any(|e| is_address(&value(e))) || entries().count() != map.inner().len() {
         return false;
     }
-    let says = "all clients are limited, also those whom it exempts";
+    let says = "all clients are limited, also the clients that this exempts";
     import.differs(map, says);
     let source = map.word(1).and_then(|w| w.strip_prefix('$')).unwrap_or("");
     if let Some(geo) = import.geos.get(source).copied() {

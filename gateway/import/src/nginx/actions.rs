@@ -138,7 +138,7 @@ pub(super) fn answer<'d>(
     let text = text.map(|t| expand(import, scope, t));
     match (status, text) {
         (444, _) => {
-            import.differs(d, "the connection is not closed without an answer: clients get 404");
+            import.differs(d, "clients get 404; NGINX closes the connection without a response");
             Action::status(404)
         }
         (301 | 302 | 303 | 307 | 308, Some(url)) => match target(&mark_groups(&url, groups), name) {
@@ -147,14 +147,14 @@ pub(super) fn answer<'d>(
                 Action::Redirect { to: with_groups(to, groups), status }
             }
             Err(what) => {
-                import.missing(d, format!("there is nothing for {what} in a redirect; requests get 501"));
+                import.missing(d, format!("a redirect cannot contain {what}; requests get 501"));
                 Action::untranslated()
             }
         },
         (200..=599, text) => {
             let mut body = text.unwrap_or_default();
             if has_variables(&body) || body.len() > 60_000 {
-                import.missing(d, "a body is a short constant; it is left out");
+                import.missing(d, "a body must be a short constant; the body is left out");
                 body.clear();
             }
             if matches!(status, 204 | 205 | 304) {
@@ -176,7 +176,7 @@ pub(super) fn answer<'d>(
             }
         }
         _ => {
-            import.missing(d, "is no status that Sealane answers with; requests get 501");
+            import.missing(d, "Sealane cannot respond with this status; requests get 501");
             Action::untranslated()
         }
     }
@@ -336,7 +336,7 @@ pub(super) fn if_step<'d>(
         }
     };
     let constant = |import: &mut Import<'d>, holds: bool| {
-        import.same(d, "a host of its own");
+        import.same(d, "a separate host");
         holds.then(|| Step { d, when: When::Always, then: Then::Answer(action.clone()) })
     };
     if let Some((clients, geo)) = geo::clients(import, d) {
@@ -365,7 +365,7 @@ pub(super) fn if_step<'d>(
         (Condition::Header(_, rule), _) if rule == "false" => {
             import.decide(
                 d,
-                "an empty header is like an absent one in NGINX, and is not here: let the server refuse the request",
+                "NGINX treats an empty header as absent, and Sealane does not: let the server refuse the request",
             );
             return None;
         }
@@ -414,7 +414,7 @@ pub(super) fn content<'d>(
     let passes = |block: &'d [Directive]| block.iter().rfind(|d| d.name() == "proxy_pass" || d.name() == "grpc_pass");
     if let Some(d) = passes(block) {
         if let Some(files) = block.iter().find(|d| d.name() == "try_files") {
-            import.decide(files, "which requests are for files is not known here: let the server decide");
+            import.decide(files, "the import does not know which requests are for files: let the server decide");
         }
         return pass(import, site, l, d, path, rewritten, changes, route);
     }
@@ -486,7 +486,7 @@ fn pass<'d>(
     }
     let constant =
         |uri: &str| !has_variables(uri) && !uri.contains(['?', '#']) && uri.bytes().all(|b| b.is_ascii_graphic());
-    let single = "a single path is passed on as it is (rewrite_prefix is for a path and all below); requests get 501";
+    let single = "Sealane forwards a single path unchanged (rewrite_prefix is for a path and all paths below it); requests get 501";
     if let Some(Rewritten { d: origin, to: Some(to) }) = &rewritten {
         if to.contains('{') && matches!(path, Path::Exact(_)) {
             return import.missing(d, single);
@@ -503,7 +503,7 @@ fn pass<'d>(
         (Path::Below(p), None, Some(rewrite)) => match new_prefix(rewrite, p) {
             Some(new) => Some((new, rewrite.place.clone())),
             None => {
-                return import.missing(d, "the path is rewritten otherwise than by its beginning; requests get 501");
+                return import.missing(d, "the rewrite changes more than the beginning of the path; requests get 501");
             }
         },
         (Path::Exact(_), None, Some(_)) => return import.missing(d, single),
@@ -513,12 +513,13 @@ fn pass<'d>(
         (Path::Below(p) | Path::Exact(p), Some(uri), _) => {
             // The route may be for less than the location.
             let Some(text) = l.text() else {
-                return import.missing(d, "which part of the path is replaced is not known here; requests get 501");
+                return import
+                    .missing(d, "the import does not know which part of the path is replaced; requests get 501");
             };
             let new = match p.strip_prefix(text) {
                 Some(rest) => format!("{uri}{rest}"),
                 None if p.trim_end_matches('/') == text.trim_end_matches('/') => uri.to_owned(),
-                None => return import.missing(d, "the path does not begin with what is replaced; requests get 501"),
+                None => return import.missing(d, "the path does not begin with the replaced part; requests get 501"),
             };
             match path {
                 _ if new == *p => None,
@@ -583,7 +584,7 @@ fn split_clients<'d>(import: &mut Import<'d>, d: &'d Directive, split: &'d Direc
         0 => "write split in the route, with the upstreams and their weights".to_owned(),
         _ => format!("write split = {{ groups = [{}]{by} }} in the route", shown.join(", ")),
     };
-    let says = "other clients than in NGINX would get to each group";
+    let says = "each group would get other clients than in NGINX";
     import.missing(split, format!("{says}: {write}"));
     import.missing(d, format!("see split_clients: {write}; until then, requests get 501"));
 }
@@ -620,7 +621,7 @@ fn variable<'d>(
         _ => String::new(),
     };
     if matches!(name.as_str(), "host" | "http_host" | "ssl_preread_server_name") || name.starts_with("arg_") {
-        return import.decide(d, "clients choose the server: Sealane is no open proxy; name the servers");
+        return import.decide(d, "clients choose the server, but Sealane is not an open proxy: name the servers");
     }
     if let Some(split) = import.splits.get(name.as_str()).copied() {
         return split_clients(import, d, split);
@@ -638,7 +639,7 @@ fn variable<'d>(
     };
     let main = Target { protocol: to.protocol, tls: to.tls, authority: default };
     let Some(group) = upstreams::upstream(import, scope, d, &main, changes.host.as_ref()) else { return };
-    import.same(d, format!("upstream \"{group}\", or what the map says"));
+    import.same(d, format!("upstream \"{group}\", or the upstream from the map"));
     (route.action, route.origin) = (Action::Upstream(group), d.place.clone());
     let source = map.word(1).unwrap_or("");
     let Some(header) = source.strip_prefix("$http_").map(super::conditions::header_name) else {

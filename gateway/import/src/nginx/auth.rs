@@ -10,7 +10,7 @@ use super::variables::{expand, has_variables};
 use crate::output::{BasicAuth, ForwardAuth};
 use crate::units::nginx_time;
 
-const WHERE: &str = "write forward_auth: which server is asked, and for what, is not understood here";
+const WHERE: &str = "write forward_auth: the import does not understand which server is asked, and for which path";
 const FIELDS: &str = "write forward_auth: the question names the target of the request in X-Forwarded-Uri and the method in \
                       X-Forwarded-Method, and has the client's own headers, but no others; make the server read these";
 
@@ -59,7 +59,7 @@ fn read_users(import: &Import, path: &str) -> Result<(), String> {
         format!("the hashes in it must be bcrypt or Argon2, but it cannot be read here ({e}): run the import on the machine that has the file, or read the file there")
     })?;
     let text = std::str::from_utf8(&bytes).ok().filter(|t| t.len() <= MAX_USERS);
-    let text = text.ok_or("it is no text, or too long: write a file of users")?;
+    let text = text.ok_or("it is not text, or too long: write a file of users")?;
     sealane_passwords::Users::parse(text).map(|_| ()).map_err(|mistake| mistake.to_string())
 }
 
@@ -90,14 +90,13 @@ pub(super) fn forward_auth<'d>(
     import.same(pass, format!("forward_auth asks the upstream \"{upstream}\""));
     if let Some((body, value)) = l.scope().value("proxy_pass_request_body") {
         match value {
-            "off" => import.same(body, "a question has no body"),
-            _ => import.differs(body, "a question has no body"),
+            "off" => import.same(body, "requests to the forward_auth server have no body"),
+            _ => import.differs(body, "requests to the forward_auth server have no body"),
         }
     }
     import.differs(
         d,
-        "forward_auth: every answer but 2xx is the client's, with its headers and its body; NGINX answers 401 and 403 with its own \
-         pages, and all others with 500",
+        "forward_auth: the client gets every response except 2xx, with its headers and body; NGINX responds to 401 and 403 with its own pages, and to all others with 500",
     );
     let timeout = l.scope().value("proxy_read_timeout").and_then(|(_, t)| nginx_time(t)).filter(|t| t != "0s");
     Ok(ForwardAuth { upstream, path, copy_headers: copied(import, scope), timeout, origin: d.place.clone() })
@@ -127,7 +126,7 @@ fn fields<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Re
         if !always {
             return Err(format!("{FIELDS} ({}: {name})", d.place));
         }
-        import.same(d, "every question says this");
+        import.same(d, "the forward_auth server always gets this header");
     }
     Ok(host)
 }

@@ -92,15 +92,11 @@ pub(super) fn request<'d>(
                     changes.host = Some(HostHeader::Client);
                 }
             },
-            "connection" | "upgrade" => {
-                import.same(d, "connections and upgrades (WebSocket) are the gateway's to manage")
-            }
-            n if FRAMING.contains(&n) => import.same(d, "the gateway frames messages by itself"),
+            "connection" | "upgrade" => import.same(d, "the gateway manages connections and upgrades (WebSocket)"),
+            n if FRAMING.contains(&n) => import.same(d, "the gateway frames messages itself"),
             "x-forwarded-for" | "forwarded" if plain.starts_with('$') => {
-                import.differs(
-                    d,
-                    "always sent; entries that a client has made up are removed, except from trusted_proxies",
-                );
+                import
+                    .differs(d, "always sent; the gateway removes entries of clients that are not in trusted_proxies");
             }
             "x-forwarded-proto" | "x-forwarded-scheme" | "x-forwarded-protocol" | "x-forwarded-ssl"
                 if name.eq_ignore_ascii_case("x-forwarded-proto")
@@ -110,11 +106,11 @@ pub(super) fn request<'d>(
             }
             "x-forwarded-proto" if plain.starts_with('$') => {
                 import
-                    .differs(d, "always sent, with the scheme of this connection, or what one of trusted_proxies says");
+                    .differs(d, "always sent, with the scheme of this connection, or the scheme that a proxy in trusted_proxies sent");
             }
             "x-forwarded-host" if matches!(plain.as_str(), "$host" | "$http_host") => import.same(d, "always sent"),
             "x-real-ip" if plain.starts_with('$') => {
-                import.missing(d, "the server finds the client in X-Forwarded-For, whose last entry is the gateway's, or in Forwarded");
+                import.missing(d, "the server finds the client's address in X-Forwarded-For (the gateway adds the last entry) or in Forwarded");
             }
             _ if !is_name(name) => import.decide(d, "is not the name of a header"),
             _ if value.is_empty() => {
@@ -136,7 +132,7 @@ pub(super) fn request<'d>(
                         "servers get the client's certificate in Client-Cert (RFC 9440) and nothing else of it; this header is \
                          removed, so make the server read Client-Cert",
                     ),
-                    false => import.missing(d, "values of headers are constants here; the header is removed from requests"),
+                    false => import.missing(d, "header values must be constants; the header is removed from requests"),
                 }
             }
             _ if is_value(value) => {
@@ -149,7 +145,10 @@ pub(super) fn request<'d>(
     if let Some((d, value)) = scope.value("proxy_pass_request_headers") {
         match value {
             "on" => import.same(d, ""),
-            _ => import.decide(d, "requests are passed on with their headers; name those to remove in request_headers"),
+            _ => import.decide(
+                d,
+                "Sealane forwards requests with their headers; name the headers to remove in request_headers",
+            ),
         }
     }
 }
@@ -171,13 +170,13 @@ pub(super) fn host<'d>(
     let plain = value.replace(['{', '}'], "");
     let found = match plain.as_str() {
         "$http_host" => {
-            import.same(d, "Host is the client's");
+            import.same(d, "the server gets the client's Host");
             Some(HostHeader::Client)
         }
         "$host" | "$host:$server_port" => {
             match site.port {
-                None | Some(80 | 443) => import.same(d, "Host is the client's"),
-                _ => import.differs(d, "Host is the client's, with the port that the client sends"),
+                None | Some(80 | 443) => import.same(d, "the server gets the client's Host"),
+                _ => import.differs(d, "the server gets the client's Host, with the port that the client sends"),
             }
             Some(HostHeader::Client)
         }
@@ -243,17 +242,17 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
     let value = value.split_whitespace().collect::<Vec<_>>().join(" ");
     let lower = name.to_ascii_lowercase();
     if lower == "alt-svc" {
-        return import.same(d, "Alt-Svc is sent where there is HTTP/3");
+        return import.same(d, "Alt-Svc is always sent if the listener has HTTP/3");
     }
     if value.is_empty() {
         return import.same(d, "an empty value adds nothing");
     }
     if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {
         return match TELLING.contains(&lower.as_str()) {
-            true => import.missing(d, "values of headers are constants here; let the server send it"),
+            true => import.missing(d, "header values must be constants; let the server send it"),
             false => import.decide(
                 d,
-                "values of headers are constants here, and this one may protect the site's users: let the server send it",
+                "header values must be constants, and this header may protect the site's users: let the server send it",
             ),
         };
     }

@@ -56,7 +56,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     for (at, d) in resolvers.into_iter().enumerate() {
         match at {
             0 => resolver(import, d),
-            _ => import.differs(d, "there is one resolver for all: that of the first directive"),
+            _ => import.differs(d, "there is one resolver for all upstreams: the resolver of the first directive"),
         }
     }
     upstreams::unused(import);
@@ -75,13 +75,14 @@ fn resolver(import: &mut Import, d: &Directive) {
     let good = address.parse::<std::net::SocketAddr>().is_ok()
         || address.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
     if !good {
-        return import.missing(d, "a resolver is an IP address; without it the servers of /etc/resolv.conf are asked");
+        return import
+            .missing(d, "a resolver must be an IP address; without one, Sealane asks the servers of /etc/resolv.conf");
     }
     let bare = if address.parse::<std::net::SocketAddr>().is_ok() { address } else { address.trim_matches(['[', ']']) };
     import.out.top.set("resolver", quoted(bare), &d.place);
     let several = d.arguments().iter().skip(1).any(|a| !a.contains('='));
     match several {
-        true => import.differs(d, "resolver: one server is asked, the first"),
+        true => import.differs(d, "resolver: only the first server is asked"),
         false => import.same(d, "resolver"),
     }
 }
@@ -151,7 +152,7 @@ fn limits(import: &mut Import, block: &[Directive]) {
                 Some((n, _)) if n == largest => import.same(d, format!("[limits] {key}")),
                 Some(_) => import.differs(
                     d,
-                    format!("[limits] {key} is one for all hosts: the largest is written; let the server refuse more"),
+                    format!("[limits] {key} applies to all hosts: the import writes the largest value; let the server refuse more"),
                 ),
                 None => {}
             }
@@ -210,7 +211,7 @@ pub(super) fn main(import: &mut Import, block: &[Directive]) {
                     match d.word(1).and_then(|n| n.parse::<u32>().ok()) {
                         Some(n @ 1..=10_000_000) => {
                             import.out.limits.set("max_connections", n.to_string(), &d.place);
-                            import.differs(d, "[limits] max_connections: clients' connections per lane; those to servers are not counted");
+                            import.differs(d, "[limits] max_connections: connections of clients per lane; connections to servers are not counted");
                         }
                         _ => import.missing(d, "is not a number"),
                     }

@@ -269,11 +269,11 @@ fn steps<'d>(
                 break;
             }
             "break" => {
-                import.same(d, "nothing behind it counts");
+                import.same(d, "directives after it have no effect");
                 out.push(Step { d, when: When::Always, then: Then::Stop });
                 break;
             }
-            "rewrite" if rewritten => import.decide(d, "a path is rewritten once"),
+            "rewrite" if rewritten => import.decide(d, "a path can be rewritten only once"),
             "rewrite" if actions::searches(l.inner(), d, false) => {
                 match actions::search(d).filter(|(when, _)| !single || !matches!(when, When::Expression(_))) {
                     Some((when, new)) => {
@@ -289,7 +289,7 @@ fn steps<'d>(
             }
             "rewrite" => match actions::redirect(d, name) {
                 Some((When::Expression(_), _)) if single => {
-                    import.decide(d, "two expressions are not one condition: write a route with path_regex");
+                    import.decide(d, "a route cannot have two expressions: write a route with path_regex");
                 }
                 Some((when, action)) => {
                     import.same(d, "redirect");

@@ -23,7 +23,7 @@ pub(super) fn log(import: &mut Import, block: &[Directive]) {
                 continue;
             }
             _ if import.out.log.has("access") => {
-                import.differs(d, "there is one access log for all hosts: that of the first access_log");
+                import.differs(d, "there is one access log for all hosts: the log of the first access_log");
                 continue;
             }
             Some("/dev/stdout") => Some("stdout".to_owned()),

@@ -24,13 +24,16 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
             }
         };
         page.upstream = intercept.is_some();
-        import.differs(d, "error_page: the gateway's own errors have this page, but not what \"return\" answers");
+        import.differs(d, "error_page: the page is for the gateway's own errors, not for responses of \"return\"");
         out.push(page);
     }
     if let Some(d) = intercept {
         match out.iter().flat_map(|p| &p.statuses).all(|s| *s >= 500) && !out.is_empty() {
             true => import.same(d, "error_page.upstream"),
-            false => import.differs(d, "error_page.upstream: servers' responses are replaced from status 500 on only"),
+            false => import.differs(
+                d,
+                "error_page.upstream: responses of servers are replaced only if their status is 500 or higher",
+            ),
         }
     }
     out

@@ -83,17 +83,17 @@ pub(super) fn hosts<'d>(
     }
     let only_tls = sockets.iter().filter(|s| s.seats.iter().any(|s| s.server == index)).all(|s| s.tls);
     if let (Some((_, "on")), true) = (scope.value("ssl_reject_handshake"), only_tls) {
-        return import.whole(server, Outcome::Same, "no request gets here: handshakes are refused");
+        return import.whole(server, Outcome::Same, "no request reaches this server: handshakes are refused");
     }
     import.same(server, "[[host]]");
     let answers = |s: &Step| s.when == When::Always && matches!(s.then, Then::Answer(_));
     let searches = |g: &Group| g.steps.iter().any(|s| matches!(s.then, Then::Search(_)));
     let always_early = merged.iter().all(|g| g.steps.iter().any(answers) && !searches(g));
     if always_early {
-        access::moot(import, &scope, "the server answers before");
+        access::moot(import, &scope, "an earlier directive of the server responds");
         let inner: Vec<&Directive> = server.inner().iter().filter(|d| d.name() == "location").collect();
         for d in inner {
-            import.whole(d, Outcome::Same, "not reached: the server answers before");
+            import.whole(d, Outcome::Same, "not reached: an earlier directive of the server responds");
         }
     }
     let locations = match always_early {
@@ -171,7 +171,7 @@ fn steps<'d>(
                 Some(Step { d, when: When::Always, then: Then::Answer(action) })
             }
             "break" => {
-                import.same(d, "nothing behind it counts");
+                import.same(d, "directives after it have no effect");
                 return out;
             }
             "rewrite" if actions::searches(server.inner(), d, true) => match actions::search(d) {
@@ -284,7 +284,7 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
             Some((d, "proxy_protocol")) if socket.proxy_protocol => import.same(d, "proxy_protocol"),
             Some((d, "proxy_protocol")) => import.same(d, "not used: this address has no PROXY protocol"),
             Some((d, _)) => import
-                .decide(d, "trusted proxies say who the client is in X-Forwarded-For, Forwarded or the PROXY protocol"),
+                .decide(d, "trusted proxies must name the client in X-Forwarded-For, Forwarded or the PROXY protocol"),
             None => {
                 for d in &from {
                     import.decide(
@@ -296,7 +296,7 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
         }
         if let Some((d, value)) = scope.value("real_ip_recursive") {
             match value {
-                "on" => import.same(d, "always so"),
+                "on" => import.same(d, "always in effect"),
                 _ => import.differs(d, "the last address that is not a trusted proxy counts, as with \"on\""),
             }
         }
@@ -313,6 +313,6 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
             import.report.record(socket.origin.clone(), format!("listen {} proxy_protocol", quoted(&socket.address)));
         import
             .report
-            .decide(id, "say in trusted_proxies which load balancers may send PROXY headers: without it everybody may");
+            .decide(id, "name in trusted_proxies the load balancers that may send PROXY headers: without it, every client may send them");
     }
 }

@@ -46,7 +46,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
             return import.whole(
                 server,
                 Outcome::NotTranslated,
-                "TLS is terminated for HTTP only: relay it by its name (ssl_preread)",
+                "Sealane terminates TLS only for HTTP: relay the connection by its name (ssl_preread)",
             );
         }
         if arguments.contains(&"udp") {
@@ -76,7 +76,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
     }
     let checks = access::access(import, scope, None);
     if checks.closed.is_some() {
-        return import.whole(server, Outcome::Same, "nobody is let in: nothing listens here");
+        return import.whole(server, Outcome::Same, "all clients are refused: nothing listens here");
     }
     for d in scope.all(&["limit_conn"]) {
         import.decide(d, "connections are limited by [limits] max_connections_per_client");
@@ -85,7 +85,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         return import.whole(
             server,
             Outcome::NotTranslated,
-            &format!("{}: relayed connections get no TLS of the gateway's", d.place),
+            &format!("{}: the gateway adds no TLS to relayed connections", d.place),
         );
     }
     let mut l = Listener { addresses: joined(&addresses), origin: Some(server.place.clone()), ..Listener::default() };
@@ -96,7 +96,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         match from.is_empty() || !from.iter().all(|b| is_block(b)) {
             true => import.decide(
                 d,
-                "say in trusted_proxies which load balancers may send PROXY headers: without it everybody may",
+                "name in trusted_proxies the load balancers that may send PROXY headers: without it, every client may send them",
             ),
             false => {
                 scope.all(&["set_real_ip_from"]).iter().for_each(|d| import.same(d, "trusted_proxies"));
@@ -170,9 +170,9 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
             // Nothing is relayed: nobody gets in whom NGINX would keep out.
             import.missing(
                 pass,
-                "relayed connections are chosen by the name in the ClientHello only; nothing is relayed here",
+                "only the name in the ClientHello can select the upstream of a relayed connection; nothing is relayed here",
             );
-            import.missing(map, "relayed connections are chosen by the name in the ClientHello only");
+            import.missing(map, "only the name in the ClientHello can select the upstream of a relayed connection");
         }
     }
 }

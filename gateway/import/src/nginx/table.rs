@@ -285,7 +285,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_timeout", Translated("`idle_timeout`")),
     ("proxy_next_upstream", Translated("`tries`")),
     ("proxy_next_upstream_tries", Translated("`tries`")),
-    ("proxy_next_upstream_timeout", Missing("try_timeout limits one try, and retry_budget limits all retries")),
+    (
+        "proxy_next_upstream_timeout",
+        Missing("try_timeout limits one try, and total_timeout limits a request with all its tries"),
+    ),
     ("grpc_next_upstream", Translated("`tries`")),
     ("grpc_next_upstream_tries", Translated("`tries`")),
     ("proxy_protocol", Translated("`proxy_protocol`")),
@@ -524,7 +527,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("grpc_bind", Missing("the kernel chooses the source address of connections to servers")),
     ("grpc_ignore_headers", NotNeeded("X-Accel-* headers have no effect")),
     ("grpc_intercept_errors", Missing(ERRORS)),
-    ("grpc_next_upstream_timeout", Missing("try_timeout limits one try, and retry_budget limits all retries")),
+    (
+        "grpc_next_upstream_timeout",
+        Missing("try_timeout limits one try, and total_timeout limits a request with all its tries"),
+    ),
     ("grpc_ssl_protocols", Translated("`[upstream.tls] versions`")),
     ("grpc_ssl_ciphers", Translated("the cipher suites that Sealane supports")),
     ("grpc_ssl_crl", Translated("`[upstream.tls] crl`")),

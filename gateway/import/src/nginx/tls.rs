@@ -120,7 +120,7 @@ fn client_auth<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, alone: bool
     };
     let Some((d, mode)) = wanted else {
         for (d, _) in [ca, crl].into_iter().flatten() {
-            import.same(d, "not used: client certificates are not asked for");
+            import.same(d, "not used: the server asks for no client certificates");
         }
         return;
     };
@@ -167,7 +167,7 @@ fn protocol<'d>(import: &mut Import<'d>, default: &Member<'_, 'd>, tls: &mut Lis
         offered = versions(&d.arguments());
         match offered.list() {
             None => {
-                import.decide(d, "TLS 1.0 and 1.1 are not supported; which of 1.2 and 1.3 may clients use?");
+                import.decide(d, "TLS 1.0 and 1.1 are not supported: decide which of 1.2 and 1.3 clients may use");
                 offered = Versions::DEFAULT;
             }
             Some(chosen) => {
@@ -176,7 +176,7 @@ fn protocol<'d>(import: &mut Import<'d>, default: &Member<'_, 'd>, tls: &mut Lis
                 }
                 match offered.older {
                     true => import
-                        .differs(d, "TLS 1.0 and 1.1 are not supported: clients that have nothing newer are refused"),
+                        .differs(d, "TLS 1.0 and 1.1 are not supported: clients without a newer version are refused"),
                     false => import.same(d, "versions"),
                 }
             }
@@ -206,7 +206,7 @@ fn protocol<'d>(import: &mut Import<'d>, default: &Member<'_, 'd>, tls: &mut Lis
         match (suites.is_empty() && offered.tls12, others) {
             (true, _) => import.decide(
                 d,
-                "Sealane has none of these for TLS 1.2, but ECDHE with AES-GCM and ChaCha20-Poly1305; is that what clients may use?",
+                "Sealane supports none of these for TLS 1.2, only ECDHE with AES-GCM and ChaCha20-Poly1305: decide whether clients may use them",
             ),
             (false, others) => {
                 match others {
@@ -244,7 +244,10 @@ fn protocol<'d>(import: &mut Import<'d>, default: &Member<'_, 'd>, tls: &mut Lis
         match value {
             "on" if offered.tls13 => {
                 tls.settings.set("early_data", "\"16KiB\"", &d.place);
-                import.differs(d, "early_data: only safe methods are accepted early, and tickets are good for one use");
+                import.differs(
+                    d,
+                    "early_data: only safe methods are accepted early, and each ticket can be used only once",
+                );
             }
             _ => import.same(d, "the default"),
         }

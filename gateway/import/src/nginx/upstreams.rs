@@ -40,7 +40,7 @@ pub(super) fn upstream<'d>(
             import.same(group, "[[upstream]]");
             servers_of(import, group, target, &mut up);
             if up.servers.is_empty() {
-                import.missing(group, "has no server that Sealane reaches; requests get 501");
+                import.missing(group, "has no server that Sealane can reach; requests get 501");
                 return None;
             }
         }
@@ -127,8 +127,10 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
                 match by {
                     Some(by) if target.protocol != Protocol::Tcp || by == "address" => {
                         up.settings.set("hash_by", quoted(&by), &d.place);
-                        import
-                            .differs(d, "other keys go to other servers than in NGINX; the hash is always consistent");
+                        import.differs(
+                            d,
+                            "keys are assigned to other servers than in NGINX; the hash is always consistent",
+                        );
                     }
                     _ => import.missing(d, "requests are hashed by address, a header or a cookie (hash_by)"),
                 }
@@ -185,7 +187,7 @@ fn server<'d>(
                 _ => import.differs(d, "a weight is at most 256; divide all weights of the group"),
             },
             "backup" => found.backup = true,
-            "down" => return import.differs(d, "is down, and left out"),
+            "down" => return import.differs(d, "the server is down, so it is left out"),
             "max_conns" => match value.parse::<u32>() {
                 Ok(0) | Err(_) => {}
                 Ok(n) => {
@@ -196,7 +198,8 @@ fn server<'d>(
             },
             "max_fails" if several && value.parse::<u32>().is_ok() => {
                 if fails.as_ref().is_some_and(|(v, _)| v != value) {
-                    import.differs(d, "eject_after is one number for all servers of a group: the last one is written");
+                    import
+                        .differs(d, "eject_after applies to all servers of a group: the import writes the last value");
                 } else {
                     import.differs(d, "failures in a row are counted, not those within fail_timeout");
                 }
@@ -259,7 +262,7 @@ fn http_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, protocol: Proto
                 up.settings.set("http", "\"2\"", &d.place);
                 import.same(d, "http = \"2\"");
             }
-            "1.0" => import.differs(d, "servers are asked with HTTP/1.1"),
+            "1.0" => import.differs(d, "Sealane uses HTTP/1.1 to servers"),
             _ => import.same(d, "the default"),
         }
     }

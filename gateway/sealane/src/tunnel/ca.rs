@@ -112,7 +112,7 @@ pub enum CaCommand {
         #[command(flatten)]
         reader: Reader,
     },
-    /// Print a profile with a new certificate and key for a known client, or renew the server's
+    /// Print a profile with a new certificate and key for an existing client, or renew the server's certificate
     ///
     /// The old certificate stays valid until it expires. After the client has its new profile,
     /// nothing else needs to be done. If the old key may be known to others, use `revoke` first, and

@@ -93,7 +93,7 @@ Examples:
         #[arg(long, value_name = "TEXT", default_value = "")]
         reason: String,
     },
-    /// Show a client a text (OpenVPN 2.5 and later: in its log or its graphical interface)
+    /// Send a text to a client (OpenVPN 2.5 and later writes it to its log)
     Message {
         #[command(flatten)]
         target: Target,

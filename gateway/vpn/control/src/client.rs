@@ -67,7 +67,7 @@ pub fn connect(mut profile: Profile) -> Result<()> {
 
 async fn run(mut profile: Profile) -> Result<()> {
     for what in &profile.ignored {
-        log::warn!("not done: {what}");
+        log::warn!("ignored: {what}");
     }
     let mut stop = Stop::new()?;
     let (sink, mut outlet) = super::server::inbox();
@@ -106,7 +106,7 @@ async fn run(mut profile: Profile) -> Result<()> {
         if attempt.is_multiple_of(round) {
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-        log::warn!("{}: {why}; again in {} s", remote.host, wait.as_secs());
+        log::warn!("{}: {why}; trying again in {} s", remote.host, wait.as_secs());
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
             () = stop.asked() => return Ok(()),

@@ -428,10 +428,10 @@ fn page(sources: &[(&str, Coverage)]) -> String {
         # What the import translates, in numbers\n\n\
         The corpus is `gateway/import/tests/corpus`: configurations in the style of the documentation and of popular guides. The other \
         rows are the configurations in Debian's source packages of NGINX and HAProxy, which the test `import_sources` downloads and \
-        reads. Of HAProxy's files, only those count that `haproxy -c` accepts. These files test single, often rare features; one site \
-        uses few of these features. An error is a configuration that the program accepts and the import cannot read. A translation \
+        reads. For HAProxy, only files that `haproxy -c` accepts are counted. These files test single, often rare features; a site \
+        uses few of these features. An error is a configuration that NGINX or HAProxy accepts, but the import cannot read. A translation \
         is unusable if Sealane refuses it as a whole, for example because the file has no listener.\n\n\
-        A directive counts with its worst outcome ([the report](import.md#the-report)). The column *translated* is the share of directives that are *the same* or *different*.\n\n\
+        Each directive is counted with its worst result ([the report](import.md#the-report)). The column *translated* is the share of directives that are *the same* or *different*.\n\n\
         | configurations | files | the same | different | not translated | undecided | errors | unusable | translated |\n\
         |---|---|---|---|---|---|---|---|---|\n"
         .to_owned();

@@ -180,7 +180,7 @@ fn a_profile_that_restricts_is_obeyed() {
     }
     // Not for ever wrong: it may be another server next time.
     let client = start("tls-version-min 1.3");
-    assert!(said(&client, "; again in"), "{}", client.log());
+    assert!(said(&client, "; trying again in"), "{}", client.log());
     assert!(!client.log().contains("connected to"), "{}", client.log());
     drop(client);
     for more in [

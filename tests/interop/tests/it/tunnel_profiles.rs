@@ -121,7 +121,7 @@ fn another_server_is_tried_when_one_does_not_answer() {
     for places in [blocks, lines] {
         let client = connected(&world, &format!("{places}server-poll-timeout 2\n{rest}\n"), &server);
         let log = client.log();
-        assert!(log.contains("10.99.0.9: no answer; again in"), "{log}");
+        assert!(log.contains("10.99.0.9: no answer; trying again in"), "{log}");
         assert!(log.contains("10.99.0.1: Connection refused"), "{log}");
         drop(client);
         connected(&world, &format!("{places}remote-random\nserver-poll-timeout 2\n{rest}\n"), &server);

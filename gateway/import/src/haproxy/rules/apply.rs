@@ -243,7 +243,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             continue;
         }
         if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) {
-            report.decide(id, "it does not apply to the addresses that an earlier rule lets past it: write routes, or let the server decide");
+            report.decide(id, "an earlier rule exempts some addresses from it: write routes, or let the server decide");
             continue;
         }
         let action = match &rule.what {
@@ -270,7 +270,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 passing.add(&Left::Clients(clients));
             }
             (What::Allow, _) => {
-                report.decide(id, "it lets requests past the rules behind it: write a host or route for them");
+                report.decide(id, "requests to which it applies skip the rules after it: write a host or route for these requests");
             }
             (What::Backend(_), _) if out.backend.is_some() => {}
             (What::Backend(name), Left::Always) => {
@@ -323,7 +323,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 let realm = realm.clone().unwrap_or_default();
                 match &out.basic_auth {
                     Some(there) if there.users != users_file(users) => {
-                        report.decide(id, "a request is asked for a user of one list only: write basic_auth");
+                        report.decide(id, "a request can be checked with only one list of users: write basic_auth");
                     }
                     Some(_) => report.same(id, "asked before"),
                     None => {
@@ -349,7 +349,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     Path::Below(p) if p.strip_prefix(from.as_str()).is_some_and(|rest| rest.starts_with('/')) => {
                         out.rewrite = Some((format!("{to}{}", &p[from.len() + 1..]), place.clone()));
                     }
-                    _ => report.decide(id, "a single path is passed on as it is (rewrite_prefix is for a path and all below)"),
+                    _ => report.decide(id, "Sealane forwards a single path unchanged (rewrite_prefix is for a path and all paths below it)"),
                 }
             }
             (What::Refuse(_) | What::Skip(_) | What::Nothing(_), _)
@@ -392,7 +392,7 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
         }
         Edit::Remove(name) => {
             if FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
-                return report.same(id, "the gateway's to manage");
+                return report.same(id, "the gateway manages this");
             }
             if name.eq_ignore_ascii_case("host") {
                 return report.decide(
@@ -402,7 +402,7 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
             }
             edits.remove(name, place);
             if line.word(1) != "del-header" {
-                return report.missing(id, "values of headers are constants here; the header is removed from requests");
+                return report.missing(id, "header values must be constants; the header is removed from requests");
             }
         }
     }
