@@ -329,8 +329,8 @@ fn minimum(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     run(command, workspace)
 }
 
-/// Whether our own crates are compiled with overflow checks and debug assertions: what is tested is, what is counted and
-/// shipped is not. Dependencies never are, so they are compiled once for both.
+/// Whether our own crates are compiled with overflow checks and debug assertions, and with less optimisation: what is tested
+/// is, what is counted and shipped is not. Dependencies never are, so they are compiled once for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     On,
@@ -346,6 +346,11 @@ impl Checks {
                 command.args(["--config", &format!("profile.release.{setting}=true")]);
                 command.args(["--config", &format!("profile.release.package.\"*\".{setting}=false")]);
             }
+            // What is compiled for tests alone is not worth the optimiser's time; a program that is tested needs some of it, so
+            // that tests under load find what they are for.
+            command.args(["--config", "profile.release.opt-level=1"]);
+            command.args(["--config", "profile.release.package.\"*\".opt-level=3"]);
+            command.args(["--config", "profile.release.package.sealane-interop.opt-level=0"]);
         }
         command
     }

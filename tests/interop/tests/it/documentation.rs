@@ -251,6 +251,49 @@ fn every_named_file_exists() {
     assert!(checked > 80, "{checked}");
 }
 
+/// The names of all tests in Rust sources below a folder.
+fn tests_below(folder: &Path, names: &mut BTreeSet<String>) {
+    for entry in std::fs::read_dir(folder).unwrap().map(Result::unwrap) {
+        let path = entry.path();
+        if path.is_dir() {
+            if entry.file_name() != "target" {
+                tests_below(&path, names);
+            }
+            continue;
+        }
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut is_test = false;
+        for line in text.lines().map(str::trim) {
+            is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            if let Some((_, name)) = line.split_once("fn ").filter(|_| is_test) {
+                names.extend(name.split('(').next().map(str::to_owned));
+                is_test = false;
+            }
+        }
+    }
+}
+
+/// The tables of defects name a test in each row: a test that was renamed or removed must not stay there.
+#[test]
+fn every_test_that_the_security_page_names_exists() {
+    let mut tests = BTreeSet::new();
+    for folder in ["gateway", "client", "lab", "tests", "fuzz", "xtask"] {
+        tests_below(&root().join(folder), &mut tests);
+    }
+    let pages = pages();
+    let page = pages.iter().find(|page| page.path == "docs/security.md").unwrap();
+    let text = prose(page);
+    let is_name = |quoted: &&str| quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b":_- ".contains(&b));
+    let named: Vec<&str> =
+        text.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::")).filter(is_name).collect();
+    let missing: Vec<&&str> = named.iter().filter(|name| !tests.contains(name.rsplit("::").next().unwrap())).collect();
+    assert_eq!(missing, Vec::<&&str>::new());
+    assert!(named.len() > 300, "{}", named.len());
+}
+
 /// A part of a configuration, with what must stand around it: the table that it belongs to, a listener, a host, and the
 /// upstreams and rate limits that it names.
 fn completed(part: &str) -> String {
