@@ -1,5 +1,6 @@
 //! The walk of an HTTP/1.1 request in `ARCHITECTURE.md`, checked: each function calls the next one, so a reader who follows
-//! the walk follows the code; and the walk has at most [`FILES`] files.
+//! the walk follows the code; the walk has at most [`FILES`] files; and its functions call functions of no other file of the
+//! proxy, except those of [`BESIDE`].
 
 use anyhow::Context;
 use std::collections::BTreeSet;
@@ -11,6 +12,27 @@ const HEADING: &str = "### An HTTP/1.1 request to an HTTP/1.1 server";
 const FOLDER: &str = "gateway/proxy/src";
 /// The most files that a reader must open to follow a request from its connection to the last byte of its response.
 const FILES: usize = 20;
+/// Files that the walk's functions call, but that a plain request does not lead through, and why.
+const BESIDE: &[(&str, &[&str])] = &[
+    (
+        "another version of HTTP",
+        &[
+            "client/h2_connection",
+            "client/h2_responses",
+            "client/h3_responses",
+            "quic_driver",
+            "upstream/h2",
+            "upstream/h2_connection",
+            "upstream/h3",
+        ],
+    ),
+    (
+        "a feature that is not configured",
+        &["accept/syn", "access", "exchange/authorize", "mirrors", "relay", "request_ids", "upstream/syn"],
+    ),
+    ("a reload, or the end of a connection", &["lifecycle", "renewal"]),
+    ("a look that returns at once", &["exchange/expiry", "exchange/waste", "memory", "scratch"]),
+];
 /// Where the lane's loop calls the proxy: these functions need no caller in the walk.
 const ENTRIES: [&str; 2] = ["turn", "ready"];
 
@@ -65,6 +87,11 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
         };
         for (at, name) in functions.iter().enumerate() {
             let body = body(&source, name);
+            let elsewhere = body.iter().flat_map(|body| called_modules(&source, body));
+            for module in elsewhere.filter(|module| !is_listed(walk, module)) {
+                let advice = "take it into the walk, or, if a plain request does not go there, into xtask/src/walk.rs";
+                found.push(format!("the walk of a request: `{name}` ({file}) calls `{module}`: {advice}"));
+            }
             if at == 0 && body.is_none() {
                 found.push(format!("the walk of a request: `{file}` has no function `{name}`"));
             }
@@ -80,6 +107,29 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
         }
     }
     found
+}
+
+/// The modules of the proxy whose functions a text calls, by the imports of its file.
+fn called_modules(source: &str, body: &str) -> BTreeSet<String> {
+    let mut modules = BTreeSet::new();
+    for import in source.split("\nuse crate::").skip(1) {
+        let Some((import, _)) = import.split_once(';') else { continue };
+        let Some((module, names)) = import.rsplit_once("::") else { continue };
+        // Of several names the braces stand behind the last path separator.
+        let names = names.split([',', '{', '}']).map(str::trim);
+        let functions = names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()));
+        if functions.into_iter().any(|name| calls(&format!("\n{body}"), name)) {
+            modules.insert(module.replace("::", "/"));
+        }
+    }
+    modules
+}
+
+/// Whether a module is in the walk, or among those beside it.
+fn is_listed(walk: &[Stretch], module: &str) -> bool {
+    let files = [format!("{FOLDER}/{module}.rs"), format!("{FOLDER}/{module}/mod.rs")];
+    let is_walked = walk.iter().any(|stretch| files.contains(&stretch.file));
+    is_walked || BESIDE.iter().any(|(_, modules)| modules.contains(&module))
 }
 
 /// The text of a function, as rustfmt writes it: to the line with a brace below the beginning of its first line.
@@ -140,6 +190,18 @@ mod tests {
         assert_eq!(found("a.rs  turn → first\ngateway/http/src/b.rs  first\n").len(), 1, "it is in another file");
         assert_eq!(found("c.rs  turn\n").len(), 1, "there is no such file");
         assert_eq!(found("").len(), 1, "there is no walk");
+    }
+
+    #[test]
+    fn no_file_is_left_out() {
+        let source =
+            |function: &str| format!("\nuse crate::beside::{{Type, third}};\nuse crate::relay::fourth;\n{function}");
+        let found = |function: &str| {
+            judge(&parse(&page("a.rs  turn\n")), |_| Some(source(&format!("\nfn turn() {{\n    {function}\n}}\n"))))
+                .len()
+        };
+        assert_eq!(found("third(1);"), 1);
+        assert_eq!(found("fourth(third);"), 0, "relays are beside the walk, and a name alone is no call");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 
 use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamConnection, UpstreamPhase};
 use crate::counters::Counters;
+use crate::exchange::executor::request_sent;
 use crate::exchange::executor::{handshake_done, perform, refuse};
-use crate::exchange::request::request_sent;
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};

@@ -18,10 +18,11 @@ use crate::conn::Client;
 use crate::counters::Counters;
 use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
+use crate::exchange::expiry::look_soon;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{
-    ClientStream, Later, client_close_after, client_data, client_detach, client_end, client_finish, client_head,
-    client_is_handshaking, client_is_read, client_reset, server_end, server_finish, server_reset,
+    ClientStream, Later, UpstreamStream, client_close_after, client_data, client_detach, client_end, client_finish,
+    client_head, client_is_handshaking, client_is_read, client_reset, server_end, server_finish, server_reset,
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
@@ -44,7 +45,7 @@ use crate::upstream::selection::{
     DeniedBy, Routed, Served, add_response_headers, budget_allows, route_request, send_redirect,
 };
 use sealane_exchange::deadlines::LINGER;
-use sealane_exchange::{Action as Do, Actions, Event, Phase};
+use sealane_exchange::{Action as Do, Actions, Event, Phase, Switching};
 use sealane_http::{BodyLength, Known, Method};
 use sealane_lane::{Context, Key, Micros};
 use sealane_route::Decision;
@@ -242,6 +243,35 @@ fn forward(
     x.upstream = Some(upstream.clone());
     let actions = x.machine.on(Event::Forward);
     perform(proxy, cx, exchange, actions);
+}
+
+/// A connection can take the request's head. What the adapter is to do: send the head and pass the actions to
+/// [`request_sent`], or wait for the server's SETTINGS. `None`: the request does not go over this connection.
+pub(crate) fn connected(proxy: &mut Proxy, cx: &mut Context, exchange: Key, switching: Switching) -> Option<Actions> {
+    let x = proxy.exchanges.get_mut(exchange)?;
+    let actions = x.machine.on(Event::Connected(switching));
+    if actions.has(Do::SendHead) || actions.has(Do::AwaitSettings) {
+        return Some(actions);
+    }
+    if !actions.is_empty() {
+        // Nothing was sent, so the connection stays as it is.
+        x.upstream_stream = None;
+        x.routed.failure = Some(Failure::NoExtendedConnect);
+        proxy.counters.upstream_aborts.inc();
+    }
+    perform(proxy, cx, exchange, actions);
+    None
+}
+
+/// A server has taken the request's head and now takes its body: does the other actions that came with
+/// [`Do::SendHead`].
+pub(crate) fn request_sent(proxy: &mut Proxy, cx: &mut Context, exchange: Key, side: UpstreamStream, actions: Actions) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    x.upstream_stream = Some(side);
+    x.sent = cx.micros();
+    x.response_body.progress.begin(cx.now());
+    perform(proxy, cx, exchange, actions.without(Do::SendHead));
+    look_soon(&mut proxy.connections, &proxy.exchanges, &proxy.settings, cx, exchange);
 }
 
 /// Does what the state machine says.

@@ -1,10 +1,8 @@
-//! The request's way up: what a client's side tells of it, and what that means for the server's.
+//! The body of a request: what the client's stream reports, and what the server's stream gets.
 
-use crate::Failure;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse};
-use crate::exchange::expiry::look_soon;
 use crate::exchange::forwarded;
 use crate::exchange::streams::{UpstreamStream, server_credit, server_data};
 use crate::exchange::waste::client_wasted;
@@ -12,7 +10,7 @@ use crate::mirrors::{copy_body, copy_complete};
 use crate::request_ids::clean_of_id;
 use crate::scratch::READ_SIZE;
 use crate::service::Proxy;
-use sealane_exchange::{Action as Do, Actions, Direction, Event, Phase, Switching};
+use sealane_exchange::{Action as Do, Direction, Event, Phase};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key};
 
@@ -113,33 +111,4 @@ pub(crate) fn request_broken(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
     if let Some(connection) = connection {
         client_wasted(proxy, cx, connection, 1);
     }
-}
-
-/// A connection can take the request's head. What the adapter is to do: send the head and pass the actions to
-/// [`request_sent`], or wait for the server's SETTINGS. `None`: the request does not go over this connection.
-pub(crate) fn connected(proxy: &mut Proxy, cx: &mut Context, exchange: Key, switching: Switching) -> Option<Actions> {
-    let x = proxy.exchanges.get_mut(exchange)?;
-    let actions = x.machine.on(Event::Connected(switching));
-    if actions.has(Do::SendHead) || actions.has(Do::AwaitSettings) {
-        return Some(actions);
-    }
-    if !actions.is_empty() {
-        // Nothing was sent, so the connection stays as it is.
-        x.upstream_stream = None;
-        x.routed.failure = Some(Failure::NoExtendedConnect);
-        proxy.counters.upstream_aborts.inc();
-    }
-    perform(proxy, cx, exchange, actions);
-    None
-}
-
-/// A server has taken the request's head and now takes its body: does the other actions that came with
-/// [`Do::SendHead`].
-pub(crate) fn request_sent(proxy: &mut Proxy, cx: &mut Context, exchange: Key, side: UpstreamStream, actions: Actions) {
-    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    x.upstream_stream = Some(side);
-    x.sent = cx.micros();
-    x.response_body.progress.begin(cx.now());
-    perform(proxy, cx, exchange, actions.without(Do::SendHead));
-    look_soon(&mut proxy.connections, &proxy.exchanges, &proxy.settings, cx, exchange);
 }

@@ -4,7 +4,7 @@ use crate::client::h1::{stage_data, stage_end};
 use crate::conn::{Answer, Conn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::request::{connected, request_sent};
+use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
     response_arrived, response_broken, response_data, response_end, response_read_size, response_room,
 };

@@ -12,7 +12,7 @@
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Counters;
-use crate::exchange::request::{connected, request_sent};
+use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
     Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };

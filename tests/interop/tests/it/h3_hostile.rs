@@ -1,7 +1,7 @@
 //! HTTP/3 and QUIC from those who mean harm: each is counted and stopped, and others are served meanwhile.
 
 use sealane_http::BodyLength;
-use sealane_http::h3::Code;
+use sealane_http::h3::{Code, varint};
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::h3::{Client, Failure, data, headers, over_quic};
@@ -42,7 +42,7 @@ fn get() -> Vec<u8> {
 /// A frame by its type.
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = vec![kind];
-    sealane_http::h3::varint::put(&mut out, payload.len() as u64);
+    varint::put(&mut out, payload.len() as u64);
     out.extend_from_slice(payload);
     out
 }
@@ -278,6 +278,38 @@ fn a_flood_of_handshakes_meets_retry_and_clients_still_get_in() {
     for _ in 0..5 {
         s.serves();
     }
+}
+
+/// A client may say once per request how urgent it is, and now and then again.
+#[test]
+fn a_flood_of_priorities_ends_the_connection() {
+    let s = fixture("");
+    let update = |stream: u64| {
+        let mut payload = Vec::new();
+        varint::put(&mut payload, stream);
+        payload.extend_from_slice(b"u=3");
+        let mut bytes = Vec::new();
+        varint::put(&mut bytes, 0xf0700); // PRIORITY_UPDATE of a request (RFC 9218 §7.2)
+        varint::put(&mut bytes, payload.len() as u64);
+        [bytes, payload].concat()
+    };
+    let begin = || {
+        let mut client = Client::begin(s.gateway.address, &over_quic(s.gateway.config(), false));
+        assert!(client.establish(), "{:?}", client.lost);
+        let control = client.open_control();
+        (client, control)
+    };
+    // One for each request, and some beside them.
+    let (mut honest, control) = begin();
+    for request in 0..300 {
+        honest.write(control, &update(4 * request));
+        assert_eq!(honest.get("/").status, 200);
+    }
+    let (mut flood, control) = begin();
+    flood.write(control, &update(0).repeat(2000));
+    assert!(flood.until(|c| c.lost.is_some()), "it goes on");
+    assert_eq!(flood.failure(), Failure::Closed(u64::from(Code::ExcessiveLoad.value())));
+    s.serves();
 }
 
 #[test]

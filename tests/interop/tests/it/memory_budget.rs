@@ -1,6 +1,7 @@
 //! Memory and connections are shared: who holds the most gives it back when it is short, and a client's connections are
 //! counted whatever they speak.
 
+use rustix::process::{Pid, Signal, kill_process};
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
 use sealane_interop::eventually;
@@ -76,4 +77,51 @@ fn a_client_has_so_many_connections_whatever_they_speak() {
     assert!(eventually(|| served().is_some()), "{}", gateway.metrics());
     one.clear();
     assert!(eventually(|| served().is_some()), "{}", gateway.metrics());
+}
+
+/// A listener of both transports, with these limits, at one lane.
+fn both_transports(limits: &str, quic: std::net::SocketAddr, site: &Site) -> String {
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    format!(
+        "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[limits]\n{limits}\n\
+         [[listener]]\naddress = \"@ADDRESS@\"\n\
+         [[listener]]\naddress = \"{quic}\"\nhttp3 = true\n[listener.quic]\nretry_above = 1000\n[listener.tls]\n\
+         certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+         [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n"
+    )
+}
+
+/// A connection over QUIC that ends makes room for one over TCP, where accepting has paused.
+#[test]
+fn clients_over_tcp_get_the_places_that_clients_over_quic_leave() {
+    let (site, quic) = (Site::new(), ports::free());
+    let gateway = configured(&site, &both_transports("max_connections = 1", quic, &site));
+    assert!(eventually(|| gateway.metric("sealane_connections_open") == Some(0.0)));
+    let mut holder = Client::connect(quic, &over_quic(gateway.config(), false));
+    assert_eq!(holder.get("/").status, 200);
+    let mut waiting = Wire::new(client::tcp(gateway.address));
+    waiting.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the kernel takes it");
+    let paused = || gateway.metric_with("sealane_accept_paused_total", "reason=\"max_connections\"");
+    assert!(eventually(|| paused() >= Some(1.0)), "{}", gateway.metrics());
+    holder.close();
+    let response = waiting.response("GET").expect("it is accepted now");
+    assert_eq!(response.text(), "hello");
+}
+
+/// First packets that wait in one turn each find a place, and must not all take it.
+#[test]
+fn connections_over_quic_that_begin_at_once_take_no_more_places_than_there_are() {
+    let (site, quic) = (Site::new(), ports::free());
+    let gateway = configured(&site, &both_transports("max_connections_per_client = 4", quic, &site));
+    assert!(eventually(|| gateway.metric("sealane_connections_open") == Some(0.0)));
+    let config = over_quic(gateway.config(), false);
+    // While the gateway stands still, all of them arrive.
+    let pid = Pid::from_raw(gateway.server.id() as i32).expect("it runs");
+    kill_process(pid, Signal::STOP).expect("it is ours");
+    let mut clients: Vec<Client> = (0..40).map(|_| Client::begin(quic, &config)).collect();
+    clients.iter_mut().for_each(Client::pump_once);
+    kill_process(pid, Signal::CONT).expect("it is ours");
+    let established = clients.iter_mut().map(Client::establish).filter(|is_good| *is_good).count();
+    let lost = clients.iter().filter(|client| client.lost.is_some()).count();
+    assert_eq!((established, lost), (4, 36), "{}", gateway.metrics());
 }

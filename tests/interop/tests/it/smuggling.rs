@@ -220,3 +220,29 @@ fn a_body_that_looks_like_a_request_is_a_body() {
     assert_eq!(wire.response("GET").expect("an answer comes").status(), 200);
     assert!(backend.requests().iter().all(|request| request.target() != "/smuggled"));
 }
+
+/// A server that sends more than it was asked for, so that a read of the gateway ends just where the response does: what is
+/// behind it belongs to nobody, and the next client must not get it.
+#[test]
+fn what_a_server_sends_beyond_its_response_is_nobodys() {
+    let site = Site::new();
+    let stolen = || ok(b"stolen");
+    let backend = Backend::start(move |mut connection| {
+        while let Some(request) = connection.request() {
+            match request.target()[1..].parse::<usize>() {
+                Ok(size) => {
+                    // Head and body together have this size.
+                    let body = (0..=size).rev().find(|body| ok(&vec![b'x'; *body]).len() == size).expect("it has room");
+                    connection.send([ok(&vec![b'x'; body]), stolen()].concat());
+                }
+                Err(_) => connection.send(ok(b"own")),
+            }
+        }
+    });
+    let gateway = before(&site, [backend.url()]).plain().lanes(1).start();
+    for size in [1, 2, 4, 8, 16, 32, 64].map(|kib| kib * 1024) {
+        let first = gateway.plain_get(&format!("/{size}"), "");
+        assert!(first.body.iter().all(|byte| *byte == b'x'), "{size}");
+        assert_eq!(gateway.plain_get("/next", "").text(), "own", "{size}");
+    }
+}
