@@ -1,9 +1,10 @@
 //! A whole lane, driven by hand: events, turns and messages come in the order that a test wants, without a loop, a thread or
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
+use crate::access::Verdict;
 use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamConnection, UpstreamPhase};
 use crate::counters::Counters;
-use crate::exchange::executor::{handshake_done, perform, refuse};
+use crate::exchange::executor::{handshake_done, perform, refuse, takes_place};
 use crate::exchange::request::request_sent;
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
@@ -403,6 +404,25 @@ fn a_request_that_was_too_early_is_sent_again_only_within_the_budget() {
         let counters = &lane.proxy.counters;
         assert_eq!((counters.retries.value(), counters.retries_denied.value()), (again.into(), (!again).into()));
         assert_eq!(lane.is_over(&request), !again, "the client is told to send it again itself");
+    }
+}
+
+/// An address that may be forged uses up nothing of what its owner may have.
+#[test]
+fn a_forged_address_uses_up_no_share() {
+    let most = ClientLimits { max_requests_per_client: 1, ..limits() };
+    let mut lane = Lane::new(snapshot(most, vec![upstream(1)]));
+    let request = lane.request(machine::Request { is_early: true, ..GET });
+    for proven in [false, true] {
+        let Proxy { connections, exchanges, admission, settings, .. } = &mut lane.proxy;
+        let x = exchanges.get_mut(request.exchange).unwrap();
+        // Its hello came in a SYN, with or without a cookie.
+        connections.client(x.client_stream.conn()).unwrap().transport.allowance = (!proven).then_some(0);
+        let client = connections.client_of(x.client_stream).unwrap();
+        let listener = settings.listeners()[0].clone();
+        let verdict = takes_place(connections, x, client, &listener, admission, settings);
+        assert_eq!(verdict, if proven { Verdict::Admitted } else { Verdict::TooEarly });
+        assert_eq!(x.routed.counted.is_some(), proven);
     }
 }
 
