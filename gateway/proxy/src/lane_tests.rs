@@ -511,6 +511,28 @@ fn a_pooled_connection_that_is_ending_is_not_used_again() {
     assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(key)) if key != ending));
 }
 
+/// A server whose SETTINGS allow no request would otherwise be connected to without end, once per round trip.
+#[test]
+fn a_connection_that_takes_no_request_is_a_failed_try() {
+    let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
+    let (socket, peer) = socket_pair();
+    let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
+    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange));
+    // SETTINGS_MAX_CONCURRENT_STREAMS = 0 and SETTINGS_ENABLE_CONNECT_PROTOCOL = 1.
+    let settings = [0, 0, 12, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1];
+    rustix::io::write(&peer, &settings).unwrap();
+    lane.ready(key, READ);
+    lane.turn();
+    let counters = &lane.proxy.counters;
+    assert_eq!((counters.upstream_connects.value(), counters.retries.value()), (0, 0), "`tries` is 1");
+    assert!(lane.is_over(&request));
+    assert!(lane.proxy.connections.get(key).is_none(), "no request could use it");
+}
+
 /// Finding 8: WebSockets that wait for a server's SETTINGS are as many as requests that wait for a connection may be.
 #[test]
 fn no_more_websockets_wait_for_settings_than_may() {

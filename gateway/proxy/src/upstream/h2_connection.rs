@@ -246,6 +246,17 @@ impl H2Upstream {
         self.life == Life::Open && self.streams.len() < self.requests.current_max_send_streams().min(MOST_STREAMS)
     }
 
+    /// The server's SETTINGS allow no request at all. RFC 9113 §5.1.2: for short durations only, but a connection that waits for
+    /// better ones is of no use to anybody.
+    pub(super) fn takes_none(&self) -> bool {
+        self.requests.current_max_send_streams() == 0
+    }
+
+    /// Why a connection that has no room has none, where its server has said so.
+    pub(super) fn refusal(&self) -> Option<Failure> {
+        self.takes_none().then_some(Failure::NoStreams)
+    }
+
     /// The server takes no more requests here.
     pub(super) fn leave(&mut self) {
         if self.life == Life::Open {
@@ -385,10 +396,14 @@ fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return;
     }
     h2.settings = ServerSettings::Applied;
+    let useless = h2.takes_none() && h2.streams.is_empty();
     for exchange in std::mem::take(&mut upstream_conn.waiting) {
         if proxy.exchanges.waits_for(exchange, key) {
             h2_send_request(proxy, cx, exchange, key);
         }
+    }
+    if useless {
+        h2_upstream_close(proxy, cx, key);
     }
 }
 

@@ -278,6 +278,16 @@ impl Routed {
         }
     }
 
+    /// When the try under way has begun.
+    pub fn try_began(&self) -> Millis {
+        self.began
+    }
+
+    /// The same try goes on over another connection: its time does not begin anew.
+    pub fn go_on_with_try(&mut self, began: Millis) {
+        self.began = began;
+    }
+
     /// When the try under way must have led to a response's head.
     pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
         Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
