@@ -14,6 +14,7 @@ use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
 use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
 use crate::transport::{ReadResult, Transport};
+use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::{h2_join, h2_upstream_begin};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -469,11 +470,8 @@ fn go_on(end: &mut Transport, scratch: &mut Scratch) {
     end.flush(scratch).unwrap();
 }
 
-/// Finding 16: epoll is edge-triggered, so no other event tells of the end behind the tickets.
-#[test]
-fn a_pooled_connection_that_ends_behind_late_tickets_is_closed() {
-    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
-    let scratch = &mut lane.proxy.scratch;
+/// Both ends of a TLS connection whose handshake is over; the client's has not read the tickets.
+fn tls_pair(scratch: &mut Scratch) -> (Transport, Transport) {
     let (socket, peer) = socket_pair();
     let (mut client, mut server) = (Transport::new(socket), Transport::new(peer));
     let session = Session::client(&ClientContext::new(&client_policy()).unwrap(), scratch.empty_records()).unwrap();
@@ -487,6 +485,14 @@ fn a_pooled_connection_that_ends_behind_late_tickets_is_closed() {
     go_on(&mut client, scratch);
     go_on(&mut server, scratch);
     assert!(!client.is_handshaking() && !server.is_handshaking());
+    (client, server)
+}
+
+/// Finding 16: epoll is edge-triggered, so no other event tells of the end behind the tickets.
+#[test]
+fn a_pooled_connection_that_ends_behind_late_tickets_is_closed() {
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let (client, server) = tls_pair(&mut lane.proxy.scratch);
     // The tickets that follow the client's Finished, and the server's end, come as one event.
     let (tickets, _) = recv(&client.fd, &mut [0; 64][..], RecvFlags::PEEK).unwrap();
     assert!(tickets > 0, "the server has sent no tickets");
@@ -509,6 +515,37 @@ fn a_pooled_connection_that_is_ending_is_not_used_again() {
     lane.event(&request, Event::Forward);
     assert!(lane.proxy.connections.get(ending).is_none());
     assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(key)) if key != ending));
+}
+
+/// HTTP/2 was expected, and the server has changed its mind: those who waited go on, in the same try, but not for ever.
+#[test]
+fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
+    for (earlier, goes_on) in [(0, true), (machine::MAX_NOT_TAKEN, false)] {
+        let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Auto);
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let (client, _peer) = tls_pair(&mut lane.proxy.scratch);
+        let request = lane.request(GET);
+        let key = lane.upstream_connection(UpstreamPhase::Handshake, client);
+        lane.group().note_h2(0, true);
+        lane.group().share(0, key);
+        let upstream_conn = lane.proxy.connections.upstream(key).unwrap();
+        upstream_conn.shared = true;
+        upstream_conn.waiting.push(request.exchange);
+        let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+        let _ = x.machine.on(Event::Forward);
+        (0..earlier).for_each(|_| assert!(!x.machine.on(Event::NotTaken).is_empty()));
+        x.upstream_stream = Some(UpstreamStream::Waiting(key));
+        x.response_body.progress.begin(12_345);
+        upstream_handshake(&mut lane.proxy, &mut lane.cx, key);
+        assert!(lane.proxy.connections.get(key).is_none());
+        assert_eq!(lane.is_over(&request), !goes_on, "`tries` is 1");
+        if goes_on {
+            assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(_))));
+            let x = lane.proxy.exchanges.get(request.exchange).unwrap();
+            assert_eq!((x.attempts, x.response_body.progress.since()), (0, 12_345), "the time of the try runs on");
+        }
+        assert_eq!(lane.proxy.counters.retries.value(), 0);
+    }
 }
 
 /// A server whose SETTINGS allow no request would otherwise be connected to without end, once per round trip.

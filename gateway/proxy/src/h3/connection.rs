@@ -138,6 +138,11 @@ impl H3Connection {
         matches!(self.role, Role::Client(_))
     }
 
+    /// Whether a request has been sent over it, or has come.
+    pub fn has_opened(&self) -> bool {
+        self.next_id > 0
+    }
+
     /// Exchanges whose requests are on its streams.
     pub fn exchanges(&self) -> Vec<Key> {
         self.streams.iter().filter_map(|(_, s)| s.exchange).collect()

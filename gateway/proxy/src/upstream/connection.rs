@@ -304,11 +304,11 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     if let Some(exchange) = exchange {
         return send_request(proxy, cx, exchange, key);
     }
-    // HTTP/2 was expected, and the server has changed its mind.
+    // HTTP/2 was expected, and the server has changed its mind: each gets a connection of its own.
     close_connection(proxy, cx, key);
     for exchange in waiting {
         if proxy.exchanges.waits_for(exchange, key) {
-            dispatch_request(proxy, cx, exchange);
+            not_taken(proxy, cx, exchange, true, None);
         }
     }
 }

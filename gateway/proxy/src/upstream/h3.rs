@@ -3,7 +3,7 @@
 //! ```text
 //! dispatch ─► h3_dispatch ─┬─ open ─────────► stream ─► request out, response in ─► exchange (down_*)
 //!                          ├─ being made ───► waits ──┬─ established ─► stream
-//!                          │                          └─ failed ──────► dispatch again, over TCP
+//!                          │                          └─ failed ──────► `not_taken`: another one, over TCP
 //!                          └─ failed lately, upgrade ─► (TCP)
 //! ```
 //! A server that could not be reached over QUIC is left alone for [`FORGET`]: UDP is blocked in many networks, and no
@@ -25,7 +25,7 @@ use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{QuicSettings, UpstreamHttp};
-use crate::upstream::connection::dispatch_request;
+use crate::upstream::connection::not_taken;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};
@@ -350,11 +350,12 @@ pub(crate) fn h3_server_leaving(proxy: &mut Proxy, cx: &mut Context, key: Key, f
     let unseen: Vec<Key> =
         q.streams.iter().filter(|(_, s)| u64::from(s.id) >= from).filter_map(|(_, s)| s.exchange).collect();
     let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
+    let useful = q.has_opened();
     h3_forget(&mut proxy.connections, key);
     for exchange in unseen {
         server_lost(proxy, cx, exchange, Loss::Unprocessed);
     }
-    h3_redispatch(proxy, cx, key, waiting);
+    h3_not_taken(proxy, cx, key, waiting, useful);
     h3_server_close_if_done(&mut proxy.connections, cx, key);
 }
 
@@ -376,12 +377,10 @@ pub(crate) fn h3_server_error(proxy: &mut Proxy, cx: &mut Context, key: Key, cod
 }
 
 /// Requests that waited for this connection go elsewhere.
-fn h3_redispatch(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key>) {
+fn h3_not_taken(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key>, useful: bool) {
     for exchange in waiting {
-        let Some(x) = proxy.exchanges.get_mut(exchange) else { continue };
-        if x.upstream_stream == Some(UpstreamStream::Waiting(key)) {
-            x.upstream_stream = None;
-            dispatch_request(proxy, cx, exchange);
+        if proxy.exchanges.waits_for(exchange, key) {
+            not_taken(proxy, cx, exchange, useful, None);
         }
     }
 }
@@ -406,6 +405,8 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     q.phase = Phase::Closed;
     let established = q.quic.is_established();
     let answered = q.answered;
+    // Where QUIC does not come about, TCP is next, and that is known for some time.
+    let useful = !established || q.has_opened();
     let under_way: Vec<(Key, bool)> =
         q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.receiving == Receiving::Awaited))).collect();
     q.forget_streams();
@@ -423,7 +424,7 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         // As for a kept connection over TCP that turns out to be closed (RFC 9110 §9.2.2), whichever side closes it.
         server_lost(proxy, cx, exchange, if awaited && answered { Loss::Stale } else { Loss::Broken });
     }
-    h3_redispatch(proxy, cx, key, waiting);
+    h3_not_taken(proxy, cx, key, waiting, useful);
     proxy.connections.mark_for_flush(key);
 }
 
