@@ -3,6 +3,7 @@
 
 use crate::access::Verdict;
 use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamConnection, UpstreamPhase};
+use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{handshake_done, perform, refuse, takes_place};
 use crate::exchange::request::request_sent;
@@ -10,6 +11,7 @@ use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
+use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window, note_held};
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
 use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
@@ -144,6 +146,7 @@ impl Lane {
             began: 0,
             shared: false,
             only_h1: false,
+            window: Window::Wide,
             waiting: Vec::new(),
             h2: None,
             syn: None,
@@ -558,7 +561,7 @@ fn a_connection_that_takes_no_request_is_a_failed_try() {
     let (socket, peer) = socket_pair();
     let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
-    assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange));
+    assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide));
     // SETTINGS_MAX_CONCURRENT_STREAMS = 0 and SETTINGS_ENABLE_CONNECT_PROTOCOL = 1.
     let settings = [0, 0, 12, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1];
     rustix::io::write(&peer, &settings).unwrap();
@@ -580,7 +583,36 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let (socket, _peer) = socket_pair();
     let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
-    let joined = (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange)).count();
+    let joined = (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide)).count();
     assert_eq!(joined, 128);
     assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting.len(), joined);
+}
+
+/// A client opens a hundred streams, takes nothing of the responses, and so makes the gateway hold what the servers' windows allow.
+#[test]
+fn the_windows_of_servers_count_against_a_clients_connection() {
+    const WIDE: u32 = 256 << 10;
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let requests: Vec<Request> = (0..100).map(|_| lane.request(GET)).collect();
+    let client = lane.proxy.exchanges.get(requests[0].exchange).unwrap().client_stream.conn();
+    for (n, request) in (0..).zip(&requests[..99]) {
+        lane.proxy.exchanges.get_mut(request.exchange).unwrap().client_stream = ClientStream::H2(client, n);
+    }
+    let Proxy { connections, exchanges, .. } = &mut lane.proxy;
+    let mut grant = |n: usize| grant_window(connections, exchanges, requests[n].exchange, WIDE);
+    let wide = (0..99).filter(|n| grant(*n) == Window::Wide).count();
+    assert_eq!(wide, WINDOW_BUDGET / WIDE as usize);
+    assert_eq!((grant(0), grant(50)), (Window::Wide, Window::Narrow), "one that is sent again has one window");
+    assert_eq!(grant(99), Window::Wide, "another client has a budget of its own");
+    let held = |connections: &mut Connections| connections.client(client).unwrap().client.held;
+    assert_eq!((held(connections).windows(), held(connections).bytes()), (WINDOW_BUDGET, 0));
+    // One that is over makes room for another.
+    note_held(connections, exchanges, requests[0].exchange, Held::default());
+    let again = [50, 0].map(|n: usize| grant_window(connections, exchanges, requests[n].exchange, WIDE));
+    assert_eq!(again, [Window::Wide, Window::Narrow]);
+    assert_eq!([Window::Wide, Window::Narrow].map(|window| window.bytes(WIDE)), [WIDE, NARROW_WINDOW]);
+    // So does the end of the exchange, whatever it is.
+    refuse(&mut lane.proxy, &mut lane.cx, requests[1].exchange, 503);
+    let Proxy { connections, exchanges, .. } = &mut lane.proxy;
+    assert_eq!(grant_window(connections, exchanges, requests[0].exchange, WIDE), Window::Wide);
 }

@@ -29,7 +29,7 @@ use crate::exchange::{Ending, Exchange};
 use crate::forwarding::{Forwarding, choose_upstream};
 use crate::lane_state::LaneListener;
 use crate::latency;
-use crate::memory::note_held;
+use crate::memory::{Held, note_held};
 use crate::mirrors::{copy_request, mirror_finished};
 use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
@@ -526,7 +526,7 @@ pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 
 /// An exchange is over: it is counted and logged, and its connections go on or close.
 fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
-    note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, 0);
+    note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, Held::default());
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
     if let Some(counted) = x.routed.counted.take() {
         proxy.admission.request_over(counted, &proxy.settings);

@@ -10,12 +10,15 @@ use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
+use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
 use crate::snapshot::{Server, UpstreamHttp};
 use crate::transport::{Transport, TransportError};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::{idle_event, is_silent, send_request, upstream_go_on};
-use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout};
+use crate::upstream::h2_connection::{
+    STREAM_WINDOW, h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout,
+};
 use crate::upstream::h3::h3_dispatch;
 use crate::upstream::selection::{connect_failed, select_server};
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
@@ -46,11 +49,13 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         if !relayed && h3_dispatch(proxy, cx, exchange) {
             return;
         }
-        let shared = !relayed && upstream.expects_h2(server) && !only_h1;
-        if shared {
-            if h2_join(proxy, cx, exchange) {
+        let mut shared = None;
+        if !relayed && upstream.expects_h2(server) && !only_h1 {
+            let window = grant_window(&mut proxy.connections, &mut proxy.exchanges, exchange, STREAM_WINDOW);
+            if h2_join(proxy, cx, exchange, window) {
                 return;
             }
+            shared = Some(window);
         } else if !fresh && let Some(key) = upstream.take_idle(server) {
             if let Some(upstream_conn) = proxy.connections.upstream(key) {
                 if upstream_conn.transport.is_ending() {
@@ -107,15 +112,17 @@ fn needs_h1(http: UpstreamHttp, upgrade: bool) -> bool {
     upgrade && matches!(http, UpstreamHttp::Auto | UpstreamHttp::Three)
 }
 
+/// Begins to connect. `share`: HTTP/2 is expected, with such windows, and other requests may join.
 fn connect_upstream(
     proxy: &mut Proxy,
     cx: &mut Context,
     exchange: Key,
     upstream: &std::rc::Rc<LaneUpstream>,
     server: usize,
-    shared: bool,
+    share: Option<Window>,
     only_h1: bool,
 ) -> Result<(), Errno> {
+    let shared = share.is_some();
     let place = upstream.upstream.servers.get(server).ok_or(Errno::ADDRNOTAVAIL)?;
     let begun = match upstream.upstream.syn_tls {
         None => None,
@@ -145,6 +152,7 @@ fn connect_upstream(
         began: cx.micros(),
         shared,
         only_h1,
+        window: share.unwrap_or_default(),
         waiting: if shared { vec![exchange] } else { Vec::new() },
         h2: None,
         syn,
