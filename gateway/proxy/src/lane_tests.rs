@@ -18,7 +18,7 @@ use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
 use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
-use crate::upstream::h2_connection::{h2_join, h2_upstream_begin};
+use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_take};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
@@ -570,6 +570,23 @@ fn a_connection_that_takes_no_request_is_a_failed_try() {
     let counters = &lane.proxy.counters;
     assert_eq!((counters.upstream_connects.value(), counters.retries.value()), (0, 0), "`tries` is 1");
     assert!(lane.is_over(&request));
+    assert!(lane.proxy.connections.get(key).is_none(), "no request could use it");
+}
+
+/// A server whose SETTINGS come before `h2` has written the request: it would wait in `h2` until `first_byte_timeout`.
+#[test]
+fn a_request_that_settings_hold_back_for_ever_is_a_failed_try() {
+    let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let request = lane.request(GET);
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
+    let (socket, _peer) = socket_pair();
+    let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
+    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide));
+    let mut settings = vec![0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0];
+    h2_upstream_take(&mut lane.proxy, &mut lane.cx, key, &mut settings);
+    assert!(lane.is_over(&request), "`tries` is 1");
     assert!(lane.proxy.connections.get(key).is_none(), "no request could use it");
 }
 

@@ -68,7 +68,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let Some(h2) = &mut upstream_conn.h2 else { return };
     if !h2.has_room() {
         // More have waited than the server takes at once, or it takes none.
-        let (useful, why) = (h2.served > 0, h2.refusal());
+        let (useful, why) = (h2.served > 0 && !h2.takes_none(), h2.refusal());
         return not_taken(proxy, cx, exchange, useful, why);
     }
     let switching = h2.switching();

@@ -83,6 +83,9 @@ pub(crate) struct H2Upstream {
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
     settings: ServerSettings,
+    /// What `h2` writes, read until the server's SETTINGS are applied, and the last stream that it has opened by then.
+    written: Frames,
+    opened: u32,
     /// The stream of the header block that came last, and its bytes.
     pub(super) block: (u32, u32),
     /// Requests sent so far.
@@ -163,6 +166,8 @@ impl H2Upstream {
             suspects: Suspects::default(),
             fed: 0,
             settings: ServerSettings::Awaited,
+            written: Frames::new(),
+            opened: 0,
             block: (0, 0),
             served: 0,
             answered: false,
@@ -177,14 +182,38 @@ impl H2Upstream {
 
     /// Lets `h2` read what there is and write what there is room for. True when the connection is over.
     fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> bool {
+        let before = stage.len();
         self.pipe.attach(stage, room);
         let polled = Pin::new(&mut self.connection).poll(&mut task::Context::from_waker(Waker::noop()));
         self.pipe.detach(stage);
         self.fed = 0;
+        if self.settings != ServerSettings::Applied {
+            self.note_opened(stage.get(before..).unwrap_or_default());
+        }
         if let Poll::Ready(Err(e)) = &polled {
             self.limited |= is_limit(e);
         }
         polled.is_ready()
+    }
+
+    /// Notes which streams `h2` has opened.
+    fn note_opened(&mut self, written: &[u8]) {
+        let opened = &mut self.opened;
+        let Ok(()) = self.written.read(written, |event| {
+            if let Event::Begins(Header { kind: HEADERS, stream, .. }) = event {
+                *opened = stream.max(*opened);
+            }
+            Ok::<(), Infallible>(())
+        });
+    }
+
+    /// Requests that `h2` has not sent, because SETTINGS that came before allow none.
+    fn unsent(&self) -> Vec<Key> {
+        if !self.takes_none() {
+            return Vec::new();
+        }
+        let streams = self.streams.iter().filter(|(_, s)| s.send.stream_id().as_u32() > self.opened);
+        streams.map(|(_, s)| s.exchange).collect()
     }
 
     /// Notes what `h2` does not tell of the input.
@@ -408,13 +437,21 @@ fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return;
     }
     h2.settings = ServerSettings::Applied;
-    let useless = h2.takes_none() && h2.streams.is_empty();
+    let (unsent, why) = (h2.unsent(), h2.refusal());
     for exchange in std::mem::take(&mut upstream_conn.waiting) {
         if proxy.exchanges.waits_for(exchange, key) {
             h2_send_request(proxy, cx, exchange, key);
         }
     }
-    if useless {
+    // With the last of them the connection closes.
+    for exchange in unsent {
+        if let Some(x) = proxy.exchanges.get_mut(exchange) {
+            x.routed.hint = why;
+        }
+        server_lost(proxy, cx, exchange, Loss::Unprocessed);
+    }
+    let h2 = proxy.connections.upstream(key).and_then(|b| b.h2.as_ref());
+    if h2.is_some_and(|h2| h2.takes_none() && h2.streams.is_empty()) {
         h2_upstream_close(proxy, cx, key);
     }
 }
