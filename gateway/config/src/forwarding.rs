@@ -2,8 +2,8 @@
 
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
+use super::fields;
 use super::host::{self, Upstreams};
-use super::route;
 use super::settings::{messages, mirror as m, request_id as ids, split as s, split_group as g, top};
 use super::upstream::{self, Context, Entry};
 use sealane_proxy::forwarding::{Destination, Forwarding, RouteLimits, Share, Split};
@@ -100,7 +100,7 @@ const MAX_NAME: usize = 64;
 
 /// Whether this may be the value of a cookie.
 fn is_name(name: &str) -> bool {
-    name.len() <= MAX_NAME && route::is_token(name)
+    name.len() <= MAX_NAME && fields::is_token(name)
 }
 
 /// The name of a group.
@@ -117,7 +117,7 @@ pub(super) fn name(sink: &Sink, key: &str, node: &Node) -> Option<String> {
 /// The name of a header that is compared.
 pub(super) fn header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
-    if !route::is_token(&s) {
+    if !fields::is_token(&s) {
         let help = format!("write {key} = \"X-Release\"");
         sink.error(&node.span(), format!("\"{s}\" is not a header name"), Some(help));
         return None;
