@@ -4,52 +4,20 @@
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
 use sealane_interop::eventually;
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::Gateway;
 use sealane_interop::http::{Message, Wire};
-use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
 /// `top` and `listener` are lines of these tables, `rest` the hosts.
 fn gateway(site: &Site, top: &str, listener: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 2
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-{top}
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-{listener}
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-{listener}
-{rest}
-"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    Listening { lanes: 2, top, both: listener, rest, ..Listening::default() }.start(site)
 }
 
 fn counted(gateway: &Gateway, source: &str) -> f64 {
     gateway.metric_with("sealane_request_ids_total", &format!("source=\"{source}\"")).unwrap_or_default()
-}
-
-fn logged(site: &Site, text: &str) -> usize {
-    let log = std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
-    log.lines().filter(|line| line.contains(text)).count()
 }
 
 fn id(request: &Message) -> String {
@@ -89,7 +57,7 @@ fn every_request_has_an_id_of_its_own_everywhere() {
             assert!(request.header("x_request_id").is_none(), "{version}");
             assert!(auth.requests().iter().any(|question| self::id(question) == id), "{version}");
             assert!(eventually(|| shadow.requests().iter().any(|copy| self::id(copy) == id)), "{version}");
-            assert!(eventually(|| logged(&site, &format!("\"request_id\":\"{id}\"")) == 1), "{version}");
+            assert!(eventually(|| site.logged(&format!("\"request_id\":\"{id}\"")) == 1), "{version}");
             assert!(seen.insert(id), "{version}");
         }
     }
@@ -142,7 +110,7 @@ fn a_trusted_proxy_may_give_the_id_if_it_is_plain() {
         }
     }
     assert_eq!((counted(&gateway, "proxy"), counted(&gateway, "gateway")), (3.0, 15.0));
-    assert!(eventually(|| logged(&site, &format!("\"request_id\":\"{given}\"")) == 3));
+    assert!(eventually(|| site.logged(&format!("\"request_id\":\"{given}\"")) == 3));
 }
 
 #[test]

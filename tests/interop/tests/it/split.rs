@@ -3,46 +3,18 @@
 use sealane_interop::backend::Backend;
 use sealane_interop::client;
 use sealane_interop::eventually;
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::Gateway;
 use sealane_interop::http::Wire;
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Answered, Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Answered, Asked, Everywhere, Listening, VERSIONS};
 use std::net::SocketAddr;
 
 fn gateway(site: &Site, stable: &str, canary: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 2
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-[[host]]
-names = ["*"]
-{rest}
-[[upstream]]
-name = "stable"
-servers = {stable:?}
-[[upstream]]
-name = "canary"
-servers = {canary:?}
-"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    let upstream = |name: &str, servers: &str| format!("[[upstream]]\nname = {name:?}\nservers = {servers:?}\n");
+    let rest =
+        ["[[host]]\nnames = [\"*\"]\n", rest, "\n", &upstream("stable", stable), &upstream("canary", canary)].concat();
+    Listening { lanes: 2, rest: &rest, ..Listening::default() }.start(site)
 }
 
 fn decided(gateway: &Gateway, by: &str) -> f64 {
@@ -100,9 +72,8 @@ fn clients_choose_by_header_and_stay_by_cookie() {
     check(ask(&[("x-release", "Canary"), ("cookie", "release=old")]), "stable", true);
     let by = ["header", "cookie", "hash", "weight"].map(|by| decided(&gateway, by));
     assert_eq!(by, [6.0, 6.0, 0.0, 6.0]);
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
-    let lines = |group: &str| log().lines().filter(|line| line.contains(&format!("\"group\":\"{group}\""))).count();
-    assert!(eventually(|| (lines("stable"), lines("canary")) == (12, 6)), "{}", log());
+    let lines = |group: &str| site.logged(&format!("\"group\":\"{group}\""));
+    assert!(eventually(|| (lines("stable"), lines("canary")) == (12, 6)), "{}", site.log());
 }
 
 /// The same user gets the same group in every lane and over every version, also after the canary's share has grown.
