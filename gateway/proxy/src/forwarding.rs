@@ -9,7 +9,7 @@ use crate::snapshot::Action;
 use crate::upstream::balance::{HashKey, cookie, hash_of, mix};
 use sealane_exchange::Phase;
 use sealane_http::Fields;
-use sealane_lane::{Key, Millis};
+use sealane_lane::{Context, Key, Millis};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -187,6 +187,14 @@ pub(crate) fn choose_upstream(proxy: &mut Proxy, exchange: Key, by: &Forwarding)
     }
     x.routed.chosen = Some(chosen);
     Some(split.groups.get(chosen.share)?.upstream)
+}
+
+/// Makes sure that the end of the time that a request may take as a whole is not missed. Called before the request waits for anything.
+pub(crate) fn watch_total(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get(exchange) else { return };
+    if let Some(until) = RouteLimits::of(x).and_then(|limits| limits.until(x)) {
+        proxy.connections.look_by(cx, x.client_stream, until);
+    }
 }
 
 /// The split by which a request went, and its group.

@@ -14,7 +14,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse, refuse_over_limit, respond, respond_error, run_action, takes_place};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
-use crate::forwarding::{Chosen, new_cookie};
+use crate::forwarding::{Chosen, new_cookie, watch_total};
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::limits::Counted;
@@ -423,9 +423,11 @@ pub(crate) fn route_request(
         return answer_preflight(proxy, cx, exchange, expects);
     }
     if let Some(auth) = &route.basic_auth {
+        watch_total(proxy, cx, exchange);
         return authenticate(proxy, cx, exchange, listener, auth, expects);
     }
     if let Some(auth) = &route.forward_auth {
+        watch_total(proxy, cx, exchange);
         return authorize(proxy, cx, exchange, listener, auth, expects);
     }
     run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
