@@ -334,6 +334,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     for section in sections {
         host::read(section, &mut targets, &mut hosts, &mut upstreams, &mut routes, &mut context);
     }
+    forwarding::separate_mirrors(sink, &upstreams, &routes.all, &hosts);
     let names = std::mem::take(&mut context.names);
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
@@ -376,7 +377,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     let traces = traces::read(&top);
-    let request_ids = forwarding::request_ids(&top);
+    let request_ids = forwarding::request_ids(&top, &routing.routes);
     let otlp = traces::read_otlp(&top);
     top.finish();
     audit::limits(sink);

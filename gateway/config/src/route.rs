@@ -263,8 +263,11 @@ pub(super) fn table(
     }
     let mut table = RouteTable::default();
     let mut seen: Vec<(String, Range<usize>)> = Vec::new();
-    let (first, mut trusted) =
-        (routes.all.len(), trusted_names(extras.basic_auth.as_ref(), extras.forward_auth.as_ref()));
+    let first = routes.all.len();
+    let mut trusted = names_of_users(
+        extras.basic_auth.as_ref().and_then(Option::as_ref),
+        extras.forward_auth.as_ref().and_then(Option::as_ref),
+    );
     let has_routes = !sections.is_empty();
     for section in sections {
         route(section, &extras, label, routes, upstreams, context, &mut table, &mut seen);
@@ -278,7 +281,7 @@ pub(super) fn table(
             // With routes, it may be there for them.
             extras.also.need_upstream(host.sink, &action);
         }
-        let action = extras.also.with(host.sink, action);
+        let action = extras.also.with(action);
         let route = Route {
             label: String::new(),
             action,
@@ -303,13 +306,12 @@ pub(super) fn table(
         let _ = table.insert(everything, routes.all.len() - 1);
     }
     let Some(routes) = routes.all.get_mut(first..) else { return Some(Action::Routes(table)) };
-    let own = |route: &Route| trusted_names(Some(&route.basic_auth), Some(&route.forward_auth));
-    trusted.extend(routes.iter().flat_map(own));
+    trusted.extend(routes.iter().flat_map(trusted_names));
     trusted.sort_unstable();
     trusted.dedup();
     for route in routes {
         // What one route's upstream is told of its client is nobody's to say on another route of the host.
-        let own = own(route);
+        let own = trusted_names(route);
         let remove: Vec<_> = trusted.iter().filter(|name| !own.contains(name)).cloned().collect();
         if !remove.is_empty() {
             route.request.insert(0, FieldEdits { remove, ..FieldEdits::default() });
@@ -318,13 +320,14 @@ pub(super) fn table(
     Some(Action::Routes(table))
 }
 
-/// The headers in which upstreams are told who the client is.
-fn trusted_names(
-    basic: Option<&Option<rules::BasicAuth>>,
-    forward: Option<&Option<rules::ForwardAuth>>,
-) -> Vec<String> {
-    let user = basic.into_iter().flatten().filter_map(|auth| auth.user_header.clone());
-    user.chain(forward.into_iter().flatten().flat_map(|auth| auth.copy.iter().cloned())).collect()
+/// The headers in which the upstream of a route is told who the client is.
+pub(super) fn trusted_names(route: &Route) -> Vec<String> {
+    names_of_users(route.basic_auth.as_ref(), route.forward_auth.as_ref())
+}
+
+fn names_of_users(basic: Option<&rules::BasicAuth>, forward: Option<&rules::ForwardAuth>) -> Vec<String> {
+    let user = basic.and_then(|auth| auth.user_header.clone());
+    user.into_iter().chain(forward.into_iter().flat_map(|auth| auth.copy.iter().cloned())).collect()
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is read into, each by its name")]
@@ -429,7 +432,7 @@ fn route(
     seen.push((same, span));
     let Some(action) = action else { return };
     own.also.need_upstream(sink, &action);
-    let action = own.also.or(&host.also).with(sink, action);
+    let action = own.also.or(&host.also).with(action);
     let pattern = regex.map(|regex| compiled_once(sink, regex, routes));
     let conditions = Conditions { pattern, ..conditions };
     let join =

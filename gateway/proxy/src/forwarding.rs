@@ -115,14 +115,18 @@ impl Draws {
 const GROUPS: u64 = 0x5EA1_A4E5_5711_7000;
 
 impl Forwarding {
-    /// All upstream groups, by index.
-    pub fn upstreams(&self) -> impl Iterator<Item = usize> {
+    /// The upstream groups that requests go to, by index.
+    pub fn destinations(&self) -> impl Iterator<Item = usize> {
         let (one, several) = match &self.to {
             Destination::Group(upstream) => (Some(*upstream), &[][..]),
             Destination::Split(split) => (None, &split.groups[..]),
         };
-        let mirror = self.mirror.as_ref().map(|mirror| mirror.upstream);
-        one.into_iter().chain(several.iter().map(|share| share.upstream)).chain(mirror)
+        one.into_iter().chain(several.iter().map(|share| share.upstream))
+    }
+
+    /// All upstream groups, by index, also that of copies.
+    pub fn upstreams(&self) -> impl Iterator<Item = usize> {
+        self.destinations().chain(self.mirror.as_ref().map(|mirror| mirror.upstream))
     }
 
     /// The group that all requests go to, if there is only one.

@@ -10,6 +10,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::ClientStream;
 use crate::flush::flush_marked;
 use crate::h3::connection::Phase;
+use crate::mirrors::free_copies;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use sealane_http::h3::Code;
@@ -45,8 +46,9 @@ pub(crate) fn read_within_budget(connections: &mut Connections, side: ClientStre
     if held < BUFFER_BUDGET { size } else { size.min(BEYOND_BUDGET) }
 }
 
-/// Memory is short: the connections that hold the most of it are reset.
+/// Memory is short: copies for mirrors are given up, and if that is not enough, the connections that hold the most of it are reset.
 pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
+    let mut freed = free_copies(proxy, cx, AT_A_TIME);
     let keys: Vec<Key> = proxy.connections.keys();
     let streams = held_in_streams(&mut proxy.connections, &proxy.exchanges, &keys);
     let mut large: Vec<(usize, Key)> = keys
@@ -55,7 +57,6 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
         .filter(|(held, _)| *held >= WORTH_IT)
         .collect();
     large.sort_unstable_by_key(|(held, _)| Reverse(*held));
-    let mut freed = 0;
     for (held, key) in large {
         if freed >= AT_A_TIME {
             break;

@@ -335,7 +335,8 @@ table! {
     /// A header. If its value is the name of a group, the request goes to this group.
     header: Own<String> = Own(forwarding::header, || Shape::Text(None)), example("X-Release");
     /// A cookie. If its value is the name of a group, the request goes to this group. Clients without such a cookie get one, with the name
-    /// of the group that their request went to, so that they stay with this group.
+    /// of the group that their request went to, so that they stay with this group. It must not be the cookie in `sticky` of one of
+    /// the host's upstreams.
     cookie: Own<String> = Own(balancing::cookie, || Shape::Text(Some("^[^ ;=,]+$"))), example("release");
     /// `"address"`, `"header:NAME"` or `"cookie:NAME"`: requests with the same value go to the same group. Without the value, chance
     /// decides.
@@ -362,7 +363,8 @@ table! {
     /// the client's request or its response. Connection upgrades (WebSocket), CONNECT and requests in TLS early data are not mirrored.
     mirror "mirror";
 
-    /// The name of an `[[upstream]]`. It must not be the upstream of the route, and must not have `proxy_protocol`.
+    /// The name of an `[[upstream]]` that gets no requests, of any route: copies would take their places. It must not have
+    /// `proxy_protocol`.
     upstream: Text = Text, example("shadow");
     /// Servers, in the place of `upstream`, as in `to` of a route.
     to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);

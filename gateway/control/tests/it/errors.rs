@@ -231,6 +231,30 @@ fn messages() {
         ),
         (listener("") + &respond + "[request_id]\nheader = \"Host\"\n", "\"Host\" cannot be set"),
         (listener("") + &respond + "[request_id]\nheader = \"X Id\"\n", "\"X Id\" cannot be set"),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"authorization\"\n",
+            "\"authorization\" has a meaning of its own",
+        ),
+        (listener("") + &respond + "[request_id]\nheader = \"Cookie\"\n", "\"Cookie\" has a meaning of its own"),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"X_Forwarded_For\"\n",
+            "\"X_Forwarded_For\" has a meaning of its own",
+        ),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"Content-Disposition\"\n",
+            "\"Content-Disposition\" has a meaning of its own",
+        ),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"tracestate\"\n",
+            "\"tracestate\" has a meaning of its own",
+        ),
+        (
+            listener("")
+                + &respond
+                + "forward_auth = { upstream = \"u\", path = \"/\", copy_headers = \"X-User\" }\n[request_id]\nheader = \"X_User\"\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"X_User\" is the name of a header that tells upstreams of users",
+        ),
         (listener("") + &respond + "server_timing = \"on\"\n", "write server_timing = true"),
         (listener("") + &respond + "total_timeout = \"5s\"\n", "\"total_timeout\" without an upstream"),
         (listener("") + &respond + "min_body_rate = 5\n", "\"min_body_rate\" without an upstream"),
@@ -241,7 +265,41 @@ fn messages() {
         (
             upstream("servers = \"http://127.0.0.1\"\n")
                 .replace("upstream =", "mirror = { upstream = \"u\" }\nupstream ="),
-            "\"mirror\" names the upstream that gets the requests",
+            "\"mirror\" names \"u\", which also gets requests",
+        ),
+        (
+            // Of another host; and as the server of forward_auth.
+            listener("")
+                + host
+                + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\" }\n\
+                   [[host]]\nnames = [\"b.example\"]\nupstream = \"u\"\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"mirror\" names \"u\", which also gets requests",
+        ),
+        (
+            listener("")
+                + host
+                + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\" }\nforward_auth = { upstream = \"u\", path = \"/\" }\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"mirror\" names \"u\", which also gets requests",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ upstream = \"u\", weight = 1 }, { upstream = \"v\", weight = 1 }], cookie = \"c\" }\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n\
+                   [[upstream]]\nname = \"v\"\nservers = \"http://127.0.0.1\"\nsticky = \"c\"\n",
+            "the cookie \"c\" is also in \"sticky\" of \"v\"",
+        ),
+        (
+            // Of another route of the host.
+            listener("")
+                + host
+                + "split = { groups = [{ upstream = \"u\", weight = 1 }, { to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }], cookie = \"c\" }\n\
+                   [[host.route]]\npath = \"/v\"\nupstream = \"v\"\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n\
+                   [[upstream]]\nname = \"v\"\nservers = \"http://127.0.0.1\"\nsticky = \"c\"\n",
+            "the cookie \"c\" is also in \"sticky\" of \"v\"",
         ),
         (
             listener("")

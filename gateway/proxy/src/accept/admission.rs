@@ -248,7 +248,12 @@ impl Admission {
     /// Whether there is no room for another client.
     pub fn is_full(&self, settings: &LaneSettings) -> bool {
         self.clients >= settings.limits().max_connections
-            || self.clients >= ALWAYS && self.short_of_memory.load(Ordering::Relaxed)
+            || self.clients >= ALWAYS && self.is_short_of_memory()
+    }
+
+    /// Whether the process uses more memory than it may.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.short_of_memory.load(Ordering::Relaxed)
     }
 
     /// Whether clients are connected.

@@ -278,6 +278,17 @@ impl Routed {
         }
     }
 
+    /// When the last try has begun, if there was one.
+    pub fn tried_since(&self) -> Option<Millis> {
+        (self.began > 0).then_some(self.began)
+    }
+
+    /// A try has begun then.
+    #[cfg(test)]
+    pub fn try_from(&mut self, began: Millis) {
+        self.began = began;
+    }
+
     /// When the try under way must have led to a response's head.
     pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
         Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
@@ -295,7 +306,7 @@ fn add_routed_headers(x: &mut Exchange, settings: &LaneSettings, now: Micros, se
         tells_times = route.route().is_some_and(|route| route.server_timing);
     }
     if tells_times {
-        time_response(x, now, ours);
+        time_response(x, now);
     }
     name_response(x, settings);
     // None of these can be refused: they are ours, and few.

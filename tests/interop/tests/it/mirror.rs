@@ -234,6 +234,29 @@ fn copies_are_bounded() {
     assert_eq!(gateway.metric("sealane_mirrored_requests_total"), Some(2.0));
 }
 
+/// Copies use no memory that requests need.
+#[test]
+fn nothing_is_copied_while_memory_is_short() {
+    let site = Site::new();
+    let (app, shadow) = (Backend::saying("hello"), Backend::saying("mirror"));
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\nmirror = {{ to = {:?} }}\n", app.url(), shadow.url());
+    // A process is always larger than that.
+    let top = "[limits]\nmax_memory = \"1MiB\"\n";
+    let (gateway, plain) = Listening { top, rest: &rest, ..Listening::default() }.start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    let found = eventually(|| {
+        assert_eq!(every.get("/").map(|(status, _)| status), [200; 3]);
+        skipped(&gateway, "max_memory") > 0.0
+    });
+    assert!(found, "{}", gateway.metrics());
+    let before = gateway.metric("sealane_mirrored_requests_total");
+    let trailers = [("x-sum", "1")];
+    let posted = Asked { method: "POST", target: "/post", trailers: &trailers, ..Asked::default() };
+    assert_eq!(every.ask(posted), [(); 3].map(|()| (200, "hello".to_owned())));
+    assert_eq!(gateway.metric("sealane_mirrored_requests_total"), before);
+    assert!(shadow.requests().iter().all(|copy| copy.method() == "GET"));
+}
+
 #[test]
 fn tunnels_and_early_data_are_not_mirrored() {
     let site = Site::new();

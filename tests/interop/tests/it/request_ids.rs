@@ -6,6 +6,7 @@ use sealane_interop::client;
 use sealane_interop::eventually;
 use sealane_interop::gateway::Gateway;
 use sealane_interop::http::{Message, Wire};
+use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
 use std::collections::HashSet;
@@ -113,6 +114,24 @@ fn a_trusted_proxy_may_give_the_id_if_it_is_plain() {
     assert!(eventually(|| site.logged(&format!("\"request_id\":\"{given}\"")) == 3));
 }
 
+/// A proxy whose word about clients is not taken gives no ids either.
+#[test]
+fn a_proxy_that_is_not_believed_gives_no_ids() {
+    let site = Site::new();
+    let app = Backend::answering(|_| ok(b"hi"));
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n", app.url());
+    let listener = "trusted_proxies = [\"127.0.0.1\"]\ntrust_forwarded = false";
+    let (gateway, plain) = gateway(&site, "[request_id]", listener, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let fields = [("x-request-id", "forged")];
+    assert_eq!(
+        every.ask(Asked { target: "/", fields: &fields, ..Asked::default() }).map(|(status, _)| status),
+        [200; 3]
+    );
+    assert!(app.requests().iter().all(|request| id(request).len() == 32), "{:?}", app.requests());
+    assert_eq!((counted(&gateway, "proxy"), counted(&gateway, "gateway")), (0.0, 3.0));
+}
+
 #[test]
 fn without_the_setting_nothing_changes() {
     let site = Site::new();
@@ -168,6 +187,44 @@ fn responses_say_how_long_they_took_where_the_route_says_so() {
     assert_eq!(told("/quiet"), [None, None, None]);
     for told in told("/said") {
         assert_eq!(told.expect("the host says so").len(), 1);
+    }
+    drop(gateway);
+}
+
+/// Where the gateway answers because the server does not, the time is the server's, too.
+#[test]
+fn errors_say_who_took_the_time() {
+    let site = Site::new();
+    let silent = Backend::start(|mut connection| while connection.request().is_some() {});
+    let broken = Backend::start(|mut connection| {
+        let _ = connection.request();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    });
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nserver_timing = true\n\
+         [[host.route]]\npath = \"/silent\"\nupstream = \"silent\"\n\
+         [[host.route]]\npath = \"/broken\"\nto = {broken:?}\n\
+         [[host.route]]\npath = \"/nobody\"\nto = \"http://{nobody}\"\n\
+         [[host.route]]\npath = \"/denied\"\nto = {broken:?}\ndeny = \"127.0.0.0/8\"\n\
+         [[upstream]]\nname = \"silent\"\nservers = {silent:?}\nfirst_byte_timeout = \"200ms\"\n",
+        broken = broken.url(),
+        nobody = ports::free(),
+        silent = silent.url(),
+    );
+    let (gateway, plain) = gateway(&site, "", "", &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    // At least this of it is the server's, in milliseconds.
+    for (target, status, least) in [("/silent", 504, 150.0), ("/broken", 502, 49.0), ("/nobody", 502, 0.0)] {
+        for (answer, version) in every.answers(Asked { target, ..Asked::default() }).iter().zip(VERSIONS) {
+            let parts = parts(answer.field("server-timing").expect("the host says so"));
+            let names: Vec<&str> = parts.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!((answer.status, &names[..]), (status, &["gateway", "upstream"][..]), "{target} {version}");
+            assert!(parts[1].1 >= least, "{target} {version}: {parts:?}");
+        }
+    }
+    // No server has to do with it.
+    for answer in every.answers(Asked { target: "/denied", ..Asked::default() }) {
+        assert_eq!((answer.status, parts(answer.field("server-timing").expect("the host says so")).len()), (403, 1));
     }
     drop(gateway);
 }
