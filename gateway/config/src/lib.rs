@@ -40,6 +40,7 @@ mod http3;
 mod identity;
 mod include;
 mod level;
+mod listen_address;
 mod listener;
 mod names;
 mod pages;
@@ -85,6 +86,7 @@ pub use identity::parse_revocation_lists;
 pub use identity::{Loaded, plain};
 pub use include::{Include, MAX_INCLUDED};
 pub use level::{LEVELS, Level, LogSettings};
+pub use listen_address::{ListenAddress, UnixSocket};
 pub use names::{Found, ResolverKind};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
@@ -196,6 +198,8 @@ pub struct Config {
     pub resolver_place: Option<Place>,
     /// The addresses that are listened on, and where they stand.
     pub listens: Vec<(SocketAddr, Place)>,
+    /// The paths of Unix sockets that listeners listen on, and where they stand.
+    pub socket_places: Vec<(PathBuf, Place)>,
     /// The addresses of those names, as far as the stage "resolve" has found any.
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
@@ -229,7 +233,7 @@ pub struct RunAs {
 #[derive(Debug)]
 pub struct Listener {
     /// Where to listen.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     /// `None`: plain HTTP.
     pub tls: Option<ListenerTls>,
     /// The certificates of `tls`, and the files they are from.
@@ -271,7 +275,7 @@ pub enum SynTls {
 impl Config {
     /// Whether HTTP/3 is served at an address, as it is written.
     pub fn has_http3_at(&self, address: SocketAddr) -> bool {
-        self.listeners.iter().any(|l| l.address == address && l.http3.is_some())
+        self.listeners.iter().any(|l| l.address.ip() == Some(address) && l.http3.is_some())
     }
 }
 
@@ -302,7 +306,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     store.fetching = revocation::fetching(&top);
     let listeners_absent = top.key_span("listener").is_none();
     let mut access = AccessLists::default();
-    let mut listeners = listener::read_all(&top, &mut store, &mut addresses, &mut access);
+    let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut access);
     let mut targets: Vec<Target> = listeners
         .iter()
         .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
@@ -421,6 +425,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         admin_socket_place,
         access_log_place: access_log.place,
         resolver_place,
+        socket_places: addresses.socket_places(),
         listens: addresses.places(),
         resolved: HashMap::new(),
         routing: Arc::new(routing),
@@ -531,6 +536,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
             sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
             return None;
         }
+        addresses.reserve_socket(&written, &path.span);
         Some((written, sink.place_of(&path.span)))
     });
     (address, names, socket)

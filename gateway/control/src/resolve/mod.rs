@@ -394,9 +394,11 @@ pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
             found.push(place.diagnostic(Severity::Error, e.to_string(), None));
         }
     }
-    if let Some((socket, place)) = config.admin_socket.as_ref().zip(config.admin_socket_place.as_ref())
-        && std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket())
-    {
+    let admin_socket = config.admin_socket.as_ref().zip(config.admin_socket_place.as_ref());
+    for (socket, place) in config.socket_places.iter().map(|(path, place)| (path, place)).chain(admin_socket) {
+        if !std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket()) {
+            continue;
+        }
         let message = format!("{} exists, but is not a socket", socket.display());
         let help = "remove it, or choose another path".to_owned();
         found.push(place.diagnostic(Severity::Error, message, Some(help)));

@@ -349,8 +349,7 @@ impl Running {
     }
 
     fn ready(&self) -> Ready {
-        let bound = |address| self.listeners.bound(address);
-        let listeners = self.config.listeners.iter().filter_map(|l| bound(l.address)).collect();
+        let listeners = self.config.listeners.iter().filter_map(|l| self.listeners.bound(l.address.ip()?)).collect();
         Ready { listeners, admin: self.admin.address() }
     }
 
@@ -679,6 +678,7 @@ impl Running {
                         self.notifier.main_process(pid);
                         // The path of the admin socket is the successor's now.
                         self.admin.leave();
+                        self.listeners.leave_unix();
                         let successor = self.successor_channel.take().map(|(channel, not_read)| {
                             if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
                                 log::warn!("QUIC connections of this process end: {e}");
@@ -926,6 +926,7 @@ impl Running {
         let predecessors = self.listeners.predecessors();
         let state = HandoverState {
             listeners: self.listeners.to_hand_over(),
+            unix: self.listeners.unix_to_hand_over(next),
             admin: self.admin.descriptor(),
             tickets: self.ring.current(),
             tickets_age: self.ring.age(),

@@ -315,6 +315,28 @@ fn messages() {
                    [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\nproxy_protocol = \"v2\"\n",
             "\"mirror\" and \"proxy_protocol\" exclude each other",
         ),
+        ("[[listener]]\naddress = \"unix:@name\"\n".to_owned() + &respond, "an abstract socket has no permissions"),
+        ("[[listener]]\naddress = \"unix:\"\n".to_owned() + &respond, "\"unix:\" names no socket"),
+        (
+            format!("[[listener]]\naddress = \"unix:/{}\"\n{respond}", "a".repeat(100)),
+            "the path of the socket has more than 96 bytes",
+        ),
+        (
+            "[[listener]]\naddress = \"unix:/no-such-folder/x.sock\"\n".to_owned() + &respond,
+            "there is no folder /no-such-folder",
+        ),
+        (
+            "[[listener]]\naddress = [\"unix:x.sock\", \"unix:./x.sock\", \"unix:x.sock\"]\n".to_owned() + &respond,
+            "x.sock is already listened on",
+        ),
+        (listener("socket_mode = \"0660\"") + &respond, "\"socket_mode\" is for Unix sockets"),
+        (
+            "[[listener]]\naddress = [\":443\", \"unix:x.sock\"]\nhttp3 = true\n\
+             [listener.tls]\ncertificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }\n"
+                .to_owned()
+                + &respond,
+            "\"http3\" is for IP addresses",
+        ),
         (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
         (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),
         (listener("client_address_header = \"Forwarded\"") + &respond, "without \"trusted_proxies\""),

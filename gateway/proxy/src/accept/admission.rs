@@ -247,8 +247,7 @@ impl Admission {
 impl Admission {
     /// Whether there is no room for another client.
     pub fn is_full(&self, settings: &LaneSettings) -> bool {
-        self.clients >= settings.limits().max_connections
-            || self.clients >= ALWAYS && self.is_short_of_memory()
+        self.clients >= settings.limits().max_connections || self.clients >= ALWAYS && self.is_short_of_memory()
     }
 
     /// Whether the process uses more memory than it may.
@@ -283,7 +282,7 @@ impl Admission {
         if limits.max_per_client == 0 {
             return true;
         }
-        if client.listener.listener.trusted_proxies.contains(client.peer.ip()) {
+        if client.is_unnamed() || client.listener.listener.trusted_proxies.contains(client.peer.ip()) {
             // It brings the connections of many.
             return true;
         }

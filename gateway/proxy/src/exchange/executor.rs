@@ -137,7 +137,7 @@ pub(crate) fn takes_place(
     if settings.limits().max_requests_per_client == 0 || x.routed.counted.is_some() {
         return true;
     }
-    if x.told().is_none() && listener.listener.trusted_proxies.contains(client.peer.ip()) {
+    if x.told().is_none() && (client.is_unnamed() || listener.listener.trusted_proxies.contains(client.peer.ip())) {
         // A trusted proxy that names nobody brings the requests of many.
         return true;
     }

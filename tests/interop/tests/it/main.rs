@@ -120,6 +120,7 @@ mod tunnel_unit;
 mod tunnel_upgrade;
 mod tunnel_ways_in;
 mod tunnel_world;
+mod unix_listeners;
 mod unix_sockets;
 mod upgrade;
 mod upgrade_from_old;
