@@ -87,7 +87,7 @@ pub use identity::{Loaded, plain};
 pub use include::{Include, MAX_INCLUDED};
 pub use level::{LEVELS, Level, LogSettings};
 pub use listen_address::{ListenAddress, UnixSocket};
-pub use names::{Found, ResolverKind};
+pub use names::{Endpoint, Found, ResolverKind, ServiceRecord, service_domain};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use post_quantum::{Protection, Readiness};

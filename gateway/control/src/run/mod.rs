@@ -224,7 +224,7 @@ impl Running {
         listeners.set_traces(traces.rules());
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. A server whose name does not resolve is down until it does.
-        dns::inherit(std::mem::take(&mut inherited_state.names));
+        dns::inherit(std::mem::take(&mut inherited_state.names), std::mem::take(&mut inherited_state.services));
         for warning in resolve::names(&mut config, dns::LOAD_LIMIT).await {
             log::warn!("{warning}");
         }
@@ -924,6 +924,7 @@ impl Running {
         let generation = self.listeners.generation();
         let myself = QuicPredecessor { generation, ids_have_macs: true, channel: Arc::new(theirs) };
         let predecessors = self.listeners.predecessors();
+        let (names, services) = dns::all_known();
         let state = HandoverState {
             listeners: self.listeners.to_hand_over(),
             unix: self.listeners.unix_to_hand_over(next),
@@ -931,7 +932,8 @@ impl Running {
             tickets: self.ring.current(),
             tickets_age: self.ring.age(),
             tunnel: self.vpn.is_some(),
-            names: dns::all_known(),
+            names,
+            services,
             udp,
             predecessors: std::iter::once(myself).chain(predecessors.iter().take(MAX_PREDECESSORS).cloned()).collect(),
         };

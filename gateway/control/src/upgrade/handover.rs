@@ -15,6 +15,7 @@
 //! process fail, the old one sees the end of the pair and goes on as if nothing had been; should the old one die, the
 //! new one has all it needs, or opens the sockets itself.
 
+use crate::dns::KnownServer;
 use crate::log;
 use crate::upgrade::stored_tunnel;
 use crate::vpn::VpnDoor;
@@ -72,6 +73,9 @@ struct Inventory {
     /// The last good answers of DNS, by name.
     #[serde(default)]
     names: HashMap<String, Vec<IpAddr>>,
+    /// The same of services.
+    #[serde(default)]
+    services: HashMap<String, Vec<KnownServer>>,
     /// UDP sockets, by the address as bound; their descriptors follow the admin listener's.
     #[serde(default)]
     udp: Vec<Entry>,
@@ -166,6 +170,8 @@ pub struct InheritedState {
     tunnel: bool,
     /// The last good answers of DNS, so that a server stays in use whose name does not resolve just now.
     pub names: HashMap<String, Vec<IpAddr>>,
+    /// The same of services.
+    pub services: HashMap<String, Vec<KnownServer>>,
     /// What the service manager has kept of the tunnel of the process before.
     pub stored_tunnel: Option<UnixStream>,
     /// UDP sockets.
@@ -192,6 +198,8 @@ pub struct HandoverState<'e> {
     pub tunnel: bool,
     /// The last good answers of DNS.
     pub names: HashMap<String, Vec<IpAddr>>,
+    /// The same of services.
+    pub services: HashMap<String, Vec<KnownServer>>,
     /// UDP sockets.
     pub udp: Vec<Inherited>,
     /// Whose connections are at those, this process first.
@@ -314,6 +322,7 @@ fn send(mut pair: &UnixStream, state: &HandoverState) -> Result<()> {
         }),
         tunnel: state.tunnel,
         names: state.names.clone(),
+        services: state.services.clone(),
         udp: state.udp.iter().map(entry).collect(),
         generations: state.predecessors.iter().map(|e| e.generation).collect(),
         generations_with_macs: state.predecessors.iter().filter(|e| e.ids_have_macs).map(|e| e.generation).collect(),
@@ -444,7 +453,7 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
     let predecessors = predecessors.collect();
     let tickets = inventory.tickets.filter(|t| !t.masters.is_empty());
     let tunnel = inventory.tunnel;
-    let names = inventory.names;
+    let (names, services) = (inventory.names, inventory.services);
     Ok(InheritedState {
         listeners,
         unix,
@@ -454,6 +463,7 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
         predecessors,
         tunnel,
         names,
+        services,
         stored_tunnel: None,
         predecessor: None,
     })
@@ -555,6 +565,7 @@ mod tests {
             tickets_age: Duration::from_secs(77),
             tunnel: false,
             names: HashMap::new(),
+            services: HashMap::new(),
             udp: Vec::new(),
             predecessors: Vec::new(),
         }
