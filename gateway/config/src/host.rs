@@ -6,6 +6,7 @@ use super::forwarding;
 use super::plan::Plan;
 use super::route::{self, Routes};
 use super::settings::{host as s, respond as r};
+use super::snippets;
 use super::upstream::Context;
 use sealane_proxy::snapshot::{Action, Upstream};
 use sealane_route::{NameError, NameMap, NamePattern};
@@ -111,6 +112,7 @@ pub(super) fn read(
     context: &mut Context,
 ) {
     let sink = section.sink;
+    snippets::note(&section);
     let names = section.required(&s::names);
     let listeners = section.optional(&s::listeners);
     let first = names.as_ref().and_then(|n| n.value.first()).map_or("*", |n| n.value.as_str());

@@ -59,6 +59,7 @@ mod schema;
 mod settings;
 mod show;
 mod sites;
+mod snippets;
 mod surroundings;
 mod tls;
 mod traces;
@@ -286,6 +287,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let ticket_lifetime = top.or(&settings::top::ticket_lifetime);
     let reload_on_change = top.or(&settings::top::reload_on_change);
     include::check(&top);
+    // They have been put into their places.
+    let _ = top.optional(&settings::top::snippet);
     tunnel::undecided(&top, &settings::top::undecided, "docs/reference/import.md");
     let user = run_as(&top);
     let mut addresses = Addresses::default();

@@ -10,6 +10,7 @@ use super::identity::{self, Store};
 use super::listen_address::{ListenAddress, socket_path, unix_socket};
 use super::settings::listener as s;
 use super::settings::top;
+use super::snippets;
 use super::tls::{self, ListenerPolicies};
 use super::trust::{self, Trust};
 use super::{Listener, RunAs, SynTls};
@@ -123,6 +124,7 @@ fn read(
     let is_socket = |text: &At<String>| socket_path(&text.value).is_some();
     let all = || written.iter().flat_map(|w| &w.value);
     let rights = rights(&section, user, all().any(is_socket));
+    snippets::note(&section);
     let allow_connect = section.or(&s::allow_connect);
     let allow_trace = section.or(&s::allow_trace);
     let h2c = section.optional_at(&s::h2c);

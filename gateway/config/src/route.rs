@@ -12,6 +12,7 @@ use super::pages;
 use super::paths::{compiled_once, groups_exist, pattern, with_methods};
 use super::redirects::{self, RedirectTables};
 use super::settings::{actions as a, host as h, messages as m, route as r};
+use super::snippets;
 use super::upstream::{self, Context};
 use sealane_proxy::cors::CorsRule;
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
@@ -342,6 +343,7 @@ fn route(
     seen: &mut Vec<(String, Range<usize>)>,
 ) {
     let sink = section.sink;
+    snippets::note(&section);
     let path = section.optional_at(&r::path);
     let exact = section.optional_at(&r::exact);
     let regex = section.optional_at(&r::path_regex);

@@ -5,6 +5,7 @@ use super::diagnostics::{Place, Sink};
 use super::identity::Store;
 use super::plan::{self, Plan, ServerPlan};
 use super::settings::{self, Shape, upstream as s};
+use super::snippets;
 use super::tls;
 use super::{Endpoint, ResolverKind, audit, service_domain};
 use super::{balancing, decode::Node};
@@ -307,6 +308,7 @@ pub struct NamedServer {
 /// called unknown.
 pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String>>, Option<(Upstream, Plan)>) {
     let sink = section.sink;
+    snippets::note(&section);
     let name = section.required(&s::name);
     let list = section.required(&s::servers);
     let tls_span = section.key_span("tls");

@@ -36,7 +36,7 @@ table! {
     ///
     /// A host must have exactly one of `to`, `upstream`, `split`, `redirect`, `respond` and `passthrough`. A host with
     /// routes may have none of them; requests that no route matches then get 404.
-    host "[[host]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
+    host "[[host]]", includes = &[&uses::TABLE, &access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
 names = [\"*.example.com\"] # one label, as in certificates; \"**.example.com\" is any depth
@@ -66,7 +66,7 @@ table! {
     /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route with
     /// `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes, rate
     /// limits and access rules apply in addition to those of the host.
-    route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
+    route "[[host.route]]", includes = &[&uses::TABLE, &access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example_is_commented = true;
 
     /// The name of the route in metrics and in the access log. If not set, the name consists of the route's methods and
@@ -96,6 +96,14 @@ table! {
     /// A table of paths and their targets. The route applies to the paths in the table. It cannot have `path`,
     /// `exact` or `path_regex`.
     redirects: One = One(&redirects::TABLE), example({ file = "lists/redirects.txt" });
+}
+
+table! {
+    uses "";
+
+    /// Names of `[snippet.NAME]` tables, whose settings this table gets. What the table sets itself replaces settings of snippets, and
+    /// later snippets replace settings of earlier ones: always the whole setting.
+    r#use: Strings = Strings, example(["private"]);
 }
 
 table! {

@@ -85,6 +85,7 @@ mod shared_upstream_loss;
 mod slow_clients;
 mod slow_readers;
 mod smuggling;
+mod snippets;
 mod split;
 mod stability;
 mod status_page;
