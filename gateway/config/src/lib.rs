@@ -57,6 +57,7 @@ mod revocation;
 mod route;
 mod schema;
 mod settings;
+mod shadowed;
 mod show;
 mod sites;
 mod snippets;
@@ -342,6 +343,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         host::read(section, &mut targets, &mut hosts, &mut upstreams, &mut routes, &mut context);
     }
     forwarding::separate_mirrors(sink, &upstreams, &routes.all, &hosts);
+    listener::warn_idle(sink, &listeners, &targets, &hosts, top.key_span("acme").is_some());
     let names = std::mem::take(&mut context.names);
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);

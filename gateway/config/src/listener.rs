@@ -252,6 +252,26 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
 }
 
 /// A name without a certificate, and the listeners that serve it.
+/// Warns of listeners that no host is for. A plain one may be there for the challenges of ACME alone (`has_acme`).
+pub(super) fn warn_idle(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts, has_acme: bool) {
+    if hosts.all.is_empty() {
+        // That is told.
+        return;
+    }
+    for (listener, target) in listeners.iter().zip(targets) {
+        let is_plain = !listener.has_tls() && !listener.broken_tls && !listener.tcp;
+        if !target.hosts.is_empty() || (has_acme && is_plain) {
+            continue;
+        }
+        let (message, help) = match listener.tcp {
+            true => ("closes every connection: no host with \"passthrough\" is for it", "add one"),
+            false => ("refuses every request: no host is for it", "name it in \"listeners\" of a host"),
+        };
+        let message = format!("listener {} {message}", listener.written);
+        sink.warn(&listener.span, message, Some(format!("{help}, or remove the listener")));
+    }
+}
+
 struct Uncovered<'a> {
     name: &'a At<NamePattern>,
     listeners: Vec<&'a str>,

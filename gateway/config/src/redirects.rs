@@ -54,6 +54,11 @@ impl RedirectTables {
         self.tables.len() - 1
     }
 
+    /// The table with this index.
+    pub(super) fn get(&self, index: usize) -> Option<&RedirectTable> {
+        self.tables.get(index).map(|(_, table)| table.as_ref())
+    }
+
     fn of_file(&self, file: &Path) -> Option<Arc<RedirectTable>> {
         self.tables.iter().find(|(from, _)| from.as_deref() == Some(file)).map(|(_, table)| table.clone())
     }

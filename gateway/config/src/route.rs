@@ -12,6 +12,7 @@ use super::pages;
 use super::paths::{compiled_once, groups_exist, pattern, with_methods};
 use super::redirects::{self, RedirectTables};
 use super::settings::{actions as a, host as h, messages as m, route as r};
+use super::shadowed::{ByPath, Entry};
 use super::snippets;
 use super::upstream::{self, Context};
 use sealane_proxy::cors::CorsRule;
@@ -22,7 +23,6 @@ use sealane_proxy::snapshot::Action;
 use sealane_route::path::Readings;
 use sealane_route::{Conditions, MAX_DEPTH, PathRule, RouteTable, RuleError};
 use std::collections::HashMap;
-use std::ops::Range;
 
 /// The routes of all hosts, in the order in which actions name them.
 #[derive(Default)]
@@ -263,7 +263,7 @@ pub(super) fn table(
         return Some(Action::Passthrough { upstream, access: extras.access });
     }
     let mut table = RouteTable::default();
-    let mut seen: Vec<(String, Range<usize>)> = Vec::new();
+    let mut by_path = ByPath::default();
     let first = routes.all.len();
     let mut trusted = names_of_users(
         extras.basic_auth.as_ref().and_then(Option::as_ref),
@@ -271,7 +271,16 @@ pub(super) fn table(
     );
     let has_routes = !sections.is_empty();
     for section in sections {
-        route(section, &extras, label, routes, upstreams, context, &mut table, &mut seen);
+        route(section, &extras, label, routes, upstreams, context, &mut table, &mut by_path);
+    }
+    by_path.warn(host.sink, &routes.redirects);
+    let key =
+        ["to", "upstream", "split", "respond", "redirect"].into_iter().find_map(|key| Some((key, host.key_span(key)?)));
+    if let (Some(first), Some((key, span))) = (by_path.for_the_rest(), key) {
+        let message =
+            format!("\"{key}\" gets no requests: the route at {} gets all that are left", host.sink.place(first));
+        let help = "remove one of them: the host's own action is for requests that no route is for".to_owned();
+        host.sink.warn(&span, message, Some(help));
     }
     // Without an action of the host's own, maintenance is also for the requests that no route is for.
     let for_all = matches!(extras.maintenance, Some(Some(_)));
@@ -340,7 +349,7 @@ fn route(
     upstreams: &mut Upstreams,
     context: &mut Context,
     table: &mut RouteTable<usize>,
-    seen: &mut Vec<(String, Range<usize>)>,
+    by_path: &mut ByPath,
 ) {
     let sink = section.sink;
     snippets::note(&section);
@@ -420,18 +429,11 @@ fn route(
         methods: methods.unwrap_or_default(),
         fields: fields.unwrap_or_default(),
     };
-    // The same conditions twice: the second would never be used.
-    let mut plain = conditions.clone();
-    if let PathRule::Prefix(p) = &mut plain.path {
-        p.truncate(p.trim_end_matches('/').len());
+    // A table that is wrong has no paths.
+    if listed.is_none() || action.is_some() {
+        let text = regex.as_ref().map(|regex| regex.value.text.clone());
+        by_path.push(sink, Entry { conditions: conditions.clone(), regex: text, span });
     }
-    plain.methods.sort_unstable();
-    let same = format!("{plain:?} {:?}", regex.as_ref().map(|regex| &regex.value.text));
-    if let Some((_, first)) = seen.iter().find(|(s, _)| *s == same) {
-        let message = format!("a second route for the same requests; the first is at {}", sink.place(first));
-        sink.error(&span, message, None);
-    }
-    seen.push((same, span));
     let Some(action) = action else { return };
     own.also.need_upstream(sink, &action);
     let action = own.also.or(&host.also).with(action);

@@ -455,3 +455,92 @@ fn trust_in_everybody_is_warned_of() {
     let text = report("", "[[host.route]]\npath = \"/a%2Fb\"\nrespond = { status = 200 }\n");
     assert!(text.contains("warning: requests for \"/a%2Fb\" get 400"), "{text}");
 }
+
+/// What loads, though a part of it does nothing.
+#[test]
+fn routes_that_get_no_requests_are_warned_of() {
+    let folder = Folder::new();
+    folder.write("moved.txt", "/old /new\n/older /new\n");
+    let report = |own: &str, routes: &str| {
+        folder.report(&format!("[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\n{own}\n{routes}"))
+    };
+    let route = |conditions: &str| format!("[[host.route]]\n{conditions}\nrespond = {{}}\n");
+    let moved = "[[host.route]]\nredirects = { file = \"moved.txt\" }\n".to_owned();
+    let everything = route("path = \"/\"");
+    let beta = |value: &str| route(&format!("path = \"/a\"\nheaders = {{ X-Beta = {value} }}"));
+    for (own, routes, wanted) in [
+        (
+            "respond = {}",
+            everything.clone(),
+            "warning: \"respond\" gets no requests: the route at line 6 gets all that are left",
+        ),
+        ("redirect = \"/x\"", everything.clone(), "warning: \"redirect\" gets no requests"),
+        (
+            "",
+            beta("true") + &beta("\"1\""),
+            "warning: this route gets no requests: the route at line 6 gets all of them",
+        ),
+        ("", beta("\"1\"") + &beta("true"), ""),
+        (
+            "",
+            route("path = \"/a\"\nmethods = [\"GET\"]")
+                + &route("path = \"/a/\"\nmethods = [\"PUT\"]")
+                + &route("path = \"/a\"\nmethods = [\"PUT\", \"GET\"]"),
+            "warning: this route gets no requests: the routes at line 6 and line 10 get them",
+        ),
+        (
+            "",
+            route("exact = \"/a\"\nmethods = [\"GET\", \"PUT\"]") + &route("exact = \"/a\"\nmethods = [\"PUT\"]"),
+            "warning: this route gets no requests",
+        ),
+        (
+            "",
+            route("path_regex = 'a'\nmethods = [\"GET\", \"PUT\"]") + &route("path_regex = 'a'\nmethods = [\"PUT\"]"),
+            "warning: this route gets no requests",
+        ),
+        ("", route("path_regex = 'a'\nmethods = [\"GET\"]") + &route("methods = [\"GET\"]"), ""),
+        ("", route("path = \"/a\"") + &route("exact = \"/a\"") + &route("path = \"/a/b\""), ""),
+        (
+            "",
+            route("exact = \"/old\"") + &moved,
+            "warning: the route at line 6 gets the requests for \"/old\" of this table",
+        ),
+        ("", route("exact = \"/old\"\nmethods = [\"GET\"]") + &moved, ""),
+        (
+            "",
+            moved.clone()
+                + "[[host.route]]\nredirects = { paths = { \"/old\" = \"/b\", \"/older\" = \"/b\", \"/c\" = \"/d\" } }\n",
+            "other routes get the requests for 2 paths of this table: for \"/old\", the route at line 6",
+        ),
+    ] {
+        let text = report(own, &routes);
+        match wanted {
+            "" => assert_eq!(text, "", "{routes}"),
+            _ => assert!(text.contains(wanted) && text.matches("warning: ").count() == 1, "{routes}\n{text}"),
+        }
+    }
+}
+
+/// Listeners that no host is for.
+#[test]
+fn listeners_without_hosts_are_warned_of() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    let tls = "tls.certificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }";
+    let report = |listener: &str, more: &str| {
+        folder.report(&format!(
+            "{more}\n[[listener]]\naddress = \"127.0.0.1:4430\"\n[[listener]]\naddress = \"127.0.0.1:4431\"\n{listener}\n\
+             [[host]]\nnames = [\"*\"]\nlisteners = [\"127.0.0.1:4430\"]\nrespond = {{}}\n"
+        ))
+    };
+    let wanted = "warning: listener 127.0.0.1:4431 refuses every request: no host is for it";
+    let text = report("", "");
+    assert!(text.contains(wanted) && text.matches("warning: ").count() == 1, "{text}");
+    assert!(report(tls, "").contains(wanted));
+    let text = report("mode = \"tcp\"", "");
+    assert!(text.contains("closes every connection: no host with \"passthrough\" is for it"), "{text}");
+    // It may be there for challenges.
+    folder.ca("ca");
+    let text = report("", "[acme]\nca = \"certs/ca.pem\"\nstorage = \"acme\"\n");
+    assert!(text.contains("warning: [acme] has no effect") && !text.contains("refuses every request"), "{text}");
+}

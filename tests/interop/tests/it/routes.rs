@@ -648,3 +648,31 @@ deny = "127.0.0.0/8"
         );
     }
 }
+
+/// A rule that protects nothing: `check`, the start and a reload tell of it, and requests go where they say.
+#[test]
+fn a_route_without_requests_is_warned_of() {
+    let site = Site::new();
+    let app = echo();
+    let open = "[[host.route]]\npath = \"/admin\"\nmethods = [\"GET\", \"HEAD\"]\nrespond = { body = \"open\" }\n";
+    let closed = "[[host.route]]\npath = \"/admin/\"\nmethods = [\"GET\"]\nrespond = { body = \"closed\" }\ndeny = \"0.0.0.0/0\"\n";
+    let hosts = |routes: &str| format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n{routes}", app.url());
+    let wanted = "this route gets no requests: the route at line";
+    let shadowed = hosts(&format!("{open}{closed}"));
+    let said = check(&site, &shadowed);
+    assert!(said.contains("warning: ") && said.contains(wanted), "{said}");
+    let said = check(&site, &hosts(&format!("{closed}{open}")));
+    assert!(!said.contains("warning: "), "the narrower one comes first: {said}");
+
+    let (gateway, plain) = listening(&shadowed).start(&site);
+    assert!(gateway.server.log().contains(wanted), "{}", gateway.server.log());
+    let mut every = Everywhere::new(&gateway, plain);
+    assert_eq!(every.get("/admin/x"), [(); 3].map(|()| (200, "open".to_owned())));
+    // Without the wider route, the other one gets its requests.
+    let file = site.path().join(format!("sealane-{}.toml", gateway.address.port()));
+    let text = std::fs::read_to_string(&file).expect("it can be read");
+    std::fs::write(&file, text.replace(open, "")).expect("it can be written");
+    gateway.server.hang_up();
+    assert!(eventually(|| every.get("/admin/x").map(|(status, _)| status) == [403; 3]), "{}", gateway.server.log());
+    assert_eq!(gateway.server.log().matches(wanted).count(), 1);
+}
