@@ -37,6 +37,7 @@ mod fleet;
 mod forwarding;
 mod host;
 mod http3;
+mod https_records;
 mod identity;
 mod include;
 mod level;
@@ -83,7 +84,8 @@ pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
 pub use fleet::{KeyList, SharedEarlyData, StoreSettings, StoreUrl, TicketKeySource, read_ticket_keys_again};
-pub use http3::{Http3, https_record};
+pub use http3::Http3;
+pub use https_records::HttpsRecord;
 pub use identity::parse_revocation_lists;
 pub use identity::{Loaded, plain};
 pub use include::{Include, MAX_INCLUDED};
@@ -236,6 +238,8 @@ pub struct RunAs {
 pub struct Listener {
     /// Where to listen.
     pub address: ListenAddress,
+    /// The port by which clients come.
+    pub public_port: u16,
     /// `None`: plain HTTP.
     pub tls: Option<ListenerTls>,
     /// The certificates of `tls`, and the files they are from.

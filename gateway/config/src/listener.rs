@@ -69,12 +69,14 @@ impl Draft {
     }
 
     pub fn into_listener(self, sites: SiteMap, actions: Arc<[Action]>) -> Listener {
+        let public_port = self.public_port();
         let Self { address, tls, trust, access, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, .. } = self;
         let sites = Arc::new(sites);
         let certificates = tls.as_ref().map(|t| t.certificates.clone());
         let tls = tls.map(|t| ListenerTls { policies: t.policies, sites: sites.clone() });
         Listener {
             address,
+            public_port,
             tls,
             certificates,
             trust,
