@@ -69,6 +69,7 @@ pub mod shared_tickets;
 pub mod snapshot;
 pub mod traces;
 mod transport;
+pub mod unix_clients;
 mod upstream;
 
 pub use access_log::{AccessLogRules, LogFormat, LogSink, Template, TemplateError};

@@ -19,3 +19,4 @@ pub mod steer;
 pub mod tun;
 pub mod udp;
 mod udp_cmsg;
+pub mod unix_socket;

@@ -78,6 +78,21 @@ impl Site {
         self.folder.path()
     }
 
+    /// The file of the access log, where the test's gateway has one.
+    pub fn log_file(&self) -> PathBuf {
+        self.path().join("access.log")
+    }
+
+    /// What is in the access log so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    /// How many of its lines have this text.
+    pub fn logged(&self, text: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(text)).count()
+    }
+
     /// Writes a file into the folder.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);

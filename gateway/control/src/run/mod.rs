@@ -224,7 +224,7 @@ impl Running {
         listeners.set_traces(traces.rules());
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. A server whose name does not resolve is down until it does.
-        dns::inherit(std::mem::take(&mut inherited_state.names));
+        dns::inherit(std::mem::take(&mut inherited_state.names), std::mem::take(&mut inherited_state.services));
         for warning in resolve::names(&mut config, dns::LOAD_LIMIT).await {
             log::warn!("{warning}");
         }
@@ -349,8 +349,7 @@ impl Running {
     }
 
     fn ready(&self) -> Ready {
-        let bound = |address| self.listeners.bound(address);
-        let listeners = self.config.listeners.iter().filter_map(|l| bound(l.address)).collect();
+        let listeners = self.config.listeners.iter().filter_map(|l| self.listeners.bound(l.address.ip()?)).collect();
         Ready { listeners, admin: self.admin.address() }
     }
 
@@ -679,6 +678,7 @@ impl Running {
                         self.notifier.main_process(pid);
                         // The path of the admin socket is the successor's now.
                         self.admin.leave();
+                        self.listeners.leave_unix();
                         let successor = self.successor_channel.take().map(|(channel, not_read)| {
                             if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
                                 log::warn!("QUIC connections of this process end: {e}");
@@ -925,13 +925,16 @@ impl Running {
         let generation = self.listeners.generation();
         let myself = QuicPredecessor { generation, ids_have_macs: true, channel: Arc::new(theirs) };
         let predecessors = self.listeners.predecessors();
+        let (names, services) = dns::all_known();
         let state = HandoverState {
             listeners: self.listeners.to_hand_over(),
+            unix: self.listeners.unix_to_hand_over(next),
             admin: self.admin.descriptor(),
             tickets: self.ring.current(),
             tickets_age: self.ring.age(),
             tunnel: self.vpn.is_some(),
-            names: dns::all_known(),
+            names,
+            services,
             udp,
             predecessors: std::iter::once(myself).chain(predecessors.iter().take(MAX_PREDECESSORS).cloned()).collect(),
         };

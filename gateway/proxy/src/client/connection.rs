@@ -135,7 +135,8 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 connection_denied(proxy, client);
                 return close_connection(proxy, cx, key);
             }
-            if !proxy.admission.allows_connection(cx, peer, &proxy.counters) {
+            let is_unnamed = client_conn.client.is_unnamed();
+            if !is_unnamed && !proxy.admission.allows_connection(cx, peer, &proxy.counters) {
                 return close_connection(proxy, cx, key);
             }
             if !count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key) {
@@ -216,7 +217,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     // Once per connection: not again by the lane that it is handed to, nor when its client has proven its address.
     let is_first = may_hand_over && client_conn.phase != ClientPhase::Hello { awaits_proof: true };
     let peer = client_conn.client.peer.ip();
-    if is_first && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
+    if is_first && !client_conn.client.is_unnamed() && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
     }
     let owner = place.elsewhere().filter(|_| may_hand_over);

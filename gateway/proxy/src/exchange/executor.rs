@@ -27,7 +27,7 @@ use crate::exchange::streams::{
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
-use crate::forwarding::{Forwarding, choose_upstream};
+use crate::forwarding::{Forwarding, choose_upstream, watch_total};
 use crate::lane_state::LaneListener;
 use crate::latency;
 use crate::memory::{Held, note_held};
@@ -158,7 +158,7 @@ fn count_place(
     if is_address_in_doubt(connections, x) {
         return Verdict::TooEarly;
     }
-    if x.told().is_none() && listener.listener.trusted_proxies.contains(client.peer.ip()) {
+    if x.told().is_none() && (client.is_unnamed() || listener.listener.trusted_proxies.contains(client.peer.ip())) {
         // A trusted proxy that names nobody brings the requests of many.
         return Verdict::Admitted;
     }
@@ -206,11 +206,7 @@ pub(crate) fn run_action(
 #[inline(never)]
 fn forward_by(proxy: &mut Proxy, cx: &mut Context, exchange: Key, listener: &Rc<LaneListener>, by: &Forwarding) {
     let Some(upstream) = choose_upstream(proxy, exchange, by) else { return refuse(proxy, cx, exchange, 500) };
-    if let Some(x) = proxy.exchanges.get(exchange)
-        && let Some(until) = by.limits.until(x)
-    {
-        proxy.connections.look_by(cx, x.client_stream, until);
-    }
+    watch_total(proxy, cx, exchange);
     forward(proxy, cx, exchange, listener, upstream, Some(by));
 }
 
