@@ -14,6 +14,7 @@ pub mod netlink_route;
 pub mod netns;
 pub mod privileges;
 pub mod realtime;
+pub mod segments;
 pub mod sockopt;
 pub mod steer;
 pub mod tun;

@@ -91,6 +91,9 @@ fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: Socke
     if phase != ClientPhase::ProxyHeader && !proxy.admission.allows_connection(cx, peer.ip(), &proxy.counters) {
         return;
     }
+    if phase != ClientPhase::ProxyHeader {
+        proxy.talkers.accepted(peer.ip());
+    }
     let allowance = examine_syn(&proxy.counters, &fd, listener);
     if let Some(key) = adopt_client(proxy, cx, fd, listener.clone(), peer, phase, allowance) {
         if phase != ClientPhase::ProxyHeader
