@@ -231,9 +231,8 @@ impl Talkers {
             });
             load.accepted += 1;
         }
-        answer.clients = largest(clients.into_values().collect(), |load| {
-            (load.requests, load.accepted, load.connections)
-        });
+        answer.clients =
+            largest(clients.into_values().collect(), |load| (load.requests, load.accepted, load.connections));
         answer.connections = largest(std::mem::take(&mut answer.connections), |load| (load.requests, 0, 0));
         let lossy = losses.into_values().filter(|loss| loss.sent > 0).collect();
         answer.losses = largest(lossy, |loss| (loss.lost, loss.sent, 0));

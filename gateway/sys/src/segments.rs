@@ -45,7 +45,8 @@ mod tests {
 
     #[test]
     fn what_is_not_there_or_is_no_number_is_no_count() {
-        for bad in ["", "Tcp: OutSegs RetransSegs\n", "Tcp: OutSegs\nTcp: 5\n", "Tcp: OutSegs RetransSegs\nTcp: 5 -1\n"] {
+        for bad in ["", "Tcp: OutSegs RetransSegs\n", "Tcp: OutSegs\nTcp: 5\n", "Tcp: OutSegs RetransSegs\nTcp: 5 -1\n"]
+        {
             assert_eq!(parse(bad), None, "{bad:?}");
         }
     }

@@ -12,7 +12,9 @@ pub use registry::StatusRegistry;
 
 use crate::config::CertificateDigest;
 use crate::metrics::errors::ErrorStatus;
+use crate::metrics::problems::ProblemStatus;
 use crate::metrics::sampler::{LimitStatus, OperationStatus, PlaceStatus};
+use crate::metrics::talkers::ClientStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -50,8 +52,12 @@ pub struct Status {
     pub totals: BTreeMap<String, u64>,
     /// Refused messages, by what was wrong with them; those that are 0 are left out.
     pub refused: BTreeMap<String, u64>,
+    /// What is wrong now, and was lately.
+    pub problems: Vec<ProblemStatus>,
     /// What operations cost.
     pub operations: Vec<OperationStatus>,
+    /// The clients with the most requests or new connections of the last seconds. It takes a second until they are known.
+    pub clients: Vec<ClientStatus>,
     /// Hosts and routes that have had requests.
     pub places: Vec<PlaceStatus>,
     /// What has refused clients.
@@ -62,13 +68,16 @@ pub struct Status {
     pub changes: Option<ChangeStatus>,
     /// The tunnel, if there is one.
     pub tunnel: Option<TunnelStatus>,
-    /// Lines of the configuration in `changes` and the clients of the tunnel are left out: the admin socket alone has them.
+    /// Lines of the configuration in `changes`, the clients of the tunnel and the addresses of clients are left out: the admin socket alone
+    /// has them.
     pub reduced: bool,
 }
 
 impl Status {
-    /// For those who may not give commands: without names of persons, and without values of settings.
+    /// For those who may not give commands: without names and addresses of persons, and without values of settings.
     pub fn reduced(mut self) -> Self {
+        self.problems.iter_mut().filter_map(|problem| problem.client.as_mut()).for_each(String::clear);
+        self.clients.iter_mut().for_each(|client| client.address.clear());
         self.changes.iter_mut().for_each(|changes| changes.lines.clear());
         self.tunnel.iter_mut().for_each(|tunnel| tunnel.clients.clear());
         self.reduced = true;
@@ -226,6 +235,8 @@ mod tests {
     fn the_reduced_status_has_no_names_of_clients_and_no_settings() {
         let status: Status = serde_json::from_str(
             r#"{"changes":{"generation":7,"at":5,"lines":["+ host.a.to = \"https://10.1.2.3/?key=hush\""]},
+                "problems":[{"kind":"busy_lane","text":"One client","client":"192.0.2.7"},{"kind":"dns"}],
+                "clients":[{"address":"192.0.2.8","part":0.5}],
                 "tunnel":{"connected":1,"interface":"tun0","clients":[{"name":"alice"}]}}"#,
         )
         .unwrap();
@@ -233,6 +244,9 @@ mod tests {
         let reduced = status.clone().reduced();
         let text = serde_json::to_string(&reduced).unwrap();
         assert!(!text.contains("hush") && !text.contains("alice") && !text.contains("10.1.2.3"), "{text}");
+        assert!(!text.contains("192.0.2"), "{text}");
+        assert_eq!(reduced.problems[0].client.as_deref(), Some(""), "that there is one is told");
+        assert_eq!((reduced.problems[1].client.as_deref(), reduced.clients[0].part), (None, 0.5));
         assert!(reduced.reduced && reduced.changes.is_some_and(|changes| changes.generation == 7));
         assert_eq!(reduced.tunnel.map(|tunnel| tunnel.connected), Some(1), "how many there are is told");
     }

@@ -11,17 +11,26 @@ use crate::config::{Config, Effective, Origin};
 use crate::fleet;
 use crate::health::LiveUpstreams;
 use crate::metrics::LaneMetrics;
+use crate::metrics::problems::{self, Facts, Problems};
 use crate::metrics::process::lane_cpu;
 use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
 use crate::telemetry::TelemetryReporter;
 use crate::traces::TraceReporter;
+use sealane_lane::histogram::Distribution;
 use sealane_tls::policy::RevocationLists;
 use sealane_tls::transparency::LogList;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often it is looked whether certificates expire.
+const CERTIFICATES_EVERY: Duration = Duration::from_secs(5);
+/// After looking for problems, so many times as long is not looked.
+const IDLE_TIMES: u32 = 50;
+/// Who has read the status is taken to look on for so long.
+const READERS_STAY: Duration = Duration::from_secs(10);
 
 /// Where control writes down what it does, for [`Status`].
 #[derive(Debug)]
@@ -29,6 +38,22 @@ pub struct StatusRegistry {
     metrics: Arc<LaneMetrics>,
     pub(super) started: (SystemTime, Instant),
     written: Mutex<Written>,
+    watched: Mutex<Watched>,
+}
+
+/// What is wrong, and whether somebody looks.
+#[derive(Debug, Default)]
+struct Watched {
+    problems: Problems,
+    /// Not looked for problems before this time.
+    next: Option<Instant>,
+    /// The cause of something is known only if lanes tell who makes their load.
+    needs_talkers: bool,
+    /// When somebody has read the status for the last time.
+    read: Option<Instant>,
+    /// All certificates, as they were when it was last looked: there may be very many.
+    certificates: Vec<CertificateStatus>,
+    certificates_at: Option<Instant>,
 }
 
 #[derive(Default)]
@@ -80,7 +105,12 @@ impl std::fmt::Debug for Written {
 impl StatusRegistry {
     /// An empty one.
     pub fn new(metrics: Arc<LaneMetrics>) -> Self {
-        Self { metrics, started: (SystemTime::now(), Instant::now()), written: Mutex::default() }
+        Self {
+            metrics,
+            started: (SystemTime::now(), Instant::now()),
+            written: Mutex::default(),
+            watched: Mutex::default(),
+        }
     }
 
     pub(super) fn written(&self) -> MutexGuard<'_, Written> {
@@ -293,6 +323,66 @@ impl StatusRegistry {
         }
     }
 
+    fn watched(&self) -> MutexGuard<'_, Watched> {
+        self.watched.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Looks at what lanes have done, and for what is wrong, if it is time to. Called a few times a second.
+    pub fn look(&self) {
+        let began = Instant::now();
+        if !self.metrics.look() || self.watched().next.is_some_and(|next| began < next) {
+            return;
+        }
+        let talkers = self.metrics.talkers();
+        let operations = self.metrics.operations();
+        let errors = self.metrics.errors();
+        let (servers, unresolved) =
+            self.metrics.upstreams().map(|all| (all.list(), all.unresolved())).unwrap_or_default();
+        let mut watched = self.watched();
+        let (reloads, exports) = {
+            let w = self.written();
+            if watched.certificates_at.is_none_or(|at| began.saturating_duration_since(at) >= CERTIFICATES_EVERY) {
+                watched.certificates = w.all_certificates();
+                watched.certificates_at = Some(began);
+            }
+            (w.reloads.clone(), w.exports())
+        };
+        let (places, limits, recent, waits) = {
+            let sampler = self.metrics.sampler();
+            let waits: Vec<(String, Distribution)> =
+                sampler.waits.recent().map(|(name, waits)| (name.to_owned(), waits)).collect();
+            (sampler.places(), sampler.limits(), sampler.window.recent(), waits)
+        };
+        let facts = Facts {
+            now: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            recent,
+            limits: &limits,
+            places: &places,
+            waits: waits.iter().map(|(name, waits)| (name.as_str(), waits.clone())).collect(),
+            servers: &servers,
+            unresolved: &unresolved,
+            certificates: &watched.certificates,
+            reloads: Some(&reloads),
+            errors: &errors,
+            log: self.metrics.log_failure(),
+            memory: self.metrics.memory(),
+            talkers: talkers.as_ref(),
+            operations: &operations,
+            exports: &exports,
+        };
+        let (now, findings, needs_talkers) = (facts.now, problems::find(&facts), problems::needs_talkers(&facts));
+        watched.problems.update(now, findings);
+        watched.needs_talkers = needs_talkers;
+        // With very many servers it is done less often.
+        watched.next = Some(Instant::now() + began.elapsed() * IDLE_TIMES);
+    }
+
+    /// Whether lanes shall tell who makes their load: somebody looks, or something is wrong.
+    pub fn wants_talkers(&self) -> bool {
+        let watched = self.watched();
+        watched.needs_talkers || watched.read.is_some_and(|at| at.elapsed() < READERS_STAY)
+    }
+
     /// One line for a service manager.
     pub fn sentence(&self) -> String {
         let w = self.written();
@@ -322,8 +412,15 @@ impl StatusRegistry {
             let sampler = self.metrics.sampler();
             (sampler.places(), sampler.limits())
         };
+        let problems = {
+            let mut watched = self.watched();
+            watched.read = Some(Instant::now());
+            watched.problems.list()
+        };
         let w = self.written();
         Status {
+            problems,
+            clients: self.metrics.talkers().map(|talkers| talkers.clients()).unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             log_level: crate::log::level().to_string(),
@@ -351,6 +448,15 @@ impl StatusRegistry {
 }
 
 impl Written {
+    /// What collectors do not take, and why.
+    fn exports(&self) -> Vec<(&'static str, String)> {
+        let traces = self.traces.iter().map(|reporter| ("traces", reporter().last_error));
+        let telemetry = self.telemetry.iter().flat_map(|reporter| {
+            ["metrics", "the log"].into_iter().zip(reporter()).map(|(what, report)| (what, report.last_error))
+        });
+        traces.chain(telemetry).filter(|(_, error)| !error.is_empty()).collect()
+    }
+
     /// Every certificate, with what is known of its renewal.
     fn all_certificates(&self) -> Vec<CertificateStatus> {
         let reports = self.automatic.as_ref().map(|reporter| reporter()).unwrap_or_default();
