@@ -164,7 +164,7 @@ pub(crate) fn tell(proxy: &mut Proxy, cx: &Context, question: &TalkersQuestion) 
     let now = cx.micros();
     let mut answer = talkers.look(connections, now);
     answer.lane = settings.slot();
-    // If the answer cannot be taken, whoever asked has gone.
+    // If the answer cannot be taken, control is ending.
     let _ = question.answer.try_send(answer);
 }
 

@@ -88,6 +88,7 @@ mod smuggling;
 mod split;
 mod stability;
 mod status_page;
+mod status_page_in_browser;
 mod storm;
 mod stripped_headers;
 mod syn_client;
