@@ -55,8 +55,7 @@ impl Browser {
         });
         let mut browser = Self { child, to, from, next: 0, session: String::new(), log: Vec::new() };
         let target = browser.ask("Target.createTarget", json!({ "url": "about:blank" }));
-        let attached =
-            browser.ask("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
+        let attached = browser.ask("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
         browser.session = attached["sessionId"].as_str().expect("a session has an id").to_owned();
         for domain in ["Page", "Runtime", "Log", "Accessibility"] {
             browser.ask(&format!("{domain}.enable"), json!({}));
@@ -146,7 +145,8 @@ impl Browser {
             _ => "",
         };
         for kind in ["keyDown", "keyUp"] {
-            let mut event = json!({ "type": kind, "key": key, "windowsVirtualKeyCode": code, "nativeVirtualKeyCode": code });
+            let mut event =
+                json!({ "type": kind, "key": key, "windowsVirtualKeyCode": code, "nativeVirtualKeyCode": code });
             if kind == "keyDown" && !text.is_empty() {
                 event["text"] = text.into();
             }

@@ -35,7 +35,9 @@ fn busy(site: &Site, backend: &Backend) -> Gateway {
         ),
     );
     let gone = "/gone/with/a/path/that/is/rather/long/and/has/no/place/to/break";
-    for (path, status) in [("/", 200), (gone, 502), ("/denied", 403), (gone, 502), (gone, 502), (gone, 502), (gone, 502)] {
+    for (path, status) in
+        [("/", 200), (gone, 502), ("/denied", 403), (gone, 502), (gone, 502), (gone, 502), (gone, 502)]
+    {
         assert_eq!(gateway.get(path).status(), status, "{path}");
     }
     gateway
@@ -97,7 +99,8 @@ fn nothing_keeps_people_from_using_the_page() {
 
 fn admin_status(gateway: &Gateway) -> Value {
     use sealane_control::admin::ask::{Where, ask};
-    let text = ask(&Where::Address(gateway.admin), "GET", "/v1/status", sealane_interop::WAIT_LIMIT).expect("it answers");
+    let text =
+        ask(&Where::Address(gateway.admin), "GET", "/v1/status", sealane_interop::WAIT_LIMIT).expect("it answers");
     serde_json::from_str(&text).expect("it is JSON")
 }
 
@@ -179,7 +182,11 @@ fn a_screen_reader_is_told_what_the_page_shows() {
     let (site, backend) = (Site::new(), Backend::saying("hello"));
     let gateway = busy(&site, &backend);
     let mut browser = opened(&site, &gateway).expect("it was looked for");
-    assert!(browser.becomes_true("document.querySelectorAll('#problems-now li').length > 0"), "{}", admin_status(&gateway));
+    assert!(
+        browser.becomes_true("document.querySelectorAll('#problems-now li').length > 0"),
+        "{}",
+        admin_status(&gateway)
+    );
     // On a phone, rows are blocks: they are rows of a table all the same.
     for (width, is_phone) in [(1280, false), (360, true)] {
         browser.screen(width, 900, is_phone);
