@@ -42,8 +42,8 @@ fn dim() -> Style {
 /// Draws a frame.
 pub fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
     let area = frame.area();
-    let problems = problems(shown, area.width);
-    let height = u16::try_from(problems.line_count(area.width)).unwrap_or(PROBLEM_LINES).min(PROBLEM_LINES);
+    let problems = problems(shown, usize::from(area.width));
+    let height = u16::try_from(problems.len()).unwrap_or(PROBLEM_LINES).min(PROBLEM_LINES);
     let [head, found, tabs, main, foot] = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(height),
@@ -53,7 +53,7 @@ pub fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
     ])
     .areas(area);
     frame.render_widget(first_line(shown), head);
-    frame.render_widget(problems, found);
+    frame.render_widget(Paragraph::new(Text::from(problems)), found);
     frame.render_widget(tab_line(shown.app.table, area.width), tabs);
     match (&shown.app.inspected, shown.app.table) {
         (Some(row), _) => frame.render_widget(inspected(row), main),
@@ -71,14 +71,45 @@ fn first_line(shown: &Shown<'_>) -> Line<'static> {
     }
 }
 
-fn problems(shown: &Shown<'_>, _width: u16) -> Paragraph<'static> {
+/// The problems that there are now, each on as many lines as it takes.
+fn problems(shown: &Shown<'_>, width: usize) -> Vec<Line<'static>> {
     let now = shown.rates.now;
-    let lines = problem_lines(now).into_iter().zip(problems_now(now).map(|problem| problem.critical));
-    let line = |(text, is_critical): (String, bool)| {
-        let style = strong().fg(if is_critical { Color::Red } else { Color::Yellow });
-        Line::styled(text, style)
-    };
-    Paragraph::new(Text::from(lines.map(line).collect::<Vec<_>>())).wrap(Wrap { trim: false })
+    let mut lines = Vec::new();
+    for (text, problem) in problem_lines(now).into_iter().zip(problems_now(now)) {
+        let style = strong().fg(if problem.critical { Color::Red } else { Color::Yellow });
+        lines.extend(wrapped(&text, width).into_iter().map(|line| Line::styled(line, style)));
+    }
+    lines
+}
+
+/// A text on lines of at most so many characters, broken between words where that is possible.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(1);
+    let mut lines = vec![String::new()];
+    for word in text.split_inclusive(' ') {
+        let mut rest: Vec<char> = word.chars().collect();
+        let used = lines.last().map_or(0, |line| line.chars().count());
+        let bare = rest.len() - usize::from(word.ends_with(' '));
+        if used > 0 && used + bare > width {
+            lines.push(String::new());
+        }
+        while !rest.is_empty() {
+            let used = lines.last().map_or(0, |line| line.chars().count());
+            if used >= width {
+                // The space at the end of a line is not needed.
+                if rest == [' '] {
+                    break;
+                }
+                lines.push(String::new());
+                continue;
+            }
+            let taken = rest.drain(..rest.len().min(width - used)).collect::<String>();
+            if let Some(line) = lines.last_mut() {
+                line.push_str(&taken);
+            }
+        }
+    }
+    lines
 }
 
 /// The key and the name of each table; the one that is shown stands out.
@@ -243,6 +274,14 @@ mod tests {
             assert!(text.contains("does not resolve.") && !lines[1..5].join("").contains("It was short"), "{text}");
             assert!(lines[23].contains("q quit"), "{table:?}: {text}");
         }
+    }
+
+    #[test]
+    fn text_is_broken_between_words() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("a verylongword b", 5), ["a ", "veryl", "ongwo", "rd b"]);
+        assert_eq!(wrapped("", 5), [""]);
+        assert!(wrapped("x y z", 0).len() >= 3);
     }
 
     #[test]

@@ -149,25 +149,25 @@ fn on_terminal(
                 None
             }
         };
-        let must_ask = match key.map(|key| app.press(key, &rows)) {
-            Some(After::Quit) => return Ok(()),
-            Some(After::Ask) => true,
-            Some(After::Go) => false,
-            None => !app.is_paused,
-        };
-        if asked.elapsed() >= interval {
-            round += 1;
-            if rounds.is_some_and(|rounds| round >= rounds) {
-                return Ok(());
+        let after = match key {
+            Some(key) => app.press(key, &rows),
+            None => {
+                round += 1;
+                if rounds.is_some_and(|rounds| round >= rounds) {
+                    return Ok(());
+                }
+                asked = Instant::now();
+                if app.is_paused { After::Go } else { After::Ask }
             }
-            if app.is_paused && !must_ask {
+        };
+        match after {
+            After::Quit => return Ok(()),
+            After::Go => {}
+            After::Ask => {
+                // A gateway that restarts is asked again; what it has said stays until then.
+                trouble = answers.ask(at, app.table, false).err().map(|error| format!("{error:#}"));
                 asked = Instant::now();
             }
-        }
-        if must_ask {
-            // A gateway that restarts is asked again; what it has said stays until then.
-            trouble = answers.ask(at, app.table, false).err().map(|error| format!("{error:#}"));
-            asked = Instant::now();
         }
     }
 }
