@@ -39,6 +39,7 @@ use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout}
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
 use crate::upstream::selection::{queues_timeout, serve_queues};
 use sealane_lane::{After, Context, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
+use sealane_sys::probes;
 use sealane_tls::sessions::{self, SessionStore};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -416,6 +417,7 @@ impl Service for Proxy {
 
     fn turn_took(&mut self, micros: u64) {
         self.counters.turns.record(micros);
+        probes::lane_turn(|| Some((self.settings.slot() as u64, micros)));
     }
 
     fn turn(&mut self, cx: &mut Context) -> After {

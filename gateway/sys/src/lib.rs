@@ -13,6 +13,7 @@ pub mod netlink;
 pub mod netlink_route;
 pub mod netns;
 pub mod privileges;
+pub mod probes;
 pub mod realtime;
 pub mod segments;
 pub mod sockopt;

@@ -22,6 +22,7 @@ pub mod process;
 pub mod prometheus;
 pub mod site;
 pub mod store;
+pub mod tmux;
 pub mod transparency;
 pub mod versions;
 

@@ -22,6 +22,7 @@ use crate::traces::Made;
 use quinn_proto::ConnectionError;
 use sealane_http::h3::{Code, Settings};
 use sealane_lane::{Context, Key, Millis};
+use sealane_sys::probes;
 use sealane_tls::policy::Version;
 
 /// What we tell clients.
@@ -91,7 +92,9 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
             Some(true) => c.resumed_tls13.inc(),
             _ => c.full_tls13.inc(),
         }
-        c.handshake_took(true, Version::Tls13, h.summary.is_some_and(|s| s.resumed), took);
+        let is_resumed = h.summary.is_some_and(|s| s.resumed);
+        c.handshake_took(true, Version::Tls13, is_resumed, took);
+        probes::handshake_done(|| Some((q.client_ref()?.id.to_u64(), took, is_resumed.into(), 1)));
         c.signed(h.summary.and_then(|s| s.key));
         match (h.early_offered, q.called_early) {
             (true, true) => c.early_data_accepted.inc(),
