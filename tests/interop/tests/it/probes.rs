@@ -25,7 +25,8 @@ fn number<const N: usize>(bytes: &[u8], at: usize) -> u64 {
 
 /// A section of an ELF file of 64 bits (its offset and size), by its name.
 fn section(elf: &[u8], wanted: &str) -> Option<(usize, usize)> {
-    let (table, size, count) = (number::<8>(elf, 0x28) as usize, number::<2>(elf, 0x3a) as usize, number::<2>(elf, 0x3c) as usize);
+    let (table, size, count) =
+        (number::<8>(elf, 0x28) as usize, number::<2>(elf, 0x3a) as usize, number::<2>(elf, 0x3c) as usize);
     let header = |i: usize| table + i * size;
     let place = |i: usize| (number::<8>(elf, header(i) + 0x18) as usize, number::<8>(elf, header(i) + 0x20) as usize);
     let (names, _) = place(number::<2>(elf, 0x3e) as usize);
@@ -39,9 +40,11 @@ fn section(elf: &[u8], wanted: &str) -> Option<(usize, usize)> {
 
 /// The offset in the file of what is loaded at an address.
 fn offset_of(elf: &[u8], address: u64) -> Option<usize> {
-    let (table, size, count) = (number::<8>(elf, 0x20) as usize, number::<2>(elf, 0x36) as usize, number::<2>(elf, 0x38) as usize);
+    let (table, size, count) =
+        (number::<8>(elf, 0x20) as usize, number::<2>(elf, 0x36) as usize, number::<2>(elf, 0x38) as usize);
     (0..count).map(|i| table + i * size).filter(|at| number::<4>(elf, *at) == 1).find_map(|at| {
-        let (offset, start, length) = (number::<8>(elf, at + 8), number::<8>(elf, at + 0x10), number::<8>(elf, at + 0x20));
+        let (offset, start, length) =
+            (number::<8>(elf, at + 8), number::<8>(elf, at + 0x10), number::<8>(elf, at + 0x20));
         (start..start + length).contains(&address).then(|| (address - start + offset) as usize)
     })
 }
@@ -61,7 +64,8 @@ fn probes(elf: &[u8]) -> BTreeMap<String, Vec<Probe>> {
         assert_eq!(texts[0], "sealane");
         let address = number::<8>(note, 0);
         found.entry(texts[1].clone()).or_default().push(Probe {
-            offset: offset_of(elf, address).unwrap_or_else(|| panic!("{}: nothing is loaded at {address:#x}", texts[1])),
+            offset: offset_of(elf, address)
+                .unwrap_or_else(|| panic!("{}: nothing is loaded at {address:#x}", texts[1])),
             semaphore: number::<8>(note, 16),
             arguments: texts[2].split_whitespace().count(),
         });
@@ -77,8 +81,9 @@ fn the_program_has_the_probes_of_the_documentation() {
         skip!("there are no probes on this architecture");
     }
     let found = probes(&elf);
-    let page = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/tracing.md"))
-        .expect("the page is there");
+    let page =
+        std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/tracing.md"))
+            .expect("the page is there");
     // Rows of the table: | `name` | when | `arg0`, `arg1` |
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let documented: BTreeMap<String, usize> = rows
@@ -134,7 +139,11 @@ fn a_tracer_stops_at_a_probe_and_reads_its_arguments() {
     assert_eq!(gateway.get("/").text(), "hello");
     assert!(eventually(has_ended), "{}", said());
     let _ = child.wait();
-    let line = said().lines().find(|line| line.starts_with("stopped:")).map(str::to_owned).unwrap_or_else(|| panic!("{}", said()));
+    let line = said()
+        .lines()
+        .find(|line| line.starts_with("stopped:"))
+        .map(str::to_owned)
+        .unwrap_or_else(|| panic!("{}", said()));
     assert!(line.contains("request 1 status 200 after") && line.ends_with("5 arguments"), "{line}");
     assert_eq!(gateway.get("/").text(), "hello", "it goes on without the tracer");
 }

@@ -113,7 +113,8 @@ fn top_is_used_by_its_keys_and_leaves_the_terminal_as_it_was() {
     terminal.ask(&["resize-window", "-x", "60", "-y", "15"]);
     terminal.shows(&["q quit"]);
     terminal.press(&["0"]);
-    let fits = || terminal.screen().lines().all(|line| line.chars().count() <= 60) && terminal.screen().contains("lane");
+    let fits =
+        || terminal.screen().lines().all(|line| line.chars().count() <= 60) && terminal.screen().contains("lane");
     assert!(eventually(fits), "{}", terminal.screen());
 
     terminal.press(&["q"]);
