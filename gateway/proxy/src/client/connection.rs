@@ -299,7 +299,10 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         (None, policy) => policy.map(|policy| client_conn.client.listener.context(policy, &lane.snapshot)),
     };
     let session = match context {
-        Some(Ok(Some(context))) => Session::server(&context, client_conn.early != EarlyData::None).ok(),
+        Some(Ok(Some(context))) => {
+            let context = context.for_client(client_conn.client.peer.ip());
+            Session::server(&context, client_conn.early != EarlyData::None).ok()
+        }
         _ => None,
     };
     let Some(session) = session else {
