@@ -117,8 +117,8 @@ impl<T> Slots<T> {
     /// The keys in some of the places, for walks that are bounded and go on another time.
     pub fn keys_in(&self, places: Range<usize>) -> impl Iterator<Item = Key> + '_ {
         let (start, end) = (places.start.min(self.entries.len()), places.end.min(self.entries.len()));
-        let live = (start..end).filter(|i| self.entries[*i].value.is_some());
-        live.map(|i| Key { index: i as u32, generation: self.entries[i].generation })
+        let live = (start..end).filter(move |i| self.entries[*i].value.is_some());
+        live.map(move |i| Key { index: i as u32, generation: self.entries[i].generation })
     }
 }
 

@@ -170,8 +170,8 @@ impl Waits {
 
     /// The upstreams whose servers have answered lately, and how long they took.
     pub fn recent(&self) -> impl Iterator<Item = (&str, Distribution)> {
-        let of = |(name, durations): (_, &Durations)| (name, durations.now.since(&durations.then));
-        self.0.iter().map(|(name, durations)| of((name.as_str(), durations))).filter(|(_, recent)| recent.count() > 0)
+        let recent = self.0.iter().map(|(name, durations)| (name.as_str(), durations.now.since(&durations.then)));
+        recent.filter(|(_, recent)| recent.count() > 0)
     }
 }
 

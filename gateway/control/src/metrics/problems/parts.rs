@@ -88,8 +88,10 @@ fn servers(facts: &Facts<'_>) -> Vec<Finding> {
             let last = server.last_failure.as_deref();
             let state = match (&server.failing, server.ejected_for) {
                 // Of a name that does not resolve, there is a finding of its own.
-                _ if server.address.is_none() && !server.up => continue,
-                (Some(reason), _) => format!("its health check fails{}", why(Some(reason))),
+                _ if server.address.is_none() && facts.unresolved.iter().any(|name| name.upstream == upstream) => {
+                    continue;
+                }
+                (Some(reason), _) => format!("its health check fails{}", why(Some(reason.as_str()))),
                 (None, Some(seconds)) => {
                     format!("it failed too many requests{} and gets none for {seconds} s", why(last))
                 }
