@@ -140,7 +140,7 @@ fn rules_wait_as_long_as_they_say() {
 }
 
 /// Asks for something until told to stop.
-pub fn keep_asking(stop: &AtomicBool, ask: impl Fn()) {
+pub fn keep_asking(stop: &AtomicBool, mut ask: impl FnMut()) {
     while !stop.load(Relaxed) {
         ask();
         std::thread::sleep(Duration::from_millis(20));

@@ -372,7 +372,8 @@ fn a_lane_that_one_connection_keeps_busy() {
         let mut writer = client::tcp_from(Ipv4Addr::new(127, 0, 0, 9), address);
         let mut reader = writer.try_clone().expect("a descriptor can be duplicated");
         let requests = "GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n".repeat(200);
-        scope.spawn(|| {
+        let stop = &stop;
+        scope.spawn(move || {
             while !stop.load(Relaxed) && writer.write_all(requests.as_bytes()).is_ok() {}
             let _ = writer.shutdown(std::net::Shutdown::Both);
         });

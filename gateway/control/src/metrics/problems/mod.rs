@@ -125,13 +125,12 @@ impl Problems {
     /// Takes what is found now.
     pub fn update(&mut self, now: u64, findings: Vec<Finding>) {
         for finding in findings {
-            let same =
-                |known: &&mut Known| (known.finding.kind, &known.finding.subject) == (finding.kind, &finding.subject);
-            match self.known.iter_mut().find(same) {
-                Some(known) => (known.finding, known.last) = (finding, now),
-                None if self.known.len() < MOST => self.known.push(Known { finding, since: now, last: now }),
+            let same = |known: &Known| (known.finding.kind, &known.finding.subject) == (finding.kind, &finding.subject);
+            match self.known.iter().position(same) {
+                Some(at) => (self.known[at].finding, self.known[at].last) = (finding, now),
                 // The most that anybody reads are shown already.
-                None => {}
+                None if self.known.len() >= MOST => {}
+                None => self.known.push(Known { finding, since: now, last: now }),
             }
         }
         let (known, over): (Vec<Known>, Vec<Known>) =
