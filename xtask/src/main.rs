@@ -17,6 +17,7 @@ mod ovpn_vm;
 mod package;
 mod plant;
 mod programs;
+mod prometheus;
 mod release;
 mod report;
 mod setup;
@@ -89,6 +90,10 @@ enum Command {
         #[arg(long, value_name = "FILE.deb", num_args = 1..)]
         kernel: Vec<std::path::PathBuf>,
     },
+    /// Evaluate the packaged rules, alerts and dashboards with a newer Prometheus (3.x), with classic and with native histograms
+    Prometheus,
+    /// Cause the ten faults of docs/how-to/troubleshooting.md, and take the pictures of the status page and of `sealane top`
+    Pictures,
     /// Check the lab's report in Chromium (layout, dark and light), with screenshots in target/screenshots
     Browser {
         /// Install Chromium without asking
@@ -136,6 +141,8 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => Workspace::load().and_then(|w| fuzz::run(&w, &options)),
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
+        Command::Prometheus => prometheus::run(),
+        Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Docs { open } => Workspace::load().and_then(|w| book::build(&w, open)),
         Command::Package(options) => Workspace::load().and_then(|w| package::run(&w, &options)),

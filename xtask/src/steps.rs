@@ -378,6 +378,28 @@ pub fn browser(workspace: &Workspace) -> anyhow::Result<u8> {
     Ok(status)
 }
 
+/// The tests that cause faults, with their pictures written to the documentation.
+pub fn pictures(workspace: &Workspace) -> anyhow::Result<u8> {
+    let folder = workspace.root().join("docs/how-to/pictures");
+    let mut command = cargo();
+    // One at a time, so that no fault is in the picture of another.
+    command.args([
+        "test",
+        "--release",
+        "--workspace",
+        "--test",
+        "it",
+        "pictures::",
+        "--",
+        "--test-threads=1",
+        "--nocapture",
+    ]);
+    command.env("SEALANE_PICTURES", &folder);
+    let status = run(command, workspace)?;
+    println!("pictures: {}", folder.display());
+    Ok(status)
+}
+
 /// Runs a program in the repository's root.
 pub fn run(mut command: Command, workspace: &Workspace) -> anyhow::Result<u8> {
     let name = command.get_args().next().map(|a| a.to_string_lossy().into_owned()).unwrap_or_default();

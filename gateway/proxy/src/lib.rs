@@ -67,6 +67,7 @@ mod service;
 mod settings;
 pub mod shared_tickets;
 pub mod snapshot;
+pub mod talkers;
 pub mod traces;
 mod transport;
 pub mod unix_clients;

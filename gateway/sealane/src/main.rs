@@ -192,13 +192,13 @@ Examples:
         /// Seconds between updates
         #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
         interval: u64,
-        /// Stop after this many updates [default: stop at Ctrl-C]
+        /// Stop after this many updates [default: stop at q or Ctrl-C]
         #[arg(long, value_name = "N")]
         rounds: Option<u64>,
-        /// The table to show; in a terminal, the keys 0 to 9 choose another table
+        /// The table to show; in a terminal, the keys 0 to 9, ! and c choose another table
         #[arg(long, value_name = "TABLE", value_enum, default_value_t)]
         table: tables::Table,
-        /// Sort the table by this column; in a terminal, s chooses the next column and r reverses the order
+        /// Sort the table by this column; in a terminal, s chooses the next column, S the one before, and r reverses the order
         #[arg(long, value_name = "COLUMN")]
         sort: Option<String>,
     },
@@ -464,7 +464,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Config(ConfigCommand::Show { config, json }) => show(&config, json)?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
         Command::Top { at, interval, rounds, table, sort } => {
-            running::top(at, Duration::from_secs(interval), rounds, table, sort.as_deref())?;
+            top::run(at, Duration::from_secs(interval), rounds, table, sort.as_deref())?;
         }
         Command::Certificates { at, json, command: None } => print(&running::certificates(at, json)?)?,
         Command::Certificates { command: Some(CertificatesCommand::Renew { at, name }), .. } => {

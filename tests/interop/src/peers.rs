@@ -225,25 +225,36 @@ pub fn openid() -> Result<(PathBuf, PathBuf), String> {
     static MADE: OnceLock<Result<(PathBuf, PathBuf), String>> = OnceLock::new();
     MADE.get_or_init(|| {
         let node = find("node").ok_or("`node` is not installed")?;
-        let npm = find("npm").ok_or("`npm` is not installed")?;
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/openid");
-        let folder = binary::target().join("interop-openid");
-        let marker = folder.join("installed");
-        let read = |name| std::fs::read(source.join(name)).map_err(|error| error.to_string());
-        std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        for name in ["package.json", "package-lock.json", "provider.mjs", "service.mjs"] {
-            std::fs::write(folder.join(name), read(name)?).map_err(|error| error.to_string())?;
-        }
-        let wanted = read("package-lock.json")?;
-        if std::fs::read(&marker).is_ok_and(|found| found == wanted) {
-            return Ok((node, folder));
-        }
-        // Nothing of what is installed runs while it is installed.
-        set_up(Command::new(npm).current_dir(&folder).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]))?;
-        std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
-        Ok((node, folder))
+        Ok((node, installed_by_npm("openid", &["provider.mjs", "service.mjs"])?))
     })
     .clone()
+}
+
+/// The script of axe-core, which looks for what keeps people from using a page. The error says why there is none.
+pub fn axe() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| Ok(installed_by_npm("axe", &[])?.join("node_modules/axe-core/axe.min.js"))).clone()
+}
+
+/// A folder of cargo's target folder with the packages that one of `peers` names, and our own files from there.
+fn installed_by_npm(name: &str, files: &[&str]) -> Result<PathBuf, String> {
+    let npm = find("npm").ok_or("`npm` is not installed")?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name);
+    let folder = binary::target().join(format!("interop-{name}"));
+    let marker = folder.join("installed");
+    let read = |name: &str| std::fs::read(source.join(name)).map_err(|error| error.to_string());
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    for name in ["package.json", "package-lock.json"].iter().chain(files) {
+        std::fs::write(folder.join(name), read(name)?).map_err(|error| error.to_string())?;
+    }
+    let wanted = read("package-lock.json")?;
+    if std::fs::read(&marker).is_ok_and(|found| found == wanted) {
+        return Ok(folder);
+    }
+    // Nothing of what is installed runs while it is installed.
+    set_up(Command::new(npm).current_dir(&folder).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]))?;
+    std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
+    Ok(folder)
 }
 
 /// Python's own HTTP server over a folder, a backend that closes after each response (HTTP/1.0).

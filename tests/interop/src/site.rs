@@ -278,7 +278,16 @@ impl Site {
 
     /// Another certificate of the same authority, RSA with 2048 bits.
     pub fn issue_rsa(&self, file: &str, names: &[&str]) -> Identity {
-        let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).expect("a key can be made");
+        self.issue_rsa_of(file, names, RsaKeySize::_2048)
+    }
+
+    /// The same with a key of 4,096 bits, whose signatures take milliseconds.
+    pub fn issue_costly(&self, file: &str, names: &[&str]) -> Identity {
+        self.issue_rsa_of(file, names, RsaKeySize::_4096)
+    }
+
+    fn issue_rsa_of(&self, file: &str, names: &[&str], size: RsaKeySize) -> Identity {
+        let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).expect("a key can be made");
         issue(&self.authority, self.folder.path(), file, names, &key, None)
     }
 }

@@ -169,6 +169,9 @@ key = \"certs/example.com.key\"
         default(["h2", "http/1.1"]);
     /// A file to which the gateway writes the secrets of all connections (NSS format), to decrypt captured traffic.
     dangerous_key_log: Output = Output, example("keys.log");
+    /// Addresses and blocks (`"192.0.2.7"`, `"2001:db8::/32"`): the gateway writes only the secrets of connections with these
+    /// clients. The address is the one that connects, or that a PROXY protocol header names.
+    dangerous_key_log_clients: Strings = Strings, described("all clients"), example(["192.0.2.7"]), needs("dangerous_key_log");
 }
 
 table! {

@@ -111,6 +111,22 @@ pub struct ServerStatus {
     pub ejections: u64,
 }
 
+/// A name of a server that does not resolve now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnresolvedName {
+    /// The group's name.
+    pub upstream: String,
+    /// The name.
+    pub name: String,
+    /// Why.
+    pub why: String,
+    /// It has resolved before: the addresses of then stay in use.
+    pub has_addresses: bool,
+}
+
+/// How the state of a server begins whose name does not resolve.
+const UNRESOLVED: &str = "its name does not resolve: ";
+
 /// All groups.
 pub(super) struct Groups {
     lanes: usize,
@@ -365,7 +381,7 @@ impl Groups {
                     Err(e) => {
                         // The last good answer stays.
                         group.dns_failures += 1;
-                        group.unresolved.insert(*at, format!("its name does not resolve: {e}"));
+                        group.unresolved.insert(*at, format!("{UNRESOLVED}{e}"));
                         if before.is_empty() && group.unresolved.len() == 1 {
                             let then = match group.addresses[*at].is_empty() {
                                 true => "the server is down until it resolves",
@@ -401,6 +417,20 @@ impl Groups {
             }
         }
         if any { Ok(()) } else { Err(format!("upstream \"{upstream}\" has no server \"{server}\"")) }
+    }
+
+    /// The names that do not resolve now.
+    pub fn unresolved(&self) -> Vec<UnresolvedName> {
+        let of = |group: &Group| {
+            let name = |(at, why): (&usize, &String)| UnresolvedName {
+                upstream: group.base.name.clone(),
+                name: group.plan.servers.get(*at).map_or_else(String::new, |server| server.host.clone()),
+                why: why.strip_prefix(UNRESOLVED).unwrap_or_default().to_owned(),
+                has_addresses: group.addresses.get(*at).is_some_and(|known| !known.is_empty()),
+            };
+            group.unresolved.iter().map(name).collect::<Vec<_>>()
+        };
+        self.all.iter().flat_map(of).collect()
     }
 
     pub fn list(&self, now: Instant) -> Vec<ServerStatus> {

@@ -12,6 +12,7 @@ use sealane_proxy::inspection::Inspection;
 use sealane_proxy::limits::ClientCounts;
 use sealane_proxy::recording::Recording;
 use sealane_proxy::snapshot::Snapshot;
+use sealane_proxy::talkers::{LaneTalkers, TalkersQuestion};
 use sealane_proxy::{Channel, MAIL_CAPACITY, Message, Proxy, Record, RecordSink, Setup};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -167,6 +168,13 @@ impl Lanes {
         let older_than = older_than.as_micros().try_into().unwrap_or(Micros::MAX);
         self.send_all(|| Message::Inspect(Inspection { limit, older_than, answer: answer.clone() }));
         Asked { lanes: self.mailboxes.len(), answers }
+    }
+
+    /// Asks all who makes their load.
+    pub fn ask_talkers(&self) -> Receiver<LaneTalkers> {
+        let (answer, answers) = sync_channel(self.mailboxes.len());
+        self.send_all(|| Message::Talkers(TalkersQuestion { answer: answer.clone() }));
+        answers
     }
 
     /// Has all record exchanges, in the place of an earlier recording.

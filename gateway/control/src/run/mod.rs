@@ -8,7 +8,7 @@ pub(crate) mod commands;
 pub mod inspection;
 mod lanes;
 pub(crate) mod listeners;
-mod memory;
+pub(crate) mod memory;
 mod passwords;
 pub mod recording;
 pub(crate) mod shortage;
@@ -35,6 +35,7 @@ use crate::log::{self, LogSettings};
 use crate::metrics::LaneMetrics;
 use crate::metrics::latency::Latencies;
 use crate::metrics::status::StatusRegistry;
+use crate::metrics::talkers::TalkersWatch;
 use crate::resolve;
 use crate::run::access_log_writer::AccessLog;
 use crate::run::commands::{Command, Commands, PendingCommand, Reply};
@@ -360,6 +361,7 @@ impl Running {
         let mut memory_look = every(Some(memory::LOOK_EVERY));
         let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
         let mut shortages = ShortageWatch::default();
+        let mut talkers = TalkersWatch::default();
         let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
         // One look at a time.
         let (tell_looked, mut looked) = mpsc::channel(1);
@@ -414,11 +416,17 @@ impl Running {
                     self.publish_keys()?;
                 }
                 _ = memory_look.tick() => {
-                    if memory.look(self.config.limits.max_memory) {
+                    let used = memory.look(self.config.limits.max_memory);
+                    if used.short {
                         self.lanes.send_all(|| Message::FreeMemory);
                     }
+                    self.metrics.set_memory(used);
                     self.lanes.log_records(&self.metrics);
-                    self.metrics.look();
+                    self.status.look();
+                    let (wanted, count, now) = (self.status.wants_talkers(), self.lanes.running, std::time::Instant::now());
+                    if let Some(answers) = talkers.tick(wanted, count, now, || self.lanes.ask_talkers()) {
+                        self.metrics.add_talkers(answers);
+                    }
                     log::tell_pending();
                     for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
                         log::warn!("{line}");

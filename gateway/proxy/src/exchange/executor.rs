@@ -50,6 +50,7 @@ use sealane_exchange::{Action as Do, Actions, Event, Phase, Switching};
 use sealane_http::{BodyLength, Known, Method};
 use sealane_lane::{Context, Key, Micros};
 use sealane_route::Decision;
+use sealane_sys::probes;
 use std::rc::Rc;
 
 /// A request's head is whole: decides what is done with it.
@@ -67,6 +68,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let Proxy { connections, exchanges, scratch, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let Some(client) = connections.client_of(x.client_stream) else { return };
+    probes::exchange_begin(|| Some((client.id.to_u64(), x.number.into())));
     let listener = client.listener.clone();
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
@@ -578,6 +580,11 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     }
     count_exchange(&proxy.exchanges, &proxy.counters, &x);
     time_exchange(&proxy.settings, cx, &x);
+    probes::exchange_end(|| {
+        let connection = proxy.connections.client_of(x.client_stream)?.id.to_u64();
+        let [first_byte, total] = durations(&x, cx.micros());
+        Some((connection, x.number.into(), x.status.into(), total.unwrap_or(0), first_byte.unwrap_or(0)))
+    });
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
     if x.trace.is_on() {
         traces::finish(&proxy.connections, &proxy.counters, &proxy.settings, cx, &x);
