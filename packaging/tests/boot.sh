@@ -107,9 +107,15 @@ cat >/etc/systemd/system/late.socket <<'UNIT'
 ListenStream=127.0.0.1:9000
 Accept=yes
 UNIT
+cat >/tmp/late.sh <<'SCRIPT'
+end=$(printf '\r')
+while read -r line && [ "$line" != "$end" ]; do :; done
+sleep 12
+printf 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nlate'
+SCRIPT
 cat >/etc/systemd/system/late@.service <<'UNIT'
 [Service]
-ExecStart=/bin/sh -c 'read line; sleep 12; printf "HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\nConnection: close\\r\\n\\r\\nlate"'
+ExecStart=/bin/sh /tmp/late.sh
 StandardInput=socket
 StandardOutput=socket
 UNIT
