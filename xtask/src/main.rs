@@ -6,6 +6,7 @@ mod advisories;
 mod again;
 mod book;
 mod count;
+mod cross;
 mod deny;
 mod features;
 mod fuzz;
