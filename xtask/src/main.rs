@@ -22,6 +22,7 @@ mod release;
 mod report;
 mod setup;
 mod steps;
+mod test_programs;
 
 use clap::{Parser, Subcommand};
 use metadata::Workspace;

@@ -2,11 +2,11 @@
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report};
-use crate::{again, count, deny, layers};
+use crate::{again, count, deny, layers, test_programs};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -255,25 +255,31 @@ fn test(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     if status != 0 {
         return Ok(status);
     }
-    let gateway = program(workspace, "release");
-    let tests = || {
-        let mut command = Checks::On.cargo();
-        command.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("SEALANE_BIN", &gateway);
-        command.current_dir(workspace.root());
-        command
-    };
-    again::run(tests, report, &mut stdout())
+    run_tests(workspace, &[], Some(&program(workspace, "release")), report)
 }
 
 /// The tests that start no other program: those within the sources, and the simulator.
 fn fast(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
-    let tests = || {
-        let mut command = Checks::On.cargo();
-        command.args(["test", "--release", "--workspace", "--no-fail-fast", "--lib", "--bins", "--test", "simulator"]);
-        command.current_dir(workspace.root());
-        command
+    run_tests(workspace, &["--lib", "--bins", "--test", "simulator"], None, report)
+}
+
+/// Compiles the tests of the workspace, or of these targets only, and runs them with a gateway.
+fn run_tests(
+    workspace: &Workspace,
+    targets: &[&str],
+    gateway: Option<&Path>,
+    report: &mut Report,
+) -> anyhow::Result<u8> {
+    let mut compile = Checks::On.cargo();
+    compile.args(["test", "--release", "--workspace"]).args(targets);
+    let mut programs = match test_programs::compile(compile, workspace)? {
+        Ok(programs) => programs,
+        Err(status) => return Ok(status),
     };
-    again::run(tests, report, &mut stdout())
+    for program in &mut programs {
+        gateway.iter().for_each(|gateway| program.env("SEALANE_BIN", *gateway));
+    }
+    again::run(&programs, report, &mut stdout())
 }
 
 /// `cargo xtask test --dist`: the interop tests against the program that is shipped.
@@ -284,15 +290,8 @@ pub fn dist(workspace: &Workspace) -> anyhow::Result<u8> {
     if status != 0 {
         return Ok(status);
     }
-    let gateway = program(workspace, "dist");
-    let tests = || {
-        let mut command = Checks::On.cargo();
-        command.args(["test", "--release", "--workspace", "--no-fail-fast", "--test", "it"]);
-        command.env("SEALANE_BIN", &gateway).current_dir(workspace.root());
-        command
-    };
     let mut report = Report::default();
-    let status = again::run(tests, &mut report, &mut stdout())?;
+    let status = run_tests(workspace, &["--test", "it"], Some(&program(workspace, "dist")), &mut report)?;
     report.lines().iter().for_each(|line| println!("{line}"));
     Ok(status)
 }
