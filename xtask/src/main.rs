@@ -8,6 +8,7 @@ mod book;
 mod count;
 mod cross;
 mod deny;
+mod doc_tests;
 mod features;
 mod fuzz;
 mod image;

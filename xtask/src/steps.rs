@@ -2,7 +2,7 @@
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report};
-use crate::{again, count, deny, layers, test_programs};
+use crate::{again, count, deny, doc_tests, layers, test_programs};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
@@ -255,7 +255,21 @@ fn test(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     if status != 0 {
         return Ok(status);
     }
-    run_tests(workspace, &[], Some(&program(workspace, "release")), report)
+    let examples = examples(workspace)?;
+    let status = run_tests(workspace, &[], Some(&program(workspace, "release")), report)?;
+    Ok(if status == 0 { examples } else { status })
+}
+
+/// Runs the examples in doc comments.
+fn examples(workspace: &Workspace) -> anyhow::Result<u8> {
+    let packages = doc_tests::packages(workspace)?;
+    if packages.is_empty() {
+        return Ok(0);
+    }
+    let mut command = Checks::On.cargo();
+    command.args(["test", "--release", "--doc"]);
+    packages.iter().for_each(|package| drop(command.args(["-p", &package.name])));
+    run(command, workspace)
 }
 
 /// The tests that start no other program: those within the sources, and the simulator.

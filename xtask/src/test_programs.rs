@@ -4,7 +4,7 @@
 //! They disturb each other no more than the tests of one program do, which run side by side as well: each reserves its own ports
 //! (`lab/ports`) and makes its own folders.
 
-use crate::metadata::{Workspace, cargo};
+use crate::metadata::{Workspace, cargo, without_ours};
 use crate::steps::exit_code;
 use anyhow::Context;
 use serde::Deserialize;
@@ -88,6 +88,7 @@ impl Runs for TestProgram {
 
     fn command(&self) -> Command {
         let mut command = Command::new(&self.file);
+        without_ours(&mut command);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
         // Tests that start cargo start the one that compiled them.
