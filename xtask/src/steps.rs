@@ -198,17 +198,17 @@ pub fn generate(workspace: &Workspace) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
+/// What clippy refuses. Each `unsafe` says why it is sound.
+const DENIED: [&str; 4] = ["-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
+
 fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
     let mut all = cargo();
-    all.args(["clippy", "--release", "--workspace", "--all-targets"]);
-    // Each `unsafe` says why it is sound.
-    const DENIED: [&str; 5] = ["--", "-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
-    all.args(DENIED);
+    all.args(["clippy", "--release", "--workspace", "--all-targets", "--"]).args(DENIED);
     let mut worst = run(all, workspace)?;
     for name in LIGHT_WORKERS.iter().filter(|_| !fast) {
         let mut one = cargo();
         one.args(["clippy", "--release", "--locked", "--all-targets", "--manifest-path"]).arg(worker(workspace, name));
-        one.arg("--target-dir").arg(workspace.target()).args(DENIED);
+        one.arg("--target-dir").arg(workspace.target()).arg("--").args(DENIED);
         // A session never leaves its thread; an option is reborrowed once more than it must be, as in the lines before.
         one.args(["-A", "clippy::arc_with_non_send_sync", "-A", "clippy::needless_option_as_deref"]);
         worst = worst.max(run(one, workspace)?);
@@ -216,10 +216,23 @@ fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
+/// With what clippy has found out about our own crates, so that the compiler does not read all of them once more.
 fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
     let mut command = cargo();
     command.args(["doc", "--release", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    if let Some(driver) = clippy_driver() {
+        // As `cargo clippy` calls it.
+        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
+        command.env("CLIPPY_ARGS", DENIED.map(|argument| format!("{argument}__CLIPPY_HACKERY__")).concat());
+    }
     run(command, workspace)
+}
+
+/// The program that `cargo clippy` starts instead of the compiler; it is the compiler as well.
+fn clippy_driver() -> Option<PathBuf> {
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
+    let driver = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/clippy-driver");
+    driver.is_file().then_some(driver)
 }
 
 /// Builds the stacks that tests run and that take least: minutes on two cores from nothing, seconds when they are in the
@@ -342,8 +355,8 @@ fn minimum(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     run(command, workspace)
 }
 
-/// Whether our own crates are compiled with overflow checks and debug assertions: what is tested is, what is counted and
-/// shipped is not. Dependencies never are, so they are compiled once for both.
+/// Whether our own crates are compiled with overflow checks and debug assertions, and few optimisations: what is tested is, what is
+/// counted and shipped is not. Dependencies never are, so they are compiled once for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     On,
@@ -355,20 +368,22 @@ impl Checks {
     fn cargo(self) -> Command {
         let mut command = cargo();
         if self == Checks::On {
-            for setting in ["overflow-checks", "debug-assertions"] {
-                command.args(["--config", &format!("profile.release.{setting}=true")]);
-                command.args(["--config", &format!("profile.release.package.\"*\".{setting}=false")]);
+            for (setting, ours, theirs) in
+                [("overflow-checks", "true", "false"), ("debug-assertions", "true", "false"), ("opt-level", "1", "3")]
+            {
+                command.args(["--config", &format!("profile.release.{setting}={ours}")]);
+                command.args(["--config", &format!("profile.release.package.\"*\".{setting}={theirs}")]);
             }
         }
         command
     }
 }
 
-/// Programs and tests, with the features that all of the workspace wants; of what is only counted, the programs.
+/// Programs and tests, with the features that all of the workspace wants; of what is only counted, two programs.
 pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
     let mut build = checks.cargo();
     if checks == Checks::Off {
-        build.args(["build", "--release", "--workspace", "--bins"]);
+        build.args(["build", "--release", "--workspace", "--bin", "sealane", "--bin", "sealane-lab"]);
         return run(build, workspace);
     }
     build.args(["build", "--release", "--workspace", "--bins", "--tests"]);
