@@ -151,8 +151,8 @@ fn worker(workspace: &Workspace, name: &str) -> PathBuf {
     workspace.root().join("lab/stacks/on-demand/workers").join(name).join("Cargo.toml")
 }
 
-/// Workspaces of their own that are no workers.
-const APART: [&str; 2] = ["fuzz/libfuzzer", "tests/models"];
+/// Workspaces of their own that are no workers, and that use our packages.
+pub const APART: [&str; 2] = ["fuzz/libfuzzer", "tests/models"];
 
 /// The models of what threads share.
 fn models(workspace: &Workspace) -> anyhow::Result<u8> {
