@@ -257,7 +257,8 @@ test result: ok. 3 passed; 0 failed; 0 ignored
     /// The status of programs that print these texts, each its own when it is run, and what was run again.
     #[cfg(unix)]
     fn result(programs: &[&[(&str, u8)]]) -> (u8, usize) {
-        let (scripts, mut report) = (programs.iter().map(|runs| Script::new(runs)).collect::<Vec<_>>(), Report::default());
+        let (scripts, mut report) =
+            (programs.iter().map(|runs| Script::new(runs)).collect::<Vec<_>>(), Report::default());
         // Not to the standard output, where the run of this test would read it as results.
         (run(&scripts, &mut report, &mut Vec::new()).unwrap(), report.retries)
     }

@@ -69,7 +69,8 @@ mod tests {
 
     #[test]
     fn examples_are_found_and_other_blocks_are_not() {
-        for example in ["/// ```\n/// f();\n/// ```", "    //! ```rust\n", "/// ```no_run", "/// ```rust,should_panic"] {
+        for example in ["/// ```\n/// f();\n/// ```", "    //! ```rust\n", "/// ```no_run", "/// ```rust,should_panic"]
+        {
             assert!(is_example(example), "{example}");
         }
         for other in [

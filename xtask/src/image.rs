@@ -67,8 +67,11 @@ pub fn build(
         fs::remove_dir_all(out).with_context(|| out.display().to_string())?;
     }
     fs::create_dir_all(out)?;
-    let one = |program| one(workspace, programs, out, program, lists, architecture);
-    programs::PROGRAMS.iter().map(|(program, _)| one(program)).collect()
+    let mut images = Vec::new();
+    for (program, _) in programs::PROGRAMS {
+        images.push(one(workspace, programs, out, program, lists, architecture)?);
+    }
+    Ok(images)
 }
 
 fn one(
@@ -111,17 +114,7 @@ fn one(
     quiet(storage.buildah().args(["copy", "--chown", USER, "--chmod", "0700", &container]).arg(&state).arg(&home))?;
     let version = workspace.version()?;
     let mut config = storage.buildah();
-    config.args([
-        "config",
-        "--user",
-        USER,
-        "--workingdir",
-        &home,
-        "--os",
-        "linux",
-        "--arch",
-        architecture.name(),
-    ]);
+    config.args(["config", "--user", USER, "--workingdir", &home, "--os", "linux", "--arch", architecture.name()]);
     config.args(["--entrypoint", &format!("[\"/usr/bin/{program}\"]"), "--stop-signal", "SIGTERM"]);
     config.args(["--label", &format!("org.opencontainers.image.title={program}")]);
     config.args(["--label", &format!("org.opencontainers.image.version={version}")]);

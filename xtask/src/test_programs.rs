@@ -128,7 +128,7 @@ pub fn run(
             let Some(index) = waiting.lock().unwrap_or_else(PoisonError::into_inner).pop_front() else { return Ok(()) };
             let take = |lines: &[Vec<u8>]| {
                 let mut take = take.lock().unwrap_or_else(PoisonError::into_inner);
-                lines.iter().try_for_each(|line| take(index, line))
+                lines.iter().try_for_each(|line| (*take)(index, line))
             };
             let status = one(programs[index], arguments, index == 0, take)?;
             statuses.lock().unwrap_or_else(PoisonError::into_inner)[index] = status;
@@ -230,7 +230,10 @@ mod tests {
             "manifest_path":"/x/gateway/http/Cargo.toml","target":{"kind":["lib"],"name":"sealane_http","src_path":"/x"},
             "profile":{"opt_level":"1","test":true},"features":[],"executable":"/x/target/release/deps/sealane_http-1","fresh":true}"#;
         let program = TestProgram::of(line).unwrap();
-        assert_eq!((program.name.as_str(), program.folder.as_path()), ("http: lib sealane_http", Path::new("/x/gateway/http")));
+        assert_eq!(
+            (program.name.as_str(), program.folder.as_path()),
+            ("http: lib sealane_http", Path::new("/x/gateway/http"))
+        );
         assert!(!program.is_largest());
         // A library, a program, and another message.
         assert_eq!(TestProgram::of(&line.replace("\"/x/target/release/deps/sealane_http-1\"", "null")), None);

@@ -137,9 +137,8 @@ mod tests {
 
     #[test]
     fn examples_are_kept_by_their_first_two_numbers() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
         assert_eq!(stored_example(&version()), "tests/interop/configurations/0.2.toml");
-        assert!(root.join(stored_example(&Version::parse("0.1.7").unwrap())).is_file() && root.join(EXAMPLE).is_file());
+        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(EXAMPLE).is_file());
     }
 
     #[test]
