@@ -140,6 +140,19 @@ cp -p /tmp/kept.toml /etc/sealane/sealane.toml
 systemctl daemon-reload
 systemctl start sealane.service || fail "start"
 
+step "steering of QUIC, with the drop-in in the documentation"
+steering() {
+	printf '[Service]\nExecStartPost=/bin/sh -c "sealane self check >/run/sealane/self"\n' \
+		>/etc/systemd/system/sealane.service.d/self.conf
+	systemctl daemon-reload
+	systemctl restart sealane.service || fail "restart"
+	grep -i 'QUIC steering' /run/sealane/self
+}
+steering | grep -q 'not permitted' || fail "without the drop-in: $(cat /run/sealane/self)"
+cp /usr/share/doc/sealane/steering.conf /etc/systemd/system/sealane.service.d/steering.conf
+steering | grep -q 'the kernel delivers each datagram' || fail "with the drop-in: $(cat /run/sealane/self)"
+rm /etc/systemd/system/sealane.service.d/steering.conf /etc/systemd/system/sealane.service.d/self.conf
+
 step "a tunnel, with the rights of sealane-openvpn"
 dpkg -i /packages/newer/sealane-openvpn_*.deb >/tmp/dpkg 2>&1 || fail "dpkg: $(cat /tmp/dpkg)"
 # This machine has no udev, which makes the device accessible when the module is loaded.
