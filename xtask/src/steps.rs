@@ -374,6 +374,8 @@ impl Checks {
                 command.args(["--config", &format!("profile.release.{setting}={ours}")]);
                 command.args(["--config", &format!("profile.release.package.\"*\".{setting}={theirs}")]);
             }
+            // Tests that wait for programs, in one crate that takes long to optimise.
+            command.args(["--config", "profile.release.package.sealane-interop.opt-level=0"]);
         }
         command
     }
