@@ -6,7 +6,9 @@ mod advisories;
 mod again;
 mod book;
 mod count;
+mod cross;
 mod deny;
+mod doc_tests;
 mod features;
 mod fuzz;
 mod image;
@@ -22,6 +24,7 @@ mod release;
 mod report;
 mod setup;
 mod steps;
+mod test_programs;
 mod walk;
 
 use clap::{Parser, Subcommand};

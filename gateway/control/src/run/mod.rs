@@ -624,11 +624,11 @@ impl Running {
     fn execute(&mut self, pending: PendingCommand) {
         match pending.command.clone() {
             Command::Drain => {
-                self.say_stopping();
+                self.say_stopping(self.config.drain_timeout);
                 pending.reply(self.drain(None));
             }
             Command::Quit => {
-                self.say_stopping();
+                self.say_stopping(Duration::ZERO);
                 self.draining = true;
                 self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
                 pending.reply(Ok(String::new()));
@@ -710,9 +710,9 @@ impl Running {
     }
 
     /// Once. After an upgrade it is the successor that serves, so the service does not stop.
-    fn say_stopping(&self) {
+    fn say_stopping(&self, drain: Duration) {
         if !self.draining {
-            self.notifier.stopping();
+            self.notifier.stopping(drain);
         }
     }
 

@@ -13,9 +13,16 @@ impl StatusRegistry {
         family.sample(&[("result", "good")], w.reloads.good);
         family.sample(&[("result", "failed")], w.reloads.failed);
         out.counter("sealane_upgrades_failed_total", "Upgrades that failed.").sample(&[], w.reloads.upgrades_failed);
-        out.gauge("sealane_config_generation", "Counts publications of a configuration.").sample(&[], w.generation);
-        out.counter("sealane_key_rotations_total", "New keys for session tickets and for cookies in SYNs.")
-            .sample(&[], w.key_rotations);
+        out.gauge(
+            "sealane_config_generation",
+            "Number of the newest snapshot of the configuration; reloads and changed files increase it.",
+        )
+        .sample(&[], w.generation);
+        out.counter(
+            "sealane_key_rotations_total",
+            "Replacements of the keys of session tickets and of TCP Fast Open cookies.",
+        )
+        .sample(&[], w.key_rotations);
         let mut family = out
             .gauge("sealane_certificate_expiry_timestamp_seconds", "When certificates expire, in seconds since 1970.");
         for c in &w.certificates {
