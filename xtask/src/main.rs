@@ -5,6 +5,7 @@
 mod advisories;
 mod again;
 mod book;
+mod conformance;
 mod count;
 mod deny;
 mod features;
@@ -81,6 +82,8 @@ enum Command {
     Count(count::Options),
     /// Fuzz the decoders with libFuzzer, going on where the last run has ended (docs/testing.md)
     Fuzz(fuzz::Options),
+    /// Run the suites of other projects against the gateway: h2spec, sslyze, tlsfuzzer (docs/measurements/conformance.md)
+    Conformance(conformance::Options),
     /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
     Plant(plant::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
@@ -134,6 +137,7 @@ fn main() -> ExitCode {
         Command::Deny { refresh: None } => alone(Step::Deny),
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
         Command::Fuzz(options) => Workspace::load().and_then(|w| fuzz::run(&w, &options)),
+        Command::Conformance(options) => Workspace::load().and_then(|w| conformance::run(&w, &options)),
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),

@@ -8,6 +8,7 @@
 pub mod backend;
 pub mod binary;
 pub mod client;
+pub mod conformance;
 pub mod crowd;
 pub mod frames;
 pub mod gateway;
