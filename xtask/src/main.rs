@@ -21,6 +21,7 @@ mod programs;
 mod release;
 mod report;
 mod setup;
+mod soak;
 mod steps;
 mod walk;
 
@@ -86,6 +87,8 @@ enum Command {
     Conformance(conformance::Options),
     /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
     Plant(plant::Options),
+    /// Run mixed traffic and random faults for a long time, and check that nothing is lost (docs/testing.md)
+    Soak(soak::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
@@ -139,6 +142,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => Workspace::load().and_then(|w| fuzz::run(&w, &options)),
         Command::Conformance(options) => Workspace::load().and_then(|w| conformance::run(&w, &options)),
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
+        Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Docs { open } => Workspace::load().and_then(|w| book::build(&w, open)),

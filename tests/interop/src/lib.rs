@@ -21,6 +21,7 @@ pub mod ports;
 pub mod process;
 pub mod prometheus;
 pub mod site;
+pub mod soak;
 pub mod store;
 pub mod transparency;
 pub mod versions;

@@ -1,7 +1,6 @@
 //! What strangers and clients can take from the tunnel: connections, passwords' checks, tokens; and that others are served.
 
-use crate::tunnel_limits::count;
-use crate::tunnel_world::{End, INSIDE, World, said};
+use crate::tunnel_world::{End, INSIDE, World, count, said};
 use sealane_interop::{WAIT_LIMIT, eventually, skip};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
