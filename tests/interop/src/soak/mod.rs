@@ -267,7 +267,7 @@ impl World {
     fn text(&self) -> String {
         let (cert, key) = (self.identity.cert.display(), self.identity.key.display());
         let n = self.reloads;
-        let balance = ["round-robin", "least-requests", "random"][n as usize % 3];
+        let balance = ["round_robin", "least_connections", "random_two"][n as usize % 3];
         format!(
             "lanes = 2\ndrain_timeout = \"20s\"\nresolver = \"{}\"\n[admin]\nlisten = \"{}\"\nsocket = \"{}\"\n\
              [log]\naccess = \"{}\"\n[limits]\nmax_connections = {}\n\
