@@ -130,7 +130,7 @@ fn of_sslyze(expected: &Expected) -> anyhow::Result<Suite> {
 }
 
 fn of_tlsfuzzer(folder: &Path, options: &Options, expected: &Expected) -> anyhow::Result<Suite> {
-    let clone = tlsfuzzer::Clone::open(folder)?;
+    let clone = tlsfuzzer::Checkout::open(folder)?;
     if clone.revision != expected.tlsfuzzer.revision {
         let (is, made_for) = (&clone.revision, &expected.tlsfuzzer.revision);
         println!("tlsfuzzer: the clone is at {is}, and expected.toml is made for {made_for}");

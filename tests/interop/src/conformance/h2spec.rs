@@ -29,7 +29,7 @@ pub fn run(program: &Path, gateway: &Gateway, name: &str) -> Result<Vec<Case>, S
     if name == "tls" {
         command.args(["-t", "-k"]);
     }
-    command.args(["-v", "-h", "127.0.0.1", "-p", &port, "-o", "5", "--max-header-length", "16000"]);
+    command.args(["-h", "127.0.0.1", "-p", &port, "-o", "5", "--max-header-length", "16000"]);
     let said: Said = run_within(&mut command, b"", SETUP).into();
     let cases = cases(&said.text());
     if cases.is_empty() { Err(said.all()) } else { Ok(cases) }

@@ -111,7 +111,9 @@ pub fn page(suites: &[Suite], expected: &Expected) -> String {
          | suite | version | date | cases that pass | cases that fail, with a reason | duration |\n|---|---|---|---|---|---|\n",
     );
     for suite in suites {
-        let (name, version, date) = (&suite.name, suite.version.get(..12).unwrap_or(&suite.version), &suite.date);
+        // Of a commit, the beginning.
+        let version = if suite.version.len() == 40 { &suite.version[..12] } else { &suite.version };
+        let (name, date) = (&suite.name, &suite.date);
         let minutes = suite.seconds.div_ceil(60);
         let _ = writeln!(out, "| {name} | {version} | {date} | {} | {} | {minutes} min |", suite.passed(), suite.differing());
     }
@@ -127,13 +129,13 @@ fn reasons(out: &mut String, suites: &[Suite], expected: &Expected) {
     let mut counts: BTreeMap<(Kind, &str), BTreeMap<&str, usize>> = BTreeMap::new();
     let mut count = |reason: &str, suite, cases: usize| {
         if let Some((name, reason)) = expected.reasons.get_key_value(reason) {
-            *counts.entry((reason.kind, name)).or_default().entry(suite).or_default() += cases;
+            *counts.entry((reason.kind, name.as_str())).or_default().entry(suite).or_default() += cases;
         }
     };
     for suite in suites {
         for run in &suite.runs {
-            run.not_run.iter().for_each(|reason| count(reason, &suite.name, 0));
-            run.differ.iter().for_each(|differ| count(&differ.reason, &suite.name, differ.cases));
+            run.not_run.iter().for_each(|reason| count(reason, suite.name.as_str(), 0));
+            run.differ.iter().for_each(|differ| count(&differ.reason, suite.name.as_str(), differ.cases));
         }
     }
     out.push_str(

@@ -70,13 +70,13 @@ fn with_clients(site: &Site, identity: &Identity, backend: &Backend) -> Gateway 
 }
 
 /// A clone of tlsfuzzer.
-pub struct Clone {
+pub struct Checkout {
     folder: PathBuf,
     /// Its commit.
     pub revision: String,
 }
 
-impl Clone {
+impl Checkout {
     /// Looks whether it is one.
     pub fn open(folder: &Path) -> anyhow::Result<Self> {
         let folder = folder.canonicalize().with_context(|| folder.display().to_string())?;
@@ -182,7 +182,7 @@ fn is_exception(line: &str) -> bool {
 }
 
 /// How the scripts of a clone run: each once at least, in the order of their names.
-pub fn plan(clone: &Clone, expected: &Tlsfuzzer, only: &[String]) -> anyhow::Result<Vec<Script>> {
+pub fn plan(clone: &Checkout, expected: &Tlsfuzzer, only: &[String]) -> anyhow::Result<Vec<Script>> {
     let scripts = clone.scripts()?;
     for entry in &expected.scripts {
         ensure!(scripts.contains(&entry.name), "the clone has no script {}, which expected.toml lists", entry.name);

@@ -5,6 +5,8 @@ use crate::h3::{Client, over_quic};
 use crate::http::Wire;
 use crate::site::HOST;
 use crate::{client, h2, noise, sha256};
+use ::h2::client::SendRequest;
+use bytes::Bytes;
 use quinn_proto::TransportConfig;
 use rustls::ClientConfig;
 use std::collections::{BTreeMap, HashSet};
@@ -210,23 +212,34 @@ fn second(shared: &Shared, random: &mut u64) -> Result<u64, Trouble> {
     let questions: Vec<(String, Vec<u8>)> = (0..REQUESTS).map(|_| question(random)).collect();
     h2::run(async {
         let client = h2::connect(shared.plain).await;
-        let answers = questions.iter().map(|(path, _)| h2::fetch(&client, h2::request(&http::Method::GET, path), None));
-        let mut got = 0;
-        // One after the other polled, all of them open: streams share the connection.
-        let mut open: Vec<_> = answers.map(Box::pin).collect();
-        for (answer, (path, body)) in open.iter_mut().zip(&questions) {
-            let answer = answer.await;
-            if answer.status == 0 && answer.end == h2::End::Reset(::h2::Reason::REFUSED_STREAM) {
-                return Err(Trouble::Stale);
-            }
+        // All at the same time.
+        let ask = |(path, _): &(String, Vec<u8>)| {
+            tokio::spawn(stream(client.clone(), h2::request(&http::Method::GET, path)))
+        };
+        let open: Vec<_> = questions.iter().map(ask).collect();
+        for (answer, (path, body)) in open.into_iter().zip(&questions) {
+            let answer = answer.await.map_err(|e| e.to_string())??;
             if answer.status != 200 || answer.body != *body || answer.end != h2::End::Whole {
                 let (status, length, end) = (answer.status, answer.body.len(), &answer.end);
                 return Err(format!("{path}: {status}, {length} of {} bytes, {end:?}", body.len()).into());
             }
-            got += 1;
         }
-        Ok(got)
+        Ok(REQUESTS as u64)
     })
+}
+
+/// One stream. A stream that the gateway has not processed is sent again by clients (RFC 9113 §8.7).
+async fn stream(client: SendRequest<Bytes>, request: http::Request<()>) -> Result<h2::Answer, Trouble> {
+    let unprocessed = |e: &::h2::Error| {
+        e.reason() == Some(::h2::Reason::REFUSED_STREAM)
+            || e.is_go_away() && e.reason() == Some(::h2::Reason::NO_ERROR)
+    };
+    let failed = |e: ::h2::Error| if unprocessed(&e) { Trouble::Stale } else { Trouble::Failure(e.to_string()) };
+    let mut client = client.ready().await.map_err(failed)?;
+    let (response, _) = client.send_request(request, true).map_err(failed)?;
+    let (parts, mut body) = response.await.map_err(failed)?.into_parts();
+    let (body, end) = h2::read(&mut body).await;
+    Ok(h2::Answer { status: parts.status.as_u16(), headers: parts.headers, body, end })
 }
 
 fn third(shared: &Shared, random: &mut u64) -> Result<u64, Trouble> {
