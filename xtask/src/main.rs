@@ -5,6 +5,7 @@
 mod advisories;
 mod again;
 mod book;
+mod conformance;
 mod count;
 mod cross;
 mod deny;
@@ -23,6 +24,7 @@ mod prometheus;
 mod release;
 mod report;
 mod setup;
+mod soak;
 mod steps;
 mod test_programs;
 mod walk;
@@ -85,8 +87,12 @@ enum Command {
     Count(count::Options),
     /// Fuzz the decoders with libFuzzer, continuing the last run (docs/testing.md)
     Fuzz(fuzz::Options),
+    /// Run the suites of other projects against the gateway: h2spec, sslyze, tlsfuzzer (docs/measurements/conformance.md)
+    Conformance(conformance::Options),
     /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
     Plant(plant::Options),
+    /// Run mixed traffic and random faults for a long time, and check that nothing is lost (docs/testing.md)
+    Soak(soak::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
@@ -142,7 +148,9 @@ fn main() -> ExitCode {
         Command::Deny { refresh: None } => alone(Step::Deny),
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
         Command::Fuzz(options) => Workspace::load().and_then(|w| fuzz::run(&w, &options)),
+        Command::Conformance(options) => Workspace::load().and_then(|w| conformance::run(&w, &options)),
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
+        Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Prometheus => prometheus::run(),
         Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),

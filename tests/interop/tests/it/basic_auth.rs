@@ -480,6 +480,17 @@ fn passwords_that_cannot_be_checked_in_time_are_refused() {
     assert!(busy >= 100, "{busy} of one network's 300 were refused unchecked");
     assert_eq!(result(&gateway, "failed"), busy as f64);
     assert_eq!(app.requests().len(), 1);
+    // The queue is empty again: a right password is checked and passes.
+    let ask = || {
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nAuthorization: {}\r\n\r\n",
+            basic("alice", "open sesame")
+        );
+        let mut wire = Wire::new(client::tcp(plain));
+        wire.send(request).expect("the gateway reads");
+        wire.response("GET").expect("it is answered").status()
+    };
+    assert!(eventually(|| ask() == 200), "{}", ask());
 }
 
 const GRPC: &str = r#"

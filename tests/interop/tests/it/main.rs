@@ -63,6 +63,7 @@ mod openid;
 mod openssl;
 mod operating;
 mod otlp;
+mod overload;
 mod passthrough;
 mod path_readings;
 mod pictures;
