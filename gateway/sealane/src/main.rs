@@ -238,7 +238,7 @@ Example:
         #[command(flatten)]
         change: running::Change,
     },
-    /// Reopen the access log of a running gateway, after a rotation (SIGUSR1)
+    /// Reopen the access log and the tunnel's log of a running gateway, after a rotation (SIGUSR1)
     ReopenLogs(running::At),
     /// Print or change the log level of a running gateway
     #[command(after_help = "\
