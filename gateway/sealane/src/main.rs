@@ -141,7 +141,7 @@ what the gateway is doing.")]
     },
     /// Check a configuration file and every file that it names
     #[command(after_help = "\
-Exit code 0: no errors, possibly warnings. 1: errors, each with its line and a remedy.
+Exit code 0: no errors, possibly warnings. 1: errors, each with its line and most with a remedy.
 
 Examples:
   sealane check -c sealane.toml
