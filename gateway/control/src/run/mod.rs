@@ -827,7 +827,8 @@ impl Running {
         ] {
             if differs {
                 // Only root can change to another user, and a successor starts as the user of this process.
-                let until = if name == "user" { "start" } else { "start or upgrade" };
+                let only_start = name == "user" && !privileges::is_root();
+                let until = if only_start { "start" } else { "start or upgrade" };
                 notes.push(format!("{name} keeps its value until the next {until}"));
             }
         }
