@@ -35,7 +35,8 @@ pub(super) fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Optio
     for (name, value) in table.iter() {
         let at = At { value: name.get_ref().to_string(), span: name.span() };
         if !is_token(&at.value) {
-            sink.error(&at.span, format!("\"{}\" is not a header name", at.value), None);
+            let help = "write a name of letters, digits and hyphens, as in \"X-Request-Id\"".to_owned();
+            sink.error(&at.span, format!("\"{}\" is not a header name", at.value), Some(help));
         } else {
             out.push((at, value));
         }
@@ -101,7 +102,8 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
             sink.error(&name.span, format!("\"{}\" cannot be changed", name.value), Some(why.to_owned()));
         } else if Fields::new().push(b"x", text.as_bytes()).is_err() {
             let message = format!("the value of \"{}\" has control characters, or white space around it", name.value);
-            sink.error(&value.span(), message, None);
+            let help = "write the value without control characters and without white space around it".to_owned();
+            sink.error(&value.span(), message, Some(help));
         } else {
             if text.starts_with('$') {
                 let message = format!("\"{text}\" is sent unchanged");
@@ -142,7 +144,9 @@ pub(super) fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
         DeValue::Boolean(true) => Some(format!("max-age={year}")),
         DeValue::String(s) if s.to_ascii_lowercase().contains("max-age=") => {
             if Fields::new().push(b"x", s.as_bytes()).is_err() {
-                sink.error(&node.span(), format!("\"{key}\" has control characters, or white space around it"), None);
+                let message = format!("\"{key}\" has control characters, or white space around it");
+                let help = "write the value without control characters and without white space around it".to_owned();
+                sink.error(&node.span(), message, Some(help));
                 return None;
             }
             Some(s.to_string())

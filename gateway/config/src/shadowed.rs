@@ -50,7 +50,7 @@ impl ByPath {
         let routes = self.by_path.entry(key).or_default();
         if let Some(first) = routes.iter().find(|first| first.takes(&route) && route.takes(first)) {
             let message = format!("a second route for the same requests; the first is at {}", sink.place(&first.span));
-            sink.error(&route.span, message, None);
+            sink.error(&route.span, message, Some("remove one of the two, or change its conditions".to_owned()));
             return;
         }
         routes.push(route);

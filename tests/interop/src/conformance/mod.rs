@@ -91,7 +91,9 @@ mod tests {
         ] {
             assert_eq!(judge("s", &cases, &list, false, &expected).unexpected.len(), found, "{list:?}");
         }
-        assert!(judge("s", &cases, &[differ(&["b *"], "x"), differ(&["c"], "x")], true, &expected).unexpected.is_empty());
+        assert!(
+            judge("s", &cases, &[differ(&["b *"], "x"), differ(&["c"], "x")], true, &expected).unexpected.is_empty()
+        );
         assert!(!judge("s", &[], &[], false, &expected).unexpected.is_empty());
     }
 }

@@ -115,7 +115,12 @@ pub fn page(suites: &[Suite], expected: &Expected) -> String {
         let version = if suite.version.len() == 40 { &suite.version[..12] } else { &suite.version };
         let (name, date) = (&suite.name, &suite.date);
         let minutes = suite.seconds.div_ceil(60);
-        let _ = writeln!(out, "| {name} | {version} | {date} | {} | {} | {minutes} min |", suite.passed(), suite.differing());
+        let _ = writeln!(
+            out,
+            "| {name} | {version} | {date} | {} | {} | {minutes} min |",
+            suite.passed(),
+            suite.differing()
+        );
     }
     reasons(&mut out, suites, expected);
     if let Some(suite) = suites.iter().find(|suite| suite.name == "tlsfuzzer") {
@@ -148,9 +153,14 @@ fn reasons(out: &mut String, suites: &[Suite], expected: &Expected) {
         let text = &expected.reasons[name].text;
         let cases: Vec<String> = by_suite
             .iter()
-            .map(|(suite, cases)| if *cases == 0 { format!("{suite}: does not run") } else { format!("{suite}: {cases}") })
+            .map(
+                |(suite, cases)| {
+                    if *cases == 0 { format!("{suite}: does not run") } else { format!("{suite}: {cases}") }
+                },
+            )
             .collect();
-        let _ = writeln!(out, "| `{name}` | {} | {} | {} |", kind.name(), text.trim().replace('\n', " "), cases.join(", "));
+        let _ =
+            writeln!(out, "| `{name}` | {} | {} | {} |", kind.name(), text.trim().replace('\n', " "), cases.join(", "));
     }
 }
 

@@ -1,12 +1,12 @@
 //! sslyze: the check against Mozilla's TLS configurations, which includes a scan for known attacks.
 
 use super::Case;
+use crate::SETUP;
 use crate::backend::Backend;
 use crate::gateway::{Gateway, before};
 use crate::peers::Said;
 use crate::process::run_within;
 use crate::site::{self, Site};
-use crate::SETUP;
 use std::path::Path;
 use std::process::Command;
 

@@ -122,7 +122,9 @@ fn client(shared: &Shared, name: &'static str, visit: Visit, mut random: u64) {
             Ok(Err(trouble)) => trouble,
             Err(panic) => {
                 let text = panic.downcast_ref::<String>().cloned();
-                Trouble::Failure(text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default())
+                Trouble::Failure(
+                    text.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned())).unwrap_or_default(),
+                )
             }
         };
         let excuse = shared.faults.excuse(begun);
@@ -213,9 +215,8 @@ fn second(shared: &Shared, random: &mut u64) -> Result<u64, Trouble> {
     h2::run(async {
         let client = h2::connect(shared.plain).await;
         // All at the same time.
-        let ask = |(path, _): &(String, Vec<u8>)| {
-            tokio::spawn(stream(client.clone(), h2::request(&http::Method::GET, path)))
-        };
+        let ask =
+            |(path, _): &(String, Vec<u8>)| tokio::spawn(stream(client.clone(), h2::request(&http::Method::GET, path)));
         let open: Vec<_> = questions.iter().map(ask).collect();
         for (answer, (path, body)) in open.into_iter().zip(&questions) {
             let answer = answer.await.map_err(|e| e.to_string())??;
@@ -231,8 +232,7 @@ fn second(shared: &Shared, random: &mut u64) -> Result<u64, Trouble> {
 /// One stream. A stream that the gateway has not processed is sent again by clients (RFC 9113 §8.7).
 async fn stream(client: SendRequest<Bytes>, request: http::Request<()>) -> Result<h2::Answer, Trouble> {
     let unprocessed = |e: &::h2::Error| {
-        e.reason() == Some(::h2::Reason::REFUSED_STREAM)
-            || e.is_go_away() && e.reason() == Some(::h2::Reason::NO_ERROR)
+        e.reason() == Some(::h2::Reason::REFUSED_STREAM) || e.is_go_away() && e.reason() == Some(::h2::Reason::NO_ERROR)
     };
     let failed = |e: ::h2::Error| if unprocessed(&e) { Trouble::Stale } else { Trouble::Failure(e.to_string()) };
     let mut client = client.ready().await.map_err(failed)?;
@@ -307,10 +307,12 @@ fn uploads(shared: &Shared, random: &mut u64) -> Result<u64, Trouble> {
     let body = noise(next(random, 60_000) as usize, id);
     let mut wire = tls(shared)?;
     let length = body.len();
-    let head = format!("POST /record/{id} HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
+    let head =
+        format!("POST /record/{id} HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n");
     // It may answer and close before it has read everything.
     let _ = wire.send([head.as_bytes(), &body].concat());
-    let response = wire.response("POST").map_err(|broken| format!("upload: {}: {:?}", broken.error, broken.partial.start))?;
+    let response =
+        wire.response("POST").map_err(|broken| format!("upload: {}: {:?}", broken.error, broken.partial.start))?;
     if response.status() != 200 || response.text() != sha256(&body) {
         return Err(format!("upload: {}", response.start).into());
     }

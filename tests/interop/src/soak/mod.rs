@@ -422,7 +422,10 @@ impl World {
             Some(stream.conn.peer_certificates()?.first()?.to_vec())
         };
         ensure!(shown().is_some(), "no handshake after a change of the certificate");
-        ensure!(eventually(|| shown_anew().as_deref() == Some(chain[0].as_ref())), "the old certificate is still shown");
+        ensure!(
+            eventually(|| shown_anew().as_deref() == Some(chain[0].as_ref())),
+            "the old certificate is still shown"
+        );
         Ok(())
     }
 

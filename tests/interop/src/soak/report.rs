@@ -88,7 +88,8 @@ pub fn page(runs: &[Record]) -> String {
             run.problems.len()
         );
     }
-    for (title, of) in [("Answers", (|run| &run.answers) as fn(&Record) -> &BTreeMap<String, u64>), ("Faults", |run| &run.faults)]
+    for (title, of) in
+        [("Answers", (|run| &run.answers) as fn(&Record) -> &BTreeMap<String, u64>), ("Faults", |run| &run.faults)]
     {
         let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
         runs.iter().flat_map(of).for_each(|(name, count)| *sums.entry(name).or_default() += count);

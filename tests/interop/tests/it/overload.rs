@@ -155,7 +155,11 @@ fn streams() {
     assert!(all.is_some(), "{} of 90 were refused", refused.len());
     assert!(refused.iter().all(|stream| *stream > 20), "{refused:?}");
     other.is_served();
-    assert!(eventually(|| gateway.metric("sealane_http2_streams_refused_total") == Some(90.0)), "{}", gateway.metrics());
+    assert!(
+        eventually(|| gateway.metric("sealane_http2_streams_refused_total") == Some(90.0)),
+        "{}",
+        gateway.metrics()
+    );
     // Ten responses are read ahead by 64 KiB each.
     memory.grew_at_most(10 * (256 << 10));
     // Room on the connection itself: others on it are served when the ten are given up.

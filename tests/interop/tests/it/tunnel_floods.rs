@@ -149,7 +149,8 @@ fn handshakes_that_are_not_continued_keep_nobody_out() {
     world.init("");
     // Without keys for control packets, which a stranger would not have.
     let toml = world.read("vpn/tunnel.toml");
-    let toml: String = toml.lines().filter(|line| !line.starts_with("tls_crypt_v2")).map(|l| format!("{l}\n")).collect();
+    let toml: String =
+        toml.lines().filter(|line| !line.starts_with("tls_crypt_v2")).map(|l| format!("{l}\n")).collect();
     world.write("vpn/tunnel.toml", &toml);
     let (alice, bob) = (world.profile("alice"), world.profile("bob"));
     let server = world.serve();
