@@ -12,7 +12,8 @@ impl StatusRegistry {
         let mut family = out.counter("sealane_config_reloads_total", "Reloads, by result.");
         family.sample(&[("result", "good")], w.reloads.good);
         family.sample(&[("result", "failed")], w.reloads.failed);
-        out.counter("sealane_upgrades_failed_total", "Upgrades that failed.").sample(&[], w.reloads.upgrades_failed);
+        out.counter("sealane_upgrades_failed_total", "Upgrades of the process (`sealane upgrade`) that failed.")
+            .sample(&[], w.reloads.upgrades_failed);
         out.gauge(
             "sealane_config_generation",
             "Number of the newest snapshot of the configuration; reloads and changed files increase it.",
