@@ -138,7 +138,7 @@ impl StatusRegistry {
             .listeners
             .iter()
             .map(|l| ListenerStatus {
-                address: listeners.bound(l.address).unwrap_or(l.address).to_string(),
+                address: listeners.shown(&l.address),
                 tls: l.tls.is_some(),
                 http3: l.http3.is_some(),
             })
