@@ -166,7 +166,7 @@ pub struct CertificateStatus {
     /// The SHA-256 digest of the certificate, in hexadecimal digits.
     pub sha256: String,
     #[serde(skip)]
-    digest: CertificateDigest,
+    pub(crate) digest: CertificateDigest,
     /// How its OCSP response stands; `None`: the gateway fetches none.
     pub ocsp: Option<OcspStatus>,
 }
