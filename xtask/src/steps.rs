@@ -281,7 +281,9 @@ fn examples(workspace: &Workspace) -> anyhow::Result<u8> {
     }
     let mut command = Checks::On.cargo(workspace);
     command.args(["test", "--release", "--doc"]);
-    packages.iter().for_each(|package| drop(command.args(["-p", &package.name])));
+    for package in packages {
+        command.args(["-p", &package.name]);
+    }
     run(command, workspace)
 }
 

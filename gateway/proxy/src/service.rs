@@ -38,7 +38,7 @@ use crate::talkers::{self, Talkers, TalkersQuestion};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
 use crate::upstream::selection::{queues_timeout, serve_queues};
-use sealane_lane::{After, Context, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
+use sealane_lane::{After, Context, Inbox, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
 use sealane_sys::probes;
 use sealane_tls::sessions::{self, SessionStore};
 use std::net::SocketAddr;
@@ -160,6 +160,13 @@ pub struct Proxy {
 }
 
 impl Proxy {
+    /// Serves on this thread until the lane stops. The lane's loop is generic, and compiled where it is called: here, with all
+    /// optimisations, and not in control, which has few.
+    #[inline(never)]
+    pub fn run(self, cx: Context, inbox: &Inbox<Message>) -> std::io::Result<()> {
+        sealane_lane::run(cx, self, inbox).map(drop)
+    }
+
     /// Sets a lane up; called on its own thread.
     pub fn new(setup: Setup, cx: &mut Context) -> std::io::Result<Self> {
         sessions::bind_thread(setup.sessions);

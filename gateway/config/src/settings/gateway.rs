@@ -25,7 +25,7 @@ table! {
         example(4), aliases("workers", "threads", "nbthread", "worker_processes");
     /// How long open requests may continue after the first SIGTERM or Ctrl-C, and in the old process after an upgrade.
     /// A second signal stops the gateway immediately. Under systemd, the gateway extends the unit's `TimeoutStopSec=` to
-    /// this time and 15 seconds.
+    /// this time plus 15 seconds.
     drain_timeout: Time = Time::ANY, default("30s");
     /// How long clients may resume TLS sessions. The gateway replaces the ticket keys at this interval, and the
     /// previous key stays valid for one more interval. With `ticket_keys = "file"`, only a change of the file replaces

@@ -221,6 +221,5 @@ fn lane(
     let mut cx = sealane_lane::Context::new()?;
     let proxy = Proxy::new(setup, &mut cx)?;
     let _ = tell.send(LaneEvent::Up);
-    sealane_lane::run(cx, proxy, inbox)?;
-    Ok(())
+    proxy.run(cx, inbox)
 }
