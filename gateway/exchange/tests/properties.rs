@@ -1,7 +1,8 @@
 //! The rules of an exchange, over random sequences of events. A failure prints the seed and the script of events.
 
 use sealane_exchange::{
-    Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request, Switching,
+    Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
+    Switching,
 };
 
 /// Steele, Lea and Flood's SplitMix64.

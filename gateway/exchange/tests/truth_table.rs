@@ -1,7 +1,8 @@
 //! The rows of the truth table in `docs/reference/http-versions.md`, as scripts.
 
 use sealane_exchange::{
-    Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request, Switching,
+    Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
+    Switching,
 };
 
 const GET: Request = Request {

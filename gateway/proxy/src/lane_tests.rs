@@ -600,7 +600,8 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let (socket, _peer) = socket_pair();
     let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
-    let joined = (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide)).count();
+    let joined =
+        (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide)).count();
     assert_eq!(joined, 128);
     assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting.len(), joined);
 }

@@ -100,7 +100,9 @@ impl Failure {
             Self::Unasked => "it switched protocols (101), which the request had not asked for",
             Self::NoWebSocket => "its response to a WebSocket handshake is not one of RFC 6455",
             Self::NoExtendedConnect => "it does not support WebSocket over HTTP/2 (RFC 8441)",
-            Self::NoStreams => "it allows no requests on a new HTTP/2 connection (SETTINGS_MAX_CONCURRENT_STREAMS is 0)",
+            Self::NoStreams => {
+                "it allows no requests on a new HTTP/2 connection (SETTINGS_MAX_CONCURRENT_STREAMS is 0)"
+            }
         })
     }
 

@@ -13,7 +13,7 @@ use crate::exchange::request::{connected, request_sent};
 use crate::exchange::response::{
     Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
-use crate::exchange::streams::{ClientStream, Later, UpstreamStream, resume_source};
+use crate::exchange::streams::{Later, UpstreamStream, resume_source};
 use crate::exchange::websocket;
 use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};

@@ -416,7 +416,8 @@ pub(crate) fn route_request(
     if verdict != Verdict::Admitted {
         return turn_away(proxy, cx, exchange, verdict, expects);
     }
-    if route.rate_limits.iter().any(|limit| admission.counts_by_address(*limit)) && is_address_in_doubt(connections, x) {
+    if route.rate_limits.iter().any(|limit| admission.counts_by_address(*limit)) && is_address_in_doubt(connections, x)
+    {
         // Before any of them counts the request.
         return turn_away(proxy, cx, exchange, Verdict::TooEarly, expects);
     }
