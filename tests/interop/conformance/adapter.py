@@ -78,9 +78,9 @@ def use_ecdhe():
         ssl2 = named.get("ssl2", False)
         tls13 = extensions and ExtensionType.supported_versions in extensions
         if not ssl2 and not tls13 and ours.intersection(ciphers or []):
-            extensions = dict(extensions or {})
-            for kind, make in needed.items():
-                extensions.setdefault(kind, make())
+            # In front: scripts that change bytes count them from the end.
+            added = {kind: make() for kind, make in needed.items() if kind not in (extensions or {})}
+            extensions = {**added, **(extensions or {})}
         # A suite is listed once.
         if ciphers is not None:
             ciphers = list(dict.fromkeys(ciphers)) if ours.intersection(ciphers) else ciphers

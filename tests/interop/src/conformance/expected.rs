@@ -82,7 +82,7 @@ pub struct Script {
     /// Runs with ECDHE and AES-GCM instead of the suites in the script (`conformance/adapter.py`).
     #[serde(default)]
     pub ecdhe: bool,
-    /// Its arguments; `{cert}` and `{key}` stand for a client's.
+    /// Its arguments. `{rsa-key}` and `{rsa-cert}` stand for files of a client, with an RSA key; `ec` and `ed` for the other kinds.
     #[serde(default)]
     pub arguments: Vec<String>,
     /// The cases that fail.

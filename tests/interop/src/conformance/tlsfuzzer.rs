@@ -7,6 +7,7 @@ use crate::gateway::{Gateway, before, configured};
 use crate::site::{HOST, Identity, Site};
 use anyhow::{Context, ensure};
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -27,9 +28,18 @@ const LIMIT: Duration = Duration::from_secs(1200);
 pub struct Target {
     /// It answers every request.
     pub gateway: Gateway,
-    /// A client certificate that it accepts, if it accepts any.
-    client: Option<Identity>,
+    /// Client certificates that it accepts, by what stands for them in a script's arguments.
+    clients: Vec<(&'static str, Identity)>,
     _backend: Backend,
+}
+
+impl Target {
+    /// The file that an argument such as `{rsa-key}` stands for.
+    fn file(&self, argument: &str) -> Option<&OsStr> {
+        let (kind, file) = argument.strip_prefix('{')?.strip_suffix('}')?.split_once('-')?;
+        let (_, client) = self.clients.iter().find(|(name, _)| *name == kind)?;
+        Some(if file == "key" { &client.key } else { &client.cert }.as_os_str())
+    }
 }
 
 /// Starts the gateways that the scripts need.
@@ -39,18 +49,23 @@ pub fn gateways(site: &Site, needed: &[&str]) -> BTreeMap<String, Target> {
     for name in needed {
         let backend = Backend::saying("hello");
         let setup = || before(site, [backend.url()]).identities(&[&rsa]);
-        let mut client = None;
+        let mut clients = Vec::new();
         let gateway = match *name {
             "ecdsa" => before(site, [backend.url()]).start(),
             "ed25519" => before(site, [backend.url()]).identities(&[&site.issue_ed25519("ed25519", &[HOST])]).start(),
             "clients" => {
-                client = Some(site.issue_rsa("conformance-client", &["client.example.test"]));
+                let names = ["client.example.test"];
+                clients = vec![
+                    ("rsa", site.issue_rsa("conformance-client-rsa", &names)),
+                    ("ec", site.issue("conformance-client-ec", &names)),
+                    ("ed", site.issue_ed25519("conformance-client-ed", &names)),
+                ];
                 with_clients(site, &rsa, &backend)
             }
             "tls12" => setup().tls("versions = [\"1.2\"]").start(),
             _ => setup().start(),
         };
-        all.insert((*name).to_owned(), Target { gateway, client, _backend: backend });
+        all.insert((*name).to_owned(), Target { gateway, clients, _backend: backend });
     }
     all
 }
@@ -111,11 +126,7 @@ impl Checkout {
         let address = target.gateway.address;
         command.args(["-h", &address.ip().to_string(), "-p", &address.port().to_string()]);
         for argument in &script.arguments {
-            match (argument.as_str(), &target.client) {
-                ("{cert}", Some(client)) => command.arg(&client.cert),
-                ("{key}", Some(client)) => command.arg(&client.key),
-                _ => command.arg(argument),
-            };
+            command.arg(target.file(argument).unwrap_or(argument.as_ref()));
         }
         // To a file: a script that writes to a full pipe stops.
         let file = std::fs::File::create(output).with_context(|| output.display().to_string())?;
