@@ -4,7 +4,7 @@ use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
 use sealane_interop::frames::{Frames, kind};
-use sealane_interop::gateway::{Gateway, run};
+use sealane_interop::gateway::{Gateway, configured, run};
 use sealane_interop::h3::{Client, headers, over_quic};
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::site::{HOST, Site};
