@@ -56,6 +56,7 @@ mod settings;
 mod show;
 mod sites;
 mod surroundings;
+mod templates;
 mod tls;
 mod traces;
 mod transparency;

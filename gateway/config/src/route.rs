@@ -8,6 +8,7 @@ use super::forwarding::{self, Also};
 use super::host::Upstreams;
 use super::pages;
 use super::redirects::{self, RedirectTables};
+use super::templates;
 use super::settings::{
     actions as a, basic_auth as b, edits as e, forward_auth as f, host as h, messages as m, redirect as d, route as r,
 };
@@ -107,7 +108,10 @@ pub(super) fn extras(
         also: Also::read(section, label, upstreams, context),
         server_timing: section.optional(&m::server_timing),
         access: access::read_of_requests(section, &mut routes.access),
-        request: section.table(&m::request_headers).and_then(edits),
+        request: section.table(&m::request_headers).and_then(|table| {
+            let span = table.span.clone();
+            edits(table).map(|edits| templates::of_requests(section.sink, &span, edits))
+        }),
         response: section.table(&m::response_headers).and_then(edits),
         hsts: section.optional(&m::hsts),
         rate_limits: section.optional(&m::rate_limit).map_or(Vec::new(), |names| {
@@ -122,9 +126,9 @@ pub(super) fn extras(
         }),
         forward_auth: section.optional(&m::forward_auth).and_then(|written| match written {
             ForwardAuth::Off => Some(None),
-            ForwardAuth::Ask { upstream, target, copy, timeout } => {
+            ForwardAuth::Ask { upstream, target, set, copy, timeout } => {
                 let upstream = super::host::reference(section, upstream, upstreams)?;
-                Some(Some(rules::ForwardAuth { upstream, target, copy, timeout }))
+                Some(Some(rules::ForwardAuth { upstream, target, set, copy, timeout }))
             }
         }),
         rewrite: if rewrites { rewrite_of(section) } else { None },
@@ -533,7 +537,7 @@ pub(super) enum ForwardAuth {
     /// `false`: no permission is needed.
     Off,
     /// This upstream is asked.
-    Ask { upstream: At<String>, target: String, copy: Vec<String>, timeout: Duration },
+    Ask { upstream: At<String>, target: String, set: FieldEdits, copy: Vec<String>, timeout: Duration },
 }
 
 pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<ForwardAuth> {
@@ -550,10 +554,13 @@ pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<Forwar
     let section = Section::new(sink, &f::TABLE, table, node.span());
     let upstream = section.required(&f::upstream);
     let target = section.required(&f::path);
+    let set = section.optional_at(&f::set_headers).map_or_else(FieldEdits::default, |At { value: set, span }| {
+        templates::of_requests(sink, &span, FieldEdits { set, ..FieldEdits::default() })
+    });
     let copy = section.optional(&f::copy_headers).unwrap_or_default();
     let timeout = section.or(&f::timeout);
     section.finish();
-    Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, copy, timeout })
+    Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, set, copy, timeout })
 }
 
 /// What a route without a name is called: `GET,POST /api/`, `= /health`, `~ ^/users/`.
@@ -838,6 +845,7 @@ fn edits(section: Section) -> Option<FieldEdits> {
         remove: section.optional(&e::remove).unwrap_or_default(),
         set: section.optional(&e::set).unwrap_or_default(),
         add: section.optional(&e::add).unwrap_or_default(),
+        templates: Vec::new(),
     };
     section.finish();
     Some(edits)
@@ -856,7 +864,8 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
         } else {
             if text.starts_with('$') {
                 let message = format!("\"{text}\" is sent unchanged");
-                sink.warn(&value.span(), message, Some("variables are not supported here".to_owned()));
+                let help = "requests have parts such as {client_address} and {uri}; the reference of the settings lists them";
+                sink.warn(&value.span(), message, Some(help.to_owned()));
             }
             out.push((name.value, text));
         }

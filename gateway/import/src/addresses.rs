@@ -1,4 +1,5 @@
-//! Sets of clients' addresses: what `allow`, `deny`, `geo` and `src` come to, as `allow` and `deny` of Sealane.
+//! Sets of clients' addresses: what `allow`, `deny`, `geo` and `src` come to, as `allow` and `deny` of Sealane; and the certificates that
+//! clients must show.
 //!
 //! NGINX and HAProxy compare addresses in order, and the first rule that matches decides. Sealane refuses what is in `deny`, and with
 //! `allow` everything else that is not in it. Sets are computed as ranges, so that the translation is exact.
@@ -262,13 +263,23 @@ impl Clients {
     }
 }
 
-/// `allow` and `deny` of a listener, a host or a route.
+/// A certificate that a client must show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Certificate {
+    /// One that the listener accepts.
+    Any,
+    /// One with one of these names, as in `allow_certificate`.
+    Named(Vec<String>),
+}
+
+/// `allow`, `deny` and `allow_certificate` of a listener, a host or a route.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     /// Only these are let in.
     allow: Option<AddressList>,
     deny: AddressList,
     origin: Option<Place>,
+    certificate: Option<(Certificate, Place)>,
 }
 
 /// No list of Sealane says this.
@@ -295,8 +306,23 @@ impl Access {
         Ok(())
     }
 
+    /// Refuses clients without this certificate, from now on.
+    pub fn require(&mut self, certificate: &Certificate, place: &Place) -> Result<(), Unsayable> {
+        match (self.certificate.as_ref().map(|(there, _)| there), certificate) {
+            (None | Some(Certificate::Any), _) => self.certificate = Some((certificate.clone(), place.clone())),
+            (Some(_), Certificate::Any) => {}
+            (Some(there), one) if there == one => {}
+            // One certificate can have both names.
+            (Some(Certificate::Named(_)), Certificate::Named(_)) => return Err(Unsayable),
+        }
+        Ok(())
+    }
+
     /// Refuses whom another one refuses, too.
     pub fn and(&mut self, other: &Self) -> Result<(), Unsayable> {
+        if let Some((certificate, place)) = &other.certificate {
+            self.require(certificate, place)?;
+        }
         let Some(place) = &other.origin else { return Ok(()) };
         if let Some(allow) = &other.allow {
             self.refuse(&Clients::NotIn(allow.clone()), place)?;
@@ -308,6 +334,10 @@ impl Access {
     }
 
     pub fn is_open(&self) -> bool {
+        self.is_open_by_address() && self.certificate.is_none()
+    }
+
+    fn is_open_by_address(&self) -> bool {
         self.allow.as_ref().is_none_or(|a| a.set.is_all()) && self.deny == AddressList::default()
     }
 
@@ -320,7 +350,14 @@ impl Access {
 
     /// The settings, each a line of TOML.
     pub fn write(&self, out: &mut String) {
-        let Some(origin) = self.origin.as_ref().filter(|_| !self.is_open()) else { return };
+        if let Some((certificate, place)) = &self.certificate {
+            let names = match certificate {
+                Certificate::Any => vec!["any".to_owned()],
+                Certificate::Named(names) => names.clone(),
+            };
+            line(out, &format!("allow_certificate = {}", list(&names)), Some(place));
+        }
+        let Some(origin) = self.origin.as_ref().filter(|_| !self.is_open_by_address()) else { return };
         // An empty list has no blocks to be written.
         if self.closed().is_some() {
             let all = AddressSet::all().blocks().unwrap_or_default();
@@ -341,7 +378,7 @@ impl Access {
 
     /// What it says, for comparisons.
     pub fn says(&self) -> String {
-        format!("{:?} {:?}", self.allow, self.deny)
+        format!("{:?} {:?} {:?}", self.allow, self.deny, self.certificate.as_ref().map(|(is, _)| is))
     }
 }
 
@@ -434,6 +471,24 @@ mod tests {
         listed.refuse(&file("/a"), &place()).unwrap();
         listed.refuse(&file("/a"), &place()).unwrap();
         assert_eq!(listed.refuse(&file("/b"), &place()), Err(Unsayable));
+    }
+
+    #[test]
+    fn certificates_are_required() {
+        let named = |name: &str| Certificate::Named(vec![name.to_owned()]);
+        let mut access = Access::default();
+        access.require(&Certificate::Any, &place()).unwrap();
+        assert!(!access.is_open() && access.closed().is_none());
+        access.require(&named("cn:a"), &place()).unwrap();
+        access.require(&Certificate::Any, &place()).unwrap();
+        access.require(&named("cn:a"), &place()).unwrap();
+        assert_eq!(access.require(&named("cn:b"), &place()), Err(Unsayable));
+        let mut other = Access::default();
+        other.and(&access).unwrap();
+        assert_eq!(other.says(), access.says());
+        let mut out = String::new();
+        other.write(&mut out);
+        assert_eq!(out, "allow_certificate = [\"cn:a\"]  # x:1\n");
     }
 
     #[test]

@@ -5,8 +5,8 @@ mod order;
 mod routes;
 
 pub(crate) use hosts::Host;
-pub(crate) use order::{Entry, Methods, in_order};
-pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Path, Route};
+pub(crate) use order::{Entry, Methods, in_order, joined};
+pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path, Route, Split};
 
 use crate::addresses::Access;
 use crate::report::{Place, Report};
@@ -294,6 +294,7 @@ pub(crate) struct Output {
     pub admin: Settings,
     pub log: Settings,
     pub limits: Settings,
+    pub request_id: Settings,
     pub listeners: Vec<Listener>,
     pub hosts: Vec<Host>,
     pub rate_limits: Vec<Settings>,
@@ -319,7 +320,13 @@ impl Output {
             }
             out.push_str("]\n");
         }
-        for (name, settings) in [("admin", &self.admin), ("log", &self.log), ("limits", &self.limits)] {
+        let tables = [
+            ("admin", &self.admin),
+            ("log", &self.log),
+            ("limits", &self.limits),
+            ("request_id", &self.request_id),
+        ];
+        for (name, settings) in tables {
             if !settings.is_empty() {
                 let _ = writeln!(out, "\n[{name}]");
                 settings.write(&mut out);

@@ -296,6 +296,18 @@ impl Expression {
     }
 }
 
+/// A text as an expression of `path_regex`.
+pub(crate) fn literal(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$#&~".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
 /// Whether nothing follows a `$`, so that a line feed may be taken with it.
 fn ends_are_last(hir: &Hir, last: bool) -> bool {
     match hir.kind() {

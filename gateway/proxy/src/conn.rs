@@ -256,10 +256,14 @@ impl ClientCert {
     /// The names by which rules know the client.
     pub fn names(&self) -> &CertificateNames {
         self.names.get_or_init(|| {
-            // The field has the certificate between two colons (RFC 8941 §3.3.5).
-            let encoded = self.field.get(1..self.field.len().saturating_sub(1)).unwrap_or_default();
-            STANDARD.decode(encoded).map(|der| CertificateNames::of(&der)).unwrap_or_default()
+            STANDARD.decode(self.base64()).map(|der| CertificateNames::of(&der)).unwrap_or_default()
         })
+    }
+
+    /// The certificate in Base64.
+    pub fn base64(&self) -> &[u8] {
+        // The field has it between two colons (RFC 8941 §3.3.5).
+        self.field.get(1..self.field.len().saturating_sub(1)).unwrap_or_default()
     }
 }
 

@@ -67,6 +67,7 @@ mod service;
 mod settings;
 pub mod shared_tickets;
 pub mod snapshot;
+pub mod templates;
 pub mod traces;
 mod transport;
 mod upstream;

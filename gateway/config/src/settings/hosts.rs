@@ -160,7 +160,8 @@ table! {
 table! {
     messages "";
 
-    /// Changes to the headers of requests to the upstream.
+    /// Changes to the headers of requests to the upstream. Values can contain parts of the request, such as `{client_address}`. See
+    /// [routing](page:routing#headers-with-parts-of-the-request).
     request_headers: One = One(&edits::TABLE), example({ set = { X-Version = "2" } });
     /// Changes to the headers of responses to the client.
     response_headers: One = One(&edits::TABLE), example({ set = { X-Frame-Options = "DENY" }, remove = ["Server"] });
@@ -315,6 +316,9 @@ table! {
     /// The path, optionally with a query, that the gateway requests. The method is HEAD if the client's request is
     /// HEAD, and GET in all other cases.
     path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
+    /// A table of header names and values that the request for permission has, in the place of headers of these names that the client
+    /// sent. Values can contain parts of the client's request, as in `request_headers`.
+    set_headers: Own<Vec<(String, String)>> = Own(read::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
     /// Headers that the gateway copies from the response into the client's request. The gateway removes headers of
     /// these names that the client sent.
     copy_headers: Own<Vec<String>> = Own(read::copied, || Shape::List(Box::new(Shape::Text(None)))),

@@ -12,7 +12,7 @@ mod left;
 pub(super) use left::{Atom, Left};
 
 use super::parser::{Line, Proxy};
-use crate::addresses::AddressList;
+use crate::addresses::{AddressList, Certificate};
 use crate::output::Methods;
 use crate::paths::PathTest;
 use crate::patterns::Expression;
@@ -44,6 +44,8 @@ pub(super) enum Test {
     Rate(Counter, u32),
     /// The client's address is one of these.
     Source(AddressList),
+    /// The client has this certificate. `now`: it was shown in this handshake, not in that of the session that it resumes.
+    Certificate { is: Certificate, now: bool },
     /// It checks who the client is.
     Access,
     Unknown,
@@ -354,6 +356,30 @@ mod tests {
             "if { src -m str 10.0.0.1 }",
         ] {
             assert_eq!(left(condition, "/", "a.b"), Left::Access, "{condition}");
+        }
+    }
+
+    #[test]
+    fn certificates_are_asked_for() {
+        let named = |names: &[&str]| Certificate::Named(names.iter().map(|n| (*n).to_owned()).collect());
+        for (condition, wanted) in [
+            ("unless { ssl_c_used }", Left::NoCertificate(vec![Certificate::Any])),
+            ("if !{ ssl_fc_has_crt }", Left::NoCertificate(vec![Certificate::Any])),
+            ("unless { ssl_c_s_dn(cn) -m str a b }", Left::NoCertificate(vec![named(&["cn:a", "cn:b"])])),
+            (
+                "unless { ssl_c_used } { ssl_c_verify 0 } { ssl_c_s_dn(CN) a }",
+                Left::NoCertificate(vec![Certificate::Any, named(&["cn:a"])]),
+            ),
+            ("if { ssl_c_used }", Left::Access),
+            ("if !{ ssl_c_used } METH_POST", Left::Access),
+            ("if !{ ssl_c_used } or { src 10.0.0.1 }", Left::Access),
+            ("if !{ ssl_c_used } !{ ssl_c_s_dn(cn) a }", Left::Access),
+            ("unless { ssl_c_s_dn(o) a }", Left::Access),
+            ("unless { ssl_c_s_dn(cn) -i a }", Left::Access),
+            ("unless { ssl_c_verify 10 }", Left::Access),
+            ("unless { ssl_c_used 0 }", Left::Access),
+        ] {
+            assert_eq!(left(condition, "/", "a.b"), wanted, "{condition}");
         }
     }
 

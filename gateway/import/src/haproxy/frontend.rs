@@ -11,8 +11,8 @@ use super::errors;
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Rule, Then, Trace, What};
 use super::servers;
-use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream};
-use crate::paths::{self, Budget, Elsewhere, PathTest};
+use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, joined};
+use crate::paths::{self, Budget, Differing, PathTest, Stands};
 use crate::reader::Reader;
 use crate::report::{Id, Place, Report};
 use connections::{connections, trusted};
@@ -216,22 +216,47 @@ fn frontend<'l>(
                 then.trace(&found, &Atom { tls, port: b.port, host: name, path, one })
             };
             let restricts = |t: &Trace| t.restrictions().next().is_some();
-            let Some(plan) = paths::plan(&tests, cost, budget, decide, restricts) else {
+            // Whatever has an expression comes behind, so what is meant must not depend on one.
+            let amends = |d: &Differing<Trace>| {
+                let needed = d.is_within || !d.there.may_become(d.here);
+                (needed && !d.there.has_expressions()).then_some(Stands::Before)
+            };
+            let Some(plan) = paths::plan(&tests, cost, budget, decide, restricts, amends) else {
                 return report
                     .decide(proxy.section.id, "its rules tell too many hosts and paths apart: split the frontend");
             };
-            plan.elsewhere.iter().for_each(|e| elsewhere(e, proxy, report));
-            for (path, sample, _) in &plan.routes {
-                let path_of = Some(sample.as_str()).filter(|_| !tcp);
-                let one = path_of.filter(|_| matches!(path, Path::Exact(_)));
-                let atom = Atom { tls, port: b.port, host: name, path: path_of, one };
-                let applied = rules::apply(&found, &then, &atom, path, report);
-                let Some(made) = routes_of(path, applied, tcp, proxy, shared, out, report) else {
+            plan.elsewhere.iter().for_each(|e| elsewhere(&e.there, &e.here, &e.path, proxy, report));
+            for planned in &plan.routes {
+                let mut made = |path: &Path, sample: &str, report: &mut Report| {
+                    let path_of = Some(sample).filter(|_| !tcp);
+                    let one = path_of.filter(|_| matches!(path, Path::Exact(_)));
+                    let atom = Atom { tls, port: b.port, host: name, path: path_of, one };
+                    let applied = rules::apply(&found, &then, &atom, path, report);
+                    routes_of(path, applied, tcp, proxy, shared, out, report)
+                };
+                let path = &planned.path;
+                let Some(own) = made(path, &planned.sample, report) else {
                     report.decide(
                         proxy.section.id,
                         "routes cannot express the order of these conditions on methods and headers: write one route for each case",
                     );
                     continue;
+                };
+                let mut groups = Vec::new();
+                for extra in &planned.within {
+                    groups.extend(made(&Path::Within(extra.within.clone()), &extra.sample, report));
+                }
+                let all = groups.len() == planned.within.len();
+                groups.push(own.clone());
+                let made = match joined(groups).filter(|_| all) {
+                    Some(made) => made,
+                    None => {
+                        for extra in &planned.within {
+                            let path = extra.sample.replace(paths::OTHER, "x");
+                            elsewhere(&extra.decision, &planned.decision, &path, proxy, report);
+                        }
+                        own
+                    }
                 };
                 // The same as what is around it: no route of its own.
                 let shape = shape(&made);
@@ -295,12 +320,11 @@ fn reached<'r, 'l>(found: &'r [Rule<'l>], then: &Then<'r, 'l>) -> Vec<&'r Rule<'
 }
 
 /// Reports paths for which the routes do something else than HAProxy.
-fn elsewhere(e: &Elsewhere<Trace>, proxy: &Proxy, report: &mut Report) {
+fn elsewhere(there: &Trace, here: &Trace, path: &str, proxy: &Proxy, report: &mut Report) {
     // The rule in which they differ.
     let of = |a: &Trace, b: &Trace| a.fired.iter().find(|f| !b.fired.contains(f)).map(|f| f.0);
-    let id = of(&e.there, &e.here).or_else(|| of(&e.here, &e.there)).unwrap_or(proxy.section.id);
-    let path = &e.path;
-    match e.there.may_become(&e.here) {
+    let id = of(there, here).or_else(|| of(here, there)).unwrap_or(proxy.section.id);
+    match there.may_become(here) {
         true => report.differs(
             id,
             format!("Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; another route handles it"),

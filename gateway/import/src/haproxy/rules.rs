@@ -7,7 +7,7 @@ pub(super) use apply::{Then, Trace, apply};
 use super::acl::{Acls, Condition, Counter, Match, Remarks, Test};
 use super::parser::{Line, Proxy};
 use crate::addresses::Access;
-use crate::nginx::{FRAMING, is_name, is_value};
+use crate::nginx::{FRAMING, is_name, is_value, parts_of};
 use crate::output::{Action, BasicAuth, Edits};
 use crate::paths::PathTest;
 use crate::patterns;
@@ -119,6 +119,16 @@ pub(super) struct Exception {
 pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report) -> Vec<Rule<'l>> {
     let mut out = Vec::new();
     let lines: Vec<&'l Line> = proxy.all().collect();
+    for line in lines.iter().filter(|l| l.is(&["option", "forwardfor"])) {
+        let Some(name) = line.after("header").filter(|n| !n.eq_ignore_ascii_case("x-forwarded-for")) else { continue };
+        if !is_name(name) || FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
+            report.decide(line.id, "is not the name of a header");
+            continue;
+        }
+        report.differs(line.id, "request_headers.set: the header has only the address of the client, also if the client sent it");
+        let what = What::Header(Of::Requests, Edit::Set(name.to_owned(), "{client_address}".to_owned()));
+        out.push(Rule { line, condition: Condition::default(), what });
+    }
     for kinds in
         [["http-request", "", ""], ["redirect", "", ""], ["use_backend", "http-response", "http-after-response"]]
     {
@@ -203,6 +213,9 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
                 format!("{remark}: the translated rule matches fewer requests than in HAProxy; add routes, or let the server decide"),
             ),
         }
+    }
+    if condition.tests().any(|t| matches!(t, Test::Certificate { now: true, .. })) {
+        report.differs(line.id, "a session that is resumed has the certificate of its first handshake, too (ssl_c_used)");
     }
     if condition.tests().any(|t| matches!(t, Test::ServerName(_))) && line.word(0) != "use_backend" {
         report.differs(line.id, "the request's host is compared, which must fit the name in the ClientHello");
@@ -518,18 +531,8 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
             "x-forwarded-proto" | "x-forwarded-for" | "x-forwarded-host" | "forwarded" => {
                 return What::Nothing("always sent; what a client has made up is removed, except from trusted_proxies");
             }
-            "x-real-ip" => {
-                return What::Skip(
-                    "the server finds the client in X-Forwarded-For, whose last entry is the gateway's, or in Forwarded",
-                );
-            }
             n if FRAMING.contains(&n) => {
                 return What::Nothing("connections and upgrades are the gateway's to manage");
-            }
-            n if n.contains("client-cert") || n.starts_with("x-ssl") || value.contains("ssl_c_") => {
-                return What::Refuse(
-                    "servers get the client's certificate in Client-Cert (RFC 9440) and nothing else of it: make the server read it",
-                );
             }
             _ => {}
         }
@@ -537,13 +540,20 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
     if !is_name(name) {
         return What::Refuse("is not the name of a header");
     }
-    if value.contains('%') {
-        // The client must not be able to say it instead.
+    let said = if request { of_request(value) } else { (!value.contains('%')).then(|| value.to_owned()) };
+    let Some(value) = said else {
+        let of_certificate = lower.contains("client-cert") || lower.starts_with("x-ssl") || value.contains("ssl_c_");
         return match request {
+            true if of_certificate => What::Refuse(
+                "servers get the client's certificate in Client-Cert (RFC 9440), and request_headers can have parts such as \
+                 {client_certificate_name}, but nothing else of it: make the server read one of them",
+            ),
+            // The client must not be able to say it instead.
             true => What::Header(of, Edit::Remove(name.to_owned())),
             false => What::Refuse("values of headers are constants here; let the server send it"),
         };
-    }
+    };
+    let value = value.as_str();
     if !is_value(value) || FRAMING.contains(&lower.as_str()) {
         return What::Refuse("is not a header that can be set");
     }
@@ -551,6 +561,74 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
         true => What::Header(of, Edit::Set(name.to_owned(), value.to_owned())),
         false => What::Header(of, Edit::Add(name.to_owned(), value.to_owned())),
     }
+}
+
+/// A value of a request header, with parts of the request as `request_headers` names them. `None`: there is nothing for a part of it.
+fn of_request(value: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut parts = 0;
+    let mut rest = value;
+    while let Some((before, behind)) = rest.split_once('%') {
+        out.push_str(before);
+        if let Some(after) = behind.strip_prefix('%') {
+            out.push('%');
+            rest = after;
+            continue;
+        }
+        // {+Q}: in quotes.
+        let (quotes, behind) = behind.strip_prefix("{+Q}").map_or(("", behind), |after| ("\"", after));
+        let (part, after) = match behind.strip_prefix('[') {
+            Some(inner) => {
+                let (expression, after) = inner.split_once(']')?;
+                (sample(expression)?, after)
+            }
+            None => {
+                let end = behind.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(behind.len());
+                let part = match &behind[..end] {
+                    "ci" => "{client_address}",
+                    "fp" => "{port}",
+                    "HM" => "{method}",
+                    "sslv" => "{tls_version}",
+                    _ => return None,
+                };
+                (part, &behind[end..])
+            }
+        };
+        out.push_str(quotes);
+        out.push_str(part);
+        out.push_str(quotes);
+        parts += 1;
+        rest = after;
+    }
+    out.push_str(rest);
+    // Text that Sealane would take for a part.
+    (parts_of(&out) == Some(parts)).then_some(out)
+}
+
+/// The part of a request that a sample is.
+fn sample(expression: &str) -> Option<&'static str> {
+    Some(match expression {
+        "src" => "{client_address}",
+        "dst_port" => "{port}",
+        "method" => "{method}",
+        "path" => "{path}",
+        "pathq" => "{uri}",
+        "req.hdr(host)" | "req.hdr(Host)" | "hdr(host)" | "hdr(Host)" => "{authority}",
+        "req.hdr(host),field(1,:),lower" | "hdr(host),field(1,:),lower" | "req.hdr(host),lower,field(1,:)" => "{host}",
+        "ssl_fc_protocol" => "{tls_version}",
+        "ssl_c_s_dn(cn)" | "ssl_c_s_dn(CN)" => "{client_certificate_name}",
+        _ => return None,
+    })
+}
+
+/// Whether a value depends on `Host`, which a rule may have changed before.
+pub(super) fn names_host(value: &str) -> bool {
+    ["{authority}", "{host}"].iter().any(|part| value.contains(part))
+}
+
+/// Whether a value depends on the path, which a rule may have changed before.
+pub(super) fn names_path(value: &str) -> bool {
+    ["{uri}", "{path}"].iter().any(|part| value.contains(part))
 }
 
 /// `^/api(/.*)? \1` and `^/api/(.*) /v1/\1`.

@@ -17,6 +17,8 @@ pub(super) enum Condition {
     Method(Vec<String>, bool),
     /// A header, by name, and the condition in TOML.
     Header(String, String),
+    /// The client has shown no certificate that was accepted. `over_tls`: over TLS only.
+    NoCertificate { over_tls: bool },
     Unknown,
 }
 
@@ -86,6 +88,12 @@ fn read(d: &Directive) -> Option<Condition> {
             ("", _) => Condition::Tls(true),
             ("=" | "!=", "on") => Condition::Tls(positive),
             ("=" | "!=", "") => Condition::Tls(!positive),
+            _ => return None,
+        },
+        // A certificate that is not accepted is answered with 400 before.
+        "ssl_client_verify" => match (operator, value) {
+            ("!=", "SUCCESS") => Condition::NoCertificate { over_tls: false },
+            ("=", "NONE") => Condition::NoCertificate { over_tls: true },
             _ => return None,
         },
         "server_port" if matches!(operator, "=" | "!=") => Condition::Port(value.parse().ok()?, positive),

@@ -44,6 +44,8 @@ pub(super) enum When {
     Header(String, String),
     /// The client is one of these. What it leads to refuses.
     Clients(Clients),
+    /// The client has shown no certificate. What it leads to refuses.
+    NoCertificate,
 }
 
 /// What a step does.

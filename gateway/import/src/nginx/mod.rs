@@ -7,6 +7,7 @@
 mod access;
 mod actions;
 mod auth;
+mod chosen;
 mod conditions;
 mod geo;
 mod headers;
@@ -15,6 +16,7 @@ mod lexer;
 mod locations;
 mod log;
 mod maps;
+mod mirrors;
 mod names;
 mod pages;
 mod parser;
@@ -28,6 +30,7 @@ mod upstreams;
 mod variables;
 
 pub(crate) use headers::{FRAMING, is_name, is_value};
+pub(crate) use variables::parts_of;
 pub use table::DIRECTIVES;
 
 use crate::output::Output;

@@ -229,9 +229,9 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssi", Missing(REWRITE)),
     ("image_filter", Missing(REWRITE)),
     ("xslt_stylesheet", Missing(REWRITE)),
-    ("mirror", Missing("add mirror = { upstream = … } to the host or route")),
-    ("mirror_request_body", Missing("mirror copies bodies up to its max_body")),
-    ("split_clients", Missing("add split = { groups = […] }; or a weight for each server: { url = …, weight = 90 }")),
+    ("mirror", Translated("`mirror`, if the copies have the path of the request (`$request_uri`)")),
+    ("mirror_request_body", Translated("`mirror.max_body`")),
+    ("split_clients", Translated("`split`, if `proxy_pass` uses the variable: other clients get to each group")),
     ("slice", Missing(CACHE)),
     // Headers.
     ("proxy_set_header", Translated("`request_headers`, `host_header`; `X-Forwarded-*` are always sent")),

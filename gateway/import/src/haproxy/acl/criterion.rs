@@ -1,7 +1,7 @@
 //! A criterion: the fetch of a sample, its converters, the kind of match, flags and values.
 
 use super::{Counter, Files, Test};
-use crate::addresses::{AddressList, AddressSet};
+use crate::addresses::{AddressList, AddressSet, Certificate};
 use crate::nginx::is_name;
 use crate::output::quoted;
 use crate::paths::PathTest;
@@ -89,6 +89,15 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
             Some(Test::Always(c.name == "always_true"))
         }
         ("ssl_fc", _) if plain && values.is_empty() => Some(Test::Tls),
+        ("ssl_c_used" | "ssl_fc_has_crt", _) if plain && values.is_empty() => {
+            Some(Test::Certificate { is: Certificate::Any, now: c.name == "ssl_fc_has_crt" })
+        }
+        // A certificate that is not accepted ends the handshake, and without one there is no error.
+        ("ssl_c_verify", _) if plain && values == ["0"] => Some(Test::Tls),
+        ("ssl_c_s_dn", "" | "str") if c.argument.eq_ignore_ascii_case("cn") && !c.any_case && !values.is_empty() => {
+            let names = values.iter().map(|v| format!("cn:{v}")).collect();
+            Some(Test::Certificate { is: Certificate::Named(names), now: false })
+        }
         ("req.ssl_hello_type" | "req_ssl_hello_type", _) if plain && values == ["1"] => Some(Test::Always(true)),
         ("dst_port", _) if plain && !values.is_empty() => {
             values.iter().map(|v| v.parse().ok()).collect::<Option<_>>().map(Test::Port)

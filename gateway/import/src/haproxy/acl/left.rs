@@ -1,7 +1,7 @@
 //! What is left of a condition for requests that the routes tell apart.
 
 use super::{All, Condition, Counter, Match, Test};
-use crate::addresses::{AddressList, Clients};
+use crate::addresses::{AddressList, Certificate, Clients};
 use crate::output::Methods;
 use crate::paths;
 
@@ -29,6 +29,7 @@ enum Verdict {
     Header(String, String),
     Rate(Counter, u32),
     Source(AddressList),
+    Certificate(Certificate),
     Access,
     Unknown,
 }
@@ -71,6 +72,8 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
         Test::Header(name, rule) => Verdict::Header(name.clone(), rule.clone()),
         Test::Rate(counter, n) => Verdict::Rate(*counter, *n),
         Test::Source(list) => Verdict::Source(list.clone()),
+        Test::Certificate { is, .. } if atom.tls => Verdict::Certificate(is.clone()),
+        Test::Certificate { .. } => Verdict::Known(false),
         Test::Access => Verdict::Access,
         Test::Unknown => Verdict::Unknown,
     }
@@ -86,6 +89,8 @@ pub(in crate::haproxy) enum Left {
     Rate(Counter, u32),
     /// These clients.
     Clients(Clients),
+    /// Clients that lack one of these certificates.
+    NoCertificate(Vec<Certificate>),
     /// It checks who the client is.
     Access,
     Unknown,
@@ -116,6 +121,7 @@ impl Condition {
         let mut routes = Vec::new();
         let mut worst = None;
         let mut clients: Option<Clients> = None;
+        let mut certificates = Vec::new();
         for all in &self.0 {
             match term(all, atom) {
                 Left::Always => return Left::Always,
@@ -125,9 +131,15 @@ impl Condition {
                     Some(both) => clients = Some(both),
                     None => worst = Some(Left::Access),
                 },
+                Left::NoCertificate(mut more) => certificates.append(&mut more),
                 Left::Access => worst = Some(Left::Access),
                 other => worst = worst.or(Some(other)),
             }
+        }
+        if !certificates.is_empty() {
+            // It is not said together with anything else.
+            let alone = worst.is_none() && clients.is_none() && routes.is_empty();
+            return if alone { Left::NoCertificate(certificates) } else { Left::Access };
         }
         match (worst, clients, routes.is_empty()) {
             // A rate, or else something that can be said: not both in one limit. So it is with addresses.
@@ -148,6 +160,7 @@ fn term(all: &All, atom: &Atom) -> Left {
     let mut pattern: Option<String> = None;
     let mut rate = None;
     let mut clients: Option<Clients> = None;
+    let mut certificate: Option<Certificate> = None;
     let mut worst = None;
     for (negated, tests) in all {
         let verdicts: Vec<Verdict> = tests.iter().map(|t| verdict(t, atom)).collect();
@@ -193,21 +206,28 @@ fn term(all: &All, atom: &Atom) -> Left {
                     None => worst = Some(Left::Access),
                 }
             }
+            [Verdict::Certificate(is)] if *negated && certificate.is_none() => certificate = Some(is.clone()),
             [Verdict::Rate(counter, n)] if !negated && rate.is_none() => rate = Some((*counter, *n)),
-            many if many.iter().any(|v| matches!(v, Verdict::Access | Verdict::Rate(..) | Verdict::Source(_))) => {
-                worst = Some(Left::Access);
-            }
+            many if many.iter().any(|v| v.is_of_client()) => worst = Some(Left::Access),
             _ => worst = worst.or(Some(Left::Unknown)),
         }
     }
     let plain = methods == Methods::Any && headers.is_empty() && pattern.is_none();
-    match (worst, rate, clients) {
+    match (worst, rate, clients, certificate) {
         (Some(worst), ..) => worst,
-        (None, Some((counter, n)), None) if plain => Left::Rate(counter, n),
-        (None, None, Some(clients)) if plain => Left::Clients(clients),
-        (None, None, None) if plain => Left::Always,
-        (None, None, None) => Left::Routes(vec![Match { methods, headers, pattern }]),
+        (None, Some((counter, n)), None, None) if plain => Left::Rate(counter, n),
+        (None, None, Some(clients), None) if plain => Left::Clients(clients),
+        (None, None, None, Some(certificate)) if plain => Left::NoCertificate(vec![certificate]),
+        (None, None, None, None) if plain => Left::Always,
+        (None, None, None, None) => Left::Routes(vec![Match { methods, headers, pattern }]),
         _ => Left::Access,
+    }
+}
+
+impl Verdict {
+    /// Whether it depends on who the client is.
+    fn is_of_client(&self) -> bool {
+        matches!(self, Self::Access | Self::Rate(..) | Self::Source(_) | Self::Certificate(_))
     }
 }
 

@@ -14,6 +14,7 @@ type Changes = (Edits, Option<(String, Place)>);
 pub(super) fn len(path: &Path) -> usize {
     match path {
         Path::Below(p) | Path::Exact(p) => p.trim_end_matches('/').len(),
+        Path::Within(within) => within.test.text.len(),
     }
 }
 
@@ -69,11 +70,11 @@ pub(super) fn routes_of(
     let mut main = Route::new(path.clone(), action, &origin);
     main.pages = pages(&main.action, applied.backend.as_ref());
     (main.access, main.basic_auth) = (applied.access, applied.basic_auth);
-    if let Action::Upstream(_) = main.action {
+    if main.action.passes() {
         main.request = applied.request;
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
     }
-    let passed = matches!(main.action, Action::Upstream(_));
+    let passed = main.action.passes();
     (main.response, main.hsts) =
         responses(passed, (applied.response, applied.hsts), (applied.after, applied.after_hsts));
     let mut entries = Vec::new();
@@ -91,11 +92,11 @@ pub(super) fn routes_of(
         other.pages = pages(&other.action, then.backend.as_ref());
         (other.headers, other.pattern) = (headers, pattern);
         (other.access, other.basic_auth) = (then.access, then.basic_auth);
-        if let Action::Upstream(_) = other.action {
+        if other.action.passes() {
             other.request = then.request;
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
         }
-        let passed = matches!(other.action, Action::Upstream(_));
+        let passed = other.action.passes();
         (other.response, other.hsts) = responses(passed, (then.response, then.hsts), (then.after, then.after_hsts));
         for Limit { id, .. } in then.rates {
             report.decide(id, "a limit of a backend is not translated where the backend is chosen by method or header; write a [[rate_limit]]");
@@ -116,7 +117,7 @@ pub(super) fn routes_of(
         }
     }
     entries.push(Entry { methods: Methods::Any, route: main });
-    in_order(entries)
+    Some(in_order(entries)?.into_iter().map(Route::settled).collect())
 }
 
 /// Changes to responses: those of servers have both kinds, HAProxy's own the second.

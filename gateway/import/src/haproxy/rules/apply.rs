@@ -1,6 +1,6 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
-use super::{Edit, Exception, Limit, Of, Outcome, Rule, What, users_file};
+use super::{Edit, Exception, Limit, Of, Outcome, Rule, What, names_host, names_path, users_file};
 use crate::addresses::{AddressSet, Clients};
 use crate::haproxy::acl::{Atom, Counter, Left};
 use crate::haproxy::parser::Line;
@@ -52,6 +52,12 @@ impl Trace {
         let in_order = self.restrictions().eq(other.restrictions().take(self.restrictions().count()));
         let only_own = !self.fired[self.own..].iter().any(|(.., restricts)| *restricts);
         !self.answered && in_order && (only_own || other.fired.starts_with(&self.fired))
+    }
+
+    /// Whether what is done depends on regular expressions.
+    pub fn has_expressions(&self) -> bool {
+        let has = |left: &Left| matches!(left, Left::Routes(all) if all.iter().any(|m| m.pattern.is_some()));
+        self.fired.iter().any(|(_, left, _)| has(left))
     }
 
     fn run(&mut self, rules: &[Rule], atom: &Atom) {
@@ -201,9 +207,22 @@ impl Passing {
     }
 }
 
-/// Refuses clients by their addresses; whether this was such a rule.
+/// Refuses clients by their addresses or certificates; whether this was such a rule.
 fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, out: &mut Outcome) -> bool {
     let some = passing.holds_for(rule);
+    if let (Left::NoCertificate(all), false) = (left, some)
+        && rule.what.refuses()
+    {
+        let (id, place) = (rule.line.id, &rule.line.place);
+        match all.iter().try_for_each(|one| out.access.require(one, place)) {
+            Ok(()) => match &rule.what {
+                What::Answer(action) if *action == Action::status(403) => report.same(id, "allow_certificate"),
+                _ => report.differs(id, "allow_certificate: the status is 403"),
+            },
+            Err(_) => report.decide(id, "a client must have two names: write allow_certificate"),
+        }
+        return true;
+    }
     let clients = match left {
         Left::Clients(clients) if rule.what.refuses() => clients.clone(),
         Left::Always if rule.what.refuses() && some => Clients::In(AddressSet::all().into()),
@@ -300,7 +319,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 report.differs(id, "rate_limit: the status is 429");
                 out.rates.push(limit(counter, n));
             }
-            (_, Left::Access | Left::Rate(..) | Left::Clients(_)) => {
+            (_, Left::Access | Left::Rate(..) | Left::Clients(_) | Left::NoCertificate(_)) => {
                 report.decide(
                     id,
                     "this condition depends on the client. Sealane can refuse addresses (allow, deny) and require client certificates, but \
@@ -328,7 +347,12 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     Some(_) => report.same(id, "asked before"),
                     None => {
                         report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
-                        out.basic_auth = Some(BasicAuth { users: users_file(users), realm, origin: place.clone() });
+                        out.basic_auth = Some(BasicAuth {
+                            users: users_file(users),
+                            realm,
+                            user_header: None,
+                            origin: place.clone(),
+                        });
                     }
                 }
             }
@@ -358,12 +382,21 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
     }
 }
 
+const HOST: &str =
+    "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host";
+
 fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut Outcome) {
     let request = of == Of::Requests;
     let (id, place) = (line.id, &line.place);
     if let (true, Edit::Set(name, value)) = (request, edit)
         && name.eq_ignore_ascii_case("host")
     {
+        if value == "{authority}" && out.host.is_none() {
+            return report.same(id, "Host is the client's");
+        }
+        if value.contains('{') {
+            return report.decide(id, HOST);
+        }
         out.host = Some((value.clone(), place.clone()));
         return report.same(id, "host_header");
     }
@@ -384,6 +417,14 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
         Of::AllResponses => &mut out.after,
     };
     match edit {
+        Edit::Set(_, value) | Edit::Add(_, value)
+            if request && (out.rewritten && names_path(value) || out.host.is_some() && names_host(value)) =>
+        {
+            return report.decide(
+                id,
+                "a rule before it changes the path or Host: {uri}, {path}, {authority} and {host} are what the client has asked for",
+            );
+        }
         Edit::Set(name, value) => edits.set(name, value, place),
         Edit::Add(name, value) => {
             if !edits.add(name, value, place) {
@@ -395,10 +436,7 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
                 return report.same(id, "the gateway's to manage");
             }
             if name.eq_ignore_ascii_case("host") {
-                return report.decide(
-                    id,
-                    "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host",
-                );
+                return report.decide(id, HOST);
             }
             edits.remove(name, place);
             if line.word(1) != "del-header" {
