@@ -148,6 +148,12 @@ impl Edits {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
 
+    /// Whether a header is changed.
+    pub fn changes(&self, name: &str) -> bool {
+        let mut names = self.remove.iter().map(|(n, _)| n).chain(self.set.iter().chain(&self.add).map(|(n, ..)| n));
+        names.any(|n| n.eq_ignore_ascii_case(name))
+    }
+
     pub fn remove(&mut self, name: &str, place: &Place) {
         self.set.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
         self.add.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
@@ -206,6 +212,7 @@ pub(crate) struct Listener {
     pub addresses: Vec<String>,
     pub settings: Settings,
     pub tls: Option<ListenerTls>,
+    pub quic: Settings,
     /// Which clients are let in.
     pub access: Access,
     pub origin: Option<Place>,
@@ -226,6 +233,10 @@ impl Listener {
         line(out, &format!("address = {}", list(&self.addresses)), self.origin.as_ref());
         self.settings.write(out);
         self.access.write(out);
+        if !self.quic.is_empty() {
+            out.push_str("\n[listener.quic]\n");
+            self.quic.write(out);
+        }
         let Some(tls) = &self.tls else { return };
         out.push_str("\n[listener.tls]\n");
         tls.settings.write(out);

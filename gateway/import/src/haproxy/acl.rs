@@ -46,6 +46,8 @@ pub(super) enum Test {
     Source(AddressList),
     /// The client has this certificate. `now`: it was shown in this handshake, not in that of the session that it resumes.
     Certificate { is: Certificate, now: bool },
+    /// The same of the request as it has come, which responses know, too.
+    Saved(Box<Test>),
     /// It checks who the client is.
     Access,
     Unknown,

@@ -51,6 +51,7 @@ pub(super) fn all(
     };
     let files = errors::Files { sections, reader, base };
     for proxy in proxies.iter().filter(|p| !p.is_tcp()) {
+        header_names(proxy, report);
         shared.pages.insert(proxy.section.id, errors::pages(proxy, &files, out, report));
     }
     for (proxy, acls) in proxies.iter().zip(&acls) {
@@ -59,7 +60,7 @@ pub(super) fn all(
             shared.tables.insert(name.clone(), l);
         }
         if proxy.section.kind != "frontend" {
-            shared.groups.insert(name.clone(), servers::upstream(proxy, proxy.is_tcp(), base, report));
+            shared.groups.insert(name.clone(), servers::upstream(proxy, proxy.is_tcp(), base, defaults, report));
             shared.sections.insert(name.clone(), proxy.section.id);
         }
         if proxy.section.kind != "frontend" {
@@ -75,6 +76,19 @@ pub(super) fn all(
     let mut budget = Budget::default();
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
         frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, out, report);
+    }
+}
+
+/// `option http-restrict-req-hdr-names`.
+fn header_names(proxy: &Proxy, report: &mut Report) {
+    for l in proxy.all().filter(|l| l.is(&["option", "http-restrict-req-hdr-names"])) {
+        match l.word(2) {
+            "preserve" => report.same(l.id, "headers are passed on"),
+            _ => report.differs(
+                l.id,
+                "headers with underscores are passed on, except other spellings of headers that the gateway removes or sets",
+            ),
+        }
     }
 }
 

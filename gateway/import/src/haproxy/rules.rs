@@ -50,6 +50,8 @@ pub(super) enum What {
     Skip(&'static str),
     /// The same, and nothing has to take its place.
     Nothing(&'static str),
+    /// Sealane does something else by itself.
+    Different(&'static str),
 }
 
 /// Whose headers are changed.
@@ -156,6 +158,10 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
             report.same(line.id, *why);
             return None;
         }
+        What::Different(why) => {
+            report.differs(line.id, *why);
+            return None;
+        }
         What::Skip(why) => {
             report.missing(line.id, *why);
             return None;
@@ -189,15 +195,10 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         (condition, *users) = (rest, list);
         realm.get_or_insert(proxy.to_owned());
     }
-    let of_request = |t: &Test| {
-        matches!(t, Test::Host(_) | Test::Path(_) | Test::Expression(_) | Test::Method(_) | Test::Header(..))
-    };
-    if matches!(what, What::Header(Of::Responses | Of::AllResponses, _)) && condition.tests().any(of_request) {
-        // Where none of these is true, which is what HAProxy takes them for, the rule never applies.
-        let never =
-            condition.0.iter().all(|all| all.iter().any(|(negated, tests)| !negated && tests.iter().all(of_request)));
+    if matches!(what, What::Header(Of::Responses | Of::AllResponses, _)) && condition.needs_request() {
         let says = "HAProxy does not know the request's host, path and headers any more when a response comes, so it never applies this";
-        match never {
+        match condition.fails_in_responses() {
+            // Where none of these is true, which is what HAProxy takes them for, the rule never applies.
             true => report.differs(line.id, format!("left out: {says} either")),
             false => {
                 report.decide(line.id, format!("{says} as it is written: write response_headers of a host or route"))
@@ -375,9 +376,9 @@ fn what(words: &[String]) -> What {
             What::Skip("variables, counters and captures have no counterpart; rules that use them are reported")
         }
         ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => What::Nothing("counted by [[rate_limit]]"),
-        ("http-request", "wait-for-handshake") => {
-            What::Nothing("early data is accepted for safe methods only (early_data)")
-        }
+        ("http-request", "wait-for-handshake") => What::Different(
+            "with early_data, requests with safe methods do not wait; servers see Early-Data: 1, and can answer 425 (RFC 8470)",
+        ),
         ("http-request", "disable-l7-retry") => What::Nothing("a request is sent again only where that is safe"),
         ("http-request", "normalize-uri")
             if [
@@ -390,7 +391,7 @@ fn what(words: &[String]) -> What {
             ]
             .contains(&word(2)) =>
         {
-            What::Nothing("ambiguous paths are refused on hosts with routes")
+            What::Different("paths are not changed: on hosts with routes, a path that can be read in two ways gets 400")
         }
         ("http-request", "set-src") => {
             What::Refuse("who the client is says trusted_proxies, in X-Forwarded-For or Forwarded")

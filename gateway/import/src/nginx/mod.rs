@@ -132,6 +132,11 @@ fn rest(import: &mut Import, block: &[Directive]) {
     for d in block {
         if !import.report.is_known(d.id) {
             let (outcome, says) = match table::kind(d.name()) {
+                // `proxy_cookie_path / "/; Secure"` protects cookies.
+                _ if d.name() == "proxy_cookie_path" && d.arguments().iter().any(|a| a.contains(';')) => (
+                    Outcome::Undecided,
+                    "cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite",
+                ),
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
                 Some(Kind::Missing(_)) if d.arguments() == ["off"] && !STRICT_IF_OFF.contains(&d.name()) => {
                     (Outcome::Same, "off")

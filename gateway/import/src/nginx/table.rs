@@ -63,7 +63,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("server_name", Translated("`names`")),
     ("http2", Translated("`alpn`")),
     ("http3", NotNeeded("`listen … quic` already sets this")),
-    ("quic_retry", NotNeeded("Retry is sent when many handshakes are in progress (retry_above)")),
+    ("quic_retry", Translated("`[listener.quic] retry_above`")),
     ("quic_gso", NotNeeded("used if the kernel supports it")),
     ("quic_active_connection_id_limit", NotNeeded(KERNEL)),
     (
@@ -73,7 +73,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
         ),
     ),
     ("http3_hq", NotNeeded("Sealane supports HTTP/3 only")),
-    ("http3_max_concurrent_streams", Missing("[listener.quic] max_streams")),
+    ("http3_max_concurrent_streams", Translated("`[listener.quic] max_streams`")),
     ("http3_stream_buffer_size", NotNeeded(BUFFERS)),
     (
         "quic_host_key",

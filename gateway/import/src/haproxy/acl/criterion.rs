@@ -2,6 +2,7 @@
 
 use super::{Counter, Files, Test};
 use crate::addresses::{AddressList, AddressSet, Certificate};
+use crate::haproxy::variables::SAVED;
 use crate::nginx::is_name;
 use crate::output::quoted;
 use crate::paths::PathTest;
@@ -66,6 +67,10 @@ fn criterion(words: &[String]) -> Option<Criterion<'_>> {
 
 /// Reads a criterion. `None`: something of it is not known.
 pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) -> Option<Test> {
+    if let Some(sample) = words.first().and_then(|w| w.strip_prefix(SAVED)) {
+        let words = [&[sample.to_owned()], &words[1..]].concat();
+        return read(&words, files, remarks).map(|test| Test::Saved(Box::new(test)));
+    }
     let c = criterion(words)?;
     if let ("src", "" | "ip", "", false) = (c.name, c.matching, c.argument, c.any_case) {
         return source(&c, files);

@@ -67,6 +67,7 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
             (Some(_), Some(path)) => Verdict::Known(e.matches(path)),
             (Some(_), None) => Verdict::Expression(e.text().to_owned()),
         },
+        Test::Saved(inner) => verdict(inner, atom),
         Test::Users(_) => Verdict::Access,
         Test::Method(list) => Verdict::Method(list.clone()),
         Test::Header(name, rule) => Verdict::Header(name.clone(), rule.clone()),
@@ -76,6 +77,13 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
         Test::Certificate { .. } => Verdict::Known(false),
         Test::Access => Verdict::Access,
         Test::Unknown => Verdict::Unknown,
+    }
+}
+
+impl Test {
+    /// Whether it is about the request, as the rules before have left it.
+    fn is_of_request(&self) -> bool {
+        matches!(self, Self::Host(_) | Self::Path(_) | Self::Expression(_) | Self::Method(_) | Self::Header(..))
     }
 }
 
@@ -99,7 +107,31 @@ pub(in crate::haproxy) enum Left {
 impl Condition {
     /// The tests in it.
     pub fn tests(&self) -> impl Iterator<Item = &Test> {
+        self.written().map(|test| if let Test::Saved(inner) = test { inner } else { test })
+    }
+
+    /// The tests in it, with [`Test::Saved`].
+    fn written(&self) -> impl Iterator<Item = &Test> {
         self.0.iter().flatten().flat_map(|(_, tests)| tests)
+    }
+
+    /// Whether it compares a header that has been changed.
+    pub fn compares(&self, is_changed: impl Fn(&str) -> bool) -> bool {
+        self.written().any(|test| match test {
+            Test::Header(name, _) => is_changed(name),
+            Test::Host(_) => is_changed("host"),
+            _ => false,
+        })
+    }
+
+    /// Whether it needs something of the request that HAProxy does not know any more when the response comes.
+    pub fn needs_request(&self) -> bool {
+        self.written().any(Test::is_of_request)
+    }
+
+    /// Whether it never holds when the response comes.
+    pub fn fails_in_responses(&self) -> bool {
+        self.0.iter().all(|all| all.iter().any(|(negated, tests)| !negated && tests.iter().all(Test::is_of_request)))
     }
 
     /// How many tests it has, for the work that it takes.

@@ -182,6 +182,16 @@ pub(in crate::haproxy) fn apply<'l>(
     out
 }
 
+impl Outcome {
+    /// Whether a header of the request has been changed.
+    fn changes(&self, name: &str) -> bool {
+        match name.eq_ignore_ascii_case("host") {
+            true => self.host.is_some(),
+            false => self.request.changes(name),
+        }
+    }
+}
+
 /// What `http-request allow` lets past the rules behind it, within the rules of one section.
 #[derive(Default)]
 struct Passing {
@@ -254,6 +264,10 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
         }
         if passing.stopped && rule.is_of_requests() {
             report.same(id, "not reached: \"allow\" comes before");
+            continue;
+        }
+        if rule.condition.compares(|name| out.changes(name)) {
+            report.decide(id, "it compares a header that a rule before it changes, and Sealane compares what the client sends");
             continue;
         }
         let atom = Atom { path: atom.path.filter(|_| !out.rewritten), ..*atom };
@@ -376,7 +390,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     _ => report.decide(id, "a single path is passed on as it is (rewrite_prefix is for a path and all below)"),
                 }
             }
-            (What::Refuse(_) | What::Skip(_) | What::Nothing(_), _)
+            (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_), _)
             | (What::Answer(_) | What::Deny | What::Unanswered, Left::Always) => {}
         }
     }
