@@ -298,6 +298,8 @@ fn body<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Bo
             // A variable that `if` changes is no constant: what uses it is not translated.
             ("set", Body::Nothing) => import.missing(inner, "there are no variables; what uses it is reported"),
             ("access_log" | "log_not_found" | "rewrite_log", _) => {}
+            // Those of the answer.
+            ("add_header", _) => {}
             ("return", Body::Nothing) => out = Body::Answer(answer(import, &Scope::of(d.inner()), inner, name, 0)),
             ("rewrite", Body::Nothing) => match redirect(inner, name) {
                 Some((When::Always, action)) => {
@@ -309,7 +311,10 @@ fn body<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Bo
             _ => return Body::Unknown,
         }
     }
-    out
+    match out {
+        Body::Nothing if d.inner().iter().any(|d| d.name() == "add_header") => Body::Unknown,
+        out => out,
+    }
 }
 
 /// Where a server is asked: for a name (as in `[[host]]`), at a port, over TLS or not.

@@ -257,6 +257,13 @@ pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: 
     for d in scope.all(&["add_header"]) {
         add_header(import, scope, d, changes);
     }
+    if let Some((d, value)) = scope.value("expires")
+        && d.words.len() == 2
+        && (value == "epoch" || value.starts_with('-'))
+    {
+        changes.response.set("Cache-Control", "no-cache", &d.place);
+        import.differs(d, "response_headers.set: Cache-Control is no-cache in every response, and there is no Expires");
+    }
     // Of the module headers-more.
     for d in scope.all(&["more_clear_headers"]) {
         for name in d.arguments() {

@@ -209,7 +209,9 @@ fn of_branch<'d>(
         let mut route = Route::new(path.clone(), action, &step.d.place);
         route.access = access.clone();
         let mut changes = Changes::default();
-        headers::response(import, scope, &mut changes);
+        // An `if` is a location of its own.
+        let scope = if step.d.name() == "if" { scope.within(step.d.inner()) } else { scope.clone() };
+        headers::response(import, &scope, &mut changes);
         (route.response, route.hsts) = (changes.response, changes.hsts);
         let methods = match &step.when {
             When::Method(list, true) => Methods::Of(list.clone()),
