@@ -162,7 +162,10 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                     "generate-certificates" | "transparent" => report.decide(at.id, format!("{option} has no counterpart")),
                     "ocsp-update" => {
                         used = 2;
-                        report.missing(at.id, "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP");
+                        if value == "on" {
+                            t.settings.set("ocsp_stapling", "true", &at.place);
+                            report.differs(at.id, "ocsp_stapling: for all certificates of the address whose CA has a responder");
+                        }
                     }
                     _ => {}
                 }

@@ -15,7 +15,6 @@ const CODE: &str = "no code is run: let the server do it";
 const ERRORS: &str = "no error_page is translated that this directive could change";
 const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
-const OCSP: &str = "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP";
 const LOGS: &str = "the log goes to the standard error, with [log] level";
 const RESUMPTION: &str = "sessions are resumed by tickets whose keys are replaced every ticket_lifetime";
 const GEO: &str = "countries are not looked up: write \"allow\" and \"deny\" with the addresses";
@@ -461,7 +460,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_dhparam", NotNeeded("key exchange is ECDHE and post-quantum only")),
     ("ssl_buffer_size", NotNeeded(BUFFERS)),
     ("ssl_handshake_timeout", NotNeeded("[limits] handshake_timeout")),
-    ("ssl_stapling", Missing(OCSP)),
+    ("ssl_stapling", Translated("`ocsp_stapling`")),
     ("ssl_stapling_verify", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_responder", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_file", Translated("`ocsp`: write it yourself")),
