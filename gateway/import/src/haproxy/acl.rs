@@ -46,6 +46,8 @@ pub(super) enum Test {
     Source(AddressList),
     /// The client has this certificate. `now`: it was shown in this handshake, not in that of the session that it resumes.
     Certificate { is: Certificate, now: bool },
+    /// Chance: this many of so many requests.
+    Share(u32, u32),
     /// The same of the request as it has come, which responses know, too.
     Saved(Box<Test>),
     /// It checks who the client is.
@@ -382,6 +384,24 @@ mod tests {
             ("unless { ssl_c_used 0 }", Left::Access),
         ] {
             assert_eq!(left(condition, "/", "a.b"), wanted, "{condition}");
+        }
+    }
+
+    #[test]
+    fn chance_has_shares() {
+        for (condition, wanted) in [
+            ("if { rand(100) lt 10 }", Left::Share(10, 100)),
+            ("if { rand(10) le 2 }", Left::Share(3, 10)),
+            ("unless { rand(10) ge 7 }", Left::Share(7, 10)),
+            ("if { rand(4) gt 0 } { path /a }", Left::Share(3, 4)),
+            ("if { rand(4) lt 9 }", Left::Always),
+            ("if { rand(4) lt 0 }", Left::Never),
+            ("if { rand(4) lt 1 } METH_POST", Left::Unknown),
+            ("if { rand(4) lt 1 } or METH_POST", Left::Unknown),
+            ("if { rand lt 1 }", Left::Unknown),
+            ("if { rand(4) 1:2 }", Left::Unknown),
+        ] {
+            assert_eq!(left(condition, "/a", "a.b"), wanted, "{condition}");
         }
     }
 

@@ -263,7 +263,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
 }
 
 /// What is said of lists of signature algorithms.
-pub(super) const SIGNATURES: &str = "RSA-PSS, ECDSA and Ed25519 are used, and with TLS 1.2 also RSA with PKCS#1; none of them uses SHA-1";
+pub(super) const SIGNATURES: &str = "signatures are RSA, ECDSA or Ed25519, never with SHA-1: the list is not translated";
 
 /// A file, or all files of a folder.
 fn certificates(name: &str, line: &Line, context: &Context, t: &mut ListenerTls, report: &mut Report) {

@@ -11,7 +11,7 @@ use super::errors;
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Rule, Then, Trace, What};
 use super::servers;
-use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, joined};
+use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, joined, quoted};
 use crate::paths::{self, Budget, Differing, PathTest, Stands};
 use crate::reader::Reader;
 use crate::report::{Id, Place, Report};
@@ -76,6 +76,22 @@ pub(super) fn all(
     let mut budget = Budget::default();
     for (proxy, acls) in proxies.iter().zip(&acls).filter(|(p, _)| p.section.kind != "backend") {
         frontend(proxy, acls, &shared, defaults, reader, base, &mut budget, out, report);
+    }
+}
+
+/// `unique-id-header`.
+fn request_ids(proxy: &Proxy, out: &mut Output, report: &mut Report) {
+    let Some(l) = proxy.last(&["unique-id-header"]) else { return };
+    let wanted = quoted(l.word(1));
+    match out.request_id.value("header").is_none_or(|there| there.eq_ignore_ascii_case(&wanted)) {
+        true => {
+            out.request_id.set("header", wanted, &l.place);
+            report.differs(l.id, "[request_id]: requests of all hosts have this header, and an ID of trusted_proxies is kept");
+        }
+        false => report.missing(l.id, "[request_id] has one header for all hosts"),
+    }
+    if let Some(l) = proxy.last(&["unique-id-format"]) {
+        report.differs(l.id, "[request_id]: IDs are 32 random hexadecimal digits");
     }
 }
 
@@ -201,6 +217,7 @@ fn frontend<'l>(
     out.listeners.extend(listeners);
     let found = rules::rules(proxy, acls, report);
     let own = (proxy.section.kind == "listen").then(|| (proxy.section.name.clone(), proxy.section.place.clone()));
+    request_ids(proxy, out, report);
     let default = proxy.last(&["default_backend"]);
     if let Some(l) = default {
         report.same(l.id, "upstream");

@@ -76,6 +76,8 @@ pub(super) enum Edit {
 pub(super) struct Outcome {
     pub action: Option<(Action, Place)>,
     pub backend: Option<(String, Place)>,
+    /// Backends to which chance sends some of the requests that come so far.
+    pub shares: Vec<Share>,
     /// Routes by method and header that come before.
     pub exceptions: Vec<Exception>,
     pub request: Edits,
@@ -105,6 +107,16 @@ pub(super) struct Limit {
     pub requests: u32,
     pub id: Id,
     pub section: Id,
+    pub place: Place,
+}
+
+/// A part of the requests for a backend.
+#[derive(Clone, Debug)]
+pub(super) struct Share {
+    pub backend: String,
+    /// This many of so many.
+    pub part: (u32, u32),
+    pub id: Id,
     pub place: Place,
 }
 
@@ -518,6 +530,8 @@ fn redirect(words: &[String]) -> What {
     What::Answer(Action::Redirect { to, status: code })
 }
 
+const ALWAYS: &str = "always sent; what a client has made up is removed, except from trusted_proxies";
+
 fn of_responses(keyword: &str) -> Of {
     if keyword == "http-response" { Of::Responses } else { Of::AllResponses }
 }
@@ -529,9 +543,14 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
     let lower = name.to_ascii_lowercase();
     if request {
         match lower.as_str() {
-            "x-forwarded-proto" | "x-forwarded-for" | "x-forwarded-host" | "forwarded" => {
-                return What::Nothing("always sent; what a client has made up is removed, except from trusted_proxies");
+            "x-forwarded-for" | "forwarded" => {
+                return match value.contains("[src]") || value.contains("%ci") {
+                    true => What::Nothing(ALWAYS),
+                    false => What::Different("always sent, with the address of the client as trusted_proxies tell it"),
+                };
             }
+            "x-forwarded-proto" if value.contains('%') => return What::Nothing(ALWAYS),
+            "x-forwarded-host" if of_request(value).as_deref() == Some("{authority}") => return What::Nothing(ALWAYS),
             n if FRAMING.contains(&n) => {
                 return What::Nothing("connections and upgrades are the gateway's to manage");
             }

@@ -51,19 +51,22 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ),
     ("monitor-uri", Translated("`respond`")),
     ("monitor", Missing("write a route with `respond`")),
-    ("unique-id-format", Missing("the JSON access log has an ID for each request")),
-    ("unique-id-header", Missing("let the server assign IDs")),
+    ("unique-id-format", Translated("`[request_id]`")),
+    ("unique-id-header", Translated("`[request_id] header`")),
     ("rate-limit", Undecided("[limits] connection_rate, per client")),
     ("maxconn", Translated("`[limits] max_connections` (global)")),
     ("fullconn", NotNeeded("an upstream's max_connections is an exact limit")),
     // Rules.
     ("acl", Translated("hosts and routes")),
-    ("use_backend", Translated("`upstream` of hosts and routes, also by `map` and `map_beg`")),
+    ("use_backend", Translated("`upstream` of hosts and routes, also by `map` and `map_beg`; `split`, for `rand`")),
     ("default_backend", Translated("`upstream`")),
     ("redirect", Translated("`redirect`")),
     (
         "http-request",
-        Translated("`redirect`, `respond`, `request_headers`, `rewrite_prefix`, `rate_limit`, `allow`, `deny`"),
+        Translated(
+            "`redirect`, `respond`, `request_headers`, `rewrite_prefix`, `rate_limit`, `allow`, `deny`, `allow_certificate`; variables are \
+             replaced by their samples",
+        ),
     ),
     ("http-response", Translated("`response_headers`, `hsts`")),
     ("http-after-response", Translated("`response_headers`, `hsts`")),
@@ -141,7 +144,9 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     // Options.
     (
         "option forwardfor",
-        NotNeeded("X-Forwarded-For and Forwarded are always sent; values from untrusted clients are removed"),
+        NotNeeded(
+            "X-Forwarded-For and Forwarded are always sent; values from untrusted clients are removed; `header` becomes `request_headers`",
+        ),
     ),
     ("option forwarded", NotNeeded("Forwarded is always sent")),
     ("option originalto", Missing("the address that the client connected to is not sent")),

@@ -233,7 +233,12 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("split_clients", Translated("`split`, if `proxy_pass` uses the variable: other clients get to each group")),
     ("slice", Missing(CACHE)),
     // Headers.
-    ("proxy_set_header", Translated("`request_headers`, `host_header`; `X-Forwarded-*` are always sent")),
+    (
+        "proxy_set_header",
+        Translated(
+            "`request_headers`, `host_header`, `[request_id]`, `basic_auth.user_header`; `X-Forwarded-*` are always sent",
+        ),
+    ),
     ("grpc_set_header", Translated("`request_headers`, `host_header`")),
     ("add_header", Translated("`response_headers.add`, `hsts`")),
     ("proxy_hide_header", Translated("`response_headers.remove`")),

@@ -94,6 +94,7 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
             Some(Test::Always(c.name == "always_true"))
         }
         ("ssl_fc", _) if plain && values.is_empty() => Some(Test::Tls),
+        ("rand", "") if !c.any_case => share(c.argument, values),
         ("ssl_c_used" | "ssl_fc_has_crt", _) if plain && values.is_empty() => {
             Some(Test::Certificate { is: Certificate::Any, now: c.name == "ssl_fc_has_crt" })
         }
@@ -176,6 +177,22 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
         }
         _ => None,
     }
+}
+
+/// `rand(100) lt 10`: ten of a hundred.
+fn share(range: &str, values: &[&str]) -> Option<Test> {
+    let of: u32 = range.parse().ok().filter(|of| (1..=10_000).contains(of))?;
+    let [operator, number] = values else { return None };
+    let number: u32 = number.parse().ok()?;
+    let part = match *operator {
+        "lt" => number,
+        "le" => number.checked_add(1)?,
+        "gt" => of.saturating_sub(number.checked_add(1)?),
+        "ge" => of.saturating_sub(number),
+        "eq" => u32::from(number < of),
+        _ => return None,
+    };
+    Some(Test::Share(part.min(of), of))
 }
 
 /// `src`. What is in files is Sealane's to read: they change.

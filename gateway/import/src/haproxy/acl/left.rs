@@ -29,6 +29,7 @@ enum Verdict {
     Header(String, String),
     Rate(Counter, u32),
     Source(AddressList),
+    Share(u32, u32),
     Certificate(Certificate),
     Access,
     Unknown,
@@ -67,6 +68,9 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
             (Some(_), Some(path)) => Verdict::Known(e.matches(path)),
             (Some(_), None) => Verdict::Expression(e.text().to_owned()),
         },
+        Test::Share(0, _) => Verdict::Known(false),
+        Test::Share(part, of) if part == of => Verdict::Known(true),
+        Test::Share(part, of) => Verdict::Share(*part, *of),
         Test::Saved(inner) => verdict(inner, atom),
         Test::Users(_) => Verdict::Access,
         Test::Method(list) => Verdict::Method(list.clone()),
@@ -95,6 +99,8 @@ pub(in crate::haproxy) enum Left {
     /// One of these: methods and headers.
     Routes(Vec<Match>),
     Rate(Counter, u32),
+    /// Chance: this many of so many requests.
+    Share(u32, u32),
     /// These clients.
     Clients(Clients),
     /// Clients that lack one of these certificates.
@@ -178,6 +184,7 @@ impl Condition {
             (Some(Left::Rate(..)), _, false) | (Some(Left::Rate(..)), Some(_), _) | (None, Some(_), false) => {
                 Left::Access
             }
+            (Some(Left::Share(..)), ..) if self.0.len() > 1 => Left::Unknown,
             (Some(worst), ..) => worst,
             (None, Some(clients), true) => Left::Clients(clients),
             (None, None, true) => Left::Never,
@@ -193,6 +200,7 @@ fn term(all: &All, atom: &Atom) -> Left {
     let mut rate = None;
     let mut clients: Option<Clients> = None;
     let mut certificate: Option<Certificate> = None;
+    let mut share = None;
     let mut worst = None;
     for (negated, tests) in all {
         let verdicts: Vec<Verdict> = tests.iter().map(|t| verdict(t, atom)).collect();
@@ -239,12 +247,20 @@ fn term(all: &All, atom: &Atom) -> Left {
                 }
             }
             [Verdict::Certificate(is)] if *negated && certificate.is_none() => certificate = Some(is.clone()),
+            [Verdict::Share(part, of)] if share.is_none() => {
+                share = Some(if *negated { (of - part, *of) } else { (*part, *of) });
+            }
             [Verdict::Rate(counter, n)] if !negated && rate.is_none() => rate = Some((*counter, *n)),
             many if many.iter().any(|v| v.is_of_client()) => worst = Some(Left::Access),
             _ => worst = worst.or(Some(Left::Unknown)),
         }
     }
     let plain = methods == Methods::Any && headers.is_empty() && pattern.is_none();
+    if let Some((part, of)) = share {
+        // It is not said together with anything else.
+        let alone = worst.is_none() && rate.is_none() && clients.is_none() && certificate.is_none() && plain;
+        return if alone { Left::Share(part, of) } else { worst.unwrap_or(Left::Unknown) };
+    }
     match (worst, rate, clients, certificate) {
         (Some(worst), ..) => worst,
         (None, Some((counter, n)), None, None) if plain => Left::Rate(counter, n),

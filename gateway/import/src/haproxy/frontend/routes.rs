@@ -4,8 +4,8 @@ use super::Shared;
 use super::connections::{rate_of, tracked};
 use crate::haproxy::acl::Match;
 use crate::haproxy::parser::Proxy;
-use crate::haproxy::rules::{Exception, Limit, Outcome as Applied};
-use crate::output::{Action, Edits, Entry, Methods, Output, Path, Route, Settings, in_order, quoted};
+use crate::haproxy::rules::{Exception, Limit, Outcome as Applied, Share};
+use crate::output::{Action, Edits, Entry, Methods, Output, Path, Route, Settings, Split, in_order, quoted};
 use crate::report::{Place, Report};
 
 /// Changes to responses, and `hsts`.
@@ -55,11 +55,17 @@ pub(super) fn routes_of(
         upstream(backend, place, tcp, host, shared, proxy, out, report)
     };
     let pages = |action: &Action, backend: Option<&(String, Place)>| match (action, backend) {
-        (Action::Upstream(_), Some((backend, _))) => shared.pages(proxy.section.id, backend),
+        (Action::Upstream(_) | Action::Split(_), Some((backend, _))) => shared.pages(proxy.section.id, backend),
         _ => Vec::new(),
     };
     let (action, origin) = match (&applied.action, &applied.backend) {
         (Some((action, place)), _) => (action.clone(), place.clone()),
+        (None, Some((backend, place))) if !applied.shares.is_empty() => {
+            let main = to(backend, place, host.as_ref(), report);
+            let mut of = |share: &Share, report: &mut Report| to(&share.backend, &share.place, host.as_ref(), report);
+            let others: Vec<Action> = applied.shares.iter().map(|share| of(share, report)).collect();
+            (split(backend, main, &applied.shares, others, tcp, shared, report), place.clone())
+        }
         (None, Some((backend, place))) => (to(backend, place, host.as_ref(), report), place.clone()),
         (None, None) => (Action::status(503), proxy.section.place.clone()),
     };
@@ -118,6 +124,64 @@ pub(super) fn routes_of(
     }
     entries.push(Entry { methods: Methods::Any, route: main });
     Some(in_order(entries)?.into_iter().map(Route::settled).collect())
+}
+
+/// The upstreams between which chance decides: the first share is of all requests, the next one of those that are left.
+fn split(
+    default: &str,
+    main: Action,
+    shares: &[Share],
+    others: Vec<Action>,
+    tcp: bool,
+    shared: &Shared,
+    report: &mut Report,
+) -> Action {
+    let has_rules = |name: &str| shared.rules.get(name).is_some_and(|rules| !rules.is_empty());
+    let by_rules = has_rules(default) || shares.iter().any(|s| has_rules(&s.backend));
+    let mut groups: Vec<(String, u64)> = Vec::new();
+    let mut add = |action: &Action, weight: u64| match action {
+        Action::Upstream(name) => {
+            match groups.iter_mut().find(|(there, _)| there == name) {
+                Some((_, there)) => *there += weight,
+                None => groups.push((name.clone(), weight)),
+            }
+            true
+        }
+        _ => false,
+    };
+    // In parts of the product of all ranges.
+    let all = shares.iter().try_fold(1_u64, |all, s| all.checked_mul(s.part.1.into()));
+    let mut left = all.unwrap_or(0);
+    let mut passes = true;
+    for (share, action) in shares.iter().zip(&others) {
+        let weight = left / u64::from(share.part.1) * u64::from(share.part.0);
+        passes &= add(action, weight);
+        left -= weight;
+    }
+    passes &= add(&main, left);
+    let common = groups.iter().fold(0, |a, (_, b)| divisor(a, *b)).max(1);
+    let weights: Option<Vec<(String, u32)>> = groups
+        .into_iter()
+        .map(|(name, weight)| Some((name, u32::try_from(weight / common).ok().filter(|w| *w <= 1_000_000)?)))
+        .collect();
+    match weights.filter(|_| all.is_some() && passes && !by_rules && !tcp) {
+        Some(groups) if groups.len() > 1 => Action::Split(Split { groups, hash_by: None }),
+        Some(_) => main,
+        None => {
+            for share in shares {
+                report.decide(
+                    share.id,
+                    "shares are between upstreams whose backends have no rules of their own: write a route with split",
+                );
+            }
+            main
+        }
+    }
+}
+
+/// The greatest common divisor.
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
 }
 
 /// Changes to responses: those of servers have both kinds, HAProxy's own the second.

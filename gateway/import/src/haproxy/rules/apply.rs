@@ -1,6 +1,6 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
-use super::{Edit, Exception, Limit, Of, Outcome, Rule, What, names_host, names_path, users_file};
+use super::{Edit, Exception, Limit, Of, Outcome, Rule, Share, What, names_host, names_path, users_file};
 use crate::addresses::{AddressSet, Clients};
 use crate::haproxy::acl::{Atom, Counter, Left};
 use crate::haproxy::parser::Line;
@@ -306,6 +306,16 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 report.decide(id, "it lets requests past the rules behind it: write a host or route for them");
             }
             (What::Backend(_), _) if out.backend.is_some() => {}
+            (What::Backend(name), Left::Share(part, of)) => {
+                report.same(id, "split");
+                out.shares.push(Share { backend: name.clone(), part: (part, of), id, place: place.clone() });
+            }
+            (What::Backend(_), Left::Routes(_)) if !out.shares.is_empty() => {
+                report.decide(id, "it does not apply to the requests that chance sends elsewhere before: write a route with split");
+            }
+            (_, Left::Share(..)) => {
+                report.decide(id, "chance chooses upstreams only (split): let the server decide");
+            }
             (What::Backend(name), Left::Always) => {
                 report.same(id, "upstream");
                 out.backend = Some((name.clone(), place.clone()));
@@ -370,7 +380,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     }
                 }
             }
-            (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, report, out),
+            (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
             (What::Prefix { tests, from, to }, Left::Always) => {
                 let Some(sample) = atom.path else {
                     report.decide(id, "the path is rewritten before: write a route with rewrite_prefix");
@@ -399,9 +409,16 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
 const HOST: &str =
     "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host";
 
-fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut Outcome) {
+/// `tls`: the requests come over TLS.
+fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, out: &mut Outcome) {
     let request = of == Of::Requests;
     let (id, place) = (line.id, &line.place);
+    if let (true, Edit::Set(name, value)) = (request, edit)
+        && name.eq_ignore_ascii_case("x-forwarded-proto")
+        && value == if tls { "https" } else { "http" }
+    {
+        return report.same(id, "always sent");
+    }
     if let (true, Edit::Set(name, value)) = (request, edit)
         && name.eq_ignore_ascii_case("host")
     {
