@@ -8,10 +8,10 @@ use super::forwarding::{self, Also};
 use super::host::Upstreams;
 use super::pages;
 use super::redirects::{self, RedirectTables};
-use super::templates;
 use super::settings::{
     actions as a, basic_auth as b, edits as e, forward_auth as f, host as h, messages as m, redirect as d, route as r,
 };
+use super::templates;
 use super::upstream::{self, Context};
 use sealane_http::{Fields, Known};
 use sealane_proxy::cors::CorsRule;
@@ -864,7 +864,8 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
         } else {
             if text.starts_with('$') {
                 let message = format!("\"{text}\" is sent unchanged");
-                let help = "requests have parts such as {client_address} and {uri}; the reference of the settings lists them";
+                let help =
+                    "requests have parts such as {client_address} and {uri}; the reference of the settings lists them";
                 sink.warn(&value.span(), message, Some(help.to_owned()));
             }
             out.push((name.value, text));

@@ -331,12 +331,8 @@ impl Output {
             }
             out.push_str("]\n");
         }
-        let tables = [
-            ("admin", &self.admin),
-            ("log", &self.log),
-            ("limits", &self.limits),
-            ("request_id", &self.request_id),
-        ];
+        let tables =
+            [("admin", &self.admin), ("log", &self.log), ("limits", &self.limits), ("request_id", &self.request_id)];
         for (name, settings) in tables {
             if !settings.is_empty() {
                 let _ = writeln!(out, "\n[{name}]");

@@ -468,10 +468,7 @@ mod tests {
         is(&[PathTest::begins("/admin")], &[("/", "^/admin", 0)]);
         // The longer text comes first, and the path of the route is the longest around it.
         is(&[PathTest::begins("/a-b"), PathTest::begins("/a")], &[("/", "^/a-b", 0), ("/", "^/a", 1)]);
-        is(
-            &[PathTest::begins("/x/a.b"), PathTest::begins("/x/")],
-            &[("/x/", "^/x/a\\.b", 0)],
-        );
+        is(&[PathTest::begins("/x/a.b"), PathTest::begins("/x/")], &[("/x/", "^/x/a\\.b", 0)]);
         is(&[any_case(PathTest::begins("/Admin"))], &[("/", "(?i)^/Admin", 0)]);
         is(&[any_case(PathTest::begins("/a/"))], &[("/", "(?i)^/a/", 0)]);
         is(&[any_case(PathTest::exact("/a"))], &[("/", "(?i)^/a$", 0)]);

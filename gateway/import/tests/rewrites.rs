@@ -225,13 +225,19 @@ fn shares_of_clients_are_a_split() {
         let text = text(key, shares, pass);
         says(&text, &[wanted]);
         let said = import(&text).report.to_text(false);
-        assert!(said.contains("different: split_clients") && said.contains("other clients get to each group"), "{said}");
+        assert!(
+            said.contains("different: split_clients") && said.contains("other clients get to each group"),
+            "{said}"
+        );
     }
     // NGINX has no server for the rest, or the shares are too many.
     for shares in ["60% a;", "60% a; 50% b;", "10% a; * \"\";", "10% a; * $host;"] {
         let Imported { toml, report, .. } = import(&text("$request_id", shares, "$pool"));
         let said = report.to_text(false);
-        assert!(said.contains("not translated: proxy_pass") && toml.contains("status = 501"), "{shares}: {said}\n{toml}");
+        assert!(
+            said.contains("not translated: proxy_pass") && toml.contains("status = 501"),
+            "{shares}: {said}\n{toml}"
+        );
     }
 }
 

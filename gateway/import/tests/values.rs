@@ -38,7 +38,9 @@ fn undecided(imported: &Imported) {
 #[test]
 fn headers_of_nginx_have_parts_of_the_request() {
     let with = |header: &str| {
-        of_nginx(&server(&format!("location / {{ proxy_pass http://10.0.0.1; proxy_set_header Host $host; {header} }}")))
+        of_nginx(&server(&format!(
+            "location / {{ proxy_pass http://10.0.0.1; proxy_set_header Host $host; {header} }}"
+        )))
     };
     for (header, wanted) in [
         ("proxy_set_header X-Real-IP $remote_addr;", "request_headers.set.X-Real-IP = \"{client_address}\""),
@@ -47,7 +49,10 @@ fn headers_of_nginx_have_parts_of_the_request() {
             "request_headers.set.X-Original-URL = \"{scheme}://{authority}{uri}\"",
         ),
         ("proxy_set_header X-Port $server_port;", "request_headers.set.X-Port = \"80\""),
-        ("proxy_set_header X-SSL-Cert $ssl_client_escaped_cert;", "request_headers.set.X-SSL-Cert = \"{client_certificate}\""),
+        (
+            "proxy_set_header X-SSL-Cert $ssl_client_escaped_cert;",
+            "request_headers.set.X-SSL-Cert = \"{client_certificate}\"",
+        ),
         ("proxy_set_header X-Request-ID $request_id;", "header = \"X-Request-ID\""),
     ] {
         says(&with(header), &[wanted]);
@@ -56,7 +61,11 @@ fn headers_of_nginx_have_parts_of_the_request() {
     // What there is nothing for cannot come from the client either.
     let imported = with("proxy_set_header X-User $cookie_user;");
     says(&imported, &["request_headers.remove = [\"X-User\"]"]);
-    assert!(imported.report.to_text(false).contains("not translated: proxy_set_header X-User"), "{}", imported.report.to_text(true));
+    assert!(
+        imported.report.to_text(false).contains("not translated: proxy_set_header X-User"),
+        "{}",
+        imported.report.to_text(true)
+    );
     undecided(&with("proxy_set_header X-DN $ssl_client_s_dn;"));
     // Text in braces would be taken for a part.
     let imported = with("proxy_set_header X-A \"{uri}\";");
@@ -70,7 +79,9 @@ fn the_user_of_a_password_is_told_in_a_header() {
          proxy_set_header X-WebAuth-User $remote_user; }",
     );
     let mut reader = Memory::of("/etc/x.conf", text.as_bytes());
-    reader.files.insert("/etc/users".into(), b"a:$2y$05$abcdefghijklmnopqrstuuE9J9rLxQW0bYl4iNnQ0u9bJcVZ1m7vS\n".to_vec());
+    reader
+        .files
+        .insert("/etc/users".into(), b"a:$2y$05$abcdefghijklmnopqrstuuE9J9rLxQW0bYl4iNnQ0u9bJcVZ1m7vS\n".to_vec());
     let imported = nginx::import(&reader, Path::new("/etc/x.conf")).unwrap();
     assert!(imported.toml.contains("realm = \"Staff\", user_header = \"X-WebAuth-User\""), "{}", imported.toml);
     // Without a password, anybody could claim to be a user.
@@ -200,8 +211,11 @@ fn clients_without_a_certificate_are_refused() {
     }
     // Errors of certificates that do not end the handshake.
     undecided(&of_haproxy(
-        &frontend(&format!("{} http-request deny unless {{ ssl_c_used }}\n", bind.replace("verify", "crt-ignore-err all verify")))
-            .replace(" bind :80\n", ""),
+        &frontend(&format!(
+            "{} http-request deny unless {{ ssl_c_used }}\n",
+            bind.replace("verify", "crt-ignore-err all verify")
+        ))
+        .replace(" bind :80\n", ""),
     ));
 }
 
@@ -219,10 +233,7 @@ fn copies_of_requests_go_to_a_mirror() {
         &of_nginx(&text(shadow, "client_max_body_size 8k;")),
         &["mirror = { upstream = \"10.0.0.2\", max_body = \"8KiB\" }"],
     );
-    says(
-        &of_nginx(&text(shadow, "mirror_request_body off;")),
-        &["mirror = { upstream = \"10.0.0.2\", max_body = 0 }"],
-    );
+    says(&of_nginx(&text(shadow, "mirror_request_body off;")), &["mirror = { upstream = \"10.0.0.2\", max_body = 0 }"]);
     for (mirror, more) in [
         // Another path, another server, the route's own upstream.
         ("proxy_pass http://10.0.0.2;", ""),
@@ -246,11 +257,14 @@ fn a_text_within_a_segment_keeps_out_whom_it_keeps_out() {
     says(&imported, &["path_regex = '^/metrics'", "upstream = \"10.0.0.1\"", "allow = [\"10.0.0.0/8\"]"]);
     says(&imported, &["path = \"/metrics\"", "upstream = \"10.0.0.1\"", "allow = [\"10.0.0.0/8\"]"]);
     // What lets more through, and not less, needs no route.
-    let imported = of_nginx(&server(&format!("location / {{ {pass} }} location /app {{ proxy_pass http://10.0.0.2; }}")));
+    let imported =
+        of_nginx(&server(&format!("location / {{ {pass} }} location /app {{ proxy_pass http://10.0.0.2; }}")));
     assert!(!imported.toml.contains("path_regex"), "{}", imported.toml);
     // The rest of the path is replaced, too.
     says(
-        &of_nginx(&server(&format!("location / {{ {pass} }} location /m {{ allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.2/n; }}"))),
+        &of_nginx(&server(&format!(
+            "location / {{ {pass} }} location /m {{ allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.2/n; }}"
+        ))),
         &["path_regex = '^/m(.*)$'", "upstream = \"10.0.0.2-2\"", "rewrite = \"/n{1}\""],
     );
     // An expression comes first in NGINX.
@@ -266,7 +280,9 @@ fn a_text_within_a_segment_keeps_out_whom_it_keeps_out() {
 #[test]
 fn what_protects_is_not_dropped() {
     // Attributes of cookies.
-    undecided(&of_nginx(&server("location / { proxy_pass http://10.0.0.1; proxy_cookie_path / \"/; Secure; HttpOnly\"; }")));
+    undecided(&of_nginx(&server(
+        "location / { proxy_pass http://10.0.0.1; proxy_cookie_path / \"/; Secure; HttpOnly\"; }",
+    )));
     undecided(&of_haproxy(&frontend(" option checkcache\n")));
     // The versions of TLS for servers.
     let imported = of_haproxy(

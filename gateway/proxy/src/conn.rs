@@ -255,9 +255,8 @@ impl ClientCert {
 
     /// The names by which rules know the client.
     pub fn names(&self) -> &CertificateNames {
-        self.names.get_or_init(|| {
-            STANDARD.decode(self.base64()).map(|der| CertificateNames::of(&der)).unwrap_or_default()
-        })
+        self.names
+            .get_or_init(|| STANDARD.decode(self.base64()).map(|der| CertificateNames::of(&der)).unwrap_or_default())
     }
 
     /// The certificate in Base64.

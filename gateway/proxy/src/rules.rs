@@ -116,7 +116,11 @@ pub struct FieldTemplate {
 
 impl FieldEdits {
     /// `values`: those of all templates, in their order.
-    pub(crate) fn apply(&self, fields: &mut Fields, values: &mut impl Iterator<Item = Vec<u8>>) -> Result<(), FieldError> {
+    pub(crate) fn apply(
+        &self,
+        fields: &mut Fields,
+        values: &mut impl Iterator<Item = Vec<u8>>,
+    ) -> Result<(), FieldError> {
         self.clean(fields);
         for (name, value) in &self.set {
             fields.push(name.as_bytes(), value.as_bytes())?;
@@ -487,7 +491,10 @@ mod tests {
             let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
             (said, fields.iter().map(|(_, n, v)| format!("{}: {}", text(n), text(v))).collect::<Vec<_>>())
         };
-        assert_eq!(apply(["alice", "b", ""]), (Ok(()), vec!["X-Other: forged".into(), "X-User: alice".into(), "X-Other: b".into()]));
+        assert_eq!(
+            apply(["alice", "b", ""]),
+            (Ok(()), vec!["X-Other: forged".into(), "X-User: alice".into(), "X-Other: b".into()])
+        );
         assert_eq!(apply(["", "", ""]), (Ok(()), vec!["X-Other: forged".into()]));
         // Nothing of a client's certificate ends a line.
         assert!(apply(["a\r\nX-Admin: 1", "", ""]).0.is_err());

@@ -195,7 +195,9 @@ mod tests {
         );
         assert_eq!(read("{{uri}}").unwrap(), [text("{"), Piece::Part(Part::Uri), text("}")]);
         // What is no name is text, as in JSON.
-        for plain in ["", "text", "{\"group\":\"a\",\"max_age\":1}", "{}", "{ uri }", "{1}", "{uri", "{URI}", "{a b}", "a{"] {
+        for plain in
+            ["", "text", "{\"group\":\"a\",\"max_age\":1}", "{}", "{ uri }", "{1}", "{uri", "{URI}", "{a b}", "a{"]
+        {
             assert_eq!(read(plain), None, "{plain}");
         }
         assert_eq!(Template::parse("x{remote_addr}"), Err(UnknownPart("remote_addr".to_owned())));

@@ -362,14 +362,7 @@ fn start_gateway(
 
 /// Sends everything to one program.
 fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, count: &dyn Fn()) -> anyhow::Result<Saw> {
-    let client = Client::new(
-        &side.network,
-        &side.recorder,
-        http3,
-        &plan.mirrors,
-        &files.known,
-        &files.stranger,
-    )?;
+    let client = Client::new(&side.network, &side.recorder, http3, &plan.mirrors, &files.known, &files.stranger)?;
     let mut out = Saw { requests: Vec::new(), handshakes: Vec::new() };
     for (number, draft) in plan.drafts.iter().enumerate() {
         if Instant::now() > end {

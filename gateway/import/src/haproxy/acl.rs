@@ -45,7 +45,10 @@ pub(super) enum Test {
     /// The client's address is one of these.
     Source(AddressList),
     /// The client has this certificate. `now`: it was shown in this handshake, not in that of the session that it resumes.
-    Certificate { is: Certificate, now: bool },
+    Certificate {
+        is: Certificate,
+        now: bool,
+    },
     /// Chance: this many of so many requests.
     Share(u32, u32),
     /// The same of the request as it has come, which responses know, too.

@@ -263,7 +263,8 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
 }
 
 /// What is said of lists of signature algorithms.
-pub(super) const SIGNATURES: &str = "signatures are RSA, ECDSA or Ed25519, never with SHA-1: the list is not translated";
+pub(super) const SIGNATURES: &str =
+    "signatures are RSA, ECDSA or Ed25519, never with SHA-1: the list is not translated";
 
 /// A file, or all files of a folder.
 fn certificates(name: &str, line: &Line, context: &Context, t: &mut ListenerTls, report: &mut Report) {

@@ -86,7 +86,10 @@ fn request_ids(proxy: &Proxy, out: &mut Output, report: &mut Report) {
     match out.request_id.value("header").is_none_or(|there| there.eq_ignore_ascii_case(&wanted)) {
         true => {
             out.request_id.set("header", wanted, &l.place);
-            report.differs(l.id, "[request_id]: requests of all hosts have this header, and an ID of trusted_proxies is kept");
+            report.differs(
+                l.id,
+                "[request_id]: requests of all hosts have this header, and an ID of trusted_proxies is kept",
+            );
         }
         false => report.missing(l.id, "[request_id] has one header for all hosts"),
     }

@@ -139,7 +139,10 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
             report.decide(line.id, "is not the name of a header");
             continue;
         }
-        report.differs(line.id, "request_headers.set: the header has only the address of the client, also if the client sent it");
+        report.differs(
+            line.id,
+            "request_headers.set: the header has only the address of the client, also if the client sent it",
+        );
         let what = What::Header(Of::Requests, Edit::Set(name.to_owned(), "{client_address}".to_owned()));
         out.push(Rule { line, condition: Condition::default(), what });
     }
@@ -228,7 +231,8 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         }
     }
     if condition.tests().any(|t| matches!(t, Test::Certificate { now: true, .. })) {
-        report.differs(line.id, "a session that is resumed has the certificate of its first handshake, too (ssl_c_used)");
+        report
+            .differs(line.id, "a session that is resumed has the certificate of its first handshake, too (ssl_c_used)");
     }
     if condition.tests().any(|t| matches!(t, Test::ServerName(_))) && line.word(0) != "use_backend" {
         report.differs(line.id, "the request's host is compared, which must fit the name in the ClientHello");

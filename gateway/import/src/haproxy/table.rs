@@ -183,10 +183,18 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("option http-pretend-keepalive", NotNeeded("a server may close its connection after a response")),
     (
         "option http-restrict-req-hdr-names",
-        Translated("a remark: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets"),
+        Translated(
+            "a remark: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets",
+        ),
     ),
-    ("option http-drop-request-trailers", Missing("trailers are passed on, without headers that a route removes or sets")),
-    ("option http-drop-response-trailers", Missing("trailers are passed on, without headers that a route removes or sets")),
+    (
+        "option http-drop-request-trailers",
+        Missing("trailers are passed on, without headers that a route removes or sets"),
+    ),
+    (
+        "option http-drop-response-trailers",
+        Missing("trailers are passed on, without headers that a route removes or sets"),
+    ),
     ("option http_proxy", Undecided("Sealane is not an open proxy")),
     ("option accept-invalid-http-request", Missing("requests are parsed strictly")),
     ("option accept-unsafe-violations-in-http-request", Missing("requests are parsed strictly")),

@@ -88,7 +88,8 @@ fn constants(sections: &[Section]) -> BTreeMap<String, String> {
         let found: Vec<&Option<&str>> = found.iter().collect();
         let [Some(sample)] = found.as_slice() else { continue };
         // The sample of another variable, or a value that changes by itself.
-        let stable = !sample.contains("var(") && !["rand", "date", "uuid", "nbsrv", "queue"].iter().any(|f| sample.starts_with(f));
+        let stable = !sample.contains("var(")
+            && !["rand", "date", "uuid", "nbsrv", "queue"].iter().any(|f| sample.starts_with(f));
         if stable && sections.iter().all(|s| is_set_before(s, sections, name)) {
             out.insert(name.to_owned(), (*sample).to_owned());
         }

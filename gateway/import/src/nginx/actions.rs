@@ -536,7 +536,7 @@ fn pass<'d>(
             return import.missing(d, "rewrite_prefix is a constant without a query; requests get 501");
         }
         (Path::Within(within), Some(uri), _) => {
-            if l.text() != Some(&within.test.text) || within.test.any_case {
+            if l.text() != Some(within.test.text.as_str()) || within.test.any_case {
                 return import.missing(d, "the path does not begin with what is replaced; requests get 501");
             }
             template = Some((format!("{uri}{{1}}"), d.place.clone()));

@@ -39,7 +39,7 @@ pub(super) fn variable<'d>(
         return import.decide(d, "clients choose the server: Sealane is no open proxy; name the servers");
     }
     let found = match names.as_slice() {
-        [name] => (import.splits.get(name).copied(), import.maps.get(name).copied()),
+        [name] => (import.splits.get(*name).copied(), import.maps.get(*name).copied()),
         _ => (None, None),
     };
     match found {
@@ -142,7 +142,9 @@ fn hashed_by(text: &str) -> (Option<String>, &'static str) {
         ),
         [name] => match (name.strip_prefix("cookie_"), name.strip_prefix("http_")) {
             (Some(cookie), _) => (Some(format!("cookie:{cookie}")), "Without the cookie, chance decides."),
-            (_, Some(header)) => (Some(format!("header:{}", header_name(header))), "Without the header, chance decides."),
+            (_, Some(header)) => {
+                (Some(format!("header:{}", header_name(header))), "Without the header, chance decides.")
+            }
             _ => (None, "Chance decides for each request."),
         },
         _ => (None, "Chance decides for each request."),

@@ -18,7 +18,9 @@ pub(super) enum Condition {
     /// A header, by name, and the condition in TOML.
     Header(String, String),
     /// The client has shown no certificate that was accepted. `over_tls`: over TLS only.
-    NoCertificate { over_tls: bool },
+    NoCertificate {
+        over_tls: bool,
+    },
     Unknown,
 }
 

@@ -104,13 +104,17 @@ pub(super) fn request<'d>(
                 );
             }
             // The gateway says the same.
-            "x-forwarded-proto" if plain == "$scheme" || of_port(site) == Some(plain.as_str()) => import.same(d, "always sent"),
+            "x-forwarded-proto" if plain == "$scheme" || of_port(site) == Some(plain.as_str()) => {
+                import.same(d, "always sent")
+            }
             "x-forwarded-proto" if plain.starts_with('$') => {
                 import
                     .differs(d, "always sent, with the scheme of this connection, or what one of trusted_proxies says");
             }
             "x-forwarded-host" if matches!(plain.as_str(), "$host" | "$http_host") => import.same(d, "always sent"),
-            "early-data" if plain == "$ssl_early_data" => import.same(d, "always sent, if a request comes in early data"),
+            "early-data" if plain == "$ssl_early_data" => {
+                import.same(d, "always sent, if a request comes in early data")
+            }
             _ if !is_name(name) => import.decide(d, "is not the name of a header"),
             _ if value.is_empty() => {
                 changes.request.remove(name, &d.place);
@@ -194,7 +198,10 @@ fn request_id<'d>(import: &mut Import<'d>, d: &'d Directive, name: &str) {
             if there.is_none() {
                 import.out.request_id.set("header", wanted, &d.place);
             }
-            import.differs(d, "[request_id]: requests of all hosts have this header, and an ID of trusted_proxies is kept");
+            import.differs(
+                d,
+                "[request_id]: requests of all hosts have this header, and an ID of trusted_proxies is kept",
+            );
         }
     }
 }

@@ -106,7 +106,10 @@ fn host_of<'d>(
 /// The largest body of a copy: NGINX copies every body that it accepts.
 fn max_body(import: &mut Import, scope: &Scope) -> String {
     if let Some((d, "off")) = scope.value("mirror_request_body") {
-        import.differs(d, "mirror.max_body = 0: requests with a body are not copied, but in NGINX they are copied without it");
+        import.differs(
+            d,
+            "mirror.max_body = 0: requests with a body are not copied, but in NGINX they are copied without it",
+        );
         return "0".to_owned();
     }
     let accepted = scope.value("client_max_body_size").and_then(|(_, v)| size(v)).unwrap_or(1 << 20);

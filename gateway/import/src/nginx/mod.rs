@@ -30,8 +30,8 @@ mod upstreams;
 mod variables;
 
 pub(crate) use headers::{FRAMING, is_name, is_value};
-pub(crate) use variables::parts_of;
 pub use table::DIRECTIVES;
+pub(crate) use variables::parts_of;
 
 use crate::output::Output;
 use crate::report::{Place, Report};

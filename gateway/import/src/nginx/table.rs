@@ -140,7 +140,12 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("autoindex_localtime", Missing(FILES)),
     ("autoindex_format", Missing(FILES)),
     ("random_index", Missing(FILES)),
-    ("expires", Missing("let the server send Cache-Control, or add it with response_headers; only \"expires -1\" and \"epoch\" are translated")),
+    (
+        "expires",
+        Missing(
+            "let the server send Cache-Control, or add it with response_headers; only \"expires -1\" and \"epoch\" are translated",
+        ),
+    ),
     ("etag", NotNeeded("Sealane passes on the server's ETag")),
     ("if_modified_since", NotNeeded("the server decides")),
     ("log_not_found", NotNeeded(LOGS)),

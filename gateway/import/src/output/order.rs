@@ -120,9 +120,8 @@ pub(crate) fn in_order(entries: Vec<Entry>) -> Option<Vec<Route>> {
 /// The routes of one path in groups, each with an expression but the last. `None`: of a request that matches routes of two groups,
 /// Sealane prefers the later one.
 pub(crate) fn joined(groups: Vec<Vec<Route>>) -> Option<Vec<Route>> {
-    let overtakes = |later: &Route, earlier: &Route| {
-        later.precedes(earlier) && !matches!(earlier.and(later), Both::Never)
-    };
+    let overtakes =
+        |later: &Route, earlier: &Route| later.precedes(earlier) && !matches!(earlier.and(later), Both::Never);
     for (at, group) in groups.iter().enumerate() {
         let mut behind = groups[at + 1..].iter().flatten();
         if behind.any(|later| group.iter().any(|earlier| overtakes(later, earlier))) {

@@ -13,8 +13,15 @@ pub(crate) enum Action {
     /// Some of several upstreams.
     Split(Split),
     Passthrough(String),
-    Respond { status: u16, body: String, content_type: Option<String> },
-    Redirect { to: String, status: u16 },
+    Respond {
+        status: u16,
+        body: String,
+        content_type: Option<String>,
+    },
+    Redirect {
+        to: String,
+        status: u16,
+    },
 }
 
 /// `split`.
@@ -203,7 +210,8 @@ impl ForwardAuth {
     fn to_toml(&self) -> String {
         let mut out = format!("{{ upstream = {}, path = {}", quoted(&self.upstream), quoted(&self.path));
         if !self.set_headers.is_empty() {
-            let all: Vec<String> = self.set_headers.iter().map(|(n, v)| format!("{} = {}", key(n), quoted(v))).collect();
+            let all: Vec<String> =
+                self.set_headers.iter().map(|(n, v)| format!("{} = {}", key(n), quoted(v))).collect();
             let _ = write!(out, ", set_headers = {{ {} }}", all.join(", "));
         }
         if !self.copy_headers.is_empty() {

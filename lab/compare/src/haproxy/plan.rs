@@ -48,7 +48,10 @@ fn with_samples(tree: &[Node]) -> Vec<Node> {
     for node in tree.iter().flat_map(Node::inner) {
         let Some(name) = node.word(1).strip_prefix("set-var(").and_then(|n| n.strip_suffix(')')) else { continue };
         let sample = (node.words.len() == 3).then(|| node.word(2).to_owned());
-        samples.entry(name.to_owned()).and_modify(|s| *s = s.take().filter(|s| sample.as_ref() == Some(s))).or_insert(sample);
+        samples
+            .entry(name.to_owned())
+            .and_modify(|s| *s = s.take().filter(|s| sample.as_ref() == Some(s)))
+            .or_insert(sample);
     }
     let mut out = tree.to_vec();
     for word in out.iter_mut().filter_map(|n| n.block.as_mut()).flatten().flat_map(|n| n.words.iter_mut()) {

@@ -413,7 +413,13 @@ impl<'n> Site<'_, 'n> {
 
     /// Headers that a block changes, sent by the client and by the server.
     fn headers(&self, draft: &Draft, location: &Location<'n>, plan: &mut Plan) {
-        let all = || self.nodes.iter().copied().chain(self.server.node.inner()).chain(location.chain.iter().flat_map(|n| n.inner()));
+        let all = || {
+            self.nodes
+                .iter()
+                .copied()
+                .chain(self.server.node.inner())
+                .chain(location.chain.iter().flat_map(|n| n.inner()))
+        };
         let named = |words: &[&str]| -> BTreeSet<String> {
             let of = |n: &Node| match n.name() {
                 "more_set_headers" => n.word(1).split(':').next().unwrap_or_default().trim().to_owned(),

@@ -346,7 +346,11 @@ fn shares_copies_certificates_and_headers_are_compared() {
     for (from, to, aspect) in [
         ("\"{client_address}\"", "\"{host}\"", "request header x-real-ip at the back-end"),
         ("remove = [\"X-Internal\"]", "remove = [\"X-Other\"]", "response header x-internal"),
-        ("mirror = { upstream = \"10.0.0.4:8080\", ", "mirror = { upstream = \"10.0.0.5:9090\", ", "copy for the mirror"),
+        (
+            "mirror = { upstream = \"10.0.0.4:8080\", ",
+            "mirror = { upstream = \"10.0.0.5:9090\", ",
+            "copy for the mirror",
+        ),
         ("allow_certificate = [\"any\"]", "", "status"),
         ("path_regex = '^/metrics'", "path_regex = '^/metrics/none'", "status"),
         ("rewrite = \"/another\"", "rewrite = \"/other\"", "request at the back-end"),

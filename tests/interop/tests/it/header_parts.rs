@@ -140,7 +140,10 @@ fn a_part_that_does_not_exist_is_an_error() {
     let check = |value: &str| {
         let file = site.file("sealane.toml", text(value));
         let output = sealane_interop::gateway::run(["check", "-c", file.to_str().expect("plain")]);
-        (output.status.success(), format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)))
+        (
+            output.status.success(),
+            format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr)),
+        )
     };
     let (good, said) = check("{client_adress}");
     assert!(!good && said.contains("{client_adress}") && said.contains("did you mean {client_address}?"), "{said}");

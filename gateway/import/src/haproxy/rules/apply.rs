@@ -267,7 +267,10 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             continue;
         }
         if rule.condition.compares(|name| out.changes(name)) {
-            report.decide(id, "it compares a header that a rule before it changes, and Sealane compares what the client sends");
+            report.decide(
+                id,
+                "it compares a header that a rule before it changes, and Sealane compares what the client sends",
+            );
             continue;
         }
         let atom = Atom { path: atom.path.filter(|_| !out.rewritten), ..*atom };

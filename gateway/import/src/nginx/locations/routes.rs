@@ -9,8 +9,8 @@ use crate::addresses::{Access, Certificate};
 use crate::nginx::access::{self, Checks};
 use crate::nginx::actions;
 use crate::nginx::headers::{self, Changes};
-use crate::nginx::{mirrors, pages};
 use crate::nginx::scope::{Import, Scope};
+use crate::nginx::{mirrors, pages};
 use crate::output::{Action, Entry, Methods, Path, Route, in_order, joined};
 use crate::paths::{self, Differing, PathTest, Planned, Stands};
 use crate::patterns::Expression;
@@ -50,7 +50,8 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
         };
         (d.is_within || !site.is_no_loss(d.there, d.here)).then_some(stands)
     };
-    let plan = paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d), amends);
+    let plan =
+        paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d), amends);
     import.budget = budget;
     let Some(plan) = plan else {
         import.decide(site.server, "it tells too many paths apart: write its routes");
@@ -220,11 +221,9 @@ fn of_branch<'d>(
                 route.headers.push((name.clone(), rule.clone()));
                 Methods::Any
             }
-            When::Always
-            | When::Paths(_)
-            | When::Expression(_)
-            | When::Clients(_)
-            | When::NoCertificate => Methods::Any,
+            When::Always | When::Paths(_) | When::Expression(_) | When::Clients(_) | When::NoCertificate => {
+                Methods::Any
+            }
         };
         entries.push(Entry { methods, route });
     }
