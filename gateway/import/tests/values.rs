@@ -149,6 +149,50 @@ fn a_header_that_a_rule_changes_is_not_what_the_client_sends() {
 }
 
 #[test]
+fn paths_of_haproxy_get_a_new_beginning_or_are_replaced() {
+    for rule in ["set-path /app%[path]", "replace-path (.*) /app\\1", "replace-path ^(/.*)$ /app\\1"] {
+        says(
+            &of_haproxy(&frontend(&format!(" http-request {rule}\n"))),
+            &["path = \"/\"", "upstream = \"b\"", "rewrite_prefix = \"/app/\""],
+        );
+    }
+    let imported = of_haproxy(&frontend(" http-request set-path /index.html if { path /start }\n"));
+    says(&imported, &["exact = \"/start\"", "upstream = \"b\"", "rewrite = \"/index.html\""]);
+    for rule in ["set-path /app/%[path]", "set-path /a?b", "set-path /../a", "set-path /{1}", "set-path %[path]/x"] {
+        undecided(&of_haproxy(&frontend(&format!(" http-request {rule}\n"))));
+    }
+    // The rules behind it see the new path.
+    undecided(&of_haproxy(&frontend(" http-request set-path /a\n http-request deny if { path_beg /b }\n")));
+}
+
+#[test]
+fn chance_is_a_split() {
+    let text = |rules: &str| {
+        frontend(rules)
+            + "backend canary\n server s 10.0.0.2:80\nbackend beta\n server s 10.0.0.3:80\nbackend odd\n http-request del-header X\n server s 10.0.0.4:80\n"
+    };
+    says(
+        &of_haproxy(&text(" use_backend canary if { rand(100) lt 10 }\n")),
+        &["split = { groups = [{ upstream = \"canary\", weight = 1 }, { upstream = \"b\", weight = 9 }] }"],
+    );
+    // The second share is of those that are left.
+    says(
+        &of_haproxy(&text(" use_backend canary if { rand(4) lt 1 }\n use_backend beta if { rand(3) lt 1 }\n")),
+        &[
+            "split = { groups = [{ upstream = \"canary\", weight = 1 }, { upstream = \"beta\", weight = 1 }, { upstream = \"b\", weight = 2 }] }",
+        ],
+    );
+    for rules in [
+        " use_backend odd if { rand(4) lt 1 }\n",
+        " use_backend canary if { rand(4) lt 1 } METH_POST\n",
+        " use_backend canary if { rand(4) lt 1 }\n use_backend beta if METH_POST\n",
+        " http-request deny if { rand(4) lt 1 }\n",
+    ] {
+        undecided(&of_haproxy(&text(rules)));
+    }
+}
+
+#[test]
 fn variables_of_haproxy_are_their_samples() {
     let imported = of_haproxy(&frontend(
         " http-request set-var(txn.host) req.hdr(host),lower\n http-request set-var(txn.path) path\n \

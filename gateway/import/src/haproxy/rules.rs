@@ -33,6 +33,8 @@ pub(super) enum What {
         from: String,
         to: String,
     },
+    /// The path is replaced by this one.
+    Path(String),
     /// Requests without a user of a list are refused.
     Auth {
         realm: Option<String>,
@@ -89,6 +91,8 @@ pub(super) struct Outcome {
     pub after_hsts: Option<(String, Place)>,
     pub host: Option<(String, Place)>,
     pub rewrite: Option<(String, Place)>,
+    /// The path that servers get.
+    pub template: Option<(String, Place)>,
     /// A rule has changed the path.
     pub rewritten: bool,
     /// Lines that refuse above a rate.
@@ -371,6 +375,10 @@ fn what(words: &[String]) -> What {
             What::Header(of_responses(word(0)), Edit::Remove(word(2).to_owned()))
         }
         ("http-request", "replace-path") if words.len() == 4 => prefix(word(2), word(3)),
+        ("http-request", "set-path") if words.len() == 3 && is_new_path(word(2)) => What::Path(word(2).to_owned()),
+        ("http-request", "set-path") if words.len() == 3 && word(2).ends_with("%[path]") => {
+            prefix("^(.*)$", &word(2).replace("%[path]", "\\1"))
+        }
         ("http-request", "set-path") if words.len() == 3 => {
             // %[path,regsub(^/api/?,/)]
             let inner = word(2).strip_prefix("%[path,regsub(").and_then(|r| r.strip_suffix(")]"));
@@ -655,8 +663,21 @@ pub(super) fn names_path(value: &str) -> bool {
     ["{uri}", "{path}"].iter().any(|part| value.contains(part))
 }
 
+/// Whether a path can take the place of that of every request.
+fn is_new_path(path: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/-._~".contains(&b);
+    path.starts_with('/') && !path.contains("//") && !path.contains("/.") && path.bytes().all(plain)
+}
+
 /// `^/api(/.*)? \1` and `^/api/(.*) /v1/\1`.
 fn prefix(pattern: &str, to: &str) -> What {
+    // The whole path follows a new beginning.
+    if let ("(.*)" | "^(.*)" | "^(.*)$" | "^(/.*)$", Some(head)) = (pattern, to.strip_suffix("\\1"))
+        && is_new_path(head)
+        && !head.ends_with('/')
+    {
+        return What::Prefix { tests: vec![PathTest::begins("/")], from: String::new(), to: format!("{head}/") };
+    }
     let body = pattern.strip_prefix('^').unwrap_or("").trim_end_matches('$');
     let forms = [("(/.*)?", true), ("(/.*)", true), ("/(.*)", false), ("[/]?(.*)", false), ("/?(.*)", false)];
     let Some((from, slash)) = forms.into_iter().find_map(|(f, slash)| Some((body.strip_suffix(f)?, slash))) else {

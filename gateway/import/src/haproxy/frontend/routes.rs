@@ -28,7 +28,7 @@ pub(super) fn is_around(outer: &Path, inner: &Path) -> bool {
 /// What makes routes the same but for their paths.
 pub(super) fn shape(routes: &[Route]) -> String {
     let one = |r: &Route| {
-        let rewrite = r.rewrite.as_ref().map(|w| &w.0);
+        let rewrite = (r.rewrite.as_ref().map(|w| &w.0), r.template.as_ref().map(|w| &w.0));
         let limits: Vec<_> = r.rate_limits.iter().map(|l| &l.0).collect();
         let hsts = r.hsts.as_ref().map(|h| &h.0);
         let (changes, checks, pattern) = (r.changes(), r.checks(), &r.pattern);
@@ -79,6 +79,7 @@ pub(super) fn routes_of(
     if main.action.passes() {
         main.request = applied.request;
         main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
+        main.template = applied.template;
     }
     let passed = main.action.passes();
     (main.response, main.hsts) =
@@ -101,6 +102,7 @@ pub(super) fn routes_of(
         if other.action.passes() {
             other.request = then.request;
             other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
+            other.template = then.template;
         }
         let passed = other.action.passes();
         (other.response, other.hsts) = responses(passed, (then.response, then.hsts), (then.after, then.after_hsts));

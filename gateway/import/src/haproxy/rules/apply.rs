@@ -84,6 +84,7 @@ impl Trace {
                     }
                     self.rewritten = true;
                 }
+                What::Path(_) if always => self.rewritten = true,
                 What::Backend(name) if always => self.backend = Some(name.clone()),
                 What::Answer(_) | What::Deny if always && passing.holds_for(rule) && rule.what.refuses() => {
                     passing.stopped = true;
@@ -93,7 +94,7 @@ impl Trace {
                 What::Allow => passing.add(&left),
                 _ => {}
             }
-            let restricts = !matches!(rule.what, What::Backend(_) | What::Prefix { .. });
+            let restricts = !matches!(rule.what, What::Backend(_) | What::Prefix { .. } | What::Path(_));
             self.fired.push((rule.line.id, left, restricts));
         }
     }
@@ -159,6 +160,7 @@ pub(in crate::haproxy) fn apply<'l>(
     for Exception { then: other, .. } in &mut exceptions {
         (other.request, other.response) = (out.request.clone(), out.response.clone());
         (other.hsts, other.host, other.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
+        other.template = out.template.clone();
         (other.after, other.after_hsts, other.rewritten) = (out.after.clone(), out.after_hsts.clone(), out.rewritten);
         let Some(rules) =
             other.backend.as_ref().filter(|_| other.action.is_none()).and_then(|(name, _)| then.rules(name))
@@ -358,7 +360,11 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 "its condition cannot be translated (hosts, paths, methods and headers can be compared, before a path is rewritten): let \
                  the server decide, or a firewall",
             ),
-            (What::Header(..) | What::Prefix { .. } | What::Auth { .. }, Left::Routes(_)) => {
+            (What::Path(path), Left::Always) => {
+                report.same(id, "rewrite");
+                (out.rewritten, out.rewrite, out.template) = (true, None, Some((path.clone(), place.clone())));
+            }
+            (What::Header(..) | What::Prefix { .. } | What::Path(_) | What::Auth { .. }, Left::Routes(_)) => {
                 report.decide(
                     id,
                     "Sealane can change headers and paths, and ask for passwords, only per host and path, not per method, header or \
@@ -399,6 +405,10 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     // The route is for less than what is replaced.
                     Path::Below(p) if p.strip_prefix(from.as_str()).is_some_and(|rest| rest.starts_with('/')) => {
                         out.rewrite = Some((format!("{to}{}", &p[from.len() + 1..]), place.clone()));
+                    }
+                    // A single path gets another one.
+                    Path::Exact(p) if from.is_empty() && !p.contains(['{', '}', '%']) => {
+                        out.template = Some((format!("{to}{}", &p[1..]), place.clone()));
                     }
                     _ => report.decide(id, "a single path is passed on as it is (rewrite_prefix is for a path and all below)"),
                 }
