@@ -333,7 +333,8 @@ pub(crate) fn plan<D: Clone + PartialEq>(
         }
     }
     let spelled = tests.iter().filter(|t| t.any_case).count();
-    budget.take(spelled.saturating_mul(table.below.len()).saturating_mul(4))?;
+    budget.take(spelled.saturating_mul(table.below.len()))?;
+    budget.take((tests.len() + spelled * out_of(&texts)).saturating_mul(cost.saturating_add(1)))?;
     table.add_within(tests, &mut decide, &amends);
     let exacts: Vec<String> = table.exact.keys().cloned().collect();
     for path in &exacts {
