@@ -82,7 +82,7 @@ fn what_refuses_clients_of_nginx_and_has_no_translation_stops_the_start() {
         "if ($arg_token != x) { return 401; }",
         "limit_req zone=missing;",
         "limit_conn missing 1;",
-        "proxy_set_header X-Client $ssl_client_s_dn;",
+        "proxy_set_header X-Client $ssl_client_fingerprint;",
         "add_header Content-Security-Policy \"nonce-$request_id\";",
     ] {
         assert!(undecided(nginx_of(&site("", text))) > 0, "{text}");

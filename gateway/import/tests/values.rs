@@ -53,6 +53,10 @@ fn headers_of_nginx_have_parts_of_the_request() {
             "proxy_set_header X-SSL-Cert $ssl_client_escaped_cert;",
             "request_headers.set.X-SSL-Cert = \"{client_certificate}\"",
         ),
+        (
+            "proxy_set_header X-DN $ssl_client_s_dn,$ssl_client_serial;",
+            "request_headers.set.X-DN = \"{client_certificate_subject},{client_certificate_serial}\"",
+        ),
         ("proxy_set_header X-Request-ID $request_id;", "header = \"X-Request-ID\""),
     ] {
         says(&with(header), &[wanted]);
@@ -66,7 +70,7 @@ fn headers_of_nginx_have_parts_of_the_request() {
         "{}",
         imported.report.to_text(true)
     );
-    undecided(&with("proxy_set_header X-DN $ssl_client_s_dn;"));
+    undecided(&with("proxy_set_header X-Print $ssl_client_fingerprint;"));
     // Text in braces would be taken for a part.
     let imported = with("proxy_set_header X-A \"{uri}\";");
     assert!(!imported.toml.contains("{uri}"), "{}", imported.toml);
@@ -114,6 +118,7 @@ fn headers_of_haproxy_have_parts_of_the_request() {
         ("http-request set-header X-Real-IP %[src]", "request_headers.set.X-Real-IP = \"{client_address}\""),
         ("http-request set-header X-Url https://%[req.hdr(host)]%[pathq]", "X-Url = \"https://{authority}{uri}\""),
         ("http-request set-header X-CN %{+Q}[ssl_c_s_dn(cn)]", "X-CN = \"\\\"{client_certificate_name}\\\"\""),
+        ("http-request set-header X-DN %[ssl_c_s_dn(,0,rfc2253)]", "X-DN = \"{client_certificate_subject}\""),
         ("http-request add-header X-Ip %ci", "request_headers.add.X-Ip = \"{client_address}\""),
         ("http-request set-header X-Rate 100%%", "X-Rate = \"100%\""),
         ("option forwardfor header X-Client-IP", "request_headers.set.X-Client-IP = \"{client_address}\""),

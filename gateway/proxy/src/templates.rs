@@ -9,6 +9,7 @@ use crate::exchange::Claims;
 use crate::exchange::streams::ClientStream;
 use sealane_http::RequestHead;
 use sealane_http::h1::encode_decimal;
+use sealane_tls::CertificateDescription;
 use std::io::Write;
 
 /// A value: text, and parts of the request.
@@ -41,8 +42,11 @@ parts! {
     ClientAddress "client_address",
     ClientCertificate "client_certificate",
     ClientCertificateFingerprint "client_certificate_fingerprint",
+    ClientCertificateIssuer "client_certificate_issuer",
     ClientCertificateName "client_certificate_name",
     ClientCertificateResult "client_certificate_result",
+    ClientCertificateSerial "client_certificate_serial",
+    ClientCertificateSubject "client_certificate_subject",
     Host "host",
     Method "method",
     Path "path",
@@ -126,6 +130,10 @@ impl Part {
     fn write(self, request: &RequestHead, from: &Origin, out: &mut Vec<u8>) {
         let Origin { connections, stream, client, claims } = from;
         let certificate = client.cert.as_deref();
+        let described = |of: fn(&CertificateDescription) -> &Option<String>, out: &mut Vec<u8>| {
+            let text = certificate.and_then(|c| of(c.description()).as_deref());
+            out.extend_from_slice(text.unwrap_or_default().as_bytes());
+        };
         match self {
             Self::Authority => out.extend_from_slice(request.authority()),
             Self::ClientAddress => match claims {
@@ -141,6 +149,9 @@ impl Part {
             Self::ClientCertificateFingerprint => {
                 out.extend_from_slice(certificate.map_or("", |c| c.fingerprint.as_str()).as_bytes());
             }
+            Self::ClientCertificateIssuer => described(|d| &d.issuer, out),
+            Self::ClientCertificateSerial => described(|d| &d.serial, out),
+            Self::ClientCertificateSubject => described(|d| &d.subject, out),
             Self::ClientCertificateName => {
                 let name = certificate.and_then(|c| c.names().common_name()).unwrap_or_default();
                 out.extend_from_slice(name.as_bytes());

@@ -649,6 +649,9 @@ fn sample(expression: &str) -> Option<&'static str> {
         "req.hdr(host),field(1,:),lower" | "hdr(host),field(1,:),lower" | "req.hdr(host),lower,field(1,:)" => "{host}",
         "ssl_fc_protocol" => "{tls_version}",
         "ssl_c_s_dn(cn)" | "ssl_c_s_dn(CN)" => "{client_certificate_name}",
+        "ssl_c_s_dn(,0,rfc2253)" => "{client_certificate_subject}",
+        "ssl_c_i_dn(,0,rfc2253)" => "{client_certificate_issuer}",
+        "ssl_c_serial,hex" => "{client_certificate_serial}",
         _ => return None,
     })
 }

@@ -183,6 +183,9 @@ pub(super) fn of_request(text: &str, server_name: Option<&str>, port: Option<u16
                 "ssl_protocol" => "{tls_version}",
                 "ssl_client_verify" => "{client_certificate_result}",
                 "ssl_client_escaped_cert" => "{client_certificate}",
+                "ssl_client_s_dn" => "{client_certificate_subject}",
+                "ssl_client_i_dn" => "{client_certificate_issuer}",
+                "ssl_client_serial" => "{client_certificate_serial}",
                 other => return Err(format!("${other}")),
             },
         };

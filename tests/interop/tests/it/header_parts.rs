@@ -108,6 +108,9 @@ X-Cert = "{client_certificate}"
 X-Print = "{client_certificate_fingerprint}"
 X-Name = "{client_certificate_name}"
 X-Result = "{client_certificate_result}"
+X-Subject = "{client_certificate_subject}"
+X-Issuer = "{client_certificate_issuer}"
+X-Serial = "{client_certificate_serial}"
 "#;
     let (gateway, _) = gateway(&site, &app.url(), rest);
     let identity = site.issue("alice", &["alice.clients.test"]);
@@ -117,6 +120,11 @@ X-Result = "{client_certificate_result}"
     let seen = app.last();
     assert_eq!((seen.header("x-result"), seen.header("x-name")), (Some("SUCCESS"), Some("alice")));
     assert_eq!(seen.header("x-print").map(str::len), Some(64));
+    let (subject, issuer) = (seen.header("x-subject"), seen.header("x-issuer"));
+    assert!(subject.is_some_and(|s| s.contains("CN=alice")), "{subject:?}");
+    assert!(issuer.is_some_and(|i| i.contains("CN=") && !i.contains("alice")), "{issuer:?}");
+    let serial = seen.header("x-serial").unwrap_or_default();
+    assert!(!serial.is_empty() && serial.bytes().all(|b| b.is_ascii_hexdigit()), "{serial}");
     let cert = seen.header("x-cert").unwrap_or_default();
     let pem = std::fs::read_to_string(&identity.cert).expect("the certificate");
     let encode = |c: char| match c {
