@@ -25,6 +25,7 @@ mod balancing;
 mod certificates;
 mod changes;
 mod collector;
+mod conditions;
 mod cors;
 mod decode;
 mod diagnostics;

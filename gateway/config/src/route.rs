@@ -1,6 +1,7 @@
 //! What is done with requests: the actions of `[[host]]` and `[[host.route]]`, and what they change on the way.
 
 use super::access::{self, AccessLists};
+use super::conditions;
 use super::cors::Cors;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
@@ -20,7 +21,7 @@ use sealane_proxy::patterns::{Pattern, PatternError};
 use sealane_proxy::rules::{self, FieldEdits, Piece, Redirect, Rewrite, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::path::Readings;
-use sealane_route::{Conditions, FieldRule, MAX_DEPTH, PathRule, RouteTable, RuleError};
+use sealane_route::{Conditions, MAX_DEPTH, PathRule, RouteTable, RuleError};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -37,7 +38,7 @@ pub(super) struct Routes {
     pub used: std::collections::HashSet<String>,
     /// Access rules.
     pub access: AccessLists,
-    /// Expressions for paths, in the order in which routes name them.
+    /// Expressions for paths and values, in the order in which routes name them.
     pub patterns: Vec<Pattern>,
     /// Tables of redirects.
     pub redirects: RedirectTables,
@@ -47,7 +48,7 @@ pub(super) struct Routes {
     pub host_pages: Vec<Vec<ErrorPage>>,
 }
 
-/// The most expressions for paths: each lane keeps a cache for each.
+/// The most expressions: each lane keeps a cache for each.
 const MAX_PATTERNS: usize = 256;
 
 /// What may be said of a host and of a route alike.
@@ -353,7 +354,7 @@ fn route(
     let exact = section.optional_at(&r::exact);
     let regex = section.optional_at(&r::path_regex);
     let methods = section.optional(&r::methods);
-    let fields = section.optional(&r::headers);
+    let fields = conditions::of_route(&section, routes);
     if let (Some(_), Some(exact)) = (&path, &exact) {
         let help = "keep one of them: \"path\" matches everything below a path, \"exact\" one path".to_owned();
         sink.error(&exact.span, "\"path\" and \"exact\" exclude each other", Some(help));
@@ -369,7 +370,7 @@ fn route(
         let help = "remove it: the paths of the table are the paths of the route".to_owned();
         sink.error(&span, "\"redirects\" excludes other conditions on the path", Some(help));
     }
-    let said = ["path", "exact", "path_regex", "methods", "headers", "redirects"]
+    let said = ["path", "exact", "path_regex", "methods", "headers", "cookies", "redirects"]
         .iter()
         .any(|k| section.key_span(k).is_some());
     if !said {
@@ -419,12 +420,7 @@ fn route(
         (None, Some(p), _) => PathRule::Exact(p.value.clone()),
         (None, None, _) => PathRule::Prefix("/".to_owned()),
     };
-    let conditions = Conditions {
-        path: rule,
-        pattern: None,
-        methods: methods.unwrap_or_default(),
-        fields: fields.unwrap_or_default(),
-    };
+    let conditions = Conditions { path: rule, pattern: None, methods: methods.unwrap_or_default(), fields };
     // The same conditions twice: the second would never be used.
     let mut plain = conditions.clone();
     if let PathRule::Prefix(p) = &mut plain.path {
@@ -590,7 +586,7 @@ fn with_methods(path: String, methods: Option<&[String]>) -> String {
     }
 }
 
-/// An expression for paths, as it is written and compiled.
+/// An expression, as it is written and compiled.
 pub(super) struct Written {
     text: String,
     pattern: Pattern,
@@ -615,13 +611,13 @@ pub(super) fn path_regex(sink: &Sink, key: &str, node: &Node) -> Option<Written>
 }
 
 /// The index of a compiled expression among those of the configuration.
-fn compiled_once(sink: &Sink, regex: At<Written>, routes: &mut Routes) -> usize {
+pub(super) fn compiled_once(sink: &Sink, regex: At<Written>, routes: &mut Routes) -> usize {
     if let Some(there) = routes.patterns.iter().position(|p| p.text() == regex.value.text) {
         return there;
     }
     if routes.patterns.len() == MAX_PATTERNS {
-        let help = "use \"path\" where a prefix is enough".to_owned();
-        sink.error(&regex.span, format!("there are more than {MAX_PATTERNS} \"path_regex\""), Some(help));
+        let help = "use \"path\" or \"text*\" where a prefix is enough".to_owned();
+        sink.error(&regex.span, format!("routes have more than {MAX_PATTERNS} different expressions"), Some(help));
         return 0;
     }
     routes.patterns.push(regex.value.pattern);
@@ -797,32 +793,6 @@ pub(super) fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Optio
         } else {
             out.push((at, value));
         }
-    }
-    Some(out)
-}
-
-pub(super) fn field_rules(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, FieldRule)>> {
-    let mut out = Vec::new();
-    for (name, value) in named(sink, key, node)? {
-        let rule = match value.get_ref() {
-            DeValue::Boolean(true) => FieldRule::Present,
-            DeValue::Boolean(false) => FieldRule::Absent,
-            DeValue::String(s) => match s.strip_suffix('*') {
-                Some(prefix) => FieldRule::Prefix(prefix.as_bytes().to_vec()),
-                None => FieldRule::Exact(s.as_bytes().to_vec()),
-            },
-            _ => {
-                let help =
-                    "write true (present), false (absent), \"text\" (equal to it), or \"text*\" (starts with it)";
-                sink.error(
-                    &value.span(),
-                    format!("this is not a condition on \"{}\"", name.value),
-                    Some(help.to_owned()),
-                );
-                continue;
-            }
-        };
-        out.push((name.value, rule));
     }
     Some(out)
 }

@@ -4,7 +4,7 @@
 //! NGINX and HAProxy compare addresses in order, and the first rule that matches decides. Sealane refuses what is in `deny`, and with
 //! `allow` everything else that is not in it. Sets are computed as ranges, so that the translation is exact.
 
-use crate::output::{line, list};
+use crate::output::{key, line, list, quoted};
 use crate::report::Place;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -272,7 +272,7 @@ pub(crate) enum Certificate {
     Named(Vec<String>),
 }
 
-/// `allow`, `deny` and `allow_certificate` of a listener, a host or a route.
+/// `allow`, `deny`, `allow_certificate` and `allow_header` of a listener, a host or a route.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     /// Only these are let in.
@@ -280,6 +280,8 @@ pub(crate) struct Access {
     deny: AddressList,
     origin: Option<Place>,
     certificate: Option<(Certificate, Place)>,
+    /// Headers with the values that they must have.
+    headers: Vec<(String, String, Place)>,
 }
 
 /// No list of Sealane says this.
@@ -318,8 +320,21 @@ impl Access {
         Ok(())
     }
 
+    /// Refuses requests whose header has another value, from now on.
+    pub fn require_header(&mut self, name: &str, value: &str, place: &Place) -> Result<(), Unsayable> {
+        match self.headers.iter().find(|(there, ..)| there.eq_ignore_ascii_case(name)) {
+            None => self.headers.push((name.to_owned(), value.to_owned(), place.clone())),
+            Some((_, there, _)) if there == value => {}
+            Some(_) => return Err(Unsayable),
+        }
+        Ok(())
+    }
+
     /// Refuses whom another one refuses, too.
     pub fn and(&mut self, other: &Self) -> Result<(), Unsayable> {
+        for (name, value, place) in &other.headers {
+            self.require_header(name, value, place)?;
+        }
         if let Some((certificate, place)) = &other.certificate {
             self.require(certificate, place)?;
         }
@@ -334,7 +349,7 @@ impl Access {
     }
 
     pub fn is_open(&self) -> bool {
-        self.is_open_by_address() && self.certificate.is_none()
+        self.is_open_by_address() && self.certificate.is_none() && self.headers.is_empty()
     }
 
     fn is_open_by_address(&self) -> bool {
@@ -357,6 +372,9 @@ impl Access {
             };
             line(out, &format!("allow_certificate = {}", list(&names)), Some(place));
         }
+        for (name, value, place) in &self.headers {
+            line(out, &format!("allow_header.{} = {}", key(name), quoted(value)), Some(place));
+        }
         let Some(origin) = self.origin.as_ref().filter(|_| !self.is_open_by_address()) else { return };
         // An empty list has no blocks to be written.
         if self.closed().is_some() {
@@ -378,7 +396,8 @@ impl Access {
 
     /// What it says, for comparisons.
     pub fn says(&self) -> String {
-        format!("{:?} {:?} {:?}", self.allow, self.deny, self.certificate.as_ref().map(|(is, _)| is))
+        let headers: Vec<_> = self.headers.iter().map(|(name, value, _)| (name, value)).collect();
+        format!("{:?} {:?} {:?} {headers:?}", self.allow, self.deny, self.certificate.as_ref().map(|(is, _)| is))
     }
 }
 
@@ -489,6 +508,22 @@ mod tests {
         let mut out = String::new();
         other.write(&mut out);
         assert_eq!(out, "allow_certificate = [\"cn:a\"]  # x:1\n");
+    }
+
+    #[test]
+    fn headers_are_required() {
+        let mut access = Access::default();
+        access.require_header("X-Edge", "a b", &place()).unwrap();
+        access.require_header("x-edge", "a b", &place()).unwrap();
+        assert!(!access.is_open() && access.closed().is_none());
+        assert_eq!(access.require_header("X-Edge", "c", &place()), Err(Unsayable));
+        let mut other = Access::default();
+        other.and(&access).unwrap();
+        assert_eq!(other.says(), access.says());
+        assert_ne!(other.says(), Access::default().says());
+        let mut out = String::new();
+        other.write(&mut out);
+        assert_eq!(out, "allow_header.X-Edge = \"a b\"  # x:1\n");
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(crate) fn list<S: AsRef<str>>(items: &[S]) -> String {
 }
 
 /// A string for TOML, without escapes where that is possible.
-fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let plain = !text.contains('\'') && !text.chars().any(char::is_control);
     if plain { format!("'{text}'") } else { quoted(text) }
 }

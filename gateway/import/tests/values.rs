@@ -327,6 +327,108 @@ fn a_text_within_a_segment_keeps_out_whom_it_keeps_out() {
 }
 
 #[test]
+fn nginx_compares_headers_and_cookies() {
+    let pass = "location / { proxy_pass http://10.0.0.1; proxy_set_header Host $host; }";
+    let with = |condition: &str, then: &str| of_nginx(&server(&format!("if ({condition}) {{ {then} }} {pass}")));
+    let forbidden = "respond = { status = 403 }";
+    for (condition, wanted) in [
+        ("$http_user_agent ~* (bot|crawler)", "headers.User-Agent = { regex = '(?i)(bot|crawler)' }"),
+        ("$http_referer ~ \"^https?://spam\\.\"", "headers.Referer = { regex = '^https?://spam\\.' }"),
+        ("$http_user_agent = \"\"", "headers.User-Agent = { not = { regex = '.' } }"),
+        ("$http_user_agent !~* mozilla", "headers.User-Agent = { not = { regex = '(?i)mozilla' } }"),
+        ("$cookie_admin != \"yes\"", "cookies.admin = { not = \"yes\" }"),
+        ("$http_cookie ~ \"debug=1\"", "headers.Cookie = { regex = 'debug=1' }"),
+    ] {
+        says(&with(condition, "return 403;"), &[wanted, forbidden]);
+    }
+    // Clients without a header, too.
+    let imported = with("$http_user_agent ~ \"^$|curl\"", "return 403;");
+    says(&imported, &["headers.User-Agent = { regex = '^$|curl' }", forbidden]);
+    says(&imported, &["headers.User-Agent = { not = { regex = '.' } }", forbidden]);
+    // All values of the header must be right.
+    let imported = with("$http_x_edge_secret != s3cret", "return 403;");
+    says(&imported, &["allow_header.X-Edge-Secret = \"s3cret\""]);
+    let imported = with("$http_x_edge_secret != s3cret", "return 444;");
+    assert!(imported.report.to_text(false).contains("allow_header: the status is 403"), "{}", imported.toml);
+    says(
+        &with("$cookie_beta ~ ^1", "return 302 /beta;"),
+        &["cookies.beta = { regex = '^1' }", "redirect = { to = \"/beta\", status = 302 }"],
+    );
+    for condition in [
+        "$http_user_agent !~ ^Mozilla",
+        "$http_user_agent ~ (?!x)",
+        "$arg_a ~ b",
+        "$http_x != \"a*\"",
+        "$http_expect = a",
+    ] {
+        undecided(&with(condition, "return 403;"));
+    }
+    let long: Vec<String> = (0..200).map(|n| format!("robot-{n}")).collect();
+    let imported = with(&format!("$http_user_agent ~* \"({})\"", long.join("|")), "return 403;");
+    assert_eq!(imported.report.undecided(), Vec::<String>::new());
+    assert!(imported.toml.matches(forbidden).count() > 1 && imported.toml.contains("robot-199"), "{}", imported.toml);
+}
+
+#[test]
+fn maps_of_headers_are_conditions() {
+    let text = |map: &str, rest: &str| {
+        format!(
+            "events {{}} http {{ map {map} upstream a {{ server 10.0.0.1; }} upstream b {{ server 10.0.0.2; }} \
+             server {{ listen 80; server_name a.example; {rest} }} }}"
+        )
+    };
+    let bots = "if ($bad) { return 403; } location / { proxy_pass http://a; proxy_set_header Host $host; }";
+    let imported = of_nginx(&text("$http_user_agent $bad { default 0; ~*badbot 1; ~^curl 1; \"\" 1; Wget 1; }", bots));
+    let forbidden = "respond = { status = 403 }";
+    says(&imported, &["headers.User-Agent = { not = { regex = '.' } }", forbidden]);
+    says(&imported, &["headers.User-Agent = { regex = '(?i:badbot)|(?:^curl)|(?i:^Wget$)' }", forbidden]);
+    for map in [
+        // An exception, and a map that holds for all others.
+        "$http_user_agent $bad { ~*goodbot 0; ~*bot 1; }",
+        "$http_user_agent $bad { default 1; ~*goodbot 0; }",
+        "$http_user_agent $bad { ~*bot $http_x; }",
+        "$http_user_agent $bad { include bots.conf; }",
+        "$arg_a $bad { ~*bot 1; }",
+    ] {
+        undecided(&of_nginx(&text(map, bots)));
+    }
+    let choose = "location / { proxy_pass http://$group; proxy_set_header Host $host; }";
+    let imported = of_nginx(&text("$cookie_version $group { default a; ~^2 b; next b; }", choose));
+    says(&imported, &["cookies.version = { regex = '(?i)^next$' }", "upstream = \"b\""]);
+    says(&imported, &["cookies.version = { regex = '^2' }", "upstream = \"b\""]);
+    assert!(imported.report.to_text(false).contains("the name of the cookie"), "{}", imported.report.to_text(true));
+}
+
+#[test]
+fn haproxy_compares_headers_and_cookies() {
+    let forbidden = "respond = { status = 403 }";
+    for (rules, wanted) in [
+        (
+            "http-request deny if { hdr_sub(user-agent) -i bot crawler }",
+            "headers.user-agent = { regex = '(?i)bot|crawler' }",
+        ),
+        (
+            "acl bad req.fhdr(user-agent) -m sub a\n acl bad req.fhdr(user-agent) b\n http-request deny if bad",
+            "headers.user-agent = { regex = '(?:a)|(?:^b$)' }",
+        ),
+        ("http-request deny unless { req.fhdr(x-secret) s3cret }", "headers.x-secret = { not = \"s3cret\" }"),
+        ("http-request deny if { req.cook(debug) -m found }", "cookies.debug = true"),
+        ("http-request deny if { hdr_beg(host) -i internal. }", "headers.host = { regex = '(?i)^internal\\.' }"),
+    ] {
+        says(&of_haproxy(&frontend(&format!(" {rules}\n"))), &[wanted, forbidden]);
+    }
+    let both = of_haproxy(&frontend(" http-request deny if { req.fhdr(x-a) 1 } !{ req.cook(b) 2 }\n"));
+    says(&both, &["headers.x-a = \"1\"", "cookies.b = { not = \"2\" }", forbidden]);
+    for rules in [
+        "http-request del-header cookie\n http-request deny if { req.cook(a) 1 }",
+        "http-request deny if { hdr_reg(x) a^b }",
+        "http-request deny if { hdr(x),regsub(a,b) c }",
+    ] {
+        undecided(&of_haproxy(&frontend(&format!(" {rules}\n"))));
+    }
+}
+
+#[test]
 fn what_protects_is_not_dropped() {
     // Attributes of cookies.
     undecided(&of_nginx(&server(

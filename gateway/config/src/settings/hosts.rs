@@ -3,6 +3,7 @@
 use super::{Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, table};
 use crate::access as who;
 use crate::balancing;
+use crate::conditions::{self, Condition};
 use crate::cors::{self as cross_origin, Cors};
 use crate::forwarding::{self, Mirror};
 use crate::pages;
@@ -16,7 +17,6 @@ use sealane_proxy::balance::HashKey;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::rules::{Piece, Redirect};
-use sealane_route::FieldRule;
 
 table! {
     /// A host defines what the gateway does with requests for its names. A request for an unknown name gets 404. Names
@@ -62,9 +62,9 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 
 table! {
     /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
-    /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route with
-    /// `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes, rate
-    /// limits and access rules apply in addition to those of the host.
+    /// `path_regex`, `methods`, `headers` and `cookies`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route
+    /// with `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes,
+    /// rate limits and access rules apply in addition to those of the host.
     route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example_is_commented = true;
 
@@ -84,9 +84,13 @@ table! {
     /// Methods, in capitals.
     methods: Own<Vec<String>> = Own(read::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
         example(["GET", "POST"]);
-    /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix).
-    headers: Own<Vec<(String, FieldRule)>> = Own(read::field_rules, || Shape::Map(Box::new(Shape::Either(
-        vec![Shape::Flag, Shape::Text(None)])))), example({ X-Beta = true }), secret(Values);
+    /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix), `{ regex = '…' }`, or
+    /// `{ not = … }` with one of these. See [routing](page:routing#conditions-on-headers-and-cookies).
+    headers: Own<Vec<(String, Condition)>> = Own(conditions::conditions, conditions::shape), example({ X-Beta = true }),
+        secret(Values);
+    /// A table of cookie names and conditions, as in `headers`.
+    cookies: Own<Vec<(String, Condition)>> = Own(conditions::conditions, conditions::shape), example({ beta = "1" }),
+        secret(Values);
     /// Replaces `path` in the request to the upstream. Needs `path` and an upstream.
     rewrite_prefix: Own<String> = Own(read::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
     /// The path of the request to the upstream. `{1}` to `{9}` stand for the groups of `path_regex`, as the client has spelled

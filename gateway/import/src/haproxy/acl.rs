@@ -303,19 +303,20 @@ mod tests {
             "hdr(user-agent),length 0",
             "hdr(host),field(1,:) -i a.example",
             "hdr(host),regsub(x,y) a",
-            "hdr(host) a.example:8080",
-            "hdr_dom(host) a.example",
-            "hdr_end(host) a.example",
-            "hdr_beg(host) www.",
-            "hdr(x) a b",
-            "hdr(x) -m sub a",
             "hdr(x) -m found 0",
             "hdr(x,2) a",
-            "hdr_beg(x) a",
+            "hdr(x) -m dir a",
+            "hdr_beg(x) -m str a",
+            "hdr_ip(x) 10.0.0.1",
+            "hdr(x) a,b",
+            "hdr_reg(x) a^b",
+            "hdr_reg(x) (?=a)",
+            "hdr_dom(x) .a",
+            "cook(x),length 0",
+            "req.cook(x) -m found 1",
             "hdr_cnt(x) gt 5",
             "dst_port gt 1024",
             "dst_port 1000:2000",
-            "req.cook(session) -m found",
             "path_reg ^/(?!admin/)",
             "path_reg ^/(a",
             "path_reg ^/a ^/(b",
@@ -332,6 +333,31 @@ mod tests {
         for condition in ["if a and b", "if !", "if { path /a", "if", "if or TRUE", "if UNHEARD"] {
             let read = acls(&Memory::default()).condition(Id::default(), &words(condition), &mut Remarks::default());
             assert!(read.is_none(), "{condition}");
+        }
+    }
+
+    #[test]
+    fn values_are_compared() {
+        let routes = |name: &str, rule: &str| {
+            let headers = vec![(name.to_owned(), rule.to_owned())];
+            Left::Routes(vec![Match { methods: Methods::Any, headers, pattern: None }])
+        };
+        for (condition, name, rule) in [
+            ("if { req.fhdr(x) a }", "x", "\"a\""),
+            ("if { req.fhdr(x) -m reg ^a b$ }", "x", "{ regex = '(?:^a)|(?:b$)' }"),
+            ("if { hdr(x) a b }", "x", r"{ regex = '(?:^|,)[ \t]*(?:a|b)[ \t]*(?:,|$)' }"),
+            ("unless { hdr(x) a }", "x", r"{ not = { regex = '(?:^|,)[ \t]*a[ \t]*(?:,|$)' } }"),
+            ("if { hdr_sub(user-agent) -i bot }", "user-agent", "{ regex = '(?i)bot' }"),
+            ("if { hdr(user-agent) -m beg curl/ }", "user-agent", r"{ regex = '(?:^|,)[ \t]*curl/' }"),
+            ("if { hdr_reg(user-agent) -i ^curl }", "user-agent", r"{ regex = '(?i)(?:^|,)[ \t]*(?:curl)' }"),
+            ("if { hdr_beg(host) -i static. }", "host", r"{ regex = '(?i)^static\.' }"),
+            ("if { hdr_dom(host) -i example }", "host", "{ regex = '(?i)(?:^|[/?.:])example(?:[/?.:]|$)' }"),
+            ("if { hdr(host) a.example:8080 }", "host", "\"a.example:8080\""),
+            ("if { req.cook(beta) 1 }", "cookie:beta", "\"1\""),
+            ("if !{ cook(id) -m found }", "cookie:id", "false"),
+            ("if { cook_beg(id) guest- }", "cookie:id", "{ regex = '^guest-' }"),
+        ] {
+            assert_eq!(left(condition, "/", "a.example"), routes(name, rule), "{condition}");
         }
     }
 

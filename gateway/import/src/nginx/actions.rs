@@ -5,6 +5,7 @@ use super::conditions::{Condition, condition};
 use super::geo;
 use super::headers::{self, Changes};
 use super::locations::{Location, NewPath, Site, Step, Then, When};
+use super::maps;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
@@ -13,6 +14,7 @@ use crate::output::{Action, Path, Route};
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression, capture};
 use crate::report::Place;
+use crate::values::{self, COOKIE};
 
 /// Directives that pass requests on: NGINX redirects `/x` to `/x/` where a location `/x/` has one.
 pub(super) const PASSES: &[&str] =
@@ -332,7 +334,7 @@ pub(super) fn if_step<'d>(
     name: Option<&str>,
     asked: Option<&Asked>,
 ) -> Option<Step<'d>> {
-    let condition = condition(d);
+    let condition = maps::condition(import, d).unwrap_or_else(|| condition(d));
     let action = match body(import, d, name) {
         Body::Answer(action) => action,
         Body::Nothing => {
@@ -381,22 +383,37 @@ pub(super) fn if_step<'d>(
             return Some(Step { d, when: When::NoCertificate, then: Then::Answer(action) });
         }
         (Condition::Method(list, is), _) => When::Method(list, is),
-        // An empty header is like none in NGINX: what an absent one refuses would let an empty one through.
-        (Condition::Header(_, rule), _) if rule == "false" => {
-            import.decide(
-                d,
-                "an empty header is like an absent one in NGINX, and is not here: let the server refuse the request",
-            );
-            return None;
-        }
-        (Condition::Header(header, rule), _) => {
-            if rule == "true" {
+        (Condition::Values(any), _) => {
+            if any.iter().any(|(_, rule)| rule == "true") {
                 import.differs(
                     d,
-                    "in Sealane, the condition is true if the header is present, even with an empty value or 0",
+                    "in Sealane, the condition is true if the header or cookie is present, even with an empty value or 0",
                 );
             }
-            When::Header(header, rule)
+            cookies_differ(import, d, &any);
+            When::Values(any)
+        }
+        (Condition::OtherValue(name, value), _) if action.is_refusal() && !name.starts_with(COOKIE) => {
+            // Of two values, a server may read the other one.
+            if !is_allowed(&value) {
+                unknown_if(import, d);
+                return None;
+            }
+            match action == Action::status(403) {
+                true => import.same(d, "allow_header"),
+                false => import.differs(d, "allow_header: the status is 403"),
+            }
+            return Some(Step { d, when: When::OtherValue(name, value), then: Then::Answer(action) });
+        }
+        (Condition::OtherValue(name, value), _) => {
+            let any = vec![(name, values::negated(&values::equal(&value)))];
+            cookies_differ(import, d, &any);
+            When::Values(any)
+        }
+        (Condition::Unmatched { name, rule, anywhere }, _) if anywhere || !action.is_refusal() => {
+            let any = vec![(name, rule)];
+            cookies_differ(import, d, &any);
+            When::Values(any)
         }
         _ => {
             unknown_if(import, d);
@@ -407,11 +424,26 @@ pub(super) fn if_step<'d>(
     Some(Step { d, when, then: Then::Answer(action) })
 }
 
+/// Whether `allow_header` has a text as a value.
+fn is_allowed(value: &str) -> bool {
+    let plain = value.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+    plain && !value.is_empty() && value.trim() == value && !value.ends_with('*')
+}
+
+fn cookies_differ<'d>(import: &mut Import<'d>, d: &'d Directive, any: &[(String, String)]) {
+    if any.iter().any(|(name, _)| name.starts_with(COOKIE)) {
+        import.differs(d, COOKIES_DIFFER);
+    }
+}
+
+/// What is said where cookies are compared.
+pub(super) const COOKIES_DIFFER: &str = "cookies: the name of the cookie is in lower case, and if a request has several cookies of this name, all of them are compared";
+
 fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
     import.decide(
         d,
-        "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods, headers and refused addresses \
-         can be): let the server decide",
+        "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods, headers, cookies and refused \
+         addresses can be): let the server decide",
     );
     for inner in d.inner() {
         import.whole(inner, crate::Outcome::NotTranslated, "see the condition");

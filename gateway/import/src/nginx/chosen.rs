@@ -1,20 +1,23 @@
-//! `proxy_pass http://$variable`: the upstream is chosen by a `map` of a header, or by `split_clients`.
+//! `proxy_pass http://$variable`: the upstream is chosen by a `map` of a header or a cookie, or by `split_clients`.
 
-use super::conditions::header_name;
+use super::actions::COOKIES_DIFFER;
+use super::conditions::{header_name, of_variable};
 use super::headers::Changes;
+use super::maps;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Target};
 use super::variables::{Piece, has_variables, pieces};
-use crate::output::{Action, Route, Split, quoted};
+use crate::output::{Action, Route, Split};
 use crate::report::Place;
+use crate::values::{self, COOKIE};
 
 /// Most values by which an upstream is chosen.
 const MAX_CHOSEN: usize = 32;
 
-/// An upstream that a `map` chooses by a header.
+/// An upstream that a `map` chooses by a header or a cookie.
 pub(super) struct Chosen {
-    pub header: String,
+    pub name: String,
     /// The condition in TOML.
     pub rule: String,
     pub upstream: String,
@@ -166,7 +169,7 @@ fn divisor(a: u32, b: u32) -> u32 {
     if b == 0 { a } else { divisor(b, a % b) }
 }
 
-/// A `map` that chooses a group by a header.
+/// A `map` that chooses a group by a header or a cookie.
 fn by_map<'d>(
     import: &mut Import<'d>,
     scope: &Scope<'d>,
@@ -184,8 +187,8 @@ fn by_map<'d>(
     let Some(group) = upstream(import, scope, d, to, default, changes) else { return };
     import.same(d, format!("upstream \"{group}\", or what the map says"));
     (route.action, route.origin) = (Action::Upstream(group), d.place.clone());
-    let source = map.word(1).unwrap_or("");
-    let Some(header) = source.strip_prefix("$http_").map(header_name) else {
+    let source = map.word(1).unwrap_or("").replace(['{', '}'], "");
+    let Some(name) = source.strip_prefix('$').and_then(of_variable) else {
         return import.decide(
             map,
             format!(
@@ -193,25 +196,31 @@ fn by_map<'d>(
             ),
         );
     };
-    import.differs(map, "routes with \"headers\"; upper and lower case differ in the header's value");
-    for entry in map.inner().iter().filter(|e| e.name() != "default") {
-        let (value, group) = (entry.name(), entry.word(1).unwrap_or(""));
-        if value.starts_with('~')
-            || value.ends_with('*')
-            || group.is_empty()
-            || has_variables(group)
-            || entry.words.len() != 2
-        {
-            import
-                .decide(map, format!("{value}: a header's value is a constant; only the map's default is translated"));
+    match name.starts_with(COOKIE) {
+        true => import.differs(map, COOKIES_DIFFER),
+        false => import.same(map, "routes with \"headers\""),
+    }
+    // Texts come before expressions.
+    let (expressions, texts): (Vec<_>, Vec<_>) =
+        map.inner().iter().filter(|e| e.name() != "default").partition(|e| e.name().starts_with('~'));
+    for entry in texts.into_iter().chain(expressions) {
+        let (key, group) = (entry.name(), entry.word(1).unwrap_or(""));
+        let (text, any_case) = maps::expression(key);
+        let rules = match key {
+            "" => Some(vec![values::NOTHING.to_owned()]),
+            _ => values::matched(&[(text.as_str(), any_case)]),
+        };
+        let Some(rules) = rules.filter(|_| !group.is_empty() && !has_variables(group) && entry.words.len() == 2) else {
+            import.decide(map, format!("{key} cannot be translated: write a route with \"headers\" or \"cookies\""));
             continue;
-        }
-        let rule = if value.is_empty() { "false".to_owned() } else { quoted(value.trim_start_matches('\\')) };
-        if import.chosen.len() >= MAX_CHOSEN {
+        };
+        if import.chosen.len() + rules.len() > MAX_CHOSEN {
             return import.decide(map, "there are too many values: write routes with \"headers\"");
         }
-        if let Some(name) = upstream(import, scope, d, to, group, changes) {
-            import.chosen.push(Chosen { header: header.clone(), rule, upstream: name, place: entry.place.clone() });
+        if let Some(upstream) = upstream(import, scope, d, to, group, changes) {
+            let chosen =
+                |rule| Chosen { name: name.clone(), rule, upstream: upstream.clone(), place: entry.place.clone() };
+            import.chosen.extend(rules.into_iter().map(chosen));
         }
     }
 }

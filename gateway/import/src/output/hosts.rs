@@ -3,6 +3,7 @@
 use super::{Edits, Path, Route, comment, key, line, list, literal, quoted};
 use crate::addresses::Access;
 use crate::report::Place;
+use crate::values::COOKIE;
 
 /// A `[[host]]`.
 #[derive(Clone, Debug)]
@@ -49,7 +50,11 @@ impl Host {
                 line(out, &format!("methods = {}", list(&route.methods)), None);
             }
             for (name, condition) in &route.headers {
-                line(out, &format!("headers.{} = {condition}", key(name)), None);
+                let (table, name) = match name.strip_prefix(COOKIE) {
+                    Some(cookie) => ("cookies", cookie),
+                    None => ("headers", name.as_str()),
+                };
+                line(out, &format!("{table}.{} = {condition}", key(name)), None);
             }
             route.action.write(out, &route.origin);
             if let Some((to, place)) = &route.rewrite {

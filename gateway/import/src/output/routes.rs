@@ -118,7 +118,7 @@ pub(crate) struct Route {
     /// `path_regex`.
     pub pattern: Option<String>,
     pub methods: Vec<String>,
-    /// Names and conditions in TOML.
+    /// Names and conditions in TOML. Those of cookies begin with [`COOKIE`](crate::values::COOKIE).
     pub headers: Vec<(String, String)>,
     pub action: Action,
     /// `rewrite_prefix`.

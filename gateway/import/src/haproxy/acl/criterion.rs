@@ -4,9 +4,9 @@ use super::{Counter, Files, Test};
 use crate::addresses::{AddressList, AddressSet, Certificate};
 use crate::haproxy::variables::SAVED;
 use crate::nginx::is_name;
-use crate::output::quoted;
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression};
+use crate::values::{self, COOKIE, Stand};
 
 /// A criterion in its parts.
 struct Criterion<'w> {
@@ -84,11 +84,13 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
     }
     let owned = || values.iter().map(|v| (*v).to_owned()).collect::<Vec<String>>();
     let plain = c.argument.is_empty() && c.matching.is_empty() && !c.any_case;
-    let is_host = matches!(c.argument.to_ascii_lowercase().as_str(), "host" | "host,1" | "host,-1");
     let path = |test: fn(&str) -> PathTest| {
         (c.argument.is_empty() && !values.is_empty())
             .then(|| Test::Path(values.iter().map(|v| PathTest { any_case: c.any_case, ..test(v) }).collect()))
     };
+    if let Some((of, matching)) = of_value(&c) {
+        return value(&c, of, matching, values, remarks);
+    }
     match (c.name, c.matching) {
         ("always_true" | "always_false", _) if plain && values.is_empty() => {
             Some(Test::Always(c.name == "always_true"))
@@ -108,9 +110,6 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
         ("dst_port", _) if plain && !values.is_empty() => {
             values.iter().map(|v| v.parse().ok()).collect::<Option<_>>().map(Test::Port)
         }
-        ("hdr" | "req.hdr" | "req.fhdr", "" | "str") if is_host => names(values, "str").map(Test::Host),
-        ("hdr" | "req.hdr", "end" | "reg") if is_host => names(values, c.matching).map(Test::Host),
-        ("hdr_end" | "hdr_reg", "") if is_host => names(values, &c.name[4..]).map(Test::Host),
         ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", "" | "str") if c.argument.is_empty() => {
             names(values, "str").map(Test::ServerName)
         }
@@ -145,21 +144,9 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
             let good = |m: &&str| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
             values.iter().all(good).then(|| Test::Method(owned()))
         }
-        ("hdr" | "req.hdr" | "req.fhdr", "found") if is_name(c.argument) && values.is_empty() => {
-            Some(Test::Header(c.argument.to_owned(), "true".to_owned()))
-        }
         ("hdr_cnt" | "req.hdr_cnt", "") if is_name(c.argument) && !c.any_case => match values {
             ["gt", "0"] | ["ge", "1"] => Some(Test::Header(c.argument.to_owned(), "true".to_owned())),
             ["0"] | ["eq", "0"] => Some(Test::Header(c.argument.to_owned(), "false".to_owned())),
-            _ => None,
-        },
-        ("hdr" | "req.hdr" | "req.fhdr", "" | "str") if is_name(c.argument) && c.argument != "host" => match values {
-            [one] if !one.is_empty() && !one.ends_with('*') && !one.contains(',') => {
-                if c.any_case {
-                    remarks.push("upper and lower case differ in a header's value".to_owned());
-                }
-                Some(Test::Header(c.argument.to_owned(), quoted(one)))
-            }
             _ => None,
         },
         ("sc_http_req_rate" | "sc0_http_req_rate" | "sc1_http_req_rate" | "sc2_http_req_rate", "") if !c.any_case => {
@@ -177,6 +164,80 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
         }
         _ => None,
     }
+}
+
+/// What a criterion compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OfValue {
+    /// One of the values of a header that commas separate.
+    Element,
+    /// A header.
+    Header,
+    Cookie,
+}
+
+/// A criterion that compares headers or cookies, and the kind of match.
+fn of_value<'c>(c: &Criterion<'c>) -> Option<(OfValue, &'c str)> {
+    let kinds = [
+        ("hdr", OfValue::Element),
+        ("req.hdr", OfValue::Element),
+        ("fhdr", OfValue::Header),
+        ("req.fhdr", OfValue::Header),
+        ("cook", OfValue::Cookie),
+        ("req.cook", OfValue::Cookie),
+    ];
+    kinds.into_iter().find_map(|(name, of)| match c.name.strip_prefix(name)? {
+        "" => Some((of, c.matching)),
+        ending if c.matching.is_empty() => match ending.strip_prefix('_')? {
+            matching @ ("str" | "beg" | "end" | "sub" | "reg" | "dom") => Some((of, matching)),
+            _ => None,
+        },
+        _ => None,
+    })
+}
+
+/// A test of a header or a cookie.
+fn value(c: &Criterion, of: OfValue, matching: &str, values: &[&str], remarks: &mut Vec<String>) -> Option<Test> {
+    if of != OfValue::Cookie && matches!(c.argument.to_ascii_lowercase().as_str(), "host" | "host,1" | "host,-1") {
+        let kind = if matching.is_empty() { "str" } else { matching };
+        if let Some(names) = names(values, kind) {
+            return Some(Test::Host(names));
+        }
+    }
+    if !is_name(c.argument) {
+        return None;
+    }
+    let name = match of {
+        OfValue::Cookie => format!("{COOKIE}{}", c.argument),
+        OfValue::Element | OfValue::Header => c.argument.to_owned(),
+    };
+    // There is one host, without a comma.
+    let listed = of == OfValue::Element && !name.eq_ignore_ascii_case("host");
+    let stand = match matching {
+        "found" => return (values.is_empty() && !c.any_case).then(|| Test::Header(name, "true".to_owned())),
+        "reg" if listed => {
+            let one = patterns::listed(values, c.any_case)?;
+            remarks.push("the expression is compared with all values of the header together".to_owned());
+            return Some(Test::Header(name, values::matching(&one)));
+        }
+        "reg" => {
+            let all: Vec<(&str, bool)> = values.iter().map(|v| (*v, c.any_case)).collect();
+            return match patterns::values(&all)?.as_slice() {
+                [one] => Some(Test::Header(name, values::matching(one))),
+                _ => None,
+            };
+        }
+        "" | "str" => match values {
+            [one] if !listed && !c.any_case && !one.is_empty() => return Some(Test::Header(name, values::equal(one))),
+            _ => Stand::Whole,
+        },
+        "beg" => Stand::Begin,
+        "end" => Stand::End,
+        "sub" => Stand::Anywhere,
+        "dom" => Stand::Domain,
+        _ => return None,
+    };
+    values::texts(values, stand, c.any_case, listed).map(|one| Test::Header(name, values::matching(&one)))
 }
 
 /// `rand(100) lt 10`: ten of a hundred.

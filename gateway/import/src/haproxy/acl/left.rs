@@ -4,6 +4,7 @@ use super::{All, Condition, Counter, Match, Test};
 use crate::addresses::{AddressList, Certificate, Clients};
 use crate::output::Methods;
 use crate::paths;
+use crate::values::{self, COOKIE};
 
 /// Requests that the routes tell apart: those at an address, for a host, at a path.
 #[derive(Clone, Copy, Debug)]
@@ -124,6 +125,7 @@ impl Condition {
     /// Whether it compares a header that has been changed.
     pub fn compares(&self, is_changed: impl Fn(&str) -> bool) -> bool {
         self.written().any(|test| match test {
+            Test::Header(name, _) if name.starts_with(COOKIE) => is_changed("cookie"),
             Test::Header(name, _) => is_changed(name),
             Test::Host(_) => is_changed("host"),
             _ => false,
@@ -221,20 +223,18 @@ fn term(all: &All, atom: &Atom) -> Left {
             [Verdict::Expression(text)] if !negated && pattern.as_ref().is_none_or(|p| p == text) => {
                 pattern = Some(text.clone());
             }
-            [Verdict::Header(name, rule)] => {
-                let rule = match (negated, rule.as_str()) {
-                    (false, rule) => rule.to_owned(),
-                    (true, "true") => "false".to_owned(),
-                    (true, "false") => "true".to_owned(),
-                    _ => {
-                        worst = worst.or(Some(Left::Unknown));
-                        continue;
-                    }
-                };
-                if !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
-                    headers.push((name.clone(), rule));
-                } else {
-                    worst = worst.or(Some(Left::Unknown));
+            [Verdict::Header(name, _), ..] => {
+                let rules = open.iter().map(|v| match v {
+                    Verdict::Header(other, rule) if other.eq_ignore_ascii_case(name) => Some(rule.as_str()),
+                    _ => None,
+                });
+                let rules: Option<Vec<&str>> = rules.collect();
+                let rule = rules.and_then(|rules| values::either(&rules));
+                match rule.filter(|_| !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name))) {
+                    Some(rule) if *negated => headers.push((name.clone(), values::negated(&rule))),
+                    Some(rule) => headers.push((name.clone(), rule)),
+                    None if open.iter().any(|v| v.is_of_client()) => worst = Some(Left::Access),
+                    None => worst = worst.or(Some(Left::Unknown)),
                 }
             }
             some if some.iter().all(|v| matches!(v, Verdict::Source(_))) => {

@@ -201,6 +201,7 @@ fn of_branch<'d>(
         let refused = match &step.when {
             When::Clients(clients) => Some(access.refuse(clients, &step.d.place)),
             When::NoCertificate => Some(access.require(&Certificate::Any, &step.d.place)),
+            When::OtherValue(name, value) => Some(access.require_header(name, value, &step.d.place)),
             _ => None,
         };
         if let Some(refused) = refused {
@@ -217,13 +218,19 @@ fn of_branch<'d>(
         let methods = match &step.when {
             When::Method(list, true) => Methods::Of(list.clone()),
             When::Method(list, false) => Methods::Not(list.clone()),
-            When::Header(name, rule) => {
-                route.headers.push((name.clone(), rule.clone()));
-                Methods::Any
+            When::Values(any) => {
+                for one in any {
+                    let route = Route { headers: vec![one.clone()], ..route.clone() };
+                    entries.push(Entry { methods: Methods::Any, route });
+                }
+                continue;
             }
-            When::Always | When::Paths(_) | When::Expression(_) | When::Clients(_) | When::NoCertificate => {
-                Methods::Any
-            }
+            When::Always
+            | When::Paths(_)
+            | When::Expression(_)
+            | When::Clients(_)
+            | When::NoCertificate
+            | When::OtherValue(..) => Methods::Any,
         };
         entries.push(Entry { methods, route });
     }
@@ -354,7 +361,7 @@ fn content<'d>(
     (route.request, route.response, route.hsts) = (changes.request, changes.response, changes.hsts);
     for chosen in std::mem::take(&mut import.chosen) {
         let mut other = route.clone();
-        other.headers.push((chosen.header, chosen.rule));
+        other.headers.push((chosen.name, chosen.rule));
         (other.action, other.origin) = (Action::Upstream(chosen.upstream), chosen.place);
         entries.push(Entry { methods: Methods::Any, route: other });
     }
