@@ -3,6 +3,8 @@
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::settings::{basic_auth as b, forward_auth as f};
+use super::templates;
+use sealane_proxy::rules::FieldEdits;
 use std::path::PathBuf;
 use std::time::Duration;
 use toml::de::DeValue;
@@ -52,7 +54,7 @@ pub(super) enum ForwardAuth {
     /// `false`: no permission is needed.
     Off,
     /// This upstream is asked.
-    Ask { upstream: At<String>, target: String, copy: Vec<String>, timeout: Duration },
+    Ask { upstream: At<String>, target: String, set: FieldEdits, copy: Vec<String>, timeout: Duration },
 }
 
 pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<ForwardAuth> {
@@ -69,8 +71,11 @@ pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<Forwar
     let section = Section::new(sink, &f::TABLE, table, node.span());
     let upstream = section.required(&f::upstream);
     let target = section.required(&f::path);
+    let set = section.optional_at(&f::set_headers).map_or_else(FieldEdits::default, |At { value: set, span }| {
+        templates::of_requests(sink, &span, FieldEdits { set, ..FieldEdits::default() })
+    });
     let copy = section.optional(&f::copy_headers).unwrap_or_default();
     let timeout = section.or(&f::timeout);
     section.finish();
-    Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, copy, timeout })
+    Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, set, copy, timeout })
 }

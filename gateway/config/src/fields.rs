@@ -5,7 +5,6 @@ use super::diagnostics::Sink;
 use super::settings::edits as e;
 use sealane_http::{Fields, Known};
 use sealane_proxy::rules::FieldEdits;
-use sealane_route::FieldRule;
 use std::time::Duration;
 use toml::de::DeValue;
 
@@ -44,32 +43,6 @@ pub(super) fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Optio
     Some(out)
 }
 
-pub(super) fn field_rules(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, FieldRule)>> {
-    let mut out = Vec::new();
-    for (name, value) in named(sink, key, node)? {
-        let rule = match value.get_ref() {
-            DeValue::Boolean(true) => FieldRule::Present,
-            DeValue::Boolean(false) => FieldRule::Absent,
-            DeValue::String(s) => match s.strip_suffix('*') {
-                Some(prefix) => FieldRule::Prefix(prefix.as_bytes().to_vec()),
-                None => FieldRule::Exact(s.as_bytes().to_vec()),
-            },
-            _ => {
-                let help =
-                    "write true (present), false (absent), \"text\" (equal to it), or \"text*\" (starts with it)";
-                sink.error(
-                    &value.span(),
-                    format!("this is not a condition on \"{}\"", name.value),
-                    Some(help.to_owned()),
-                );
-                continue;
-            }
-        };
-        out.push((name.value, rule));
-    }
-    Some(out)
-}
-
 /// Ours to say, or what frames messages.
 pub(super) fn reserved(name: &str) -> Option<&'static str> {
     let known = Known::lookup(name.as_bytes());
@@ -88,6 +61,7 @@ pub(super) fn edits(section: Section) -> Option<FieldEdits> {
         remove: section.optional(&e::remove).unwrap_or_default(),
         set: section.optional(&e::set).unwrap_or_default(),
         add: section.optional(&e::add).unwrap_or_default(),
+        templates: Vec::new(),
     };
     section.finish();
     Some(edits)
@@ -107,7 +81,9 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
         } else {
             if text.starts_with('$') {
                 let message = format!("\"{text}\" is sent unchanged");
-                sink.warn(&value.span(), message, Some("variables are not supported here".to_owned()));
+                let help =
+                    "requests have parts such as {client_address} and {uri}; the reference of the settings lists them";
+                sink.warn(&value.span(), message, Some(help.to_owned()));
             }
             out.push((name.value, text));
         }

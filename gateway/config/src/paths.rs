@@ -71,8 +71,8 @@ pub(super) fn compiled_once(sink: &Sink, regex: At<Written>, routes: &mut Routes
         return there;
     }
     if routes.patterns.len() == MAX_PATTERNS {
-        let help = "use \"path\" where a prefix is enough".to_owned();
-        sink.error(&regex.span, format!("there are more than {MAX_PATTERNS} \"path_regex\""), Some(help));
+        let help = "use \"path\" or \"text*\" where a prefix is enough".to_owned();
+        sink.error(&regex.span, format!("routes have more than {MAX_PATTERNS} different expressions"), Some(help));
         return 0;
     }
     routes.patterns.push(regex.value.pattern);

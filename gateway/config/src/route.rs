@@ -2,6 +2,7 @@
 
 use super::access::{self, AccessLists};
 use super::authentication::{BasicAuth, ForwardAuth};
+use super::conditions;
 use super::cors::Cors;
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
@@ -14,6 +15,7 @@ use super::redirects::{self, RedirectTables};
 use super::settings::{actions as a, host as h, messages as m, route as r};
 use super::shadowed::{ByPath, Entry};
 use super::snippets;
+use super::templates;
 use super::upstream::{self, Context};
 use sealane_proxy::cors::CorsRule;
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
@@ -34,7 +36,7 @@ pub(super) struct Routes {
     pub used: std::collections::HashSet<String>,
     /// Access rules.
     pub access: AccessLists,
-    /// Expressions for paths, in the order in which routes name them.
+    /// Expressions for paths and values, in the order in which routes name them.
     pub patterns: Vec<Pattern>,
     /// Tables of redirects.
     pub redirects: RedirectTables,
@@ -102,7 +104,10 @@ pub(super) fn extras(
         also: Also::read(section, label, upstreams, context),
         server_timing: section.optional(&m::server_timing),
         access: access::read_of_requests(section, &mut routes.access),
-        request: section.table(&m::request_headers).and_then(edits),
+        request: section.table(&m::request_headers).and_then(|table| {
+            let span = table.span.clone();
+            edits(table).map(|edits| templates::of_requests(section.sink, &span, edits))
+        }),
         response: section.table(&m::response_headers).and_then(edits),
         hsts: section.optional(&m::hsts),
         rate_limits: section.optional(&m::rate_limit).map_or(Vec::new(), |names| {
@@ -117,9 +122,9 @@ pub(super) fn extras(
         }),
         forward_auth: section.optional(&m::forward_auth).and_then(|written| match written {
             ForwardAuth::Off => Some(None),
-            ForwardAuth::Ask { upstream, target, copy, timeout } => {
+            ForwardAuth::Ask { upstream, target, set, copy, timeout } => {
                 let upstream = super::host::reference(section, upstream, upstreams)?;
-                Some(Some(rules::ForwardAuth { upstream, target, copy, timeout }))
+                Some(Some(rules::ForwardAuth { upstream, target, set, copy, timeout }))
             }
         }),
         rewrite: if rewrites { rewrite_of(section) } else { None },
@@ -357,7 +362,7 @@ fn route(
     let exact = section.optional_at(&r::exact);
     let regex = section.optional_at(&r::path_regex);
     let methods = section.optional(&r::methods);
-    let fields = section.optional(&r::headers);
+    let fields = conditions::of_route(&section, routes);
     if let (Some(_), Some(exact)) = (&path, &exact) {
         let help = "keep one of them: \"path\" matches everything below a path, \"exact\" one path".to_owned();
         sink.error(&exact.span, "\"path\" and \"exact\" exclude each other", Some(help));
@@ -373,7 +378,7 @@ fn route(
         let help = "remove it: the paths of the table are the paths of the route".to_owned();
         sink.error(&span, "\"redirects\" excludes other conditions on the path", Some(help));
     }
-    let said = ["path", "exact", "path_regex", "methods", "headers", "redirects"]
+    let said = ["path", "exact", "path_regex", "methods", "headers", "cookies", "redirects"]
         .iter()
         .any(|k| section.key_span(k).is_some());
     if !said {
@@ -423,12 +428,7 @@ fn route(
         (None, Some(p), _) => PathRule::Exact(p.value.clone()),
         (None, None, _) => PathRule::Prefix("/".to_owned()),
     };
-    let conditions = Conditions {
-        path: rule,
-        pattern: None,
-        methods: methods.unwrap_or_default(),
-        fields: fields.unwrap_or_default(),
-    };
+    let conditions = Conditions { path: rule, pattern: None, methods: methods.unwrap_or_default(), fields };
     // A table that is wrong has no paths.
     if listed.is_none() || action.is_some() {
         let text = regex.as_ref().map(|regex| regex.value.text.clone());

@@ -410,14 +410,20 @@ fn error_pages_are_files() {
 
 #[test]
 fn finding_12_whatever_a_gate_answers() {
-    for gate in [
-        "if ($cookie_session != \"s3cret\") { return 302 https://login.example/; }",
-        "if ($http_x_forwarded_proto != https) { return 301 https://$host$request_uri; }",
-        "if ($cookie_session = \"\") { rewrite ^ /login last; }",
-        "if ($http_x_token = \"\") { return 302 /login; }",
+    for (gate, condition) in [
+        (
+            "if ($cookie_session != \"s3cret\") { return 302 https://login.example/; }",
+            "cookies.session = { not = \"s3cret\" }",
+        ),
+        (
+            "if ($http_x_forwarded_proto != https) { return 301 https://$host$request_uri; }",
+            "headers.X-Forwarded-Proto = { not = \"https\" }",
+        ),
+        ("if ($http_x_token = \"\") { return 302 /login; }", "headers.X-Token = { not = { regex = '.' } }"),
     ] {
-        undecided("nginx", &site(&format!("{gate} {PASS}")));
+        says("nginx", &site(&format!("{gate} {PASS}")), &[condition, "redirect = "]);
     }
+    undecided("nginx", &site(&format!("if ($cookie_session = \"\") {{ rewrite ^ /login last; }} {PASS}")));
     undecided(
         "nginx",
         "http { map $ssl_client_verify $b { default 10.0.0.1; NONE 10.0.0.9; } server { listen 80; location / { proxy_pass http://$b; } } }",
@@ -430,7 +436,11 @@ fn finding_12_whatever_a_gate_answers() {
     );
     let internal = site(&format!("location = /s {{ internal; return 200 secret; }} {PASS}"));
     says("nginx", &internal, &["exact = \"/s\"", "respond = { status = 404 }"]);
-    undecided("haproxy", &proxies(" http-request redirect location /login unless { req.cook(session) -m found }", ""));
+    says(
+        "haproxy",
+        &proxies(" http-request redirect location /login unless { req.cook(session) -m found }", ""),
+        &["cookies.session = false", "redirect = "],
+    );
     undecided(
         "haproxy",
         &proxies(" acl internal req.hdr(x-secret) -m str s3cret\n http-request del-header X-Admin if !internal", ""),

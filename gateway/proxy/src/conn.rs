@@ -18,9 +18,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sealane_exchange::deadlines::{self, Wait};
 use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready};
-use sealane_tls::CertificateNames;
 use sealane_tls::hello::LargeHello;
 use sealane_tls::policy::ServerPolicy;
+use sealane_tls::{CertificateDescription, CertificateNames};
 use std::cell::OnceCell;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -277,20 +277,32 @@ pub(crate) struct ClientCert {
     pub fingerprint: String,
     /// Its names, once a rule has looked at them.
     names: OnceCell<CertificateNames>,
+    /// What it says of itself, once a header has told it.
+    description: OnceCell<CertificateDescription>,
 }
 
 impl ClientCert {
     pub fn new(field: Vec<u8>, fingerprint: String) -> Self {
-        Self { field, fingerprint, names: OnceCell::new() }
+        Self { field, fingerprint, names: OnceCell::new(), description: OnceCell::new() }
     }
 
     /// The names by which rules know the client.
     pub fn names(&self) -> &CertificateNames {
-        self.names.get_or_init(|| {
-            // The field has the certificate between two colons (RFC 8941 §3.3.5).
-            let encoded = self.field.get(1..self.field.len().saturating_sub(1)).unwrap_or_default();
-            STANDARD.decode(encoded).map(|der| CertificateNames::of(&der)).unwrap_or_default()
+        self.names
+            .get_or_init(|| STANDARD.decode(self.base64()).map(|der| CertificateNames::of(&der)).unwrap_or_default())
+    }
+
+    /// What the certificate says of itself.
+    pub fn description(&self) -> &CertificateDescription {
+        self.description.get_or_init(|| {
+            STANDARD.decode(self.base64()).map(|der| CertificateDescription::of(&der)).unwrap_or_default()
         })
+    }
+
+    /// The certificate in Base64.
+    pub fn base64(&self) -> &[u8] {
+        // The field has it between two colons (RFC 8941 §3.3.5).
+        self.field.get(1..self.field.len().saturating_sub(1)).unwrap_or_default()
     }
 }
 

@@ -68,6 +68,7 @@ mod settings;
 pub mod shared_tickets;
 pub mod snapshot;
 pub mod talkers;
+pub mod templates;
 pub mod traces;
 mod transport;
 pub mod unix_clients;

@@ -23,6 +23,16 @@ pub enum Version {
     Tls13,
 }
 
+impl Version {
+    /// Its name in logs and headers: `TLSv1.3`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tls12 => "TLSv1.2",
+            Self::Tls13 => "TLSv1.3",
+        }
+    }
+}
+
 /// A key-exchange group, in the names of the IANA registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Group {

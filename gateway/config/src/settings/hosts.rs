@@ -4,6 +4,7 @@ use super::{Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time,
 use crate::access as who;
 use crate::authentication::{self as auth, BasicAuth, ForwardAuth};
 use crate::balancing;
+use crate::conditions::{self, Condition};
 use crate::cors::{self as cross_origin, Cors};
 use crate::fields;
 use crate::forwarding::{self, Mirror};
@@ -17,7 +18,6 @@ use sealane_proxy::balance::HashKey;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::rules::{Piece, Redirect};
-use sealane_route::FieldRule;
 
 table! {
     /// A host defines what the gateway does with requests for its names. A request for an unknown name gets 404. Names
@@ -63,9 +63,9 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 
 table! {
     /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
-    /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route with
-    /// `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes, rate
-    /// limits and access rules apply in addition to those of the host.
+    /// `path_regex`, `methods`, `headers` and `cookies`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route
+    /// with `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes,
+    /// rate limits and access rules apply in addition to those of the host.
     route "[[host.route]]", includes = &[&uses::TABLE, &access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example_is_commented = true;
 
@@ -84,9 +84,13 @@ table! {
     /// Methods, in capitals.
     methods: Own<Vec<String>> = Own(paths::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
         example(["GET", "POST"]);
-    /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix).
-    headers: Own<Vec<(String, FieldRule)>> = Own(fields::field_rules, || Shape::Map(Box::new(Shape::Either(
-        vec![Shape::Flag, Shape::Text(None)])))), example({ X-Beta = true }), secret(Values);
+    /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix), `{ regex = '…' }`, or
+    /// `{ not = … }` with one of these. See [routing](page:routing#conditions-on-headers-and-cookies).
+    headers: Own<Vec<(String, Condition)>> = Own(conditions::conditions, conditions::shape), example({ X-Beta = true }),
+        secret(Values);
+    /// A table of cookie names and conditions, as in `headers`.
+    cookies: Own<Vec<(String, Condition)>> = Own(conditions::conditions, conditions::shape), example({ beta = "1" }),
+        secret(Values);
     /// Replaces `path` in the request to the upstream. Needs `path` and an upstream.
     rewrite_prefix: Own<String> = Own(paths::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
     /// The path of the request to the upstream. `{1}` to `{9}` stand for the groups of `path_regex`, in the client's
@@ -168,7 +172,8 @@ table! {
 table! {
     messages "";
 
-    /// Changes to the headers of requests to the upstream.
+    /// Changes to the headers of requests to the upstream. Values can contain parts of the request, such as `{client_address}`. See
+    /// [routing](page:routing#headers-with-parts-of-the-request).
     request_headers: One = One(&edits::TABLE), example({ set = { X-Version = "2" } });
     /// Changes to the headers of responses to the client.
     response_headers: One = One(&edits::TABLE), example({ set = { X-Frame-Options = "DENY" }, remove = ["Server"] });
@@ -328,6 +333,9 @@ table! {
     /// The path, optionally with a query, that the gateway requests. The method is HEAD if the client's request is
     /// HEAD, and GET in all other cases.
     path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
+    /// A table of header names and values that the request for permission has, in the place of headers of these names that the client
+    /// sent. Values can contain parts of the client's request, as in `request_headers`.
+    set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
     /// Headers that the gateway copies from the response into the client's request. The gateway removes headers of
     /// these names that the client sent.
     copy_headers: Own<Vec<String>> = Own(fields::copied, || Shape::List(Box::new(Shape::Text(None)))),

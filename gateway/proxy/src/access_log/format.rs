@@ -46,10 +46,7 @@ pub(crate) struct Entry<'e> {
 
 impl Entry<'_> {
     pub fn tls_version(&self) -> Option<&'static str> {
-        self.tls.map(|version| match version {
-            sealane_tls::policy::Version::Tls13 => "TLSv1.3",
-            sealane_tls::policy::Version::Tls12 => "TLSv1.2",
-        })
+        self.tls.map(sealane_tls::policy::Version::name)
     }
 
     pub fn upstream_server(&self) -> Option<&str> {

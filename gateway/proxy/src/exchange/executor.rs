@@ -40,6 +40,7 @@ use crate::rules::Unprepared;
 use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::Action;
+use crate::templates::Origin;
 use crate::traces;
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::selection::{
@@ -234,8 +235,13 @@ fn forward(
     if forwarded::prepare(x, client, early, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
     }
+    let stream = x.client_stream;
     if let Some(route) = &x.routed.route
-        && let Err(why) = route.prepare(&mut x.request, scratch.text())
+        && let Err(why) = route.prepare(
+            &mut x.request,
+            &Origin { connections: &*connections, stream, client, claims: &x.claims },
+            scratch.text(),
+        )
     {
         return match why {
             Unprepared::Fields => refuse(proxy, cx, exchange, 500),

@@ -223,6 +223,9 @@ impl Test {
             let is_path = self.of == Of::Path;
             let (mut yes, mut near) = match self.how {
                 Match::Is => (vec![value.clone()], vec![format!("{value}x"), format!("{value}/")]),
+                Match::Begin if is_path && !value.ends_with('/') => {
+                    (vec![format!("{value}x"), value.clone(), format!("{value}/x")], Vec::new())
+                }
                 Match::Begin => (
                     vec![format!("{value}x"), value.clone()],
                     value.strip_suffix('/').map(|b| vec![b.to_owned(), format!("{b}x")]).unwrap_or_default(),
@@ -242,6 +245,10 @@ impl Test {
                 Match::Regex => (samples::regex(value, self.ignore_case).unwrap_or_default(), vec!["/zzz".to_owned()]),
                 _ => (Vec::new(), Vec::new()),
             };
+            if is_path && self.ignore_case && self.how != Match::Regex {
+                let other: Vec<String> = yes.iter().map(|text| text.to_ascii_uppercase()).collect();
+                yes.extend(other);
+            }
             if is_path {
                 for text in yes.iter_mut().chain(&mut near).filter(|t| !t.starts_with('/')) {
                     text.insert(0, '/');
@@ -329,7 +336,9 @@ fn of(fetch: &str, argument: &str) -> Option<Of> {
         "src" => Of::Source,
         "ssl_fc" => Of::Tls,
         "ssl_fc_sni" | "req_ssl_sni" | "req.ssl_sni" => Of::Sni,
-        "ssl_c_used" => Of::Certificate,
+        "ssl_c_used" | "ssl_fc_has_crt" => Of::Certificate,
+        // A certificate that is not accepted ends the handshake.
+        "ssl_c_verify" => Of::Tls,
         "urlp" | "url_param" => Of::Query(argument.to_owned()),
         "cook" | "req.cook" => Of::Cookie(argument.to_owned()),
         "always_true" => Of::Constant(true),

@@ -380,3 +380,27 @@ fn a_tunnel_opens_only_if_it_is_admitted() {
     assert_eq!((app.requests().len(), auth.requests().len()), (2, 3));
     assert!(auth.requests().iter().all(|question| question.start == "GET /verify?app=1 HTTP/1.1"));
 }
+
+#[test]
+fn questions_have_the_headers_that_the_service_expects() {
+    let site = Site::new();
+    let (app, auth) = (Backend::saying("hello"), Backend::answering(verdict));
+    let ask = "forward_auth = { upstream = \"auth\", path = \"/verify\", \
+               set_headers = { X-Original-URI = \"{uri}\", X-Original-Method = \"{method}\", X-App = \"shop\" } }";
+    let (gateway, plain) = gateway(&site, &app.url(), &auth.url(), ask);
+    let mut every = Everywhere::new(&gateway, plain);
+    let forged = [("x-original-uri", "/public"), ("x_app", "other"), ("cookie", "session=good")];
+    let said = every.ask(Asked { method: "PUT", target: "/private?a=b", fields: &forged, ..Asked::default() });
+    assert_eq!(said, [(); 3].map(|()| (200, "hello".to_owned())));
+    for (question, version) in auth.requests().iter().zip(VERSIONS) {
+        assert_eq!(question.target(), "/verify", "{version}");
+        assert_eq!(question.all("x-original-uri"), ["/private?a=b"], "{version}: {question:?}");
+        assert_eq!(question.all("x-original-method"), ["PUT"], "{version}");
+        assert_eq!((question.all("x-app"), question.all("x_app").len()), (vec!["shop"], 0), "{version}: {question:?}");
+    }
+    // They are the question's: the application gets what the client sent, as far as a client may.
+    for (request, version) in app.requests().iter().zip(VERSIONS) {
+        assert_eq!(request.header("x-original-method"), None, "{version}");
+        assert_eq!(request.header("x_app"), Some("other"), "{version}");
+    }
+}

@@ -121,6 +121,12 @@ fn a_translation_of_nginx_behaves_alike() {
             location /post/ { if ($request_method !~ ^(POST|PUT)$) { return 405; } proxy_pass http://@7; }
             location /private/ { internal; }
             location = /shut { deny all; }
+            location /guard { deny all; }
+            location /guarded { return 409; }
+            location = /single { proxy_pass http://@2/another; }
+            location /parts/ { proxy_pass http://@7; proxy_set_header X-Env "$scheme $request_method $remote_addr"; proxy_set_header X-Debug $request_uri; proxy_set_header Host $http_host; }
+            location /parts/cut/ { rewrite ^/parts/cut/(.*)$ /$1 break; proxy_pass http://@7; proxy_set_header X-Debug $request_uri; }
+            location /old/deep/ { rewrite ^/old/(.*)$ /newer/$1 permanent; }
         }
         server { listen LISTEN; server_name www.other.org other.org; if ($host = www.other.org) { return 301 https://other.org$request_uri; } location / { proxy_pass http://@0; } }
         server { listen LISTEN default_server; server_name _; return 410; }
@@ -209,6 +215,22 @@ fn a_translation_of_nginx_behaves_alike() {
         "/moved/a?x=1",
         "/moved/b.html",
         "/moved/c",
+        "/guard",
+        "/guard/x",
+        "/guards",
+        "/guarded",
+        "/guardedx",
+        "/guar",
+        "/GUARDS",
+        "/guards.png",
+        "/single",
+        "/single?x=1",
+        "/single/x",
+        "/parts/x?y=%20z",
+        "/parts/cut/x?y",
+        "/old/deep",
+        "/old/deep/",
+        "/old/deep/x?y=z",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }
@@ -234,6 +256,12 @@ frontend f
     http-request set-header X-Env api if api is_shop
     http-response set-header X-Frame-Options DENY
     http-request deny if { path_reg ^/(private|internal)/ } !is_blog
+    http-request set-var(txn.path) path
+    http-request deny deny_status 404 if { var(txn.path) -m beg /variable/ }
+    http-request deny if { path_beg -i /Shut }
+    http-request return status 200 content-type text/plain string open if { path_beg /shutter }
+    http-request set-header X-Env %[method]-%[src]-%[path] if { path_beg /parts/ }
+    http-response set-header X-Frame-Options SAMEORIGIN if { var(txn.path) -m beg /framed/ }
     acl pictures path_end -i .png .jpg
     http-request deny deny_status 405 if pictures
     http-request deny deny_status 410 if { path_sub /.git }
@@ -315,6 +343,17 @@ backend b6
         "/v1/x",
         "/v/x",
         "/v12/x.png",
+        "/variable/x",
+        "/variable",
+        "/Shut",
+        "/shut",
+        "/shutx",
+        "/SHUT/x",
+        "/shutter",
+        "/sHUTTER",
+        "/parts/x?y",
+        "/framed/x",
+        "/framed",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }

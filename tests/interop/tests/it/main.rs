@@ -43,6 +43,7 @@ mod h3;
 mod h3_hostile;
 mod h3_peers;
 mod handshake;
+mod header_parts;
 mod health;
 mod import;
 mod import_sources;

@@ -184,6 +184,9 @@ fn an_expression_or_a_rewrite_that_is_wrong_is_named() {
         ),
         ("path_regex = '^/(.*)$'\nredirect = '{1}'", "has neither a scheme nor a path"),
         ("path_regex = '^/(.*)$'\nredirect = '/x'\nrewrite = '/y'", "\"rewrite\" without an upstream"),
+        ("headers = { X-A = { regex = '(' } }\nrespond = {}", "\"regex\" is refused: unclosed group"),
+        ("headers = { X-A = { not = 1 } }\nrespond = {}", "this is not a condition on \"X-A\""),
+        ("cookies = { a = { regexp = 'x' } }\nrespond = {}", "this is not a condition on \"a\""),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/{uri}'", "\"rewrite\" has groups only"),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/%{1}'", "a \"%\" that encodes nothing"),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/a?b={1}'", "contains more than a path"),
@@ -192,6 +195,60 @@ fn an_expression_or_a_rewrite_that_is_wrong_is_named() {
         let said = check(&site, &route(lines));
         assert!(said.contains(wanted), "{lines}\n{said}");
     }
+}
+
+#[test]
+fn headers_and_cookies_select_routes() {
+    let site = Site::new();
+    let app = echo();
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+[[host.route]]
+headers = {{ User-Agent = {{ regex = '(?i)(bad|evil)bot' }} }}
+respond = {{ status = 403 }}
+[[host.route]]
+path = "/shop/"
+cookies = {{ beta = "1", id = {{ not = {{ regex = '^guest-' }} }} }}
+respond = {{ body = "beta" }}
+[[host.route]]
+path = "/secure/"
+headers = {{ X-Forwarded-Proto = {{ not = "https" }} }}
+redirect = "https://{{host}}{{uri}}"
+"#,
+        url = app.url()
+    );
+    let (gateway, plain) = gateway(&site, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut ask = |target: &str, fields: &[(&str, &str)]| {
+        let [first, others @ ..] = every.ask(Asked { target, fields, ..Asked::default() });
+        assert!(others.iter().all(|other| *other == first), "{target}: {first:?} {others:?}");
+        first
+    };
+    let (beta, shop) = ((200, "beta".to_owned()), (200, "/shop/x".to_owned()));
+    for (agent, status) in [("Mozilla EvilBot/1", 403), ("badbot", 403), ("Bad Bot", 200), ("", 200)] {
+        assert_eq!(ask("/", &[("user-agent", agent)]).0, status, "{agent}");
+    }
+    // One of several is enough.
+    assert_eq!(ask("/", &[("user-agent", "x"), ("user-agent", "evilbot")]).0, 403);
+    for (cookies, wanted) in [
+        (&["beta=1"][..], &beta),
+        (&["a=b; beta=1; id=user-7"], &beta),
+        (&["a=b", "beta=1"], &beta),
+        (&["beta=1; id=guest-7"], &shop),
+        (&["id=user-7; id=guest-7", "beta=1"], &shop),
+        (&["beta=10"], &shop),
+        (&["Beta=1"], &shop),
+        (&[], &shop),
+    ] {
+        let fields: Vec<(&str, &str)> = cookies.iter().map(|value| ("cookie", *value)).collect();
+        assert_eq!(ask("/shop/x", &fields), *wanted, "{cookies:?}");
+    }
+    assert_eq!(ask("/secure/x", &[]).0, 308);
+    assert_eq!(ask("/secure/x", &[("x-forwarded-proto", "http")]).0, 308);
+    assert_eq!(ask("/secure/x", &[("x-forwarded-proto", "https")]), (200, "/secure/x".to_owned()));
 }
 
 fn replacements(gateway: &Gateway, result: &str) -> f64 {
