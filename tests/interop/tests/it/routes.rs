@@ -220,7 +220,7 @@ redirect = "https://{{host}}{{uri}}"
 "#,
         url = app.url()
     );
-    let (gateway, plain) = gateway(&site, &rest);
+    let (gateway, plain) = listening(&rest).start(&site);
     let mut every = Everywhere::new(&gateway, plain);
     let mut ask = |target: &str, fields: &[(&str, &str)]| {
         let [first, others @ ..] = every.ask(Asked { target, fields, ..Asked::default() });
