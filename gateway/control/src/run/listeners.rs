@@ -246,11 +246,12 @@ impl Listeners {
 
     /// A successor serves: the files of Unix sockets that it has are its own now, and the others go.
     pub fn leave_unix(&mut self) {
-        for (path, mut open) in self.unix.drain() {
-            if self.passed_unix.contains(&path) {
+        for (path, open) in &mut self.unix {
+            if self.passed_unix.contains(path) {
                 open.file = None;
             }
         }
+        self.unix.clear();
     }
 
     fn open(&mut self, address: SocketAddr, slots: usize) -> Result<(u32, Opened), sockets::SocketError> {

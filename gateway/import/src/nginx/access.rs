@@ -226,7 +226,6 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             false => {
                 import.differs(d, "rate_limit: requests above the rate are not delayed, but get 429 with Retry-After")
             }
-            false => import.differs(d, "rate_limit: requests beyond it are not delayed, but get 429 with Retry-After"),
         }
         if !out.iter().any(|(n, _)| *n == settings) {
             out.push((settings, d.place.clone()));
