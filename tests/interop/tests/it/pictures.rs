@@ -15,7 +15,7 @@ use sealane_interop::{WAIT_LIMIT, binary, client, eventually, need, ports, skip}
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, SystemTime};
@@ -463,38 +463,4 @@ fn the_memory_limit_is_reached() {
             &["The memory limit is reached", "max_memory", "New connections wait"],
         );
     });
-}
-
-/// The page on troubleshooting has a picture of each fault, none is large, and none is left over.
-#[test]
-fn troubleshooting_has_a_picture_of_each_fault() {
-    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to");
-    let page = std::fs::read_to_string(docs.join("troubleshooting.md")).expect("the page is there");
-    let faults = [
-        "slow-servers",
-        "bad-server",
-        "dns",
-        "certificate",
-        "handshakes",
-        "heavy-client",
-        "disk-full",
-        "busy-lane",
-        "packet-loss",
-        "memory",
-    ];
-    let entries = std::fs::read_dir(docs.join("pictures")).expect("the folder is there");
-    let mut files: Vec<String> =
-        entries.map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
-    files.sort();
-    let mut wanted: Vec<String> =
-        faults.iter().flat_map(|name| [format!("{name}.png"), format!("{name}.txt")]).collect();
-    wanted.sort();
-    assert_eq!(files, wanted);
-    for name in faults {
-        let size = std::fs::metadata(docs.join("pictures").join(format!("{name}.png"))).expect("it is there").len();
-        assert!(size <= 60 << 10, "{name}: {size} bytes");
-        for file in [format!("(pictures/{name}.png)"), format!("(pictures/{name}.txt)")] {
-            assert!(page.contains(&file), "{file} is on no page");
-        }
-    }
 }
