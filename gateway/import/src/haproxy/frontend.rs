@@ -14,7 +14,7 @@ use super::servers;
 use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, joined, quoted};
 use crate::paths::{self, Budget, Differing, PathTest, Stands};
 use crate::reader::Reader;
-use crate::report::{Id, Place, Report};
+use crate::report::{Id, Report};
 use connections::{connections, trusted};
 use routes::{is_around, len, routes_of, shape};
 use std::collections::{BTreeMap, BTreeSet};
