@@ -13,7 +13,6 @@ use super::variables::{expand, has_variables, target};
 use crate::output::{Action, Path, Route};
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression, capture};
-
 use crate::values::{self, COOKIE};
 
 /// Directives that pass requests on: NGINX redirects `/x` to `/x/` where a location `/x/` has one.

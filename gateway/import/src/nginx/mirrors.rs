@@ -56,7 +56,8 @@ fn copies<'d>(
     let pass = l.directive().inner().iter().rfind(|d| d.name() == "proxy_pass").ok_or(WHERE)?;
     let url = expand(import, l.scope(), pass.word(1).unwrap_or(""));
     let (tls, authority, path) = actions::parts_of_url(&url).ok_or(WHERE)?;
-    let authority = authority.strip_suffix("${request_uri}").filter(|_| path.is_none()).ok_or(
+    let bare = authority.strip_suffix("$request_uri").or_else(|| authority.strip_suffix("${request_uri}"));
+    let authority = bare.filter(|_| path.is_none()).ok_or(
         "in NGINX the copies have another path than the request, but in Sealane they have the same path: write \
          proxy_pass http://…$request_uri in the mirror's location",
     )?;
