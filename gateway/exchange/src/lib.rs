@@ -5,6 +5,7 @@
 //! bytes, reads no clock and knows no HTTP version. Every rule about the course of an exchange is here, once:
 //!
 //! - which requests may be sent again after a failure ([`Loss`], RFC 9110 §9.2.2);
+//! - how often a request goes on to another connection because one did not take it ([`MAX_NOT_TAKEN`]);
 //! - what early data may carry (RFC 8470 §4, §5.2);
 //! - what the answer to an upgrade or an extended CONNECT must be (RFC 6455 §4.1, RFC 8441 §5, RFC 9220 §3);
 //! - how many interim responses pass (RFC 9110 §15.2);
@@ -46,6 +47,9 @@ pub use actions::{Action, Actions};
 
 /// Interim responses that pass for one request. More are an upstream's failure.
 pub const MAX_INTERIM: u8 = 16;
+
+/// Connections that may turn out not to take a request that waited for them, in one try. With one more, the try has failed.
+pub const MAX_NOT_TAKEN: u8 = 16;
 
 /// What an exchange carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,6 +189,10 @@ pub enum Event {
     },
     /// A connection to the chosen server can take the request's head.
     Connected(Switching),
+    /// The connection that the request waited for does not take it, but another one may: others have filled it, or the server
+    /// speaks another version of HTTP than was expected. Nothing was sent. [`Action::SelectServer`] follows, at most
+    /// [`MAX_NOT_TAKEN`] times in a try; nothing after that, and the connection is reported as [`Loss::Unprocessed`].
+    NotTaken,
     /// Bytes have moved from the source of a direction to its sink, or were thrown away.
     Moved {
         /// Which direction.
@@ -258,8 +266,8 @@ enum Upstream {
     Unaccepted,
     /// None is needed, yet or any more.
     None,
-    /// A server is chosen, waited for, or connected to.
-    Selecting,
+    /// A server is chosen, waited for, or connected to. `not_taken`: so many connections did not take the request in this try.
+    Selecting { not_taken: u8 },
     /// A server has the request's head. `asks`: it was asked to switch protocols.
     Open { asks: bool },
     /// Whether the request may be sent again is being asked; if not, the client gets this status.
@@ -269,6 +277,9 @@ enum Upstream {
     /// The client's password is being checked.
     Verifying,
 }
+
+/// A try begins.
+const SELECTING: Upstream = Upstream::Selecting { not_taken: 0 };
 
 /// The state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -423,6 +434,7 @@ impl Exchange {
             Event::Forward => self.forward(),
             Event::Answer { status } => self.answer(status),
             Event::Connected(switching) => self.connected(switching),
+            Event::NotTaken => self.not_taken(),
             Event::Moved { direction, bytes } => self.moved(direction, bytes),
             Event::Ended(Direction::Request) => self.request_ended(),
             Event::Ended(Direction::Response) => self.response_ended(),
@@ -483,7 +495,7 @@ impl Exchange {
         if self.upstream != Upstream::None || self.is_answered() {
             return Actions::NONE;
         }
-        self.upstream = Upstream::Selecting;
+        self.upstream = SELECTING;
         Actions::NONE.with(Action::SelectServer)
     }
 
@@ -508,7 +520,7 @@ impl Exchange {
 
     #[inline]
     fn connected(&mut self, switching: Switching) -> Actions {
-        if self.upstream != Upstream::Selecting {
+        if !matches!(self.upstream, Upstream::Selecting { .. }) {
             return Actions::NONE;
         }
         if self.authorizing {
@@ -538,6 +550,16 @@ impl Exchange {
         }
         // The body was empty and has ended before there was a server, or while another server had the request.
         if self.facts.has_body { actions.with(Action::EndRequest) } else { actions }
+    }
+
+    fn not_taken(&mut self) -> Actions {
+        match &mut self.upstream {
+            Upstream::Selecting { not_taken } if *not_taken < MAX_NOT_TAKEN => {
+                *not_taken += 1;
+                Actions::NONE.with(Action::ResetUpstream).with(Action::SelectServer)
+            }
+            _ => Actions::NONE,
+        }
     }
 
     fn open_tunnel(&mut self) {
@@ -712,7 +734,7 @@ impl Exchange {
     }
 
     fn lost(&mut self, loss: Loss) -> Actions {
-        if !matches!(self.upstream, Upstream::Selecting | Upstream::Open { .. }) {
+        if !matches!(self.upstream, Upstream::Selecting { .. } | Upstream::Open { .. }) {
             return Actions::NONE;
         }
         let reset = Actions::NONE.with(Action::ResetUpstream);
@@ -735,14 +757,14 @@ impl Exchange {
         if !matches!(self.upstream, Upstream::Asking(_)) {
             return Actions::NONE;
         }
-        self.upstream = Upstream::Selecting;
+        self.upstream = SELECTING;
         Actions::NONE.with(Action::SelectServer)
     }
 
     /// Whatever the server was doing for this exchange is not wanted any more.
     #[inline]
     fn leave_upstream(&mut self, actions: Actions) -> Actions {
-        let open = matches!(self.upstream, Upstream::Selecting | Upstream::Open { .. });
+        let open = matches!(self.upstream, Upstream::Selecting { .. } | Upstream::Open { .. });
         self.upstream = Upstream::None;
         if open { actions.with(Action::ResetUpstream) } else { actions }
     }

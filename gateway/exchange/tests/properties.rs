@@ -1,7 +1,8 @@
 //! The rules of an exchange, over random sequences of events. A failure prints the seed and the script of events.
 
 use sealane_exchange::{
-    Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request, Switching,
+    Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
+    Switching,
 };
 
 /// Steele, Lea and Flood's SplitMix64.
@@ -68,12 +69,13 @@ fn loss(random: &mut Random) -> Loss {
 /// Any event at any time, also those that make no sense: an executor's mistake must not break a rule.
 fn event(random: &mut Random) -> Event {
     let direction = random.pick(&[Direction::Request, Direction::Response]);
-    match random.below(23) {
+    match random.below(24) {
         0 | 1 => Event::Forward,
         18 => Event::Accepted,
         19 => Event::Authorize,
         20 => Event::Verify,
         21 | 22 => Event::Verified,
+        23 => Event::NotTaken,
         2 => Event::Answer { status: 200 },
         3 | 4 => Event::Connected(random.pick(&[
             Switching::Any,
@@ -121,6 +123,8 @@ struct Observer {
     interim: u8,
     drained: u64,
     selects: u32,
+    /// Connections that did not take the request in this try.
+    not_taken: u8,
     handshake_done: bool,
     accepted: bool,
     /// A server must admit the request, or a password be right, before it may go on.
@@ -270,9 +274,16 @@ impl Observer {
             assert!(provably_unprocessed || facts.is_idempotent || self.unadmitted, "an unsafe retry");
             self.asking = true;
         }
-        if has(SelectServer) && self.selects > 1 {
+        if has(SelectServer) && event == Event::NotTaken {
+            assert!(before.request() == after.request() && has(ResetUpstream), "it is the same try");
+            self.not_taken += 1;
+            assert!(self.not_taken <= MAX_NOT_TAKEN, "a request wanders without an end");
+        } else if has(SelectServer) && self.selects > 1 {
             assert!(self.asking && event == Event::RetryGranted, "every retry has been asked for");
             self.asking = false;
+        }
+        if has(SelectServer) && event != Event::NotTaken {
+            self.not_taken = 0;
         }
 
         // Nothing is forwarded that the gateway's own rules have not accepted.

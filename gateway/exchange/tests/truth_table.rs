@@ -1,7 +1,8 @@
 //! The rows of the truth table in `docs/reference/http-versions.md`, as scripts.
 
 use sealane_exchange::{
-    Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, Phase, Request, Switching,
+    Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
+    Switching,
 };
 
 const GET: Request = Request {
@@ -113,6 +114,27 @@ fn losses_before_the_head() {
     assert_eq!(last(GET, &denied), (vec![Respond, FinishClient, Finish], 503), "the gateway's fault");
     let granted = [Event::Forward, Event::Lost(Loss::Unreachable), Event::RetryGranted];
     assert_eq!(last(GET, &granted).0, [SelectServer]);
+}
+
+/// Others have filled the connection, or the server speaks another version of HTTP.
+#[test]
+fn a_connection_that_does_not_take_the_request() {
+    for facts in [GET, POST, PUT] {
+        let mut x = accepted(facts);
+        assert!(x.on(Event::NotTaken).is_empty(), "it waits for none");
+        let _ = x.on(Event::Forward);
+        for _ in 0..2 {
+            for _ in 0..MAX_NOT_TAKEN {
+                assert_eq!(x.on(Event::NotTaken).iter().collect::<Vec<_>>(), [ResetUpstream, SelectServer]);
+            }
+            assert!(x.on(Event::NotTaken).is_empty(), "bounded");
+            // What is reported then is a try that failed, and the next try counts anew.
+            assert_eq!(x.on(Event::Lost(Loss::Unprocessed)).iter().collect::<Vec<_>>(), [ResetUpstream, AskRetry]);
+            assert_eq!(x.on(Event::RetryGranted).iter().collect::<Vec<_>>(), [SelectServer]);
+        }
+        let _ = x.on(CONNECTED);
+        assert!(x.on(Event::NotTaken).is_empty(), "the server has its head");
+    }
 }
 
 #[test]

@@ -11,12 +11,13 @@
 //!
 //! An address can be forged until the client has answered a packet, and the certificate of a resumed session is known once the
 //! handshake is over. So a request in early data, or a relayed connection, whose client has not done that, waits where a rule would
-//! look at it: 425, or the third packet of TCP's handshake.
+//! look at it: 425, or the third packet of TCP's handshake. Shares of clients that go by the address (`max_requests_per_client`,
+//! rates of requests) wait in the same way.
 
 use crate::conn::{Client, Conn};
 use crate::connections::Connections;
 use crate::exchange::Exchange;
-use crate::exchange::executor::{refuse, respond};
+use crate::exchange::executor::{refuse, refuse_over_limit, respond};
 use crate::exchange::streams::ClientStream;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
@@ -187,7 +188,7 @@ impl LaneListener {
     }
 }
 
-/// What access rules say of a request.
+/// What access rules and shares of clients say of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     Admitted,
@@ -216,7 +217,7 @@ pub(crate) fn judge(
             if !addresses.permits(x.client_ip(client)) || !moved_to.is_none_or(|ip| addresses.permits(ip)) {
                 return Verdict::Denied(DeniedBy::Address);
             }
-            too_early |= is_early && !is_address_proven(connections, x.client_stream);
+            too_early |= is_address_in_doubt(connections, x);
         }
         let Some(request) = &rule.request else { continue };
         if is_early && client.cert.is_none() && request.looks_at_certificate() {
@@ -237,6 +238,9 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
         proxy.counters.too_early.inc();
         return respond(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
     };
+    if by == DeniedBy::Limit {
+        return refuse_over_limit(proxy, cx, exchange, expects);
+    }
     x.routed.denied = Some(by);
     match by {
         DeniedBy::Certificate => proxy.counters.certificates_denied.inc(),
@@ -254,9 +258,15 @@ fn quic_address(connections: &Connections, client: ClientStream) -> Option<IpAdd
     }
 }
 
+/// Whether a request came from an address that may be forged. Rules and shares that go by the address wait until it is proven:
+/// 425. Otherwise one client could use up what another one may have.
+pub(crate) fn is_address_in_doubt(connections: &Connections, x: &Exchange) -> bool {
+    x.machine.is_early() && !is_address_proven(connections, x.client_stream)
+}
+
 /// Whether a client that sends early data has shown that it is where it says. Over TCP it has, unless its hello came in a SYN
 /// without a cookie; over QUIC the address is open until the handshake is over (RFC 9000 §8.1).
-pub(crate) fn is_address_proven(connections: &Connections, client: ClientStream) -> bool {
+fn is_address_proven(connections: &Connections, client: ClientStream) -> bool {
     match connections.get(client.conn()) {
         Some(Conn::Client(client_conn)) => client_conn.transport.allowance.is_none(),
         _ => false,

@@ -5,6 +5,7 @@ use crate::exchange::waste::WasteBudget;
 use crate::h3::connection::H3Connection;
 use crate::lane_state::LaneListener;
 use crate::limits::Counted;
+use crate::memory::{Held, Window};
 use crate::mirrors::MirrorClient;
 use crate::records::ConnectionId;
 use crate::traces::Made;
@@ -184,8 +185,8 @@ pub(crate) struct Client {
     pub server_name: Option<Box<str>>,
     /// It counts among the connections of its address.
     pub counted: Option<Counted>,
-    /// Bytes read of responses that wait for room, of all its requests.
-    pub held: usize,
+    /// What the responses to all its requests hold.
+    pub held: Held,
     /// When its connection was made.
     pub made: Made,
 }
@@ -303,6 +304,8 @@ pub(crate) struct UpstreamConnection {
     pub shared: bool,
     /// HTTP/1.1 only is wanted.
     pub only_h1: bool,
+    /// How far its server may send ahead on a stream of HTTP/2.
+    pub window: Window,
     /// Exchanges that share it once it is made.
     pub waiting: Vec<Key>,
     pub h2: Option<Box<H2Upstream>>,

@@ -4,6 +4,7 @@
 use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol, Turn};
 use crate::exchange::waste::WasteBudget;
 use crate::lane_state::{LaneListener, LaneSnapshot};
+use crate::memory::Held;
 use crate::records::{ConnectionId, ERRORS, Record, RecordSink};
 use crate::service::MAIL_CAPACITY;
 use crate::settings::LaneSettings;
@@ -205,7 +206,7 @@ pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
         waste: WasteBudget::default(),
         server_name: None,
         counted: None,
-        held: 0,
+        held: Held::default(),
         made: Made::default(),
     }
 }

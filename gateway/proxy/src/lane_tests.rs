@@ -1,20 +1,23 @@
 //! A whole lane, driven by hand: events, turns and messages come in the order that a test wants, without a loop, a thread or
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
+use crate::access::Verdict;
 use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamConnection, UpstreamPhase};
+use crate::connections::Connections;
 use crate::counters::Counters;
-use crate::exchange::executor::request_sent;
-use crate::exchange::executor::{handshake_done, perform, refuse};
+use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, takes_place};
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
+use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window, note_held};
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
 use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
 use crate::transport::{ReadResult, Transport};
+use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
-use crate::upstream::h2_connection::{h2_join, h2_upstream_begin};
+use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_take};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
@@ -142,6 +145,7 @@ impl Lane {
             began: 0,
             shared: false,
             only_h1: false,
+            window: Window::Wide,
             waiting: Vec::new(),
             h2: None,
             syn: None,
@@ -406,6 +410,25 @@ fn a_request_that_was_too_early_is_sent_again_only_within_the_budget() {
     }
 }
 
+/// An address that may be forged uses up nothing of what its owner may have.
+#[test]
+fn a_forged_address_uses_up_no_share() {
+    let most = ClientLimits { max_requests_per_client: 1, ..limits() };
+    let mut lane = Lane::new(snapshot(most, vec![upstream(1)]));
+    let request = lane.request(machine::Request { is_early: true, ..GET });
+    for proven in [false, true] {
+        let Proxy { connections, exchanges, admission, settings, .. } = &mut lane.proxy;
+        let x = exchanges.get_mut(request.exchange).unwrap();
+        // Its hello came in a SYN, with or without a cookie.
+        connections.client(x.client_stream.conn()).unwrap().transport.allowance = (!proven).then_some(0);
+        let client = connections.client_of(x.client_stream).unwrap();
+        let listener = settings.listeners()[0].clone();
+        let verdict = takes_place(connections, x, client, &listener, admission, settings);
+        assert_eq!(verdict, if proven { Verdict::Admitted } else { Verdict::TooEarly });
+        assert_eq!(x.routed.counted.is_some(), proven);
+    }
+}
+
 /// Finding 14: a client that has proven its address has been let in before.
 #[test]
 fn a_handshake_that_waited_for_a_proof_is_counted_once() {
@@ -449,11 +472,8 @@ fn go_on(end: &mut Transport, scratch: &mut Scratch) {
     end.flush(scratch).unwrap();
 }
 
-/// Finding 16: epoll is edge-triggered, so no other event tells of the end behind the tickets.
-#[test]
-fn a_pooled_connection_that_ends_behind_late_tickets_is_closed() {
-    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
-    let scratch = &mut lane.proxy.scratch;
+/// Both ends of a TLS connection whose handshake is over; the client's has not read the tickets.
+fn tls_pair(scratch: &mut Scratch) -> (Transport, Transport) {
     let (socket, peer) = socket_pair();
     let (mut client, mut server) = (Transport::new(socket), Transport::new(peer));
     let session = Session::client(&ClientContext::new(&client_policy()).unwrap(), scratch.empty_records()).unwrap();
@@ -467,6 +487,14 @@ fn a_pooled_connection_that_ends_behind_late_tickets_is_closed() {
     go_on(&mut client, scratch);
     go_on(&mut server, scratch);
     assert!(!client.is_handshaking() && !server.is_handshaking());
+    (client, server)
+}
+
+/// Finding 16: epoll is edge-triggered, so no other event tells of the end behind the tickets.
+#[test]
+fn a_pooled_connection_that_ends_behind_late_tickets_is_closed() {
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let (client, server) = tls_pair(&mut lane.proxy.scratch);
     // The tickets that follow the client's Finished, and the server's end, come as one event.
     let (tickets, _) = recv(&client.fd, &mut [0; 64][..], RecvFlags::PEEK).unwrap();
     assert!(tickets > 0, "the server has sent no tickets");
@@ -491,6 +519,76 @@ fn a_pooled_connection_that_is_ending_is_not_used_again() {
     assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(key)) if key != ending));
 }
 
+/// HTTP/2 was expected, and the server has changed its mind: those who waited go on, in the same try, but not for ever.
+#[test]
+fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
+    for (earlier, goes_on) in [(0, true), (machine::MAX_NOT_TAKEN, false)] {
+        let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Auto);
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let (client, _peer) = tls_pair(&mut lane.proxy.scratch);
+        let request = lane.request(GET);
+        let key = lane.upstream_connection(UpstreamPhase::Handshake, client);
+        lane.group().note_h2(0, true);
+        lane.group().share(0, key);
+        let upstream_conn = lane.proxy.connections.upstream(key).unwrap();
+        upstream_conn.shared = true;
+        upstream_conn.waiting.push(request.exchange);
+        let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+        let _ = x.machine.on(Event::Forward);
+        (0..earlier).for_each(|_| assert!(!x.machine.on(Event::NotTaken).is_empty()));
+        x.upstream_stream = Some(UpstreamStream::Waiting(key));
+        x.response_body.progress.begin(12_345);
+        upstream_handshake(&mut lane.proxy, &mut lane.cx, key);
+        assert!(lane.proxy.connections.get(key).is_none());
+        assert_eq!(lane.is_over(&request), !goes_on, "`tries` is 1");
+        if goes_on {
+            assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(_))));
+            let x = lane.proxy.exchanges.get(request.exchange).unwrap();
+            assert_eq!((x.attempts, x.response_body.progress.since()), (0, 12_345), "the time of the try runs on");
+        }
+        assert_eq!(lane.proxy.counters.retries.value(), 0);
+    }
+}
+
+/// A server whose SETTINGS allow no request would otherwise be connected to without end, once per round trip.
+#[test]
+fn a_connection_that_takes_no_request_is_a_failed_try() {
+    let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
+    let (socket, peer) = socket_pair();
+    let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
+    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide));
+    // SETTINGS_MAX_CONCURRENT_STREAMS = 0 and SETTINGS_ENABLE_CONNECT_PROTOCOL = 1.
+    let settings = [0, 0, 12, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1];
+    rustix::io::write(&peer, &settings).unwrap();
+    lane.ready(key, READ);
+    lane.turn();
+    let counters = &lane.proxy.counters;
+    assert_eq!((counters.upstream_connects.value(), counters.retries.value()), (0, 0), "`tries` is 1");
+    assert!(lane.is_over(&request));
+    assert!(lane.proxy.connections.get(key).is_none(), "no request could use it");
+}
+
+/// A server whose SETTINGS come before `h2` has written the request: it would wait in `h2` until `first_byte_timeout`.
+#[test]
+fn a_request_that_settings_hold_back_for_ever_is_a_failed_try() {
+    let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
+    let mut lane = Lane::new(snapshot(limits(), vec![group]));
+    let request = lane.request(GET);
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
+    let (socket, _peer) = socket_pair();
+    let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
+    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide));
+    let mut settings = vec![0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0];
+    h2_upstream_take(&mut lane.proxy, &mut lane.cx, key, &mut settings);
+    assert!(lane.is_over(&request), "`tries` is 1");
+    assert!(lane.proxy.connections.get(key).is_none(), "no request could use it");
+}
+
 /// Finding 8: WebSockets that wait for a server's SETTINGS are as many as requests that wait for a connection may be.
 #[test]
 fn no_more_websockets_wait_for_settings_than_may() {
@@ -501,7 +599,37 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let (socket, _peer) = socket_pair();
     let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
-    let joined = (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange)).count();
+    let joined =
+        (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide)).count();
     assert_eq!(joined, 128);
     assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting.len(), joined);
+}
+
+/// A client opens a hundred streams, takes nothing of the responses, and so makes the gateway hold what the servers' windows allow.
+#[test]
+fn the_windows_of_servers_count_against_a_clients_connection() {
+    const WIDE: u32 = 256 << 10;
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let requests: Vec<Request> = (0..100).map(|_| lane.request(GET)).collect();
+    let client = lane.proxy.exchanges.get(requests[0].exchange).unwrap().client_stream.conn();
+    for (n, request) in (0..).zip(&requests[..99]) {
+        lane.proxy.exchanges.get_mut(request.exchange).unwrap().client_stream = ClientStream::H2(client, n);
+    }
+    let Proxy { connections, exchanges, .. } = &mut lane.proxy;
+    let mut grant = |n: usize| grant_window(connections, exchanges, requests[n].exchange, WIDE);
+    let wide = (0..99).filter(|n| grant(*n) == Window::Wide).count();
+    assert_eq!(wide, WINDOW_BUDGET / WIDE as usize);
+    assert_eq!((grant(0), grant(50)), (Window::Wide, Window::Narrow), "one that is sent again has one window");
+    assert_eq!(grant(99), Window::Wide, "another client has a budget of its own");
+    let held = |connections: &mut Connections| connections.client(client).unwrap().client.held;
+    assert_eq!((held(connections).windows(), held(connections).bytes()), (WINDOW_BUDGET, 0));
+    // One that is over makes room for another.
+    note_held(connections, exchanges, requests[0].exchange, Held::default());
+    let again = [50, 0].map(|n: usize| grant_window(connections, exchanges, requests[n].exchange, WIDE));
+    assert_eq!(again, [Window::Wide, Window::Narrow]);
+    assert_eq!([Window::Wide, Window::Narrow].map(|window| window.bytes(WIDE)), [WIDE, NARROW_WINDOW]);
+    // So does the end of the exchange, whatever it is.
+    refuse(&mut lane.proxy, &mut lane.cx, requests[1].exchange, 503);
+    let Proxy { connections, exchanges, .. } = &mut lane.proxy;
+    assert_eq!(grant_window(connections, exchanges, requests[0].exchange, WIDE), Window::Wide);
 }

@@ -1,4 +1,12 @@
 //! What connections hold of the lane's memory: a budget for each, and who gives memory back when it is short.
+//!
+//! | servers speak | what waits for a client | bound for one connection of a client |
+//! |---|---|---|
+//! | HTTP/1.1 | bytes that were read | [`BUFFER_BUDGET`], then 1 KiB for each stream |
+//! | HTTP/2, HTTP/3 | what servers may send ahead (their windows) | [`WINDOW_BUDGET`], then [`NARROW_WINDOW`] for each stream |
+//!
+//! A window cannot be taken back, so it counts from the moment when the request is sent, whether it is used or not. `h2` and
+//! quinn-proto have one size of windows for all streams of a connection: there are connections with wide and with narrow windows.
 
 use crate::accept::admission::Admission;
 use crate::client::connection::client_gone;
@@ -21,28 +29,108 @@ use std::collections::HashMap;
 pub(crate) const BUFFER_BUDGET: usize = 128 * 1024;
 /// And so much is read then.
 const BEYOND_BUDGET: usize = 1024;
+/// Bytes that servers may send ahead on all wide streams of one client's connection together.
+pub(crate) const WINDOW_BUDGET: usize = 2 << 20;
+/// Bytes that a server may send ahead on a stream beyond that budget.
+pub(crate) const NARROW_WINDOW: u32 = 32 * 1024;
 /// Connections that hold less are never reset for it.
 const WORTH_IT: usize = 64 * 1024;
 /// Bytes that are given back at a time. Control says so again while memory is short.
 const AT_A_TIME: usize = 4 << 20;
 
-/// Notes how much of an exchange's response waits with the upstream's connection.
+/// How far a server may send ahead on the streams of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Window {
+    /// As far as its version of HTTP has it.
+    #[default]
+    Wide,
+    /// [`NARROW_WINDOW`].
+    Narrow,
+}
+
+impl Window {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Wide, Self::Narrow];
+
+    /// In bytes; `wide`: those of a wide one.
+    pub fn bytes(self, wide: u32) -> u32 {
+        match self {
+            Self::Wide => wide,
+            Self::Narrow => NARROW_WINDOW,
+        }
+    }
+}
+
+/// What a response holds of its client's budgets, or all responses of a client's connection together: bytes that were read, and
+/// windows. In one word, so that it is one comparison for a response that holds nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Held(u64);
+
+impl Held {
+    const BYTES: u64 = u32::MAX as u64;
+
+    /// Bytes that were read and wait with the upstream's connection: far less than 4 GiB.
+    #[inline]
+    pub const fn of_bytes(bytes: usize) -> Self {
+        Self(bytes as u64)
+    }
+
+    /// Bytes that the server may send ahead.
+    pub const fn of_window(bytes: u32) -> Self {
+        Self((bytes as u64) << 32)
+    }
+
+    pub const fn bytes(self) -> usize {
+        (self.0 & Self::BYTES) as usize
+    }
+
+    pub const fn windows(self) -> usize {
+        (self.0 >> 32) as usize
+    }
+
+    /// One of the responses holds `now` what was `before`.
+    fn change(&mut self, before: Self, now: Self) {
+        let bytes = (self.bytes().saturating_sub(before.bytes()) + now.bytes()) as u64;
+        let windows = (self.windows().saturating_sub(before.windows()) + now.windows()) as u64;
+        *self = Self((windows << 32) | (bytes & Self::BYTES));
+    }
+}
+
+/// Notes how much of an exchange's response waits with the upstream's connection, or may.
 #[inline]
-pub(crate) fn note_held(connections: &mut Connections, exchanges: &mut Exchanges, exchange: Key, held: usize) {
+pub(crate) fn note_held(connections: &mut Connections, exchanges: &mut Exchanges, exchange: Key, held: Held) {
     let Some(x) = exchanges.get_mut(exchange) else { return };
     if x.held == held {
         return;
     }
     let before = std::mem::replace(&mut x.held, held);
     if let Some(client) = connections.get_mut(x.client_stream.conn()).and_then(Conn::client) {
-        client.held = client.held.saturating_sub(before) + held;
+        client.held.change(before, held);
     }
 }
 
 /// How many bytes to read for a stream, where so many would be read within the connection's budget.
 pub(crate) fn read_within_budget(connections: &mut Connections, side: ClientStream, size: usize) -> usize {
-    let held = connections.get_mut(side.conn()).and_then(Conn::client).map_or(0, |c| c.held);
+    let held = connections.get_mut(side.conn()).and_then(Conn::client).map_or(0, |c| c.held.bytes());
     if held < BUFFER_BUDGET { size } else { size.min(BEYOND_BUDGET) }
+}
+
+/// How far the server may send ahead for a request that goes over HTTP/2 or HTTP/3, where a wide window has so many bytes. A wide
+/// window counts against the budget of the client's connection until the request is over or is sent again.
+pub(crate) fn grant_window(
+    connections: &mut Connections,
+    exchanges: &mut Exchanges,
+    exchange: Key,
+    wide: u32,
+) -> Window {
+    note_held(connections, exchanges, exchange, Held::default());
+    let Some(x) = exchanges.get(exchange) else { return Window::Narrow };
+    let granted = connections.get_mut(x.client_stream.conn()).and_then(Conn::client).map_or(0, |c| c.held.windows());
+    if granted + wide as usize > WINDOW_BUDGET {
+        return Window::Narrow;
+    }
+    note_held(connections, exchanges, exchange, Held::of_window(wide));
+    Window::Wide
 }
 
 /// Memory is short: the connections that hold the most of it are reset.
@@ -74,15 +162,27 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
     flush_marked(proxy, cx);
 }
 
-/// Bytes of responses that wait in HTTP/2 connections to upstreams, by the connection of the client that has no room for them.
+/// Bytes of responses that wait in HTTP/2 and HTTP/3 connections to upstreams, by the connection of the client that has no room
+/// for them.
 fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &[Key]) -> HashMap<Key, usize> {
-    let mut held = HashMap::new();
+    let mut held: HashMap<Key, usize> = HashMap::new();
+    let mut note = |exchange, bytes| {
+        if let Some(x) = exchanges.get(exchange) {
+            *held.entry(x.client_stream.conn()).or_default() += bytes;
+        }
+    };
     for key in keys {
-        let Some(h2) = connections.upstream(*key).and_then(|b| b.h2.as_mut()) else { continue };
-        for (exchange, bytes) in h2.held() {
-            if let Some(x) = exchanges.get(exchange) {
-                *held.entry(x.client_stream.conn()).or_default() += bytes;
+        match connections.get_mut(*key) {
+            Some(Conn::Upstream(upstream_conn)) => {
+                let h2 = upstream_conn.h2.iter_mut().flat_map(|h2| h2.held());
+                h2.for_each(|(exchange, bytes)| note(exchange, bytes));
             }
+            Some(Conn::Quic(q)) if !q.is_client() => {
+                let waits = |exchange: Key| exchanges.get(exchange).is_some_and(|x| x.response_body.is_blocked());
+                let h3 = q.may_hold().filter(|(exchange, _)| waits(*exchange));
+                h3.for_each(|(exchange, bytes)| note(exchange, bytes));
+            }
+            Some(Conn::Client(_) | Conn::Quic(_) | Conn::Mirror(_)) | None => {}
         }
     }
     held
@@ -93,9 +193,9 @@ fn memory_held(connections: &Connections, key: Key) -> usize {
     match connections.get(key) {
         Some(Conn::Client(f)) => {
             let frames = f.protocol.h2().map_or(0, |h| h.holds());
-            f.client.held + f.transport.held() + f.inbuf.capacity() + frames
+            f.client.held.bytes() + f.transport.held() + f.inbuf.capacity() + frames
         }
-        Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held + q.waiting),
+        Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held.bytes() + q.waiting),
         Some(Conn::Upstream(_) | Conn::Mirror(_)) | None => 0,
     }
 }
@@ -110,4 +210,26 @@ pub(crate) fn count_in(
 ) -> bool {
     let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
     admission.count_in(client, settings, counters)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_and_windows_count_apart() {
+        let mut all = Held::default();
+        all.change(Held::default(), Held::of_bytes(5000));
+        all.change(Held::default(), Held::of_window(256 << 10));
+        all.change(Held::default(), Held::of_window(512 << 10));
+        assert_eq!((all.bytes(), all.windows()), (5000, 768 << 10));
+        all.change(Held::of_bytes(5000), Held::of_bytes(16));
+        all.change(Held::of_window(256 << 10), Held::of_bytes(4));
+        assert_eq!((all.bytes(), all.windows()), (20, 512 << 10));
+        // What was never counted takes nothing from the others.
+        all.change(Held::of_bytes(100), Held::default());
+        assert_eq!((all.bytes(), all.windows()), (0, 512 << 10));
+        all.change(Held::of_window(512 << 10), Held::default());
+        assert_eq!(all, Held::default());
+    }
 }

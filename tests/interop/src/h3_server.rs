@@ -4,7 +4,7 @@ use crate::backend;
 use crate::site::{HOST, Identity};
 use bytes::Bytes;
 use quinn::crypto::rustls::QuicServerConfig;
-use quinn::{Endpoint, Incoming, ReadError, RecvStream, SendStream, VarInt};
+use quinn::{Connection, Endpoint, Incoming, ReadError, RecvStream, SendStream, TransportConfig, VarInt};
 use sealane_http::h1::Limits;
 use sealane_http::h3::{self, MessageReader, Piece, QpackScratch, Settings, Side};
 use sealane_http::{BodyLength, Fields, Method, RequestHead, ResponseHead};
@@ -130,10 +130,37 @@ impl Server {
         F: Fn(Asked) -> T + Clone + 'static + Send,
         T: Future<Output = ()> + 'static,
     {
+        Self::listen(identity, TransportConfig::default(), move |incoming| serve(incoming, handle.clone()))
+    }
+
+    /// A server that lets clients open no request streams. Calls `go_on` with each connection when its handshake is over.
+    pub fn without_streams<F, T>(identity: &Identity, go_on: F) -> Self
+    where
+        F: Fn(Connection) -> T + Clone + 'static + Send,
+        T: Future<Output = ()> + 'static,
+    {
+        let mut transport = TransportConfig::default();
+        transport.max_concurrent_bidi_streams(VarInt::from_u32(0));
+        Self::listen(identity, transport, move |incoming| {
+            let go_on = go_on.clone();
+            async move {
+                if let Ok(connection) = incoming.await {
+                    go_on(connection).await;
+                }
+            }
+        })
+    }
+
+    fn listen<F, T>(identity: &Identity, transport: TransportConfig, serve: F) -> Self
+    where
+        F: Fn(Incoming) -> T + 'static + Send,
+        T: Future<Output = ()> + 'static,
+    {
         let mut tls = rustls::ServerConfig::clone(&backend::tls(identity));
         tls.alpn_protocols = vec![b"h3".to_vec()];
         let crypto = QuicServerConfig::try_from(tls).expect("the provider has QUIC's first suite");
-        let config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+        config.transport_config(Arc::new(transport));
         let connections = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&connections);
         let (tell, told) = std::sync::mpsc::channel();
@@ -145,7 +172,7 @@ impl Server {
                 let _ = tell.send(endpoint.local_addr().expect("a bound socket has an address"));
                 while let Some(incoming) = endpoint.accept().await {
                     counted.fetch_add(1, Ordering::SeqCst);
-                    tokio::task::spawn_local(serve(incoming, handle.clone()));
+                    tokio::task::spawn_local(serve(incoming));
                 }
             });
         });

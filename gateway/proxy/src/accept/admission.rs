@@ -368,6 +368,11 @@ impl Admission {
         self.rates.request(cx, limit, peer, name, field)
     }
 
+    /// Whether a limit counts requests by the client's address.
+    pub fn counts_by_address(&self, limit: usize) -> bool {
+        self.rates.counts_by_address(limit)
+    }
+
     /// Some limit counts by the name in the hello.
     #[inline]
     pub fn counts_by_server_name(&self) -> bool {

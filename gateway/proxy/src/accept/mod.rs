@@ -11,7 +11,7 @@ use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::lifecycle::close_connection;
-use crate::memory::count_in;
+use crate::memory::{Held, count_in};
 use crate::records::ConnectionId;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
@@ -141,7 +141,7 @@ pub(crate) fn adopt_client(
             waste: WasteBudget::default(),
             server_name: None,
             counted: None,
-            held: 0,
+            held: Held::default(),
             made: Made::begun(cx.micros()),
         },
         phase,

@@ -12,7 +12,7 @@ use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
 use crate::h3::connection::{H3Connection, Phase, Role};
 use crate::h3::sweep;
-use crate::memory::count_in;
+use crate::memory::{Held, count_in};
 use crate::quic::QuicEndpoint;
 use crate::quic::admission::{Accepted, failure};
 use crate::service::Proxy;
@@ -44,7 +44,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         // Limits by name count by the authority of requests here.
         server_name: None,
         counted: None,
-        held: 0,
+        held: Held::default(),
         made: Made::begun(cx.micros()),
     };
     let limits = proxy.settings.limits();

@@ -11,7 +11,7 @@
 //! WebSocket, CONNECT and gRPC as for every other request. It fails closed: where the password is not checked in time, the client
 //! gets 503.
 
-use crate::access::{Verdict, is_address_proven, turn_away};
+use crate::access::{Verdict, is_address_in_doubt, turn_away};
 use crate::exchange::Exchange;
 use crate::exchange::executor::{refuse, respond_error};
 use crate::flush::flush_marked;
@@ -49,7 +49,7 @@ pub(crate) fn authenticate(
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let Some(client) = connections.client_of(x.client_stream) else { return };
     let Some(users) = listener.access.users.get(auth.users) else { return refuse(proxy, cx, exchange, 500) };
-    if x.machine.is_early() && !is_address_proven(connections, x.client_stream) {
+    if is_address_in_doubt(connections, x) {
         // Guesses are counted by address.
         return turn_away(proxy, cx, exchange, Verdict::TooEarly, expects);
     }

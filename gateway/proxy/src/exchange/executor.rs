@@ -13,8 +13,9 @@
 
 use crate::Failure;
 use crate::accept::admission::Admission;
-use crate::access::{Verdict, judge, turn_away};
+use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
 use crate::conn::Client;
+use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
@@ -29,7 +30,7 @@ use crate::exchange::{Ending, Exchange};
 use crate::forwarding::{Forwarding, choose_upstream};
 use crate::lane_state::LaneListener;
 use crate::latency;
-use crate::memory::note_held;
+use crate::memory::{Held, note_held};
 use crate::mirrors::{copy_request, mirror_finished};
 use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
@@ -120,30 +121,49 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     x.routed.host = Some((listener.clone(), host));
     // Where there are routes, their `allow`, `deny` and `maintenance` come first: `route_request` counts.
     let counts_here = !matches!(action, Action::Routes(_));
-    if counts_here && !takes_place(x, client, &listener, &proxy.admission, &proxy.settings) {
-        return refuse_over_limit(proxy, cx, exchange, expects);
+    if counts_here {
+        let verdict = takes_place(connections, x, client, &listener, &proxy.admission, &proxy.settings);
+        if verdict != Verdict::Admitted {
+            return turn_away(proxy, cx, exchange, verdict, expects);
+        }
     }
     run_action(proxy, cx, exchange, &listener, action, expects);
 }
 
-/// Counts a request among those that its client has under way (`max_requests_per_client`). `false`: these are too many.
+/// Counts a request among those that its client has under way (`max_requests_per_client`), unless these are too many.
 #[inline]
 pub(crate) fn takes_place(
+    connections: &Connections,
     x: &mut Exchange,
     client: &Client,
     listener: &LaneListener,
     admission: &Admission,
     settings: &LaneSettings,
-) -> bool {
+) -> Verdict {
     if settings.limits().max_requests_per_client == 0 || x.routed.counted.is_some() {
-        return true;
+        return Verdict::Admitted;
+    }
+    count_place(connections, x, client, listener, admission, settings)
+}
+
+#[inline(never)]
+fn count_place(
+    connections: &Connections,
+    x: &mut Exchange,
+    client: &Client,
+    listener: &LaneListener,
+    admission: &Admission,
+    settings: &LaneSettings,
+) -> Verdict {
+    if is_address_in_doubt(connections, x) {
+        return Verdict::TooEarly;
     }
     if x.told().is_none() && listener.listener.trusted_proxies.contains(client.peer.ip()) {
         // A trusted proxy that names nobody brings the requests of many.
-        return true;
+        return Verdict::Admitted;
     }
     x.routed.counted = admission.count_request(x.client_ip(client), settings);
-    x.routed.counted.is_some()
+    if x.routed.counted.is_some() { Verdict::Admitted } else { Verdict::Denied(DeniedBy::Limit) }
 }
 
 /// Answers a request whose client has too many under way.
@@ -536,7 +556,7 @@ pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 
 /// An exchange is over: it is counted and logged, and its connections go on or close.
 fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
-    note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, 0);
+    note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, Held::default());
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
     if let Some(counted) = x.routed.counted.take() {
         proxy.admission.request_over(counted, &proxy.settings);

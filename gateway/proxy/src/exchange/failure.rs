@@ -46,11 +46,13 @@ pub enum Failure {
     NoWebSocket,
     /// It does not take WebSocket over HTTP/2.
     NoExtendedConnect,
+    /// Its SETTINGS allow no requests.
+    NoStreams,
 }
 
 impl Failure {
     /// All but [`Self::Nonsense`].
-    const ALL: [Self; 18] = [
+    const ALL: [Self; 19] = [
         Self::Unreachable,
         Self::NoConnection,
         Self::Tls,
@@ -69,6 +71,7 @@ impl Failure {
         Self::Unasked,
         Self::NoWebSocket,
         Self::NoExtendedConnect,
+        Self::NoStreams,
     ];
 
     /// What is said of it.
@@ -97,6 +100,9 @@ impl Failure {
             Self::Unasked => "it switched protocols (101), which the request had not asked for",
             Self::NoWebSocket => "its response to a WebSocket handshake is not one of RFC 6455",
             Self::NoExtendedConnect => "it does not support WebSocket over HTTP/2 (RFC 8441)",
+            Self::NoStreams => {
+                "it allows no requests on a new HTTP/2 connection (SETTINGS_MAX_CONCURRENT_STREAMS is 0)"
+            }
         })
     }
 

@@ -22,6 +22,7 @@ use crate::conn::Client;
 use crate::exchange::authorize::Question;
 use crate::exchange::credentials::Verification;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
+use crate::memory::Held;
 use crate::mirrors::RequestCopy;
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
@@ -188,8 +189,8 @@ pub(crate) struct Exchange {
     /// The trace that it is part of.
     pub trace: Trace,
     pub ending: Ending,
-    /// Bytes of the response that were read and wait with the upstream's connection.
-    pub held: usize,
+    /// What the response holds with the upstream's connection.
+    pub held: Held,
 }
 
 impl Exchange {
@@ -218,7 +219,7 @@ impl Exchange {
             headed: 0,
             trace: Trace::default(),
             ending: Ending::No,
-            held: 0,
+            held: Held::default(),
         }
     }
 
@@ -326,6 +327,6 @@ impl Exchange {
         self.trace.clear();
         self.attempts = 0;
         self.ending = Ending::No;
-        self.held = 0;
+        self.held = Held::default();
     }
 }

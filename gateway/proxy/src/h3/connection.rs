@@ -72,6 +72,8 @@ pub(crate) struct H3Connection {
     pub requests_waiting: VecDeque<Key>,
     /// The stream id behind the last request that was looked at: what GOAWAY says.
     pub(super) next_id: u64,
+    /// Bytes that a server may send ahead on each of its streams.
+    pub stream_window: usize,
     /// A server has answered a request over it.
     pub answered: bool,
     /// A request has come before the handshake was over.
@@ -106,6 +108,7 @@ impl H3Connection {
             idle_since: now,
             requests_waiting: VecDeque::new(),
             next_id: 0,
+            stream_window: 0,
             answered: false,
             called_early: false,
             leave_at: None,
@@ -136,6 +139,20 @@ impl H3Connection {
 
     pub fn is_client(&self) -> bool {
         matches!(self.role, Role::Client(_))
+    }
+
+    /// Whether a request has been sent over it, or has come.
+    pub fn has_opened(&self) -> bool {
+        self.next_id > 0
+    }
+
+    /// Bytes of responses that may wait on its streams, by exchange. The transport does not tell how many have come, so all count
+    /// that the server may have sent.
+    pub fn may_hold(&self) -> impl Iterator<Item = (Key, usize)> + '_ {
+        self.streams.iter().filter_map(move |(_, stream)| {
+            let promised = stream.promised.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
+            Some((stream.exchange?, self.stream_window.min(promised).max(stream.rest.len())))
+        })
     }
 
     /// Exchanges whose requests are on its streams.

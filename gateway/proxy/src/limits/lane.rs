@@ -124,6 +124,11 @@ impl LaneLimits {
         self.by_server_name
     }
 
+    /// Whether a limit counts requests by the client's address.
+    pub fn counts_by_address(&self, limit: usize) -> bool {
+        self.requests.get(limit).is_some_and(|l| l.limit.key == RateKey::Address)
+    }
+
     /// Lets a request pass a limit, or says after how many milliseconds to come again.
     pub fn request<'f>(
         &mut self,

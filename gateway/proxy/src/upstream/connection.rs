@@ -5,21 +5,26 @@ use crate::accept::proxy_protocol;
 use crate::conn::{Answer, Conn, UpstreamConnection, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::perform;
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
+use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
 use crate::snapshot::{Server, UpstreamHttp};
 use crate::transport::{Transport, TransportError};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::{idle_event, is_silent, send_request, upstream_go_on};
-use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout};
+use crate::upstream::h2_connection::{
+    STREAM_WINDOW, h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout,
+};
 use crate::upstream::h3::h3_dispatch;
 use crate::upstream::selection::{connect_failed, select_server};
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
+use sealane_exchange::{Action as Do, Actions, Event};
 use sealane_lane::{Context, Deadline, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
@@ -44,11 +49,13 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         if !relayed && h3_dispatch(proxy, cx, exchange) {
             return;
         }
-        let shared = !relayed && upstream.expects_h2(server) && !only_h1;
-        if shared {
-            if h2_join(proxy, cx, exchange) {
+        let mut shared = None;
+        if !relayed && upstream.expects_h2(server) && !only_h1 {
+            let window = grant_window(&mut proxy.connections, &mut proxy.exchanges, exchange, STREAM_WINDOW);
+            if h2_join(proxy, cx, exchange, window) {
                 return;
             }
+            shared = Some(window);
         } else if !fresh && let Some(key) = upstream.take_idle(server) {
             if let Some(upstream_conn) = proxy.connections.upstream(key) {
                 if upstream_conn.transport.is_ending() {
@@ -73,6 +80,31 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
     }
 }
 
+/// A connection that a request waited for does not take it: the request goes on to another connection in the same try, as often as
+/// the state machine allows. `useful`: the connection has taken another request, or it has told what the next one will be. One
+/// that was made for nothing is a failed try, for this reason: else each would be followed by the next.
+pub(super) fn not_taken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, useful: bool, why: Option<Failure>) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    // The connection stays as it is.
+    x.upstream_stream = None;
+    let actions = if useful { x.machine.on(Event::NotTaken) } else { Actions::NONE };
+    if !actions.has(Do::SelectServer) {
+        x.routed.hint = why;
+        return server_lost(proxy, cx, exchange, Loss::Unprocessed);
+    }
+    let (attempts, progress, began) = (x.attempts, x.response_body.progress, x.routed.try_began());
+    perform(proxy, cx, exchange, actions);
+    // The time of the try runs on.
+    if let Some(x) = proxy.exchanges.get_mut(exchange)
+        && x.attempts == attempts
+    {
+        x.routed.go_on_with_try(began);
+        if !x.machine.has_server() {
+            x.response_body.progress = progress;
+        }
+    }
+}
+
 /// Whether a request must go over HTTP/1.1 where the server may choose: an upgrade is HTTP/1.1's own, and HTTP/2 might not
 /// carry it.
 #[inline]
@@ -80,15 +112,17 @@ fn needs_h1(http: UpstreamHttp, upgrade: bool) -> bool {
     upgrade && matches!(http, UpstreamHttp::Auto | UpstreamHttp::Three)
 }
 
+/// Begins to connect. `share`: HTTP/2 is expected, with such windows, and other requests may join.
 fn connect_upstream(
     proxy: &mut Proxy,
     cx: &mut Context,
     exchange: Key,
     upstream: &std::rc::Rc<LaneUpstream>,
     server: usize,
-    shared: bool,
+    share: Option<Window>,
     only_h1: bool,
 ) -> Result<(), Errno> {
+    let shared = share.is_some();
     let place = upstream.upstream.servers.get(server).ok_or(Errno::ADDRNOTAVAIL)?;
     let begun = match upstream.upstream.syn_tls {
         None => None,
@@ -118,6 +152,7 @@ fn connect_upstream(
         began: cx.micros(),
         shared,
         only_h1,
+        window: share.unwrap_or_default(),
         waiting: if shared { vec![exchange] } else { Vec::new() },
         h2: None,
         syn,
@@ -277,11 +312,11 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     if let Some(exchange) = exchange {
         return send_request(proxy, cx, exchange, key);
     }
-    // HTTP/2 was expected, and the server has changed its mind.
+    // HTTP/2 was expected, and the server has changed its mind: each gets a connection of its own.
     close_connection(proxy, cx, key);
     for exchange in waiting {
         if proxy.exchanges.waits_for(exchange, key) {
-            dispatch_request(proxy, cx, exchange);
+            not_taken(proxy, cx, exchange, true, None);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::lane_state::LaneSnapshot;
 use crate::latency::UpstreamTimes;
+use crate::memory::Window;
 use crate::snapshot::{Upstream, UpstreamHttp};
 use crate::upstream::balance::{Balance, Balancer, LaneServer, RetryBudget};
 use crate::upstream::syn::SynServer;
@@ -15,6 +16,15 @@ use std::sync::Arc;
 /// As many requests wait for a group as may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct QueueFull;
+
+/// A server over QUIC.
+#[derive(Clone, Copy, Default)]
+struct H3Server {
+    /// Its connections, by their windows.
+    connections: [Option<Key>; Window::ALL.len()],
+    /// Until when it is not tried again.
+    down_until: Millis,
+}
 
 pub(crate) struct LaneUpstream {
     pub upstream: Arc<Upstream>,
@@ -34,8 +44,8 @@ pub(crate) struct LaneUpstream {
     waiting: RefCell<VecDeque<Key>>,
     /// How many may.
     queue_share: usize,
-    /// By server: the connection over QUIC, and until when it is not tried again.
-    h3: RefCell<Vec<(Option<Key>, Millis)>>,
+    /// By server, over QUIC.
+    h3: RefCell<Vec<H3Server>>,
     times: Arc<UpstreamTimes>,
     /// By server, for hellos in SYNs.
     syn: RefCell<Vec<SynServer>>,
@@ -87,27 +97,34 @@ impl LaneUpstream {
         }
     }
 
-    /// The connection over QUIC to a server, also one that is being made.
-    pub fn h3_connection(&self, server: usize) -> Option<Key> {
-        self.h3.borrow().get(server)?.0
+    /// The connection over QUIC to a server with such windows, also one that is being made.
+    pub fn h3_connection(&self, server: usize, window: Window) -> Option<Key> {
+        self.h3.borrow().get(server)?.connections[window as usize]
     }
 
-    /// Notes the connection over QUIC to a server, or that there is none.
-    pub fn h3_note(&self, server: usize, key: Option<Key>) {
+    /// Notes the connection over QUIC to a server with such windows.
+    pub fn h3_note(&self, server: usize, window: Window, key: Key) {
         if let Some(place) = self.h3.borrow_mut().get_mut(server) {
-            place.0 = key;
+            place.connections[window as usize] = Some(key);
+        }
+    }
+
+    /// No new request takes a connection over QUIC.
+    pub fn h3_forget(&self, server: usize, key: Key) {
+        if let Some(place) = self.h3.borrow_mut().get_mut(server) {
+            place.connections.iter_mut().filter(|known| **known == Some(key)).for_each(|known| *known = None);
         }
     }
 
     /// Whether a server could not be reached over QUIC lately.
     pub fn h3_is_down(&self, server: usize, now: Millis) -> bool {
-        self.h3.borrow().get(server).is_some_and(|place| now < place.1)
+        self.h3.borrow().get(server).is_some_and(|place| now < place.down_until)
     }
 
     /// A server could not be reached over QUIC; it is tried again at `until`.
     pub fn h3_failed(&self, server: usize, until: Millis) {
         if let Some(place) = self.h3.borrow_mut().get_mut(server) {
-            place.1 = until;
+            place.down_until = until;
         }
     }
 
@@ -134,7 +151,7 @@ impl LaneUpstream {
             chooses_by_request: upstream.balance == Balance::Hash || upstream.sticky.is_some(),
             waiting: RefCell::default(),
             queue_share: upstream.queue.div_ceil(lanes.max(1)),
-            h3: RefCell::new(vec![(None, 0); upstream.servers.len()]),
+            h3: RefCell::new(vec![H3Server::default(); upstream.servers.len()]),
             syn: RefCell::new(vec![SynServer::default(); upstream.servers.len()]),
             times: upstream.group.times().clone(),
             upstream: upstream.clone(),
@@ -321,12 +338,16 @@ mod tests {
         let mut config = upstream(2);
         config.http = UpstreamHttp::Auto;
         let (settings, _published) = settings(snapshot(limits(), vec![config]));
-        let (group, [a, ..]) = (group(settings.lane()), keys());
+        let (group, [a, b, ..]) = (group(settings.lane()), keys());
         group.note_h2(1, true);
         assert!(!group.expects_h2(0) && group.expects_h2(1));
-        group.h3_note(0, Some(a));
+        group.h3_note(0, Window::Wide, a);
+        group.h3_note(0, Window::Narrow, b);
         group.h3_failed(1, 100);
-        assert_eq!((group.h3_connection(0), group.h3_connection(1)), (Some(a), None));
+        let known = |server| Window::ALL.map(|window| group.h3_connection(server, window));
+        assert_eq!([known(0), known(1)], [[Some(a), Some(b)], [None; 2]]);
+        group.h3_forget(0, a);
+        assert_eq!(known(0), [None, Some(b)]);
         assert!(group.h3_is_down(1, 99) && !group.h3_is_down(1, 100) && !group.h3_is_down(0, 0));
     }
 }

@@ -10,7 +10,7 @@ use crate::exchange::response::{
 };
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::lifecycle::close_connection;
-use crate::memory::note_held;
+use crate::memory::{Held, note_held};
 use crate::relay::start_relay;
 use crate::scratch::{HEAD_READ, READ_SIZE, Scratch, keep_rest};
 use crate::service::Proxy;
@@ -122,7 +122,7 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
             let in_head = upstream_conn.phase == UpstreamPhase::Busy(Answer::Begun);
             // Half a head: only an LF can make it whole.
             if in_head && memchr::memchr(b'\n', input).is_none() && upstream_conn.inbuf.len() < head_limit {
-                let (exchange, held) = (upstream_conn.exchange, upstream_conn.inbuf.capacity());
+                let (exchange, held) = (upstream_conn.exchange, Held::of_bytes(upstream_conn.inbuf.capacity()));
                 if let Some(exchange) = exchange {
                     note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, held);
                 }
@@ -141,7 +141,7 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
         } else if used < input.len() {
             upstream_conn.inbuf.extend_from_slice(&input[used..]);
         }
-        let (exchange, held) = (upstream_conn.exchange, upstream_conn.inbuf.capacity());
+        let (exchange, held) = (upstream_conn.exchange, Held::of_bytes(upstream_conn.inbuf.capacity()));
         if let Some(exchange) = exchange {
             note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, held);
         }

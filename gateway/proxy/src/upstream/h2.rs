@@ -17,7 +17,7 @@ use crate::exchange::websocket;
 use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};
 use crate::service::Proxy;
-use crate::upstream::connection::dispatch_request;
+use crate::upstream::connection::not_taken;
 use crate::upstream::h2_connection::{
     H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, sweep, unprocessed,
 };
@@ -61,17 +61,14 @@ fn h2_upstream_stream(connections: &mut Connections, key: Key, index: u32) -> Op
 
 /// Opens a stream for an exchange.
 pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
-    let Proxy { connections, exchanges, .. } = proxy;
-    let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
-        return;
-    };
+    let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return };
     let secure = upstream_conn.transport.tls.is_some();
     let upstream = upstream_conn.upstream.clone();
     let Some(h2) = &mut upstream_conn.h2 else { return };
     if !h2.has_room() {
-        // More have waited than the server takes at once.
-        x.upstream_stream = None;
-        return dispatch_request(proxy, cx, exchange);
+        // More have waited than the server takes at once, or it takes none.
+        let (useful, why) = (h2.served > 0 && !h2.takes_none(), h2.refusal());
+        return not_taken(proxy, cx, exchange, useful, why);
     }
     let switching = h2.switching();
     let Some(actions) = connected(proxy, cx, exchange, switching) else { return };
@@ -345,7 +342,7 @@ pub(crate) fn h2_server_finish(proxy: &mut Proxy, cx: &mut Context, key: Key, in
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {
         h2.idle_since = cx.now();
-        if h2.life != Life::Open || draining || config.upstream.keepalive == 0 {
+        if h2.life != Life::Open || draining || config.upstream.keepalive == 0 || h2.takes_none() {
             return h2_upstream_close(proxy, cx, key);
         }
         upstream_conn.deadline.after(cx, key, config.upstream.keepalive_timeout);

@@ -15,6 +15,7 @@ use crate::h2::frames::{ACK, CONTINUATION, Event, Frames, HEADERS, Header, SETTI
 use crate::h2::pipe::Pipe;
 use crate::h2::{SEND_BUFFER, h2_woken};
 use crate::lifecycle::close_connection;
+use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
 use crate::upstream::connection::upstream_lost;
 use crate::upstream::h2::{Stream, h2_send_request};
@@ -31,11 +32,10 @@ use std::pin::{Pin, pin};
 use std::task::{self, Poll, Waker};
 use std::time::Duration;
 
-/// Bytes of response bodies that a server may have under way on a stream.
-const STREAM_WINDOW: u32 = 256 * 1024;
-/// And on a connection. A stream whose client takes nothing keeps its window: if a few of them had the connection's together, no
-/// other response would get on.
-const CONNECTION_WINDOW: u32 = MOST_STREAMS as u32 * STREAM_WINDOW;
+/// Bytes of response bodies that a server may have under way on a stream, on a connection with wide windows. The windows of all
+/// streams fit into the connection's: a stream whose client takes nothing keeps its window, and if a few of them had the
+/// connection's together, no other response would get on.
+pub(super) const STREAM_WINDOW: u32 = 256 * 1024;
 /// Streams that were reset, and how long they are known: what is still on its way for them is ignored. Clients call off
 /// many gRPC streams at once, and servers go on for a round trip.
 const RESET_STREAMS: usize = 1024;
@@ -83,6 +83,9 @@ pub(crate) struct H2Upstream {
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
     settings: ServerSettings,
+    /// What `h2` writes, read until the server's SETTINGS are applied, and the last stream that it has opened by then.
+    written: Frames,
+    opened: u32,
     /// The stream of the header block that came last, and its bytes.
     pub(super) block: (u32, u32),
     /// Requests sent so far.
@@ -135,12 +138,13 @@ impl Suspects {
 
 impl H2Upstream {
     /// Writes the preface. `None` if `h2` wants more than that at once, which it does not.
-    fn new(now: Millis, stage: &mut Vec<u8>) -> Option<Self> {
+    fn new(now: Millis, window: Window, stage: &mut Vec<u8>) -> Option<Self> {
+        let window = window.bytes(STREAM_WINDOW);
         let pipe = Pipe::default();
         let mut builder = client::Builder::new();
         builder
-            .initial_window_size(STREAM_WINDOW)
-            .initial_connection_window_size(CONNECTION_WINDOW)
+            .initial_window_size(window)
+            .initial_connection_window_size(MOST_STREAMS as u32 * window)
             .max_header_list_size(HEAD_LIMIT)
             .max_send_buffer_size(SEND_BUFFER)
             .data_frame_budget(NO_BUDGET)
@@ -162,6 +166,8 @@ impl H2Upstream {
             suspects: Suspects::default(),
             fed: 0,
             settings: ServerSettings::Awaited,
+            written: Frames::new(),
+            opened: 0,
             block: (0, 0),
             served: 0,
             answered: false,
@@ -176,14 +182,38 @@ impl H2Upstream {
 
     /// Lets `h2` read what there is and write what there is room for. True when the connection is over.
     fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> bool {
+        let before = stage.len();
         self.pipe.attach(stage, room);
         let polled = Pin::new(&mut self.connection).poll(&mut task::Context::from_waker(Waker::noop()));
         self.pipe.detach(stage);
         self.fed = 0;
+        if self.settings != ServerSettings::Applied {
+            self.note_opened(stage.get(before..).unwrap_or_default());
+        }
         if let Poll::Ready(Err(e)) = &polled {
             self.limited |= is_limit(e);
         }
         polled.is_ready()
+    }
+
+    /// Notes which streams `h2` has opened.
+    fn note_opened(&mut self, written: &[u8]) {
+        let opened = &mut self.opened;
+        let Ok(()) = self.written.read(written, |event| {
+            if let Event::Begins(Header { kind: HEADERS, stream, .. }) = event {
+                *opened = stream.max(*opened);
+            }
+            Ok::<(), Infallible>(())
+        });
+    }
+
+    /// Requests that `h2` has not sent, because SETTINGS that came before allow none.
+    fn unsent(&self) -> Vec<Key> {
+        if !self.takes_none() {
+            return Vec::new();
+        }
+        let streams = self.streams.iter().filter(|(_, s)| s.send.stream_id().as_u32() > self.opened);
+        streams.map(|(_, s)| s.exchange).collect()
     }
 
     /// Notes what `h2` does not tell of the input.
@@ -246,6 +276,17 @@ impl H2Upstream {
         self.life == Life::Open && self.streams.len() < self.requests.current_max_send_streams().min(MOST_STREAMS)
     }
 
+    /// The server's SETTINGS allow no request at all. RFC 9113 §5.1.2: for short durations only, but a connection that waits for
+    /// better ones is of no use to anybody.
+    pub(super) fn takes_none(&self) -> bool {
+        self.requests.current_max_send_streams() == 0
+    }
+
+    /// Why a connection that has no room has none, where its server has said so.
+    pub(super) fn refusal(&self) -> Option<Failure> {
+        self.takes_none().then_some(Failure::NoStreams)
+    }
+
     /// The server takes no more requests here.
     pub(super) fn leave(&mut self) {
         if self.life == Life::Open {
@@ -266,7 +307,7 @@ impl H2Upstream {
     pub fn held(&mut self) -> impl Iterator<Item = (Key, usize)> {
         self.streams.iter_mut().filter_map(|(_, stream)| {
             let body = stream.body.as_mut()?;
-            Some((stream.exchange, body.flow_control().used_capacity()))
+            Some((stream.exchange, body.flow_control().used_capacity().max(stream.rest.len())))
         })
     }
 
@@ -295,9 +336,9 @@ impl H2Upstream {
     }
 }
 
-/// Finds a shared connection for an exchange, or one that is being made. False if there is none. After the loss of a
-/// connection only those are joined that were begun since.
-pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
+/// Finds a shared connection with such windows for an exchange, or one that is being made. False if there is none. After the loss
+/// of a connection only those are joined that were begun since.
+pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window: Window) -> bool {
     let Some(x) = proxy.exchanges.get(exchange) else { return true };
     let Some(upstream) = x.upstream.clone() else { return true };
     let (server, lost_at, websocket) = (x.server, x.routed.lost_at, x.machine.asks_websocket());
@@ -305,6 +346,9 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> boo
     while let Some(key) = upstream.shared(server, at) {
         at += 1;
         let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { continue };
+        if upstream_conn.window != window {
+            continue;
+        }
         match &mut upstream_conn.h2 {
             Some(h2) => {
                 if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
@@ -336,10 +380,18 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> boo
 /// A connection to an upstream turns out to speak HTTP/2: those who wait for it begin.
 pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
-    let Proxy { connections, scratch, .. } = proxy;
+    let Proxy { connections, exchanges, scratch, .. } = proxy;
+    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
+    if let (false, Some(exchange)) = (upstream_conn.shared, upstream_conn.exchange) {
+        // Nobody knew that it would be HTTP/2.
+        let window = grant_window(connections, exchanges, exchange, STREAM_WINDOW);
+        let Some(upstream_conn) = connections.upstream(key) else { return };
+        upstream_conn.window = window;
+    }
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     scratch.take_buffer(&mut upstream_conn.transport.stage);
-    let Some(h2) = H2Upstream::new(now, &mut upstream_conn.transport.stage) else {
+    let window = upstream_conn.window;
+    let Some(h2) = H2Upstream::new(now, window, &mut upstream_conn.transport.stage) else {
         return upstream_lost(proxy, cx, key, false);
     };
     upstream_conn.h2 = Some(Box::new(h2));
@@ -385,10 +437,22 @@ fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return;
     }
     h2.settings = ServerSettings::Applied;
+    let (unsent, why) = (h2.unsent(), h2.refusal());
     for exchange in std::mem::take(&mut upstream_conn.waiting) {
         if proxy.exchanges.waits_for(exchange, key) {
             h2_send_request(proxy, cx, exchange, key);
         }
+    }
+    // With the last of them the connection closes.
+    for exchange in unsent {
+        if let Some(x) = proxy.exchanges.get_mut(exchange) {
+            x.routed.hint = why;
+        }
+        server_lost(proxy, cx, exchange, Loss::Unprocessed);
+    }
+    let h2 = proxy.connections.upstream(key).and_then(|b| b.h2.as_ref());
+    if h2.is_some_and(|h2| h2.takes_none() && h2.streams.is_empty()) {
+        h2_upstream_close(proxy, cx, key);
     }
 }
 

@@ -1,9 +1,10 @@
-//! HTTP/3 to upstreams: a connection per server and lane, shared by all requests; TCP where that fails.
+//! HTTP/3 to upstreams: a connection per server and lane, shared by all requests; TCP where that fails. Requests of clients that
+//! have many responses under way share a second one, with narrow windows (`memory`).
 //!
 //! ```text
 //! dispatch ─► h3_dispatch ─┬─ open ─────────► stream ─► request out, response in ─► exchange (down_*)
 //!                          ├─ being made ───► waits ──┬─ established ─► stream
-//!                          │                          └─ failed ──────► dispatch again, over TCP
+//!                          │                          └─ failed ──────► `not_taken`: another one, over TCP
 //!                          └─ failed lately, upgrade ─► (TCP)
 //! ```
 //! A server that could not be reached over QUIC is left alone for [`FORGET`]: UDP is blocked in many networks, and no
@@ -21,11 +22,12 @@ use crate::h3::connection::{H3Connection, Phase, Role};
 use crate::h3::stream::{Read, Receiving, Stream};
 use crate::h3::{READ_AHEAD, sweep};
 use crate::latency::HANDSHAKE;
+use crate::memory::{Window, grant_window};
 use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{QuicSettings, UpstreamHttp};
-use crate::upstream::connection::dispatch_request;
+use crate::upstream::connection::not_taken;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};
@@ -44,10 +46,13 @@ const FORGET: Millis = 60_000;
 /// Beyond all other deadlines: a server that has been silent for so long has gone.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
 
+/// Bytes of response bodies that a server may have under way on a stream, on a connection with wide windows.
+const STREAM_WINDOW: u32 = 512 << 10;
+
 /// Towards upstreams: windows for bulk, no streams of theirs.
 const SETTINGS: QuicSettings = QuicSettings {
     max_streams: 0,
-    stream_window: 512 << 10,
+    stream_window: STREAM_WINDOW as u64,
     // What streams have to themselves is the bound: those whose clients take nothing must not have the connection's.
     connection_window: 1 << 30,
     send_window: 2 << 20,
@@ -67,8 +72,9 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     if upstream.upstream.http != UpstreamHttp::Three || !plain || upstream.h3_is_down(server, cx.now()) {
         return false;
     }
+    let window = grant_window(&mut proxy.connections, &mut proxy.exchanges, exchange, STREAM_WINDOW);
     let mut connecting = 0;
-    let key = match upstream.h3_connection(server).filter(|key| h3_usable(&mut proxy.connections, *key)) {
+    let key = match upstream.h3_connection(server, window).filter(|key| h3_usable(&mut proxy.connections, *key)) {
         Some(key) => {
             proxy.counters.upstream_reused.inc();
             key
@@ -79,8 +85,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
             &proxy.settings,
             &proxy.counters,
             cx,
-            &upstream,
-            server,
+            (&upstream, server, window),
         ) {
             Some(key) => {
                 connecting = cx.micros();
@@ -114,8 +119,7 @@ fn h3_connect(
     settings: &LaneSettings,
     counters: &Counters,
     cx: &mut Context,
-    upstream: &Rc<LaneUpstream>,
-    server: usize,
+    (upstream, server, window): (&Rc<LaneUpstream>, usize, Window),
 ) -> Option<Key> {
     let address = upstream.upstream.servers.get(server)?.address;
     let policy = upstream.upstream.tls.as_ref()?;
@@ -126,12 +130,16 @@ fn h3_connect(
     // without a word is found out.
     let longest = upstream.upstream.first_byte_timeout.max(upstream.upstream.idle_timeout);
     let silence = longest.saturating_add(DEAD_AFTER);
-    config.transport_config(Arc::new(config::transport(&SETTINGS, Some(silence))));
+    let stream_window = window.bytes(STREAM_WINDOW);
+    let settings_of_quic = QuicSettings { stream_window: stream_window.into(), ..SETTINGS };
+    config.transport_config(Arc::new(config::transport(&settings_of_quic, Some(silence))));
     let connection = quic.connect(cx, settings, config, address, &policy.server_name)?;
     counters.upstream_connects.inc();
     let role = Role::Server(upstream.clone(), server);
-    let key = connections.insert(Conn::Quic(Box::new(H3Connection::new(connection, role, cx.now(), cx.micros()))));
-    upstream.h3_note(server, Some(key));
+    let mut q = H3Connection::new(connection, role, cx.now(), cx.micros());
+    q.stream_window = stream_window as usize;
+    let key = connections.insert(Conn::Quic(Box::new(q)));
+    upstream.h3_note(server, window, key);
     let wait = upstream.upstream.connect_timeout;
     let q = connections.quic(key)?;
     quic.note(&q.quic, key);
@@ -350,11 +358,12 @@ pub(crate) fn h3_server_leaving(proxy: &mut Proxy, cx: &mut Context, key: Key, f
     let unseen: Vec<Key> =
         q.streams.iter().filter(|(_, s)| u64::from(s.id) >= from).filter_map(|(_, s)| s.exchange).collect();
     let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
+    let useful = q.has_opened();
     h3_forget(&mut proxy.connections, key);
     for exchange in unseen {
         server_lost(proxy, cx, exchange, Loss::Unprocessed);
     }
-    h3_redispatch(proxy, cx, key, waiting);
+    h3_not_taken(proxy, cx, key, waiting, useful);
     h3_server_close_if_done(&mut proxy.connections, cx, key);
 }
 
@@ -376,12 +385,10 @@ pub(crate) fn h3_server_error(proxy: &mut Proxy, cx: &mut Context, key: Key, cod
 }
 
 /// Requests that waited for this connection go elsewhere.
-fn h3_redispatch(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key>) {
+fn h3_not_taken(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key>, useful: bool) {
     for exchange in waiting {
-        let Some(x) = proxy.exchanges.get_mut(exchange) else { continue };
-        if x.upstream_stream == Some(UpstreamStream::Waiting(key)) {
-            x.upstream_stream = None;
-            dispatch_request(proxy, cx, exchange);
+        if proxy.exchanges.waits_for(exchange, key) {
+            not_taken(proxy, cx, exchange, useful, None);
         }
     }
 }
@@ -389,10 +396,7 @@ fn h3_redispatch(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key
 /// No new request takes this connection.
 fn h3_forget(connections: &mut Connections, key: Key) {
     if let Some(H3Connection { role: Role::Server(upstream, server), .. }) = connections.quic(key) {
-        let (upstream, server) = (upstream.clone(), *server);
-        if upstream.h3_connection(server) == Some(key) {
-            upstream.h3_note(server, None);
-        }
+        upstream.h3_forget(*server, key);
     }
 }
 
@@ -406,6 +410,8 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     q.phase = Phase::Closed;
     let established = q.quic.is_established();
     let answered = q.answered;
+    // Where QUIC does not come about, TCP is next, and that is known for some time.
+    let useful = !established || q.has_opened();
     let under_way: Vec<(Key, bool)> =
         q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.receiving == Receiving::Awaited))).collect();
     q.forget_streams();
@@ -423,7 +429,7 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         // As for a kept connection over TCP that turns out to be closed (RFC 9110 §9.2.2), whichever side closes it.
         server_lost(proxy, cx, exchange, if awaited && answered { Loss::Stale } else { Loss::Broken });
     }
-    h3_redispatch(proxy, cx, key, waiting);
+    h3_not_taken(proxy, cx, key, waiting, useful);
     proxy.connections.mark_for_flush(key);
 }
 

@@ -3,7 +3,7 @@
 //! `balance` has the algorithms; `server_state` and `limits` have what lanes share.
 
 use crate::Failure;
-use crate::access::{Verdict, judge, turn_away};
+use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
 use crate::connections::Connections;
 use crate::cors::{Cors, preflight_method};
 use crate::counters::Counters;
@@ -11,7 +11,7 @@ use crate::exchange::Exchange;
 use crate::exchange::authorize::authorize;
 use crate::exchange::credentials::authenticate;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{perform, refuse, refuse_over_limit, respond, respond_error, run_action, takes_place};
+use crate::exchange::executor::{perform, refuse, respond, respond_error, run_action, takes_place};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
 use crate::forwarding::{Chosen, new_cookie};
@@ -278,6 +278,16 @@ impl Routed {
         }
     }
 
+    /// When the try under way has begun.
+    pub fn try_began(&self) -> Millis {
+        self.began
+    }
+
+    /// The same try goes on over another connection: its time does not begin anew.
+    pub fn go_on_with_try(&mut self, began: Millis) {
+        self.began = began;
+    }
+
     /// When the try under way must have led to a response's head.
     pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
         Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
@@ -402,8 +412,14 @@ pub(crate) fn route_request(
             }
         }
     }
-    if !takes_place(x, client, listener, admission, settings) {
-        return refuse_over_limit(proxy, cx, exchange, expects);
+    let verdict = takes_place(connections, x, client, listener, admission, settings);
+    if verdict != Verdict::Admitted {
+        return turn_away(proxy, cx, exchange, verdict, expects);
+    }
+    if route.rate_limits.iter().any(|limit| admission.counts_by_address(*limit)) && is_address_in_doubt(connections, x)
+    {
+        // Before any of them counts the request.
+        return turn_away(proxy, cx, exchange, Verdict::TooEarly, expects);
     }
     let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
     let mut wait = None;

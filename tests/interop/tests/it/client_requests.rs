@@ -172,3 +172,75 @@ fn a_number_out_of_range_is_refused() {
     let errors = String::from_utf8_lossy(&said.stderr).into_owned();
     assert!(!said.status.success() && errors.contains("max_requests_per_client"), "{errors}");
 }
+
+/// Somebody who forges an address uses up nothing of what its owner may have: neither requests at once nor a rate.
+#[test]
+fn a_forged_address_uses_up_no_share_by_early_data() {
+    let site = Site::new();
+    let app = Backend::saying("hello");
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let text = |limits: &str| {
+        format!(
+            r#"
+lanes = 1
+[admin]
+listen = "@ADMIN@"
+[limits]
+{limits}
+[[rate_limit]]
+name = "once"
+key = "address"
+rate = "1/h"
+burst = 1
+[[rate_limit]]
+name = "by-name"
+key = "sni"
+rate = "1000/s"
+[[listener]]
+address = "@ADDRESS@"
+http3 = true
+[listener.tls]
+certificates = {{ cert = "{cert}", key = "{key}" }}
+early_data = "16KiB"
+[[host]]
+names = ["*"]
+to = {app:?}
+[[host.route]]
+path = "/once"
+to = {app:?}
+rate_limit = "once"
+[[host.route]]
+path = "/named"
+to = {app:?}
+rate_limit = "by-name"
+"#,
+            app = app.url()
+        )
+    };
+    let served = |gateway: &Gateway, path: &str, early: u16| {
+        let config = over_quic(gateway.config(), true);
+        let mut first = Client::connect(gateway.address, &config);
+        assert_eq!(first.get("/").status, 200);
+        first.close();
+        let before = app.requests().len();
+        let mut client = Client::begin(gateway.address, &config);
+        assert!(client.quic.has_0rtt(), "a ticket for early data");
+        client.open_control();
+        let response = client.exchange(&headers("GET", path, &[], BodyLength::None), b"").expect("a response");
+        assert_eq!(response.status, early, "{path}");
+        assert!(client.until(|c| !c.quic.is_handshaking()) && client.quic.accepted_0rtt());
+        assert_eq!(app.requests().len() - before, usize::from(early == 200), "{path}");
+        // After the handshake it comes from where it says, and its whole share is there.
+        assert_eq!(client.get(path).status, 200, "{path}");
+        client.close();
+    };
+    let rates = configured(&site, &text(""));
+    served(&rates, "/", 200);
+    served(&rates, "/once", 425);
+    // What counts by something else than the address needs no proof.
+    served(&rates, "/named", 200);
+    assert_eq!(rates.metric_with("sealane_rate_limited_total", "what=\"request\""), Some(0.0), "{}", rates.metrics());
+    let counts = configured(&site, &text("max_requests_per_client = 1"));
+    served(&counts, "/", 425);
+    assert_eq!(limited(&counts), 0.0);
+}

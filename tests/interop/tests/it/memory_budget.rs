@@ -2,23 +2,18 @@
 //! counted whatever they speak.
 
 use rustix::process::{Pid, Signal, kill_process};
+use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
-use sealane_interop::client;
-use sealane_interop::eventually;
 use sealane_interop::frames::{Frames, kind};
-use sealane_interop::gateway::{before, configured};
+use sealane_interop::gateway::{Setup, before, configured};
 use sealane_interop::h3::{Client, over_quic};
 use sealane_interop::http::Wire;
-use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::{client, eventually, h2, h3_server, ports};
 
 /// A hundred responses to a client that takes none of them, while memory is short.
-#[test]
-fn stalled_responses_are_given_up_when_memory_is_short() {
-    let site = Site::new();
-    let backend =
-        Backend::answering(|request| if request.target() == "/" { ok(b"hello") } else { ok(&[b'x'; 256 << 10]) });
-    let gateway = before(&site, [backend.url()]).plain().listener("h2c = true").limits("max_memory = \"1MiB\"").start();
+fn stalled_responses_are_given_up(setup: Setup<'_>) {
+    let gateway = setup.plain().listener("h2c = true").limits("max_memory = \"1MiB\"").start();
     let mut kept = Wire::new(client::tcp(gateway.address));
     let mut ask = || {
         kept.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("a kept connection is read");
@@ -35,6 +30,41 @@ fn stalled_responses_are_given_up_when_memory_is_short() {
     ask();
     assert_eq!(resets(), Some(1.0));
     assert!(frames.find(|_| false).is_none(), "its connection is over");
+}
+
+/// The body for a path.
+fn body(path: &[u8]) -> Vec<u8> {
+    if path == b"/" { b"hello".to_vec() } else { vec![b'x'; 256 << 10] }
+}
+
+#[test]
+fn stalled_responses_are_given_up_when_memory_is_short() {
+    let site = Site::new();
+    let backend = Backend::answering(|request| ok(&body(request.target().as_bytes())));
+    stalled_responses_are_given_up(before(&site, [backend.url()]));
+}
+
+/// What waits with a connection to a server that other clients use, too, is counted for the client that takes nothing.
+#[test]
+fn stalled_responses_of_http2_servers_are_given_up_when_memory_is_short() {
+    let site = Site::new();
+    let server = h2::Server::start(|(request, mut respond)| async move {
+        h2::say(&mut respond, &body(request.uri().path().as_bytes()));
+    });
+    stalled_responses_are_given_up(before(&site, [server.url()]).upstream("http = \"2\""));
+}
+
+#[test]
+fn stalled_responses_of_http3_servers_are_given_up_when_memory_is_short() {
+    let site = Site::new();
+    let server = h3_server::Server::start(&site.ecdsa, |mut asked| async move {
+        let body = body(asked.head.target());
+        asked.respond(200, &[], BodyLength::Known(body.len() as u64)).await;
+        asked.data(&body).await;
+        asked.finish().await;
+    });
+    let setup = before(&site, [server.url()]).upstream("http = \"3\"");
+    stalled_responses_are_given_up(setup.upstream_tls(&format!("ca = {:?}", site.ca)));
 }
 
 #[test]

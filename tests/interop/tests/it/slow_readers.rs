@@ -4,7 +4,7 @@ use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client::{self, get};
-use sealane_interop::frames::{Frames, kind};
+use sealane_interop::frames::{END_STREAM, Frames, kind};
 use sealane_interop::gateway::{Gateway, Setup, before, configured};
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
@@ -162,14 +162,7 @@ fn streams_with_closed_windows() {
 fn stalled_responses_beside_another(setup: Setup<'_>, connections: impl Fn() -> usize) {
     let setup = setup.limits("idle_timeout = \"10m\"").upstream("idle_timeout = \"10m\"");
     let gateway = setup.plain().listener("h2c = true").start();
-    // SETTINGS_INITIAL_WINDOW_SIZE.
-    let mut frames = Frames::plain(gateway.address, &[(4, 0)]);
-    for stream in 0..STALLED {
-        frames.request(2 * stream + 1, "GET", "/large", &[], true).expect("the gateway reads");
-    }
-    for _ in 0..STALLED {
-        frames.find(|f| f.kind == kind::HEADERS).expect("each gets its head");
-    }
+    let _stalled: Vec<_> = (0..CLIENTS).map(|_| stalled(&gateway, STALLED)).collect();
     // More than once, so that what the stalled ones may have has come.
     for _ in 0..10 {
         assert_eq!(gateway.plain_get("/small", "").body.len(), SMALL);
@@ -177,33 +170,105 @@ fn stalled_responses_beside_another(setup: Setup<'_>, connections: impl Fn() -> 
     assert_eq!(connections(), 1, "it is no test where they do not share a connection");
 }
 
-const STALLED: u32 = 30;
+/// Clients with stalled responses, and how many each has: no more than get windows as wide as those of the others.
+const CLIENTS: usize = 8;
+const STALLED: u32 = 4;
+const LARGE: usize = 1 << 20;
 const SMALL: usize = 100_000;
 
 fn size(path: &[u8]) -> usize {
-    if path == b"/large" { 1 << 20 } else { SMALL }
+    if path == b"/large" { LARGE } else { SMALL }
+}
+
+/// A client that asks for large responses and whose windows stay closed; each has got its head.
+fn stalled(gateway: &Gateway, streams: u32) -> Frames<TcpStream> {
+    // SETTINGS_INITIAL_WINDOW_SIZE.
+    let mut frames = Frames::plain(gateway.address, &[(4, 0)]);
+    for stream in 0..streams {
+        frames.request(2 * stream + 1, "GET", "/large", &[], true).expect("the gateway reads");
+    }
+    for _ in 0..streams {
+        frames.find(|f| f.kind == kind::HEADERS).expect("each gets its head");
+    }
+    frames
+}
+
+fn http2_server() -> h2::Server {
+    h2::Server::start(|(request, mut respond)| async move {
+        h2::say(&mut respond, &vec![b'x'; size(request.uri().path().as_bytes())]);
+    })
+}
+
+fn http3_server(site: &Site) -> h3_server::Server {
+    h3_server::Server::start(&site.ecdsa, |mut asked| async move {
+        let size = size(asked.head.target());
+        asked.respond(200, &[], BodyLength::Known(size as u64)).await;
+        asked.data(&vec![b'x'; size]).await;
+        asked.finish().await;
+    })
 }
 
 #[test]
 fn stalled_responses_leave_an_http2_connection_to_others() {
     let site = Site::new();
-    let server = h2::Server::start(|(request, mut respond)| async move {
-        h2::say(&mut respond, &vec![b'x'; size(request.uri().path().as_bytes())]);
-    });
+    let server = http2_server();
     stalled_responses_beside_another(before(&site, [server.url()]).upstream("http = \"2\""), || server.connections());
 }
 
 #[test]
 fn stalled_responses_leave_an_http3_connection_to_others() {
     let site = Site::new();
-    let server = h3_server::Server::start(&site.ecdsa, |mut asked| async move {
-        let size = size(asked.head.target());
-        asked.respond(200, &[], BodyLength::Known(size as u64)).await;
-        asked.data(&vec![b'x'; size]).await;
-        asked.finish().await;
-    });
+    let server = http3_server(&site);
     let setup = before(&site, [server.url()]).upstream("http = \"3\"");
     stalled_responses_beside_another(setup.upstream_tls(&format!("ca = {:?}", site.ca)), || server.connections());
+}
+
+/// A client with as many stalled responses as it may have streams makes the gateway hold no more than the windows that it grants
+/// to the servers for this client: 2 MiB, and 32 KiB for each stream beyond. Others are served, and nothing is lost.
+fn windows_are_within_the_budget_of_a_client(setup: Setup<'_>) {
+    const STREAMS: u32 = 100;
+    /// With what it takes to keep so many pieces. Windows of 256 KiB for each stream would be 25 MiB.
+    const BOUND: u64 = 12 << 20;
+    let setup = setup.limits("idle_timeout = \"30m\"").upstream("idle_timeout = \"30m\"");
+    let gateway = setup.plain().listener("h2c = true").start();
+    // What is allocated once is not counted.
+    assert_eq!(gateway.plain_get("/small", "").body.len(), SMALL);
+    let before = settled(&gateway, &Sent::default());
+    let mut frames = stalled(&gateway, STREAMS);
+    let grown = settled(&gateway, &Sent::default()).saturating_sub(before);
+    say(&format!("a client with {STREAMS} stalled responses: {grown} bytes"));
+    for _ in 0..10 {
+        assert_eq!(gateway.plain_get("/small", "").body.len(), SMALL);
+    }
+    // SETTINGS_INITIAL_WINDOW_SIZE is for all streams, and WINDOW_UPDATE for the connection.
+    frames.send(kind::SETTINGS, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]).expect("the gateway reads");
+    frames.send(kind::WINDOW_UPDATE, 0, 0, &(1u32 << 30).to_be_bytes()).expect("the gateway reads");
+    let (mut bodies, mut ended) = (vec![0; STREAMS as usize], 0);
+    while ended < STREAMS {
+        let frame = frames.find(|f| matches!(f.kind, kind::DATA | kind::RST_STREAM | kind::GOAWAY));
+        let frame = frame.expect("the responses go on");
+        assert_eq!(frame.kind, kind::DATA, "{frame:?}");
+        bodies[(frame.stream / 2) as usize] += frame.payload.len();
+        ended += u32::from(frame.flags & END_STREAM != 0);
+    }
+    assert_eq!(bodies, vec![LARGE; STREAMS as usize]);
+    assert!(grown < BOUND, "{grown} bytes");
+}
+
+#[test]
+fn windows_of_http2_servers_are_within_the_budget_of_a_client() {
+    let (site, server) = (Site::new(), http2_server());
+    windows_are_within_the_budget_of_a_client(before(&site, [server.url()]).upstream("http = \"2\""));
+    assert_eq!(server.connections(), 2, "one with wide windows, and one with narrow ones");
+}
+
+#[test]
+fn windows_of_http3_servers_are_within_the_budget_of_a_client() {
+    let site = Site::new();
+    let server = http3_server(&site);
+    let setup = before(&site, [server.url()]).upstream("http = \"3\"");
+    windows_are_within_the_budget_of_a_client(setup.upstream_tls(&format!("ca = {:?}", site.ca)));
+    assert_eq!(server.connections(), 2, "one with wide windows, and one with narrow ones");
 }
 
 /// Answers that nobody reads are not made: a client that sends requests without end gets no further than its window.

@@ -3,11 +3,14 @@
 
 use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, block, kind};
 use sealane_interop::gateway::{Gateway, Setup, before, launch};
+use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{binary, eventually, noise, ports};
+use sealane_interop::{binary, client, eventually, noise, ports};
 use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Speaks HTTP/2 by prior knowledge: `serve` gets each connection after the client's preface, with its number from 0.
 fn upstream(serve: impl Fn(Frames<TcpStream>, usize) + Clone + Send + 'static) -> SocketAddr {
@@ -76,12 +79,19 @@ const ACK: u8 = 1;
 /// SETTINGS_ENABLE_CONNECT_PROTOCOL (RFC 8441 §3).
 const WEBSOCKET: &[u8] = &[0, 8, 0, 0, 0, 1];
 
-fn switch(gateway: &Gateway) -> u16 {
-    let answer = gateway.plain(format!(
+/// Asks for a WebSocket on a connection of its own.
+fn ask_to_switch(gateway: &Gateway) -> Wire<TcpStream> {
+    let mut wire = Wire::new(client::tcp(gateway.address));
+    let request = format!(
         "GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    ));
-    answer.unwrap_or_else(|broken| panic!("{broken:?}")).status()
+    );
+    wire.send(request).expect("the gateway reads");
+    wire
+}
+
+fn switch(gateway: &Gateway) -> u16 {
+    ask_to_switch(gateway).response("GET").unwrap_or_else(|broken| panic!("{broken:?}")).status()
 }
 
 #[test]
@@ -195,4 +205,86 @@ fn a_server_without_extended_connect_is_asked_for_no_websocket() {
     // The connection that could not carry it still serves.
     assert_eq!(gateway.plain_get("/", "").status(), 200);
     assert_eq!(gateway.metric_with("sealane_http2_connections_total", "side=\"upstream\""), Some(1.0));
+}
+
+/// SETTINGS_MAX_CONCURRENT_STREAMS = 0 beside SETTINGS_ENABLE_CONNECT_PROTOCOL.
+const NO_STREAMS: &[u8] = &[0, 3, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1];
+/// REFUSED_STREAM.
+const REFUSED: &[u8] = &[0, 0, 0, 7];
+
+/// A connection that takes no request is a failed try, and the next connection is within `tries` and the retry budget.
+#[test]
+fn a_server_that_allows_no_streams_is_tried_as_often_as_a_request_may_be() {
+    let site = Site::new();
+    let (connections, ended) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let counted = (connections.clone(), ended.clone());
+    let server = upstream(move |mut frames, _| {
+        counted.0.fetch_add(1, Ordering::SeqCst);
+        let _ = frames.send(kind::SETTINGS, 0, 0, NO_STREAMS);
+        while let Some(request) = frames.find(|f| f.kind == kind::HEADERS) {
+            let _ = frames.send(kind::RST_STREAM, 0, request.stream, REFUSED);
+        }
+        counted.1.fetch_add(1, Ordering::SeqCst);
+    });
+    let gateway = setup(&site, server).upstream("tries = 3").start();
+    // It waits for the SETTINGS, which say whether it may be asked for a WebSocket.
+    assert_eq!(switch(&gateway), 502);
+    assert_eq!(connections.load(Ordering::SeqCst), 3, "one for each try");
+    // What does not wait is refused.
+    assert_eq!(gateway.plain_get("/", "").status(), 502);
+    assert_eq!(connections.load(Ordering::SeqCst), 6, "one for each try");
+    assert_eq!(gateway.metric("sealane_upstream_retries_total"), Some(4.0), "{}", gateway.metrics());
+    // None of the connections is kept: no request could use it.
+    assert!(eventually(|| ended.load(Ordering::SeqCst) == 6), "{}", gateway.metrics());
+}
+
+/// The budget for retries counts before `tries`.
+#[test]
+fn connections_without_streams_are_within_the_retry_budget() {
+    let site = Site::new();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    let server = upstream(move |mut frames, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let _ = frames.send(kind::SETTINGS, 0, 0, NO_STREAMS);
+        let _ = frames.find(|_| false);
+    });
+    let budget = "tries = 16\nretry_budget = 0\nretry_budget_min = 0";
+    let gateway = setup(&site, server).upstream(budget).start();
+    for n in 1..=3 {
+        assert_eq!(switch(&gateway), 502);
+        assert_eq!(connections.load(Ordering::SeqCst), n);
+    }
+}
+
+/// A server that takes fewer WebSockets on a connection than have waited for it: the others get connections of their own, and
+/// none of that counts as a try.
+#[test]
+fn requests_for_which_a_new_connection_has_no_room_get_another_one() {
+    const AT_ONCE: usize = 6;
+    let site = Site::new();
+    let connections = Arc::new(AtomicUsize::new(0));
+    let counted = connections.clone();
+    let server = upstream(move |mut frames, _| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        // After all of them have come.
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        let _ = frames.send(kind::SETTINGS, 0, 0, &[0, 3, 0, 0, 0, 2, 0, 8, 0, 0, 0, 1]);
+        while let Some(request) = frames.find(|f| f.kind == kind::HEADERS) {
+            let _ = frames.send(kind::HEADERS, END_HEADERS, request.stream, &[0x88]);
+        }
+    });
+    let gateway = setup(&site, server).upstream("tries = 1").start();
+    let wires: Vec<_> = (0..AT_ONCE).map(|_| ask_to_switch(&gateway)).collect();
+    // They stay open, so that none gives its place to another.
+    let open: Vec<_> = wires
+        .into_iter()
+        .map(|mut wire| {
+            assert_eq!(wire.response("GET").unwrap_or_else(|broken| panic!("{broken:?}")).status(), 101);
+            wire
+        })
+        .collect();
+    assert_eq!(open.len(), AT_ONCE);
+    assert_eq!(connections.load(Ordering::SeqCst), AT_ONCE / 2);
+    assert_eq!(gateway.metric("sealane_upstream_retries_total"), Some(0.0), "{}", gateway.metrics());
 }

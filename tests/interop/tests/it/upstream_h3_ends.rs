@@ -1,4 +1,5 @@
-//! HTTP/3 servers that want no more of a request (STOP_SENDING) before it is complete.
+//! HTTP/3 servers that want no more of a request (STOP_SENDING) before it is complete, and servers that leave before they have
+//! taken a request.
 
 use sealane_http::BodyLength;
 use sealane_interop::gateway::{Gateway, before};
@@ -79,4 +80,36 @@ fn an_upload_goes_on_after_the_server_has_stopped_it() {
     let response = Wire::new(stream).response("POST").unwrap_or_else(|broken| panic!("{:?}", broken.error));
     assert_eq!((response.status(), response.text()), (200, "late".to_owned()));
     assert_eq!(gateway.metric("sealane_upstream_timeouts_total"), Some(0.0));
+}
+
+/// Waiting requests go on to another connection, and each connection that takes none is a try: QUIC handshakes do not follow one
+/// another without end.
+fn tried_as_often_as_a_request_may_be(server: &Server, site: &Site) {
+    let setup = before(site, [server.url()]).plain().upstream("http = \"3\"\ntries = 3");
+    let gateway = setup.upstream_tls(&format!("ca = {:?}", site.ca)).start();
+    assert_eq!(gateway.plain_get("/", "").status(), 502);
+    assert_eq!(server.connections(), 3, "one for each try");
+    assert_eq!(gateway.metric("sealane_upstream_retries_total"), Some(2.0), "{}", gateway.metrics());
+    assert_eq!(gateway.metric("sealane_http3_upstream_fallbacks_total"), Some(0.0), "QUIC passes");
+}
+
+#[test]
+fn a_server_that_closes_before_it_takes_a_request_is_tried_as_often_as_a_request_may_be() {
+    let site = Site::new();
+    let server = Server::without_streams(&site.ecdsa, |connection| async move {
+        connection.close(NO_ERROR.into(), b"");
+    });
+    tried_as_often_as_a_request_may_be(&server, &site);
+}
+
+#[test]
+fn a_server_that_sends_goaway_before_it_takes_a_request_is_tried_as_often_as_a_request_may_be() {
+    let site = Site::new();
+    let server = Server::without_streams(&site.ecdsa, |connection| async move {
+        let Ok(mut control) = connection.open_uni().await else { return };
+        // The control stream's type, empty SETTINGS, and GOAWAY for the first request.
+        let _ = control.write_all(&[0, 4, 0, 7, 1, 0]).await;
+        let _ = connection.closed().await;
+    });
+    tried_as_often_as_a_request_may_be(&server, &site);
 }
