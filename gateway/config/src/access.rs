@@ -233,7 +233,12 @@ fn header_value(sink: &Sink, text: &At<String>) -> Option<HeaderValue> {
     }
     // A value that no message can have is never met.
     if !is_prefix && sealane_http::Fields::new().push(b"x", start.as_bytes()).is_err() {
-        sink.error(&text.span, "no header has this value: it has control characters, or white space around it", None);
+        let help = "write the value without control characters and without white space around it".to_owned();
+        sink.error(
+            &text.span,
+            "no header has this value: it has control characters, or white space around it",
+            Some(help),
+        );
         return None;
     }
     let start = start.as_bytes().to_vec();

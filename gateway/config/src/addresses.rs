@@ -53,7 +53,10 @@ impl Addresses {
         if let Some(first) = taken.iter().find(|first| overlap(first, &new)) {
             let (place, kind) = (sink.place(&first.span), if protocol == Protocol::Udp { " (UDP)" } else { "" });
             match first.address == address {
-                true => sink.error(span, format!("{address}{kind} is already listened on ({place})"), None),
+                true => {
+                    let help = "remove one of the two, or change its port".to_owned();
+                    sink.error(span, format!("{address}{kind} is already listened on ({place})"), Some(help));
+                }
                 false => {
                     let message = format!("{address}{kind} overlaps with {} ({place})", first.address);
                     let help = "an address for all interfaces uses the port on every interface: keep only this \

@@ -96,7 +96,8 @@ pub(super) fn headers(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>
     let good = names.into_iter().filter(|name| {
         let is_good = route::is_token(&name.value);
         if !is_good {
-            sink.error(&name.span, format!("\"{}\" does not name a header", name.value), None);
+            let help = "write a name of letters, digits and hyphens, as in \"X-Request-Id\"".to_owned();
+            sink.error(&name.span, format!("\"{}\" does not name a header", name.value), Some(help));
         }
         is_good
     });

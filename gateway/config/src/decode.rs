@@ -54,7 +54,11 @@ impl<'s, 'd> Section<'s, 'd> {
         match node.get_ref() {
             DeValue::Table(table) => Some(Self { title, ..Self::new(self.sink, declared, table, node.span()) }),
             other => {
-                self.sink.error(&node.span(), format!("{title} is {}, not a table", article(other)), None);
+                let help = match title.starts_with('[') {
+                    true => format!("write {title} on a line, and its settings on the lines below"),
+                    false => format!("write {title} = {{ SETTING = VALUE }}"),
+                };
+                self.sink.error(&node.span(), format!("{title} is {}, not a table", article(other)), Some(help));
                 None
             }
         }
@@ -239,15 +243,16 @@ pub(super) fn boolean(sink: &Sink, key: &str, node: &Node) -> Option<bool> {
         DeValue::Boolean(b) => Some(*b),
         DeValue::String(s) => {
             let help = match s.to_ascii_lowercase().as_str() {
-                "on" | "yes" | "true" | "1" => Some(format!("write {key} = true")),
-                "off" | "no" | "false" | "0" => Some(format!("write {key} = false")),
-                _ => None,
+                "on" | "yes" | "true" | "1" => format!("write {key} = true"),
+                "off" | "no" | "false" | "0" => format!("write {key} = false"),
+                _ => format!("write {key} = true or {key} = false"),
             };
-            wrong_type(sink, key, node, "true or false", help);
+            wrong_type(sink, key, node, "true or false", Some(help));
             None
         }
         _ => {
-            wrong_type(sink, key, node, "true or false", None);
+            let help = format!("write {key} = true or {key} = false");
+            wrong_type(sink, key, node, "true or false", Some(help));
             None
         }
     }
@@ -267,6 +272,7 @@ pub(super) fn count(range: &RangeInclusive<u64>, sink: &Sink, key: &str, node: &
         Ok(n) if range.contains(&n) => Some(n),
         _ => {
             let message = format!("\"{key}\" is out of range: {} to {}", range.start(), range.end());
+            // The range is the remedy.
             sink.error(&node.span(), message, None);
             None
         }
@@ -407,7 +413,8 @@ pub(super) fn choose<T: Copy>(
 pub(super) fn strings(sink: &Sink, key: &str, node: &Node) -> Option<Vec<At<String>>> {
     let nodes = match node.get_ref() {
         DeValue::Array(a) if a.is_empty() => {
-            sink.error(&node.span(), format!("\"{key}\" is empty"), None);
+            let help = format!("add an entry, or remove \"{key}\"");
+            sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
             return None;
         }
         DeValue::Array(a) => a.iter().collect(),
@@ -428,7 +435,8 @@ pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<PathBuf> {
 pub(super) fn output_path(sink: &Sink, key: &str, node: &Node) -> Option<PathBuf> {
     let s = text(sink, key, node)?;
     if s.is_empty() {
-        sink.error(&node.span(), format!("\"{key}\" is empty"), None);
+        let help = format!("write a path, or remove \"{key}\"");
+        sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
         return None;
     }
     Some(sink.base.join(s))

@@ -13,7 +13,7 @@ pub fn example() -> String {
 # Sealane's configuration, complete. Put in your certificates and servers, check it with `sealane check -c FILE` (with
 # `--offline`: without its certificates and without DNS), serve it with `sealane serve -c FILE`.
 #
-# Lines that begin with \"#\" and a setting show the default, or what could be set; remove the \"#\" to set it.
+# Remove the \"#\" before a setting to set it. Its value is an example, and only sometimes the default.
 # Durations have a unit (\"500ms\", \"5s\", \"2m\", \"12h\"), sizes may have one (\"16KiB\", \"1MiB\"; else bytes).
 # Relative paths are from this file's folder. Everything is described in docs/reference/configuration.md.
 "

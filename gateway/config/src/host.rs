@@ -202,7 +202,10 @@ fn enter(sink: &Sink, targets: &mut [&mut Target], hosts: &mut Hosts, host: u32,
         }
         let first = target.hosts.get(&pattern).and_then(|first| hosts.place(*first, &pattern));
         let place = first.map_or_else(|| " elsewhere".to_owned(), |n| format!(" at {}", sink.place(&n.span)));
-        sink.error(&name.span, format!("a second host for \"{}\"; the first is{place}", name.value), None);
+        let help =
+            "remove the name from one of the hosts; for other rules for some paths, add a [[host.route]] to the first";
+        let message = format!("a second host for \"{}\"; the first is{place}", name.value);
+        sink.error(&name.span, message, Some(help.to_owned()));
         return;
     }
 }
@@ -259,7 +262,8 @@ pub(super) fn respond(section: Section) -> Option<Action> {
     if let Some(body) = body.as_ref().filter(|b| !b.value.is_empty()) {
         // RFC 9110 §15.3.5, §15.3.6, §15.4.5: these have no content.
         if matches!(status, 204 | 205 | 304) {
-            sink.error(&body.span, format!("a response with status {status} must not have a body"), None);
+            let help = "remove \"body\", or write another \"status\"".to_owned();
+            sink.error(&body.span, format!("a response with status {status} must not have a body"), Some(help));
         }
         // It is copied whole for each request.
         if body.value.len() > MAX_BODY {

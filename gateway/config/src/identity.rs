@@ -209,7 +209,8 @@ impl Store {
         let leaf = match X509Certificate::from_der(&chain[0]) {
             Ok((_, leaf)) => leaf,
             Err(e) => {
-                sink.error(&cert.span, format!("{shown}: the first certificate does not parse: {e}"), None);
+                let help = format!("look at the file, or issue it again: openssl x509 -in {shown} -noout -text");
+                sink.error(&cert.span, format!("{shown}: the first certificate does not parse: {e}"), Some(help));
                 return None;
             }
         };
@@ -336,7 +337,8 @@ impl Store {
             };
             sink.error(&key.span, message, Some(help));
         } else {
-            sink.error(&key.span, format!("{shown_key}: the private key cannot be used: {e}"), None);
+            let help = "use an ECDSA, RSA (2048 bits or more) or Ed25519 key, and a certificate for it".to_owned();
+            sink.error(&key.span, format!("{shown_key}: the private key cannot be used: {e}"), Some(help));
         }
         None
     }
@@ -353,7 +355,7 @@ impl Store {
             sink.warn(&cert.span, message, Some("is this machine's clock right?".to_owned()));
         } else if to.timestamp() - self.now < SOON.as_secs() as i64 {
             let message = format!("{shown}: the certificate expires in {} ({to})", days(to.timestamp() - self.now));
-            sink.warn(&cert.span, message, None);
+            sink.warn(&cert.span, message, Some("renew the certificate before that time".to_owned()));
         }
     }
 }
@@ -434,7 +436,7 @@ pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Optio
             None
         }
         Err(e) => {
-            sink.error(&file.span, format!("{shown}: {}", pem_error(&e)), None);
+            sink.error(&file.span, format!("{shown}: {}", pem_error(&e)), Some(PEM_HELP.to_owned()));
             None
         }
     }
@@ -450,7 +452,8 @@ pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
     for (i, c) in found.iter().enumerate() {
         if let Err(e) = store.add(c.clone()) {
             let message = format!("{}: certificate {} is not a trust anchor: {e}", file.value.display(), i + 1);
-            sink.error(&file.span, message, None);
+            let help = "remove this certificate from the file, or replace it by the certificate of a CA".to_owned();
+            sink.error(&file.span, message, Some(help));
             return None;
         }
     }
@@ -466,7 +469,9 @@ pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<Revoca
     match parse_revocation_lists(&file.value, bytes) {
         Ok(lists) => Some(lists),
         Err(why) => {
-            sink.error(&file.span, format!("{}: {why}", file.value.display()), None);
+            let shown = file.value.display();
+            let help = format!("get the list again from its CA, and look at it: openssl crl -in {shown} -noout -text");
+            sink.error(&file.span, format!("{shown}: {why}"), Some(help));
             None
         }
     }
@@ -507,7 +512,8 @@ pub(super) fn private_key(
     let key = match (PrivateKeyDer::from_pem_slice(bytes), passphrase) {
         (Ok(key), passphrase) => {
             if let Some(passphrase) = passphrase {
-                sink.warn(&passphrase.span, format!("{shown}: the private key is not encrypted"), None);
+                let help = "remove \"passphrase_file\", or encrypt the key".to_owned();
+                sink.warn(&passphrase.span, format!("{shown}: the private key is not encrypted"), Some(help));
             }
             key
         }
@@ -536,7 +542,7 @@ pub(super) fn private_key(
                     });
                     (format!("{shown}: no private key in this file"), help)
                 }
-                e => (format!("{shown}: {}", pem_error(&e)), None),
+                e => (format!("{shown}: {}", pem_error(&e)), Some(PEM_HELP.to_owned())),
             };
             sink.error(&file.span, message, help);
             return None;
@@ -637,6 +643,9 @@ fn is_successful(response: &[u8]) -> bool {
 fn looks_like_der(bytes: &[u8]) -> bool {
     Sequence::from_der(bytes).is_ok()
 }
+
+/// What to do about a file that is no PEM.
+const PEM_HELP: &str = "copy the file again: a PEM file has whole blocks from \"-----BEGIN\" to \"-----END\"";
 
 fn pem_error(e: &pem::Error) -> String {
     match e {

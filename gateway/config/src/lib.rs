@@ -334,7 +334,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
     let names = std::mem::take(&mut context.names);
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
-        sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), None);
+        let help = format!("remove it, or write upstream = \"{}\" in a host or route", name.value);
+        sink.warn(&name.span, format!("no host uses the upstream \"{}\"", name.value), Some(help));
     }
     let tunnel_lanes = lanes.map_or_else(default_lanes, |n| n as usize);
     let tunnel = top.table(&settings::top::tunnel).and_then(|section| {
@@ -351,7 +352,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         Some(Box::new(settings))
     });
     for name in rate_places.iter().filter(|n| !routes.used.contains(&n.value)) {
-        sink.warn(&name.span, format!("no host uses the rate limit \"{}\"", name.value), None);
+        let help = format!("remove it, or write rate_limit = \"{}\" in a host or route", name.value);
+        sink.warn(&name.span, format!("no host uses the rate limit \"{}\"", name.value), Some(help));
     }
     routing.routes = routes.all;
     let mut access = routes.access;

@@ -48,7 +48,7 @@ pub(super) fn error_page(section: Section, routes: &mut Routes) -> Option<ErrorP
         && statuses.value.iter().all(|(_, to)| *to < 500)
     {
         let help = "with upstream = true, write statuses of 500 or higher: the gateway never replaces other responses of servers";
-        sink.warn(&statuses.span, "no response of a server has such a status", Some(help.to_owned()));
+        sink.warn(&statuses.span, "\"upstream\" has no effect below status 500", Some(help.to_owned()));
     }
     let page = page(sink, file?, content_type, routes);
     Some(ErrorPage { statuses: statuses?.value, for_upstream, page })

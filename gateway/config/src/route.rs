@@ -430,7 +430,7 @@ fn route(
     let same = format!("{plain:?} {:?}", regex.as_ref().map(|regex| &regex.value.text));
     if let Some((_, first)) = seen.iter().find(|(s, _)| *s == same) {
         let message = format!("a second route for the same requests; the first is at {}", sink.place(first));
-        sink.error(&span, message, None);
+        sink.error(&span, message, Some("remove one of the two, or change its conditions".to_owned()));
     }
     seen.push((same, span));
     let Some(action) = action else { return };
@@ -786,7 +786,8 @@ pub(super) fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Optio
     for (name, value) in table.iter() {
         let at = At { value: name.get_ref().to_string(), span: name.span() };
         if !is_token(&at.value) {
-            sink.error(&at.span, format!("\"{}\" is not a header name", at.value), None);
+            let help = "write a name of letters, digits and hyphens, as in \"X-Request-Id\"".to_owned();
+            sink.error(&at.span, format!("\"{}\" is not a header name", at.value), Some(help));
         } else {
             out.push((at, value));
         }
@@ -852,7 +853,8 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
             sink.error(&name.span, format!("\"{}\" cannot be changed", name.value), Some(why.to_owned()));
         } else if Fields::new().push(b"x", text.as_bytes()).is_err() {
             let message = format!("the value of \"{}\" has control characters, or white space around it", name.value);
-            sink.error(&value.span(), message, None);
+            let help = "write the value without control characters and without white space around it".to_owned();
+            sink.error(&value.span(), message, Some(help));
         } else {
             if text.starts_with('$') {
                 let message = format!("\"{text}\" is sent unchanged");
@@ -893,7 +895,9 @@ pub(super) fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
         DeValue::Boolean(true) => Some(format!("max-age={year}")),
         DeValue::String(s) if s.to_ascii_lowercase().contains("max-age=") => {
             if Fields::new().push(b"x", s.as_bytes()).is_err() {
-                sink.error(&node.span(), format!("\"{key}\" has control characters, or white space around it"), None);
+                let message = format!("\"{key}\" has control characters, or white space around it");
+                let help = "write the value without control characters and without white space around it".to_owned();
+                sink.error(&node.span(), message, Some(help));
                 return None;
             }
             Some(s.to_string())

@@ -145,7 +145,8 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
     let before = usable.len();
     usable.retain(|s| chosen.contains(if is_tls13(*s) { &Version::Tls13 } else { &Version::Tls12 }));
     if good && suites.is_some() && usable.len() < before {
-        section.sink.warn(&place(), "some of \"ciphers\" are for a TLS version that is not enabled", None);
+        let help = "remove these ciphers, or add their TLS version to \"versions\"".to_owned();
+        section.sink.warn(&place(), "some of \"ciphers\" are for a TLS version that is not enabled", Some(help));
     }
     let mut groups_used = groups.as_ref().map_or_else(|| p::groups.default(), |g| g.value.clone());
     if groups.is_none() {
@@ -228,7 +229,8 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
         warn_no_early_data(sink, &early.span, clients);
     }
     if let Some(file) = &key_log {
-        sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", None);
+        let help = "remove this setting when you have captured the traffic".to_owned();
+        sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", Some(help));
     }
     let loaded: Option<Vec<Arc<Loaded>>> = certificates
         .as_ref()
@@ -296,7 +298,8 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     }
     for (i, name) in names.into_iter().enumerate().flat_map(|(i, list)| list.into_iter().map(move |n| (i, n))) {
         if out.names.insert(name.value.clone(), i as u32 + 1).is_err() {
-            sink.error(&name.span, format!("\"{}\" has two client_auth settings on this listener", name.value), None);
+            let message = format!("\"{}\" has two client_auth settings on this listener", name.value);
+            sink.error(&name.span, message, Some("remove the name from one of the two \"for\" lists".to_owned()));
         }
         out.places.push(name);
     }
@@ -427,7 +430,7 @@ fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<
             if *first != span {
                 let message =
                     format!("two certificates contain \"{name}\": the gateway uses the one of {}", sink.place(first));
-                sink.warn(&cert.span, message, None);
+                sink.warn(&cert.span, message, Some("remove the certificate that is not needed".to_owned()));
             }
         }
         all.push((CertificateFiles::new(&cert, key.as_ref(), passphrase.as_ref(), ocsp.as_ref()), loaded));
@@ -648,7 +651,8 @@ pub(super) fn upstream(
                 None => good = false,
             },
             (None, Some(key)) => {
-                sink.error(&key.span, "\"key\" needs \"cert\"", None);
+                let help = "add cert = \"FILE\", or remove \"key\"".to_owned();
+                sink.error(&key.span, "\"key\" needs \"cert\"", Some(help));
                 good = false;
             }
             (None, None) => {}

@@ -432,7 +432,8 @@ fn file(sink: &Sink, what: &str, at: &At<PathBuf>) -> Option<String> {
     match String::from_utf8(bytes.to_vec()) {
         Ok(text) => Some(text),
         Err(_) => {
-            sink.error(&at.span, format!("{}: not text", at.value.display()), None);
+            let help = "write the path of a text file (UTF-8)".to_owned();
+            sink.error(&at.span, format!("{}: not text", at.value.display()), Some(help));
             None
         }
     }
@@ -446,7 +447,9 @@ fn wraps(section: &Section) -> (WrapKey, Option<ServerKey>) {
         Some((text, at))
     };
     let wrong = |at: &At<PathBuf>, e: &dyn std::fmt::Display| {
-        sink.error(&at.span, format!("{}: {e}", at.value.display()), None);
+        let help =
+            "write the path of a key in OpenVPN's format; `sealane tunnel init` and `openvpn --genkey` create keys";
+        sink.error(&at.span, format!("{}: {e}", at.value.display()), Some(help.to_owned()));
     };
     let v2 = key(&s::tls_crypt_v2, "tls-crypt-v2 key")
         .and_then(|(text, at)| ServerKey::from_text(&text).map_err(|e| wrong(&at, &e)).ok());
@@ -495,7 +498,8 @@ fn users(sink: &Sink, at: &At<PathBuf>) -> Option<Arc<Users>> {
 pub(super) fn command(sink: &Sink, key: &str, at: &At<Vec<At<String>>>) -> Option<Vec<String>> {
     let words: Vec<String> = at.value.iter().map(|w| w.value.clone()).collect();
     let Some(program) = words.first().filter(|w| !w.is_empty()) else {
-        sink.error(&at.span, format!("\"{key}\" is empty"), None);
+        let help = format!("write a program and its arguments, as in {key} = [\"/usr/local/bin/program\"]");
+        sink.error(&at.span, format!("\"{key}\" is empty"), Some(help));
         return None;
     };
     if program.contains('/') && sink.kind(Path::new(program)).is_some_and(|kind| kind != Kind::File) {
@@ -632,7 +636,10 @@ fn pushed(section: &Section, has_six: bool) -> Vec<String> {
         match at.value.parse::<IpAddr>() {
             Ok(IpAddr::V4(a)) => out.push(format!("dhcp-option DNS {a}")),
             Ok(IpAddr::V6(a)) => out.push(format!("dhcp-option DNS6 {a}")),
-            Err(_) => sink.error(&at.span, format!("\"{}\" is not an IP address", at.value), None),
+            Err(_) => {
+                let help = "write an address such as \"10.8.0.1\" or \"fd00:8::1\"".to_owned();
+                sink.error(&at.span, format!("\"{}\" is not an IP address", at.value), Some(help));
+            }
         }
     }
     if let Some(at) = section.optional_at(&s::domain) {
@@ -683,7 +690,7 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
         } else if push::replies(std::slice::from_ref(&at.value)).is_err() {
             let message =
                 "an option in \"push\" must not contain a comma or a control character, and must not exceed 800 bytes";
-            sink.error(&at.span, message, None);
+            sink.error(&at.span, message, Some("write each option as an entry of its own".to_owned()));
         } else {
             out.push(at.value.clone());
         }

@@ -130,7 +130,8 @@ pub(super) fn entries(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Entry>>
     use toml::de::DeValue;
     let nodes = match node.get_ref() {
         DeValue::Array(a) if a.is_empty() => {
-            sink.error(&node.span(), format!("\"{key}\" is empty"), None);
+            let help = format!("add a server, as in {key} = [\"http://127.0.0.1:3000\"]");
+            sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
             return None;
         }
         DeValue::Array(a) => a.iter().collect(),
@@ -414,7 +415,8 @@ fn finish(
     };
     let bare = server_name.value.trim_end_matches('.');
     if ServerName::try_from(bare).is_err() {
-        sink.error(&server_name.span, format!("\"{bare}\" cannot be a name in a certificate"), None);
+        let help = "set server_name in [upstream.tls] to the DNS name or the IP address in the certificate".to_owned();
+        sink.error(&server_name.span, format!("\"{bare}\" cannot be a name in a certificate"), Some(help));
         return None;
     }
     let policy = settings.policy(&upstream.name, bare.to_owned(), upstream.http);

@@ -158,7 +158,7 @@ pub const TABLE: &[Row] = &[
         party: Some(Party::Upstream),
         settings: &[
             "connect_timeout per attempt",
-            "connect_timeout + first_byte_timeout (total)",
+            "the sum of connect_timeout and first_byte_timeout (total)",
             "try_timeout (total)",
         ],
         before: "another server, or 504",

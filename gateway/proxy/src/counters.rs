@@ -150,7 +150,7 @@ counters! {
     syn_unproven, counter, "sealane_syn_unproven_total", "result=\"answered\"";
     /// Clients with a ClientHello in the SYN and no cookie, by whether the gateway answered before the third packet.
     syn_deferred, counter, "sealane_syn_unproven_total", "result=\"deferred\"";
-    /// Responses that stopped at three times the client's bytes until the third packet of the TCP handshake arrived.
+    /// Responses that had reached three times the client's bytes, and waited for the third packet of the TCP handshake.
     syn_capped, counter, "sealane_syn_capped_total", "";
     /// Connections whose client sent early data, by result.
     early_data_accepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";
@@ -344,7 +344,7 @@ counters! {
     traces_refused, counter, "sealane_methods_refused_total", "method=\"TRACE\"";
     /// Idle connections to upstreams.
     pooled, gauge, "sealane_upstream_idle_connections", "";
-    /// Connections switched to another protocol (WebSocket, CONNECT).
+    /// Requests that switched their connection or stream to another protocol (WebSocket, CONNECT).
     tunnels, counter, "sealane_upgrades_total", "";
     /// Upgraded and relayed connections that were closed because both sides were silent for too long.
     idle_tunnels, counter, "sealane_idle_tunnels_total", "";

@@ -141,7 +141,7 @@ what the gateway is doing.")]
     },
     /// Check a configuration file and every file that it names
     #[command(after_help = "\
-Exit code 0: no errors, possibly warnings. 1: errors, each with its line and a remedy.
+Exit code 0: no errors, possibly warnings. 1: errors, each with its line and most with a remedy.
 
 Examples:
   sealane check -c sealane.toml
@@ -238,7 +238,7 @@ Example:
         #[command(flatten)]
         change: running::Change,
     },
-    /// Reopen the access log of a running gateway, after a rotation (SIGUSR1)
+    /// Reopen the access log and the tunnel's log of a running gateway, after a rotation (SIGUSR1)
     ReopenLogs(running::At),
     /// Print or change the log level of a running gateway
     #[command(after_help = "\

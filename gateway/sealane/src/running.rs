@@ -88,7 +88,7 @@ pub struct Change {
     /// End the drain: send requests to the server again
     #[arg(long)]
     ready: bool,
-    /// Set the weight, 0 to 256, until the next start or upgrade
+    /// Set the weight, 0 to 256, until the next start or upgrade; 0: only sticky clients still get this server
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=256))]
     weight: Option<u32>,
     /// Restore the configured weight

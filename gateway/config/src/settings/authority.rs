@@ -19,8 +19,8 @@ table! {
         default("https://acme-v02.api.letsencrypt.org/directory"), aliases("acme_ca", "server");
     /// PEM file of the CAs that may have signed the TLS certificate of the directory's server.
     ca: File = File, described("the system's CAs"), example("certs/acme-ca.pem");
-    /// Mail addresses to which the authority may write. The gateway sends the addresses when it registers the account;
-    /// a later change has no effect.
+    /// URLs of the mailboxes to which the authority may write: `"mailto:admin@example.com"`. The gateway sends them
+    /// when it registers the account; a later change has no effect.
     contact: Strings = Strings, example(["mailto:admin@example.com"]), aliases("email");
     /// The folder for the account, for certificates with their keys, and for the state of attempts. The gateway creates
     /// the folder if it does not exist. The gateway's user, and nobody else, must have write access to the folder.

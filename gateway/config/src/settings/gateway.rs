@@ -50,8 +50,8 @@ table! {
         described("`\"dns\"`; `\"system\"` if `/etc/nsswitch.conf` has other sources than files and DNS"),
         example("127.0.0.53");
     /// Reload when the configuration, or a file that it names, changes. If `false`, only `sealane reload` and SIGHUP
-    /// reload. In both cases, the gateway loads some changed files without a reload: certificates of listeners, with
-    /// their keys, passphrases and OCSP responses; revocation lists; and the files whose settings say so.
+    /// reload. Whatever the value, the gateway loads some changed files without a reload: certificates of listeners,
+    /// with their keys, passphrases and OCSP responses; revocation lists; and the files whose settings say so.
     reload_on_change: Flag = Flag, default(false);
     /// If root starts the gateway: the user that the gateway changes to, after it has opened its sockets and its log.
     /// The gateway then keeps only the capability to bind low ports, and with `[tunnel]` also the capability to set up
@@ -104,8 +104,10 @@ table! {
     admin "[admin]";
 
     /// Path of the Unix socket through which `sealane status`, `reload`, `upgrade` and other commands reach the
-    /// gateway. Only the owner of the socket and root may connect. The path may have at most 90 bytes.
-    socket: Text = Text, example("admin.sock");
+    /// gateway. The commands and `systemctl reload` use `/run/sealane/admin.sock` unless they are given another path,
+    /// so this path is recommended. Only the owner of the socket and root may connect. The path may have at most 90
+    /// bytes.
+    socket: Text = Text, example("/run/sealane/admin.sock");
     /// Address of the status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while
     /// draining). The protocol is plain HTTP without a password, so use an address that only your monitoring can
     /// reach.
@@ -220,17 +222,17 @@ table! {
     max_requests_per_client: Count = Count(0..=1_000_000), default(0);
     /// How many bytes of memory the process may use (resident). Above this limit, new clients wait in the kernel's
     /// queue until the process uses less. The gateway also resets the connections that use the most memory, if they use
-    /// 64 KiB or more. 0: nine tenths of the control group's limit or three quarters of the machine's memory, whichever
-    /// is less.
+    /// 64 KiB or more. 0: the limit is nine tenths of the control group's limit or three quarters of the machine's
+    /// memory, whichever is less. To have no limit, write a size larger than the machine's memory.
     max_memory: Size = Size(0..=i64::MAX as u64), default(0);
-    /// The maximum rate of new connections of one client. Further TCP connections are closed, and further QUIC
-    /// connections are refused.
+    /// The maximum rate of new connections of one client: 1 to 10,000,000 per second, minute or hour (`"100/s"`,
+    /// `"30/m"`, `"1000/h"`). Further TCP connections are closed, and further QUIC connections are refused.
     connection_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), example("50/s");
     /// How many new connections a client may open at once.
     connection_burst: Count = Count(1..=1_000_000),
         described("the number that `connection_rate` allows in a second, at least 1"), example(100);
-    /// The maximum rate of new TLS sessions of one client, full or resumed. Further handshakes get the alert
-    /// `access_denied`; over QUIC they are refused.
+    /// The maximum rate of new TLS sessions of one client, full or resumed: 1 to 10,000,000 per second, minute or hour
+    /// (`"100/s"`, `"30/m"`, `"1000/h"`). Further handshakes get the alert `access_denied`; over QUIC they are refused.
     handshake_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), example("20/s");
     /// How many new TLS sessions a client may start at once.
     handshake_burst: Count = Count(1..=1_000_000),
@@ -257,7 +259,7 @@ table! {
 
     /// The name by which hosts and routes refer to this limit.
     name: Text = Text, required("per-client");
-    /// Requests per second, minute or hour: `"100/s"`, `"30/m"`, `"1000/h"`.
+    /// A number of requests, 1 to 10,000,000, per second, minute or hour: `"100/s"`, `"30/m"`, `"1000/h"`.
     rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), required("100/s");
     /// How many requests may come at once.
     burst: Count = Count(1..=1_000_000),

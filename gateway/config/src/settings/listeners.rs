@@ -199,9 +199,10 @@ table! {
         Choice(&[("require", ClientAuthMode::Require), ("optional", ClientAuthMode::Optional)]), required("require" or "optional"), example("require");
     /// PEM file of the CAs whose client certificates are accepted.
     ca: File = File, required("clients-ca.pem");
-    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The
-    /// gateway reads a changed file without a reload, and fetches lists from URLs at regular intervals. See
-    /// [certificates](page:certificates#revoke-client-certificates).
+    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The gateway
+    /// reads a changed file without a reload, and fetches lists from URLs every `refresh` of `[revocation]`. A
+    /// certificate whose issuer has no list here is refused; with a URL, until the gateway has fetched the list for the
+    /// first time. See [certificates](page:certificates#revoke-client-certificates).
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/clients.crl"]);
     /// How the gateway uses an expired list (its "next update" has passed). `"accept"`: the list stays in use until
     /// there is a newer list. `"refuse"`: until there is a newer list, the gateway refuses all certificates that the

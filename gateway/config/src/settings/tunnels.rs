@@ -60,7 +60,8 @@ table! {
     client_certificate: Choice<bool> = Choice(&[("require", false), ("optional", true), ("none", true)]),
         default("require");
     /// A file with the server's key for `tls-crypt-v2`, in OpenVPN's format. With `tls-crypt-v2`, each client has its
-    /// own key. Can be combined with `tls_crypt` or `tls_auth`.
+    /// own key. Clients need OpenVPN 2.6 or later, OpenVPN 3 or `sealane tunnel connect`. Can be combined with
+    /// `tls_crypt` or `tls_auth`.
     tls_crypt_v2: File = File,
         described("none; a warning if none of `tls_crypt_v2`, `tls_crypt` and `tls_auth` is set"), example("tls-crypt-v2.key");
     /// A file with the key that protects control packets, in OpenVPN's format. All clients have the same key.
@@ -112,7 +113,8 @@ table! {
     /// A program on the management socket (such as openvpn-auth-oauth2) decides which clients may connect, in addition
     /// to `users` and `auth_command`. While no program is connected, and if no answer arrives within
     /// `handshake_timeout`, clients are refused temporarily. The program can ask for more time with
-    /// `client-pending-auth`: up to half of `renegotiate`, or `handshake_timeout` if this is longer.
+    /// `client-pending-auth`: up to half of `renegotiate` (30 minutes if `renegotiate` is `"0s"`), or
+    /// `handshake_timeout` if this is longer.
     management_client_auth: Flag = Flag, default(false), needs("management");
     /// Networks that clients reach through the tunnel.
     routes: Strings = Strings, example(["10.0.0.0/8"]);
@@ -123,9 +125,10 @@ table! {
     /// Clients send all their IPv4 traffic through the tunnel, and with `network6` also all their IPv6 traffic.
     /// Without `network6`, their IPv6 traffic does not go through the tunnel.
     redirect_gateway: Flag = Flag, default(false);
-    /// Source NAT: packets from clients to other networks get this machine's address as their source. At each start,
-    /// the gateway runs `nft` to write the rules to the table `sealane_tunnel` of nftables. `sealane tunnel nat -c
-    /// FILE` prints the rules. The rules stay when the gateway stops (`sealane tunnel nat --remove` removes them).
+    /// Source NAT: packets from clients to other networks get this machine's address as their source. An IPv6 network
+    /// gets source NAT only if it is in `fc00::/7`. At each start, the gateway runs `nft` to write the rules to the
+    /// table `sealane_tunnel` of nftables. `sealane tunnel nat -c FILE` prints the rules. The rules stay when the
+    /// gateway stops (`sealane tunnel nat --remove` removes them).
     nat: Flag = Flag, default(false);
     /// Additional options for clients, in OpenVPN's syntax. An option that OpenVPN clients do not accept from a server
     /// is an error.
@@ -137,9 +140,11 @@ table! {
     /// After how many whole seconds without a packet a client connects again. The server waits twice as long before it
     /// disconnects the client.
     ping_restart: Own<u16> = Own(read::seconds, read::seconds_shape), default("60s");
-    /// `reneg-sec`: how long a key is used. `"0s"`: the clients decide.
+    /// `reneg-sec`: how long a key is used. `"0s"`: the clients decide. For clients of OpenVPN 3, this time must be
+    /// longer than their `hand-window` (60 s).
     renegotiate: Time = Time::ANY, default("1h");
-    /// `tran-window`: how long an old key may still be used.
+    /// `tran-window`: how long an old key may still be used. For clients of OpenVPN 3, this time must be longer than
+    /// their `hand-window` (60 s).
     transition: Time = Time::TIMEOUT, default("1h");
     /// `hand-window`: how long a key exchange may take.
     handshake_timeout: Time = Time::TIMEOUT, default("60s");
@@ -160,8 +165,8 @@ table! {
     /// How many clients with the same name may be connected at the same time. Further clients are refused. Needs
     /// `duplicate_names`.
     max_sessions: Count = Count(1..=1_000_000), described("no limit"), example(3), needs("duplicate_names");
-    /// The highest rate of new sessions, like `connect-freq` of OpenVPN. Above the rate, clients get no answer and try
-    /// again (`rate_limited`).
+    /// The highest rate of new sessions, like `connect-freq` of OpenVPN: 1 to 10,000,000 per second, minute or hour
+    /// (`"100/s"`, `"30/m"`, `"1000/h"`). Above the rate, clients get no answer and try again (`rate_limited`).
     connect_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), described("no limit"), example("100/s");
     /// Tell a client to stop (`HALT`) that has sent and received less than `inactive_bytes` of IP packets in this
     /// time. Pings of the tunnel do not count.
@@ -179,7 +184,9 @@ table! {
     /// lane does not wait. `"0s"`: never wait.
     gather: Time = GATHER, default("250us");
     /// `"kernel"`: Linux' `ovpn` module (6.16 and later); without the module, the gateway refuses to start. `"user"`:
-    /// user space. `"auto"`: the kernel if it supports all other settings, and user space in all other cases.
+    /// user space. `"auto"`: the kernel, but user space if `listen` has a TCP address, if `client_to_client` is on, if
+    /// there are access lists (`allow`, `deny`), or if the kernel has no `ovpn` module. With the kernel, `epoch` and
+    /// `mssfix` have no effect. See [the tunnel](page:tunnel#kernel-data-plane).
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
     /// A file of events, one JSON object per line: `connect`, `refuse`, `renew`, `move`, `key_exchange_failed`,

@@ -50,14 +50,19 @@ table! {
     queue_timeout: Time = Time::TIMEOUT, default("1s"), needs("max_connections");
     /// How often one request may be tried, including the first try.
     tries: Count = Count(1..=16), default(3);
-    /// How long one try may take until the response's head arrives. After this time, the gateway tries another server.
-    /// Time in which the gateway waits for the client's upload does not count.
+    /// How long one try may take until the response's head arrives. After this time, the gateway tries another server,
+    /// if `tries` and the retry budget allow it and there is a server that it has not tried yet. If the connection was
+    /// already open, the method must also be idempotent, and no part of the request's body may have been sent. In all
+    /// other cases, the client gets 504. Time in which the gateway waits for the client's upload does not count. See
+    /// [routing](page:routing#retry-failed-requests).
     try_timeout: Time = Time::TIMEOUT, example("5s");
     /// How many retries are allowed, in percent of the upstream's requests.
     retry_budget: Count = Count(0..=100), default(20);
     /// How many additional retries per second are always allowed, in all lanes together.
     retry_budget_min: Count = Count(0..=100_000), default(10);
-    /// After how many failures in a row a server is ejected. 0: never.
+    /// After how many failures in a row, in all lanes together, a server is ejected. Failures are connections that
+    /// cannot be made, and connections that break, invalid responses and timeouts before the head of the response. The
+    /// head of a response is a success, whatever its status. The last usable server is never ejected. 0: never.
     eject_after: Count = Count(0..=1_000_000), default(5);
     /// How long the first ejection lasts. The time doubles with each further ejection in a row, to at most 32 times this value.
     eject_for: Time = Time::TIMEOUT, default("10s");
@@ -88,7 +93,7 @@ table! {
     /// server counts. 0: no limit.
     min_body_rate: Size = Size(0..=1 << 30), default(0);
     /// Send the client's address to the server in a PROXY protocol header of version 1 (`"v1"`) or 2 (`"v2"`). Each
-    /// request then needs a new connection (`keepalive` is 0).
+    /// request then needs a new connection (`keepalive` is 0). Only for `http = "1.1"`.
     proxy_protocol: Choice<u8> = Choice(&[("v1", 1u8), ("v2", 2u8)]), example("v2");
     /// The value of `Host` in requests to servers.
     host_header: Own<String> = Own(read::host_header, || Shape::Text(Some("^[A-Za-z0-9._:\\[\\]-]+$"))), described("the client's"),
@@ -112,7 +117,8 @@ table! {
 
     /// A URL as in `servers`.
     url: Text = Text, required("http://127.0.0.1:3000");
-    /// The server's share of the requests, in proportion to the weights of the other servers.
+    /// The server's share of the requests, in proportion to the weights of the other servers. 0: no new requests,
+    /// except those of clients that `sticky` keeps with this server.
     weight: Count = Count(0..=256), default(1);
     /// Use this server only when all servers without `backup` are down.
     backup: Flag = Flag, default(false);
@@ -148,9 +154,10 @@ table! {
     server_name: Text = Text, described("the name in `servers`"), sets("app.internal"), aliases("sni");
     /// PEM file of the CAs that may have signed the server's certificate.
     ca: File = File, described("the system's CAs"), sets("certs/internal-ca.pem");
-    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The
-    /// gateway reads a changed file without a reload, and fetches lists from URLs at regular intervals. See
-    /// [certificates](page:certificates#revoke-client-certificates).
+    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The gateway
+    /// reads a changed file without a reload, and fetches lists from URLs every `refresh` of `[revocation]`. A
+    /// certificate whose issuer has no list here is refused; with a URL, until the gateway has fetched the list for the
+    /// first time. See [certificates](page:certificates#revoke-client-certificates).
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/internal.crl"]);
     /// How the gateway uses an expired list (its "next update" has passed). `"accept"`: the list stays in use until
     /// there is a newer list. `"refuse"`: until there is a newer list, the gateway refuses all certificates that the

@@ -183,7 +183,8 @@ pub(super) fn clients(section: &Section, [network4, network6]: Networks) -> Hash
         if let Some(name) = name
             && out.insert(name.value.clone(), settings).is_some()
         {
-            sink.error(&name.span, format!("a second client \"{}\"", name.value), None);
+            let help = "write all settings of the client in one [[tunnel.client]]".to_owned();
+            sink.error(&name.span, format!("a second client \"{}\"", name.value), Some(help));
         }
     }
     out
@@ -230,7 +231,8 @@ pub(super) fn read(section: &Section, [network4, network6]: Networks) -> Vec<Tun
         section.finish();
         let Some(name) = name else { continue };
         if !names.insert(name.value.clone()) {
-            sink.error(&name.span, format!("a second group \"{}\"", name.value), None);
+            let help = "give it another name".to_owned();
+            sink.error(&name.span, format!("a second group \"{}\"", name.value), Some(help));
         }
         group.name = name.value;
         out.push(group);

@@ -95,7 +95,7 @@ pub struct Reloads {
     pub good: u64,
     /// Those that changed nothing, because something was wrong.
     pub failed: u64,
-    /// Upgrades that failed.
+    /// Upgrades of the process that failed.
     pub upgrades_failed: u64,
     /// What was wrong the last time; empty after one that was good.
     pub last_error: String,
@@ -453,7 +453,8 @@ impl StatusRegistry {
         let mut family = out.counter("sealane_config_reloads_total", "Reloads, by result.");
         family.sample(&[("result", "good")], w.reloads.good);
         family.sample(&[("result", "failed")], w.reloads.failed);
-        out.counter("sealane_upgrades_failed_total", "Upgrades that failed.").sample(&[], w.reloads.upgrades_failed);
+        out.counter("sealane_upgrades_failed_total", "Upgrades of the process (`sealane upgrade`) that failed.")
+            .sample(&[], w.reloads.upgrades_failed);
         let help = "Number of the newest snapshot of the configuration; reloads and changed files increase it.";
         out.gauge("sealane_config_generation", help).sample(&[], w.generation);
         let help = "Replacements of the keys of session tickets and of TCP Fast Open cookies.";

@@ -44,8 +44,13 @@ impl MemoryWatch {
         if self.short.swap(short, Relaxed) != short {
             let mib = limit.unwrap_or_default() >> 20;
             match short {
-                true => log::warn!("more than {mib} MiB are in use: new connections wait until memory use falls"),
-                false => log::info!("less than {mib} MiB are in use again: the gateway accepts new connections"),
+                true => log::warn!(
+                    "more than {mib} MiB (max_memory) are in use: new connections wait, and the connections that use the most \
+                     memory are reset, until memory use falls"
+                ),
+                false => {
+                    log::info!("less than {mib} MiB (max_memory) are in use again: the gateway accepts new connections")
+                }
             }
         }
         short

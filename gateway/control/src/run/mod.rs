@@ -826,7 +826,10 @@ impl Running {
             ("user", config.user != self.config.user),
         ] {
             if differs {
-                notes.push(format!("{name} keeps its value until the next start or upgrade"));
+                // Only root can change to another user, and a successor starts as the user of this process.
+                let only_start = name == "user" && !privileges::is_root();
+                let until = if only_start { "start" } else { "start or upgrade" };
+                notes.push(format!("{name} keeps its value until the next {until}"));
             }
         }
         config.lanes = self.config.lanes;

@@ -12,7 +12,7 @@ const FAST_CGI: &str =
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CODE: &str = "no code is run: let the server do it";
-const ERRORS: &str = "no error_page is translated that this directive could change";
+const ERRORS: &str = "it has no effect: no error_page applies to it";
 const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
 const OCSP: &str = "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP";

@@ -81,7 +81,7 @@ fn memory() {
         }
     }
     let said = gateway.gateway.server.log();
-    assert!(said.contains("MiB are in use: new connections wait"), "{said}");
+    assert!(said.contains("MiB (max_memory) are in use: new connections wait"), "{said}");
     let most = gateway.gateway.server.resident().expect("it was said before");
     assert!(most < now + (256 << 20), "{most} bytes are held");
     ask();
