@@ -243,7 +243,7 @@ fn stacks(workspace: &Workspace, tests: bool) -> anyhow::Result<u8> {
     if status != 0 || !tests {
         return Ok(status);
     }
-    let mut command = Checks::On.cargo();
+    let mut command = Checks::On.cargo(workspace);
     command.args(["test", "--release", "--workspace", "--test", "stacks"]);
     run(command, workspace)
 }
@@ -257,7 +257,7 @@ fn test(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     }
     let gateway = program(workspace, "release");
     let tests = || {
-        let mut command = Checks::On.cargo();
+        let mut command = Checks::On.cargo(workspace);
         command.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("SEALANE_BIN", &gateway);
         command.current_dir(workspace.root());
         command
@@ -268,7 +268,7 @@ fn test(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
 /// The tests that start no other program: those within the sources, and the simulator.
 fn fast(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     let tests = || {
-        let mut command = Checks::On.cargo();
+        let mut command = Checks::On.cargo(workspace);
         command.args(["test", "--release", "--workspace", "--no-fail-fast", "--lib", "--bins", "--test", "simulator"]);
         command.current_dir(workspace.root());
         command
@@ -286,7 +286,7 @@ pub fn dist(workspace: &Workspace) -> anyhow::Result<u8> {
     }
     let gateway = program(workspace, "dist");
     let tests = || {
-        let mut command = Checks::On.cargo();
+        let mut command = Checks::On.cargo(workspace);
         command.args(["test", "--release", "--workspace", "--no-fail-fast", "--test", "it"]);
         command.env("SEALANE_BIN", &gateway).current_dir(workspace.root());
         command
@@ -339,18 +339,20 @@ pub enum Checks {
 
 impl Checks {
     /// A cargo that compiles so. By its arguments, and not by its environment: tests start other cargos.
-    fn cargo(self) -> Command {
+    fn cargo(self, workspace: &Workspace) -> Command {
         let mut command = cargo();
         if self == Checks::On {
             for setting in ["overflow-checks", "debug-assertions"] {
                 command.args(["--config", &format!("profile.release.{setting}=true")]);
                 command.args(["--config", &format!("profile.release.package.\"*\".{setting}=false")]);
             }
-            // What is compiled for tests alone is not worth the optimiser's time; a program that is tested needs some of it, so
-            // that tests under load find what they are for.
-            command.args(["--config", "profile.release.opt-level=1"]);
-            command.args(["--config", "profile.release.package.\"*\".opt-level=3"]);
-            command.args(["--config", "profile.release.package.sealane-interop.opt-level=0"]);
+            // Less optimisation takes half of the time to compile. Package by package: a level for all would be one for dependencies,
+            // too, and they would be compiled again.
+            for package in workspace.members() {
+                // Tests that wait for programs need no optimisation; a program under test needs some, to be fast enough.
+                let level = if package.name == "sealane-interop" { 0 } else { 1 };
+                command.args(["--config", &format!("profile.release.package.{}.opt-level={level}", package.name)]);
+            }
         }
         command
     }
@@ -358,9 +360,9 @@ impl Checks {
 
 /// Programs and tests, with the features that all of the workspace wants; of what is only counted, the programs.
 pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
-    let mut build = checks.cargo();
+    let mut build = checks.cargo(workspace);
     if checks == Checks::Off {
-        build.args(["build", "--release", "--workspace", "--bins"]);
+        build.args(["build", "--release", "--workspace", "--bin", "sealane", "--bin", "sealane-lab"]);
         return run(build, workspace);
     }
     build.args(["build", "--release", "--workspace", "--bins", "--tests"]);
