@@ -160,8 +160,8 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Serves on this thread until the lane stops. The lane's loop is generic, and compiled where it is called: here, with all
-    /// optimisations, and not in control, which has few.
+    /// Serves on this thread until the lane stops. The lane's loop is generic, and compiled where it is called: here, as all that lanes
+    /// run.
     #[inline(never)]
     pub fn run(self, cx: Context, inbox: &Inbox<Message>) -> std::io::Result<()> {
         sealane_lane::run(cx, self, inbox).map(drop)
