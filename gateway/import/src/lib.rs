@@ -27,7 +27,6 @@ mod reference;
 mod report;
 mod servers;
 mod units;
-mod values;
 
 pub use parsed::Parsed;
 pub use reader::{Memory, Reader};

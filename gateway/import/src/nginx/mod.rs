@@ -7,7 +7,6 @@
 mod access;
 mod actions;
 mod auth;
-mod chosen;
 mod conditions;
 mod geo;
 mod headers;
@@ -16,7 +15,6 @@ mod lexer;
 mod locations;
 mod log;
 mod maps;
-mod mirrors;
 mod names;
 mod pages;
 mod parser;
@@ -31,7 +29,6 @@ mod variables;
 
 pub(crate) use headers::{FRAMING, is_name, is_value};
 pub use table::DIRECTIVES;
-pub(crate) use variables::parts_of;
 
 use crate::output::Output;
 use crate::report::{Place, Report};
@@ -132,11 +129,6 @@ fn rest(import: &mut Import, block: &[Directive]) {
     for d in block {
         if !import.report.is_known(d.id) {
             let (outcome, says) = match table::kind(d.name()) {
-                // `proxy_cookie_path / "/; Secure"` protects cookies.
-                _ if d.name() == "proxy_cookie_path" && d.arguments().iter().any(|a| a.contains(';')) => (
-                    Outcome::Undecided,
-                    "cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite",
-                ),
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
                 Some(Kind::Missing(_)) if d.arguments() == ["off"] && !STRICT_IF_OFF.contains(&d.name()) => {
                     (Outcome::Same, "off")

@@ -196,11 +196,11 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
         text.extend_from_slice(b", ");
     }
     // As `join_for` writes it, from the text that the connection keeps.
-    let (before, behind) = client.peer_text.around();
-    text.extend_from_slice(before);
+    let v6 = client.peer.ip().to_canonical().is_ipv6();
+    text.extend_from_slice(if v6 { b"for=\"[" } else { b"for=" });
     text.extend_from_slice(peer);
-    if !behind.is_empty() {
-        text.extend_from_slice(behind);
+    if v6 {
+        text.extend_from_slice(b"]\"");
     }
     if host > 0 {
         text.extend_from_slice(b";host=\"");

@@ -12,8 +12,7 @@ pub(crate) mod command;
 pub(crate) mod report;
 mod socket;
 
-pub(crate) use sealane_sys::unix_socket::SocketFile;
-pub(crate) use socket::Socket;
+pub(crate) use socket::{Socket, SocketFile};
 
 use sealane_log as log;
 use std::cell::{Cell, RefCell};
