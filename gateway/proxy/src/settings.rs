@@ -1,5 +1,6 @@
 //! What control has given to a lane: its place among the lanes, the newest snapshot, and the order to drain.
 
+use crate::exchange::expiry::first_look;
 use crate::lane_state::{LaneListener, LaneSnapshot};
 use crate::quic::Datagram;
 use crate::service::Message;
@@ -15,6 +16,8 @@ pub(crate) struct LaneSettings {
     mailboxes: Vec<Mailbox<Message>>,
     snapshots: Subscription<Snapshot>,
     lane: Rc<LaneSnapshot>,
+    /// How long until an exchange that begins is looked at, with the limits of this snapshot.
+    first_look: Millis,
     /// Whatever is left when the lane drains is cut off then.
     drain_until: Option<Millis>,
     closes_idle: bool,
@@ -25,7 +28,8 @@ impl LaneSettings {
     pub fn new(slot: usize, mailboxes: Vec<Mailbox<Message>>, snapshots: Subscription<Snapshot>) -> Self {
         let lane = Rc::new(LaneSnapshot::new(snapshots.current().clone(), None, slot, mailboxes.len()));
         share_tickets(&lane.snapshot);
-        Self { slot, mailboxes, snapshots, lane, drain_until: None, closes_idle: false }
+        let first_look = first_look(&lane.snapshot.limits);
+        Self { slot, mailboxes, snapshots, lane, first_look, drain_until: None, closes_idle: false }
     }
 
     /// The lane's slot.
@@ -104,6 +108,13 @@ impl LaneSettings {
     pub fn take_up(&mut self, snapshot: Arc<Snapshot>) {
         self.lane = Rc::new(LaneSnapshot::new(snapshot, Some(&self.lane), self.slot, self.mailboxes.len()));
         share_tickets(&self.lane.snapshot);
+        self.first_look = first_look(&self.lane.snapshot.limits);
+    }
+
+    /// How long until an exchange that begins is looked at.
+    #[inline]
+    pub fn first_look(&self) -> Millis {
+        self.first_look
     }
 
     /// Whether the lane lets what is under way finish, and begins nothing.

@@ -6,7 +6,7 @@ use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{begin_request, refuse};
-use crate::exchange::expiry::{check_deadlines, first_look};
+use crate::exchange::expiry::check_deadlines;
 use crate::exchange::request::{request_broken, request_data, request_end, request_read_size, request_room};
 use crate::exchange::streams::{ClientStream, Later};
 use crate::lifecycle::close_connection;
@@ -152,7 +152,7 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     proxy.counters.requests.inc();
     proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
     let exchange = proxy.exchanges.insert(x);
-    let wait = first_look(&proxy.settings);
+    let wait = proxy.settings.first_look();
     if let Some(client_conn) = proxy.connections.client(key) {
         let persistence = if info.keep_alive { Persistence::KeepAlive } else { Persistence::Close };
         client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, persistence));

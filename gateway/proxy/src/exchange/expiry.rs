@@ -57,9 +57,8 @@ fn class(x: &Exchange) -> Class {
 }
 
 /// How long until an exchange that begins is looked at.
-#[inline]
-pub(crate) fn first_look(settings: &LaneSettings) -> Millis {
-    limits(settings.limits(), None).shortest()
+pub(crate) fn first_look(client: &ClientLimits) -> Millis {
+    limits(client, None).shortest()
 }
 
 /// A wait for a server may begin: makes sure that its deadline is not missed.
@@ -73,7 +72,9 @@ pub(crate) fn look_soon(
 ) {
     let Some(x) = exchanges.get(exchange) else { return };
     let Some(upstream) = &x.upstream else { return };
-    let shortest = limits(settings.limits(), Some(&upstream.upstream)).shortest();
+    // The shortest of all `limits`: a connection may take longer than the first byte.
+    let Upstream { idle_timeout, first_byte_timeout, .. } = *upstream.upstream;
+    let shortest = settings.first_look().min(millis(idle_timeout)).min(millis(first_byte_timeout));
     let at = cx.now() + shortest;
     let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
     let at = x.question.as_ref().map_or(at, |question| at.min(question.until));
