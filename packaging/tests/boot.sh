@@ -100,6 +100,59 @@ kill -9 "$before"
 until_true another_main_process "$before"
 until_true page
 
+step "a stop waits for open requests as long as drain_timeout, beyond TimeoutStopSec"
+# A server that answers late: after TimeoutStopSec, and before drain_timeout (30 s).
+cat >/etc/systemd/system/late.socket <<'UNIT'
+[Socket]
+ListenStream=127.0.0.1:9000
+Accept=yes
+UNIT
+cat >/tmp/late.sh <<'SCRIPT'
+end=$(printf '\r')
+while read -r line && [ "$line" != "$end" ]; do :; done
+sleep 12
+printf 'HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\nlate'
+SCRIPT
+cat >/etc/systemd/system/late@.service <<'UNIT'
+[Service]
+ExecStart=/bin/sh /tmp/late.sh
+StandardInput=socket
+StandardOutput=socket
+UNIT
+printf '[Service]\nTimeoutStopSec=3\n' >/etc/systemd/system/sealane.service.d/stop.conf
+cat >>/etc/sealane/sealane.toml <<'CONFIGURATION'
+[[host]]
+names = ["late.example.com"]
+to = ["http://127.0.0.1:9000"]
+CONFIGURATION
+systemctl daemon-reload
+systemctl start late.socket
+systemctl reload sealane.service || fail "reload"
+curl -s --max-time 60 -H 'Host: late.example.com' http://127.0.0.1/ >/tmp/late &
+late=$!
+until_true systemctl is-active --quiet 'late@*.service'
+systemctl stop sealane.service
+wait $late || fail "the open request ended with the code $?"
+grep -qx late /tmp/late || fail "the open request got: $(cat /tmp/late)"
+[ "$(systemctl show --property Result --value sealane.service)" = success ] || fail "the stop did not succeed"
+rm /etc/systemd/system/sealane.service.d/stop.conf
+cp -p /tmp/kept.toml /etc/sealane/sealane.toml
+systemctl daemon-reload
+systemctl start sealane.service || fail "start"
+
+step "steering of QUIC, with the drop-in in the documentation"
+steering() {
+	printf '[Service]\nExecStartPost=/bin/sh -c "sealane self check >/run/sealane/self"\n' \
+		>/etc/systemd/system/sealane.service.d/self.conf
+	systemctl daemon-reload
+	systemctl restart sealane.service || fail "restart"
+	grep -i 'QUIC steering' /run/sealane/self
+}
+steering | grep -q 'not permitted' || fail "without the drop-in: $(cat /run/sealane/self)"
+cp /usr/share/doc/sealane/steering.conf /etc/systemd/system/sealane.service.d/steering.conf
+steering | grep -q 'the kernel delivers each datagram' || fail "with the drop-in: $(cat /run/sealane/self)"
+rm /etc/systemd/system/sealane.service.d/steering.conf /etc/systemd/system/sealane.service.d/self.conf
+
 step "a tunnel, with the rights of sealane-openvpn"
 dpkg -i /packages/newer/sealane-openvpn_*.deb >/tmp/dpkg 2>&1 || fail "dpkg: $(cat /tmp/dpkg)"
 # This machine has no udev, which makes the device accessible when the module is loaded.

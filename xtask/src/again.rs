@@ -6,34 +6,50 @@
 //! no single test's failure: a test program that died, a build that broke, more failures than chance explains.
 
 use crate::report::{Report, Skip};
-use anyhow::Context;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use crate::test_programs::{self, Runs};
+use std::io::Write;
 
 /// With more than these there is a cause to find, not chance.
 const FEW: usize = 3;
 /// How often a test that failed is run again.
 const AGAIN: usize = 2;
 
-/// Runs what `tests` makes, a `cargo test`, and again, by themselves, the tests that failed in it; the exit status. What
-/// was skipped and what was run again goes into the report.
-pub fn run(tests: impl Fn() -> Command, report: &mut Report, out: &mut impl Write) -> anyhow::Result<u8> {
-    let mut command = tests();
+/// Runs test programs, and again, by themselves, the tests that failed in them; the exit status. What was skipped and what was run
+/// again goes into the report.
+pub fn run(programs: &[impl Runs], report: &mut Report, out: &mut (impl Write + Send)) -> anyhow::Result<u8> {
+    let all: Vec<&dyn Runs> = programs.iter().map(|program| program as &dyn Runs).collect();
     // What passing tests print is read for `skipped: …`, and not shown.
-    command.args(["--", "--show-output"]);
-    let (status, mut first) = watch(&mut command, out)?;
-    report.skips.append(&mut first.skips);
-    let Some(all) = first.worth_repeating().filter(|_| status != 0) else { return Ok(status) };
-    let mut left = all.clone();
+    let (statuses, outcomes) = watch(&all, &["--show-output"], out)?;
+    report.skips.extend(outcomes.iter().flat_map(|outcome| outcome.skips.clone()));
+    let failed = outcomes.iter().map(|outcome| outcome.failed.len()).sum::<usize>();
+    let explained = statuses.iter().zip(&outcomes).all(|(status, outcome)| outcome.explains(*status));
+    let status = statuses.iter().copied().find(|status| *status != 0).unwrap_or(u8::from(!explained));
+    if status == 0 || !explained || failed > FEW {
+        return Ok(status);
+    }
+    let mut unmended = false;
+    for (program, outcome) in all.iter().zip(outcomes).filter(|(_, outcome)| !outcome.failed.is_empty()) {
+        unmended |= !again(*program, outcome.failed, report, out)?;
+    }
+    Ok(if unmended { status } else { 0 })
+}
+
+/// Runs the tests of a program that failed, until each has passed once. Returns whether each did.
+fn again(
+    program: &dyn Runs,
+    mut left: Vec<String>,
+    report: &mut Report,
+    out: &mut (impl Write + Send),
+) -> anyhow::Result<bool> {
     // By test: the run of those alone in which it passed, counted from 1.
     let mut passed: Vec<(String, usize)> = Vec::new();
     for run in 1..=AGAIN {
         writeln!(out, "\nrun again, alone, {run} of at most {AGAIN} times: {}", left.join(", "))?;
         report.retries += left.len();
-        let mut command = tests();
-        command.args(["--", "--exact", "--test-threads=1"]).args(&left);
-        let (status, outcome) = watch(&mut command, out)?;
-        let Some(failed) = outcome.failed_of(&left, status) else { break };
+        let arguments: Vec<&str> =
+            ["--exact", "--test-threads=1"].into_iter().chain(left.iter().map(String::as_str)).collect();
+        let (statuses, outcomes) = watch(&[program], &arguments, out)?;
+        let Some(failed) = outcomes[0].failed_of(&left, statuses[0]) else { break };
         passed.extend(left.iter().filter(|name| !failed.contains(name)).map(|name| (name.clone(), run)));
         left = failed;
         if left.is_empty() {
@@ -46,7 +62,7 @@ pub fn run(tests: impl Fn() -> Command, report: &mut Report, out: &mut impl Writ
     for name in &left {
         report.retried.push(format!("failed: {name}, also alone"));
     }
-    Ok(if left.is_empty() { 0 } else { status })
+    Ok(left.is_empty())
 }
 
 /// What the test programs printed of themselves.
@@ -113,10 +129,9 @@ impl Outcome {
         }
     }
 
-    /// The failed tests, where they are all that went wrong, and few.
-    fn worth_repeating(&self) -> Option<Vec<String>> {
-        let all_ended = self.begun == self.ended;
-        (all_ended && (1..=FEW).contains(&self.failed.len())).then(|| self.failed.clone())
+    /// Whether a program that ended with this status came to the end of its tests, and failed tests are all that went wrong.
+    fn explains(&self, status: u8) -> bool {
+        self.begun > 0 && self.begun == self.ended && (status == 0) == self.failed.is_empty()
     }
 
     /// Which of these tests, which were run by themselves, failed; `None` where it is not certain that the others passed.
@@ -128,26 +143,27 @@ impl Outcome {
     }
 }
 
-/// Runs a command, shows what it prints, and reads along.
-fn watch(command: &mut Command, out: &mut impl Write) -> anyhow::Result<(u8, Outcome)> {
-    let mut child = command.stdout(Stdio::piped()).spawn().context("cargo test")?;
-    let mut outcome = Outcome::default();
-    let mut output = BufReader::new(child.stdout.take().context("no pipe")?);
-    let mut line = Vec::new();
-    while output.read_until(b'\n', &mut line)? > 0 {
-        let text = String::from_utf8_lossy(&line);
-        if outcome.line(text.trim_end_matches(['\r', '\n'])) {
-            write!(out, "{text}")?;
-            out.flush()?;
+/// Runs programs, shows what they print, and reads along.
+fn watch(
+    programs: &[&dyn Runs],
+    arguments: &[&str],
+    out: &mut (impl Write + Send),
+) -> anyhow::Result<(Vec<u8>, Vec<Outcome>)> {
+    let mut outcomes: Vec<Outcome> = programs.iter().map(|_| Outcome::default()).collect();
+    let statuses = test_programs::run(programs, arguments, |index, line| {
+        let text = String::from_utf8_lossy(line);
+        if outcomes[index].line(text.trim_end_matches(['\r', '\n'])) {
+            test_programs::show(out, line)?;
         }
-        line.clear();
-    }
-    Ok((super::steps::exit_code(child.wait()?), outcome))
+        Ok(())
+    })?;
+    Ok((statuses, outcomes))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_programs::Script;
 
     fn outcome(text: &str) -> Outcome {
         let mut outcome = Outcome::default();
@@ -177,15 +193,17 @@ test result: FAILED. 1 passed; 1 failed; 0 ignored
     fn failed_tests_are_read_from_the_closing_list() {
         let outcome = outcome(ONE);
         assert_eq!((outcome.begun, outcome.ended, outcome.passed), (1, 1, 1));
-        assert_eq!(outcome.worth_repeating(), Some(vec!["b::breaks".to_owned()]));
+        assert_eq!(outcome.failed, ["b::breaks"]);
+        assert!(outcome.explains(101) && !outcome.explains(0));
     }
 
     #[test]
-    fn neither_a_dead_program_nor_many_failures_nor_none_are_repeated() {
-        assert_eq!(outcome(&format!("{ONE}\nrunning 1 test\n")).worth_repeating(), None);
-        assert_eq!(outcome("").worth_repeating(), None);
-        let many = ONE.replace("    b::breaks", "    b::a\n    b::b\n    b::c\n    b::d");
-        assert_eq!(outcome(&many).worth_repeating(), None);
+    fn a_program_that_dies_is_not_explained_by_its_tests() {
+        assert!(!outcome(&format!("{ONE}\nrunning 1 test\n")).explains(101));
+        assert!(!outcome("running 1 test").explains(101) && !outcome("").explains(101));
+        // A test that ends the program takes the others with it.
+        assert!(!outcome("running 2 tests\ntest a ... ok").explains(0) && !outcome("").explains(0));
+        assert!(outcome("running 1 test\ntest a ... ok\n\ntest result: ok. 1 passed; 0 failed;").explains(0));
     }
 
     const SKIPPING: &str = "
@@ -221,53 +239,57 @@ test result: ok. 3 passed; 0 failed; 0 ignored
         assert_eq!((outcome.begun, outcome.ended, outcome.passed), (1, 1, 3));
     }
 
+    const PASSES: (&str, u8) = ("running 1 test\ntest b::breaks ... ok\n\ntest result: ok. 1 passed; 0 failed;", 0);
+    const FAILS: (&str, u8) = (ONE, 101);
+
     #[cfg(unix)]
     #[test]
     fn the_output_of_passing_tests_is_not_shown_and_retries_are_reported() {
         let (mut report, mut out) = (Report::default(), Vec::new());
-        let passes = "running 1 test\ntest b::breaks ... ok\n\ntest result: ok. 1 passed; 0 failed;";
-        assert_eq!(run(outcomes(&[(ONE, 101), (passes, 0)]), &mut report, &mut out).unwrap(), 0);
+        assert_eq!(run(&[Script::new(&[FAILS, PASSES])], &mut report, &mut out).unwrap(), 0);
         assert_eq!((report.retries, report.retried.len()), (1, 1));
         out.clear();
-        assert_eq!(run(outcomes(&[(SKIPPING, 0)]), &mut report, &mut out).unwrap(), 0);
+        assert_eq!(run(&[Script::new(&[(SKIPPING, 0)])], &mut report, &mut out).unwrap(), 0);
         let shown = String::from_utf8(out).unwrap();
         assert!(!shown.contains("no curl") && shown.contains("test result: ok. 3 passed"), "{shown}");
     }
 
-    /// A command that prints these texts one after the other each time that it is made, and ends with these statuses.
+    /// The status of programs that print these texts, each its own when it is run, and what was run again.
     #[cfg(unix)]
-    fn outcomes(runs: &[(&str, u8)]) -> impl Fn() -> Command {
-        let made = std::cell::Cell::new(0);
-        move || {
-            let (text, status) = runs[made.replace(made.get() + 1)];
-            let mut command = Command::new("sh");
-            // What is given besides are its arguments.
-            command.args(["-c", &format!("cat <<'END'\n{text}\nEND\nexit {status}")]);
-            command
-        }
+    fn result(programs: &[&[(&str, u8)]]) -> (u8, usize) {
+        let (scripts, mut report) =
+            (programs.iter().map(|runs| Script::new(runs)).collect::<Vec<_>>(), Report::default());
+        // Not to the standard output, where the run of this test would read it as results.
+        (run(&scripts, &mut report, &mut Vec::new()).unwrap(), report.retries)
     }
 
     #[cfg(unix)]
     #[test]
     fn what_passes_alone_is_flaky_and_what_fails_each_time_has_failed() {
-        const PASSES: (&str, u8) = ("running 1 test\ntest b::breaks ... ok\n\ntest result: ok. 1 passed; 0 failed;", 0);
-        const FAILS: (&str, u8) = (ONE, 101);
-        let result = |runs: &[(&'static str, u8)]| {
-            // Not to the standard output, where the run of this test would read it as results.
-            run(outcomes(runs), &mut Report::default(), &mut Vec::new()).unwrap()
-        };
-        assert_eq!(result(&[PASSES]), 0);
-        assert_eq!(result(&[FAILS, PASSES]), 0);
-        assert_eq!(result(&[FAILS, FAILS, PASSES]), 0);
-        assert_eq!(result(&[FAILS, FAILS, FAILS]), 101);
+        assert_eq!(result(&[&[PASSES]]), (0, 0));
+        assert_eq!(result(&[&[FAILS, PASSES]]), (0, 1));
+        assert_eq!(result(&[&[FAILS, FAILS, PASSES]]), (0, 2));
+        assert_eq!(result(&[&[FAILS, FAILS, FAILS]]), (101, 2));
         // Nothing ran: nothing was shown. The same where something died.
-        assert_eq!(result(&[FAILS, ("running 0 tests\n\ntest result: ok. 0 passed;", 0)]), 101);
-        assert_eq!(result(&[FAILS, ("running 1 test", 101)]), 101);
+        assert_eq!(result(&[&[FAILS, ("running 0 tests\n\ntest result: ok. 0 passed;", 0)]]), (101, 1));
+        assert_eq!(result(&[&[FAILS, ("running 1 test", 101)]]), (101, 1));
         // What does not fail in a test is not repeated.
-        assert_eq!(result(&[("error: could not compile", 101)]), 101);
+        assert_eq!(result(&[&[("running 1 test", 134)]]), (134, 0));
+        assert_eq!(result(&[&[("running 1 test", 0)]]), (1, 0));
         // Of two, each has to pass once.
         let two = ONE.replace("    b::breaks", "    b::breaks\n    c::too").leak();
-        assert_eq!(result(&[(two, 101), FAILS, PASSES]), 0);
-        assert_eq!(result(&[(two, 101), FAILS, FAILS]), 101);
+        assert_eq!(result(&[&[(two, 101), FAILS, PASSES]]), (0, 3));
+        assert_eq!(result(&[&[(two, 101), FAILS, FAILS]]), (101, 3));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_programs_with_failed_tests_are_run_again() {
+        assert_eq!(result(&[&[PASSES], &[FAILS, PASSES], &[PASSES]]), (0, 1));
+        assert_eq!(result(&[&[FAILS, PASSES], &[FAILS, FAILS, PASSES]]), (0, 3));
+        assert_eq!(result(&[&[FAILS, PASSES], &[FAILS, FAILS, FAILS]]), (101, 3));
+        // A program that died is a failure of its own, and more than a few failures have a cause.
+        assert_eq!(result(&[&[FAILS], &[("running 1 test", 139)]]), (101, 0));
+        assert_eq!(result(&[&[FAILS], &[FAILS], &[FAILS], &[FAILS]]), (101, 0));
     }
 }

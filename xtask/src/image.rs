@@ -4,7 +4,7 @@
 //! no package manager. buildah makes it without a daemon. Its format is Docker's, because OCI's has no field for a health check.
 
 use crate::metadata::Workspace;
-use crate::programs::{self, Linking, checked, quiet};
+use crate::programs::{self, Architecture, Linking, checked, quiet};
 use crate::setup;
 use anyhow::{Context, ensure};
 use std::fs;
@@ -29,6 +29,9 @@ pub struct Options {
     /// Build nothing; use the static programs from this folder
     #[arg(long, value_name = "FOLDER", conflicts_with = "profile")]
     programs: Option<PathBuf>,
+    /// Build for this architecture [default: this machine's]
+    #[arg(long, value_enum, value_name = "NAME")]
+    architecture: Option<Architecture>,
     /// Afterwards run the images with podman: without capabilities, on a read-only root (needs root)
     #[arg(long)]
     check: bool,
@@ -36,12 +39,14 @@ pub struct Options {
 
 /// Builds the images, and runs them where that is asked for.
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
+    let architecture = Architecture::or_native(options.architecture)?;
+    ensure!(!options.check || architecture.is_native(), "--check runs only images for this machine's architecture");
     let programs = match &options.programs {
         Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
-        None => programs::build(workspace, &options.profile, Linking::Static)?,
+        None => programs::build(workspace, &options.profile, Linking::Static, architecture)?,
     };
     let out = workspace.target().join("image");
-    let images = build(workspace, &programs, &out, None)?;
+    let images = build(workspace, &programs, &out, None, architecture)?;
     images.iter().for_each(|image| println!("{}", image.display()));
     if options.check {
         check(workspace, &images)?;
@@ -50,13 +55,23 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
 }
 
 /// Writes an archive for each program to `out`; the folder of lists of components, if there is one, goes into the images.
-pub fn build(workspace: &Workspace, programs: &Path, out: &Path, lists: Option<&Path>) -> anyhow::Result<Vec<PathBuf>> {
+pub fn build(
+    workspace: &Workspace,
+    programs: &Path,
+    out: &Path,
+    lists: Option<&Path>,
+    architecture: Architecture,
+) -> anyhow::Result<Vec<PathBuf>> {
     ensure!(setup::find("buildah").is_some(), "`buildah` is missing; it builds the images (Debian package buildah)");
     if out.exists() {
         fs::remove_dir_all(out).with_context(|| out.display().to_string())?;
     }
     fs::create_dir_all(out)?;
-    programs::PROGRAMS.iter().map(|(program, _)| one(workspace, programs, out, program, lists)).collect()
+    let mut images = Vec::new();
+    for (program, _) in programs::PROGRAMS {
+        images.push(one(workspace, programs, out, program, lists, architecture)?);
+    }
+    Ok(images)
 }
 
 fn one(
@@ -65,6 +80,7 @@ fn one(
     out: &Path,
     program: &str,
     lists: Option<&Path>,
+    architecture: Architecture,
 ) -> anyhow::Result<PathBuf> {
     let root = out.join("root");
     let write = |path: &str, text: &[u8]| -> anyhow::Result<()> {
@@ -73,7 +89,7 @@ fn one(
         fs::write(&path, text).with_context(|| path.display().to_string())
     };
     fs::create_dir_all(root.join("usr/bin"))?;
-    programs::strip(&programs.join(program), &root.join("usr/bin").join(program))?;
+    programs::strip(&programs.join(program), &root.join("usr/bin").join(program), architecture)?;
     fs::set_permissions(root.join("usr/bin").join(program), fs::Permissions::from_mode(0o755))?;
     write("etc/passwd", b"root:x:0:0::/:/sbin/nologin\nsealane:x:65532:65532::/:/sbin/nologin\n")?;
     write("etc/group", b"root:x:0:\nsealane:x:65532:\n")?;
@@ -98,17 +114,7 @@ fn one(
     quiet(storage.buildah().args(["copy", "--chown", USER, "--chmod", "0700", &container]).arg(&state).arg(&home))?;
     let version = workspace.version()?;
     let mut config = storage.buildah();
-    config.args([
-        "config",
-        "--user",
-        USER,
-        "--workingdir",
-        &home,
-        "--os",
-        "linux",
-        "--arch",
-        programs::architecture()?,
-    ]);
+    config.args(["config", "--user", USER, "--workingdir", &home, "--os", "linux", "--arch", architecture.name()]);
     config.args(["--entrypoint", &format!("[\"/usr/bin/{program}\"]"), "--stop-signal", "SIGTERM"]);
     config.args(["--label", &format!("org.opencontainers.image.title={program}")]);
     config.args(["--label", &format!("org.opencontainers.image.version={version}")]);
@@ -129,7 +135,7 @@ fn one(
         config.args(["--cmd", "--help"]);
     }
     quiet(config.arg(&container))?;
-    let name = format!("{program}-{version}-{}.image.tar", programs::architecture()?);
+    let name = format!("{program}-{version}-{}.image.tar", architecture.name());
     let archive = out.join(&name);
     let target = format!("docker-archive:{}:{program}:{version}", archive.display());
     let time = programs::commit_time(workspace)?;

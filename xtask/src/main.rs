@@ -5,8 +5,11 @@
 mod advisories;
 mod again;
 mod book;
+mod conformance;
 mod count;
+mod cross;
 mod deny;
+mod doc_tests;
 mod features;
 mod fuzz;
 mod image;
@@ -17,10 +20,13 @@ mod ovpn_vm;
 mod package;
 mod plant;
 mod programs;
+mod prometheus;
 mod release;
 mod report;
 mod setup;
+mod soak;
 mod steps;
+mod test_programs;
 mod walk;
 
 use clap::{Parser, Subcommand};
@@ -81,14 +87,22 @@ enum Command {
     Count(count::Options),
     /// Fuzz the decoders with libFuzzer, continuing the last run (docs/testing.md)
     Fuzz(fuzz::Options),
+    /// Run the suites of other projects against the gateway: h2spec, sslyze, tlsfuzzer (docs/measurements/conformance.md)
+    Conformance(conformance::Options),
     /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
     Plant(plant::Options),
+    /// Run mixed traffic and random faults for a long time, and check that nothing is lost (docs/testing.md)
+    Soak(soak::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
         #[arg(long, value_name = "FILE.deb", num_args = 1..)]
         kernel: Vec<std::path::PathBuf>,
     },
+    /// Evaluate the packaged rules, alerts and dashboards with a newer Prometheus (3.x), with classic and with native histograms
+    Prometheus,
+    /// Cause the ten faults of docs/how-to/troubleshooting.md, and take the pictures of the status page and of `sealane top`
+    Pictures,
     /// Check the lab's report in Chromium (layout, dark and light), with screenshots in target/screenshots
     Browser {
         /// Install Chromium without asking
@@ -134,8 +148,12 @@ fn main() -> ExitCode {
         Command::Deny { refresh: None } => alone(Step::Deny),
         Command::Count(options) => Workspace::load().and_then(|w| count::run(&w, &options)),
         Command::Fuzz(options) => Workspace::load().and_then(|w| fuzz::run(&w, &options)),
+        Command::Conformance(options) => Workspace::load().and_then(|w| conformance::run(&w, &options)),
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
+        Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
+        Command::Prometheus => prometheus::run(),
+        Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),
         Command::Browser { yes } => setup::browser(yes).and_then(|()| steps::browser(&Workspace::load()?)),
         Command::Docs { open } => Workspace::load().and_then(|w| book::build(&w, open)),
         Command::Package(options) => Workspace::load().and_then(|w| package::run(&w, &options)),

@@ -95,11 +95,16 @@ impl Workspace {
 /// that watch them.
 pub fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    without_ours(&mut command);
+    command
+}
+
+/// Removes what cargo has set for this program from the environment of another one.
+pub fn without_ours(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") || text == "CARGO" {
             command.env_remove(&name);
         }
     }
-    command
 }

@@ -45,9 +45,11 @@ const NEEDS: &[Need] = &[
         "h2spec, quic-go, grpc-go and the OpenTelemetry collector, which Go builds from their modules",
     ),
     need("node", "nodejs", "oidc-provider, for forward_auth"),
-    need("npm", "npm", "oidc-provider, for forward_auth"),
+    need("npm", "npm", "oidc-provider, for forward_auth; axe-core, for the status page"),
     need("prometheus", "prometheus", "what scrapes /metrics and evaluates the packaged rules and dashboards"),
     need("/usr/share/easy-rsa/easyrsa", "easy-rsa", "folders of certificates that administrators have"),
+    need("tmux", "tmux", "a terminal for `sealane top`"),
+    need("gdb", "gdb", "a program that uses the probes for tracers"),
     need("rsyslogd", "rsyslog-gnutls", "a syslog server under TLS"),
     CHROMIUM,
 ];

@@ -2,11 +2,11 @@
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report};
-use crate::{again, count, deny, layers, walk};
+use crate::{again, count, deny, doc_tests, layers, test_programs, walk};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -151,8 +151,8 @@ fn worker(workspace: &Workspace, name: &str) -> PathBuf {
     workspace.root().join("lab/stacks/on-demand/workers").join(name).join("Cargo.toml")
 }
 
-/// Workspaces of their own that are no workers.
-const APART: [&str; 2] = ["fuzz/libfuzzer", "tests/models"];
+/// Workspaces of their own that are no workers, and that use our packages.
+pub const APART: [&str; 2] = ["fuzz/libfuzzer", "tests/models"];
 
 /// The models of what threads share.
 fn models(workspace: &Workspace) -> anyhow::Result<u8> {
@@ -198,17 +198,17 @@ pub fn generate(workspace: &Workspace) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
+/// What clippy refuses. Each `unsafe` says why it is sound.
+const DENIED: [&str; 4] = ["-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
+
 fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
     let mut all = cargo();
-    all.args(["clippy", "--release", "--workspace", "--all-targets"]);
-    // Each `unsafe` says why it is sound.
-    const DENIED: [&str; 5] = ["--", "-D", "warnings", "-D", "clippy::undocumented_unsafe_blocks"];
-    all.args(DENIED);
+    all.args(["clippy", "--release", "--workspace", "--all-targets", "--"]).args(DENIED);
     let mut worst = run(all, workspace)?;
     for name in LIGHT_WORKERS.iter().filter(|_| !fast) {
         let mut one = cargo();
         one.args(["clippy", "--release", "--locked", "--all-targets", "--manifest-path"]).arg(worker(workspace, name));
-        one.arg("--target-dir").arg(workspace.target()).args(DENIED);
+        one.arg("--target-dir").arg(workspace.target()).arg("--").args(DENIED);
         // A session never leaves its thread; an option is reborrowed once more than it must be, as in the lines before.
         one.args(["-A", "clippy::arc_with_non_send_sync", "-A", "clippy::needless_option_as_deref"]);
         worst = worst.max(run(one, workspace)?);
@@ -216,10 +216,23 @@ fn lint(workspace: &Workspace, fast: bool) -> anyhow::Result<u8> {
     Ok(worst)
 }
 
+/// With what clippy has found out about our own crates, so that the compiler does not read all of them once more.
 fn doc(workspace: &Workspace) -> anyhow::Result<u8> {
     let mut command = cargo();
     command.args(["doc", "--release", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings");
+    if let Some(driver) = clippy_driver() {
+        // As `cargo clippy` calls it.
+        command.env("RUSTC_WORKSPACE_WRAPPER", driver);
+        command.env("CLIPPY_ARGS", DENIED.map(|argument| format!("{argument}__CLIPPY_HACKERY__")).concat());
+    }
     run(command, workspace)
+}
+
+/// The program that `cargo clippy` starts instead of the compiler; it is the compiler as well.
+fn clippy_driver() -> Option<PathBuf> {
+    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).output().ok()?;
+    let driver = Path::new(String::from_utf8_lossy(&sysroot.stdout).trim()).join("bin/clippy-driver");
+    driver.is_file().then_some(driver)
 }
 
 /// Builds the stacks that tests run and that take least: minutes on two cores from nothing, seconds when they are in the
@@ -255,25 +268,47 @@ fn test(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     if status != 0 {
         return Ok(status);
     }
-    let gateway = program(workspace, "release");
-    let tests = || {
-        let mut command = Checks::On.cargo(workspace);
-        command.args(["test", "--release", "--workspace", "--no-fail-fast"]).env("SEALANE_BIN", &gateway);
-        command.current_dir(workspace.root());
-        command
-    };
-    again::run(tests, report, &mut stdout())
+    let examples = examples(workspace)?;
+    let status = run_tests(workspace, &[], Some(&program(workspace, "release")), report)?;
+    Ok(if status == 0 { examples } else { status })
+}
+
+/// Runs the examples in doc comments.
+fn examples(workspace: &Workspace) -> anyhow::Result<u8> {
+    let packages = doc_tests::packages(workspace)?;
+    if packages.is_empty() {
+        return Ok(0);
+    }
+    let mut command = Checks::On.cargo(workspace);
+    command.args(["test", "--release", "--doc"]);
+    for package in packages {
+        command.args(["-p", &package.name]);
+    }
+    run(command, workspace)
 }
 
 /// The tests that start no other program: those within the sources, and the simulator.
 fn fast(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
-    let tests = || {
-        let mut command = Checks::On.cargo(workspace);
-        command.args(["test", "--release", "--workspace", "--no-fail-fast", "--lib", "--bins", "--test", "simulator"]);
-        command.current_dir(workspace.root());
-        command
+    run_tests(workspace, &["--lib", "--bins", "--test", "simulator"], None, report)
+}
+
+/// Compiles the tests of the workspace, or of these targets only, and runs them with a gateway.
+fn run_tests(
+    workspace: &Workspace,
+    targets: &[&str],
+    gateway: Option<&Path>,
+    report: &mut Report,
+) -> anyhow::Result<u8> {
+    let mut compile = Checks::On.cargo(workspace);
+    compile.args(["test", "--release", "--workspace"]).args(targets);
+    let mut programs = match test_programs::compile(compile, workspace)? {
+        Ok(programs) => programs,
+        Err(status) => return Ok(status),
     };
-    again::run(tests, report, &mut stdout())
+    for program in &mut programs {
+        gateway.iter().for_each(|gateway| program.env("SEALANE_BIN", *gateway));
+    }
+    again::run(&programs, report, &mut stdout())
 }
 
 /// `cargo xtask test --dist`: the interop tests against the program that is shipped.
@@ -284,15 +319,8 @@ pub fn dist(workspace: &Workspace) -> anyhow::Result<u8> {
     if status != 0 {
         return Ok(status);
     }
-    let gateway = program(workspace, "dist");
-    let tests = || {
-        let mut command = Checks::On.cargo(workspace);
-        command.args(["test", "--release", "--workspace", "--no-fail-fast", "--test", "it"]);
-        command.env("SEALANE_BIN", &gateway).current_dir(workspace.root());
-        command
-    };
     let mut report = Report::default();
-    let status = again::run(tests, &mut report, &mut stdout())?;
+    let status = run_tests(workspace, &["--test", "it"], Some(&program(workspace, "dist")), &mut report)?;
     report.lines().iter().for_each(|line| println!("{line}"));
     Ok(status)
 }
@@ -329,8 +357,8 @@ fn minimum(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     run(command, workspace)
 }
 
-/// Whether our own crates are compiled with overflow checks and debug assertions, and with less optimisation: what is tested
-/// is, what is counted and shipped is not. Dependencies never are, so they are compiled once for both.
+/// Whether our own crates are compiled with overflow checks and debug assertions, and few optimisations: what is tested is, what is
+/// counted and shipped is not. Dependencies never are, so they are compiled once for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checks {
     On,
@@ -346,8 +374,7 @@ impl Checks {
                 command.args(["--config", &format!("profile.release.{setting}=true")]);
                 command.args(["--config", &format!("profile.release.package.\"*\".{setting}=false")]);
             }
-            // Less optimisation takes half of the time to compile. Package by package: a level for all would be one for dependencies,
-            // too, and they would be compiled again.
+            // Package by package: a level for all would be one for dependencies, too, and they would be compiled again.
             for package in workspace.members() {
                 // Tests that wait for programs need no optimisation; a program under test needs some, to be fast enough.
                 let level = if package.name == "sealane-interop" { 0 } else { 1 };
@@ -358,7 +385,7 @@ impl Checks {
     }
 }
 
-/// Programs and tests, with the features that all of the workspace wants; of what is only counted, the programs.
+/// Programs and tests, with the features that all of the workspace wants; of what is only counted, two programs.
 pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
     let mut build = checks.cargo(workspace);
     if checks == Checks::Off {
@@ -377,6 +404,28 @@ pub fn browser(workspace: &Workspace) -> anyhow::Result<u8> {
     command.env("SEALANE_SCREENSHOTS", &shots);
     let status = run(command, workspace)?;
     println!("screenshots: {}", shots.display());
+    Ok(status)
+}
+
+/// The tests that cause faults, with their pictures written to the documentation.
+pub fn pictures(workspace: &Workspace) -> anyhow::Result<u8> {
+    let folder = workspace.root().join("docs/how-to/pictures");
+    let mut command = cargo();
+    // One at a time, so that no fault is in the picture of another.
+    command.args([
+        "test",
+        "--release",
+        "--workspace",
+        "--test",
+        "it",
+        "pictures::",
+        "--",
+        "--test-threads=1",
+        "--nocapture",
+    ]);
+    command.env("SEALANE_PICTURES", &folder);
+    let status = run(command, workspace)?;
+    println!("pictures: {}", folder.display());
     Ok(status)
 }
 

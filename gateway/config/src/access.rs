@@ -5,8 +5,8 @@
 use super::Config;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Diagnostic, Errors, Severity, Sink};
+use super::fields::named;
 use super::identity;
-use super::route::named;
 use super::settings::{Setting, Shape, Strings, access as s, access_of_requests as r};
 use super::surroundings::Answers;
 use super::tls::client_names;

@@ -4,6 +4,7 @@ use super::diagnostics::{Place, Sink};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// TCP or UDP: a port of one is not the other's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,6 +25,9 @@ struct Taken {
 pub(super) struct Addresses {
     taken: HashMap<(Protocol, u16), Vec<Taken>>,
     places: Vec<(SocketAddr, Place)>,
+    /// The paths of Unix sockets.
+    sockets: HashMap<PathBuf, Range<usize>>,
+    socket_places: Vec<(PathBuf, Place)>,
 }
 
 impl Addresses {
@@ -68,6 +72,28 @@ impl Addresses {
         }
         taken.push(new);
         true
+    }
+
+    /// Takes the path of a Unix socket, or reports that it is taken.
+    pub fn take_socket(&mut self, sink: &Sink, path: &Path, span: &Range<usize>) -> bool {
+        if let Some(first) = self.sockets.get(path) {
+            let message = format!("unix:{} is already listened on ({})", path.display(), sink.place(first));
+            sink.error(span, message, None);
+            return false;
+        }
+        self.socket_places.push((path.to_owned(), sink.place_of(span)));
+        self.reserve_socket(path, span);
+        true
+    }
+
+    /// No listener may have this path: it is the admin socket's.
+    pub fn reserve_socket(&mut self, path: &Path, span: &Range<usize>) {
+        self.sockets.insert(path.to_owned(), span.clone());
+    }
+
+    /// The path of every Unix socket, and where it stands.
+    pub fn socket_places(&mut self) -> Vec<(PathBuf, Place)> {
+        std::mem::take(&mut self.socket_places)
     }
 
     /// Every address, and where it stands.

@@ -8,6 +8,7 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::{Hosts, Target, Upstreams};
 use super::identity::Loaded;
+use super::listen_address::ListenAddress;
 use super::listener::Draft;
 use super::settings::Shape;
 use super::tls::{GROUPS, SUITES};
@@ -574,11 +575,16 @@ pub(super) fn admin(sink: &Sink, address: IpAddr, span: &Range<usize>) {
     }
 }
 
+/// Whether only programs of this machine can connect.
+fn is_local(address: &ListenAddress) -> bool {
+    address.ip().is_none_or(|address| address.ip().is_loopback())
+}
+
 /// Listeners that serve more than redirects without TLS.
 pub(super) fn plain_listeners(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts) {
     let Some((policy, rules)) = rules(sink).filter(|(policy, _)| policy.covers_upstreams()) else { return };
     for (listener, target) in listeners.iter().zip(targets) {
-        if listener.has_tls() || listener.broken_tls || listener.tcp || listener.address.ip().is_loopback() {
+        if listener.has_tls() || listener.broken_tls || listener.tcp || is_local(&listener.address) {
             continue;
         }
         let served = target.hosts.iter().filter(|(_, host)| !matches!(hosts.action(**host), Action::Redirect(_)));

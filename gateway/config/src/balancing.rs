@@ -74,8 +74,8 @@ pub(super) fn hash_key(sink: &Sink, key: &str, node: &Node) -> Option<HashKey> {
     let s = decode::text(sink, key, node)?;
     match s.split_once(':') {
         None if s == "address" => Some(HashKey::Address),
-        Some(("header", name)) if super::route::is_token(name) => Some(HashKey::Field(name.to_owned())),
-        Some(("cookie", name)) if super::route::is_token(name) => Some(HashKey::Cookie(name.to_owned())),
+        Some(("header", name)) if super::fields::is_token(name) => Some(HashKey::Field(name.to_owned())),
+        Some(("cookie", name)) if super::fields::is_token(name) => Some(HashKey::Cookie(name.to_owned())),
         _ => {
             let help = "allowed are \"address\", \"header:NAME\" and \"cookie:NAME\"".to_owned();
             sink.error(&node.span(), format!("\"{s}\" is not a value for \"{key}\""), Some(help));
@@ -87,7 +87,7 @@ pub(super) fn hash_key(sink: &Sink, key: &str, node: &Node) -> Option<HashKey> {
 /// A cookie's name (RFC 6265 §4.1.1).
 pub(super) fn cookie(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
-    if !super::route::is_token(&s) {
+    if !super::fields::is_token(&s) {
         let help = format!("write a cookie's name: {key} = \"server\"");
         sink.error(&node.span(), format!("\"{s}\" is not a name for a cookie"), Some(help));
         return None;

@@ -2,7 +2,7 @@
 
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
-use super::route;
+use super::fields;
 use super::settings::cors as s;
 use sealane_proxy::cors::{CorsRule, OriginPattern};
 use toml::de::DeValue;
@@ -94,7 +94,7 @@ pub(super) fn origins(sink: &Sink, key: &str, node: &Node) -> Option<Option<Vec<
 pub(super) fn headers(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
     let names = decode::strings(sink, key, node)?;
     let good = names.into_iter().filter(|name| {
-        let is_good = route::is_token(&name.value);
+        let is_good = fields::is_token(&name.value);
         if !is_good {
             let help = "write a name of letters, digits and hyphens, as in \"X-Request-Id\"".to_owned();
             sink.error(&name.span, format!("\"{}\" does not name a header", name.value), Some(help));

@@ -3,6 +3,7 @@
 use super::audit::Policy;
 use super::diagnostics::{Sink, Source};
 use super::include::Part;
+use super::snippets;
 use super::surroundings::{Answers, Question};
 use super::values;
 use super::{CommandLine, Config, Diagnostic, Errors, Severity, TunnelParts, Warning, read};
@@ -137,6 +138,7 @@ impl Document {
         if matches!(self.origin, Origin::File(_)) {
             values::fill(&sink, document.get_mut(), &self.environment);
         }
+        snippets::apply(&sink, document.get_mut());
         let config = read(&sink, document.get_ref(), self.origin.clone());
         let (questions, mut files) = (sink.questions(), sink.files());
         let (errors, warnings) = sink.finish();

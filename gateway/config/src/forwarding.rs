@@ -2,14 +2,19 @@
 
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
-use super::host::{self, Upstreams};
+use super::fields;
+use super::host::{self, Hosts, Upstreams};
 use super::route;
 use super::settings::{messages, mirror as m, request_id as ids, split as s, split_group as g, top};
 use super::upstream::{self, Context, Entry};
+use sealane_http::Known;
+use sealane_http::claims::{is_alike, is_claim};
 use sealane_proxy::forwarding::{Destination, Forwarding, RouteLimits, Share, Split};
 use sealane_proxy::mirrors;
 use sealane_proxy::request_ids::RequestIdRules;
+use sealane_proxy::rules::Route;
 use sealane_proxy::snapshot::Action;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +28,7 @@ pub(super) fn split(section: Section, label: &str, upstreams: &mut Upstreams, co
     let (sink, span) = (section.sink, section.span.clone());
     let sections = section.tables(&s::groups);
     let header = section.optional(&s::header);
-    let cookie = section.optional(&s::cookie);
+    let cookie = section.optional_at(&s::cookie);
     let hash_by = section.optional(&s::hash_by);
     let wanted = sections.len();
     let mut groups: Vec<At<Share>> = Vec::new();
@@ -51,6 +56,8 @@ pub(super) fn split(section: Section, label: &str, upstreams: &mut Upstreams, co
         good = false;
     }
     let groups = groups.into_iter().map(|group| group.value).collect();
+    upstreams.split_cookies.extend(cookie.clone());
+    let cookie = cookie.map(|cookie| cookie.value);
     let to = Destination::Split(Split { groups, header, cookie, hash_by });
     good.then(|| Action::Forward(Box::new(Forwarding { to, mirror: None, limits: RouteLimits::default() })))
 }
@@ -100,7 +107,7 @@ const MAX_NAME: usize = 64;
 
 /// Whether this may be the value of a cookie.
 fn is_name(name: &str) -> bool {
-    name.len() <= MAX_NAME && route::is_token(name)
+    name.len() <= MAX_NAME && fields::is_token(name)
 }
 
 /// The name of a group.
@@ -117,7 +124,7 @@ pub(super) fn name(sink: &Sink, key: &str, node: &Node) -> Option<String> {
 /// The name of a header that is compared.
 pub(super) fn header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = decode::text(sink, key, node)?;
-    if !route::is_token(&s) {
+    if !fields::is_token(&s) {
         let help = format!("write {key} = \"X-Release\"");
         sink.error(&node.span(), format!("\"{s}\" is not a header name"), Some(help));
         return None;
@@ -188,17 +195,18 @@ pub(super) fn mirror(sink: &Sink, key: &str, node: &Node) -> Option<Mirror> {
 /// The rule for copies, with the index of their upstream. `None` inside: there are no copies.
 pub(super) fn rule(
     section: &Section,
-    written: At<Mirror>,
+    written: Mirror,
     label: &str,
     upstreams: &mut Upstreams,
     context: &mut Context,
-) -> Option<Option<At<mirrors::Mirror>>> {
+) -> Option<Option<mirrors::Mirror>> {
     let sink = section.sink;
-    let At { value: Mirror::On(copies), span } = written else { return Some(None) };
+    let Mirror::On(copies) = written else { return Some(None) };
     let upstream = match (copies.upstream, copies.to) {
         (Some(name), _) => {
             let place = name.span.clone();
             let index = host::reference(section, name, upstreams)?;
+            upstreams.mirrors.push(At { value: index, span: place.clone() });
             if upstreams.all[index].proxy_protocol.is_some() {
                 let help = "write a second [[upstream]] without it: a copy has no client to tell of".to_owned();
                 sink.error(&place, "\"mirror\" and \"proxy_protocol\" exclude each other", Some(help));
@@ -213,30 +221,136 @@ pub(super) fn rule(
         }
         (None, None) => return None,
     };
-    let value = mirrors::Mirror {
+    Some(Some(mirrors::Mirror {
         upstream,
         percent: copies.percent,
         max_body: copies.max_body,
         max_requests: copies.max_requests,
         timeout: copies.timeout,
         remove: copies.remove,
-    };
-    Some(Some(At { value, span }))
+    }))
 }
 
-/// Reads `[request_id]`.
-pub(super) fn request_ids(top: &Section) -> Option<Arc<RequestIdRules>> {
+/// The upstreams that requests of a route go to, by index, the one that is asked whether they may pass among them.
+fn requested(route: &Route) -> impl Iterator<Item = usize> {
+    let destinations: Vec<usize> = match &route.action {
+        Action::Forward(by) => by.destinations().collect(),
+        action => action.upstreams(),
+    };
+    destinations.into_iter().chain(route.forward_auth.as_ref().map(|auth| auth.upstream))
+}
+
+/// Reports upstreams that get both requests and copies. They would share places, the queue and failures: copies could delay requests, and
+/// have servers ejected.
+pub(super) fn separate_mirrors(sink: &Sink, upstreams: &Upstreams, routes: &[Route], hosts: &Hosts) {
+    let used: HashSet<usize> =
+        routes.iter().flat_map(requested).chain(hosts.actions().flat_map(Action::upstreams)).collect();
+    for mirror in upstreams.mirrors.iter().filter(|mirror| used.contains(&mirror.value)) {
+        let message = format!("\"mirror\" names \"{}\", which also gets requests", upstreams.all[mirror.value].name);
+        let help = "write the servers instead: mirror = { to = [\"http://127.0.0.1:3001\"] }, or name another [[upstream]] with \
+                    the same servers: copies would take places of requests, and count as their failures";
+        sink.error(&mirror.span, message, Some(help.to_owned()));
+    }
+}
+
+/// Reports cookies by which a host keeps clients both with a group of a `split` and with a server of an upstream.
+pub(super) fn separate_cookies(sink: &Sink, upstreams: &mut Upstreams, routes: &[Route]) {
+    for cookie in std::mem::take(&mut upstreams.split_cookies) {
+        let is_same = |upstream: &usize| {
+            let sticky = upstreams.all.get(*upstream).and_then(|upstream| upstream.sticky.as_ref());
+            sticky.is_some_and(|sticky| sticky.cookie == cookie.value)
+        };
+        let Some(upstream) = routes.iter().flat_map(requested).find(is_same) else { continue };
+        let message =
+            format!("the cookie \"{}\" is also in \"sticky\" of \"{}\"", cookie.value, upstreams.all[upstream].name);
+        let help = "write another name: one cookie cannot keep a group and a server".to_owned();
+        sink.error(&cookie.span, message, Some(help));
+    }
+}
+
+/// Reads `[request_id]`. The names by which `routes` tell upstreams of users are not its to take.
+pub(super) fn request_ids(top: &Section, routes: &[Route]) -> Option<Arc<RequestIdRules>> {
     let section = top.table(&top::request_id)?;
-    let (header, in_responses) = (section.or(&ids::header), section.or(&ids::response));
+    let written = section.optional_at(&ids::header);
+    let in_responses = section.or(&ids::response);
     section.finish();
+    if let Some(written) = &written
+        && let Some(name) = routes
+            .iter()
+            .flat_map(route::trusted_names)
+            .find(|name| is_alike(name.as_bytes(), written.value.as_bytes()))
+    {
+        let message = format!("\"{}\" is the name of a header that tells upstreams of users", written.value);
+        let help =
+            format!("\"{name}\" stands in copy_headers or user_header; write another name: header = \"X-Request-Id\"");
+        top.sink.error(&written.span, message, Some(help));
+    }
+    let header = written.map_or_else(|| ids::header.default(), |written| written.value);
     Some(Arc::new(RequestIdRules { header, in_responses }))
+}
+
+/// Headers that mean something to browsers, servers or other proxies, beside those that the gateway itself knows. `*`: all that begin
+/// so. In each of them, a random value or one of a trusted proxy would be taken for what it is not.
+const TAKEN: &[&str] = &[
+    "Accept-*",
+    "Access-Control-*",
+    "Allow",
+    "Authentication-*",
+    "Baggage",
+    "Clear-Site-Data",
+    "Content-*",
+    "Cross-Origin-*",
+    "Depth",
+    "Destination",
+    "DNT",
+    "Grpc-*",
+    "If-*",
+    "Last-Event-ID",
+    "Link",
+    "Location",
+    "Permissions-Policy",
+    "Prefer",
+    "Priority",
+    "Proxy-*",
+    "Referrer-Policy",
+    "Refresh",
+    "Remote-*",
+    "Sec-*",
+    "Server-Timing",
+    "SOAPAction",
+    "Tracestate",
+    "X-Content-Type-Options",
+    "X-Frame-Options",
+    "X-HTTP-Method*",
+    "X-Method-Override",
+    "X-Requested-With",
+    "X-XSS-Protection",
+];
+
+/// The name of a header for ids: one without a meaning.
+pub(super) fn id_header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let name = fields::user_header(sink, key, node)?;
+    let begins = |with: &str| name.get(..with.len()).is_some_and(|start| is_alike(start.as_bytes(), with.as_bytes()));
+    let is_taken = TAKEN.iter().any(|taken| match taken.strip_suffix('*') {
+        Some(start) => begins(start),
+        None => is_alike(taken.as_bytes(), name.as_bytes()),
+    });
+    if is_taken
+        || is_claim(name.as_bytes())
+        || !matches!(Known::lookup(name.as_bytes()), Known::Other | Known::XRequestId)
+    {
+        let help = format!("write a name that no program reads otherwise: {key} = \"X-Request-Id\"");
+        sink.error(&node.span(), format!("\"{name}\" has a meaning of its own"), Some(help));
+        return None;
+    }
+    Some(name)
 }
 
 /// What a host or a route says beside its action.
 #[derive(Clone, Default)]
 pub(super) struct Also {
     /// `None` inside: there is none.
-    mirror: Option<Option<At<mirrors::Mirror>>>,
+    mirror: Option<Option<mirrors::Mirror>>,
     /// Zero: any time.
     total: Option<Duration>,
     rate: Option<u64>,
@@ -246,7 +360,7 @@ pub(super) struct Also {
 
 impl Also {
     pub fn read(section: &Section, label: &str, upstreams: &mut Upstreams, context: &mut Context) -> Self {
-        let mirror = section.optional_at(&messages::mirror);
+        let mirror = section.optional(&messages::mirror);
         let mirror = mirror.and_then(|written| rule(section, written, label, upstreams, context));
         let is_off = matches!(mirror, Some(None));
         let keys = [(!is_off).then_some("mirror"), Some("total_timeout"), Some("min_body_rate")];
@@ -286,7 +400,7 @@ impl Also {
     }
 
     /// Puts it into an action that forwards.
-    pub fn with(self, sink: &Sink, action: Action) -> Action {
+    pub fn with(self, action: Action) -> Action {
         let mut by = match action {
             Action::Proxy { upstream } => {
                 Forwarding { to: Destination::Group(upstream), mirror: None, limits: RouteLimits::default() }
@@ -294,14 +408,7 @@ impl Also {
             Action::Forward(by) => *by,
             other => return other,
         };
-        let mirror = self.mirror.flatten();
-        if let Some(mirror) = &mirror
-            && by.upstreams().any(|upstream| upstream == mirror.value.upstream)
-        {
-            let help = "name another upstream: these servers would get each request twice".to_owned();
-            sink.error(&mirror.span, "\"mirror\" names the upstream that gets the requests", Some(help));
-        }
-        by.mirror = mirror.map(|mirror| mirror.value);
+        by.mirror = self.mirror.flatten();
         by.limits = RouteLimits { total: self.total.filter(|total| !total.is_zero()), rate: self.rate };
         match by.only_upstream() {
             Some(upstream) if by.mirror.is_none() && by.limits == RouteLimits::default() => Action::Proxy { upstream },

@@ -2,9 +2,11 @@
 
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
+use super::forwarding;
 use super::plan::Plan;
 use super::route::{self, Routes};
 use super::settings::{host as s, respond as r};
+use super::snippets;
 use super::upstream::Context;
 use sealane_proxy::snapshot::{Action, Upstream};
 use sealane_route::{NameError, NameMap, NamePattern};
@@ -71,6 +73,10 @@ pub(super) struct Upstreams {
     /// The names made for the servers of a `to`, and how many were made from each label.
     unnamed: HashSet<String>,
     labels: HashMap<String, usize>,
+    /// Those that get copies, with the place of the `mirror` that names them.
+    pub mirrors: Vec<At<usize>>,
+    /// The cookies by which the host that is being read keeps clients with a group of a `split`.
+    pub split_cookies: Vec<At<String>>,
     /// Some host names an upstream that is not there: perhaps one that is then unused.
     pub dangling: bool,
 }
@@ -106,6 +112,7 @@ pub(super) fn read(
     context: &mut Context,
 ) {
     let sink = section.sink;
+    snippets::note(&section);
     let names = section.required(&s::names);
     let listeners = section.optional(&s::listeners);
     let first = names.as_ref().and_then(|n| n.value.first()).map_or("*", |n| n.value.as_str());
@@ -123,6 +130,7 @@ pub(super) fn read(
     routes.host_pages.push(extras.error_pages().to_vec());
     let before = routes.all.len();
     let action = route::table(&section, own, extras, &label, routes, upstreams, context);
+    forwarding::separate_cookies(sink, upstreams, &routes.all[before..]);
     let asks_passwords = routes.all[before..].iter().any(|route| route.basic_auth.is_some());
     let span = section.span.clone();
     section.finish();

@@ -35,19 +35,6 @@ impl Http3 {
     }
 }
 
-/// The DNS record (RFC 9460) by which clients find HTTP/3 without having been here before.
-pub fn https_record(name: &str, port: u16) -> String {
-    let port = if port == 443 { String::new() } else { format!(" port={port}") };
-    // RFC 9460 §9.1: on another port the record is at a name that says so.
-    let owner = if port.is_empty() { format!("{name}.") } else { format!("_{}._https.{name}.", port_number(&port)) };
-    let target = if port.is_empty() { ".".to_owned() } else { format!("{name}.") };
-    format!("{owner} 3600 IN HTTPS 1 {target} alpn=\"h3,h2\"{port}")
-}
-
-fn port_number(parameter: &str) -> &str {
-    parameter.trim_start_matches(" port=")
-}
-
 /// Reads what a `[[listener]]` says of HTTP/3.
 pub(super) fn read(section: &Section, tls: Option<&ListenerPolicies>, proxy_protocol: bool) -> Option<Http3> {
     let wanted = section.optional_at(&listener::http3);
@@ -117,10 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_and_announcements() {
-        assert_eq!(https_record("example.com", 443), "example.com. 3600 IN HTTPS 1 . alpn=\"h3,h2\"");
-        let odd = "_8443._https.example.com. 3600 IN HTTPS 1 example.com. alpn=\"h3,h2\" port=8443";
-        assert_eq!(https_record("example.com", 8443), odd);
+    fn announcements() {
         assert_eq!(defaults().at(8443).alt_svc.unwrap(), "h3=\":8443\"; ma=86400");
         assert_eq!(Http3 { announce: false, ..defaults() }.at(1).alt_svc, None);
         let elsewhere = Http3 { announced_port: Some(443), ..defaults() };

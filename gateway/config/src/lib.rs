@@ -21,27 +21,33 @@ mod acme;
 mod addresses;
 mod args;
 mod audit;
+mod authentication;
 mod balancing;
 mod certificates;
 mod changes;
 mod collector;
+mod conditions;
 mod cors;
 mod decode;
 mod diagnostics;
 mod document;
 pub mod encrypted_key;
 mod example;
+mod fields;
 mod fleet;
 mod forwarding;
 mod host;
 mod http3;
+mod https_records;
 mod identity;
 mod include;
 mod level;
+mod listen_address;
 mod listener;
 mod names;
 mod pages;
 mod parts;
+mod paths;
 mod pkcs12;
 mod plan;
 mod policy_id;
@@ -53,9 +59,12 @@ mod revocation;
 mod route;
 mod schema;
 mod settings;
+mod shadowed;
 mod show;
 mod sites;
+mod snippets;
 mod surroundings;
+mod templates;
 mod tls;
 mod traces;
 mod transparency;
@@ -77,12 +86,14 @@ pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
 pub use fleet::{KeyList, SharedEarlyData, StoreSettings, StoreUrl, TicketKeySource, read_ticket_keys_again};
-pub use http3::{Http3, https_record};
+pub use http3::Http3;
+pub use https_records::HttpsRecord;
 pub use identity::parse_revocation_lists;
 pub use identity::{Loaded, plain};
 pub use include::{Include, MAX_INCLUDED};
 pub use level::{LEVELS, Level, LogSettings};
-pub use names::{Found, ResolverKind};
+pub use listen_address::{ListenAddress, UnixSocket};
+pub use names::{Endpoint, Found, ResolverKind, ServiceRecord, service_domain};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
 pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use post_quantum::{Protection, Readiness};
@@ -193,6 +204,8 @@ pub struct Config {
     pub resolver_place: Option<Place>,
     /// The addresses that are listened on, and where they stand.
     pub listens: Vec<(SocketAddr, Place)>,
+    /// The paths of Unix sockets that listeners listen on, and where they stand.
+    pub socket_places: Vec<(PathBuf, Place)>,
     /// The addresses of those names, as far as the stage "resolve" has found any.
     pub resolved: HashMap<String, Found>,
     /// What hosts' rules refer to, and rates.
@@ -226,7 +239,9 @@ pub struct RunAs {
 #[derive(Debug)]
 pub struct Listener {
     /// Where to listen.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
+    /// The port by which clients come.
+    pub public_port: u16,
     /// `None`: plain HTTP.
     pub tls: Option<ListenerTls>,
     /// The certificates of `tls`, and the files they are from.
@@ -268,7 +283,7 @@ pub enum SynTls {
 impl Config {
     /// Whether HTTP/3 is served at an address, as it is written.
     pub fn has_http3_at(&self, address: SocketAddr) -> bool {
-        self.listeners.iter().any(|l| l.address == address && l.http3.is_some())
+        self.listeners.iter().any(|l| l.address.ip() == Some(address) && l.http3.is_some())
     }
 }
 
@@ -279,6 +294,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let ticket_lifetime = top.or(&settings::top::ticket_lifetime);
     let reload_on_change = top.or(&settings::top::reload_on_change);
     include::check(&top);
+    // They have been put into their places.
+    let _ = top.optional(&settings::top::snippet);
     tunnel::undecided(&top, &settings::top::undecided, "docs/reference/import.md");
     let user = run_as(&top);
     let mut addresses = Addresses::default();
@@ -299,7 +316,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     store.fetching = revocation::fetching(&top);
     let listeners_absent = top.key_span("listener").is_none();
     let mut access = AccessLists::default();
-    let mut listeners = listener::read_all(&top, &mut store, &mut addresses, &mut access);
+    let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut access);
     let mut targets: Vec<Target> = listeners
         .iter()
         .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
@@ -332,6 +349,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     for section in sections {
         host::read(section, &mut targets, &mut hosts, &mut upstreams, &mut routes, &mut context);
     }
+    forwarding::separate_mirrors(sink, &upstreams, &routes.all, &hosts);
+    listener::warn_idle(sink, &listeners, &targets, &hosts, top.key_span("acme").is_some());
     let names = std::mem::take(&mut context.names);
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         let help = format!("remove it, or write upstream = \"{}\" in a host or route", name.value);
@@ -376,7 +395,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let acme = acme::read(&top, &mut listeners, &targets, &hosts, context.store);
     let revocation = revocation::give_staples(&top, context.store, &mut listeners);
     let traces = traces::read(&top);
-    let request_ids = forwarding::request_ids(&top);
+    let request_ids = forwarding::request_ids(&top, &routing.routes);
     let otlp = traces::read_otlp(&top);
     top.finish();
     audit::limits(sink);
@@ -420,6 +439,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         admin_socket_place,
         access_log_place: access_log.place,
         resolver_place,
+        socket_places: addresses.socket_places(),
         listens: addresses.places(),
         resolved: HashMap::new(),
         routing: Arc::new(routing),
@@ -530,6 +550,7 @@ fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Ve
             sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
             return None;
         }
+        addresses.reserve_socket(&written, &path.span);
         Some((written, sink.place_of(&path.span)))
     });
     (address, names, socket)

@@ -7,13 +7,16 @@ use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
 use super::http3::{self, Http3};
 use super::identity::{self, Store};
+use super::listen_address::{ListenAddress, socket_path, unix_socket};
 use super::settings::listener as s;
 use super::settings::top;
+use super::snippets;
 use super::tls::{self, ListenerPolicies};
 use super::trust::{self, Trust};
-use super::{Listener, SynTls};
+use super::{Listener, RunAs, SynTls};
 use sealane_proxy::snapshot::Action;
 use sealane_route::{NamePattern, SiteMap};
+use sealane_sys::unix_socket::Rights;
 use sealane_tls::policy::{KeyKind, ListenerTls};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +27,7 @@ use std::sync::Arc;
 pub(super) struct Draft {
     /// As in `address`: how hosts name it.
     pub written: String,
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     /// Where that stands.
     pub span: Range<usize>,
     /// The port by which clients come, where it is not that of `address`.
@@ -66,12 +69,14 @@ impl Draft {
     }
 
     pub fn into_listener(self, sites: SiteMap, actions: Arc<[Action]>) -> Listener {
+        let public_port = self.public_port();
         let Self { address, tls, trust, access, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, .. } = self;
         let sites = Arc::new(sites);
         let certificates = tls.as_ref().map(|t| t.certificates.clone());
         let tls = tls.map(|t| ListenerTls { policies: t.policies, sites: sites.clone() });
         Listener {
             address,
+            public_port,
             tls,
             certificates,
             trust,
@@ -91,6 +96,7 @@ impl Draft {
 /// Reads every `[[listener]]`. One whose TLS section is wrong is returned without, so that hosts can refer to it.
 pub(super) fn read_all(
     document: &Section,
+    user: Option<&RunAs>,
     store: &mut Store,
     addresses: &mut Addresses,
     lists: &mut AccessLists,
@@ -102,19 +108,30 @@ pub(super) fn read_all(
     }
     let mut out: Vec<Draft> = Vec::new();
     for section in sections {
-        read(section, store, &mut out, addresses, lists);
+        read(section, user, store, &mut out, addresses, lists);
     }
     out
 }
 
-fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &mut Addresses, lists: &mut AccessLists) {
+fn read(
+    section: Section,
+    user: Option<&RunAs>,
+    store: &mut Store,
+    out: &mut Vec<Draft>,
+    addresses: &mut Addresses,
+    lists: &mut AccessLists,
+) {
     let sink = section.sink;
     let written = section.required(&s::address);
+    let is_socket = |text: &At<String>| socket_path(&text.value).is_some();
+    let all = || written.iter().flat_map(|w| &w.value);
+    let rights = rights(&section, user, all().any(is_socket));
+    snippets::note(&section);
     let allow_connect = section.or(&s::allow_connect);
     let allow_trace = section.or(&s::allow_trace);
     let h2c = section.optional_at(&s::h2c);
     let tcp = section.or(&s::mode);
-    let trust = trust::read(&section, tcp);
+    let trust = trust::read(&section, tcp, all().all(is_socket));
     let access = access::read(&section, lists);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
     if let (true, Some(span)) = (tcp, section.key_span("tls")) {
@@ -137,21 +154,31 @@ fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &m
     }
     let public_port = public_port.and_then(|port| u16::try_from(port.value).ok());
     let mut http3 = http3::read(&section, tls.as_ref(), trust.proxy_protocol);
+    if let (Some(_), Some(text)) = (&http3, all().find(|text| is_socket(text))) {
+        let help = "write the Unix socket in a [[listener]] of its own: HTTP/3 needs UDP".to_owned();
+        sink.error(&text.span, "\"http3\" is for IP addresses", Some(help));
+    }
     if let Some(http3) = &mut http3 {
         http3.announced_port = http3.announced_port.or(public_port);
     }
     section.finish();
-    for text in written.iter().flat_map(|w| &w.value) {
-        for address in decode::listen_addresses(sink, &text.value, &text.span).unwrap_or_default() {
-            let span = &text.span;
-            if !addresses.take(sink, Protocol::Tcp, address, false, span)
-                || (http3.is_some() && !addresses.take(sink, Protocol::Udp, address, false, span))
-            {
-                continue;
-            }
-            let written = text.value.clone();
+    for text in all() {
+        let span = &text.span;
+        let found: Vec<ListenAddress> = if is_socket(text) {
+            let socket =
+                unix_socket(sink, text, rights).filter(|socket| addresses.take_socket(sink, &socket.path, span));
+            socket.into_iter().map(ListenAddress::Unix).collect()
+        } else {
+            let found = decode::listen_addresses(sink, &text.value, span).unwrap_or_default().into_iter();
+            let mut is_free = |address: &SocketAddr| {
+                addresses.take(sink, Protocol::Tcp, *address, false, span)
+                    && (http3.is_none() || addresses.take(sink, Protocol::Udp, *address, false, span))
+            };
+            found.filter(&mut is_free).map(ListenAddress::Ip).collect()
+        };
+        for address in found {
             out.push(Draft {
-                written,
+                written: text.value.clone(),
                 address,
                 span: span.clone(),
                 public_port,
@@ -168,6 +195,40 @@ fn read(section: Section, store: &mut Store, out: &mut Vec<Draft>, addresses: &m
             });
         }
     }
+}
+
+/// Who may connect to the Unix sockets of a listener. `has_sockets`: it has some.
+fn rights(section: &Section, user: Option<&RunAs>, has_sockets: bool) -> Rights {
+    let sink = section.sink;
+    for key in ["socket_mode", "socket_owner", "socket_group"] {
+        if let Some(span) = section.key_span(key).filter(|_| !has_sockets) {
+            let help = "write address = \"unix:/run/sealane/http.sock\", or remove this setting".to_owned();
+            sink.error(&span, format!("\"{key}\" is for Unix sockets"), Some(help));
+        }
+    }
+    let unknown = |what: &str, name: &At<String>| {
+        let help = "write the name of one of this machine, or create it".to_owned();
+        sink.error(&name.span, format!("there is no {what} \"{}\" on this machine", name.value), Some(help));
+    };
+    let mut owner = user.map(|user| user.user.uid);
+    if let Some(name) = section.optional_at(&s::socket_owner)
+        && let Some(found) = sink.user(&name.value)
+    {
+        match found {
+            Some(found) => owner = Some(found.uid),
+            None => unknown("user", &name),
+        }
+    }
+    let mut group = user.map(|user| user.gid);
+    if let Some(name) = section.optional_at(&s::socket_group)
+        && let Some(found) = sink.group(&name.value)
+    {
+        match found {
+            Some(found) => group = Some(found),
+            None => unknown("group", &name),
+        }
+    }
+    Rights { mode: section.or(&s::socket_mode), owner, group }
 }
 
 /// `syn_tls`: where it makes sense.
@@ -193,6 +254,26 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
 }
 
 /// A name without a certificate, and the listeners that serve it.
+/// Warns of listeners that no host is for. A plain one may be there for the challenges of ACME alone (`has_acme`).
+pub(super) fn warn_idle(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts, has_acme: bool) {
+    if hosts.all.is_empty() {
+        // That is told.
+        return;
+    }
+    for (listener, target) in listeners.iter().zip(targets) {
+        let is_plain = !listener.has_tls() && !listener.broken_tls && !listener.tcp;
+        if !target.hosts.is_empty() || (has_acme && is_plain) {
+            continue;
+        }
+        let (message, help) = match listener.tcp {
+            true => ("closes every connection: no host with \"passthrough\" is for it", "add one"),
+            false => ("refuses every request: no host is for it", "name it in \"listeners\" of a host"),
+        };
+        let message = format!("listener {} {message}", listener.written);
+        sink.warn(&listener.span, message, Some(format!("{help}, or remove the listener")));
+    }
+}
+
 struct Uncovered<'a> {
     name: &'a At<NamePattern>,
     listeners: Vec<&'a str>,

@@ -2,6 +2,7 @@
 //! assembly's.
 
 use super::http3::Http3;
+use super::listen_address::ListenAddress;
 use super::{AccessLogTarget, Config, SynTls, Trust};
 use sealane_proxy::AccessLogRules;
 use sealane_proxy::access::Access;
@@ -36,7 +37,7 @@ pub struct Parts {
 #[derive(Debug)]
 pub struct ListenerParts {
     /// As configured; the port may be 0.
-    pub address: SocketAddr,
+    pub address: ListenAddress,
     /// TLS settings.
     pub tls: Option<ListenerTls>,
     /// Whose word about clients is taken.
@@ -62,9 +63,10 @@ pub struct ListenerParts {
 }
 
 impl ListenerParts {
-    /// Adds what the configuration does not know: an id that is stable over reloads, the address as bound, and the UDP
-    /// sockets for HTTP/3, one per lane slot.
+    /// Adds what the configuration does not know: an id that is stable over reloads, the address as bound (of a Unix socket
+    /// [`UNIX_CLIENT`](sealane_proxy::unix_clients::UNIX_CLIENT)), and the UDP sockets for HTTP/3, one per lane slot.
     pub fn bound(self, id: u32, address: SocketAddr, udp: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
+        let is_unix = self.address.unix().is_some();
         let syn_tls = SynData { data: self.syn_tls != SynTls::Off, unproven: self.syn_tls == SynTls::Open };
         let Self { tls, trust, access, allow_connect, allow_trace, h2c, tcp, http3, sites, actions, .. } = self;
         let quic = http3.map(|h| snapshot::Quic { sockets: udp, settings: h.at(address.port()) });
@@ -78,6 +80,7 @@ impl ListenerParts {
         snapshot::Listener {
             id,
             address,
+            is_unix,
             tls,
             quic,
             proxy_protocol: trust.proxy_protocol,
@@ -99,7 +102,7 @@ impl ListenerParts {
 /// What lanes get of a configuration. Certificates, keys and policies are shared with it, not copied.
 pub fn snapshot_parts(config: &Config) -> Parts {
     let listeners = config.listeners.iter().map(|l| ListenerParts {
-        address: l.address,
+        address: l.address.clone(),
         tls: l.tls.clone(),
         trust: l.trust.clone(),
         access: l.access,

@@ -1,9 +1,9 @@
 //! What control minds for an upstream while lanes serve it: names to resolve again, checks, ejection, weights.
 
-use super::ResolverKind;
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
 use super::settings::{health as h, upstream as s};
+use super::{ResolverKind, service_domain};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ pub struct Plan {
 /// One server as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerPlan {
-    /// A name or an address, without brackets; of a server at a Unix socket `unix:` and the path.
+    /// A name or an address, without brackets; of a server at a Unix socket `unix:` and the path; of a service its name.
     pub host: String,
-    /// Its port; 0 at a Unix socket.
+    /// Its port; 0 at a Unix socket, and of a service.
     pub port: u16,
     /// The path of its Unix socket.
     pub socket: Option<Arc<Path>>,
@@ -51,8 +51,11 @@ impl ServerPlan {
         self.socket.is_none() && self.host.parse::<IpAddr>().is_err()
     }
 
-    /// Host and port as in a URL: `app:8080`, `[::1]:80`; at a Unix socket `localhost`.
+    /// Host and port as in a URL: `app:8080`, `[::1]:80`; at a Unix socket `localhost`; of a service its domain.
     pub fn authority(&self) -> String {
+        if let Some(domain) = service_domain(&self.host) {
+            return domain.to_owned();
+        }
         match self.host.contains(':') {
             _ if self.socket.is_some() => "localhost".to_owned(),
             true => format!("[{}]:{}", self.host, self.port),

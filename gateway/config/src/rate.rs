@@ -107,7 +107,7 @@ pub(super) fn key(sink: &Sink, key: &str, node: &Node) -> Option<RateKey> {
     match s.split_once(':') {
         None if s == "address" => Some(RateKey::Address),
         None if s == "sni" => Some(RateKey::ServerName),
-        Some(("header", name)) if super::route::is_token(name) => Some(RateKey::Field(name.to_owned())),
+        Some(("header", name)) if super::fields::is_token(name) => Some(RateKey::Field(name.to_owned())),
         _ => {
             let help = "allowed are \"address\", \"sni\" and \"header:NAME\"".to_owned();
             sink.error(&node.span(), format!("\"{s}\" is not a value for \"{key}\""), Some(help));

@@ -6,7 +6,7 @@ use super::Config;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Diagnostic, Errors, Severity, Sink};
 use super::identity;
-use super::route;
+use super::paths;
 use super::settings::redirects as s;
 use super::surroundings::Answers;
 use sealane_proxy::redirects::{RedirectTable, TableEntry, TableError};
@@ -54,6 +54,11 @@ impl RedirectTables {
         self.tables.len() - 1
     }
 
+    /// The table with this index.
+    pub(super) fn get(&self, index: usize) -> Option<&RedirectTable> {
+        self.tables.get(index).map(|(_, table)| table.as_ref())
+    }
+
     fn of_file(&self, file: &Path) -> Option<Arc<RedirectTable>> {
         self.tables.iter().find(|(from, _)| from.as_deref() == Some(file)).map(|(_, table)| table.clone())
     }
@@ -86,8 +91,8 @@ pub(super) fn read(section: Section, tables: &mut RedirectTables) -> Option<Acti
     }
     section.finish();
     let status = match &status {
-        Some(status) if !route::is_redirect(status.value) => {
-            route::bad_redirect(sink, status);
+        Some(status) if !paths::is_redirect(status.value) => {
+            paths::bad_redirect(sink, status);
             return None;
         }
         Some(status) => status.value,
@@ -208,7 +213,7 @@ fn entry(table: &mut RedirectTable, line: &str) -> Result<(), (String, Option<St
     };
     let status = match status.map(str::parse::<u64>) {
         None => None,
-        Some(Ok(status)) if route::is_redirect(status) => Some(status as u16),
+        Some(Ok(status)) if paths::is_redirect(status) => Some(status as u16),
         Some(_) => return Err(("this is not a redirect status".to_owned(), help())),
     };
     enter(table, path, target, status)

@@ -144,7 +144,7 @@ fn kind(shape: &Shape) -> String {
             _ => "list of strings".to_owned(),
         },
         Shape::Either(kinds) => kinds.iter().map(kind).collect::<Vec<_>>().join("; "),
-        Shape::Map(_) | Shape::Table(_) => "table".to_owned(),
+        Shape::Map(_) | Shape::Table(_) | Shape::Settings => "table".to_owned(),
         Shape::Tables(_) => "list of tables".to_owned(),
         Shape::TablesOr(_, word) => format!("list of tables, or `\"{word}\"`"),
     }

@@ -90,6 +90,7 @@ fn shape(of: &Shape, tables: &mut Map<String, Value>) -> Value {
         }
         Shape::Either(shapes) => json!({ "anyOf": shapes.iter().map(|s| shape(s, tables)).collect::<Vec<_>>() }),
         Shape::Map(values) => json!({ "type": "object", "additionalProperties": shape(values, tables) }),
+        Shape::Settings => json!({ "type": "object" }),
         Shape::Table(table) => reference(table, tables),
         Shape::Tables(table) => {
             let item = reference(table, tables);

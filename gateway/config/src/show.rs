@@ -1,8 +1,11 @@
 //! `sealane config show`: a configuration with every default filled in and secrets masked.
 
+use super::diagnostics::{Sink, Source};
 use super::settings::{Declared, Fallback, Secret, Shape, Table, top};
-use super::{Document, Errors, Warning, default_lanes};
+use super::{Document, Errors, Warning, default_lanes, snippets};
+use serde::Deserialize;
 use std::fmt::Write;
+use toml::de::DeTable;
 use toml::{Table as Values, Value};
 
 /// What stands in the place of a secret.
@@ -19,15 +22,16 @@ impl Effective {
     /// refused, as by `sealane check --offline`.
     pub fn of_document(document: &Document) -> Result<(Self, Vec<Warning>), Errors> {
         let (_, warnings) = document.read_offline()?;
-        // The text has just been read as TOML, the files of `include` with it.
-        let mut values: Values = document.text.parse().unwrap_or_default();
-        values.remove(top::include.key);
-        Ok((Self::of(&values), warnings))
+        Ok((Self::of_read(document), warnings))
     }
 
     /// The same of a document that was read without a mistake.
     pub fn of_read(document: &Document) -> Self {
-        let mut values: Values = document.text.parse().unwrap_or_default();
+        // The text has been read as TOML before, the files of `include` with it.
+        let (mut table, _) = DeTable::parse_recoverable(&document.text);
+        let sink = Sink::new(Source::new(String::new(), &document.text), document.base.clone(), None, None);
+        snippets::apply(&sink, table.get_mut());
+        let mut values = Values::deserialize(toml::de::Deserializer::from(table)).unwrap_or_default();
         values.remove(top::include.key);
         Self::of(&values)
     }

@@ -1,5 +1,6 @@
 //! TLS settings: `[listener.tls]` and `[upstream.tls]`.
 
+use super::access;
 use super::audit::{self, Policy};
 use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
@@ -11,9 +12,10 @@ use super::settings::{certificate as c, client_auth as a, listener_tls as l, pro
 use super::transparency;
 use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::UpstreamHttp;
+use sealane_route::proxies::TrustedProxies;
 use sealane_route::{NameMap, NamePattern};
 use sealane_tls::policy::{
-    ClientAuth, ClientName, ClientPolicy, Group, KeyKind, Revocation, ServerPolicy, Suite, Version,
+    ClientAuth, ClientName, ClientPolicy, Group, KeyKind, KeyLogRules, Revocation, ServerPolicy, Suite, Version,
 };
 use sealane_tls::transparency::LogList;
 use std::collections::HashMap;
@@ -209,6 +211,13 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let mut offered = section.or(&l::alpn);
     let clients = client_auth(&section, store);
     let key_log = section.optional_at(&l::dangerous_key_log);
+    let logged = section.optional_at(&l::dangerous_key_log_clients);
+    if let Some(none) = logged.as_ref().filter(|l| l.value.is_empty()) {
+        let help = "name a client, or remove \"dangerous_key_log_clients\" for all clients".to_owned();
+        sink.error(&none.span, "\"dangerous_key_log_clients\" names no client", Some(help));
+    }
+    let logged: TrustedProxies =
+        logged.iter().flat_map(|l| &l.value).filter_map(|text| access::block(sink, text)).collect();
     let session_context = section.optional(&l::session_context);
 
     if let Some(e) = early_data.as_ref().filter(|e| e.value > 0) {
@@ -230,7 +239,8 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     }
     if let Some(file) = &key_log {
         let help = "remove this setting when you have captured the traffic".to_owned();
-        sink.warn(&file.span, "secrets of all TLS connections are written to a file (dangerous_key_log)", Some(help));
+        let whose = if logged.is_empty() { "all TLS connections" } else { "the TLS connections of some clients" };
+        sink.warn(&file.span, format!("secrets of {whose} are written to a file (dangerous_key_log)"), Some(help));
     }
     let loaded: Option<Vec<Arc<Loaded>>> = certificates
         .as_ref()
@@ -279,7 +289,9 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
             resumption,
             max_early_data: early_data.as_ref().map_or(0, |e| e.value),
             client_auth: auth,
-            dangerous_key_log: key_log.as_ref().map(|k| k.value.clone()),
+            dangerous_key_log: key_log
+                .as_ref()
+                .map(|file| KeyLogRules { file: file.value.clone(), clients: logged.clone() }),
         };
         out.policies.push(Arc::new(policy));
     };

@@ -4,6 +4,7 @@ use super::access;
 use super::decode::{At, Section};
 use super::settings::listener as s;
 use sealane_proxy::snapshot::AddressHeader;
+use sealane_proxy::unix_clients::UNIX_CLIENT;
 use sealane_route::proxies::{Cidr, TrustedProxies};
 
 /// Whose word about clients is taken, and which.
@@ -19,8 +20,9 @@ pub struct Trust {
     pub address_header: AddressHeader,
 }
 
-/// Reads the settings. `tcp`: what comes is relayed, not read.
-pub(super) fn read(section: &Section, tcp: bool) -> Trust {
+/// Reads the settings. `tcp`: what comes is relayed, not read. `only_sockets`: the listener has Unix sockets alone, to which only
+/// programs of this machine that may do so can connect.
+pub(super) fn read(section: &Section, tcp: bool, only_sockets: bool) -> Trust {
     let sink = section.sink;
     let proxy_protocol = section.optional_at(&s::proxy_protocol);
     let trust_forwarded = section.optional_at(&s::trust_forwarded);
@@ -28,9 +30,14 @@ pub(super) fn read(section: &Section, tcp: bool) -> Trust {
     let header = section.optional_at(&s::client_address_header);
     let blocks: Vec<Cidr> = list.iter().flat_map(|l| &l.value).filter_map(|text| cidr(section, text)).collect();
     let on = |setting: &Option<At<bool>>| setting.as_ref().is_some_and(|s| s.value);
-    let help = || "add trusted_proxies = [\"10.0.0.0/8\"], with the addresses of your load balancers".to_owned();
+    let help = || match only_sockets {
+        true => "add trusted_proxies = [\"unix\"]: the programs that connect to the socket".to_owned(),
+        false => "add trusted_proxies = [\"10.0.0.0/8\"], with the addresses of your load balancers".to_owned(),
+    };
     for (name, setting) in [("proxy_protocol", &proxy_protocol), ("trust_forwarded", &trust_forwarded)] {
-        if let (Some(at), None) = (setting.as_ref().filter(|s| s.value), &list) {
+        // The permissions of a socket say who may connect; but who sends a header without a proxy is another matter.
+        let is_limited = only_sockets && name == "proxy_protocol";
+        if let (Some(at), None, false) = (setting.as_ref().filter(|s| s.value), &list, is_limited) {
             let message = format!("\"{name}\" without \"trusted_proxies\": every client can claim any address");
             sink.warn(&at.span, message, Some(help()));
         }
@@ -51,6 +58,9 @@ pub(super) fn read(section: &Section, tcp: bool) -> Trust {
 }
 
 fn cidr(section: &Section, text: &At<String>) -> Option<Cidr> {
+    if text.value == "unix" {
+        return format!("{}/128", UNIX_CLIENT.ip()).parse().ok();
+    }
     let block = access::block(section.sink, text)?;
     if block.is_everything() {
         let message = format!("\"{}\" trusts everybody: every client can claim any address", text.value);

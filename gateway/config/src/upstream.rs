@@ -5,8 +5,9 @@ use super::diagnostics::{Place, Sink};
 use super::identity::Store;
 use super::plan::{self, Plan, ServerPlan};
 use super::settings::{self, Shape, upstream as s};
+use super::snippets;
 use super::tls;
-use super::{ResolverKind, audit};
+use super::{Endpoint, ResolverKind, audit, service_domain};
 use super::{balancing, decode::Node};
 use rustls::pki_types::ServerName;
 use sealane_http::h1::Tolerance;
@@ -34,10 +35,31 @@ struct ServerUrl {
     is_socket: bool,
 }
 
+/// Parses what follows `http+srv://`: the name of a service, whose servers SRV records name.
+fn parse_service(scheme: &str, https: Option<bool>, rest: &str) -> Result<ServerUrl, (String, Option<String>)> {
+    let name = rest.strip_suffix('/').unwrap_or(rest).to_ascii_lowercase();
+    let bare = name.trim_end_matches('.');
+    if let Some(end) = bare.find([':', '/', '?', '#', '@']) {
+        let help = format!("write \"{scheme}://{}\"", &bare[..end]);
+        return Err((
+            "the name of a service has no port and no path: SRV records have the ports".to_owned(),
+            Some(help),
+        ));
+    }
+    let is_label =
+        |label: &str| !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');
+    if service_domain(bare).is_none() || !bare.split('.').all(is_label) {
+        let domain = if bare.is_empty() || bare.starts_with('_') { "app.example" } else { bare };
+        let help = format!("write \"{scheme}://_http._tcp.{domain}\"");
+        return Err((format!("\"{rest}\" is not the name of a service"), Some(help)));
+    }
+    Ok(ServerUrl { https, host: name, port: 0, is_socket: false })
+}
+
 /// The longest path of a Unix socket: `sun_path` has 108 bytes, the last of which is zero (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port`, `host:port` or `unix:/path`. On failure: what is wrong, and
+/// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port`, `host:port`, `unix:/path` or `http+srv://_service._tcp.domain`. On failure: what is wrong, and
 /// what to write.
 fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
     if let Some(path) = s.strip_prefix("unix:").or(s.strip_prefix("http://unix:")) {
@@ -56,6 +78,9 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (Some(true), rest),
         // For what is passed through; it needs a port.
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("tcp") => (None, rest),
+        Some(("http+srv", rest)) => return parse_service("http+srv", Some(false), rest),
+        Some(("https+srv", rest)) => return parse_service("https+srv", Some(true), rest),
+        Some(("tcp+srv", rest)) => return parse_service("tcp+srv", None, rest),
         Some((scheme, rest)) => {
             let help = format!("write \"http://{rest}\" or \"https://{rest}\"");
             return Err((format!("servers of kind \"{scheme}\" are not supported"), Some(help)));
@@ -98,6 +123,11 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
             return Err(("this server has no port".to_owned(), Some(help)));
         }
     };
+    if service_domain(host).is_some() {
+        let scheme = if https == Some(true) { "https" } else { "http" };
+        let help = format!("write \"{scheme}+srv://{host}\", without a port");
+        return Err((format!("\"{host}\" is the name of a service, whose servers SRV records name"), Some(help)));
+    }
     let good = host.parse::<IpAddr>().is_ok()
         || (!host.is_empty()
             && host.trim_end_matches('.').split('.').all(|label| {
@@ -163,16 +193,17 @@ pub(super) fn entries_shape() -> Shape {
     Shape::List(Box::new(Shape::Either(vec![Shape::Text(None), Shape::Table(&settings::server::TABLE)])))
 }
 
-/// The servers that a planned one stands for, at these addresses. Their state is a placeholder until the gateway
-/// starts: only then is it known how many lanes there are.
-pub fn expand(plan: &ServerPlan, group: &str, addresses: &[IpAddr]) -> Vec<Server> {
-    let several = addresses.len() > 1;
-    let server = |ip: &IpAddr| {
-        let name = match several {
-            true => format!("{} ({ip})", plan.name),
-            false => plan.name.clone(),
+/// The servers that a planned one stands for. Their state is a placeholder until the gateway starts: only then is it known how
+/// many lanes there are.
+pub fn expand(plan: &ServerPlan, group: &str, endpoints: &[Endpoint]) -> Vec<Server> {
+    let several = endpoints.len() > 1;
+    let server = |Endpoint { ip, record }: &Endpoint| {
+        let address = SocketAddr::new(*ip, record.map_or(plan.port, |record| record.port));
+        let name = match (record, several) {
+            (Some(_), _) => format!("{} ({address})", plan.name),
+            (None, true) => format!("{} ({ip})", plan.name),
+            (None, false) => plan.name.clone(),
         };
-        let address = SocketAddr::new(*ip, plan.port);
         // The same in every gateway with this configuration, and after every restart.
         let digest = aws_lc_rs::digest::digest(
             &aws_lc_rs::digest::SHA256,
@@ -183,10 +214,11 @@ pub fn expand(plan: &ServerPlan, group: &str, addresses: &[IpAddr]) -> Vec<Serve
             const HEX: &[u8; 16] = b"0123456789abcdef";
             hex.copy_from_slice(&[HEX[usize::from(byte >> 4)], HEX[usize::from(byte & 15)]]);
         }
-        let state = Arc::new(ServerState::new(0, plan.weight));
-        Server { name, address, socket: plan.socket.clone(), backup: plan.backup, sticky_id, state }
+        let state = Arc::new(ServerState::new(0, record.map_or(plan.weight, |record| record.weight)));
+        let backup = plan.backup || record.is_some_and(|record| record.backup);
+        Server { name, address, socket: plan.socket.clone(), backup, sticky_id, state }
     };
-    addresses.iter().map(server).collect()
+    endpoints.iter().map(server).collect()
 }
 
 /// `tls_section`: an upstream with a TLS section whose servers have no scheme is https.
@@ -222,7 +254,12 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
             weight: *weight,
             backup: *backup,
         };
-        plan.name = plan.authority();
+        plan.name = if service_domain(&server.host).is_some() { server.host.clone() } else { plan.authority() };
+        let domain = service_domain(&server.host);
+        if domain.is_some() && *weight != settings::server::weight.default() as u32 {
+            let help = "remove \"weight\"".to_owned();
+            sink.error(&entry.span, "the servers of a service have the weights of their SRV records", Some(help));
+        }
         if server.is_socket {
             let path = sink.base.join(&server.host);
             if path.as_os_str().len() > MAX_SOCKET_PATH {
@@ -242,7 +279,9 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
         if plan.has_name() {
             context.names.push(NamedServer { host: server.host.clone(), place: sink.place_of(&entry.span) });
         }
-        out.hosts.push(At { value: plan.host.clone(), span: entry.span.clone() });
+        // RFC 6125 §6.4: a certificate is for the domain that was asked for, whatever name the answer has.
+        let value = domain.map_or_else(|| plan.host.clone(), str::to_owned);
+        out.hosts.push(At { value, span: entry.span.clone() });
         out.plans.push(plan);
     }
     out.https = kind.is_some_and(|(https, _)| https);
@@ -271,6 +310,7 @@ pub struct NamedServer {
 /// called unknown.
 pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String>>, Option<(Upstream, Plan)>) {
     let sink = section.sink;
+    snippets::note(&section);
     let name = section.required(&s::name);
     let list = section.required(&s::servers);
     let tls_span = section.key_span("tls");
@@ -476,6 +516,12 @@ mod tests {
             assert_eq!(parsed(bad), None, "{bad:?}");
         }
         assert_eq!(parsed("app:8080"), Some((None, "app 8080".into())));
+        assert_eq!(parsed("http+srv://_http._tcp.App.example"), Some((Some(false), "_http._tcp.app.example 0".into())));
+        assert_eq!(parsed("https+srv://_x._tcp.a./"), Some((Some(true), "_x._tcp.a. 0".into())));
+        assert_eq!(parsed("tcp+srv://_x._tcp.a"), Some((None, "_x._tcp.a 0".into())));
+        for bad in ["http+srv://", "http+srv://app", "http+srv://_x._tcp.a b", "http+srv://_x._tcp..a"] {
+            assert_eq!(parsed(bad), None, "{bad}");
+        }
         for bad in [
             "",
             "app",
@@ -499,5 +545,8 @@ mod tests {
         assert_eq!(help("http://a:1/path?q"), "write \"http://a:1\"");
         assert_eq!(help("app"), "write \"http://app\", or add a port: \"app:8080\"");
         assert_eq!(help("udp://a:1"), "write \"http://a:1\" or \"https://a:1\"");
+        assert_eq!(help("http+srv://app.example"), "write \"http+srv://_http._tcp.app.example\"");
+        assert_eq!(help("https+srv://_x._tcp.a:443"), "write \"https+srv://_x._tcp.a\"");
+        assert_eq!(help("http://_x._tcp.a:80"), "write \"http+srv://_x._tcp.a\", without a port");
     }
 }

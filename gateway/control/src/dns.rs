@@ -4,9 +4,10 @@
 //! resolver, which can only block, has at most `SYSTEM_LOOKUPS` threads. The health monitor resolves while the gateway
 //! runs; a start, a reload and `sealane check` resolve all names of a configuration at once ([`resolve_all`]).
 
-use crate::config::{Found, ResolverKind};
+use crate::config::{Endpoint, Found, ResolverKind, ServiceRecord, service_domain};
 #[cfg(feature = "dns")]
 use sealane_dns::Client as DnsClient;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs, UdpSocket};
@@ -22,6 +23,8 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 pub const LOAD_LIMIT: Duration = Duration::from_secs(5);
 /// The most addresses that are taken from one answer.
 const MAX_ADDRESSES: usize = 256;
+/// The most SRV records that are taken from one answer.
+const MAX_TARGETS: usize = 64;
 /// The most names whose last good answers are remembered.
 const MAX_KNOWN: usize = 100_000;
 /// The files that the system's resolution of names depends on.
@@ -33,11 +36,20 @@ static LOOKUPS: Semaphore = Semaphore::const_new(64);
 static SYSTEM_LOOKUPS: Semaphore = Semaphore::const_new(8);
 
 /// The last good answer for each name: a reload must not fail because DNS does at that moment.
-static KNOWN: Mutex<Option<HashMap<String, Vec<IpAddr>>>> = Mutex::new(None);
+static KNOWN: Mutex<Option<HashMap<String, Vec<Endpoint>>>> = Mutex::new(None);
 
 /// Resolves names as one [`ResolverKind`] says. Follows changes of the system's files.
 #[derive(Debug)]
 pub struct Resolver {
+    /// For hosts.
+    hosts: Asked,
+    /// For services, which only DNS knows.
+    services: Asked,
+}
+
+/// A client as it was built when the system's files were so.
+#[derive(Debug)]
+struct Asked {
     kind: ResolverKind,
     client: Mutex<Option<(SystemFiles, Arc<Client>)>>,
 }
@@ -62,33 +74,82 @@ impl std::fmt::Debug for Client {
 impl Resolver {
     /// Creates a resolver; files are read with the first lookup.
     pub fn new(kind: ResolverKind) -> Self {
-        Self { kind, client: Mutex::default() }
+        let of_services = match kind {
+            ResolverKind::Automatic | ResolverKind::System => ResolverKind::Dns,
+            ResolverKind::Dns | ResolverKind::Server(_) => kind,
+        };
+        Self { hosts: Asked::new(kind), services: Asked::new(of_services) }
     }
 
-    /// Resolves a name, or returns the address that `host` already is. The answer is remembered ([`last_known`]).
-    pub async fn resolve(&self, host: &str) -> io::Result<Found> {
-        if let Ok(ip) = host.parse::<IpAddr>() {
-            return Ok(Found { addresses: vec![ip], ttl: None });
+    /// Resolves the name of a host or of a service, or returns the address that `name` already is. The answer is remembered
+    /// ([`last_known`]).
+    pub async fn resolve(&self, name: &str) -> io::Result<Found> {
+        if let Ok(ip) = name.parse::<IpAddr>() {
+            return Ok(Found { endpoints: vec![ip.into()], ttl: None });
         }
         // It is never closed.
         let _permit = LOOKUPS.acquire().await.map_err(io::Error::other)?;
         let asked = async {
-            match &*self.client()? {
-                Client::System => ask_system(host).await,
-                Client::Dns(client) => {
-                    let (addresses, ttl) = client.lookup(host).await?;
-                    Ok(Found { addresses, ttl })
-                }
+            if service_domain(name).is_some() {
+                return self.ask_service(name).await;
             }
+            let (addresses, ttl) = self.ask_host(name).await?;
+            Ok(Found { endpoints: addresses.into_iter().map(Endpoint::from).collect(), ttl })
         };
-        let found = timeout(LOOKUP_LIMIT, asked).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
-        let mut addresses = usable(found.addresses);
-        addresses.truncate(MAX_ADDRESSES);
-        if addresses.is_empty() {
+        let mut found = timeout(LOOKUP_LIMIT, asked).await.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()))?;
+        found.endpoints.truncate(MAX_ADDRESSES);
+        if found.endpoints.is_empty() {
             return Err(io::Error::new(ErrorKind::NotFound, "the name has no address"));
         }
-        remember(host, &addresses);
-        Ok(Found { addresses, ttl: found.ttl })
+        remember(name, &found.endpoints);
+        Ok(found)
+    }
+
+    /// The addresses of a host, and how long they may be used.
+    async fn ask_host(&self, host: &str) -> io::Result<(Vec<IpAddr>, Option<Duration>)> {
+        let (addresses, ttl) = match &*self.hosts.client()? {
+            Client::System => (ask_system(host).await?, None),
+            Client::Dns(client) => client.lookup(host).await?,
+        };
+        Ok((usable(addresses), ttl))
+    }
+
+    /// The servers of a service: the hosts in its SRV records, with all their addresses. Targets of the best priority come first, the
+    /// others are backups.
+    async fn ask_service(&self, name: &str) -> io::Result<Found> {
+        let (mut targets, mut ttl) = match &*self.services.client()? {
+            Client::Dns(client) => client.services(name).await?,
+            Client::System => return Err(io::Error::new(ErrorKind::Unsupported, "only DNS knows services")),
+        };
+        targets.sort_by_key(|target| target.priority);
+        targets.truncate(MAX_TARGETS);
+        let best = targets.first().map_or(0, |target| target.priority);
+        let mut endpoints: Vec<Endpoint> = Vec::new();
+        for target in targets {
+            let (addresses, of_host) = match self.ask_host(&target.host).await {
+                Ok(found) => found,
+                // One record may be wrong.
+                Err(e) if e.kind() == ErrorKind::NotFound => continue,
+                // Half an answer could look as if half of the servers were gone.
+                Err(e) => return Err(e),
+            };
+            ttl = of_host.map_or(ttl, |of_host| ttl.min(of_host));
+            let count = u32::try_from(addresses.len()).unwrap_or(u32::MAX).max(1);
+            let weight = (u32::from(target.weight) / count).max(1);
+            let record = ServiceRecord { port: target.port, weight, backup: target.priority > best };
+            for ip in addresses {
+                if !endpoints.iter().any(|e| e.ip == ip && e.record.is_some_and(|r| r.port == record.port)) {
+                    endpoints.push(Endpoint { ip, record: Some(record) });
+                }
+            }
+        }
+        Ok(Found { endpoints, ttl: Some(ttl) })
+    }
+}
+
+impl Asked {
+    fn new(kind: ResolverKind) -> Self {
+        Self { kind, client: Mutex::default() }
     }
 
     fn client(&self) -> io::Result<Arc<Client>> {
@@ -121,6 +182,11 @@ fn build(kind: ResolverKind) -> io::Result<Client> {
 /// Whether this program is built with a DNS client of its own.
 const BUILT_IN: bool = cfg!(feature = "dns");
 
+/// Whether this program can resolve the names of services.
+pub fn has_services() -> bool {
+    BUILT_IN
+}
+
 /// Whether this program can resolve names so.
 pub fn has(kind: ResolverKind) -> bool {
     BUILT_IN || matches!(kind, ResolverKind::Automatic | ResolverKind::System)
@@ -129,6 +195,15 @@ pub fn has(kind: ResolverKind) -> bool {
 /// What stands for the DNS client in a program that is built without it: there is never one.
 #[cfg(not(feature = "dns"))]
 enum DnsClient {}
+
+/// The same for what it answers.
+#[cfg(not(feature = "dns"))]
+struct Target {
+    priority: u16,
+    weight: u16,
+    port: u16,
+    host: String,
+}
 
 #[cfg(not(feature = "dns"))]
 impl DnsClient {
@@ -141,6 +216,10 @@ impl DnsClient {
     }
 
     async fn lookup(&self, _: &str) -> io::Result<(Vec<IpAddr>, Option<Duration>)> {
+        match *self {}
+    }
+
+    async fn services(&self, _: &str) -> io::Result<(Vec<Target>, Duration)> {
         match *self {}
     }
 }
@@ -166,7 +245,7 @@ fn has_other_sources(nsswitch: &str) -> bool {
     })
 }
 
-async fn ask_system(host: &str) -> io::Result<Found> {
+async fn ask_system(host: &str) -> io::Result<Vec<IpAddr>> {
     let permit = SYSTEM_LOOKUPS.acquire().await.map_err(io::Error::other)?;
     let host = host.to_owned();
     let asked = tokio::task::spawn_blocking(move || {
@@ -180,7 +259,7 @@ async fn ask_system(host: &str) -> io::Result<Found> {
             addresses.push(ip);
         }
     }
-    Ok(Found { addresses, ttl: None })
+    Ok(addresses)
 }
 
 fn usable(found: Vec<IpAddr>) -> Vec<IpAddr> {
@@ -233,28 +312,61 @@ pub async fn resolve_all(
     out
 }
 
-fn remember(host: &str, addresses: &[IpAddr]) {
+fn remember(host: &str, endpoints: &[Endpoint]) {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     let known = known.get_or_insert_default();
     if known.len() < MAX_KNOWN || known.contains_key(host) {
-        known.insert(host.to_owned(), addresses.to_vec());
+        known.insert(host.to_owned(), endpoints.to_vec());
     }
 }
 
 /// The last good answer of this process or of its predecessor.
-pub fn last_known(host: &str) -> Option<Vec<IpAddr>> {
+pub fn last_known(host: &str) -> Option<Vec<Endpoint>> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner).as_ref()?.get(host).cloned()
 }
 
-/// All last good answers, to be handed over.
-pub fn all_known() -> HashMap<String, Vec<IpAddr>> {
-    KNOWN.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default()
+/// All last good answers, to be handed over: those of hosts, and those of services.
+pub fn all_known() -> (HashMap<String, Vec<IpAddr>>, HashMap<String, Vec<KnownServer>>) {
+    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+    let (mut hosts, mut services) = (HashMap::new(), HashMap::new());
+    for (name, endpoints) in known {
+        match service_domain(&name) {
+            None => drop(hosts.insert(name, endpoints.iter().map(|endpoint| endpoint.ip).collect())),
+            Some(_) => drop(services.insert(name, endpoints.iter().filter_map(KnownServer::of).collect())),
+        }
+    }
+    (hosts, services)
+}
+
+/// A server of a service as it is handed over.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct KnownServer {
+    ip: IpAddr,
+    port: u16,
+    weight: u32,
+    backup: bool,
+}
+
+impl KnownServer {
+    fn of(endpoint: &Endpoint) -> Option<Self> {
+        let ServiceRecord { port, weight, backup } = endpoint.record?;
+        Some(Self { ip: endpoint.ip, port, weight, backup })
+    }
+
+    fn endpoint(&self) -> Endpoint {
+        let Self { ip, port, weight, backup } = *self;
+        Endpoint { ip, record: Some(ServiceRecord { port, weight: weight.max(1), backup }) }
+    }
 }
 
 /// Takes a predecessor's answers over.
-pub fn inherit(known: HashMap<String, Vec<IpAddr>>) {
-    for (host, addresses) in known.into_iter().filter(|(_, addresses)| !addresses.is_empty()) {
-        remember(&host, &addresses);
+pub fn inherit(hosts: HashMap<String, Vec<IpAddr>>, services: HashMap<String, Vec<KnownServer>>) {
+    let hosts =
+        hosts.into_iter().map(|(name, found)| (name, found.into_iter().map(Endpoint::from).collect::<Vec<_>>()));
+    let services =
+        services.into_iter().map(|(name, found)| (name, found.iter().map(KnownServer::endpoint).collect::<Vec<_>>()));
+    for (name, endpoints) in hosts.chain(services).filter(|(_, endpoints)| !endpoints.is_empty()) {
+        remember(&name, &endpoints);
     }
 }
 
@@ -275,13 +387,13 @@ mod tests {
     fn localhost_is_one_address() {
         let nobody = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         for kind in [ResolverKind::System, ResolverKind::Dns, ResolverKind::Server(nobody)] {
-            let found = resolve("localhost", kind).unwrap().addresses;
+            let found = resolve("localhost", kind).unwrap().endpoints;
             assert_eq!(found.len(), 1, "{kind:?}");
-            assert!(found[0].is_loopback(), "{kind:?}");
+            assert!(found[0].ip.is_loopback(), "{kind:?}");
             assert_eq!(last_known("localhost"), Some(found));
         }
         let ip: IpAddr = "127.0.0.9".parse().unwrap();
-        assert_eq!(resolve("127.0.0.9", ResolverKind::Dns).unwrap().addresses, [ip]);
+        assert_eq!(resolve("127.0.0.9", ResolverKind::Dns).unwrap().endpoints, [ip.into()]);
     }
 
     #[cfg(feature = "dns")]

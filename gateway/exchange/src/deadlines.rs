@@ -566,6 +566,17 @@ pub fn deadline(
     earliest
 }
 
+/// Whether the server has used up the time of an exchange that has ended as a whole, as one does that hangs: the gateway was waiting for
+/// it, and has waited for at least half of the time since `started`, of which the client has used less than a tenth. Clients that
+/// send slowly cannot make a server look as if it hung.
+pub fn is_used_up_by_server(now: Millis, started: Millis, request: &Direction, response: &Direction) -> bool {
+    let upstream = |direction: &Direction| direction.wait.and_then(Wait::party) == Some(Party::Upstream);
+    let waited = [request, response].into_iter().find(|direction| upstream(direction)).map(|d| d.progress.since);
+    let whole = now.saturating_sub(started);
+    let client = request.progress.waited_for_client(response.progress.since);
+    waited.is_some_and(|since| 2 * now.saturating_sub(since) >= whole) && 10 * client < whole
+}
+
 /// The deadline of a client's connection that closes, from `now` on: of [`Wait::LastBytes`] or [`Wait::ClientEnd`].
 /// `idle`: the client's idle limit.
 pub fn closing(now: Millis, wait: Wait, idle: Millis) -> Millis {

@@ -348,3 +348,46 @@ fn the_time_of_an_exchange_is_over_whatever_it_waits_for() {
     let silent = Limits { total_until: Some(5000), ..limits() };
     assert_eq!(Both::begun(0).deadline(10, &open(), Class::Message, &silent).unwrap().wait, Wait::RequestBody);
 }
+
+/// A server that hangs is found also where `total_timeout` is over before its own time; a slow client cannot make one look so.
+#[test]
+fn a_server_that_hangs_is_told_from_a_client_that_was_slow() {
+    let done = State { request: Step::Done, ..open() };
+    let blames = |both: &mut Both, state: &State, now: Millis| {
+        let request = Direction { wait: state.request_wait(), progress: &mut both.request, bytes: 0 };
+        let response = Direction { wait: state.response_wait(), progress: &mut both.response, bytes: 0 };
+        is_used_up_by_server(now, 1000, &request, &response)
+    };
+    // Without a body, from the beginning; and behind another wait, such as a check.
+    for (since, blamed) in [(1000, true), (1500, true), (1501, false)] {
+        let mut both = Both::default();
+        both.response.begin(since);
+        assert_eq!(blames(&mut both, &done, 2000), blamed, "{since}");
+        assert_eq!(blames(&mut both, &State { sent: false, ..done }, 2000), blamed, "it does not take the connection");
+        assert_eq!(blames(&mut both, &State { sent: false, authorizing: true, ..done }, 2000), blamed);
+    }
+    // The gateway waits for somebody else.
+    let others = [
+        State { chosen: false, ..done },
+        State { handshake: true, ..done },
+        State { verifying: true, chosen: false, ..done },
+        State { response: Step::Open { blocked: true }, ..done },
+        open(),
+    ];
+    for state in others {
+        assert!(!blames(&mut Both::begun(1000), &state, 2000), "{state:?}");
+    }
+    // The client has taken a part of the time.
+    for (upload, blamed) in [(99, true), (100, false)] {
+        let mut both = Both::begun(1000);
+        both.response.note(1000 + upload);
+        assert_eq!(blames(&mut both, &done, 2000), blamed, "{upload}");
+    }
+    // A server that does not read the body.
+    let blocked = State { request: Step::Open { blocked: true }, ..open() };
+    for (turned, blamed) in [(1099, true), (1100, false)] {
+        let mut both = Both::begun(1000);
+        both.request.turn(turned, Party::Client);
+        assert_eq!(blames(&mut both, &blocked, 2000), blamed, "{turned}");
+    }
+}

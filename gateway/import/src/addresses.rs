@@ -1,9 +1,10 @@
-//! Sets of clients' addresses: what `allow`, `deny`, `geo` and `src` come to, as `allow` and `deny` of Sealane.
+//! Sets of clients' addresses: what `allow`, `deny`, `geo` and `src` come to, as `allow` and `deny` of Sealane; and the certificates that
+//! clients must show.
 //!
 //! NGINX and HAProxy compare addresses in order, and the first rule that matches decides. Sealane refuses what is in `deny`, and with
 //! `allow` everything else that is not in it. Sets are computed as ranges, so that the translation is exact.
 
-use crate::output::{line, list};
+use crate::output::{key, line, list, quoted};
 use crate::report::Place;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -262,13 +263,25 @@ impl Clients {
     }
 }
 
-/// `allow` and `deny` of a listener, a host or a route.
+/// A certificate that a client must show.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Certificate {
+    /// One that the listener accepts.
+    Any,
+    /// One with one of these names, as in `allow_certificate`.
+    Named(Vec<String>),
+}
+
+/// `allow`, `deny`, `allow_certificate` and `allow_header` of a listener, a host or a route.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Access {
     /// Only these are let in.
     allow: Option<AddressList>,
     deny: AddressList,
     origin: Option<Place>,
+    certificate: Option<(Certificate, Place)>,
+    /// Headers with the values that they must have.
+    headers: Vec<(String, String, Place)>,
 }
 
 /// No list of Sealane says this.
@@ -295,8 +308,36 @@ impl Access {
         Ok(())
     }
 
+    /// Refuses clients without this certificate, from now on.
+    pub fn require(&mut self, certificate: &Certificate, place: &Place) -> Result<(), Unsayable> {
+        match (self.certificate.as_ref().map(|(there, _)| there), certificate) {
+            (None | Some(Certificate::Any), _) => self.certificate = Some((certificate.clone(), place.clone())),
+            (Some(_), Certificate::Any) => {}
+            (Some(there), one) if there == one => {}
+            // One certificate can have both names.
+            (Some(Certificate::Named(_)), Certificate::Named(_)) => return Err(Unsayable),
+        }
+        Ok(())
+    }
+
+    /// Refuses requests whose header has another value, from now on.
+    pub fn require_header(&mut self, name: &str, value: &str, place: &Place) -> Result<(), Unsayable> {
+        match self.headers.iter().find(|(there, ..)| there.eq_ignore_ascii_case(name)) {
+            None => self.headers.push((name.to_owned(), value.to_owned(), place.clone())),
+            Some((_, there, _)) if there == value => {}
+            Some(_) => return Err(Unsayable),
+        }
+        Ok(())
+    }
+
     /// Refuses whom another one refuses, too.
     pub fn and(&mut self, other: &Self) -> Result<(), Unsayable> {
+        for (name, value, place) in &other.headers {
+            self.require_header(name, value, place)?;
+        }
+        if let Some((certificate, place)) = &other.certificate {
+            self.require(certificate, place)?;
+        }
         let Some(place) = &other.origin else { return Ok(()) };
         if let Some(allow) = &other.allow {
             self.refuse(&Clients::NotIn(allow.clone()), place)?;
@@ -308,6 +349,10 @@ impl Access {
     }
 
     pub fn is_open(&self) -> bool {
+        self.is_open_by_address() && self.certificate.is_none() && self.headers.is_empty()
+    }
+
+    fn is_open_by_address(&self) -> bool {
         self.allow.as_ref().is_none_or(|a| a.set.is_all()) && self.deny == AddressList::default()
     }
 
@@ -320,7 +365,17 @@ impl Access {
 
     /// The settings, each a line of TOML.
     pub fn write(&self, out: &mut String) {
-        let Some(origin) = self.origin.as_ref().filter(|_| !self.is_open()) else { return };
+        if let Some((certificate, place)) = &self.certificate {
+            let names = match certificate {
+                Certificate::Any => vec!["any".to_owned()],
+                Certificate::Named(names) => names.clone(),
+            };
+            line(out, &format!("allow_certificate = {}", list(&names)), Some(place));
+        }
+        for (name, value, place) in &self.headers {
+            line(out, &format!("allow_header.{} = {}", key(name), quoted(value)), Some(place));
+        }
+        let Some(origin) = self.origin.as_ref().filter(|_| !self.is_open_by_address()) else { return };
         // An empty list has no blocks to be written.
         if self.closed().is_some() {
             let all = AddressSet::all().blocks().unwrap_or_default();
@@ -341,7 +396,8 @@ impl Access {
 
     /// What it says, for comparisons.
     pub fn says(&self) -> String {
-        format!("{:?} {:?}", self.allow, self.deny)
+        let headers: Vec<_> = self.headers.iter().map(|(name, value, _)| (name, value)).collect();
+        format!("{:?} {:?} {:?} {headers:?}", self.allow, self.deny, self.certificate.as_ref().map(|(is, _)| is))
     }
 }
 
@@ -434,6 +490,40 @@ mod tests {
         listed.refuse(&file("/a"), &place()).unwrap();
         listed.refuse(&file("/a"), &place()).unwrap();
         assert_eq!(listed.refuse(&file("/b"), &place()), Err(Unsayable));
+    }
+
+    #[test]
+    fn certificates_are_required() {
+        let named = |name: &str| Certificate::Named(vec![name.to_owned()]);
+        let mut access = Access::default();
+        access.require(&Certificate::Any, &place()).unwrap();
+        assert!(!access.is_open() && access.closed().is_none());
+        access.require(&named("cn:a"), &place()).unwrap();
+        access.require(&Certificate::Any, &place()).unwrap();
+        access.require(&named("cn:a"), &place()).unwrap();
+        assert_eq!(access.require(&named("cn:b"), &place()), Err(Unsayable));
+        let mut other = Access::default();
+        other.and(&access).unwrap();
+        assert_eq!(other.says(), access.says());
+        let mut out = String::new();
+        other.write(&mut out);
+        assert_eq!(out, "allow_certificate = [\"cn:a\"]  # x:1\n");
+    }
+
+    #[test]
+    fn headers_are_required() {
+        let mut access = Access::default();
+        access.require_header("X-Edge", "a b", &place()).unwrap();
+        access.require_header("x-edge", "a b", &place()).unwrap();
+        assert!(!access.is_open() && access.closed().is_none());
+        assert_eq!(access.require_header("X-Edge", "c", &place()), Err(Unsayable));
+        let mut other = Access::default();
+        other.and(&access).unwrap();
+        assert_eq!(other.says(), access.says());
+        assert_ne!(other.says(), Access::default().says());
+        let mut out = String::new();
+        other.write(&mut out);
+        assert_eq!(out, "allow_header.X-Edge = \"a b\"  # x:1\n");
     }
 
     #[test]

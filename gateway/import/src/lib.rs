@@ -27,6 +27,7 @@ mod reference;
 mod report;
 mod servers;
 mod units;
+mod values;
 
 pub use parsed::Parsed;
 pub use reader::{Memory, Reader};

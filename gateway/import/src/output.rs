@@ -5,8 +5,8 @@ mod order;
 mod routes;
 
 pub(crate) use hosts::Host;
-pub(crate) use order::{Entry, Methods, in_order};
-pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Path, Route};
+pub(crate) use order::{Entry, Methods, in_order, joined};
+pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path, Route, Split};
 
 use crate::addresses::Access;
 use crate::report::{Place, Report};
@@ -36,7 +36,7 @@ pub(crate) fn list<S: AsRef<str>>(items: &[S]) -> String {
 }
 
 /// A string for TOML, without escapes where that is possible.
-fn literal(text: &str) -> String {
+pub(crate) fn literal(text: &str) -> String {
     let plain = !text.contains('\'') && !text.chars().any(char::is_control);
     if plain { format!("'{text}'") } else { quoted(text) }
 }
@@ -148,6 +148,12 @@ impl Edits {
         self.remove.is_empty() && self.set.is_empty() && self.add.is_empty()
     }
 
+    /// Whether a header is changed.
+    pub fn changes(&self, name: &str) -> bool {
+        let mut names = self.remove.iter().map(|(n, _)| n).chain(self.set.iter().chain(&self.add).map(|(n, ..)| n));
+        names.any(|n| n.eq_ignore_ascii_case(name))
+    }
+
     pub fn remove(&mut self, name: &str, place: &Place) {
         self.set.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
         self.add.retain(|(n, ..)| !n.eq_ignore_ascii_case(name));
@@ -206,6 +212,7 @@ pub(crate) struct Listener {
     pub addresses: Vec<String>,
     pub settings: Settings,
     pub tls: Option<ListenerTls>,
+    pub quic: Settings,
     /// Which clients are let in.
     pub access: Access,
     pub origin: Option<Place>,
@@ -226,6 +233,10 @@ impl Listener {
         line(out, &format!("address = {}", list(&self.addresses)), self.origin.as_ref());
         self.settings.write(out);
         self.access.write(out);
+        if !self.quic.is_empty() {
+            out.push_str("\n[listener.quic]\n");
+            self.quic.write(out);
+        }
         let Some(tls) = &self.tls else { return };
         out.push_str("\n[listener.tls]\n");
         tls.settings.write(out);
@@ -294,6 +305,7 @@ pub(crate) struct Output {
     pub admin: Settings,
     pub log: Settings,
     pub limits: Settings,
+    pub request_id: Settings,
     pub listeners: Vec<Listener>,
     pub hosts: Vec<Host>,
     pub rate_limits: Vec<Settings>,
@@ -319,7 +331,9 @@ impl Output {
             }
             out.push_str("]\n");
         }
-        for (name, settings) in [("admin", &self.admin), ("log", &self.log), ("limits", &self.limits)] {
+        let tables =
+            [("admin", &self.admin), ("log", &self.log), ("limits", &self.limits), ("request_id", &self.request_id)];
+        for (name, settings) in tables {
             if !settings.is_empty() {
                 let _ = writeln!(out, "\n[{name}]");
                 settings.write(&mut out);

@@ -296,6 +296,117 @@ impl Expression {
     }
 }
 
+/// The expressions for values that patterns of PCRE match, some in any case: as few as Sealane takes. `None`: this is not known.
+pub(crate) fn values(all: &[(&str, bool)]) -> Option<Vec<String>> {
+    let good = |p: &str| parse(p).is_some() && p.is_ascii() && !p.bytes().any(|b| b.is_ascii_control());
+    if let [(one, any_case)] = all
+        && good(one)
+        && let Some(whole) = compiles(&format!("{}{one}", if *any_case { "(?i)" } else { "" }))
+    {
+        return Some(vec![whole]);
+    }
+    let mut out: Vec<String> = Vec::new();
+    for (pattern, any_case) in all {
+        for one in alternatives(pattern) {
+            if !good(one) {
+                return None;
+            }
+            let one = if *any_case { format!("(?i:{one})") } else { format!("(?:{one})") };
+            let joined = out.last().and_then(|last| compiles(&format!("{last}|{one}")));
+            if let Some(both) = joined
+                && let Some(last) = out.last_mut()
+            {
+                *last = both;
+            } else {
+                out.push(compiles(&one)?);
+            }
+        }
+    }
+    (1..=MAX_EXPRESSIONS).contains(&out.len()).then_some(out)
+}
+
+/// The expression for patterns that one of the values matches which commas separate, for HAProxy: ends of a value are commas, too.
+pub(crate) fn listed(all: &[&str], any_case: bool) -> Option<String> {
+    let one = |pattern: &&str| -> Option<Vec<String>> {
+        parse(pattern)?;
+        let one = |one: &str| {
+            let (begin, rest) = one.strip_prefix('^').map_or(("", one), |rest| (LISTED.0, rest));
+            let escapes = |text: &str| text.bytes().rev().take_while(|b| *b == b'\\').count() % 2 == 1;
+            let ended = rest.strip_suffix('$').filter(|text| !escapes(text));
+            let (body, end) = ended.map_or((rest, ""), |body| (body, LISTED.1));
+            (!looks(body)?).then(|| format!("{begin}(?:{body}){end}"))
+        };
+        alternatives(pattern).into_iter().map(one).collect()
+    };
+    let all: Vec<Vec<String>> = all.iter().map(one).collect::<Option<_>>()?;
+    let flag = if any_case { "(?i)" } else { "" };
+    let text = all.concat().join("|");
+    (!text.is_empty() && text.is_ascii()).then(|| compiles(&format!("{flag}{text}"))).flatten()
+}
+
+/// The beginning and the end of a value in a list.
+pub(crate) const LISTED: (&str, &str) = ("(?:^|,)[ \\t]*", "[ \\t]*(?:,|$)");
+
+/// Most expressions for one pattern.
+const MAX_EXPRESSIONS: usize = 16;
+
+/// An expression, if Sealane takes it.
+pub(crate) fn compiles(text: &str) -> Option<String> {
+    sealane_proxy::patterns::Pattern::new(text).is_ok().then(|| text.to_owned())
+}
+
+/// Whether an expression matches a text without a character.
+pub(crate) fn matches_nothing(expression: &str) -> bool {
+    sealane_proxy::patterns::Pattern::new(expression).is_ok_and(|e| e.matches(b""))
+}
+
+/// Whether a pattern looks at the beginning or the end of a text, or of a word. `None`: it is not understood.
+pub(crate) fn looks(pattern: &str) -> Option<bool> {
+    Some(!parse(pattern)?.properties().look_set().is_empty())
+}
+
+/// The alternatives of a pattern, perhaps in parentheses: `(a|b)`.
+fn alternatives(pattern: &str) -> Vec<&str> {
+    let inner = pattern.strip_prefix('(').and_then(|p| p.strip_suffix(')')).filter(|p| !p.starts_with(['?', '*']));
+    inner.and_then(split).or_else(|| split(pattern)).unwrap_or_else(|| vec![pattern])
+}
+
+/// The texts between the `|` outside of parentheses. `None`: the parentheses are no pairs.
+fn split(pattern: &str) -> Option<Vec<&str>> {
+    let (mut out, mut from, mut depth) = (Vec::new(), 0, 0_usize);
+    let (mut escaped, mut set) = (false, false);
+    for (at, c) in pattern.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            ']' => set = false,
+            _ if set => {}
+            '[' => set = true,
+            '(' => depth += 1,
+            ')' => depth = depth.checked_sub(1)?,
+            '|' if depth == 0 => {
+                out.push(&pattern[from..at]);
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    out.push(&pattern[from..]);
+    (depth == 0 && !escaped).then_some(out)
+}
+
+/// A text as an expression of `path_regex`.
+pub(crate) fn literal(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if r"\.+*?()|[]{}^$#&~".contains(c) {
+            out.push('\\');
+        }
+        out.push(c);
+    }
+    out
+}
+
 /// Whether nothing follows a `$`, so that a line feed may be taken with it.
 fn ends_are_last(hir: &Hir, last: bool) -> bool {
     match hir.kind() {
@@ -418,6 +529,52 @@ pub(crate) fn capture(pattern: &str) -> Option<Capture> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_in_lists_have_ends() {
+        let matches = |pattern: &str, text: &str| {
+            let one = listed(&[pattern], true).unwrap();
+            sealane_proxy::patterns::Pattern::new(&one).unwrap().matches(text.as_bytes())
+        };
+        for (pattern, yes, no) in [
+            ("^curl", ["curl/8", "x, CURL", "x,curl"], "a curl"),
+            ("bot$", ["bot", "a bot , b", "ab,robot"], "bots"),
+            ("(^a$|b)", ["a", "x,a", "xbx"], "ax"),
+            ("^a\\$", ["a$", "a$b", "x, a$"], "a"),
+        ] {
+            for text in yes {
+                assert!(matches(pattern, text), "{pattern} {text}");
+            }
+            assert!(!matches(pattern, no), "{pattern} {no}");
+        }
+        assert_eq!(listed(&["a", "^b"], false).as_deref(), Some("(?:a)|(?:^|,)[ \\t]*(?:b)"));
+        for bad in ["a^b", "(x^a)", "a(", "\\bbot", "(?=a)"] {
+            assert_eq!(listed(&[bad], false), None, "{bad}");
+        }
+        assert_eq!(listed(&[], false), None);
+    }
+
+    #[test]
+    fn patterns_for_values_are_split_where_they_are_long() {
+        let one = |pattern: &str, any_case| values(&[(pattern, any_case)]);
+        assert_eq!(one("^curl/|wget", false), Some(vec!["^curl/|wget".to_owned()]));
+        assert_eq!(one("(a|b)$", true), Some(vec!["(?i)(a|b)$".to_owned()]));
+        assert_eq!(values(&[("a", true), ("^b$", false)]), Some(vec!["(?i:a)|(?:^b$)".to_owned()]));
+        for bad in ["(?!a)b", "a(", "a|b)", "ä", "(a)\\1", "a|(?=b)"] {
+            assert_eq!(one(bad, false), None, "{bad}");
+        }
+        let names: Vec<String> = (0..200).map(|n| format!("robot[{n}|x]({n}|y)")).collect();
+        for long in [names.join("|"), format!("({})", names.join("|"))] {
+            let all = one(&long, true).unwrap();
+            assert!(all.len() > 1, "{}", all.len());
+            let matches = |text: &str| {
+                all.iter().any(|e| sealane_proxy::patterns::Pattern::new(e).unwrap().matches(text.as_bytes()))
+            };
+            assert!(matches("xROBOT1100") && matches("robot|199") && matches("robotx0"), "{all:?}");
+            assert!(!matches("robot") && !matches("robotx"), "{all:?}");
+        }
+        assert_eq!((looks("a|b"), looks("a|^b"), looks("a(")), (Some(false), Some(true), None));
+    }
 
     #[test]
     fn patterns_become_names() {

@@ -137,6 +137,9 @@ pub(crate) fn suites(text: &str, id: Id, report: &mut Report) {
             report.decide(id, "Sealane has none of these; it offers ECDHE with AES-GCM and ChaCha20-Poly1305 only");
         }
         (false, true) => report.differs(id, "ECDHE with AES-GCM and ChaCha20-Poly1305 only"),
+        (false, false) if suites.len() < ciphers::all_tls12().len() => {
+            report.differs(id, "all suites that Sealane has are offered: ECDHE with AES-GCM and ChaCha20-Poly1305");
+        }
         (false, false) => report.same(id, "all of these are offered"),
     }
 }

@@ -187,7 +187,7 @@ fn auth_request_is_forward_auth() {
     );
     for location in [
         // The server would miss what it decides by.
-        &format!("{pass} proxy_set_header X-Original-URI $request_uri;"),
+        &format!("{pass} proxy_set_header X-Session $cookie_session;"),
         "return 200;",
         "proxy_pass http://$host/verify;",
         "if ($http_x) { return 204; } proxy_pass http://10.0.0.9/;",

@@ -238,7 +238,6 @@ fn finding_11_a_regular_expression_keeps_its_checks() {
         undecided("nginx", &php(check));
     }
     let php = |inner: &str| site(&format!("{PASS} location ~ \\.php$ {{ {inner} proxy_pass http://10.0.0.2; }}"));
-    undecided("nginx", &php("if ($http_x_token != s3) { return 403; }"));
     undecided("nginx", &php("limit_req zone=missing;"));
     let expression = "path_regex = '\\.php(?:%0A)?$'";
     says("nginx", &php(""), &[expression, "upstream = \"10.0.0.2\""]);
@@ -246,6 +245,11 @@ fn finding_11_a_regular_expression_keeps_its_checks() {
         "nginx",
         &php("if ($http_x_token) { return 403; }"),
         &[expression, "headers.X-Token = true", "respond = { status = 403 }"],
+    );
+    says(
+        "nginx",
+        &php("if ($http_x_token != s3) { return 403; }"),
+        &[expression, "upstream = \"10.0.0.2\"", "allow_header.X-Token = \"s3\""],
     );
     says("nginx", &php("deny all;"), &[expression, "respond = { status = 403 }"]);
     let limit = format!("{PASS} location ~ login\\.php$ {{ limit_req zone=l; proxy_pass http://10.0.0.1; }}");
@@ -410,14 +414,20 @@ fn error_pages_are_files() {
 
 #[test]
 fn finding_12_whatever_a_gate_answers() {
-    for gate in [
-        "if ($cookie_session != \"s3cret\") { return 302 https://login.example/; }",
-        "if ($http_x_forwarded_proto != https) { return 301 https://$host$request_uri; }",
-        "if ($cookie_session = \"\") { rewrite ^ /login last; }",
-        "if ($http_x_token = \"\") { return 302 /login; }",
+    for (gate, condition) in [
+        (
+            "if ($cookie_session != \"s3cret\") { return 302 https://login.example/; }",
+            "cookies.session = { not = \"s3cret\" }",
+        ),
+        (
+            "if ($http_x_forwarded_proto != https) { return 301 https://$host$request_uri; }",
+            "headers.X-Forwarded-Proto = { not = \"https\" }",
+        ),
+        ("if ($http_x_token = \"\") { return 302 /login; }", "headers.X-Token = { not = { regex = '.' } }"),
     ] {
-        undecided("nginx", &site(&format!("{gate} {PASS}")));
+        says("nginx", &site(&format!("{gate} {PASS}")), &[condition]);
     }
+    undecided("nginx", &site(&format!("if ($cookie_session = \"\") {{ rewrite ^ /login last; }} {PASS}")));
     undecided(
         "nginx",
         "http { map $ssl_client_verify $b { default 10.0.0.1; NONE 10.0.0.9; } server { listen 80; location / { proxy_pass http://$b; } } }",
@@ -430,7 +440,11 @@ fn finding_12_whatever_a_gate_answers() {
     );
     let internal = site(&format!("location = /s {{ internal; return 200 secret; }} {PASS}"));
     says("nginx", &internal, &["exact = \"/s\"", "respond = { status = 404 }"]);
-    undecided("haproxy", &proxies(" http-request redirect location /login unless { req.cook(session) -m found }", ""));
+    says(
+        "haproxy",
+        &proxies(" http-request redirect location /login unless { req.cook(session) -m found }", ""),
+        &["cookies.session = false"],
+    );
     undecided(
         "haproxy",
         &proxies(" acl internal req.hdr(x-secret) -m str s3cret\n http-request del-header X-Admin if !internal", ""),
@@ -478,10 +492,10 @@ fn finding_13_what_is_merged_is_not_weaker() {
     // More conditions than there are routes for.
     let many: String = (0..80).map(|n| format!(" use_backend b if METH_POST {{ req.hdr(x-t{n}) v }}\n")).collect();
     undecided("haproxy", &proxies(&format!(" http-request deny if {{ req.hdr(x-bad) 1 }}\n{many}"), ""));
-    let some: String = (1..13).map(|n| format!(" use_backend b if METH_POST {{ req.hdr(x-t) v{n} }}\n")).collect();
+    let some: String = (1..13).map(|n| format!(" use_backend b if METH_POST {{ req.fhdr(x-t) v{n} }}\n")).collect();
     says(
         "haproxy",
-        &proxies(&format!(" http-request deny if {{ req.hdr(x-bad) 1 }}\n{some}"), ""),
+        &proxies(&format!(" http-request deny if {{ req.fhdr(x-bad) 1 }}\n{some}"), ""),
         &["methods = [\"POST\"]", "headers.x-bad = \"1\"", "headers.x-t = \"v12\"", "respond = { status = 403 }"],
     );
 }

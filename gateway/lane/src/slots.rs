@@ -1,5 +1,7 @@
 //! Storage for connections and exchanges, with keys that go stale when the entry is gone.
 
+use std::ops::Range;
+
 /// Names an entry of [`Slots`]: an index and the generation of what lives there. A key of a removed entry finds
 /// nothing, also when the place has been taken again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +108,18 @@ impl<T> Slots<T> {
         let live = self.entries.iter().enumerate().filter(|(_, e)| e.value.is_some());
         live.map(|(i, e)| Key { index: i as u32, generation: e.generation })
     }
+
+    /// How many places there are, free ones included.
+    pub fn places(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The keys in some of the places, for walks that are bounded and go on another time.
+    pub fn keys_in(&self, places: Range<usize>) -> impl Iterator<Item = Key> + '_ {
+        let (start, end) = (places.start.min(self.entries.len()), places.end.min(self.entries.len()));
+        let live = (start..end).filter(move |i| self.entries[*i].value.is_some());
+        live.map(move |i| Key { index: i as u32, generation: self.entries[i].generation })
+    }
 }
 
 #[cfg(test)]
@@ -122,5 +136,16 @@ mod tests {
         assert_eq!((s.get(a), s.get(b)), (None, Some(&'b')));
         assert_eq!(Key::from_u64(b.to_u64()), b);
         assert_eq!((s.len(), s.keys().count()), (1, 1));
+    }
+
+    #[test]
+    fn a_walk_goes_on_where_the_last_one_ended() {
+        let mut s = Slots::default();
+        let keys: Vec<Key> = (0..5).map(|n| s.insert(n)).collect();
+        s.remove(keys[1]);
+        assert_eq!(s.places(), 5);
+        assert_eq!(s.keys_in(0..3).collect::<Vec<_>>(), [keys[0], keys[2]]);
+        assert_eq!(s.keys_in(3..100).collect::<Vec<_>>(), [keys[3], keys[4]]);
+        assert_eq!((s.keys_in(7..9).count(), s.keys_in(4..2).count()), (0, 0));
     }
 }

@@ -1,6 +1,7 @@
 //! Lines of what lanes report about single connections and requests.
 
 use super::{debug, display};
+use sealane_proxy::unix_clients::ClientAddress;
 use sealane_proxy::{Occurrence, Record, RequestError};
 use std::sync::mpsc::Receiver;
 
@@ -26,7 +27,7 @@ pub fn tell_lost(lost: u64) {
 }
 
 fn line(record: &Record) {
-    let (client, connection) = (display(record.client), display(record.connection));
+    let (client, connection) = (display(ClientAddress(record.client)), display(record.connection));
     match &record.what {
         Occurrence::HandshakeFailed(reason) => {
             debug!(connection = connection, client = client; "TLS handshake with a client failed: {reason}");

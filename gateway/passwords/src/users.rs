@@ -172,7 +172,7 @@ fn check_bcrypt(hash: &str) -> Result<(), String> {
 fn check_argon2(hash: &str) -> Result<(), String> {
     let malformed = |e: &dyn fmt::Display| format!("the hash of Argon2 is malformed: {e}");
     let parsed = PasswordHash::new(hash).map_err(|e| malformed(&e))?;
-    if argon2::Algorithm::try_from(parsed.algorithm).is_err() || parsed.hash.is_none() || parsed.salt.is_none() {
+    if argon2::Algorithm::new(&parsed.algorithm).is_err() || parsed.hash.is_none() || parsed.salt.is_none() {
         return Err(malformed(&"a part is missing"));
     }
     let params = Params::try_from(&parsed).map_err(|e| malformed(&e))?;
@@ -191,8 +191,7 @@ fn check_argon2(hash: &str) -> Result<(), String> {
 pub fn hash_password(password: &str) -> Result<String, String> {
     let mut salt = [0; 16];
     aws_lc_rs::rand::fill(&mut salt).map_err(|_| "the system has no random bytes".to_owned())?;
-    let salt = argon2::password_hash::SaltString::encode_b64(&salt).map_err(|e| e.to_string())?;
-    let hash = Argon2::default().hash_password(password.as_bytes(), &salt).map_err(|e| e.to_string())?;
+    let hash = Argon2::default().hash_password_with_salt(password.as_bytes(), &salt).map_err(|e| e.to_string())?;
     Ok(hash.to_string())
 }
 
@@ -251,6 +250,16 @@ mod tests {
         assert!(users.hash_of("bob").unwrap().starts_with("$2y$04$") && users.hash_of("carol").is_none());
         assert!(!format!("{users:?}").contains('$'));
         assert!(!Users::parse("").unwrap().verify("alice", "right"));
+    }
+
+    /// A vector of Argon2's reference implementation: files of earlier versions and of other programs stay good.
+    #[test]
+    fn hashes_of_other_programs_are_checked() {
+        let hash = "$argon2id$v=19$m=256,t=2,p=1$c29tZXNhbHQ$nf65EOgLrQMR/uIPnA4rEsF5h7TKyQwu9U1bMCHGi/4";
+        let users = Users::parse(&format!("alice:{hash}\n")).unwrap();
+        assert!(users.verify("alice", "password") && !users.verify("alice", "passwords"));
+        // New lines have the parameters that lines of earlier versions have.
+        assert!(hash_password("x").unwrap().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"));
     }
 
     #[test]

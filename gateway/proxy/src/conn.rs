@@ -10,6 +10,7 @@ use crate::mirrors::MirrorClient;
 use crate::records::ConnectionId;
 use crate::traces::Made;
 use crate::transport::Transport;
+use crate::unix_clients::{NAME, UNIX_CLIENT, is_unix};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
@@ -17,9 +18,9 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use sealane_exchange::deadlines::{self, Wait};
 use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready};
-use sealane_tls::CertificateNames;
 use sealane_tls::hello::LargeHello;
 use sealane_tls::policy::ServerPolicy;
+use sealane_tls::{CertificateDescription, CertificateNames};
 use std::cell::OnceCell;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -191,10 +192,19 @@ pub(crate) struct Client {
     pub made: Made,
 }
 
-/// An IP address as text: IPv6 as in RFC 5952, an IPv4-mapped one as IPv4.
+/// An IP address as text: IPv6 as in RFC 5952, an IPv4-mapped one as IPv4. A client at a Unix socket has a name in its place.
 pub(crate) struct AddressText {
     bytes: [u8; LONGEST_ADDRESS],
     len: u8,
+    kind: AddressKind,
+}
+
+/// What the text of an address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AddressKind {
+    V4,
+    V6,
+    Unix,
 }
 
 /// Eight groups of four digits.
@@ -205,9 +215,29 @@ impl AddressText {
         let mut bytes = [0; LONGEST_ADDRESS];
         let mut rest = &mut bytes[..];
         // There is room for each.
-        let _ = write!(rest, "{}", ip.to_canonical());
+        let kind = match ip.to_canonical() {
+            ip if is_unix(ip) => {
+                let _ = rest.write_all(NAME.as_bytes());
+                AddressKind::Unix
+            }
+            ip => {
+                let _ = write!(rest, "{ip}");
+                if ip.is_ipv4() { AddressKind::V4 } else { AddressKind::V6 }
+            }
+        };
         let len = (LONGEST_ADDRESS - rest.len()) as u8;
-        Self { bytes, len }
+        Self { bytes, len, kind }
+    }
+
+    /// What stands before it and behind it in an element of `Forwarded`. RFC 7239 §6: an IPv6 address is in brackets and quotes, and
+    /// what is no address begins with an underscore.
+    #[inline]
+    pub fn around(&self) -> (&'static [u8], &'static [u8]) {
+        match self.kind {
+            AddressKind::V4 => (b"for=", b""),
+            AddressKind::V6 => (b"for=\"[", b"]\""),
+            AddressKind::Unix => (b"for=_", b""),
+        }
     }
 
     #[inline]
@@ -247,20 +277,32 @@ pub(crate) struct ClientCert {
     pub fingerprint: String,
     /// Its names, once a rule has looked at them.
     names: OnceCell<CertificateNames>,
+    /// What it says of itself, once a header has told it.
+    description: OnceCell<CertificateDescription>,
 }
 
 impl ClientCert {
     pub fn new(field: Vec<u8>, fingerprint: String) -> Self {
-        Self { field, fingerprint, names: OnceCell::new() }
+        Self { field, fingerprint, names: OnceCell::new(), description: OnceCell::new() }
     }
 
     /// The names by which rules know the client.
     pub fn names(&self) -> &CertificateNames {
-        self.names.get_or_init(|| {
-            // The field has the certificate between two colons (RFC 8941 §3.3.5).
-            let encoded = self.field.get(1..self.field.len().saturating_sub(1)).unwrap_or_default();
-            STANDARD.decode(encoded).map(|der| CertificateNames::of(&der)).unwrap_or_default()
+        self.names
+            .get_or_init(|| STANDARD.decode(self.base64()).map(|der| CertificateNames::of(&der)).unwrap_or_default())
+    }
+
+    /// What the certificate says of itself.
+    pub fn description(&self) -> &CertificateDescription {
+        self.description.get_or_init(|| {
+            STANDARD.decode(self.base64()).map(|der| CertificateDescription::of(&der)).unwrap_or_default()
         })
+    }
+
+    /// The certificate in Base64.
+    pub fn base64(&self) -> &[u8] {
+        // The field has it between two colons (RFC 8941 §3.3.5).
+        self.field.get(1..self.field.len().saturating_sub(1)).unwrap_or_default()
     }
 }
 
@@ -342,6 +384,11 @@ impl Client {
         u32::try_from(self.requests).unwrap_or(u32::MAX)
     }
 
+    /// Whether it is at a Unix socket, and nobody has told its address: it may bring the requests of many.
+    pub fn is_unnamed(&self) -> bool {
+        self.peer == UNIX_CLIENT && self.listener.listener.is_unix
+    }
+
     /// Whether it came over TLS (or QUIC).
     pub fn is_secure(&self) -> bool {
         self.listener.listener.tls.is_some()
@@ -410,6 +457,8 @@ mod tests {
             ("::ffff:192.0.2.1", "192.0.2.1"),
             ("2001:db8::1", "2001:db8::1"),
             ("ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:fffe"),
+            ("::", "unix"),
+            ("::1", "::1"),
         ] {
             assert_eq!(AddressText::new(ip.parse().unwrap()).as_bytes(), text.as_bytes());
         }

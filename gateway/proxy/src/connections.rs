@@ -9,6 +9,7 @@ use crate::exchange::streams::ClientStream;
 use crate::h3::connection::H3Connection;
 use crate::mirrors::MirrorClient;
 use sealane_lane::{Context, Key, Millis, Slots};
+use std::ops::Range;
 
 #[derive(Default)]
 pub(crate) struct Connections {
@@ -56,6 +57,16 @@ impl Connections {
     /// All keys, for rare walks over everything.
     pub fn keys(&self) -> Vec<Key> {
         self.slots.keys().collect()
+    }
+
+    /// How many places there are for connections, free ones included.
+    pub fn places(&self) -> usize {
+        self.slots.places()
+    }
+
+    /// The keys in some of the places, for walks that are bounded.
+    pub fn keys_in(&self, places: Range<usize>) -> Vec<Key> {
+        self.slots.keys_in(places).collect()
     }
 
     /// A connection with a client over TCP.

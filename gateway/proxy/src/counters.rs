@@ -305,6 +305,8 @@ counters! {
     /// Requests that were not copied to the mirror of their route, by reason.
     mirrors_too_large, counter, "sealane_mirror_skipped_total", "reason=\"max_body\"";
     /// Requests that were not copied to the mirror of their route, by reason.
+    mirrors_memory, counter, "sealane_mirror_skipped_total", "reason=\"max_memory\"";
+    /// Requests that were not copied to the mirror of their route, by reason.
     mirrors_early, counter, "sealane_mirror_skipped_total", "reason=\"early_data\"";
     /// Requests that were not copied to the mirror of their route, by reason.
     mirrors_upgrade, counter, "sealane_mirror_skipped_total", "reason=\"upgrade\"";

@@ -57,6 +57,7 @@ pub(crate) fn listener(id: u32) -> Listener {
     Listener {
         id,
         address: ([127, 0, 0, 1], 80).into(),
+        is_unix: false,
         tls: None,
         quic: None,
         proxy_protocol: false,

@@ -9,7 +9,7 @@ use crate::snapshot::Action;
 use crate::upstream::balance::{HashKey, cookie, hash_of, mix};
 use sealane_exchange::Phase;
 use sealane_http::Fields;
-use sealane_lane::{Key, Millis};
+use sealane_lane::{Context, Key, Millis};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -115,14 +115,18 @@ impl Draws {
 const GROUPS: u64 = 0x5EA1_A4E5_5711_7000;
 
 impl Forwarding {
-    /// All upstream groups, by index.
-    pub fn upstreams(&self) -> impl Iterator<Item = usize> {
+    /// The upstream groups that requests go to, by index.
+    pub fn destinations(&self) -> impl Iterator<Item = usize> {
         let (one, several) = match &self.to {
             Destination::Group(upstream) => (Some(*upstream), &[][..]),
             Destination::Split(split) => (None, &split.groups[..]),
         };
-        let mirror = self.mirror.as_ref().map(|mirror| mirror.upstream);
-        one.into_iter().chain(several.iter().map(|share| share.upstream)).chain(mirror)
+        one.into_iter().chain(several.iter().map(|share| share.upstream))
+    }
+
+    /// All upstream groups, by index, also that of copies.
+    pub fn upstreams(&self) -> impl Iterator<Item = usize> {
+        self.destinations().chain(self.mirror.as_ref().map(|mirror| mirror.upstream))
     }
 
     /// The group that all requests go to, if there is only one.
@@ -187,6 +191,14 @@ pub(crate) fn choose_upstream(proxy: &mut Proxy, exchange: Key, by: &Forwarding)
     }
     x.routed.chosen = Some(chosen);
     Some(split.groups.get(chosen.share)?.upstream)
+}
+
+/// Makes sure that the end of the time that a request may take as a whole is not missed. Called before the request waits for anything.
+pub(crate) fn watch_total(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get(exchange) else { return };
+    if let Some(until) = RouteLimits::of(x).and_then(|limits| limits.until(x)) {
+        proxy.connections.look_by(cx, x.client_stream, until);
+    }
 }
 
 /// The split by which a request went, and its group.

@@ -6,11 +6,14 @@ use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, Upstre
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, takes_place};
+
 use crate::exchange::response::{Loss, server_lost};
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
+use crate::memory::free_memory;
 use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window, note_held};
+use crate::mirrors::{Mirror, copy_body, copy_complete, copy_request};
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
 use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
@@ -632,4 +635,43 @@ fn the_windows_of_servers_count_against_a_clients_connection() {
     refuse(&mut lane.proxy, &mut lane.cx, requests[1].exchange, 503);
     let Proxy { connections, exchanges, .. } = &mut lane.proxy;
     assert_eq!(grant_window(connections, exchanges, requests[0].exchange, WIDE), Window::Wide);
+}
+
+/// Copies of requests are nobody's: they go before the connection of any client does.
+#[test]
+fn copies_are_given_up_first_when_memory_is_short() {
+    let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
+    let mirror = Mirror {
+        upstream: 0,
+        percent: 100,
+        max_body: 1 << 20,
+        max_requests: 2,
+        timeout: Duration::from_secs(3600),
+        remove: Vec::new(),
+    };
+    let post = machine::Request { has_body: true, is_safe: false, is_idempotent: false, ..GET };
+    let copied = |lane: &mut Lane| {
+        let request = lane.request(post);
+        let listener = lane.proxy.settings.listeners()[0].clone();
+        copy_request(&mut lane.proxy, &mut lane.cx, request.exchange, &listener, &mirror);
+        let Proxy { exchanges, counters, .. } = &mut lane.proxy;
+        copy_body(exchanges.get_mut(request.exchange).unwrap(), counters, &[0; 100_000], false);
+        request
+    };
+    // One whose body is coming, and one that is under way.
+    let (coming, complete) = (copied(&mut lane), copied(&mut lane));
+    copy_complete(&mut lane.proxy, &mut lane.cx, complete.exchange);
+    let counted = |lane: &Lane| {
+        let c = &lane.proxy.counters;
+        [&c.mirrors_full, &c.mirrors_memory, &c.mirrors_failed, &c.memory_resets].map(|counter| counter.value())
+    };
+    let third = copied(&mut lane);
+    assert_eq!(counted(&lane), [1, 0, 0, 0], "there is no place for a third");
+    free_memory(&mut lane.proxy, &mut lane.cx);
+    assert_eq!(counted(&lane), [1, 1, 1, 0]);
+    assert!([&coming, &complete, &third].iter().all(|request| !lane.is_over(request)), "clients do not notice");
+    free_memory(&mut lane.proxy, &mut lane.cx);
+    assert_eq!(counted(&lane), [1, 1, 1, 0], "there is nothing more to give");
+    let _places = (copied(&mut lane), copied(&mut lane));
+    assert_eq!(counted(&lane), [1, 1, 1, 0], "their places are free again");
 }

@@ -317,7 +317,8 @@ pub const UPSTREAM_STEPS: [(&str, &str); 3] = [
 /// See [`UPSTREAM_STEPS`].
 pub(crate) const CONNECT: usize = 0;
 pub(crate) const HANDSHAKE: usize = 1;
-pub(crate) const WAIT: usize = 2;
+/// The index of the wait for the head of the response in [`UPSTREAM_STEPS`].
+pub const WAIT: usize = 2;
 
 /// The protocol and the class of each of a place's series, in order.
 pub fn place_series() -> impl Iterator<Item = (&'static str, &'static str)> {

@@ -67,8 +67,11 @@ mod service;
 mod settings;
 pub mod shared_tickets;
 pub mod snapshot;
+pub mod talkers;
+pub mod templates;
 pub mod traces;
 mod transport;
+pub mod unix_clients;
 mod upstream;
 
 pub use access_log::{AccessLogRules, LogFormat, LogSink, Template, TemplateError};

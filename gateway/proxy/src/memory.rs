@@ -18,6 +18,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::ClientStream;
 use crate::flush::flush_marked;
 use crate::h3::connection::Phase;
+use crate::mirrors::free_copies;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use sealane_http::h3::Code;
@@ -133,8 +134,9 @@ pub(crate) fn grant_window(
     Window::Wide
 }
 
-/// Memory is short: the connections that hold the most of it are reset.
+/// Memory is short: copies for mirrors are given up, and if that is not enough, the connections that hold the most of it are reset.
 pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
+    let mut freed = free_copies(proxy, cx, AT_A_TIME);
     let keys: Vec<Key> = proxy.connections.keys();
     let streams = held_in_streams(&mut proxy.connections, &proxy.exchanges, &keys);
     let mut large: Vec<(usize, Key)> = keys
@@ -143,7 +145,6 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
         .filter(|(held, _)| *held >= WORTH_IT)
         .collect();
     large.sort_unstable_by_key(|(held, _)| Reverse(*held));
-    let mut freed = 0;
     for (held, key) in large {
         if freed >= AT_A_TIME {
             break;

@@ -9,8 +9,8 @@
 //! client (`MirrorClient`) has no socket: it has the whole body, has room for every response, and keeps nothing of it. The client's
 //! own exchange knows nothing of the copy once that has started, and so cannot wait for it or fail with it.
 //!
-//! Copies are bounded: by number in a lane, by the bytes of their bodies, and by time. A request of which no copy can be made is
-//! counted and served as without a mirror.
+//! Copies are bounded: by number in a lane, by the bytes of their bodies, and by time. Where memory is short, they are given up before
+//! any client is. A request of which no copy can be made is counted and served as without a mirror.
 
 use crate::conn::Conn;
 use crate::connections::Connections;
@@ -32,12 +32,13 @@ use sealane_exchange::{Event, Phase};
 use sealane_http::{BodyLength, Fields, RequestHead};
 use sealane_lane::{Context, Deadline, Key, Millis};
 use std::cell::Cell;
+use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes of a response that are read and thrown away. A response that goes on behind them is called off.
-const MAX_DISCARDED: u64 = 1 << 20;
+/// Bytes of a response's body that are read and thrown away. A response that goes on behind them is called off.
+const MAX_DISCARDED: usize = 1 << 20;
 
 /// Where copies of a route's requests go, and what bounds them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,8 +112,8 @@ pub(crate) struct MirrorClient {
     body: Vec<u8>,
     /// Bytes of the body that have been passed on.
     sent: usize,
-    /// Bytes of the response that have been thrown away.
-    discarded: u64,
+    /// Bytes of the response's body that have been thrown away.
+    discarded: usize,
     is_begun: bool,
     /// A server has answered.
     is_answered: bool,
@@ -127,7 +128,7 @@ pub(crate) fn copy_request(
     listener: &LaneListener,
     mirror: &Mirror,
 ) {
-    let Proxy { connections, exchanges, counters, .. } = proxy;
+    let Proxy { connections, exchanges, counters, admission, .. } = proxy;
     if !mirror.wants(exchanges.draws.draw()) {
         return;
     }
@@ -144,6 +145,9 @@ pub(crate) fn copy_request(
     }
     if matches!(x.body, BodyLength::Known(length) if length > mirror.max_body as u64) {
         return counters.mirrors_too_large.inc();
+    }
+    if admission.is_short_of_memory() {
+        return counters.mirrors_memory.inc();
     }
     let Some(place) = exchanges.copies.take(mirror.max_requests) else {
         return counters.mirrors_full.inc();
@@ -301,11 +305,16 @@ pub(crate) fn mirror_head(connections: &mut Connections, exchanges: &Exchanges, 
     }
 }
 
-/// Throws a piece of the response to a copy away.
+/// How many of `want` bytes of the response to a copy may still be thrown away.
+pub(crate) fn mirror_credit(connections: &mut Connections, key: Key, want: usize) -> usize {
+    connections.mirror(key).map_or(0, |mirror| want.min(MAX_DISCARDED - mirror.discarded.min(MAX_DISCARDED)))
+}
+
+/// Throws a piece of the response to a copy away. After the last piece for which there is credit, the copy is over.
 pub(crate) fn mirror_discard(connections: &mut Connections, cx: &mut Context, key: Key, bytes: usize) {
     let Some(mirror) = connections.mirror(key) else { return };
-    mirror.discarded += bytes as u64;
-    if mirror.discarded > MAX_DISCARDED {
+    mirror.discarded += bytes;
+    if mirror.discarded >= MAX_DISCARDED {
         mirror.deadline.set_no_later(cx, key, cx.now());
     }
 }
@@ -313,18 +322,53 @@ pub(crate) fn mirror_discard(connections: &mut Connections, cx: &mut Context, ke
 /// The timer of a copy has fired.
 pub(crate) fn mirror_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(mirror) = proxy.connections.mirror(key) else { return };
-    let (until, is_over) = (mirror.until, cx.now() >= mirror.until || mirror.discarded > MAX_DISCARDED);
+    let (until, is_over) = (mirror.until, cx.now() >= mirror.until || mirror.discarded >= MAX_DISCARDED);
     let Some(exchange) = mirror.exchange else { return };
     if is_over {
-        let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-        let actions = x.machine.on(Event::ClientGone);
-        return perform(proxy, cx, exchange, actions);
+        return give_up(proxy, cx, exchange);
     }
     if let Some(next) = check_deadlines(proxy, cx, exchange)
         && let Some(mirror) = proxy.connections.mirror(key)
     {
         mirror.deadline.set(cx, key, next.min(until));
     }
+}
+
+/// Calls a copy off.
+fn give_up(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let actions = x.machine.on(Event::ClientGone);
+    perform(proxy, cx, exchange, actions);
+}
+
+/// Memory is short: gives copies up, those with the largest bodies first, until at least `wanted` bytes are free. No client notices.
+/// How many bytes are free now.
+pub(crate) fn free_copies(proxy: &mut Proxy, cx: &mut Context, wanted: usize) -> usize {
+    let held = |key: Key| {
+        let x = proxy.exchanges.get(key)?;
+        let bytes = match (&x.copy, proxy.connections.get(x.client_stream.conn())) {
+            (Some(copy), _) => copy.body.capacity(),
+            (None, Some(Conn::Mirror(mirror))) => mirror.body.capacity(),
+            (None, _) => 0,
+        };
+        (bytes > 0).then_some((bytes, key))
+    };
+    let mut copies: Vec<(usize, Key)> = proxy.exchanges.keys().filter_map(held).collect();
+    copies.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+    let mut freed = 0;
+    for (bytes, exchange) in copies {
+        if freed >= wanted {
+            break;
+        }
+        freed += bytes;
+        let Some(x) = proxy.exchanges.get_mut(exchange) else { continue };
+        if x.copy.take().is_some() {
+            proxy.counters.mirrors_memory.inc();
+        } else {
+            give_up(proxy, cx, exchange);
+        }
+    }
+    freed
 }
 
 /// A copy is over.
@@ -368,6 +412,29 @@ mod tests {
         drop(first);
         assert!(copies.take(2).is_some(), "it was dropped at once");
         assert!(copies.take(1).is_none() && copies.take(2).is_some());
+    }
+
+    #[test]
+    fn a_response_is_thrown_away_up_to_its_bound() {
+        let (mut connections, mut cx) = (Connections::default(), Context::new().unwrap());
+        let mirror = MirrorClient {
+            exchange: None,
+            deadline: Deadline::default(),
+            until: Millis::MAX,
+            body: Vec::new(),
+            sent: 0,
+            discarded: 0,
+            is_begun: true,
+            is_answered: true,
+            _place: Copies::default().take(1).unwrap(),
+        };
+        let key = connections.insert(Conn::Mirror(Box::new(mirror)));
+        assert_eq!(mirror_credit(&mut connections, key, 2 * MAX_DISCARDED), MAX_DISCARDED);
+        mirror_discard(&mut connections, &mut cx, key, MAX_DISCARDED - 10);
+        assert_eq!((mirror_credit(&mut connections, key, 100), cx.timers.len()), (10, 0));
+        mirror_discard(&mut connections, &mut cx, key, 10);
+        assert_eq!((mirror_credit(&mut connections, key, 100), cx.timers.len()), (0, 1), "it is called off");
+        assert_eq!(mirror_credit(&mut connections, Key::from_u64(7), 100), 0);
     }
 
     #[test]

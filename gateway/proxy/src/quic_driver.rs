@@ -6,6 +6,7 @@
 //! quic ◄─ streams ── flush ◄── connections marked for it
 //! ```
 
+use crate::client::connection::probe_failure;
 use crate::client::h3::{h3_client_stopped, h3_read, h3_stream_opened};
 use crate::client::h3_connection::{
     h3_client_accepted, h3_client_close_if_done, h3_client_error, h3_client_established, h3_client_left,
@@ -185,6 +186,7 @@ fn quic_admit(proxy: &mut Proxy, cx: &mut Context) {
             Some(Err(Rejected { remote, reason })) => {
                 proxy.counters.tls_failure(reason);
                 let connection = proxy.log.next_connection();
+                probe_failure(|| Some(connection), reason);
                 proxy.log.records().handshake_failed(&proxy.counters, (remote, connection), reason);
             }
             None => {}

@@ -46,6 +46,13 @@ impl ConnectionId {
     }
 }
 
+impl ConnectionId {
+    /// As a number, for tracers: the slot in the upper 16 bits, the number below.
+    pub(crate) fn to_u64(self) -> u64 {
+        self.0
+    }
+}
+
 impl fmt::Display for ConnectionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}-{}", self.slot(), self.number())

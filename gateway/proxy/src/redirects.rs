@@ -55,6 +55,16 @@ impl RedirectTable {
         self.entries.is_empty()
     }
 
+    /// Whether there is an entry for this path.
+    pub fn contains(&self, path: &str) -> bool {
+        self.by_path.contains_key(path.as_bytes())
+    }
+
+    /// The paths of all entries, in no order.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.by_path.keys().filter_map(|path| std::str::from_utf8(path).ok())
+    }
+
     /// The number of the entry for one reading of a path.
     pub(crate) fn find(&self, reading: &[u8]) -> Option<usize> {
         self.by_path.get(reading).copied()
@@ -94,6 +104,10 @@ mod tests {
             assert_eq!(table.insert(path, entry("/new")), Err(TableError::Path), "{path}");
         }
         assert_eq!((table.len(), table.find(b"/old"), table.find(b"/old/")), (1, Some(0), None));
+        assert_eq!(
+            (table.paths().collect::<Vec<_>>(), table.contains("/old"), table.contains("/")),
+            (vec!["/old"], true, false)
+        );
     }
 
     #[test]

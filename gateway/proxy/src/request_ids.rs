@@ -97,7 +97,8 @@ fn name_request(
 ) -> Result<(), FieldError> {
     x.routed.adds_headers |= rules.in_responses;
     let name = rules.header.as_bytes();
-    let is_trusted = client.listener.listener.trusted_proxies.contains(client.peer.ip());
+    let listener = &client.listener.listener;
+    let is_trusted = listener.trust_forwarded && listener.trusted_proxies.contains(client.peer.ip());
     let fields = &mut x.request.fields;
     let is_kept = is_trusted
         && {
@@ -137,9 +138,9 @@ pub(crate) fn name_response(x: &mut Exchange, settings: &LaneSettings) {
     let _ = response.fields.push(name, id);
 }
 
-/// Says in a response how long the gateway and the server took (<https://www.w3.org/TR/server-timing/>). `ours`: no server has
-/// answered.
-pub(crate) fn time_response(x: &mut Exchange, now: Micros, ours: bool) {
+/// Says in a response how long the gateway and the server took (<https://www.w3.org/TR/server-timing/>), also where the gateway answers
+/// because the server does not. A server that was not reached has taken the time since it was chosen.
+pub(crate) fn time_response(x: &mut Exchange, now: Micros) {
     let mut text = Vec::with_capacity(64);
     let mut part = |name: &str, micros: Micros| {
         if !text.is_empty() {
@@ -149,11 +150,14 @@ pub(crate) fn time_response(x: &mut Exchange, now: Micros, ours: bool) {
         let tenths = micros / 100;
         text.extend_from_slice(format!("{name};dur={}.{}", tenths / 10, tenths % 10).as_bytes());
     };
-    if ours || x.sent < x.started {
-        part("gateway", now.saturating_sub(x.started));
-    } else {
-        part("gateway", x.sent.saturating_sub(x.started));
-        part("upstream", now.saturating_sub(x.sent));
+    let chosen = || x.routed.tried_since().map(|since| (since * 1000).max(x.started));
+    let since = if x.sent >= x.started { Some(x.sent) } else { chosen() };
+    match since {
+        Some(since) => {
+            part("gateway", since.saturating_sub(x.started));
+            part("upstream", now.saturating_sub(since));
+        }
+        None => part("gateway", now.saturating_sub(x.started)),
     }
     let _ = x.response.fields.push(b"Server-Timing", &text);
 }
@@ -182,11 +186,14 @@ mod tests {
         let mut snapshot = fixtures::snapshot(fixtures::limits(), Vec::new());
         let mut listener = fixtures::listener(1);
         listener.trusted_proxies = ["192.0.2.1/32".parse::<Cidr>().unwrap()].into_iter().collect();
-        snapshot.listeners = vec![Arc::new(listener)];
+        listener.trust_forwarded = true;
+        let mut distrusting = fixtures::listener(2);
+        distrusting.trusted_proxies = ["192.0.2.1/32".parse::<Cidr>().unwrap()].into_iter().collect();
+        snapshot.listeners = vec![Arc::new(listener), Arc::new(distrusting)];
         let (settings, _published) = fixtures::settings(snapshot);
         let (mut ids, counters) = (RequestIds::default(), Counters::default());
-        let mut named = |from: &str, sent: &[(&str, &str)]| {
-            let client = fixtures::client(&settings.listeners()[0], from);
+        let mut named_at = |listener: usize, from: &str, sent: &[(&str, &str)]| {
+            let client = fixtures::client(&settings.listeners()[listener], from);
             let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
             for (name, value) in sent {
                 x.request.fields.push(name.as_bytes(), value.as_bytes()).unwrap();
@@ -198,6 +205,9 @@ mod tests {
             all.into_iter().next()
         };
         let (proxy, stranger) = ("192.0.2.1:5", "192.0.2.2:5");
+        let distrusted = named_at(1, proxy, &[("x-request-id", "a")]);
+        assert_ne!(distrusted.as_deref(), Some("a"), "trust_forwarded = false");
+        let mut named = |from: &str, sent: &[(&str, &str)]| named_at(0, from, sent);
         let long = "a".repeat(MAX_ID);
         for id in ["1-67891233-abcdef012345678912345678", "a", long.as_str()] {
             assert_eq!(named(proxy, &[("x-request-id", id)]).as_deref(), Some(id));
@@ -210,19 +220,21 @@ mod tests {
         assert_ne!(named(proxy, &[("x_request_id", "a")]).as_deref(), Some("a"), "not this header");
         let two = named(proxy, &[("x-request-id", "a"), ("x-request-id", "b")]);
         assert!(two.is_some_and(|id| id.len() == 32), "which of them?");
-        assert_eq!((counters.request_ids_accepted.value(), counters.request_ids_made.value()), (3, 11));
+        assert_eq!((counters.request_ids_accepted.value(), counters.request_ids_made.value()), (3, 12));
     }
 
     #[test]
     fn times_are_told_in_tenths_of_milliseconds() {
-        let told = |sent, ours| {
+        let told = |sent, began| {
             let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
             (x.started, x.sent) = (1000, sent);
-            time_response(&mut x, 13_460, ours);
+            x.routed.try_from(began);
+            time_response(&mut x, 13_460);
             String::from_utf8_lossy(x.response.fields.get_named(b"server-timing").unwrap()).into_owned()
         };
-        assert_eq!(told(2250, false), "gateway;dur=1.2, upstream;dur=11.2");
-        assert_eq!(told(2250, true), "gateway;dur=12.4");
-        assert_eq!(told(0, false), "gateway;dur=12.4", "nothing was sent for this request");
+        assert_eq!(told(2250, 2), "gateway;dur=1.2, upstream;dur=11.2");
+        assert_eq!(told(0, 0), "gateway;dur=12.4", "no server was chosen for this request");
+        assert_eq!(told(0, 3), "gateway;dur=2.0, upstream;dur=10.4", "it was not reached");
+        assert_eq!(told(0, 1), "gateway;dur=0.0, upstream;dur=12.4");
     }
 }

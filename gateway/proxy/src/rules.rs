@@ -9,6 +9,7 @@ use crate::latency::Place;
 use crate::pages::{ErrorPage, Maintenance};
 use crate::patterns::Groups;
 use crate::snapshot::{Action, Routing};
+use crate::templates::{Origin, Template};
 use sealane_http::claims::is_alike;
 use sealane_http::{FieldError, Fields, Known, RequestHead};
 use sealane_route::path::{self, Readings};
@@ -68,6 +69,8 @@ pub struct ForwardAuth {
     pub upstream: usize,
     /// The target of the question.
     pub target: String,
+    /// Headers of the question.
+    pub set: FieldEdits,
     /// Headers of the answer that go into the request. The client's own of these names never reach a server.
     pub copy: Vec<String>,
     /// How long the answer may take as a whole.
@@ -96,10 +99,28 @@ pub struct FieldEdits {
     pub set: Vec<(String, String)>,
     /// Comes behind those that are there.
     pub add: Vec<(String, String)>,
+    /// What is set and added with parts of the request.
+    pub templates: Vec<FieldTemplate>,
+}
+
+/// A field of a request for the upstream, with parts of the client's request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldTemplate {
+    /// Its name.
+    pub name: String,
+    /// It comes behind those of this name that are there.
+    pub adds: bool,
+    /// Its value. There is no such field where it is empty.
+    pub value: Template,
 }
 
 impl FieldEdits {
-    fn apply(&self, fields: &mut Fields) -> Result<(), FieldError> {
+    /// `values`: those of all templates, in their order.
+    pub(crate) fn apply(
+        &self,
+        fields: &mut Fields,
+        values: &mut impl Iterator<Item = Vec<u8>>,
+    ) -> Result<(), FieldError> {
         self.clean(fields);
         for (name, value) in &self.set {
             fields.push(name.as_bytes(), value.as_bytes())?;
@@ -107,14 +128,26 @@ impl FieldEdits {
         for (name, value) in &self.add {
             fields.push(name.as_bytes(), value.as_bytes())?;
         }
+        for template in &self.templates {
+            if let Some(value) = values.next().filter(|value| !value.is_empty()) {
+                fields.push(template.name.as_bytes(), &value)?;
+            }
+        }
         Ok(())
     }
 
     /// Removes what is removed or set, in every spelling that a server may take for it.
     fn clean(&self, fields: &mut Fields) {
-        for name in self.remove.iter().chain(self.set.iter().map(|(name, _)| name)) {
+        let set = self.set.iter().map(|(name, _)| name);
+        let templates = self.templates.iter().filter(|t| !t.adds).map(|t| &t.name);
+        for name in self.remove.iter().chain(set).chain(templates) {
             fields.remove_alike(name.as_bytes());
         }
+    }
+
+    /// Writes the values of all templates.
+    pub(crate) fn values(&self, request: &RequestHead, from: &Origin) -> Vec<Vec<u8>> {
+        self.templates.iter().map(|template| template.value.value(request, from)).collect()
     }
 }
 
@@ -242,7 +275,7 @@ impl RouteRef {
     pub fn finish(&self, fields: &mut Fields, secure: bool) {
         let Some(route) = self.route() else { return };
         // Values were checked with the configuration; what does not fit (4 GiB) is left out.
-        let _ = route.response.iter().try_for_each(|edits| edits.apply(fields));
+        let _ = route.response.iter().try_for_each(|edits| edits.apply(fields, &mut std::iter::empty()));
         if let (Some(hsts), true) = (&route.hsts, secure) {
             let _ = fields.set(Known::StrictTransportSecurity, hsts.as_bytes());
         }
@@ -278,8 +311,21 @@ impl RouteRef {
     }
 
     /// Changes a request for the upstream.
-    pub fn prepare(&self, head: &mut RequestHead, text: &mut Vec<u8>) -> Result<(), Unprepared> {
+    pub fn prepare(&self, head: &mut RequestHead, from: &Origin, text: &mut Vec<u8>) -> Result<(), Unprepared> {
         let Some(route) = self.route() else { return Ok(()) };
+        if route.request.is_empty() {
+            return self.rewrite(route, head, text);
+        }
+        // What the values say of the request is what the client has asked for.
+        let values: Vec<Vec<u8>> = route.request.iter().flat_map(|edits| edits.values(head, from)).collect();
+        self.rewrite(route, head, text)?;
+        let mut values = values.into_iter();
+        let edited = route.request.iter().try_for_each(|edits| edits.apply(&mut head.fields, &mut values));
+        edited.map_err(|_| Unprepared::Fields)
+    }
+
+    #[inline]
+    fn rewrite(&self, route: &Route, head: &mut RequestHead, text: &mut Vec<u8>) -> Result<(), Unprepared> {
         if let Some(rewrite) = &route.rewrite
             && head.path().starts_with(b"/")
         {
@@ -288,7 +334,7 @@ impl RouteRef {
             // Both are made of what may stand in a target.
             head.set_target(text).map_err(|_| Unprepared::Path)?;
         }
-        route.request.iter().try_for_each(|edits| edits.apply(&mut head.fields)).map_err(|_| Unprepared::Fields)
+        Ok(())
     }
 
     /// Writes the path that the upstream gets.
@@ -417,9 +463,40 @@ mod tests {
             remove: vec!["cookie".into()],
             set: vec![pair("A", "3")],
             add: vec![pair("b", "2"), pair("Cookie", "y")],
+            templates: Vec::new(),
         };
-        edits.apply(&mut fields).unwrap();
+        edits.apply(&mut fields, &mut std::iter::empty()).unwrap();
         let all: Vec<(&[u8], &[u8])> = fields.iter().map(|(_, n, v)| (n, v)).collect();
         assert_eq!(all, [(&b"B"[..], &b"1"[..]), (b"A", b"3"), (b"b", b"2"), (b"Cookie", b"y")]);
+    }
+
+    #[test]
+    fn a_value_without_its_part_leaves_no_field() {
+        let template = |name: &str, adds| FieldTemplate {
+            name: name.to_owned(),
+            adds,
+            value: Template::parse("{client_certificate_name}").unwrap().unwrap(),
+        };
+        let edits = FieldEdits {
+            templates: vec![template("X-User", false), template("X-Other", true), template("X-Last", false)],
+            ..FieldEdits::default()
+        };
+        let apply = |values: [&str; 3]| {
+            let mut fields = Fields::new();
+            for name in ["X_User", "X-Other", "X-Last"] {
+                fields.push(name.as_bytes(), b"forged").unwrap();
+            }
+            let mut values = values.into_iter().map(|value| value.as_bytes().to_vec());
+            let said = edits.apply(&mut fields, &mut values);
+            let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+            (said, fields.iter().map(|(_, n, v)| format!("{}: {}", text(n), text(v))).collect::<Vec<_>>())
+        };
+        assert_eq!(
+            apply(["alice", "b", ""]),
+            (Ok(()), vec!["X-Other: forged".into(), "X-User: alice".into(), "X-Other: b".into()])
+        );
+        assert_eq!(apply(["", "", ""]), (Ok(()), vec!["X-Other: forged".into()]));
+        // Nothing of a client's certificate ends a line.
+        assert!(apply(["a\r\nX-Admin: 1", "", ""]).0.is_err());
     }
 }

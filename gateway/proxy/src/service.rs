@@ -34,10 +34,12 @@ use crate::scratch::Scratch;
 use crate::settings::LaneSettings;
 use crate::shared_tickets::{self, TicketVerdict};
 use crate::snapshot::{Listener, Snapshot};
+use crate::talkers::{self, Talkers, TalkersQuestion};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
 use crate::upstream::selection::{queues_timeout, serve_queues};
-use sealane_lane::{After, Context, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
+use sealane_lane::{After, Context, Inbox, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
+use sealane_sys::probes;
 use sealane_tls::sessions::{self, SessionStore};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -81,6 +83,8 @@ pub enum Message {
     PasswordChecked(Digest, PasswordVerdict),
     /// What is under way is to be told. As many questions wait as the admin socket has connections.
     Inspect(Inspection),
+    /// Who makes most of the load is to be told. Control asks once a second at most.
+    Talkers(TalkersQuestion),
     /// Exchanges are to be recorded. There is one recording at a time.
     Record(Recording),
     /// Control's verdict about the ticket of a connection's hello ([`TicketQuery`](crate::shared_tickets::TicketQuery)).
@@ -95,6 +99,7 @@ impl Mail for Message {
             | Self::FreeMemory
             | Self::PasswordChecked(..)
             | Self::Inspect(_)
+            | Self::Talkers(_)
             | Self::Record(_)
             | Self::Ticket(..) => Load::Free,
             Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
@@ -148,12 +153,20 @@ pub struct Proxy {
     pub(crate) pools: UpstreamPools,
     pub(crate) quic: QuicEndpoint,
     pub(crate) log: AccessLog,
+    pub(crate) talkers: Talkers,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
     pub(crate) scratch: Scratch,
 }
 
 impl Proxy {
+    /// Serves on this thread until the lane stops. The lane's loop is generic, and compiled where it is called: here, as all that lanes
+    /// run.
+    #[inline(never)]
+    pub fn run(self, cx: Context, inbox: &Inbox<Message>) -> std::io::Result<()> {
+        sealane_lane::run(cx, self, inbox).map(drop)
+    }
+
     /// Sets a lane up; called on its own thread.
     pub fn new(setup: Setup, cx: &mut Context) -> std::io::Result<Self> {
         sessions::bind_thread(setup.sessions);
@@ -170,6 +183,7 @@ impl Proxy {
             pools: UpstreamPools::default(),
             quic: QuicEndpoint::default(),
             log: AccessLog::new(setup.log, Records::new(setup.slot, setup.records)),
+            talkers: Talkers::default(),
             counters: setup.counters,
             clock: Clock::default(),
             scratch: Scratch::new(),
@@ -370,6 +384,7 @@ impl Service for Proxy {
             Message::Passed(passed) => self.admission.heard(cx, &passed),
             Message::FreeMemory => free_memory(self, cx),
             Message::Inspect(inspection) => inspect(self, cx, &inspection),
+            Message::Talkers(question) => talkers::tell(self, cx, &question),
             Message::Record(recording) => self.log.records_mut().record(recording, cx.now()),
             Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
             Message::Ticket(key, verdict) => {
@@ -409,6 +424,7 @@ impl Service for Proxy {
 
     fn turn_took(&mut self, micros: u64) {
         self.counters.turns.record(micros);
+        probes::lane_turn(|| Some((self.settings.slot() as u64, micros)));
     }
 
     fn turn(&mut self, cx: &mut Context) -> After {

@@ -97,8 +97,10 @@ pub struct Routing {
 pub struct Listener {
     /// Stable over reloads while the address is configured.
     pub id: u32,
-    /// The address as bound.
+    /// The address as bound; of a Unix socket [`UNIX_CLIENT`](crate::unix_clients::UNIX_CLIENT).
     pub address: SocketAddr,
+    /// It is a Unix socket: clients have no address unless somebody tells it.
+    pub is_unix: bool,
     /// TLS settings; `None` serves plain HTTP.
     pub tls: Option<ListenerTls>,
     /// HTTP/3 at the same address; only with TLS.

@@ -13,5 +13,7 @@ mod sites;
 
 pub use addresses::{AccessRule, AddressSet};
 pub use names::{NameError, NameMap, NamePattern, Rank};
-pub use rules::{Conditions, FieldRule, Found, MAX_DEPTH, MAX_SEARCHED, PathRule, RouteTable, RuleError, Subject};
+pub use rules::{
+    Conditions, FieldRule, Found, MAX_DEPTH, MAX_SEARCHED, PathRule, RouteTable, RuleError, Subject, cookies,
+};
 pub use sites::{Decision, SiteMap, groups};

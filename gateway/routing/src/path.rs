@@ -28,7 +28,7 @@ pub enum BadPath {
     DotSegment,
     /// Two readings select different rules.
     Ambiguous,
-    /// The readings take more work to tell apart than a path may cost.
+    /// The readings, or the values of fields, take more work to tell apart than a request may cost.
     TooComplex,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Display for BadPath {
             Self::Nul => "the path has \"%00\"",
             Self::DotSegment => "the path has a \".\" or \"..\" segment",
             Self::Ambiguous => "servers read this path in different ways, for which there are different rules",
-            Self::TooComplex => "the path can be read in too many ways",
+            Self::TooComplex => "the path can be read in too many ways, or too much is to be compared with expressions",
         })
     }
 }

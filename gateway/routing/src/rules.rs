@@ -11,7 +11,7 @@
 //! 7. the first in the file.
 //!
 //! Looking up costs one hash per segment of the path, as far as the deepest rule goes, whatever the number of rules; and one
-//! search for each pattern beside the prefixes of the path.
+//! search for each pattern beside the prefixes of the path, for a path or a value.
 
 use crate::path::{self, BadPath, Budget, Readings};
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use std::collections::HashMap;
 /// A rule's path has no more segments, so that a long path costs no more.
 pub const MAX_DEPTH: usize = 32;
 
-/// Bytes of paths that the patterns of one look-up may search, all patterns and readings together.
+/// Bytes of paths and values that the patterns of one look-up may search, all patterns and readings together.
 pub const MAX_SEARCHED: usize = 256 * 1024;
 
 /// Which paths a rule is for.
@@ -44,6 +44,44 @@ pub enum FieldRule {
     Exact(Vec<u8>),
     /// One of its values begins with this.
     Prefix(Vec<u8>),
+    /// One of its values matches the pattern with this number ([`Subject::matches`]).
+    Matches(usize),
+    /// This does not hold. Of several values, none may be what is denied.
+    Not(Box<Self>),
+    /// This holds for the cookies of this name. The field is `Cookie`.
+    Cookie(String, Box<Self>),
+}
+
+/// Goes through values until one is accepted.
+type AnyValue<'v> = dyn FnMut(&mut dyn FnMut(&[u8]) -> bool) -> bool + 'v;
+
+impl FieldRule {
+    /// Whether it holds for the values that `any` goes through. `matches` compares one with a pattern.
+    fn holds(&self, any: &mut AnyValue, matches: &mut dyn FnMut(usize, &[u8]) -> bool) -> bool {
+        match self {
+            Self::Present => any(&mut |_| true),
+            Self::Absent => !any(&mut |_| true),
+            Self::Exact(wanted) => any(&mut |v| v == &wanted[..]),
+            Self::Prefix(wanted) => any(&mut |v| v.starts_with(wanted)),
+            Self::Matches(pattern) => any(&mut |v| matches(*pattern, v)),
+            Self::Not(rule) => !rule.holds(any, matches),
+            Self::Cookie(name, rule) => {
+                let named = &mut |accepts: &mut dyn FnMut(&[u8]) -> bool| {
+                    any(&mut |line| cookies(line).any(|(own, value)| own == name.as_bytes() && accepts(value)))
+                };
+                rule.holds(named, matches)
+            }
+        }
+    }
+}
+
+/// Names and values of a `Cookie` field (RFC 6265 §5.4).
+pub fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    line.split(|b| *b == b';').filter_map(|pair| {
+        let pair = pair.trim_ascii_start();
+        let end = pair.iter().position(|b| *b == b'=')?;
+        Some((&pair[..end], &pair[end + 1..]))
+    })
 }
 
 /// When a rule applies: all of it must.
@@ -74,8 +112,8 @@ pub trait Subject {
     /// Whether a field of this name has a value for which `accepts` says yes.
     fn any_field(&self, name: &str, accepts: &mut dyn FnMut(&[u8]) -> bool) -> bool;
 
-    /// Whether a reading of the path matches the pattern with this number, in time that is linear in its length.
-    fn matches(&self, _pattern: usize, _path: &[u8]) -> bool {
+    /// Whether a reading of the path, or a field's value, matches the pattern with this number, in time that is linear in its length.
+    fn matches(&self, _pattern: usize, _text: &[u8]) -> bool {
         false
     }
 
@@ -98,8 +136,8 @@ impl<T> Rule<T> {
     #[inline]
     fn applies(&self, path: &[u8], subject: &impl Subject, searched: &mut usize) -> Result<bool, BadPath> {
         match self.pattern {
-            None => Ok(self.is_for(subject)),
-            Some(pattern) => Ok(self.is_for(subject) && {
+            None => self.is_for(subject, searched),
+            Some(pattern) => Ok(self.is_for(subject, searched)? && {
                 *searched = searched.saturating_add(path.len());
                 if *searched > MAX_SEARCHED {
                     return Err(BadPath::TooComplex);
@@ -110,15 +148,32 @@ impl<T> Rule<T> {
     }
 
     /// Whether the conditions on the method and the fields hold.
-    fn is_for(&self, subject: &impl Subject) -> bool {
+    #[inline]
+    fn is_for(&self, subject: &impl Subject, searched: &mut usize) -> Result<bool, BadPath> {
         let method = subject.method();
-        (self.methods.is_empty() || self.methods.iter().any(|m| m.as_bytes() == method))
-            && self.fields.iter().all(|(name, rule)| match rule {
-                FieldRule::Present => subject.any_field(name, &mut |_| true),
-                FieldRule::Absent => !subject.any_field(name, &mut |_| true),
-                FieldRule::Exact(wanted) => subject.any_field(name, &mut |v| v == &wanted[..]),
-                FieldRule::Prefix(wanted) => subject.any_field(name, &mut |v| v.starts_with(wanted)),
-            })
+        if !self.methods.is_empty() && !self.methods.iter().any(|m| m.as_bytes() == method) {
+            return Ok(false);
+        }
+        if self.fields.is_empty() { Ok(true) } else { self.fields_hold(subject, searched) }
+    }
+
+    #[inline(never)]
+    fn fields_hold(&self, subject: &impl Subject, searched: &mut usize) -> Result<bool, BadPath> {
+        for (name, rule) in self.fields.iter() {
+            let mut matches = |pattern, value: &[u8]| {
+                *searched = searched.saturating_add(value.len());
+                *searched <= MAX_SEARCHED && subject.matches(pattern, value)
+            };
+            let holds = rule.holds(&mut |accepts| subject.any_field(name, accepts), &mut matches);
+            // What was not compared says nothing.
+            if *searched > MAX_SEARCHED {
+                return Err(BadPath::TooComplex);
+            }
+            if !holds {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Smaller comes first.
@@ -245,7 +300,7 @@ impl<T> RouteTable<T> {
 
     /// Finds the rule for one reading of a path.
     fn look_up(&self, path: &[u8], subject: &impl Subject, searched: &mut usize) -> Result<LookedUp<'_, T>, BadPath> {
-        let mut pick = |rules: &[Rule<T>]| -> Result<Option<usize>, BadPath> {
+        let pick = |rules: &[Rule<T>], searched: &mut usize| -> Result<Option<usize>, BadPath> {
             for (at, rule) in rules.iter().enumerate() {
                 if rule.applies(path, subject, searched)? {
                     return Ok(Some(at));
@@ -255,13 +310,13 @@ impl<T> RouteTable<T> {
         };
         if !self.exact.is_empty()
             && let Some(rules) = self.exact.get(path)
-            && let Some(at) = pick(rules)?
+            && let Some(at) = pick(rules, searched)?
         {
             return Ok(Some((&rules[at], path.len(), None)));
         }
         for (list, rule) in &self.listed {
             if let Some(entry) = subject.entry(*list, path)
-                && rule.is_for(subject)
+                && rule.is_for(subject, searched)?
             {
                 return Ok(Some((rule, path.len(), Some(entry))));
             }
@@ -282,7 +337,7 @@ impl<T> RouteTable<T> {
         }
         for end in ends[..count].iter().rev() {
             if let Some(rules) = self.prefix.get(&path[..*end])
-                && let Some(at) = pick(rules)?
+                && let Some(at) = pick(rules, searched)?
             {
                 return Ok(Some((&rules[at], *end, None)));
             }
@@ -449,12 +504,50 @@ mod tests {
     }
 
     #[test]
+    fn values_match_patterns_and_cookies_have_names() {
+        let admin = || FieldRule::Matches(1);
+        let cookie = |name: &str, rule| vec![("Cookie", FieldRule::Cookie(name.to_owned(), Box::new(rule)))];
+        let t = table(vec![
+            (conditions(prefix("/"), &[], vec![]), "any"),
+            (conditions(prefix("/agent"), &[], vec![("Agent", admin())]), "agent"),
+            (conditions(prefix("/other"), &[], vec![("Agent", FieldRule::Not(Box::new(admin())))]), "other"),
+            (conditions(prefix("/beta"), &[], cookie("beta", FieldRule::Exact(b"1".into()))), "beta"),
+            (conditions(prefix("/new"), &[], cookie("id", FieldRule::Absent)), "new"),
+            (conditions(prefix("/not"), &[], cookie("id", FieldRule::Not(Box::new(admin())))), "not"),
+        ]);
+        let find = |path: &str, fields: &[(&'static str, &'static str)]| {
+            *t.find(path.as_bytes(), &Request("GET", fields.to_vec())).unwrap().unwrap().value
+        };
+        assert_eq!(find("/agent", &[("agent", "an admin")]), "agent");
+        assert_eq!(find("/agent", &[("agent", "x"), ("agent", "admin")]), "agent");
+        assert_eq!((find("/agent", &[("agent", "x")]), find("/agent", &[])), ("any", "any"));
+        // Of two values, one is denied.
+        assert_eq!(find("/other", &[("agent", "x"), ("agent", "admin")]), "any");
+        assert_eq!((find("/other", &[("agent", "x")]), find("/other", &[])), ("other", "other"));
+        assert_eq!(find("/beta", &[("cookie", "a=b; beta=1")]), "beta");
+        assert_eq!(find("/beta", &[("cookie", "a=b"), ("cookie", "beta=0;beta=1")]), "beta");
+        for others in ["beta=12", "abeta=1", "Beta=1", "a=beta=1", "beta", "beta =1", ""] {
+            assert_eq!(find("/beta", &[("cookie", others)]), "any", "{others}");
+        }
+        assert_eq!((find("/new", &[]), find("/new", &[("cookie", "ids=1")])), ("new", "new"));
+        assert_eq!(find("/new", &[("cookie", "id=")]), "any");
+        assert_eq!((find("/not", &[("cookie", "id=x; a=admin")]), find("/not", &[])), ("not", "not"));
+        assert_eq!(find("/not", &[("cookie", "id=x;id=admin")]), "any");
+    }
+
+    #[test]
     fn patterns_search_no_more_than_they_may() {
         let many = (0..100).map(|_| (pattern("/", 0), "v1")).collect();
         let t = table(many);
         let find = |length: usize| t.find(format!("/{}", "a".repeat(length)).as_bytes(), &Request("GET", vec![]));
         assert_eq!(find(1000), Ok(None));
         assert_eq!(find(MAX_SEARCHED / 100), Err(BadPath::TooComplex));
+        // Values count, too, and what is not compared is not taken for another value.
+        let not = || FieldRule::Not(Box::new(FieldRule::Matches(0)));
+        let t = table((0..100).map(|_| (conditions(prefix("/"), &["PUT"], vec![("a", not())]), "not")).collect());
+        let long: &'static str = "v1".repeat(MAX_SEARCHED / 2).leak();
+        let find = |value| t.find(b"/", &Request("PUT", vec![("a", value), ("a", "/v1/")]));
+        assert_eq!((find("x"), find(long)), (Ok(None), Err(BadPath::TooComplex)));
     }
 
     #[test]

@@ -85,6 +85,11 @@ impl SiteMap {
         self.sites.values().filter_map(|site| site.host.map(|host| host as usize))
     }
 
+    /// Every group of names that leads to a host, with the policy and the host of its names.
+    pub fn served(&self) -> impl Iterator<Item = (NamePattern, usize, usize)> {
+        self.sites.iter().filter_map(|(pattern, site)| Some((pattern, site.policy as usize, site.host? as usize)))
+    }
+
     /// Whether it tells names apart.
     pub fn has_names(&self) -> bool {
         self.sites.has_names()
@@ -146,6 +151,16 @@ mod tests {
             assert_eq!(s.decide(None, name), Decision::Misdirected, "{name} before the hello");
         }
         assert_eq!(s.policy_for(None), 0);
+    }
+
+    #[test]
+    fn names_that_lead_to_hosts_are_known() {
+        let s =
+            sites(&[("a.example", 1), ("b.example", 2)], &[("a.example", 0), ("*.c.example", 1), ("**.d.example", 2)]);
+        let mut served: Vec<_> = s.served().map(|(name, policy, host)| (name.to_string(), policy, host)).collect();
+        served.sort();
+        let wanted = [("**.d.example", 0, 2), ("*.c.example", 0, 1), ("*.d.example", 0, 2), ("a.example", 1, 0)];
+        assert_eq!(served, wanted.map(|(name, policy, host)| (name.to_owned(), policy, host)));
     }
 
     #[test]

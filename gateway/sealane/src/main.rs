@@ -13,8 +13,7 @@ use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use sealane_control::client::{self, ClientSettings};
 use sealane_control::config::{
-    self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, Policy, Readiness, Severity, Warning,
-    https_record,
+    self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, HttpsRecord, Policy, Readiness, Severity, Warning,
 };
 use sealane_control::log::{self, Level};
 use sealane_control::run::{self, syn_tls};
@@ -147,6 +146,7 @@ Examples:
   sealane check -c sealane.toml
   sealane check -c sealane.toml --policy pci-dss-4
   sealane check -c sealane.toml --post-quantum
+  sealane check -c sealane.toml --dns-records
   sealane config example | sealane check --offline -c /dev/stdin")]
     Check {
         /// The configuration file
@@ -161,6 +161,9 @@ Examples:
         /// Print which listeners, upstreams and certificates are ready for post-quantum cryptography
         #[arg(long)]
         post_quantum: bool,
+        /// Print only DNS records of type HTTPS for all names, for a zone file (with --json: beside the result)
+        #[arg(long, conflicts_with = "post_quantum")]
+        dns_records: bool,
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
@@ -189,13 +192,13 @@ Examples:
         /// Seconds between updates
         #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
         interval: u64,
-        /// Stop after this many updates [default: stop at Ctrl-C]
+        /// Stop after this many updates [default: stop at q or Ctrl-C]
         #[arg(long, value_name = "N")]
         rounds: Option<u64>,
-        /// The table to show; in a terminal, the keys 0 to 9 choose another table
+        /// The table to show; in a terminal, the keys 0 to 9, ! and c choose another table
         #[arg(long, value_name = "TABLE", value_enum, default_value_t)]
         table: tables::Table,
-        /// Sort the table by this column; in a terminal, s chooses the next column and r reverses the order
+        /// Sort the table by this column; in a terminal, s chooses the next column, S the one before, and r reverses the order
         #[arg(long, value_name = "COLUMN")]
         sort: Option<String>,
     },
@@ -451,8 +454,8 @@ fn execute(command: Command) -> Result<ExitCode> {
             client::run(&ClientSettings { listen, to, redirect, no_cookie, verbose })?;
         }
         Command::Serve { config } => serve(resolve::load_and_wait(&config))?,
-        Command::Check { config, offline, policy, post_quantum, json } => {
-            return check(&config, offline, policy, post_quantum, json);
+        Command::Check { config, offline, policy, post_quantum, dns_records, json } => {
+            return check(&config, &Checks { offline, policy, post_quantum, dns_records, json });
         }
         Command::Import(command) => import::execute(command)?,
         Command::Tunnel(command) => tunnel::execute(command)?,
@@ -461,7 +464,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Config(ConfigCommand::Show { config, json }) => show(&config, json)?,
         Command::Status { at, json } => print(&running::status(at, json)?)?,
         Command::Top { at, interval, rounds, table, sort } => {
-            running::top(at, Duration::from_secs(interval), rounds, table, sort.as_deref())?;
+            top::run(at, Duration::from_secs(interval), rounds, table, sort.as_deref())?;
         }
         Command::Certificates { at, json, command: None } => print(&running::certificates(at, json)?)?,
         Command::Certificates { command: Some(CertificatesCommand::Renew { at, name }), .. } => {
@@ -500,7 +503,20 @@ fn serve(loaded: Result<(Config, Vec<Warning>), Errors>) -> Result<()> {
     run::serve(config)
 }
 
-fn check(path: &Path, offline: bool, policy: Option<Policy>, post_quantum: bool, json: bool) -> Result<ExitCode> {
+/// What `check` is to look at and to print.
+struct Checks {
+    offline: bool,
+    policy: Option<Policy>,
+    post_quantum: bool,
+    dns_records: bool,
+    json: bool,
+}
+
+/// Records that `check` prints without being asked for them.
+const RECORDS_SHOWN: usize = 10;
+
+fn check(path: &Path, checks: &Checks) -> Result<ExitCode> {
+    let Checks { offline, policy, post_quantum, dns_records, json } = *checks;
     let loaded = match (offline, policy) {
         (true, _) => resolve::document_and_wait(path).and_then(|document| document.audited_by(policy).read_offline()),
         (false, Some(policy)) => resolve::audit_and_wait(path, policy),
@@ -519,8 +535,10 @@ fn check(path: &Path, offline: bool, policy: Option<Policy>, post_quantum: bool,
         Err(Errors { errors, warnings, .. }) => (None, errors, warnings),
     };
     let readiness = config.as_ref().filter(|_| post_quantum).map(Config::post_quantum);
+    let records = config.as_ref().map(Config::https_records).unwrap_or_default();
     if json {
-        print(&(as_json(&errors, &warnings, readiness.as_deref())? + "\n"))?;
+        let records = dns_records.then_some(&records[..]);
+        print(&(as_json(&errors, &warnings, readiness.as_deref(), records)? + "\n"))?;
     } else {
         for d in warnings.iter().chain(&errors) {
             eprintln!("{d}");
@@ -530,14 +548,15 @@ fn check(path: &Path, offline: bool, policy: Option<Policy>, post_quantum: bool,
                 let counts = [(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")]
                     .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }));
                 let by = policy.map_or_else(String::new, |policy| format!("; no violation of policy {policy}"));
-                print(&format!("{}: good ({}{by})\n", path.display(), counts.join(", ")))?;
+                let good = format!("{}: good ({}{by})\n", path.display(), counts.join(", "));
+                match dns_records {
+                    true => eprint!("{good}"),
+                    false => print(&good)?,
+                }
                 if let Some(note) = syn_tls::note(c).filter(|_| !offline) {
                     eprintln!("{}: note: {note}", path.display());
                 }
-                for (l, http3) in c.listeners.iter().filter_map(|l| Some((l, l.http3.as_ref()?))) {
-                    let record = https_record("example.com", http3.port(l.address.port()));
-                    print(&format!("HTTP/3 at {}; in DNS, with your names: {record}\n", l.address))?;
-                }
+                print(&lines_of(&records, dns_records))?;
                 let lines: String = readiness.iter().flatten().map(|one| format!("{one}\n")).collect();
                 print(&lines)?;
             }
@@ -563,10 +582,32 @@ fn show(path: &Path, json: bool) -> Result<()> {
     print(&if json { effective.to_json() } else { effective.to_toml() })
 }
 
-fn as_json(errors: &[Diagnostic], warnings: &[Warning], readiness: Option<&[Readiness]>) -> Result<String> {
+/// The lines for a zone file: all of them, or some of those by which clients find HTTP/3.
+fn lines_of(records: &[HttpsRecord], all: bool) -> String {
+    if all {
+        return records.iter().map(|record| format!("{record}\n")).collect();
+    }
+    let http3: Vec<&HttpsRecord> = records.iter().filter(|record| record.has_http3()).collect();
+    let mut out: String =
+        http3.iter().take(RECORDS_SHOWN).map(|record| format!("in DNS, for HTTP/3: {record}\n")).collect();
+    if let Some(more) = http3.len().checked_sub(RECORDS_SHOWN).filter(|more| *more > 0) {
+        out += &format!("in DNS, for HTTP/3: {more} more records (--dns-records prints all)\n");
+    }
+    out
+}
+
+fn as_json(
+    errors: &[Diagnostic],
+    warnings: &[Warning],
+    readiness: Option<&[Readiness]>,
+    records: Option<&[HttpsRecord]>,
+) -> Result<String> {
     let mut value = serde_json::json!({ "ok": errors.is_empty(), "errors": errors, "warnings": warnings });
     if let Some(readiness) = readiness {
         value["post_quantum"] = serde_json::to_value(readiness)?;
+    }
+    if let Some(records) = records {
+        value["dns_records"] = serde_json::to_value(records)?;
     }
     Ok(serde_json::to_string_pretty(&value)?)
 }

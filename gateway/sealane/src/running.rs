@@ -1,14 +1,13 @@
-//! Commands to a gateway that runs: `status`, `top`, `reload`, `upgrade`, `drain`, `reopen-logs`.
+//! Commands to a gateway that runs: `status`, `reload`, `upgrade`, `drain`, `reopen-logs`.
 
-use crate::tables::Table;
-use crate::top;
+use crate::top::problem_lines;
+use crate::top::rates::days_from_now;
 use anyhow::{Context, Result};
 use clap::Args;
 use sealane_control::admin::ask::{Where, ask, ask_with};
 use sealane_control::log::Level;
 use sealane_control::metrics::status::{CertificateStatus, ServerChange, ServerStatus, Status};
 use sealane_control::resolve;
-use sealane_control::run::inspection::OpenExchanges;
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -68,7 +67,8 @@ impl At {
 }
 
 impl AtEither {
-    fn place(self) -> Where {
+    /// Where is asked.
+    pub fn place(self) -> Where {
         self.admin.map_or_else(|| self.socket.place(), Where::Address)
     }
 }
@@ -138,18 +138,18 @@ fn describe_certificate(t: &mut String, c: &CertificateStatus) {
     };
     let _ = writeln!(t, "  issuer        {issuer}");
     let _ = writeln!(t, "  file          {}", c.file);
-    let _ = writeln!(t, "  expires       {}", top::days_from_now(c.not_after));
+    let _ = writeln!(t, "  expires       {}", days_from_now(c.not_after));
     if let Some(automatic) = &c.automatic {
         let next = automatic.next.and_then(|next| i64::try_from(next).ok());
         let unknown = if automatic.last_error.is_empty() { "by another process" } else { "none" };
-        let next = next.map_or_else(|| unknown.to_owned(), top::days_from_now);
+        let next = next.map_or_else(|| unknown.to_owned(), days_from_now);
         let _ = writeln!(t, "  next renewal  {next}");
         if !automatic.last_error.is_empty() {
             let _ = writeln!(t, "  last error    {}", automatic.last_error);
         }
     }
     if let Some(ocsp) = &c.ocsp {
-        let days = |at: Option<u64>| at.and_then(|at| i64::try_from(at).ok()).map(top::days_from_now);
+        let days = |at: Option<u64>| at.and_then(|at| i64::try_from(at).ok()).map(days_from_now);
         let _ = match (ocsp.standing.as_str(), days(ocsp.next_update)) {
             ("", _) | (_, None) => writeln!(t, "  OCSP          none"),
             (standing, Some(expires)) => writeln!(t, "  OCSP          {standing}, expires {expires}"),
@@ -175,7 +175,8 @@ pub fn log_level(at: At, level: Option<Level>) -> Result<String> {
     }
 }
 
-fn fetch(at: &Where) -> Result<(Status, String)> {
+/// The status, and the same as JSON.
+pub fn fetch(at: &Where) -> Result<(Status, String)> {
     let text = ask(at, "GET", "/v1/status", SOON)?;
     let status = serde_json::from_str(&text).context("the response is not a gateway's status")?;
     Ok((status, text))
@@ -185,58 +186,6 @@ fn fetch(at: &Where) -> Result<(Status, String)> {
 pub fn status(at: AtEither, json: bool) -> Result<String> {
     let (status, text) = fetch(&at.place())?;
     Ok(if json { text } else { describe(&status) })
-}
-
-/// Requests under way that `sealane top` shows.
-const OPEN: usize = 100;
-
-/// `sealane top`: the same, renewed until Ctrl-C (or `rounds` times).
-pub fn top(at: AtEither, interval: Duration, rounds: Option<u64>, table: Table, sort: Option<&str>) -> Result<()> {
-    let sort = sort.map_or_else(|| Ok(table.usual()), |name| table.sorted_by(name))?;
-    let mut shown = top::Shown { table, sort };
-    let at = at.place();
-    let mut screen = top::Screen::new();
-    let keys = top::Keys::new();
-    let mut last: Option<Status> = None;
-    let mut round = 0;
-    loop {
-        let (status, _) = fetch(&at)?;
-        // Only the socket tells them.
-        let open = match &at {
-            Where::Socket(_) if shown.table == Table::Requests => {
-                let text = ask(&at, "GET", &format!("/v1/exchanges?limit={OPEN}"), SOON)?;
-                Some(serde_json::from_str::<OpenExchanges>(&text).context("the response is not a list of requests")?)
-            }
-            _ => None,
-        };
-        let mut view = match shown.table {
-            Table::Overview => top::view(&status, last.as_ref()),
-            table => table.view(&top::Rates::new(&status, last.as_ref()), open.as_ref(), shown.sort),
-        };
-        if keys.is_some() {
-            view.insert_str(0, &format!("{}\n\n", top::KEYS));
-        }
-        match screen.draw(&view) {
-            // A reader that has enough (`| head`) is no failure.
-            Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => return Ok(()),
-            drawn => drawn?,
-        }
-        last = Some(status);
-        round += 1;
-        if rounds.is_some_and(|n| round >= n) {
-            return Ok(());
-        }
-        let Some(keys) = &keys else {
-            std::thread::sleep(interval);
-            continue;
-        };
-        if let Some(key) = keys.next(interval) {
-            match shown.after(key) {
-                Some(after) => shown = after,
-                None => return Ok(()),
-            }
-        }
-    }
 }
 
 fn describe(s: &Status) -> String {
@@ -251,12 +200,15 @@ fn describe(s: &Status) -> String {
     if !s.reloads.last_error.is_empty() {
         let _ = writeln!(t, "last error     {}", s.reloads.last_error.replace('\n', "\n               "));
     }
+    for line in problem_lines(s) {
+        let _ = writeln!(t, "{line}");
+    }
     for l in &s.listeners {
         let quic = if l.http3 { ", HTTP/3" } else { "" };
         let _ = writeln!(t, "listener       {} {}{quic}", l.address, if l.tls { "TLS" } else { "plain" });
     }
     for c in &s.certificates {
-        let _ = writeln!(t, "certificate    {} ({}), ends {}", c.subject, c.file, top::days_from_now(c.not_after));
+        let _ = writeln!(t, "certificate    {} ({}), ends {}", c.subject, c.file, days_from_now(c.not_after));
     }
     for u in &s.upstreams {
         let servers: Vec<String> = u.servers.iter().map(|s| format!("{} {}", s.name, state(s))).collect();

@@ -1,8 +1,9 @@
-//! The tables of `sealane top`: those of the status page, with the same columns, sorted by any of them.
+//! The tables of `sealane top`: those of the status page, with the same columns, sorted by any of them and narrowed by a text.
 
 use crate::debug::printable;
 use crate::running::{span, state};
-use crate::top::{Rates, bytes};
+use crate::top::history::Plots;
+use crate::top::rates::{Rates, bytes};
 use anyhow::{Result, bail};
 use sealane_control::metrics::status::Status;
 use sealane_control::run::inspection::OpenExchanges;
@@ -39,10 +40,14 @@ pub enum Table {
     Requests,
     /// What the last reload has changed
     Changes,
+    /// What is wrong now, and was lately
+    Problems,
+    /// Clients with the most requests (addresses only over the admin socket)
+    Clients,
 }
 
-/// In the order of the keys that choose them.
-pub const TABLES: [Table; 10] = [
+/// In the order of the keys that choose them: the digits, `!` and `c`.
+pub const TABLES: [Table; 12] = [
     Table::Overview,
     Table::Hosts,
     Table::Servers,
@@ -53,6 +58,8 @@ pub const TABLES: [Table; 10] = [
     Table::Tunnel,
     Table::Requests,
     Table::Changes,
+    Table::Problems,
+    Table::Clients,
 ];
 
 /// A column: its heading, and whether it has text.
@@ -66,18 +73,55 @@ pub struct Sort {
 }
 
 /// A cell: what is shown, and by what it is sorted.
+#[derive(Clone, Debug)]
 enum Cell {
+    /// Cut in the table, but not where a row is shown by itself.
     Text(String),
+    /// Not cut: it is the last of its row.
+    Long(String),
     Number(f64, String),
 }
 
-fn text(text: &str) -> Cell {
-    let mut shown: String = printable(text);
-    if shown.len() > MOST_TEXT {
-        shown.truncate(MOST_TEXT - 1);
-        shown.push('~');
+impl Cell {
+    fn whole(&self) -> &str {
+        match self {
+            Self::Text(text) | Self::Long(text) | Self::Number(_, text) => text,
+        }
     }
-    Cell::Text(shown)
+
+    fn shown(&self) -> String {
+        match self {
+            Self::Text(text) if text.len() > MOST_TEXT => {
+                // What is shown is ASCII.
+                let cut: String = text.chars().take(MOST_TEXT - 1).collect();
+                cut + "~"
+            }
+            cell => cell.whole().to_owned(),
+        }
+    }
+}
+
+/// What is shown of a table.
+#[derive(Clone, Debug, Default)]
+pub struct Rows {
+    /// The headings, in their columns.
+    pub head: String,
+    /// The rows, in the same columns.
+    pub lines: Vec<String>,
+    /// Of each row: the heading of each column, and its whole value.
+    pub values: Vec<Vec<(&'static str, String)>>,
+    /// Rows that there is no room for.
+    pub more: usize,
+    /// What is said where there are no rows.
+    pub empty: String,
+}
+
+fn text(text: &str) -> Cell {
+    Cell::Text(printable(text))
+}
+
+fn long(text: &str) -> Cell {
+    Cell::Long(printable(text))
 }
 
 fn count(n: u64) -> Cell {
@@ -137,7 +181,7 @@ impl Table {
                 ("why", T),
             ],
             Self::Limits => &[("last_minute", N), ("total", N), ("what", T)],
-            Self::Operations => &[("operation", T), ("cpu", N), ("error", N)],
+            Self::Operations => &[("operation", T), ("cpu", N), ("error", N), ("last_5_minutes", T)],
             Self::Certificates => &[("names", T), ("days", N), ("file", T), ("problem", T)],
             Self::Tunnel => &[
                 ("name", T),
@@ -158,7 +202,17 @@ impl Table {
                 ("server", T),
                 ("waits_for", T),
             ],
+            Self::Problems => &[("since", N), ("lasts", N), ("kind", T), ("client", T), ("problem", T)],
+            Self::Clients => {
+                &[("client", T), ("per_second", N), ("part", N), ("connections", N), ("new_per_second", N)]
+            }
         }
+    }
+
+    /// Its name, as in the option `--table`.
+    pub fn name(self) -> String {
+        use clap::ValueEnum as _;
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
 
     /// How it is sorted unless somebody says otherwise: by the busiest, the newest, the one that ends first.
@@ -169,6 +223,8 @@ impl Table {
             Self::Errors | Self::Operations => (0, false),
             Self::Certificates => (1, false),
             Self::Tunnel => (3, true),
+            Self::Problems => (0, false),
+            Self::Clients => (1, true),
             _ => (0, true),
         };
         Sort { column, falling }
@@ -188,10 +244,11 @@ impl Table {
         }
     }
 
-    /// Sorted by the next column.
-    pub fn next_sort(self, sort: Sort) -> Sort {
+    /// Sorted by the next column, or by the one before.
+    pub fn next_sort(self, sort: Sort, is_back: bool) -> Sort {
         let columns = self.columns();
-        let column = (sort.column + 1) % columns.len().max(1);
+        let count = columns.len().max(1);
+        let column = (sort.column + if is_back { count - 1 } else { 1 }) % count;
         Sort { column, falling: columns.get(column).is_some_and(|(_, is_text)| !is_text) }
     }
 
@@ -210,12 +267,14 @@ impl Table {
             Self::Tunnel => "no client is connected",
             Self::Requests if open.is_none() => "requests are shown on the admin socket only: use --socket",
             Self::Requests => "no open requests",
-            Self::Operations => "nothing can be said yet",
+            Self::Operations => "nothing can be said yet: the numbers of operations must vary for a while",
+            Self::Problems => "no problem is known",
+            Self::Clients => "no client has sent a request in the last seconds",
             Self::Overview | Self::Changes => "",
         }
     }
 
-    fn rows(self, rates: &Rates<'_>, open: Option<&OpenExchanges>) -> Vec<Vec<Cell>> {
+    fn rows(self, rates: &Rates<'_>, open: Option<&OpenExchanges>, plots: &Plots) -> Vec<Vec<Cell>> {
         let now = rates.now;
         match self {
             Self::Hosts => {
@@ -246,7 +305,7 @@ impl Table {
                         count(server.weight.into()),
                         number(requests, format!("{requests:.1}")),
                         number(failures, format!("{failures:.1}")),
-                        Cell::Text(printable(&state(server))),
+                        long(&state(server)),
                     ]
                 };
                 servers.map(row).collect()
@@ -263,7 +322,7 @@ impl Table {
                         text(&e.server),
                         text(&e.request),
                         text(if e.trace.is_empty() { "-" } else { &e.trace }),
-                        Cell::Text(match e.left_out {
+                        Cell::Long(match e.left_out {
                             0 => printable(&e.why),
                             n => format!("{} ({n} like this before)", printable(&e.why)),
                         }),
@@ -273,7 +332,7 @@ impl Table {
             }
             Self::Limits => {
                 let row = |l: &sealane_control::metrics::sampler::LimitStatus| {
-                    vec![count(l.last_minute), count(l.total), Cell::Text(printable(&l.what))]
+                    vec![count(l.last_minute), count(l.total), long(&l.what)]
                 };
                 now.limits.iter().map(row).collect()
             }
@@ -283,7 +342,8 @@ impl Table {
                     None => number(-1.0, "-".to_owned()),
                 };
                 let row = |o: &sealane_control::metrics::sampler::OperationStatus| {
-                    vec![text(&o.operation), micros(o.seconds, ""), micros(o.error, "± ")]
+                    let plot = plots.line(&format!("cpu_microseconds_{}", o.operation));
+                    vec![text(&o.operation), micros(o.seconds, ""), micros(o.error, "± "), Cell::Long(plot)]
                 };
                 now.operations.iter().map(row).collect()
             }
@@ -293,7 +353,7 @@ impl Table {
                     let days = (c.not_after - seconds).div_euclid(86_400);
                     let renewal = c.automatic.as_ref().map_or("", |automatic| &automatic.last_error);
                     let problem = if c.refused.is_empty() { renewal } else { &c.refused };
-                    vec![text(&c.subject), number(days as f64, days.to_string()), text(&c.file), text(problem)]
+                    vec![text(&c.subject), number(days as f64, days.to_string()), text(&c.file), long(problem)]
                 };
                 now.certificates.iter().map(row).collect()
             }
@@ -322,85 +382,145 @@ impl Table {
                         text(&e.host),
                         text(&e.path),
                         text(e.server.as_ref().or(e.upstream.as_ref()).map_or("", String::as_str)),
-                        Cell::Text(printable(&e.waits_for)),
+                        long(&e.waits_for),
                     ]
                 };
                 open.iter().flat_map(|open| &open.exchanges).map(row).collect()
+            }
+            Self::Problems => {
+                let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+                let row = |p: &sealane_control::metrics::problems::ProblemStatus| {
+                    let ago = seconds.saturating_sub(p.since);
+                    let lasts = p.until.unwrap_or(seconds).saturating_sub(p.since);
+                    let over = if p.until.is_some() { "over: " } else { "" };
+                    vec![
+                        number(ago as f64, format!("{} ago", span(ago))),
+                        number(lasts as f64, span(lasts)),
+                        text(&p.kind),
+                        text(match p.client.as_deref() {
+                            None => "-",
+                            Some("") => "(admin socket only)",
+                            Some(address) => address,
+                        }),
+                        Cell::Long(format!("{over}{}", printable(&p.text))),
+                    ]
+                };
+                now.problems.iter().map(row).collect()
+            }
+            Self::Clients => {
+                let row = |c: &sealane_control::metrics::talkers::ClientStatus| {
+                    vec![
+                        text(if c.address.is_empty() { "(admin socket only)" } else { &c.address }),
+                        number(c.per_second, format!("{:.1}", c.per_second)),
+                        number(c.part, format!("{:.1} %", c.part * 100.0)),
+                        count(c.connections),
+                        number(c.accepted_per_second, format!("{:.1}", c.accepted_per_second)),
+                    ]
+                };
+                let is_heard = |c: &&sealane_control::metrics::talkers::ClientStatus| {
+                    c.per_second > 0.0 || c.accepted_per_second > 0.0
+                };
+                now.clients.iter().filter(is_heard).map(row).collect()
             }
             Self::Overview | Self::Changes => Vec::new(),
         }
     }
 
     /// The table as text, without the overview.
-    pub fn view(self, rates: &Rates<'_>, open: Option<&OpenExchanges>, sort: Sort) -> String {
+    pub fn view(self, rates: &Rates<'_>, open: Option<&OpenExchanges>, plots: &Plots, sort: Sort) -> String {
+        let rows = self.shown(rates, open, plots, sort, "");
+        if rows.lines.is_empty() {
+            return rows.empty + "\n";
+        }
+        let more = if rows.more > 0 { format!("and {} more\n", rows.more) } else { String::new() };
+        format!("{}\n{}\n{more}", rows.head, rows.lines.join("\n"))
+    }
+
+    /// What is shown of the table: the rows in which a text occurs, in their order.
+    pub fn shown(
+        self,
+        rates: &Rates<'_>,
+        open: Option<&OpenExchanges>,
+        plots: &Plots,
+        sort: Sort,
+        wanted: &str,
+    ) -> Rows {
         if self == Self::Changes {
-            return changes(rates.now);
+            let (head, lines) = changes(rates.now);
+            let lines: Vec<String> = lines.into_iter().filter(|line| line.contains(wanted)).collect();
+            let values = lines.iter().map(|line| vec![("change", line.trim().to_owned())]).collect();
+            return Rows { empty: head.clone(), head, lines, values, more: 0 };
         }
-        let mut rows = self.rows(rates, open);
-        if rows.is_empty() {
-            return format!("{}\n", self.empty(rates.now, open));
-        }
+        let mut rows = self.rows(rates, open, plots);
+        let empty = match rows.is_empty() {
+            true => self.empty(rates.now, open).to_owned(),
+            false => format!("no row has the text \"{wanted}\""),
+        };
+        let wanted = wanted.to_lowercase();
+        rows.retain(|row| wanted.is_empty() || row.iter().any(|cell| cell.whole().to_lowercase().contains(&wanted)));
         rows.sort_by(|a, b| {
             let order = match (a.get(sort.column), b.get(sort.column)) {
-                (Some(Cell::Text(a)), Some(Cell::Text(b))) => a.cmp(b),
                 (Some(Cell::Number(a, _)), Some(Cell::Number(b, _))) => a.total_cmp(b),
+                (Some(a), Some(b)) => a.whole().cmp(b.whole()),
                 _ => Ordering::Equal,
             };
             if sort.falling { order.reverse() } else { order }
         });
         let more = rows.len().saturating_sub(MOST_ROWS);
         rows.truncate(MOST_ROWS);
-        let shown = |cell: &Cell| match cell {
-            Cell::Text(text) | Cell::Number(_, text) => text.clone(),
-        };
         let columns = self.columns();
-        let mut lines: Vec<Vec<String>> = Vec::new();
         let heading = |(i, (name, _)): (usize, &Column)| match i == sort.column {
             true => format!("{name} {}", if sort.falling { "v" } else { "^" }),
             false => (*name).to_owned(),
         };
-        lines.push(columns.iter().enumerate().map(heading).collect());
-        lines.extend(rows.iter().map(|row| row.iter().map(shown).collect::<Vec<_>>()));
+        let mut lines: Vec<Vec<String>> = vec![columns.iter().enumerate().map(heading).collect()];
+        lines.extend(rows.iter().map(|row| row.iter().map(Cell::shown).collect::<Vec<_>>()));
         let width =
             |i: usize| lines.iter().filter_map(|line| line.get(i)).map(|c| c.chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns.len()).map(width).collect();
-        let mut out = String::new();
-        for line in &lines {
-            for (i, cell) in line.iter().enumerate() {
-                let (width, is_last) = (widths[i], i + 1 == columns.len());
-                // Writing to a string cannot fail.
-                let _ = match (columns[i].1, is_last) {
-                    (true, true) => write!(out, "{cell}"),
-                    (true, false) => write!(out, "{cell:<width$}  "),
-                    (false, true) => write!(out, "{cell:>width$}"),
-                    (false, false) => write!(out, "{cell:>width$}  "),
-                };
-            }
-            out.truncate(out.trim_end_matches(' ').len());
-            out.push('\n');
-        }
-        if more > 0 {
-            let _ = writeln!(out, "and {more} more");
-        }
-        out
+        let mut lines = lines.iter().map(|line| in_columns(line, columns, &widths));
+        let head = lines.next().unwrap_or_default();
+        let lines: Vec<String> = lines.collect();
+        let named = |row: &Vec<Cell>| {
+            columns.iter().zip(row).map(|((name, _), cell)| (*name, cell.whole().to_owned())).collect::<Vec<_>>()
+        };
+        Rows { head, lines, values: rows.iter().map(named).collect(), more, empty }
     }
 }
 
-fn changes(now: &Status) -> String {
+/// The cells of a row under each other: text to the left, numbers to the right.
+fn in_columns(line: &[String], columns: &[Column], widths: &[usize]) -> String {
+    let mut out = String::new();
+    for (i, cell) in line.iter().enumerate() {
+        let (width, is_last) = (widths[i], i + 1 == columns.len());
+        // Writing to a string cannot fail.
+        let _ = match (columns[i].1, is_last) {
+            (true, true) => write!(out, "{cell}"),
+            (true, false) => write!(out, "{cell:<width$}  "),
+            (false, true) => write!(out, "{cell:>width$}"),
+            (false, false) => write!(out, "{cell:>width$}  "),
+        };
+    }
+    out.truncate(out.trim_end_matches(' ').len());
+    out
+}
+
+/// What the last reload has changed: a sentence, and a line for each setting.
+fn changes(now: &Status) -> (String, Vec<String>) {
     let Some(changes) = &now.changes else {
-        return format!("generation {} is in force; no reload has changed a setting since the start\n", now.generation);
+        let none =
+            format!("generation {} is in force; no reload has changed a setting since the start", now.generation);
+        return (none, Vec::new());
     };
-    let mut out = format!(
-        "generation {} is in force; generation {} has changed (secrets are masked):\n",
+    let mut head = format!(
+        "generation {} is in force; generation {} has changed (secrets are masked):",
         now.generation, changes.generation
     );
     if now.reduced {
-        let _ = writeln!(out, "what it has changed is shown only over the admin socket: use --socket");
+        head.push_str("\nwhat it has changed is shown only over the admin socket: use --socket");
     }
-    for line in &changes.lines {
-        let _ = writeln!(out, "  {}", printable(&line.replace('→', "->")));
-    }
-    out
+    let line = |line: &String| format!("  {}", printable(&line.replace('→', "->")));
+    (head, changes.lines.iter().map(line).collect())
 }
 
 /// The operations whose cost is known, for the overview.
@@ -431,13 +551,14 @@ mod tests {
             "operations": [{ "operation": "request_http1", "seconds": 0.00005, "error": 0.000001 },
                 { "operation": "request_http2" }],
             "changes": { "generation": 2, "lines": ["~ lanes = 1 → 2"] },
+            "problems": [{ "kind": "dns", "text": "evil\u{1b}[2J", "since": 1, "client": "" }],
         }))
         .unwrap()
     }
 
     fn first_words(table: Table, sort: Sort) -> Vec<String> {
         let status = status();
-        let view = table.view(&Rates::new(&status, None), None, sort);
+        let view = table.view(&Rates::new(&status, None), None, &Plots::default(), sort);
         view.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
     }
 
@@ -454,8 +575,9 @@ mod tests {
             let columns = table.columns().len();
             let mut sort = table.usual();
             assert!(columns == 0 || sort.column < columns, "{table:?}");
-            (0..columns).for_each(|_| sort = table.next_sort(sort));
+            (0..columns).for_each(|_| sort = table.next_sort(sort, false));
             assert!(columns == 0 || sort.column == table.usual().column, "{table:?}");
+            assert_eq!(table.next_sort(table.next_sort(sort, false), true).column, sort.column, "{table:?}");
         }
     }
 
@@ -463,19 +585,43 @@ mod tests {
     fn empty_tables_say_why() {
         let status = Status::default();
         for table in TABLES.into_iter().filter(|table| *table != Table::Overview) {
-            let view = table.view(&Rates::new(&status, None), None, table.usual());
+            let view = table.view(&Rates::new(&status, None), None, &Plots::default(), table.usual());
             assert!(view.len() > 10 && view.ends_with('\n'), "{table:?}: {view}");
         }
+    }
+
+    #[test]
+    fn rows_are_found_by_any_text_in_them() {
+        let status = status();
+        let shown = |wanted: &str| {
+            let rates = Rates::new(&status, None);
+            Table::Hosts.shown(&rates, None, &Plots::default(), Table::Hosts.usual(), wanted)
+        };
+        assert_eq!((shown("").lines.len(), shown("B.EX").lines.len(), shown("75").lines.len()), (2, 1, 1));
+        let none = shown("nothing");
+        assert!(none.lines.is_empty() && none.empty == "no row has the text \"nothing\"", "{none:?}");
+        let one = shown("b.example").values.remove(0);
+        assert_eq!(one[0], ("host", "b.example".to_owned()), "a row by itself has all its values");
+    }
+
+    #[test]
+    fn long_names_are_cut_in_the_table_only() {
+        let name = format!("{}.example", "x".repeat(100));
+        let status: Status = serde_json::from_value(serde_json::json!({ "places": [{ "host": name }] })).unwrap();
+        let rates = Rates::new(&status, None);
+        let rows = Table::Hosts.shown(&rates, None, &Plots::default(), Table::Hosts.usual(), "");
+        assert!(!rows.lines[0].contains(&name) && rows.lines[0].contains("xx~"), "{rows:?}");
+        assert_eq!(rows.values[0][0].1, name);
     }
 
     #[test]
     fn names_cannot_change_the_terminal() {
         let status = status();
         for table in TABLES {
-            let view = table.view(&Rates::new(&status, None), None, table.usual());
+            let view = table.view(&Rates::new(&status, None), None, &Plots::default(), table.usual());
             assert!(!view.contains(['\u{1b}', '\u{202e}']), "{view:?}");
         }
-        let view = Table::Tunnel.view(&Rates::new(&status, None), None, Table::Tunnel.usual());
+        let view = Table::Tunnel.view(&Rates::new(&status, None), None, &Plots::default(), Table::Tunnel.usual());
         assert!(view.contains("evil\\u{1b}[2J"), "{view}");
     }
 

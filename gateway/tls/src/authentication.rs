@@ -238,6 +238,11 @@ impl CertificateNames {
         names
     }
 
+    /// The common name of the subject, where it has exactly one.
+    pub fn common_name(&self) -> Option<&str> {
+        self.common.as_deref()
+    }
+
     /// Whether the certificate may be meant by a name that is refused: more than [`Self::has`] takes for this name, since a
     /// doubt must not let a client in.
     pub fn may_be(&self, denied: &ClientName) -> bool {

@@ -33,6 +33,8 @@ const EXT_KEY_SHARE: u16 = 51;
 const EXT_RENEGOTIATION_INFO: u16 = 0xff01;
 
 const TLS12: u16 = 0x0303;
+/// Among the cipher suites: the client has tried a newer version before (RFC 7507).
+const TLS_FALLBACK_SCSV: [u8; 2] = [0x56, 0x00];
 
 /// The content of the extension ALPN in the hello of a certificate authority that checks a name (RFC 8737 §3).
 const ACME_TLS: &[u8] = b"\x00\x0b\x0aacme-tls/1";
@@ -80,6 +82,8 @@ pub struct ClientHello<'a> {
     pub has_groups: bool,
     /// There is `key_share`.
     pub has_key_share: bool,
+    /// The client offers an older version than it could, because a newer one failed (RFC 7507).
+    pub is_fallback: bool,
     /// `renegotiation_info` (RFC 5746) says that this is no first handshake.
     pub renegotiates: bool,
     /// A non-empty TLS 1.2 session ticket (RFC 5077).
@@ -109,6 +113,8 @@ pub enum HelloError {
     MissingExtension,
     /// TLS 1.3 with another `legacy_version` than TLS 1.2's (§4.1.2), or only versions before TLS 1.2.
     ProtocolVersion,
+    /// A client that fell back to TLS 1.2, and both sides speak TLS 1.3 (RFC 7507 §3): somebody between them prevented it.
+    InappropriateFallback,
     /// A first handshake that claims to be a later one (RFC 5746 §3.6).
     Renegotiation,
     /// No certificate's key can sign as the client asks.
@@ -128,6 +134,7 @@ impl HelloError {
             Self::Malformed => Some(fatal_alert(50)),                               // decode_error
             Self::ProtocolVersion => Some(fatal_alert(70)),
             Self::TooManyLarge => Some(fatal_alert(80)), // internal_error
+            Self::InappropriateFallback => Some(fatal_alert(86)),
             Self::MissingExtension => Some(fatal_alert(109)),
         }
     }
@@ -141,7 +148,7 @@ impl HelloError {
             }
             Self::TooLarge | Self::RecordOverflow => "oversize_hello",
             Self::TooManyLarge => "too_many_large_hellos",
-            Self::ProtocolVersion | Self::NoSignatureScheme => "incompatible",
+            Self::ProtocolVersion | Self::NoSignatureScheme | Self::InappropriateFallback => "incompatible",
         }
     }
 }
@@ -164,8 +171,11 @@ impl ClientHello<'_> {
             return Err(HelloError::Renegotiation);
         }
         if !(self.offers_tls13 && versions.contains(&Version::Tls13)) {
-            let old = !self.offers_tls13 && self.legacy_version < TLS12;
-            return if old { Err(HelloError::ProtocolVersion) } else { Ok(()) };
+            if !self.offers_tls13 && self.legacy_version < TLS12 {
+                return Err(HelloError::ProtocolVersion);
+            }
+            let falls_back = self.is_fallback && self.legacy_version == TLS12 && versions.contains(&Version::Tls13);
+            return if falls_back { Err(HelloError::InappropriateFallback) } else { Ok(()) };
         }
         if self.legacy_version != TLS12 {
             return Err(HelloError::ProtocolVersion);
@@ -333,7 +343,7 @@ fn read_hello(message: &[u8]) -> Option<ClientHello<'_>> {
     hello.legacy_version = r.u16()? as u16;
     r.take(32)?; // random
     hello.session_id = r.vec8()?;
-    r.vec16()?; // cipher_suites
+    hello.is_fallback = r.vec16()?.as_chunks::<2>().0.contains(&TLS_FALLBACK_SCSV);
     r.vec8()?; // legacy_compression_methods
     if r.0.is_empty() {
         return Some(hello);
@@ -509,6 +519,16 @@ mod tests {
         assert_eq!(with(|h| (h.signature_schemes, h.psk_identity) = (None, Some(&[1][..]))), Ok(()));
         assert_eq!(with(|h| (h.offers_tls13, h.has_key_share) = (false, false)), Ok(()));
         assert_eq!(with(|h| (h.offers_tls13, h.legacy_version) = (false, 0x0302)), Err(HelloError::ProtocolVersion));
+        // RFC 7507: the client could have had TLS 1.3, and is told so.
+        assert_eq!(with(|h| h.is_fallback = true), Ok(()));
+        let fell_back = ClientHello { offers_tls13: false, is_fallback: true, ..good.clone() };
+        assert_eq!(check(&fell_back, &[0, 1]), Err(HelloError::InappropriateFallback));
+        assert_eq!(fell_back.check(&[Version::Tls12], &identities, &[0]), Ok(()));
+        let message = sample();
+        let suites = message.windows(2).position(|two| two == [0x13, 0x01]).unwrap();
+        let with_scsv = [&message[..suites], &TLS_FALLBACK_SCSV, &message[suites + 2..]].concat();
+        assert!(!parse_message(&message).unwrap().unwrap().is_fallback);
+        assert!(parse_message(&with_scsv).unwrap().unwrap().is_fallback);
         // Where TLS 1.3 is switched off it is a hello for TLS 1.2.
         let mut old = good.clone();
         (old.legacy_version, old.has_key_share) = (0x0304, false);

@@ -8,6 +8,7 @@ mod authentication;
 mod client;
 pub mod crl;
 pub mod der;
+mod description;
 mod early_skip;
 #[doc(hidden)]
 pub mod fuzzing;
@@ -39,6 +40,7 @@ mod verifier;
 
 pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;
+pub use description::CertificateDescription;
 pub use records::Records;
 pub use rustls::pki_types::CertificateDer;
 pub use server::{BuildError, ServerContext};

@@ -6,7 +6,9 @@
 
 use crate::transparency::LogList;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use sealane_route::proxies::TrustedProxies;
 use sealane_route::{NameMap, NamePattern, SiteMap};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,16 @@ pub enum Version {
     Tls12,
     /// TLS 1.3 (RFC 8446).
     Tls13,
+}
+
+impl Version {
+    /// Its name in logs and headers: `TLSv1.3`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Tls12 => "TLSv1.2",
+            Self::Tls13 => "TLSv1.3",
+        }
+    }
 }
 
 /// A key-exchange group, in the names of the IANA registry.
@@ -220,8 +232,24 @@ pub struct ServerPolicy {
     pub max_early_data: u32,
     /// Client certificates, if asked for.
     pub client_auth: Option<ClientAuth>,
-    /// `dangerous_key_log`: a file in NSS format to which secrets are appended.
-    pub dangerous_key_log: Option<PathBuf>,
+    /// `dangerous_key_log`: where secrets are written.
+    pub dangerous_key_log: Option<KeyLogRules>,
+}
+
+/// To which file secrets are written (in NSS format), and whose.
+#[derive(Clone, Debug)]
+pub struct KeyLogRules {
+    /// Lines are appended to it.
+    pub file: PathBuf,
+    /// The addresses of the clients; none: all clients.
+    pub clients: TrustedProxies,
+}
+
+impl KeyLogRules {
+    /// Whether the secrets of connections with a client are written.
+    pub fn includes(&self, client: IpAddr) -> bool {
+        self.clients.is_empty() || self.clients.contains(client)
+    }
 }
 
 impl ServerPolicy {

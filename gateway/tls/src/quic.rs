@@ -20,6 +20,7 @@ use quinn_proto::{ConnectError, ConnectionId, Side};
 use rustls::pki_types::ServerName;
 use rustls::quic::Suite;
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 /// HTTP/3's protocol name (RFC 9114 §3.1).
@@ -53,6 +54,20 @@ impl Handshake {
 thread_local! {
     static MAY_MOVE: Cell<bool> = const { Cell::new(false) };
     static FOREIGN: Cell<Option<usize>> = const { Cell::new(None) };
+    static CLIENT: Cell<Option<IpAddr>> = const { Cell::new(None) };
+}
+
+/// Accepts a connection from a client, whose address its session learns in this way.
+pub fn with_client<T>(client: IpAddr, accept: impl FnOnce() -> T) -> T {
+    CLIENT.set(Some(client));
+    let accepted = accept();
+    CLIENT.set(None);
+    accepted
+}
+
+/// The client whose connection is accepted now.
+pub(crate) fn accepted_client() -> Option<IpAddr> {
+    CLIENT.get()
 }
 
 /// Lets one connection take in what has come for it. With `may_move`, a hello whose single-use ticket is another lane's
@@ -80,12 +95,20 @@ pub(crate) fn initial_suite() -> Option<Suite> {
     crate::provider::initial_suite().tls13().and_then(|suite| suite.quic_suite())
 }
 
+/// The configurations of a policy.
+#[derive(Clone)]
+struct Configs {
+    usual: Arc<rustls::ServerConfig>,
+    /// For the clients whose secrets are written, where these are not all.
+    logged: Option<Arc<rustls::ServerConfig>>,
+}
+
 /// A lane's TLS for the QUIC connections of one listener.
 pub struct QuicServer {
     pub(crate) tls: ListenerTls,
     keys: Arc<TicketKeys>,
     // Made when first used; only this lane's thread comes here, so that nobody ever waits.
-    configs: Box<[OnceLock<Option<Arc<rustls::ServerConfig>>>]>,
+    configs: Box<[OnceLock<Option<Configs>>]>,
     initial: Suite,
 }
 
@@ -106,24 +129,29 @@ impl QuicServer {
         Ok(Self { tls: tls.clone(), keys: keys.clone(), configs, initial })
     }
 
-    /// The configuration of one policy; `None` if it cannot be built.
-    pub(crate) fn config(&self, policy: usize) -> Option<Arc<rustls::ServerConfig>> {
-        let made = self.configs.get(policy)?;
-        made.get_or_init(|| build(self.tls.policies.get(policy)?, &self.keys).ok()).clone()
+    /// The configuration of one policy for a client; `None` if it cannot be built.
+    pub(crate) fn config(&self, policy: usize, client: Option<IpAddr>) -> Option<Arc<rustls::ServerConfig>> {
+        let (made, policy) = (self.configs.get(policy)?, self.tls.policies.get(policy)?);
+        let configs = made.get_or_init(|| build(policy, &self.keys).ok()).as_ref()?;
+        let is_logged = || policy.dangerous_key_log.as_ref().zip(client).is_some_and(|(rules, ip)| rules.includes(ip));
+        Some(configs.logged.as_ref().filter(|_| is_logged()).unwrap_or(&configs.usual).clone())
     }
 }
 
 /// A policy's configuration in QUIC's form.
-fn build(policy: &Arc<ServerPolicy>, keys: &TicketKeys) -> Result<Arc<rustls::ServerConfig>, BuildError> {
+fn build(policy: &Arc<ServerPolicy>, keys: &TicketKeys) -> Result<Configs, BuildError> {
     let over_quic =
         ServerPolicy { versions: vec![Version::Tls13], alpn: vec![ALPN.to_vec()], ..ServerPolicy::clone(policy) };
     let provider = quic_provider(&policy.suites, &policy.groups);
     // Its hellos do not wait for a store.
     let context = ServerContext::with(&Arc::new(over_quic), keys, provider, false)?;
-    let mut config = (*context.config).clone();
-    // RFC 9001 §4.6.1: on or off; how much, QUIC's flow control says.
-    config.max_early_data_size = if config.max_early_data_size > 0 { u32::MAX } else { 0 };
-    Ok(Arc::new(config))
+    let in_quic = |config: &rustls::ServerConfig| {
+        let mut config = config.clone();
+        // RFC 9001 §4.6.1: on or off; how much, QUIC's flow control says.
+        config.max_early_data_size = if config.max_early_data_size > 0 { u32::MAX } else { 0 };
+        Arc::new(config)
+    };
+    Ok(Configs { usual: in_quic(&context.config), logged: context.logged.as_deref().map(in_quic) })
 }
 
 impl crypto::ServerConfig for QuicServer {

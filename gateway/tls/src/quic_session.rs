@@ -8,7 +8,7 @@
 use crate::authentication::{self, Authentication};
 use crate::hello::{self, HelloError, LargeHello, SMALL_HELLO};
 use crate::policy::{KeyKind, Version};
-use crate::quic::{Handshake, QuicServer, moves_to, retry_tag};
+use crate::quic::{Handshake, QuicServer, accepted_client, moves_to, retry_tag};
 use crate::quic_packets::{self, NextKeys};
 use crate::server;
 use crate::session::Summary;
@@ -20,6 +20,7 @@ use rustls::HandshakeKind;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::quic::{self, Connection, KeyChange, Secrets, Suite};
 use std::any::Any;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 // RFC 9001 §5.8.
@@ -36,6 +37,7 @@ enum State {
     /// The hello is being collected.
     Hello {
         server: Arc<QuicServer>,
+        client: Option<IpAddr>,
         bytes: Vec<u8>,
         large: Option<LargeHello>,
         params: Vec<u8>,
@@ -86,7 +88,8 @@ impl QuicSession {
     }
 
     pub fn server(server: Arc<QuicServer>, params: &TransportParameters, initial: Suite) -> Self {
-        let state = State::Hello { server, bytes: Vec::new(), large: None, params: encoded(params) };
+        let client = accepted_client();
+        let state = State::Hello { server, client, bytes: Vec::new(), large: None, params: encoded(params) };
         Self::with(state, initial)
     }
 
@@ -112,7 +115,7 @@ impl QuicSession {
 
     /// Collects the hello; once it is whole chooses the policy and starts rustls with it.
     fn read_hello(&mut self, buf: &[u8]) -> Result<(), TransportError> {
-        let State::Hello { server, bytes, large, params } = &mut self.state else { return Ok(()) };
+        let State::Hello { server, client, bytes, large, params } = &mut self.state else { return Ok(()) };
         bytes.extend_from_slice(buf);
         let hello = match hello::parse_message(bytes) {
             Ok(None) if bytes.len() <= SMALL_HELLO || large.is_some() => return Ok(()),
@@ -139,7 +142,7 @@ impl QuicSession {
             self.state = State::Foreign;
             return Ok(());
         }
-        let config = server.config(self.policy).ok_or_else(|| alert(INTERNAL_ERROR, "no configuration"))?;
+        let config = server.config(self.policy, *client).ok_or_else(|| alert(INTERNAL_ERROR, "no configuration"))?;
         let connection = quic::ServerConnection::new(config, quic::Version::V1, std::mem::take(params));
         let connection = connection.map_err(|_| alert(INTERNAL_ERROR, "no session"))?;
         let bytes = std::mem::take(bytes);

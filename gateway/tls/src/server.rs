@@ -16,6 +16,7 @@ use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, Se
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{RootCertStore, SignatureAlgorithm};
 use std::cell::Cell;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
 /// A server configuration could not be built from a policy. Control checks policies before it publishes them, so this
@@ -41,6 +42,8 @@ impl From<rustls::Error> for BuildError {
 #[derive(Clone)]
 pub struct ServerContext {
     pub(crate) config: Arc<ServerConfig>,
+    /// The same for the clients whose secrets are written, where these are not all.
+    pub(crate) logged: Option<Arc<ServerConfig>>,
     policy: Arc<ServerPolicy>,
     /// Its single-use tickets may be shared with other gateways.
     shares: bool,
@@ -112,10 +115,19 @@ impl ServerContext {
             config.max_early_data_size = policy.early_data();
             config.send_half_rtt_data = true;
         }
-        if let Some(path) = &policy.dangerous_key_log {
-            config.key_log = crate::keylog::open(path).map_err(|e| BuildError(format!("{}: {e}", path.display())))?;
+        let mut logged = None;
+        if let Some(rules) = &policy.dangerous_key_log {
+            let file = &rules.file;
+            let log = crate::keylog::open(file).map_err(|e| BuildError(format!("{}: {e}", file.display())))?;
+            if rules.clients.is_empty() {
+                config.key_log = log;
+            } else {
+                let mut of_some = config.clone();
+                of_some.key_log = log;
+                logged = Some(Arc::new(of_some));
+            }
         }
-        let context = Self { config: Arc::new(config), policy: policy.clone(), shares };
+        let context = Self { config: Arc::new(config), logged, policy: policy.clone(), shares };
         context.with_ticket_keys(keys)
     }
 
@@ -123,16 +135,31 @@ impl ServerContext {
     pub fn with_ticket_keys(&self, keys: &TicketKeys) -> Result<Self, BuildError> {
         let (policy, shares) = (self.policy.clone(), self.shares);
         if !policy.resumption {
-            return Ok(Self { config: self.config.clone(), policy, shares });
+            return Ok(self.clone());
         }
-        let mut config = (*self.config).clone();
         let limits = policy.client_auth.as_ref().map(|auth| Limits::new(auth.reauthenticate_after));
-        config.session_storage = Arc::new(PolicySessions::new(policy.id, keys.lifetime, limits).shared(shares));
-        if policy.early_data() == 0 {
-            let ticketer = Ticketer::new(keys, &policy.id, limits);
-            config.ticketer = Arc::new(ticketer.ok_or_else(|| BuildError("no ticket keys".into()))?);
+        let renewed = |config: &ServerConfig| -> Result<Arc<ServerConfig>, BuildError> {
+            let mut config = config.clone();
+            config.session_storage = Arc::new(PolicySessions::new(policy.id, keys.lifetime, limits).shared(shares));
+            if policy.early_data() == 0 {
+                let ticketer = Ticketer::new(keys, &policy.id, limits);
+                config.ticketer = Arc::new(ticketer.ok_or_else(|| BuildError("no ticket keys".into()))?);
+            }
+            Ok(Arc::new(config))
+        };
+        let config = renewed(&self.config)?;
+        let logged = self.logged.as_deref().map(renewed).transpose()?;
+        Ok(Self { config, logged, policy, shares })
+    }
+
+    /// The same for a client: with `dangerous_key_log`, its address says whether its secrets are written.
+    pub fn for_client(mut self, client: IpAddr) -> Self {
+        if let (Some(logged), Some(rules)) = (&self.logged, &self.policy.dangerous_key_log)
+            && rules.includes(client)
+        {
+            self.config = logged.clone();
         }
-        Ok(Self { config: Arc::new(config), policy, shares })
+        self
     }
 
     /// The policy that this was made from.

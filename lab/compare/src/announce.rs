@@ -118,7 +118,7 @@ impl Case<'_> {
 
     /// What back-ends see: which one it is, and what it gets.
     fn is_at_backend(&self) -> bool {
-        matches!(self.aspect(), Aspect::Backend | Aspect::Request | Aspect::Received(_))
+        matches!(self.aspect(), Aspect::Backend | Aspect::Request | Aspect::Received(_) | Aspect::Copy)
     }
 
     /// Statuses, and what is beside an error.
@@ -209,6 +209,7 @@ impl Case<'_> {
             "geo" if different => self.is_limit(),
             "geo" => !self.is_tls() && self.involves(if words.len() > 2 { argument } else { "$remote_addr" }),
             "split_clients" => self.is(&[Aspect::Backend]) || self.is_untranslated(),
+            "mirror" | "mirror_request_body" => self.is(&[Aspect::Copy]),
             "auth_basic" if different => self.is_response_header(&["www-authenticate"]),
             "auth_request" if different => self.server_fails() && (self.is_error() || self.is_at_backend()),
             "if" if different && entry.says.contains("if the header is present") => {

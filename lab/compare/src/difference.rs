@@ -4,7 +4,7 @@ use crate::client::{Response, Seen};
 use crate::draft::{Behaviour, Draft, Handshakes, Times};
 use crate::recorder::{HEADER, Received};
 use crate::tls::{About, Shake};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What differs.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +23,8 @@ pub enum Aspect {
     Request,
     /// A header that the back-end got.
     Received(String),
+    /// What the server got that gets copies.
+    Copy,
     /// The certificate.
     Certificate,
     /// Version, suite, group or protocol of the handshake.
@@ -40,6 +42,7 @@ impl Aspect {
             Self::Backend => "back-end".to_owned(),
             Self::Request => "request at the back-end".to_owned(),
             Self::Received(name) => format!("request header {name} at the back-end"),
+            Self::Copy => "copy for the mirror".to_owned(),
             Self::Certificate => "certificate".to_owned(),
             Self::Negotiated(what) => what.clone(),
         }
@@ -106,6 +109,8 @@ const LOWER: &str = "redirects of the gateway name the host in lower case";
 const NAMES: &str = "servers that have a name get it in the handshake (NGINX: proxy_ssl_server_name on)";
 const UPGRADE: &str = "the gateway manages upgrades such as WebSocket: Upgrade needs no setting";
 const CONTENT: &str = "max_body_size also applies to requests that the gateway answers itself";
+const ONE_HSTS: &str = "hsts takes the place of the header that a server sends";
+const SPELLING: &str = "paths are passed on in the client's spelling (NGINX decodes them where it replaces a part)";
 const TEXTS: &str =
     "texts of the gateway's own responses have charset=utf-8 in Content-Type unless content_type says otherwise";
 /// Statuses of errors that no route asks for.
@@ -121,7 +126,13 @@ fn differs(aspect: Aspect, original: impl Into<String>, translation: impl Into<S
 }
 
 /// Compares what was seen of one request.
-pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[Vec<String>]) -> Vec<Difference> {
+pub fn of_request(
+    draft: &Draft,
+    original: &Seen,
+    translation: &Seen,
+    groups: &[Vec<String>],
+    mirrors: &BTreeSet<String>,
+) -> Vec<Difference> {
     let mut out = Vec::new();
     if let Times::AtOnce(_) = draft.times {
         out.extend(differs(Aspect::Status, refused(original), refused(translation)));
@@ -139,7 +150,16 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[
         d.general = Some(CONTENT);
     }
     out.extend(first);
-    out.extend(backends(&original.received, &translation.received, groups));
+    let of = |seen: &Seen| -> (Vec<Received>, Vec<Received>) {
+        seen.received.iter().cloned().partition(|r| !mirrors.contains(&r.address))
+    };
+    let ((there, copies_there), (here, copies_here)) = (of(original), of(translation));
+    out.extend(backends(&there, &here, groups));
+    let copies = |all: &[Received]| match all {
+        [] => "none".to_owned(),
+        all => lines(all),
+    };
+    out.extend(differs(Aspect::Copy, copies(&copies_there), copies(&copies_here)));
     let (Ok(there), Ok(here)) = (&original.response, &translation.response) else { return out };
     // What else differs between two different answers follows from that.
     if there.status == here.status {
@@ -157,6 +177,13 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, groups: &[
                 {
                     Some(TEXTS)
                 }
+                Aspect::Header(ref name)
+                    if name.eq_ignore_ascii_case("strict-transport-security")
+                        && difference.original.split(", ").any(|v| v == difference.translation) =>
+                {
+                    Some(ONE_HSTS)
+                }
+                Aspect::Location if difference.original == decoded(&difference.translation) => Some(SPELLING),
                 // A host is the same in any case.
                 Aspect::Location if difference.original.eq_ignore_ascii_case(&difference.translation) => Some(LOWER),
                 Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),
@@ -214,6 +241,33 @@ fn responses(there: &Response, here: &Response, own: bool) -> Vec<Difference> {
     out
 }
 
+/// What servers got, in order.
+fn lines(all: &[Received]) -> String {
+    let one = |r: &Received| format!("{} {} ({} bytes)", r.method, r.target, r.content);
+    all.iter().map(one).collect::<Vec<_>>().join(", then ")
+}
+
+/// A text without encoded letters and digits.
+fn decoded(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some((before, behind)) = rest.split_once('%') {
+        out.push_str(before);
+        let code = behind.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        match code.filter(u8::is_ascii_alphanumeric) {
+            Some(byte) => {
+                out.push(char::from(byte));
+                rest = &behind[2..];
+            }
+            None => {
+                out.push('%');
+                rest = behind;
+            }
+        }
+    }
+    out + rest
+}
+
 /// The group that an address belongs to: any of its servers may get a request.
 fn group(address: &str, groups: &[Vec<String>]) -> String {
     let text = address.to_owned();
@@ -242,11 +296,13 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
         out.extend(differs(Aspect::Backend, list(there), list(here)));
         return out;
     }
-    let lines = |all: &[Received]| {
-        let one = |r: &Received| format!("{} {} ({} bytes)", r.method, r.target, r.content);
-        all.iter().map(one).collect::<Vec<_>>().join(", then ")
-    };
-    out.extend(differs(Aspect::Request, lines(there), lines(here)));
+    let mut found = differs(Aspect::Request, lines(there), lines(here));
+    if let Some(d) = found.as_mut()
+        && d.original == decoded(&d.translation)
+    {
+        d.general = Some(SPELLING);
+    }
+    out.extend(found);
     let (Some(a), Some(b)) = (there.last(), here.last()) else { return out };
     let names = |r: &Received| -> BTreeMap<String, Vec<String>> {
         let mut out: BTreeMap<String, Vec<String>> = BTreeMap::new();
@@ -372,7 +428,6 @@ mod tests {
     use super::*;
     use crate::draft::Listener;
     use crate::tree::{Place, Scope};
-    use std::collections::BTreeSet;
 
     fn place(line: u32) -> Place {
         Place { file: "n".into(), line }
@@ -416,19 +471,19 @@ mod tests {
     fn servers_of_one_group_stand_for_each_other() {
         let groups = vec![vec!["10.0.0.1:80".to_owned(), "10.0.0.2:80".to_owned()]];
         let (a, b) = (seen(200, &[], Some("10.0.0.1:80"), "/"), seen(200, &[], Some("10.0.0.2:80"), "/"));
-        assert!(of_request(&draft(), &a, &b, &groups).is_empty());
-        assert_eq!(of_request(&draft(), &a, &b, &[])[0].aspect, Aspect::Backend);
+        assert!(of_request(&draft(), &a, &b, &groups, &BTreeSet::new()).is_empty());
+        assert_eq!(of_request(&draft(), &a, &b, &[], &BTreeSet::new())[0].aspect, Aspect::Backend);
         let c = seen(200, &[], Some("10.0.0.2:80"), "/other");
-        assert_eq!(of_request(&draft(), &a, &c, &groups)[0].aspect, Aspect::Request);
+        assert_eq!(of_request(&draft(), &a, &c, &groups, &BTreeSet::new())[0].aspect, Aspect::Request);
     }
 
     #[test]
     fn own_errors_may_have_other_texts_and_not_other_headers() {
         let a = seen(404, &[("Server", "nginx"), ("Content-Type", "text/html"), ("X-A", "1")], None, "");
         let b = seen(404, &[("Content-Type", "text/plain")], None, "");
-        let found = of_request(&draft(), &a, &b, &[]);
+        let found = of_request(&draft(), &a, &b, &[], &BTreeSet::new());
         assert_eq!(found.iter().map(|d| d.aspect.clone()).collect::<Vec<_>>(), [Aspect::Header("x-a".to_owned())]);
-        let found = of_request(&draft(), &a, &seen(403, &[], None, ""), &[]);
+        let found = of_request(&draft(), &a, &seen(403, &[], None, ""), &[], &BTreeSet::new());
         assert_eq!(found.len(), 1, "what follows from another status is not said");
     }
 }

@@ -18,6 +18,8 @@ pub enum Behaviour {
     Error,
     /// 404.
     Missing,
+    /// 403, as a server that is asked whether a request may pass.
+    Forbidden,
     /// 200, after a while.
     Hold,
 }
@@ -31,6 +33,7 @@ impl Behaviour {
             Self::RedirectToItself => "redirect-to-itself",
             Self::Error => "error",
             Self::Missing => "missing",
+            Self::Forbidden => "forbidden",
             Self::Hold => "hold",
         }
     }
@@ -108,6 +111,8 @@ pub struct Draft {
     pub times: Times,
     /// What the back-end does.
     pub behaviour: Behaviour,
+    /// Further headers of the back-end's response.
+    pub served: Vec<String>,
     /// The line that it is for.
     pub place: Place,
     /// The lines that take part in its answer.
@@ -133,6 +138,7 @@ impl Draft {
             shown: Shown::None,
             times: Times::Once,
             behaviour: Behaviour::Answer,
+            served: Vec::new(),
             place: place.clone(),
             scope: scope.clone(),
         }
@@ -162,6 +168,12 @@ impl Draft {
         self.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case("content-type") && v == GRPC)
     }
 
+    /// What the request says to the back-end: its number, and what the back-end does.
+    pub fn note(&self, number: usize) -> String {
+        let words = [&[number.to_string(), self.behaviour.word().to_owned()], self.served.as_slice()].concat();
+        words.join(" ")
+    }
+
     /// The request for people.
     pub fn text(&self) -> String {
         let scheme = if self.tls { "https" } else { "http" };
@@ -182,6 +194,12 @@ impl Draft {
         }
         if self.behaviour != Behaviour::Answer {
             out.push_str(&format!(", back-end: {}", self.behaviour.word()));
+        }
+        if !self.served.is_empty() {
+            out.push_str(&format!(", the back-end sends {}", self.served.join(", ")));
+        }
+        if let Some(name) = self.sni.as_ref().filter(|name| **name != self.host) {
+            out.push_str(&format!(", handshake for {name}"));
         }
         if let Times::AtOnce(n) = self.times {
             out.push_str(&format!(", {n} at once"));
@@ -266,6 +284,8 @@ pub struct Plan {
     pub servers: Vec<SocketAddr>,
     /// Unix sockets of servers.
     pub sockets: BTreeSet<String>,
+    /// Addresses of servers that get copies of requests.
+    pub mirrors: BTreeSet<String>,
     /// Whether servers speak HTTP/2 over TLS.
     pub http2_servers: bool,
     /// Further ports of servers, such as those of checks.
@@ -293,6 +313,14 @@ impl Plan {
     }
 }
 
+/// Whether only letters and digits are encoded with `%`.
+fn is_spelled(path: &str) -> bool {
+    path.split('%').skip(1).all(|behind| {
+        let code = behind.get(..2).and_then(|hex| u8::from_str_radix(hex, 16).ok());
+        code.is_some_and(|byte| byte.is_ascii_alphanumeric())
+    })
+}
+
 /// Whether a request is one that both programs understand in one way: what is malformed or ambiguous is not tried.
 fn is_sendable(draft: &Draft) -> bool {
     let path = draft.path.split('?').next().unwrap_or_default();
@@ -302,7 +330,8 @@ fn is_sendable(draft: &Draft) -> bool {
         && !path.contains("/../")
         && !path.ends_with("/.")
         && !path.ends_with("/..")
-        && draft.path.bytes().all(|b| b.is_ascii_graphic() && !b"\"<>\\^`{|};%#".contains(&b))
+        && draft.path.bytes().all(|b| b.is_ascii_graphic() && !b"\"<>\\^`{|};#".contains(&b))
+        && is_spelled(path)
         && !draft.host.starts_with('.')
         && !draft.host.contains("..")
         && draft.host.bytes().all(|b| b.is_ascii_alphanumeric() || b".-_:[]".contains(&b))

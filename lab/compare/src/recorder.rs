@@ -251,10 +251,10 @@ fn requests(stream: &mut dyn Stream, shared: &Shared, arrival: &Arrival) -> io::
         let content =
             content(stream, &mut buffer, if chunked { BodyLength::Chunked } else { BodyLength::Known(length) })?;
         let told = header(HEADER).unwrap_or_default().to_owned();
-        let (number, word) = told.split_once(' ').unwrap_or((told.as_str(), ""));
+        let Told { number, word, served } = Told::of(&told);
         let close = last || header("connection").is_some_and(|v| v.to_ascii_lowercase().contains("close"));
         let received = Received {
-            number: number.parse().ok(),
+            number,
             address: address.clone(),
             tls: tls.clone(),
             proxy: proxy.clone(),
@@ -267,7 +267,7 @@ fn requests(stream: &mut dyn Stream, shared: &Shared, arrival: &Arrival) -> io::
         if word == "hold" {
             std::thread::sleep(HOLD);
         }
-        stream.write_all(&Reply::new(word, header("host"), arrival).to_http1(&method, close))?;
+        stream.write_all(&Reply::new(word, &served, header("host"), arrival).to_http1(&method, close))?;
         stream.flush()?;
         if close {
             return Ok(());
@@ -275,35 +275,55 @@ fn requests(stream: &mut dyn Stream, shared: &Shared, arrival: &Arrival) -> io::
     }
 }
 
+/// What a request says to the back-end.
+struct Told<'t> {
+    number: Option<usize>,
+    word: &'t str,
+    /// Headers that the response has.
+    served: Vec<&'t str>,
+}
+
+impl<'t> Told<'t> {
+    fn of(text: &'t str) -> Self {
+        let mut words = text.split(' ');
+        let number = words.next().and_then(|n| n.parse().ok());
+        Self { number, word: words.next().unwrap_or_default(), served: words.collect() }
+    }
+}
+
 /// What a back-end answers.
 struct Reply {
     status: u16,
     reason: &'static str,
-    headers: Vec<(&'static str, String)>,
+    headers: Vec<(String, String)>,
 }
 
 impl Reply {
     /// `word`: what the request asks for. `host`: the one that it names.
-    fn new(word: &str, host: Option<&str>, arrival: &Arrival) -> Self {
+    fn new(word: &str, served: &[&str], host: Option<&str>, arrival: &Arrival) -> Self {
         let (status, reason) = match word {
             "redirect" | "redirect-to-itself" => (302, "Found"),
             "error" => (500, "Internal Server Error"),
             "missing" => (404, "Not Found"),
+            "forbidden" => (403, "Forbidden"),
             _ => (200, "OK"),
         };
-        let mut headers = vec![
-            ("Server", "recorder".to_owned()),
-            ("X-Powered-By", "recorder".to_owned()),
-            ("Content-Type", "text/plain".to_owned()),
-            ("ETag", "\"1\"".to_owned()),
-            ("Set-Cookie", "session=1; Path=/".to_owned()),
+        let always = [
+            ("Server", "recorder"),
+            ("X-Powered-By", "recorder"),
+            ("Content-Type", "text/plain"),
+            ("ETag", "\"1\""),
+            ("Set-Cookie", "session=1; Path=/"),
         ];
+        let asked = served.iter().map(|name| (*name, "from-the-server"));
+        let mut headers: Vec<(String, String)> =
+            always.into_iter().chain(asked).map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
         if status == 302 {
             // A Unix socket has no address that a client could go to.
             let own = if arrival.address.starts_with("unix:") { "localhost" } else { arrival.address.as_str() };
             let to = if word == "redirect" { host.unwrap_or(own) } else { own };
             let scheme = if arrival.tls.is_some() { "https" } else { "http" };
-            headers.push(("Location", format!("{scheme}://{to}/moved?x=1")));
+            headers.push(("Location".to_owned(), format!("{scheme}://{to}/moved?x=1")));
         }
         Self { status, reason, headers }
     }

@@ -362,7 +362,7 @@ fn start_gateway(
 
 /// Sends everything to one program.
 fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, count: &dyn Fn()) -> anyhow::Result<Saw> {
-    let client = Client::new(&side.network, &side.recorder, http3, &files.known, &files.stranger)?;
+    let client = Client::new(&side.network, &side.recorder, http3, &plan.mirrors, &files.known, &files.stranger)?;
     let mut out = Saw { requests: Vec::new(), handshakes: Vec::new() };
     for (number, draft) in plan.drafts.iter().enumerate() {
         if Instant::now() > end {
@@ -384,7 +384,7 @@ fn judge(plan: &Plan, entries: &[translation::Entry], there: &Saw, here: &Saw, r
     let kind = report.kind;
     for (draft, (there, here)) in plan.drafts.iter().zip(there.requests.iter().zip(&here.requests)) {
         report.requests += 1;
-        for mut difference in of_request(draft, there, here, &plan.groups) {
+        for mut difference in of_request(draft, there, here, &plan.groups, &plan.mirrors) {
             if kind == Kind::Haproxy && draft.host.contains(':') {
                 difference.general = Some(PORTS);
             }

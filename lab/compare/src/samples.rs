@@ -105,6 +105,12 @@ pub fn prefix(prefix: &str) -> Vec<String> {
     out
 }
 
+/// A path with one of its letters encoded, which is the same path.
+pub fn encoded(path: &str) -> Option<String> {
+    let at = path.rfind(|c: char| c.is_ascii_alphabetic())?;
+    Some(format!("{}%{:02X}{}", &path[..at], path.as_bytes()[at], &path[at + 1..]))
+}
+
 /// Paths at the edges of an exact path.
 pub fn exact(path: &str) -> Vec<String> {
     let mut out = vec![path.to_owned(), format!("{path}?q=1"), format!("{path}x")];
@@ -156,5 +162,7 @@ mod tests {
         assert_eq!(prefix("/app"), ["/app", "/appx", "/appx/y?q=1", "/app/x"]);
         assert_eq!(prefix("/app/"), ["/app/", "/app/x", "/app/x/y?q=1", "/app", "/appx"]);
         assert_eq!(prefix("/"), ["/", "/x", "/x/y?q=1"]);
+        assert_eq!(encoded("/app/").as_deref(), Some("/ap%70/"));
+        assert_eq!(encoded("/"), None);
     }
 }

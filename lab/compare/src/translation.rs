@@ -156,6 +156,8 @@ pub fn runnable(mut table: Table, folder: &Path, named: &Named, files: &mut File
     let text = |path: PathBuf| Value::String(path.display().to_string());
     for listener in tables(&mut table, "listener") {
         let Some(tls) = listener.get_mut("tls").and_then(Value::as_table_mut) else { continue };
+        // No authority can be asked here.
+        tls.remove("ocsp_stapling");
         for certificate in tables(tls, "certificates") {
             pair(certificate, folder, &names, files)?;
             if certificate.get("ocsp").and_then(Value::as_str).is_some_and(|o| !folder.join(o).exists()) {

@@ -21,7 +21,7 @@ pub fn target() -> PathBuf {
 fn profile_folder() -> PathBuf {
     let test = std::env::current_exe().expect("the test's own executable has a path");
     let mut folder = test.parent().expect("an executable lies in a folder").to_owned();
-    if folder.ends_with("deps") {
+    if folder.ends_with("deps") || folder.ends_with("examples") {
         folder.pop();
     }
     folder

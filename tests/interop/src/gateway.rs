@@ -272,8 +272,19 @@ impl Gateway {
     /// Everything that `/metrics` says.
     #[track_caller]
     pub fn metrics(&self) -> String {
+        self.ask_admin("/metrics")
+    }
+
+    /// What `/v1/status` says to those who are not on the admin socket.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        serde_json::from_str(&self.ask_admin("/v1/status")).expect("the status is JSON")
+    }
+
+    #[track_caller]
+    fn ask_admin(&self, path: &str) -> String {
         let mut wire = Wire::new(client::tcp(self.admin));
-        wire.send(format!("GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.admin))
+        wire.send(format!("GET {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.admin))
             .expect("the admin listener reads");
         let response = wire.response("GET").expect("the admin listener answers");
         assert_eq!(response.status(), 200, "{response:?}");

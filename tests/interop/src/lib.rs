@@ -7,7 +7,9 @@
 
 pub mod backend;
 pub mod binary;
+pub mod chromium;
 pub mod client;
+pub mod conformance;
 pub mod crowd;
 pub mod frames;
 pub mod gateway;
@@ -20,7 +22,9 @@ pub mod ports;
 pub mod process;
 pub mod prometheus;
 pub mod site;
+pub mod soak;
 pub mod store;
+pub mod tmux;
 pub mod transparency;
 pub mod versions;
 
@@ -116,8 +120,38 @@ pub fn base64(bytes: &[u8]) -> String {
     text
 }
 
+/// The bytes of base64, which must be valid.
+pub fn base64_decoded(text: &str) -> Vec<u8> {
+    let value = |digit: u8| match digit {
+        b'A'..=b'Z' => digit - b'A',
+        b'a'..=b'z' => digit - b'a' + 26,
+        b'0'..=b'9' => digit - b'0' + 52,
+        b'+' => 62,
+        b'/' => 63,
+        _ => panic!("{digit} is no digit of base64"),
+    };
+    let digits: Vec<u8> = text.bytes().filter(|digit| *digit != b'=').map(value).collect();
+    let bytes = |group: &[u8]| {
+        let n = group.iter().fold(0u32, |n, digit| n << 6 | u32::from(*digit)) << (6 * (4 - group.len()));
+        n.to_be_bytes()[1..group.len()].to_vec()
+    };
+    digits.chunks(4).flat_map(bytes).collect()
+}
+
 /// What a WebSocket server answers to a key (RFC 6455 §4.2.2).
 pub fn websocket_accept(key: &str) -> String {
     let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
     base64(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()).as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_read_as_it_is_written() {
+        for text in ["", "f", "fo", "foo", "foobar", "\u{ff}\0\u{7f}"] {
+            assert_eq!(base64_decoded(&base64(text.as_bytes())), text.as_bytes());
+        }
+    }
 }

@@ -118,7 +118,7 @@ pub fn joined(site: &Site, identity: &Identity) -> PathBuf {
 /// there is none.
 pub fn python() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    MADE.get_or_init(make_python).clone()
+    MADE.get_or_init(|| venv("interop-venv", PACKAGES)).clone()
 }
 
 /// Runs what has to be done once before tests can run; the error is what it said.
@@ -130,20 +130,24 @@ fn set_up(command: &mut Command) -> Result<(), String> {
 /// Pinned, so that a new release of theirs cannot turn our tests red.
 const PACKAGES: &[&str] = &["websockets==15.0.1", "grpcio==1.85.1", "aioquic==1.7.2", "prometheus-client==0.26.0"];
 
-fn make_python() -> Result<PathBuf, String> {
+/// A Python with packages of PyPI, in a folder of cargo's target folder with this name. The error says why there is none.
+pub fn venv(name: &str, packages: &[&str]) -> Result<PathBuf, String> {
     let system = find("python3").ok_or("`python3` is not installed")?;
-    let folder = binary::target().join("interop-venv");
+    let folder = binary::target().join(name);
     let python = folder.join("bin/python");
     let marker = folder.join("installed");
-    let wanted = PACKAGES.join("\n");
+    let wanted = packages.join("\n");
     if std::fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
         return Ok(python);
     }
     set_up(Command::new(system).args(["-m", "venv", "--clear"]).arg(&folder))?;
-    set_up(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(PACKAGES))?;
+    set_up(Command::new(&python).args(["-m", "pip", "install", "--quiet"]).args(packages))?;
     std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
     Ok(python)
 }
+
+/// The newest version of h2spec that is published as a module of Go.
+pub const H2SPEC: &str = "v2.2.1+incompatible";
 
 /// h2spec, built once by Go from its module, in a folder of cargo's target folder. The error says why there is none.
 pub fn h2spec() -> Result<PathBuf, String> {
@@ -156,7 +160,7 @@ pub fn h2spec() -> Result<PathBuf, String> {
         }
         let go = find("go").ok_or("`go` is not installed")?;
         let mut command = Command::new(go);
-        command.env("GOBIN", &folder).args(["install", "github.com/summerwind/h2spec/cmd/h2spec@latest"]);
+        command.env("GOBIN", &folder).arg("install").arg(format!("github.com/summerwind/h2spec/cmd/h2spec@{H2SPEC}"));
         set_up(&mut command)?;
         Ok(program)
     })
@@ -225,25 +229,36 @@ pub fn openid() -> Result<(PathBuf, PathBuf), String> {
     static MADE: OnceLock<Result<(PathBuf, PathBuf), String>> = OnceLock::new();
     MADE.get_or_init(|| {
         let node = find("node").ok_or("`node` is not installed")?;
-        let npm = find("npm").ok_or("`npm` is not installed")?;
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/openid");
-        let folder = binary::target().join("interop-openid");
-        let marker = folder.join("installed");
-        let read = |name| std::fs::read(source.join(name)).map_err(|error| error.to_string());
-        std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
-        for name in ["package.json", "package-lock.json", "provider.mjs", "service.mjs"] {
-            std::fs::write(folder.join(name), read(name)?).map_err(|error| error.to_string())?;
-        }
-        let wanted = read("package-lock.json")?;
-        if std::fs::read(&marker).is_ok_and(|found| found == wanted) {
-            return Ok((node, folder));
-        }
-        // Nothing of what is installed runs while it is installed.
-        set_up(Command::new(npm).current_dir(&folder).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]))?;
-        std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
-        Ok((node, folder))
+        Ok((node, installed_by_npm("openid", &["provider.mjs", "service.mjs"])?))
     })
     .clone()
+}
+
+/// The script of axe-core, which looks for what keeps people from using a page. The error says why there is none.
+pub fn axe() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| Ok(installed_by_npm("axe", &[])?.join("node_modules/axe-core/axe.min.js"))).clone()
+}
+
+/// A folder of cargo's target folder with the packages that one of `peers` names, and our own files from there.
+fn installed_by_npm(name: &str, files: &[&str]) -> Result<PathBuf, String> {
+    let npm = find("npm").ok_or("`npm` is not installed")?;
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name);
+    let folder = binary::target().join(format!("interop-{name}"));
+    let marker = folder.join("installed");
+    let read = |name: &str| std::fs::read(source.join(name)).map_err(|error| error.to_string());
+    std::fs::create_dir_all(&folder).map_err(|error| error.to_string())?;
+    for name in ["package.json", "package-lock.json"].iter().chain(files) {
+        std::fs::write(folder.join(name), read(name)?).map_err(|error| error.to_string())?;
+    }
+    let wanted = read("package-lock.json")?;
+    if std::fs::read(&marker).is_ok_and(|found| found == wanted) {
+        return Ok(folder);
+    }
+    // Nothing of what is installed runs while it is installed.
+    set_up(Command::new(npm).current_dir(&folder).args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"]))?;
+    std::fs::write(marker, wanted).map_err(|error| error.to_string())?;
+    Ok(folder)
 }
 
 /// Python's own HTTP server over a folder, a backend that closes after each response (HTTP/1.0).

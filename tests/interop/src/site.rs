@@ -78,6 +78,21 @@ impl Site {
         self.folder.path()
     }
 
+    /// The file of the access log, where the test's gateway has one.
+    pub fn log_file(&self) -> PathBuf {
+        self.path().join("access.log")
+    }
+
+    /// What is in the access log so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
+    }
+
+    /// How many of its lines have this text.
+    pub fn logged(&self, text: &str) -> usize {
+        self.log().lines().filter(|line| line.contains(text)).count()
+    }
+
     /// Writes a file into the folder.
     pub fn file(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.folder.path().join(name);
@@ -261,9 +276,24 @@ impl Site {
         self.file(file, list.pem().expect("it can be written as PEM"))
     }
 
+    /// Another certificate of the same authority, Ed25519.
+    pub fn issue_ed25519(&self, file: &str, names: &[&str]) -> Identity {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key can be made");
+        issue(&self.authority, self.folder.path(), file, names, &key, None)
+    }
+
     /// Another certificate of the same authority, RSA with 2048 bits.
     pub fn issue_rsa(&self, file: &str, names: &[&str]) -> Identity {
-        let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, RsaKeySize::_2048).expect("a key can be made");
+        self.issue_rsa_of(file, names, RsaKeySize::_2048)
+    }
+
+    /// The same with a key of 4,096 bits, whose signatures take milliseconds.
+    pub fn issue_costly(&self, file: &str, names: &[&str]) -> Identity {
+        self.issue_rsa_of(file, names, RsaKeySize::_4096)
+    }
+
+    fn issue_rsa_of(&self, file: &str, names: &[&str], size: RsaKeySize) -> Identity {
+        let key = KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size).expect("a key can be made");
         issue(&self.authority, self.folder.path(), file, names, &key, None)
     }
 }

@@ -1,10 +1,10 @@
 //! The same request over every version of HTTP.
 
-use crate::gateway::Gateway;
-use crate::h2;
+use crate::gateway::{Gateway, configured};
 use crate::h3::{Client, headers, over_quic};
 use crate::http::Wire;
-use crate::site::HOST;
+use crate::site::{HOST, Site};
+use crate::{h2, ports};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use sealane_http::{BodyLength, Fields};
@@ -12,6 +12,76 @@ use std::net::SocketAddr;
 
 /// The versions, in the order of answers.
 pub const VERSIONS: [&str; 3] = ["HTTP/1.1", "HTTP/2", "HTTP/3"];
+
+/// The configuration of a gateway for [`Everywhere`]: a listener with TLS and HTTP/3, and a plain one with HTTP/1.1 and HTTP/2.
+/// The access log is JSON, see [`Site::logged`].
+#[derive(Clone, Copy)]
+pub struct Listening<'t> {
+    /// How many lanes.
+    pub lanes: usize,
+    /// Tables before the listeners.
+    pub top: &'t str,
+    /// Lines of both listeners.
+    pub both: &'t str,
+    /// Lines of `[listener.tls]`.
+    pub tls: &'t str,
+    /// Lines of the plain listener.
+    pub plain: &'t str,
+    /// Hosts and upstreams.
+    pub rest: &'t str,
+}
+
+impl Default for Listening<'_> {
+    fn default() -> Self {
+        Self { lanes: 1, top: "", both: "", tls: "", plain: "", rest: "" }
+    }
+}
+
+impl Listening<'_> {
+    /// The file for [`configured`], with the plain listener at this address.
+    pub fn text(&self, site: &Site, plain: SocketAddr) -> String {
+        format!(
+            r#"
+lanes = {lanes}
+[admin]
+listen = "@ADMIN@"
+[log]
+access = {log:?}
+format = "json"
+{top}
+[[listener]]
+address = "@ADDRESS@"
+http3 = true
+{both}
+[listener.tls]
+certificates = {{ cert = {cert:?}, key = {key:?} }}
+{tls}
+[[listener]]
+address = "{plain}"
+h2c = true
+{both}
+{own}
+{rest}
+"#,
+            lanes = self.lanes,
+            log = site.log_file(),
+            top = self.top,
+            both = self.both,
+            cert = site.ecdsa.cert,
+            key = site.ecdsa.key,
+            tls = self.tls,
+            own = self.plain,
+            rest = self.rest,
+        )
+    }
+
+    /// Starts the gateway. With the address of the plain listener.
+    #[track_caller]
+    pub fn start(&self, site: &Site) -> (Gateway, SocketAddr) {
+        let plain = ports::free();
+        (configured(site, &self.text(site, plain)), plain)
+    }
+}
 
 /// Asks a gateway over every version. Of its listeners, one (`h2c = true`) is plain, and one has TLS and HTTP/3.
 pub struct Everywhere {

@@ -28,8 +28,14 @@ pub fn mirror() -> anyhow::Result<String> {
 }
 
 impl Suite {
-    /// Reads what the suite has.
+    /// Reads what the suite has for this machine's architecture.
     pub fn open(folder: &Path, name: &str) -> anyhow::Result<Self> {
+        let native = output(Command::new("dpkg").arg("--print-architecture"))?;
+        Self::open_for(folder, name, &[native.trim()])
+    }
+
+    /// The same for several architectures. A package of another one than the first is named `PACKAGE:ARCHITECTURE`.
+    pub fn open_for(folder: &Path, name: &str, architectures: &[&str]) -> anyhow::Result<Self> {
         let mirror = mirror()?;
         let suite = Self { root: folder.join(format!("apt-{name}")) };
         let root = suite.root.display();
@@ -38,10 +44,11 @@ impl Suite {
         fs::write(suite.root.join("sources.list"), format!("deb [signed-by={KEYRING}] {mirror} {name} main\n"))?;
         // No package is installed, as far as it knows.
         fs::write(suite.root.join("status"), "")?;
+        let all: String = architectures.iter().map(|name| format!("\"{name}\"; ")).collect();
         fs::write(
             suite.root.join("apt.conf"),
             format!(
-                "Dir::State::lists \"{root}/lists\";\nDir::State::status \"{root}/status\";\nDir::Cache \
+                "APT::Architectures {{ {all}}};\nDir::State::lists \"{root}/lists\";\nDir::State::status \"{root}/status\";\nDir::Cache \
                  \"{root}/cache\";\nDir::Etc::sourcelist \"{root}/sources.list\";\nDir::Etc::sourceparts \
                  \"-\";\nAPT::Sandbox::User \"root\";\n"
             ),
@@ -65,8 +72,12 @@ impl Suite {
     /// Fetches one package, unless it lies there already.
     pub fn fetch(&self, name: &str) -> anyhow::Result<PathBuf> {
         let file = || -> anyhow::Result<Option<PathBuf>> {
-            let ours =
-                |p: &PathBuf| p.file_name().is_some_and(|f| f.to_string_lossy().starts_with(&format!("{name}_")));
+            let (package, architecture) = name.split_once(':').unwrap_or((name, ""));
+            let ours = |p: &PathBuf| {
+                let file = p.file_name().map(|f| f.to_string_lossy().into_owned()).unwrap_or_default();
+                // PACKAGE_VERSION_ARCHITECTURE.deb
+                file.starts_with(&format!("{package}_")) && file.ends_with(&format!("{architecture}.deb"))
+            };
             Ok(fs::read_dir(&self.root)?.filter_map(Result::ok).map(|e| e.path()).find(ours))
         };
         if let Some(file) = file()? {

@@ -2,8 +2,8 @@
 
 use crate::machine::{self, Kernel, Machine, Suite};
 use crate::metadata::Workspace;
-use crate::programs::{checked, quiet};
-use crate::setup;
+use crate::programs::{Architecture, checked, quiet};
+use crate::{cross, setup};
 use anyhow::{Context, bail, ensure};
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -24,15 +24,23 @@ const PASSED: &str = "packages: passed";
 const FAILED: &str = "failed: ";
 
 /// Runs `packaging/tests/life-cycle.sh` in a fresh root, in namespaces of its own, without systemd.
-pub fn life_cycle(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Result<()> {
+pub fn life_cycle(
+    workspace: &Workspace,
+    packages: &Path,
+    suite: &str,
+    architecture: Architecture,
+) -> anyhow::Result<()> {
     for program in ["debootstrap", "unshare", "ip"] {
         ensure!(setup::find(program).is_some(), "`{program}` is missing; --check needs it");
     }
-    let root = fresh_root(workspace, packages, suite, "life-cycle.sh")?;
-    println!("{suite}:");
-    let inside = "ip link set lo up && mount -t proc proc \"$0/proc\" && exec chroot \"$0\" sh /packages/life-cycle.sh";
+    let root = fresh_root(workspace, packages, suite, "life-cycle.sh", architecture)?;
+    println!("{suite}, {}:", architecture.name());
+    let emulation = emulation(architecture)?;
+    let inside = format!(
+        "{emulation}ip link set lo up && mount -t proc proc \"$0/proc\" && exec chroot \"$0\" sh /packages/life-cycle.sh"
+    );
     let mut command = Command::new("unshare");
-    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", inside]).arg(&root);
+    command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", &inside]).arg(&root);
     checked(&mut command).with_context(|| format!("the packages fail in {suite}; see {}", root.display()))?;
     fs::remove_dir_all(&root)?;
     Ok(())
@@ -47,7 +55,7 @@ pub fn boot(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Resu
     fs::create_dir_all(&folder)?;
     let kernel = machine::fetch_kernel(&Suite::open(&folder, suite)?)?;
     let kernel = Kernel::unpack(&kernel, &folder.join("unpacked"))?;
-    let root = fresh_root(workspace, packages, suite, "boot.sh")?;
+    let root = fresh_root(workspace, packages, suite, "boot.sh", Architecture::native()?)?;
     kernel.install_modules(MODULES, &root)?;
     let units = root.join("etc/systemd/system");
     fs::copy(workspace.root().join("packaging/tests/boot.service"), units.join("boot-test.service"))?;
@@ -82,22 +90,38 @@ pub fn boot(workspace: &Workspace, packages: &Path, suite: &str) -> anyhow::Resu
     Ok(())
 }
 
+/// What a shell script in a mount namespace of its own does first, so that programs of this architecture run.
+fn emulation(architecture: Architecture) -> anyhow::Result<String> {
+    if architecture.is_native() { Ok(String::new()) } else { cross::emulate_all() }
+}
+
 /// A copy of a suite's smallest system, with the packages and a script in `/packages`. The original is made once and kept in
 /// target/roots.
-fn fresh_root(workspace: &Workspace, packages: &Path, suite: &str, script: &str) -> anyhow::Result<PathBuf> {
-    let kept = workspace.target().join("roots").join(suite);
+fn fresh_root(
+    workspace: &Workspace,
+    packages: &Path,
+    suite: &str,
+    script: &str,
+    architecture: Architecture,
+) -> anyhow::Result<PathBuf> {
+    let name = if architecture.is_native() { suite.to_owned() } else { format!("{suite}-{}", architecture.name()) };
+    let kept = workspace.target().join("roots").join(&name);
     // The last that debootstrap was asked for, as a sign that it came to its end.
     if !kept.join("sbin/init").exists() || !kept.join("usr/bin/curl").exists() || !kept.join("usr/sbin/ip").exists() {
-        println!("{suite}: making a root");
+        println!("{name}: making a root");
         if kept.exists() {
             fs::remove_dir_all(&kept)?;
         }
         fs::create_dir_all(&kept)?;
         let mirror = machine::mirror()?;
-        quiet(Command::new("debootstrap").args(["--variant=minbase", INCLUDED, suite]).arg(&kept).arg(mirror))?;
-        quiet(Command::new("chroot").arg(&kept).args(["apt-get", "clean"]))?;
+        let inside = format!(
+            "{}debootstrap --variant=minbase --arch={} {INCLUDED} {suite} \"$0\" \"$1\" && chroot \"$0\" apt-get clean",
+            emulation(architecture)?,
+            architecture.name()
+        );
+        quiet(Command::new("unshare").args(["--mount", "sh", "-c", &inside]).arg(&kept).arg(mirror))?;
     }
-    let root = packages.join(format!("root-{suite}"));
+    let root = packages.join(format!("root-{name}"));
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }

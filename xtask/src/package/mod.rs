@@ -5,7 +5,7 @@
 mod check;
 
 use crate::metadata::Workspace;
-use crate::programs::{self, Linking, checked};
+use crate::programs::{self, Architecture, Linking, checked};
 use crate::setup;
 use anyhow::{Context, bail, ensure};
 use std::fs;
@@ -22,6 +22,8 @@ const FORMATS: &[&str] = &["deb", "rpm"];
 
 /// Debian 12 and 13.
 const SUITES: &[&str] = &["bookworm", "trixie"];
+/// For programs that run under emulation, which is slow: the suite with the oldest C library.
+const EMULATED_SUITES: &[&str] = &["bookworm"];
 
 /// What is asked for.
 #[derive(clap::Args)]
@@ -35,20 +37,25 @@ pub struct Options {
     /// The packages' version [default: the workspace's]
     #[arg(long, value_name = "VERSION")]
     package_version: Option<String>,
+    /// Build for this architecture [default: this machine's]
+    #[arg(long, value_enum, value_name = "NAME")]
+    architecture: Option<Architecture>,
     /// Afterwards test the packages in new Debian 12 and 13 roots: installation, first start, upgrade, removal, in a namespace and in
-    /// a virtual machine with systemd (needs root, debootstrap and qemu)
+    /// a virtual machine with systemd (needs root, debootstrap and qemu). For another architecture: in a namespace with Debian 12,
+    /// under qemu-user
     #[arg(long)]
     check: bool,
 }
 
 /// Builds the packages and prints their paths.
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
+    let architecture = Architecture::or_native(options.architecture)?;
     let programs = match &options.programs {
         Some(folder) => fs::canonicalize(folder).with_context(|| folder.display().to_string())?,
-        None => programs::build(workspace, &options.profile, Linking::Dynamic)?,
+        None => programs::build(workspace, &options.profile, Linking::Dynamic, architecture)?,
     };
     let version = options.package_version.as_deref();
-    build(workspace, &programs, version, options.check)?;
+    build(workspace, &programs, version, options.check, architecture)?;
     programs::checksums(&workspace.target().join("package"))?;
     Ok(0)
 }
@@ -59,6 +66,7 @@ pub fn build(
     programs: &Path,
     version: Option<&str>,
     check: bool,
+    architecture: Architecture,
 ) -> anyhow::Result<Vec<PathBuf>> {
     let out = workspace.target().join("package");
     if out.exists() {
@@ -67,7 +75,7 @@ pub fn build(
     let stage = out.join("stage");
     for (_, program) in PACKAGES {
         if let Some(program) = program {
-            stage_program(programs, &stage, program)?;
+            stage_program(programs, &stage, program, architecture)?;
         }
     }
     let version = match version {
@@ -77,7 +85,7 @@ pub fn build(
     let nfpm = nfpm(workspace)?;
     let library = PACKAGES.iter().filter_map(|(_, program)| *program).map(|program| stage.join("bin").join(program));
     let library = newest_glibc(library)?;
-    let variables = Variables { glibc: &library, time: &programs::commit_time(workspace)? };
+    let variables = Variables { glibc: &library, time: &programs::commit_time(workspace)?, architecture };
     for (package, _) in PACKAGES {
         for format in FORMATS {
             variables.build(workspace, &nfpm, package, format, &version, &out)?;
@@ -92,9 +100,11 @@ pub fn build(
     }
     fs::remove_dir_all(&stage)?;
     if check {
-        for suite in SUITES {
-            check::life_cycle(workspace, &out, suite)?;
-            check::boot(workspace, &out, suite)?;
+        for suite in if architecture.is_native() { SUITES } else { EMULATED_SUITES } {
+            check::life_cycle(workspace, &out, suite, architecture)?;
+            if architecture.is_native() {
+                check::boot(workspace, &out, suite)?;
+            }
         }
         fs::remove_dir_all(&newer)?;
     }
@@ -110,6 +120,7 @@ pub fn build(
 struct Variables<'a> {
     glibc: &'a str,
     time: &'a str,
+    architecture: Architecture,
 }
 
 impl Variables<'_> {
@@ -125,7 +136,7 @@ impl Variables<'_> {
         let mut command = Command::new(nfpm);
         command.args(["package", "--packager", format, "--config", &format!("packaging/{package}.yaml"), "--target"]);
         command.arg(out).current_dir(workspace.root());
-        command.envs([("VERSION", version), ("GLIBC", self.glibc), ("ARCH", programs::architecture()?)]);
+        command.envs([("VERSION", version), ("GLIBC", self.glibc), ("ARCH", self.architecture.name())]);
         // Files in packages carry the time of the commit: the same commit gives the same package.
         command.env("SOURCE_DATE_EPOCH", self.time);
         let output = command.output().with_context(|| nfpm.display().to_string())?;
@@ -139,13 +150,13 @@ impl Variables<'_> {
 }
 
 /// Copies a program, and has it write its manual pages and shell completions.
-fn stage_program(folder: &Path, stage: &Path, program: &str) -> anyhow::Result<()> {
+fn stage_program(folder: &Path, stage: &Path, program: &str, architecture: Architecture) -> anyhow::Result<()> {
     let bin = stage.join("bin");
     fs::create_dir_all(&bin)?;
     let copy = bin.join(program);
-    programs::strip(&folder.join(program), &copy)?;
-    programs::manual(&copy, &stage.join("man").join(program))?;
-    programs::completions(&copy, program, &stage.join("completions"))
+    programs::strip(&folder.join(program), &copy, architecture)?;
+    programs::manual(&copy, &stage.join("man").join(program), architecture)?;
+    programs::completions(&copy, program, &stage.join("completions"), architecture)
 }
 
 /// nfpm in target/tools, built there from its Go module when it is missing.

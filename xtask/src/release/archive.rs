@@ -1,7 +1,7 @@
 //! Archives with a static program, for systems without a package: unpack and run.
 
 use crate::metadata::Workspace;
-use crate::programs::{self, checked, quiet};
+use crate::programs::{self, Architecture, checked, quiet};
 use anyhow::Context;
 use std::fs;
 use std::path::Path;
@@ -11,15 +11,21 @@ use std::process::Command;
 const FILES: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
 /// Writes `PROGRAM-VERSION-linux-ARCHITECTURE.tar.gz`: the program, its manual pages and completions, licences.
-pub fn write(workspace: &Workspace, folder: &Path, program: &str, out: &Path) -> anyhow::Result<()> {
-    let name = format!("{program}-{}-linux-{}", workspace.version()?, programs::architecture()?);
+pub fn write(
+    workspace: &Workspace,
+    folder: &Path,
+    program: &str,
+    out: &Path,
+    architecture: Architecture,
+) -> anyhow::Result<()> {
+    let name = format!("{program}-{}-linux-{}", workspace.version()?, architecture.name());
     let stage = workspace.target().join("archive");
     let root = stage.join(&name);
     fs::create_dir_all(&root)?;
     let copy = root.join(program);
-    programs::strip(&folder.join(program), &copy)?;
-    programs::manual(&copy, &root.join("man"))?;
-    programs::completions(&copy, program, &root.join("completions"))?;
+    programs::strip(&folder.join(program), &copy, architecture)?;
+    programs::manual(&copy, &root.join("man"), architecture)?;
+    programs::completions(&copy, program, &root.join("completions"), architecture)?;
     for file in FILES {
         fs::copy(workspace.root().join(file), root.join(file)).context(*file)?;
     }

@@ -9,7 +9,7 @@ mod components;
 mod prepare;
 
 use crate::metadata::Workspace;
-use crate::programs::{self, Linking, PROGRAMS, checked, quiet};
+use crate::programs::{self, Architecture, Linking, PROGRAMS, checked, quiet};
 use crate::{image, package, setup};
 use anyhow::{Context, bail, ensure};
 use std::fs;
@@ -22,7 +22,7 @@ pub struct Options {
     /// The version: three numbers, such as 0.2.0
     version: String,
     /// Edit and commit the version and the changelog; build nothing
-    #[arg(long, conflicts_with_all = ["key", "profile", "no_images"])]
+    #[arg(long, conflicts_with_all = ["key", "profile", "no_images", "architecture"])]
     prepare_only: bool,
     /// Sign SHA256SUMS with this minisign key; the passphrase is asked for
     #[arg(long, value_name = "FILE")]
@@ -30,6 +30,9 @@ pub struct Options {
     /// Build with this profile: `dist` is what is shipped
     #[arg(long, value_name = "NAME", default_value = "dist")]
     profile: String,
+    /// Build for these architectures [default: this machine's]
+    #[arg(long, value_enum, num_args = 1.., value_name = "NAME")]
+    architecture: Vec<Architecture>,
     /// Build no container images, which need buildah
     #[arg(long)]
     no_images: bool,
@@ -62,8 +65,16 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     }
 
     let [first, second] = [clone(workspace, "first")?, clone(workspace, "the-second-one")?];
-    let built = build(&first, &options.profile)?;
-    compare(&built, &build(&second, &options.profile)?)?;
+    let architectures = match options.architecture.as_slice() {
+        [] => vec![Architecture::native()?],
+        given => given.to_vec(),
+    };
+    let mut built = Vec::new();
+    for &architecture in &architectures {
+        let one = build(&first, &options.profile, architecture)?;
+        compare(&one, &build(&second, &options.profile, architecture)?)?;
+        built.push(one);
+    }
     fs::remove_dir_all(second.root()).with_context(|| second.root().display().to_string())?;
 
     let out = workspace.root().join("dist");
@@ -72,15 +83,18 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     }
     fs::create_dir_all(&out)?;
     components::write(&first, &out)?;
-    for file in package::build(&first, &built.packages, None, false)? {
-        keep(&file, &out)?;
-    }
-    for (program, _) in PROGRAMS {
-        archive::write(&first, &built.with_everything, program, &out)?;
-    }
-    if !options.no_images {
-        for file in image::build(&first, &built.with_everything, &first.target().join("image"), Some(&out))? {
+    for Built { packages, with_everything, architecture } in built {
+        for file in package::build(&first, &packages, None, false, architecture)? {
             keep(&file, &out)?;
+        }
+        for (program, _) in PROGRAMS {
+            archive::write(&first, &with_everything, program, &out, architecture)?;
+        }
+        if !options.no_images {
+            let folder = first.target().join("image");
+            for file in image::build(&first, &with_everything, &folder, Some(&out), architecture)? {
+                keep(&file, &out)?;
+            }
         }
     }
     let sums = programs::checksums(&out)?;
@@ -99,12 +113,14 @@ struct Built {
     packages: PathBuf,
     /// With the C library inside: for archives and images.
     with_everything: PathBuf,
+    architecture: Architecture,
 }
 
-fn build(clone: &Workspace, profile: &str) -> anyhow::Result<Built> {
+fn build(clone: &Workspace, profile: &str, architecture: Architecture) -> anyhow::Result<Built> {
     Ok(Built {
-        packages: programs::build(clone, profile, Linking::Dynamic)?,
-        with_everything: programs::build(clone, profile, Linking::Static)?,
+        packages: programs::build(clone, profile, Linking::Dynamic, architecture)?,
+        with_everything: programs::build(clone, profile, Linking::Static, architecture)?,
+        architecture,
     })
 }
 
@@ -130,7 +146,10 @@ fn compare(one: &Built, other: &Built) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A clone of HEAD in a folder of its own under target/release-build. It shares target/tools with the workspace.
+/// What clones share with the workspace: programs that build packages, and compilers, but nothing that was compiled.
+const SHARED: [&str; 2] = ["tools", "cross"];
+
+/// A clone of HEAD in a folder of its own under target/release-build.
 fn clone(workspace: &Workspace, name: &str) -> anyhow::Result<Workspace> {
     let folder = workspace.target().join("release-build").join(name).join("sealane");
     if folder.exists() {
@@ -138,10 +157,12 @@ fn clone(workspace: &Workspace, name: &str) -> anyhow::Result<Workspace> {
     }
     fs::create_dir_all(&folder)?;
     quiet(Command::new("git").args(["clone", "--quiet", "--no-hardlinks"]).arg(workspace.root()).arg(&folder))?;
-    let tools = workspace.target().join("tools");
-    fs::create_dir_all(&tools)?;
     fs::create_dir(folder.join("target"))?;
-    std::os::unix::fs::symlink(&tools, folder.join("target/tools"))?;
+    for shared in SHARED {
+        let original = workspace.target().join(shared);
+        fs::create_dir_all(&original)?;
+        std::os::unix::fs::symlink(&original, folder.join("target").join(shared))?;
+    }
     Workspace::load_in(&folder)
 }
 

@@ -1,11 +1,13 @@
-//! The commit of a version: the changelog's section, the version in `Cargo.toml` and `Cargo.lock`.
+//! The commit of a version: the changelog's section, the version in `Cargo.toml` and the lock files, the stored example.
 
 use super::git;
 use crate::metadata::{Workspace, cargo};
 use crate::programs::quiet;
+use crate::steps;
 use anyhow::{Context, ensure};
 use std::fmt;
 use std::fs;
+use std::path::Path;
 
 /// Three numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,19 +45,31 @@ pub fn run(workspace: &Workspace, version: &Version) -> anyhow::Result<()> {
     let date = quiet(git(root).args(["log", "-1", "--format=%cs"]))?;
     edit(workspace, "CHANGELOG.md", |text| changelog(text, version, &date))?;
     edit(workspace, "Cargo.toml", |text| manifest(text, version))?;
-    // Writes the new versions of our own packages to the lock file, and no other change.
-    let mut lock = cargo();
-    quiet(lock.args(["update", "--workspace", "--offline", "--quiet"]).current_dir(root))?;
-    quiet(git(root).args([
-        "commit",
-        "--quiet",
-        "-m",
-        &format!("Release {version}"),
-        "CHANGELOG.md",
-        "Cargo.toml",
-        "Cargo.lock",
-    ]))?;
+    let mut changed = vec!["CHANGELOG.md".to_owned(), "Cargo.toml".to_owned()];
+    // Writes the new versions of our own packages to the lock files, and no other change.
+    for folder in std::iter::once(".").chain(steps::APART) {
+        let folder = Path::new(folder);
+        let mut lock = cargo();
+        lock.args(["update", "--workspace", "--quiet", "--manifest-path"]).arg(folder.join("Cargo.toml"));
+        quiet(lock.current_dir(root))?;
+        changed.push(folder.join("Cargo.lock").display().to_string());
+    }
+    let example = stored_example(version);
+    fs::copy(root.join(EXAMPLE), root.join(&example)).context(EXAMPLE)?;
+    changed.push(example);
+    quiet(git(root).arg("add").args(&changed))?;
+    quiet(git(root).args(["commit", "--quiet", "-m", &format!("Release {version}")]))?;
     Ok(())
+}
+
+/// The configuration with all settings, which is generated from their declarations.
+const EXAMPLE: &str = "docs/reference/sealane.example.toml";
+
+/// Where the example of this version is kept, for a test that later versions load it. Versions that differ in the last number have the
+/// same settings.
+fn stored_example(version: &Version) -> String {
+    let [major, minor, _] = version.0;
+    format!("tests/interop/configurations/{major}.{minor}.toml")
 }
 
 fn edit(workspace: &Workspace, file: &str, change: impl Fn(&str) -> anyhow::Result<String>) -> anyhow::Result<()> {
@@ -119,6 +133,12 @@ mod tests {
         let text = "[a]\nversion = \"9\"\n[workspace.package]\nversion = \"0.1.0\"\nedition = \"2024\"\n[b]\nversion = \"9\"\n";
         assert_eq!(manifest(text, &version()).unwrap(), text.replace("0.1.0", "0.2.0"));
         assert!(manifest("[package]\nversion = \"0.1.0\"\n", &version()).is_err());
+    }
+
+    #[test]
+    fn examples_are_kept_by_their_first_two_numbers() {
+        assert_eq!(stored_example(&version()), "tests/interop/configurations/0.2.toml");
+        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(EXAMPLE).is_file());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
-use crate::{LEVELS, Level, ResolverKind, rate, read_resolver};
+use crate::{LEVELS, Level, ResolverKind, rate, read_resolver, snippets};
 use sealane_proxy::LogFormat;
 use sealane_proxy::limits::RateKey;
 use std::ops::RangeInclusive;
@@ -24,7 +24,8 @@ table! {
         described("the number of cores that this process may use (by CPU affinity and cgroup quota)"),
         example(4), aliases("workers", "threads", "nbthread", "worker_processes");
     /// How long open requests may continue after the first SIGTERM or Ctrl-C, and in the old process after an upgrade.
-    /// A second signal stops the gateway immediately.
+    /// A second signal stops the gateway immediately. Under systemd, the gateway extends the unit's `TimeoutStopSec=` to
+    /// this time plus 15 seconds.
     drain_timeout: Time = Time::ANY, default("30s");
     /// How long clients may resume TLS sessions. The gateway replaces the ticket keys at this interval, and the
     /// previous key stays valid for one more interval. With `ticket_keys = "file"`, only a change of the file replaces
@@ -64,6 +65,10 @@ table! {
     /// names. An included file begins with a table, such as `[[host]]`. Relative paths in it start at the folder of
     /// the main file.
     include: Strings = Strings, example(["conf.d/*.toml"]);
+    /// Settings that several hosts, routes, listeners or upstreams have in common, each group under a name: `[snippet.NAME]`.
+    /// A table gets them with `use`. See [operating](page:operating#reuse-settings).
+    snippet: Own<()> = Own(snippets::declared, || Shape::Map(Box::new(Shape::Settings))),
+        example({ private = { allow = ["10.0.0.0/8"] } });
     /// Directives of the original that `sealane import` could not translate, and that decide who may connect or how
     /// strong the protection is. Each entry is an error, so the gateway does not start until you have removed all
     /// entries.

@@ -2,21 +2,22 @@
 
 use super::{Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, table};
 use crate::access as who;
+use crate::authentication::{self as auth, BasicAuth, ForwardAuth};
 use crate::balancing;
+use crate::conditions::{self, Condition};
 use crate::cors::{self as cross_origin, Cors};
+use crate::fields;
 use crate::forwarding::{self, Mirror};
 use crate::pages;
+use crate::paths::{self, Written};
 use crate::plan;
 use crate::redirects as tables;
-use crate::route as read;
-use crate::route::{BasicAuth, ForwardAuth, Written};
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_proxy::access::HeaderCondition;
 use sealane_proxy::balance::HashKey;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::rules::{Piece, Redirect};
-use sealane_route::FieldRule;
 
 table! {
     /// A host defines what the gateway does with requests for its names. A request for an unknown name gets 404. Names
@@ -35,7 +36,7 @@ table! {
     ///
     /// A host must have exactly one of `to`, `upstream`, `split`, `redirect`, `respond` and `passthrough`. A host with
     /// routes may have none of them; requests that no route matches then get 404.
-    host "[[host]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
+    host "[[host]]", includes = &[&uses::TABLE, &access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example = "\
 [[host]]
 names = [\"*.example.com\"] # one label, as in certificates; \"**.example.com\" is any depth
@@ -62,38 +63,50 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
 
 table! {
     /// A route defines other rules for some of the host's requests. A route must have at least one of `path`, `exact`,
-    /// `path_regex`, `methods` and `headers`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route with
-    /// `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes, rate
-    /// limits and access rules apply in addition to those of the host.
-    route "[[host.route]]", includes = &[&access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
+    /// `path_regex`, `methods`, `headers` and `cookies`, and exactly one of `to`, `upstream`, `split`, `respond` and `redirect`. A route
+    /// with `redirects` needs none of these settings. [Routing](page:routing) describes which route wins. The route's header changes,
+    /// rate limits and access rules apply in addition to those of the host.
+    route "[[host.route]]", includes = &[&uses::TABLE, &access::TABLE, &access_of_requests::TABLE, &messages::TABLE, &actions::TABLE],
         example_is_commented = true;
 
     /// The name of the route in metrics and in the access log.
-    name: Own<String> = Own(read::name, || Shape::Text(Some("^[^\\s](.*[^\\s])?$"))),
+    name: Own<String> = Own(paths::name, || Shape::Text(Some("^[^\\s](.*[^\\s])?$"))),
         described("the route's methods and path, with `=` before an exact path"), example("api");
     /// This path and all paths below it.
-    path: Own<String> = Own(read::path, || Shape::Text(Some("^/[^*?#]*$"))), described("every path"),
+    path: Own<String> = Own(paths::path, || Shape::Text(Some("^/[^*?#]*$"))), described("every path"),
         example("/api/");
     /// Only this path.
-    exact: Own<String> = Own(read::path_text, || Shape::Text(Some("^/[^?#]*$"))), example("/api");
+    exact: Own<String> = Own(paths::path_text, || Shape::Text(Some("^/[^?#]*$"))), example("/api");
     /// A regular expression (of the crate [regex](https://docs.rs/regex/latest/regex/#syntax), for bytes) that the
     /// path must match, too. The expression may match anywhere in the path. To match the whole path, begin the
     /// expression with `^` and end it with `$`. See [routing](page:routing#regular-expressions).
-    path_regex: Own<Written> = Own(read::path_regex, || Shape::Text(None)), example("^/users/([0-9]+)$");
+    path_regex: Own<Written> = Own(paths::path_regex, || Shape::Text(None)), example("^/users/([0-9]+)$");
     /// Methods, in capitals.
-    methods: Own<Vec<String>> = Own(read::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
+    methods: Own<Vec<String>> = Own(paths::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
         example(["GET", "POST"]);
-    /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix).
-    headers: Own<Vec<(String, FieldRule)>> = Own(read::field_rules, || Shape::Map(Box::new(Shape::Either(
-        vec![Shape::Flag, Shape::Text(None)])))), example({ X-Beta = true }), secret(Values);
+    /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix), `{ regex = '…' }`, or
+    /// `{ not = … }` with one of these. See [routing](page:routing#conditions-on-headers-and-cookies).
+    headers: Own<Vec<(String, Condition)>> = Own(conditions::conditions, conditions::shape), example({ X-Beta = true }),
+        secret(Values);
+    /// A table of cookie names and conditions, as in `headers`.
+    cookies: Own<Vec<(String, Condition)>> = Own(conditions::conditions, conditions::shape), example({ beta = "1" }),
+        secret(Values);
     /// Replaces `path` in the request to the upstream. Needs `path` and an upstream.
-    rewrite_prefix: Own<String> = Own(read::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
+    rewrite_prefix: Own<String> = Own(paths::rewrite, || Shape::Text(Some("^/[^?#]*$"))), example("/v2/");
     /// The path of the request to the upstream. `{1}` to `{9}` stand for the groups of `path_regex`, in the client's
     /// spelling. The query stays. Needs an upstream.
-    rewrite: Own<Vec<Piece>> = Own(read::rewritten, || Shape::Text(Some("^/[^?#]*$"))), example("/show/{1}");
+    rewrite: Own<Vec<Piece>> = Own(paths::rewritten, || Shape::Text(Some("^/[^?#]*$"))), example("/show/{1}");
     /// A table of paths and their targets. The route applies to the paths in the table. It cannot have `path`,
     /// `exact` or `path_regex`.
     redirects: One = One(&redirects::TABLE), example({ file = "lists/redirects.txt" });
+}
+
+table! {
+    uses "";
+
+    /// Names of `[snippet.NAME]` tables, whose settings this table gets. What the table sets itself replaces settings of snippets, and
+    /// later snippets replace settings of earlier ones: always the whole setting.
+    r#use: Strings = Strings, example(["private"]);
 }
 
 table! {
@@ -150,7 +163,7 @@ table! {
         example({ groups = [{ upstream = "a", weight = 9 }, { upstream = "b", weight = 1 }] });
     /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. `{1}` to `{9}` are the groups
     /// of `path_regex`. See [routing](page:routing).
-    redirect: Own<Redirect> = Own(read::redirect, || Shape::Either(
+    redirect: Own<Redirect> = Own(paths::redirect, || Shape::Either(
         vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}");
     /// A fixed response of the gateway.
     respond: One = One(&respond::TABLE), example({ status = 404 });
@@ -159,23 +172,24 @@ table! {
 table! {
     messages "";
 
-    /// Changes to the headers of requests to the upstream.
+    /// Changes to the headers of requests to the upstream. Values can contain parts of the request, such as `{client_address}`. See
+    /// [routing](page:routing#headers-with-parts-of-the-request).
     request_headers: One = One(&edits::TABLE), example({ set = { X-Version = "2" } });
     /// Changes to the headers of responses to the client.
     response_headers: One = One(&edits::TABLE), example({ set = { X-Frame-Options = "DENY" }, remove = ["Server"] });
     /// The value of `Strict-Transport-Security`: `true` (one year), a duration, or the whole value. The gateway sends
     /// the header only over TLS. A route without `hsts` uses the host's `hsts`.
-    hsts: Own<String> = Own(read::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
+    hsts: Own<String> = Own(fields::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
     /// Names of `[[rate_limit]]` tables that apply to requests.
     rate_limit: Strings = Strings, example("per-client");
     /// Users and passwords: a table, or `false` in a route that needs no password. A route without `basic_auth` uses the
     /// host's `basic_auth`. See [access control](page:access-control#by-password).
-    basic_auth: Own<BasicAuth> = Own(read::basic_auth, || Shape::Either(
+    basic_auth: Own<BasicAuth> = Own(auth::basic_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&basic_auth::TABLE)])), example({ users = "users.txt", realm = "Staff" });
     /// A server that decides whether a request may pass: a table, or `false` in a route that needs no permission. A
     /// route without `forward_auth` uses the host's `forward_auth`. See [access
     /// control](page:access-control#ask-a-server).
-    forward_auth: Own<ForwardAuth> = Own(read::forward_auth, || Shape::Either(
+    forward_auth: Own<ForwardAuth> = Own(auth::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
     /// Another upstream that gets copies of requests: a table, or `false` in a route. The responses to the copies are
     /// discarded. A route without `mirror` uses the host's `mirror`. See [routing](page:routing#send-copies-of-requests-to-another-upstream).
@@ -272,7 +286,7 @@ table! {
     origins: Own<Option<Vec<OriginPattern>>> = Own(cross_origin::origins, || Shape::List(Box::new(Shape::Text(None)))),
         required(["https://app.example.com"]);
     /// Methods that pages may use.
-    methods: Own<Vec<String>> = Own(read::methods, || Shape::List(Box::new(Shape::Text(None)))),
+    methods: Own<Vec<String>> = Own(paths::methods, || Shape::List(Box::new(Shape::Text(None)))),
         default(["GET", "HEAD", "POST"]);
     /// Headers that pages may send, or `"*"`.
     headers: Own<Vec<String>> = Own(cross_origin::headers, || Shape::List(Box::new(Shape::Text(None)))),
@@ -298,10 +312,10 @@ table! {
     /// refuses the whole file, and the previous users stay valid.
     users: File = File, required("users.txt");
     /// What browsers show when they ask for the password.
-    realm: Own<String> = Own(read::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
+    realm: Own<String> = Own(auth::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
     /// A header that tells the upstream the user's name. The gateway removes headers of this name that the client
     /// sent.
-    user_header: Own<String> = Own(read::user_header, || Shape::Text(None)), example("Remote-User");
+    user_header: Own<String> = Own(fields::user_header, || Shape::Text(None)), example("Remote-User");
     /// Forward the `Authorization` header, with the password, to the upstream and to the server of `forward_auth`.
     keep_authorization: Flag = Flag, default(false);
 }
@@ -319,9 +333,12 @@ table! {
     /// The path, optionally with a query, that the gateway requests. The method is HEAD if the client's request is
     /// HEAD, and GET in all other cases.
     path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
+    /// A table of header names and values that the request for permission has, in the place of headers of these names that the client
+    /// sent. Values can contain parts of the client's request, as in `request_headers`.
+    set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
     /// Headers that the gateway copies from the response into the client's request. The gateway removes headers of
     /// these names that the client sent.
-    copy_headers: Own<Vec<String>> = Own(read::copied, || Shape::List(Box::new(Shape::Text(None)))),
+    copy_headers: Own<Vec<String>> = Own(fields::copied, || Shape::List(Box::new(Shape::Text(None)))),
         example(["Remote-User", "Remote-Groups"]);
     /// How long the response may take, including connecting and retries (else 504).
     timeout: Time = Time::TIMEOUT, default("5s");
@@ -338,7 +355,8 @@ table! {
     /// A header. If its value is the name of a group, the request goes to this group.
     header: Own<String> = Own(forwarding::header, || Shape::Text(None)), example("X-Release");
     /// A cookie. If its value is the name of a group, the request goes to this group. A client without such a cookie
-    /// gets a cookie with the name of the group that its request went to, and so stays with this group.
+    /// gets a cookie with the name of the group that its request went to, and so stays with this group. It must
+    /// not be the cookie in `sticky` of one of the host's upstreams.
     cookie: Own<String> = Own(balancing::cookie, || Shape::Text(Some("^[^ ;=,]+$"))), example("release");
     /// `"address"`, `"header:NAME"` or `"cookie:NAME"`: requests with the same value go to the same group. For a
     /// request without the value, chance decides.
@@ -366,8 +384,8 @@ table! {
     /// CONNECT, and requests in TLS early data.
     mirror "mirror";
 
-    /// The name of an `[[upstream]]`: not the upstream of the route, and not one with `proxy_protocol`. Either
-    /// `upstream` or `to` must be set.
+    /// The name of an `[[upstream]]` that gets no requests of any route, because copies would take their places, and that has
+    /// no `proxy_protocol`. Either `upstream` or `to` must be set.
     upstream: Text = Text, example("shadow");
     /// Servers, instead of `upstream`, as in `to` of a route.
     to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);
@@ -380,7 +398,7 @@ table! {
     /// How long a copy may take, including connecting and the response. After this time, the gateway cancels the copy.
     timeout: Time = Time::TIMEOUT, default("10s");
     /// Headers that the gateway removes from copies.
-    remove_headers: Own<Vec<String>> = Own(read::removed, || Shape::List(Box::new(Shape::Text(None)))),
+    remove_headers: Own<Vec<String>> = Own(fields::removed, || Shape::List(Box::new(Shape::Text(None)))),
         example(["Authorization", "Cookie"]);
 }
 
@@ -389,11 +407,11 @@ table! {
     edits "header changes";
 
     /// Names of headers.
-    remove: Own<Vec<String>> = Own(read::removed, || Shape::List(Box::new(Shape::Text(None))));
+    remove: Own<Vec<String>> = Own(fields::removed, || Shape::List(Box::new(Shape::Text(None))));
     /// A table of header names and values. They replace existing headers of these names.
-    set: Own<Vec<(String, String)>> = Own(read::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
+    set: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
     /// A table of header names and values. Existing headers of these names stay.
-    add: Own<Vec<(String, String)>> = Own(read::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
+    add: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
 }
 
 table! {
@@ -412,7 +430,7 @@ table! {
 
     /// The target. These parts of the request can be used: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`,
     /// `{query}`, `{rest}` (path and query after the route's path) and `{1}` to `{9}` (groups of `path_regex`).
-    to: Own<Vec<Piece>> = Own(read::target, || Shape::Text(None)), required("https://{host}{uri}");
+    to: Own<Vec<Piece>> = Own(paths::target, || Shape::Text(None)), required("https://{host}{uri}");
     /// 301, 302, 303, 307 or 308.
     status: Count = Count(300..=399), default(308);
 }

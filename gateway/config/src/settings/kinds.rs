@@ -58,6 +58,8 @@ pub(crate) enum Shape {
     /// A table whose keys are not settings: names of headers.
     Map(Box<Shape>),
     Table(&'static Table),
+    /// A table with settings of another table, whichever it is.
+    Settings,
     /// A list of tables, or a single one.
     Tables(&'static Table),
     /// The same, or this word.

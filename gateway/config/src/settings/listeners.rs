@@ -2,9 +2,10 @@
 
 use super::{
     Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time, Words, access,
-    argument, table,
+    argument, table, uses,
 };
 use crate::audit::{self, Policy};
+use crate::listen_address as read;
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
 use sealane_tls::policy::{ClientAuthMode, ExpiredLists, Group, Suite, Version};
@@ -12,19 +13,27 @@ use std::time::Duration;
 
 table! {
     /// A listener serves one address, or several addresses in the same way.
-    listener "[[listener]]", includes = &[&access::TABLE],
+    listener "[[listener]]", includes = &[&uses::TABLE, &access::TABLE],
         example = "# Plain HTTP on another port.\n[[listener]]\naddress = \":80\"\n";
 
-    /// The address to listen on: `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6), or a
-    /// list. A listener on an IPv6 address accepts no IPv4 clients.
+    /// The address to listen on: `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6),
+    /// `"unix:/run/sealane/http.sock"` (a [Unix socket](page:behind-a-load-balancer#listen-on-a-unix-socket)), or a list. A
+    /// listener on an IPv6 address accepts no IPv4 clients.
     address: Strings = Strings, required(":443"), sets(":443"), aliases("listen", "bind", "addr");
+    /// The permissions of the file of a Unix socket: `"0600"` (its owner), `"0660"` (its group, too), `"0666"` (every user). A
+    /// program needs permission to write to the file to connect.
+    socket_mode: Own<u32> = Own(read::mode, || Shape::Text(Some("^0?[0246]{3}$"))), default("0600");
+    /// The user that the file of a Unix socket belongs to. Only root may give a file to another user.
+    socket_owner: Text = Text, described("`user`, else the user that starts the gateway"), example("www-data");
+    /// The group of the file of a Unix socket.
+    socket_group: Text = Text, described("`group`, else the group of the process"), example("haproxy");
     /// Whether TLS handshakes may begin in the TCP SYN: `"off"`, `"cookie"` (only for clients that send the cookie of
     /// an earlier connection) or `"open"` (also for the first connection; needs a certificate with an ECDSA or Ed25519
     /// key). See [TLS in the SYN](page:syn-tls).
     syn_tls: Choice<SynTls> =
         Choice(&[("off", SynTls::Off), ("cookie", SynTls::Cookie), ("open", SynTls::Open)]), default("cookie"), needs("tls");
     /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of load balancers and proxies that may name the client
-    /// in a header. The gateway removes such headers from requests of other clients. See [behind a load
+    /// in a header. `"unix"` stands for the programs that connect to a Unix socket. The gateway removes such headers from requests of other clients. See [behind a load
     /// balancer](page:behind-a-load-balancer).
     trusted_proxies: Strings = Strings, example(["10.0.0.0/8"]);
     /// The header in which trusted proxies name the client. The gateway does not trust the other header. With
@@ -160,6 +169,9 @@ key = \"certs/example.com.key\"
         default(["h2", "http/1.1"]);
     /// A file to which the gateway writes the secrets of all connections (NSS format), to decrypt captured traffic.
     dangerous_key_log: Output = Output, example("keys.log");
+    /// Addresses and blocks (`"192.0.2.7"`, `"2001:db8::/32"`): the gateway writes only the secrets of connections with these
+    /// clients. The address is the one that connects, or that a PROXY protocol header names.
+    dangerous_key_log_clients: Strings = Strings, described("all clients"), example(["192.0.2.7"]), needs("dangerous_key_log");
 }
 
 table! {

@@ -2,7 +2,7 @@
 
 use super::{Choice, Count, File, Flag, Own, Shape, Text, Time, argument, table};
 use crate::collector as reading;
-use crate::route;
+use crate::forwarding;
 use sealane_proxy::traces::TraceTrust;
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ table! {
     /// [operating](page:operating#follow-a-request).
     request_id "[request_id]", example_is_commented = true;
 
-    /// The name of the header.
-    header: Own<String> = Own(route::user_header, || Shape::Text(None)), default("X-Request-Id");
+    /// The name of the header: one that nothing else gives a meaning to.
+    header: Own<String> = Own(forwarding::id_header, || Shape::Text(None)), default("X-Request-Id");
     /// Whether responses have the header, too. It replaces a header of this name from the upstream.
     response: Flag = Flag, default(false);
 }

@@ -512,7 +512,7 @@ fn what_is_shown_means_the_same() {
         let listeners: Vec<_> = c
             .listeners
             .iter()
-            .map(|l| (l.address, &l.trust, l.syn_tls, l.h2c, l.tcp, &l.http3, l.allow_connect))
+            .map(|l| (&l.address, &l.trust, l.syn_tls, l.h2c, l.tcp, &l.http3, l.allow_connect))
             .collect();
         let rest =
             (c.lanes, &c.access_log_rules, &c.access_log, &c.rotation, c.drain_timeout, c.ticket_lifetime, c.resolver);

@@ -1,6 +1,6 @@
 //! `[[upstream]]` and its tables.
 
-use super::{Choice, Count, File, Flag, One, Own, Shape, Size, Strings, Text, Time, argument, protocol, table};
+use super::{Choice, Count, File, Flag, One, Own, Shape, Size, Strings, Text, Time, argument, protocol, table, uses};
 use crate::upstream::{self as read, Entry, HTTP, SYN_TLS};
 use crate::{balancing, plan};
 use sealane_http::h1::Tolerance;
@@ -19,13 +19,14 @@ table! {
     /// server is down until the name resolves. A name with several addresses counts as several servers. The gateway
     /// leaves out addresses to which this machine has no route. If a name resolves to 127.0.0.1 and ::1, as `localhost`
     /// usually does, the gateway connects only to 127.0.0.1.
-    upstream "[[upstream]]";
+    upstream "[[upstream]]", includes = &[&uses::TABLE];
 
     /// The name by which hosts refer to this upstream.
     name: Text = Text, required("backend"), sets("app");
     /// A list of servers: `"http://HOST[:PORT]"` or `"https://HOST[:PORT]"` (the same scheme for all servers),
-    /// `"HOST:PORT"` (https if there is `[upstream.tls]`), `"unix:PATH"` (without TLS), or, for `passthrough`,
-    /// `"tcp://HOST:PORT"`. A server can also be a table with `url`, `weight` and `backup`.
+    /// `"HOST:PORT"` (https if there is `[upstream.tls]`), `"unix:PATH"` (without TLS), `"http+srv://_http._tcp.DOMAIN"` or
+    /// `"https+srv://…"` (the servers that [SRV records](page:routing#srv-records) name), or, for `passthrough`,
+    /// `"tcp://HOST:PORT"` or `"tcp+srv://…"`. A server can also be a table with `url`, `weight` and `backup`.
     servers: Own<Vec<Entry>> = Own(read::entries, read::entries_shape), required(["http://127.0.0.1:3000"]),
         sets(["https://127.0.0.1:8443"]), aliases("backends", "urls");
     /// The HTTP version: `"1.1"`; `"2"` (HTTP/2; with TLS by ALPN, without TLS by prior knowledge; requests share

@@ -2,10 +2,8 @@
 
 use crate::config::RunAs;
 use anyhow::{Context, Result, bail};
-use rustix::fs::Mode;
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use std::os::unix::fs::FileTypeExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use sealane_sys::unix_socket::{self, Occupied, listen_at, waiting_path};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 /// Orders that wait to be accepted.
@@ -26,20 +24,20 @@ impl SocketFile {
     /// socket, or the folder cannot be written.
     pub fn open(path: &Path, successor: bool) -> Result<(Self, UnixListener)> {
         let shown = path.display();
-        if let Ok(there) = std::fs::symlink_metadata(path) {
-            if !there.file_type().is_socket() {
-                bail!("{shown} exists, but is not a socket: remove it, or choose another path for the admin socket");
+        match unix_socket::occupied(path) {
+            Some(Occupied::ByFile) => {
+                bail!("{shown} exists, but is not a socket: remove it, or choose another path for the admin socket")
             }
-            if !successor && UnixStream::connect(path).is_ok() {
-                bail!("another gateway listens on {shown}: stop it, or choose another path for the admin socket");
+            Some(Occupied::ByProgram) if !successor => {
+                bail!("another gateway listens on {shown}: stop it, or choose another path for the admin socket")
             }
+            Some(Occupied::ByProgram) | None => {}
         }
-        let mut waiting = path.as_os_str().to_owned();
-        waiting.push(format!(".{}", std::process::id()));
-        let waiting = PathBuf::from(waiting);
+        let waiting = waiting_path(path);
         // Left behind by a process of this number that was killed.
         let _ = std::fs::remove_file(&waiting);
-        let listener = bind(&waiting).with_context(|| format!("cannot create the admin socket {shown}"))?;
+        let listener = listen_at(&waiting, BACKLOG).map(UnixListener::from);
+        let listener = listener.with_context(|| format!("cannot create the admin socket {shown}"))?;
         Ok((Self { path: path.to_path_buf(), waiting: Some(waiting) }, listener))
     }
 
@@ -65,17 +63,6 @@ impl SocketFile {
     }
 }
 
-/// Binds a socket whose file is its owner's alone from the moment it is there: Linux makes the file with the mode that the
-/// socket has.
-fn bind(path: &Path) -> Result<UnixListener> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    net::listen(&socket, BACKLOG)?;
-    Ok(socket.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,7 +83,7 @@ mod tests {
         second.remove();
         // The mode is the file's from the start, whatever the umask of this process.
         let made = folder.path().join("made");
-        let _listener = bind(&made).unwrap();
+        let _listener = listen_at(&made, BACKLOG).unwrap();
         assert_eq!(std::fs::metadata(&made).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::write(&path, "a file").unwrap();
         assert!(SocketFile::open(&path, false).unwrap_err().to_string().contains("not a socket"));

@@ -3,7 +3,7 @@
 pub mod origin;
 
 use crate::certificates::devca::{self, DevCa};
-use crate::config::{Answer, CommandLine, https_record};
+use crate::config::{Answer, CommandLine, HttpsRecord};
 use crate::demo::origin::Origin;
 use crate::resolve;
 use crate::run::sockets;
@@ -72,7 +72,7 @@ To try
                    (a session can be used for one early request; for the next, get a new session with -sess_out)
 ",
         files.trust_help(),
-        record = https_record("localhost", port),
+        record = HttpsRecord::of_all_versions("localhost", port),
     );
     let _ = writeln!(
         out,

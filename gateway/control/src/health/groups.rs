@@ -1,7 +1,7 @@
 //! All groups with their servers: what a configuration, DNS, checks and the operator make of them.
 
 use super::tracked::{Event, Tracked};
-use crate::config::{Config, Found, Plan, expand};
+use crate::config::{Config, Endpoint, Found, Plan, expand};
 use crate::log;
 use crate::metrics::latency::Latencies;
 use sealane_proxy::Failure;
@@ -29,8 +29,8 @@ pub(super) struct Group {
     base: Arc<Upstream>,
     pub plan: Arc<Plan>,
     pub state: Arc<GroupState>,
-    /// The addresses of each of the plan's servers.
-    addresses: Vec<Vec<IpAddr>>,
+    /// What each of the plan's servers stands for.
+    addresses: Vec<Vec<Endpoint>>,
     pub servers: Vec<Tracked>,
     /// As published.
     pub current: Arc<Upstream>,
@@ -111,6 +111,22 @@ pub struct ServerStatus {
     pub ejections: u64,
 }
 
+/// A name of a server that does not resolve now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnresolvedName {
+    /// The group's name.
+    pub upstream: String,
+    /// The name.
+    pub name: String,
+    /// Why.
+    pub why: String,
+    /// It has resolved before: the addresses of then stay in use.
+    pub has_addresses: bool,
+}
+
+/// How the state of a server begins whose name does not resolve.
+const UNRESOLVED: &str = "its name does not resolve: ";
+
 /// All groups.
 pub(super) struct Groups {
     lanes: usize,
@@ -166,11 +182,11 @@ impl Groups {
         let mut addresses = Vec::new();
         for (at, server) in plan.servers.iter().enumerate() {
             addresses.push(match (server.host.parse::<IpAddr>(), resolved.get(&server.host)) {
-                _ if server.socket.is_some() => vec![Ipv4Addr::LOCALHOST.into()],
-                (Ok(ip), _) => vec![ip],
+                _ if server.socket.is_some() => vec![IpAddr::from(Ipv4Addr::LOCALHOST).into()],
+                (Ok(ip), _) => vec![ip.into()],
                 (Err(_), Some(found)) => {
                     ttl = found.ttl.map(|new| ttl.map_or(new, |old| old.min(new))).or(ttl);
-                    found.addresses.clone()
+                    found.endpoints.clone()
                 }
                 (Err(_), None) => {
                     unresolved.insert(at, "its name does not resolve".to_owned());
@@ -221,17 +237,19 @@ impl Groups {
         let mut old = std::mem::take(&mut group.servers);
         let mut published = Vec::new();
         for (at, (plan, addresses)) in group.plan.servers.iter().zip(&group.addresses).enumerate() {
-            for mut server in expand(plan, &group.base.name, addresses) {
+            for (endpoint, mut server) in addresses.iter().zip(expand(plan, &group.base.name, addresses)) {
                 let kept = old.iter().position(|t| t.address == server.address && planned(t, &server.name, &plan.name));
                 let mut tracked = match kept {
                     Some(i) => old.swap_remove(i),
                     None => {
-                        let state = Arc::new(ServerState::new(self.lanes, plan.weight));
+                        let weight = endpoint.record.map_or(plan.weight, |record| record.weight);
+                        let state = Arc::new(ServerState::new(self.lanes, weight));
                         Tracked::new(at, server.name.clone(), server.address, state, now, fresh)
                     }
                 };
                 tracked.plan = at;
                 tracked.name.clone_from(&server.name);
+                tracked.record = endpoint.record;
                 server.state = tracked.state.clone();
                 published.push(server);
                 group.servers.push(tracked);
@@ -347,7 +365,7 @@ impl Groups {
                     continue;
                 }
                 match result {
-                    Ok(Found { addresses: found, ttl }) => {
+                    Ok(Found { endpoints: found, ttl }) => {
                         group.ttl = group.ttl.map_or(*ttl, |known| Some(ttl.map_or(known, |ttl| ttl.min(known))));
                         let mut found = found.clone();
                         found.sort_unstable();
@@ -363,7 +381,7 @@ impl Groups {
                     Err(e) => {
                         // The last good answer stays.
                         group.dns_failures += 1;
-                        group.unresolved.insert(*at, format!("its name does not resolve: {e}"));
+                        group.unresolved.insert(*at, format!("{UNRESOLVED}{e}"));
                         if before.is_empty() && group.unresolved.len() == 1 {
                             let then = match group.addresses[*at].is_empty() {
                                 true => "the server is down until it resolves",
@@ -401,6 +419,20 @@ impl Groups {
         if any { Ok(()) } else { Err(format!("upstream \"{upstream}\" has no server \"{server}\"")) }
     }
 
+    /// The names that do not resolve now.
+    pub fn unresolved(&self) -> Vec<UnresolvedName> {
+        let of = |group: &Group| {
+            let name = |(at, why): (&usize, &String)| UnresolvedName {
+                upstream: group.base.name.clone(),
+                name: group.plan.servers.get(*at).map_or_else(String::new, |server| server.host.clone()),
+                why: why.strip_prefix(UNRESOLVED).unwrap_or_default().to_owned(),
+                has_addresses: group.addresses.get(*at).is_some_and(|known| !known.is_empty()),
+            };
+            group.unresolved.iter().map(name).collect::<Vec<_>>()
+        };
+        self.all.iter().flat_map(of).collect()
+    }
+
     pub fn list(&self, now: Instant) -> Vec<ServerStatus> {
         let mut out = Vec::new();
         for group in &self.all {
@@ -415,9 +447,9 @@ impl Groups {
                     up: t.is_usable(),
                     failing: t.checks.down.then(|| t.checks.reason.clone()),
                     ejected_for: t.ejected_until.map(|until| until.saturating_duration_since(now).as_secs() + 1),
-                    backup: plan.is_some_and(|p| p.backup),
+                    backup: plan.is_some_and(|p| p.backup) || t.record.is_some_and(|record| record.backup),
                     draining: t.draining,
-                    weight: t.weight.or(plan.map(|p| p.weight)).unwrap_or(1),
+                    weight: t.weight.unwrap_or_else(|| t.configured_weight(&group.plan)),
                     effective_weight: f64::from(t.state.standing().weight)
                         / f64::from(sealane_proxy::server_state::WEIGHT_UNIT),
                     in_use: sum(|l| l.in_use.value()),
@@ -508,8 +540,8 @@ fn same_tls(a: &Upstream, b: &Upstream) -> bool {
     }
 }
 
-fn listed(ips: &[IpAddr]) -> String {
-    ips.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(", ")
+fn listed(endpoints: &[Endpoint]) -> String {
+    endpoints.iter().map(Endpoint::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// A line in the log for what an operator wants to know.

@@ -13,7 +13,7 @@ mod probe;
 mod probe_h2;
 mod tracked;
 
-pub use groups::ServerStatus;
+pub use groups::{ServerStatus, UnresolvedName};
 
 use crate::config::Config;
 use crate::metrics::latency::Latencies;
@@ -97,6 +97,11 @@ impl LiveUpstreams {
     /// Every server and how it stands.
     pub fn list(&self) -> Vec<ServerStatus> {
         self.0.groups().list(Instant::now())
+    }
+
+    /// The names that do not resolve now.
+    pub fn unresolved(&self) -> Vec<UnresolvedName> {
+        self.0.groups().unresolved()
     }
 
     /// Gives a server another weight (0 to 256), or the configured one back. It stays until the process ends or the

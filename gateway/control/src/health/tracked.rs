@@ -2,7 +2,7 @@
 //! Sans-IO: time comes in, a [`Standing`] comes out.
 
 use super::grants::Grants;
-use crate::config::{EJECT_DOUBLINGS, Plan};
+use crate::config::{EJECT_DOUBLINGS, Plan, ServiceRecord};
 use sealane_proxy::Failure;
 use sealane_proxy::server_state::{ServerState, Standing, WEIGHT_UNIT};
 use std::net::SocketAddr;
@@ -25,6 +25,8 @@ pub(super) struct Tracked {
     pub address: SocketAddr,
     pub state: Arc<ServerState>,
     pub grants: Grants,
+    /// What the SRV record of its service says of it.
+    pub record: Option<ServiceRecord>,
     /// What the operator has set in place of the configured weight.
     pub weight: Option<u32>,
     /// What the operator wants.
@@ -91,6 +93,7 @@ impl Tracked {
             address,
             state,
             grants: Grants::default(),
+            record: None,
             weight: None,
             draining: false,
             next_check: now,
@@ -190,6 +193,12 @@ impl Tracked {
         any
     }
 
+    /// Its weight as long as the operator sets no other.
+    pub fn configured_weight(&self, plan: &Plan) -> u32 {
+        let planned = || plan.servers.get(self.plan).map_or(1, |server| server.weight);
+        self.record.map_or_else(planned, |record| record.weight)
+    }
+
     /// How it stands now.
     pub fn standing(&mut self, plan: &Plan, now: Instant) -> Standing {
         let usable = self.is_usable();
@@ -197,8 +206,7 @@ impl Tracked {
             self.started = Some(now);
         }
         self.was_usable = usable;
-        let configured = plan.servers.get(self.plan).map_or(1, |s| s.weight);
-        let whole = self.weight.unwrap_or(configured) * WEIGHT_UNIT;
+        let whole = self.weight.unwrap_or_else(|| self.configured_weight(plan)) * WEIGHT_UNIT;
         let weight = match self.started {
             Some(started) if !plan.slow_start.is_zero() && now < started + plan.slow_start => {
                 let part = now.duration_since(started).as_secs_f64() / plan.slow_start.as_secs_f64();

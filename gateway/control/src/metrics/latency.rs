@@ -6,7 +6,7 @@ use crate::metrics::prometheus::{self, HistogramFamily, Writer};
 use sealane_lane::histogram::{Distribution, Histogram};
 use sealane_proxy::counters::{Counters, HANDSHAKES};
 use sealane_proxy::latency::{
-    Budget, CLASSES, Exemplar, Latency, PROTOCOLS, Place, UPSTREAM_STEPS, UpstreamTimes, place_series,
+    Budget, CLASSES, Exemplar, Latency, PROTOCOLS, Place, UPSTREAM_STEPS, UpstreamTimes, WAIT, place_series,
 };
 use sealane_proxy::snapshot::Action;
 use std::collections::{BTreeMap, HashMap};
@@ -72,6 +72,8 @@ pub struct Look {
     pub durations: Distribution,
     /// The places where something was recorded.
     pub places: Vec<(Labels, PlaceSums)>,
+    /// How long each upstream's servers took until the heads of their responses came.
+    pub waits: Vec<(String, Distribution)>,
 }
 
 /// All places and upstreams whose durations are recorded, over reloads: the same labels stay the same place as long as they
@@ -274,7 +276,10 @@ impl Latencies {
     /// Adds up what has been recorded.
     pub fn look(&self) -> Look {
         let mut look = Look { requests: vec![[0; PROTOCOLS.len()]; self.lanes], ..Look::default() };
-        for (labels, place) in self.all().0 {
+        let (places, upstreams) = self.all();
+        let waits = |(name, times): (String, Arc<UpstreamTimes>)| Some((name, times.sums(0)?[WAIT].clone()));
+        look.waits = upstreams.into_iter().filter_map(waits).collect();
+        for (labels, place) in places {
             let mut sums = PlaceSums::default();
             place.look(|slot, series, [first_byte, total]| {
                 let [mut answered, mut over] = [Distribution::default(), Distribution::default()];

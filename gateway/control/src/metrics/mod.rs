@@ -5,6 +5,7 @@ pub mod errors;
 pub mod history;
 pub mod latency;
 pub mod native;
+pub mod problems;
 pub mod process;
 pub mod prometheus;
 pub mod protobuf;
@@ -12,6 +13,8 @@ pub mod regression;
 pub mod reports;
 pub mod sampler;
 pub mod status;
+pub mod talkers;
+pub mod window;
 
 use crate::health::LiveUpstreams;
 use crate::metrics::cost::OPERATIONS;
@@ -20,17 +23,22 @@ use crate::metrics::latency::Latencies;
 use crate::metrics::prometheus::Writer;
 use crate::metrics::regression::Estimate;
 use crate::metrics::sampler::{OperationStatus, Sampler};
+use crate::metrics::talkers::{Answers, Talkers};
 use crate::run::access_log_writer::LogStats;
+use crate::run::memory::MemoryUse;
 use crate::run::shortage::Shortages;
 use crate::vpn::status::{Status, StatusRegistry};
 use sealane_http::ParseError;
 use sealane_proxy::RequestError;
 use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
+use sealane_proxy::talkers::LaneTalkers;
 use sealane_sys::fastopen_counts;
+use sealane_sys::segments::Segments;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Reads the counters of all lanes.
 #[derive(Debug)]
@@ -43,6 +51,8 @@ pub struct LaneMetrics {
     tunnel: OnceLock<StatusRegistry>,
     sampler: Mutex<Sampler>,
     errors: Mutex<RecentErrors>,
+    memory: Mutex<MemoryUse>,
+    talkers: Mutex<Answers>,
 }
 
 impl LaneMetrics {
@@ -58,6 +68,8 @@ impl LaneMetrics {
             tunnel: OnceLock::new(),
             sampler,
             errors: Mutex::default(),
+            memory: Mutex::default(),
+            talkers: Mutex::default(),
         }
     }
 
@@ -87,9 +99,35 @@ impl LaneMetrics {
         let _ = self.tunnel.set(registry);
     }
 
-    /// Reads the counters for what is known of the last minutes, hours and the last day, if it is time to. Called a few times a second.
-    pub fn look(&self) {
-        self.sampler().look(&self.lanes, &self.latencies, || self.tunnel.get().map(StatusRegistry::read));
+    /// Reads the counters for what is known of the last minutes, hours and the last day, if it is time to; returns whether it was. Called
+    /// a few times a second.
+    pub fn look(&self) -> bool {
+        self.sampler().look(&self.lanes, &self.latencies, || self.tunnel.get().map(StatusRegistry::read))
+    }
+
+    /// How much memory is in use.
+    pub fn memory(&self) -> MemoryUse {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on so much memory is in use.
+    pub fn set_memory(&self, memory: MemoryUse) {
+        *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
+    }
+
+    /// Lanes have told who makes their load.
+    pub fn add_talkers(&self, answers: Vec<LaneTalkers>) {
+        self.talkers.lock().unwrap_or_else(PoisonError::into_inner).add(answers, Instant::now());
+    }
+
+    /// Who makes the load; `None` where nobody has asked lately.
+    pub fn talkers(&self) -> Option<Talkers> {
+        self.talkers.lock().unwrap_or_else(PoisonError::into_inner).sum(Instant::now())
+    }
+
+    /// Why the access log cannot be written, and how many writes have failed.
+    pub fn log_failure(&self) -> Option<(String, u64)> {
+        self.log.as_ref().and_then(|log| Some((log.failure()?, log.write_errors())))
     }
 
     /// What was read, and what follows from it.
@@ -225,6 +263,19 @@ impl LaneMetrics {
                 "Accepted cookies that were made with the previous key, in this network namespace.",
             )
             .sample(&[], kernel.older_cookies);
+        }
+        if let Some(segments) = Segments::read() {
+            out.counter("sealane_tcp_segments_sent_total", "TCP segments that were sent, in this network namespace.")
+                .sample(&[], segments.sent);
+            out.counter(
+                "sealane_tcp_segments_retransmitted_total",
+                "TCP segments that were sent again because they were lost, in this network namespace.",
+            )
+            .sample(&[], segments.retransmitted);
+        }
+        if let Some(limit) = self.memory().limit {
+            out.gauge("sealane_memory_limit_bytes", "The memory that the process may use: max_memory, or its default.")
+                .sample(&[], limit);
         }
         if let Some(upstreams) = &self.upstreams {
             upstreams.render(out);

@@ -1,15 +1,17 @@
 //! What control reads from the lanes' counters once a second: for the costs of operations, the history, and what happened lately.
 //!
 //! Lanes notice nothing of it. It takes at most a hundredth of control's time: with very many hosts it is done less often. All that is
-//! kept is below 8 MiB: the history's rings, and eleven distributions for each of `MAX_PLACES` places.
+//! kept is below 8 MiB: the history's rings, eleven distributions for each of `MAX_PLACES` places, and what `window` has.
 
 use crate::metrics::cost::CpuCosts;
 use crate::metrics::history::{HEAT, History, Point, SERIES, VALUES, heat_of};
 use crate::metrics::latency::{Labels, Latencies, Look, PlaceSums};
 use crate::metrics::process::ThreadTimes;
+use crate::metrics::window::{Moment, Waits, Window};
 use crate::vpn::status::Status as TunnelStatus;
 use sealane_lane::histogram::Distribution;
 use sealane_proxy::counters::Counters;
+use sealane_sys::segments::Segments;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -230,6 +232,10 @@ pub struct Sampler {
     places: BTreeMap<Labels, Place>,
     /// How many durations each place had at the last look.
     counts: BTreeMap<Labels, u64>,
+    /// What lanes have done in the last seconds.
+    pub window: Window,
+    /// How long servers took lately.
+    pub waits: Waits,
 }
 
 impl Sampler {
@@ -245,28 +251,33 @@ impl Sampler {
             limits: VecDeque::new(),
             places: BTreeMap::new(),
             counts: BTreeMap::new(),
+            window: Window::default(),
+            waits: Waits::default(),
         }
     }
 
-    /// Reads what there is, if it is time to.
+    /// Reads what there is, if it is time to; returns whether it was.
     pub fn look(
         &mut self,
         lanes: &[Arc<Counters>],
         latencies: &Latencies,
         tunnel: impl FnOnce() -> Option<TunnelStatus>,
-    ) {
+    ) -> bool {
         let at = self.started.elapsed().as_secs_f64();
         if at < self.next {
-            return;
+            return false;
         }
         let times = ThreadTimes::read();
-        let look = latencies.look();
+        let mut look = latencies.look();
+        self.window.add(Moment::read(at, lanes, &times, Segments::read()));
+        self.waits.look(at, std::mem::take(&mut look.waits));
         // Of the data plane in this process, which has lanes.
         let packets = times.tunnel.and_then(|_| tunnel()).map(|status| packets_of(&status));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         self.take((at, now), lanes, look, packets, &times);
         let took = self.started.elapsed().as_secs_f64() - at;
         self.next = next_look(self.next, at, took);
+        true
     }
 
     /// Takes what was read `at` so many seconds since the start, which is `now` in seconds since 1970.

@@ -9,7 +9,7 @@ use crate::certificates::{automatic, stapling};
 use crate::config::{
     self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Effective, Errors, Found, Include,
     MAX_INCLUDED, NamedServer, Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file,
-    plain,
+    plain, service_domain,
 };
 use crate::vpn::settings::PARTS;
 use crate::{dns, fleet, telemetry, traces};
@@ -92,6 +92,11 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or write resolver = \"system\"".to_owned();
         (place, "this program was built without a DNS client", help)
     });
+    let has_none = |named: &&NamedServer| service_domain(&named.host).is_some() && !dns::has_services();
+    let services = config.names.iter().find(has_none).map(|named| {
+        let help = "build it with `cargo build --features full`, or name the servers".to_owned();
+        (&named.place, "this program was built without a DNS client, which SRV records need", help)
+    });
     let acme = config.acme.as_ref().filter(|_| !automatic::BUILT_IN).map(|acme| {
         let help = "build it with `cargo build --features full`, or name the files of the certificates".to_owned();
         (&acme.place, "this program was built without ACME", help)
@@ -114,6 +119,7 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
     });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
+        .chain(services)
         .chain(acme)
         .chain(revocation)
         .chain(store)
@@ -376,8 +382,8 @@ pub async fn names(config: &mut Config, limit: Duration) -> Vec<Warning> {
             ),
         };
         warnings.push(place.diagnostic(Severity::Warning, message, Some(help.to_owned())));
-        if let Some(addresses) = known {
-            kept.insert(host.clone(), Found { addresses, ttl: Some(Duration::ZERO) });
+        if let Some(endpoints) = known {
+            kept.insert(host.clone(), Found { endpoints, ttl: Some(Duration::ZERO) });
         }
     }
     config.resolved.extend(kept);
@@ -394,9 +400,11 @@ pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
             found.push(place.diagnostic(Severity::Error, e.to_string(), None));
         }
     }
-    if let Some((socket, place)) = config.admin_socket.as_ref().zip(config.admin_socket_place.as_ref())
-        && std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket())
-    {
+    let admin_socket = config.admin_socket.as_ref().zip(config.admin_socket_place.as_ref());
+    for (socket, place) in config.socket_places.iter().map(|(path, place)| (path, place)).chain(admin_socket) {
+        if !std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket()) {
+            continue;
+        }
         let message = format!("{} exists, but is not a socket", socket.display());
         let help = "remove it, or choose another path".to_owned();
         found.push(place.diagnostic(Severity::Error, message, Some(help)));

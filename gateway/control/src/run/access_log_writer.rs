@@ -17,9 +17,9 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -50,6 +50,10 @@ struct Shared {
     /// Lines that a syslog server did not take.
     lost: AtomicU64,
     bytes: AtomicU64,
+    /// The last write has failed.
+    is_failing: AtomicBool,
+    /// Why; empty while all is well.
+    failure: Mutex<String>,
 }
 
 /// The running writer, as control holds it.
@@ -77,6 +81,14 @@ impl LogStats {
     /// Failed writes.
     pub fn write_errors(&self) -> u64 {
         self.shared.write_errors.load(Relaxed)
+    }
+
+    /// Why the last write has failed; `None` if it has not.
+    pub fn failure(&self) -> Option<String> {
+        if !self.shared.is_failing.load(Relaxed) {
+            return None;
+        }
+        Some(self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// Bytes written.
@@ -236,6 +248,17 @@ impl Output {
         }
     }
 
+    /// What it is called in messages.
+    fn name(&self) -> String {
+        match self {
+            Self::Stdout => "to standard output".to_owned(),
+            Self::File(file) => file.path.display().to_string(),
+            Self::Syslog(_) => "to the syslog server".to_owned(),
+            #[cfg(test)]
+            Self::Test(_) => "a test".to_owned(),
+        }
+    }
+
     fn reopen(&mut self) -> io::Result<()> {
         match self {
             Self::File(file) => file.reopen(),
@@ -354,6 +377,7 @@ impl Writer {
         match self.output.write(&lines) {
             Ok(()) => {
                 self.shared.bytes.fetch_add(lines.len() as u64, Relaxed);
+                self.shared.is_failing.store(false, Relaxed);
             }
             Err(failed) => {
                 self.failed(failed.what, &failed.error);
@@ -378,6 +402,9 @@ impl Writer {
 
     fn failed(&mut self, what: &str, e: &io::Error) {
         self.since += 1;
+        *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) =
+            format!("cannot {what} {}: {e}", self.output.name());
+        self.shared.is_failing.store(true, Relaxed);
         if self.complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
             log::error!("cannot {what} the access log: {e} ({} errors so far)", self.since);
             self.complained = Some(Instant::now());

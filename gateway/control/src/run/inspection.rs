@@ -3,6 +3,7 @@
 use crate::run::commands::Reply;
 use sealane_http::Version;
 use sealane_proxy::inspection::OpenRequest;
+use sealane_proxy::unix_clients::ClientAddress;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::sync::mpsc::Receiver;
@@ -82,7 +83,7 @@ impl From<OpenRequest> for OpenExchange {
         Self {
             id: r.id.to_string(),
             connection: r.id.0.to_string(),
-            client: r.client.to_string(),
+            client: ClientAddress(r.client).to_string(),
             protocol: if r.method.is_empty() { String::new() } else { protocol.to_owned() },
             method: r.method,
             host: r.host,

@@ -12,6 +12,7 @@ use sealane_proxy::inspection::Inspection;
 use sealane_proxy::limits::ClientCounts;
 use sealane_proxy::recording::Recording;
 use sealane_proxy::snapshot::Snapshot;
+use sealane_proxy::talkers::{LaneTalkers, TalkersQuestion};
 use sealane_proxy::{Channel, MAIL_CAPACITY, Message, Proxy, Record, RecordSink, Setup};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -169,6 +170,13 @@ impl Lanes {
         Asked { lanes: self.mailboxes.len(), answers }
     }
 
+    /// Asks all who makes their load.
+    pub fn ask_talkers(&self) -> Receiver<LaneTalkers> {
+        let (answer, answers) = sync_channel(self.mailboxes.len());
+        self.send_all(|| Message::Talkers(TalkersQuestion { answer: answer.clone() }));
+        answers
+    }
+
     /// Has all record exchanges, in the place of an earlier recording.
     pub fn record(&self, recording: &Recording) {
         self.send_all(|| Message::Record(recording.clone()));
@@ -213,6 +221,5 @@ fn lane(
     let mut cx = sealane_lane::Context::new()?;
     let proxy = Proxy::new(setup, &mut cx)?;
     let _ = tell.send(LaneEvent::Up);
-    sealane_lane::run(cx, proxy, inbox)?;
-    Ok(())
+    proxy.run(cx, inbox)
 }

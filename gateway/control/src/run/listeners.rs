@@ -2,29 +2,34 @@
 //! pass to a successor as they are.
 
 use crate::certificates::ticket_keys::TicketRing;
-use crate::config::{Config, snapshot_parts};
+use crate::config::{Config, ListenAddress, UnixSocket, snapshot_parts};
 use crate::log;
 use crate::metrics::latency::Latencies;
 use crate::run::sockets::{self, Opened, OpenedUdp};
 use crate::run::syn_tls;
-use crate::upgrade::handover::{Inherited, InheritedState};
-use anyhow::Result;
+use crate::upgrade::handover::{Inherited, InheritedState, InheritedUnix};
+use anyhow::{Context, Result};
 use sealane_proxy::QuicPredecessor;
 use sealane_proxy::challenges::Challenges;
 use sealane_proxy::shared_tickets::TicketStore;
 use sealane_proxy::snapshot::{Listener, Snapshot};
 use sealane_proxy::traces::TraceRules;
+use sealane_proxy::unix_clients::UNIX_CLIENT;
 use sealane_sys::fastopen::Sysctl;
-use std::collections::HashMap;
+use sealane_sys::unix_socket::{Rights, SocketFile};
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 /// Open sockets by the address as configured, each with an id that is stable while it is open.
 #[derive(Debug, Default)]
 pub struct Listeners {
     open: HashMap<SocketAddr, (u32, Opened)>,
+    /// Unix sockets by their path.
+    unix: HashMap<PathBuf, OpenUnix>,
     /// Those for QUIC, by the address as configured.
     udp: HashMap<SocketAddr, OpenedUdp>,
     /// UDP sockets of a predecessor, not yet asked for.
@@ -49,6 +54,35 @@ pub struct Listeners {
     leaving: HashMap<SocketAddr, (u32, SocketAddr, Vec<Weak<OwnedFd>>)>,
     /// Opened by a predecessor or by the service manager, and not yet asked for.
     inherited: Vec<Inherited>,
+    inherited_unix: Vec<InheritedUnix>,
+    /// The Unix sockets that a successor has been handed.
+    passed_unix: HashSet<PathBuf>,
+}
+
+/// A Unix socket that is open.
+#[derive(Debug)]
+struct OpenUnix {
+    /// The listener's.
+    id: u32,
+    socket: Arc<OwnedFd>,
+    rights: Rights,
+    /// Its file, to be removed at the end; `None`: the service manager has made it.
+    file: Option<SocketFile>,
+}
+
+impl Drop for OpenUnix {
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            file.remove();
+        }
+    }
+}
+
+impl OpenUnix {
+    /// Whether clients find it at its path.
+    fn is_there(&self) -> bool {
+        self.file.as_ref().is_none_or(SocketFile::is_there)
+    }
 }
 
 /// The first generation after the last one that none of these has.
@@ -64,6 +98,7 @@ impl Listeners {
         let predecessors: Arc<[QuicPredecessor]> = std::mem::take(&mut inherited_state.predecessors).into();
         Self {
             inherited: std::mem::take(&mut inherited_state.listeners),
+            inherited_unix: std::mem::take(&mut inherited_state.unix),
             udp_waits: !inherited_state.udp.is_empty(),
             inherited_udp: std::mem::take(&mut inherited_state.udp),
             generation: generation_after(&predecessors),
@@ -117,7 +152,16 @@ impl Listeners {
         let mut sockets = Vec::new();
         let syn_data = Sysctl::read().is_some_and(Sysctl::server);
         for listener in parts.listeners {
-            let address = listener.address;
+            let address = match &listener.address {
+                ListenAddress::Ip(address) => *address,
+                ListenAddress::Unix(wanted) => {
+                    let wanted = wanted.clone();
+                    let (id, socket) = self.unix_socket(&wanted)?;
+                    sockets.push(vec![socket; config.lanes.max(1)]);
+                    listeners.push(Arc::new(listener.bound(id, UNIX_CLIENT, Vec::new())));
+                    continue;
+                }
+            };
             if !self.open.contains_key(&address) {
                 let opened = self.open(address, config.lanes)?;
                 self.open.insert(address, opened);
@@ -171,6 +215,45 @@ impl Listeners {
         })
     }
 
+    /// The Unix socket of a listener, with the listener's id. One that is open stays as it is, as long as clients find it; its file
+    /// gets the rights that are configured.
+    fn unix_socket(&mut self, wanted: &UnixSocket) -> Result<(u32, Arc<OwnedFd>)> {
+        // Somebody has removed or replaced the file: who comes then is not ours any more.
+        self.unix.retain(|path, open| *path != wanted.path || open.is_there());
+        if let Some(open) = self.unix.get_mut(&wanted.path) {
+            if open.rights != wanted.rights && open.file.is_some() {
+                wanted.rights.apply(&wanted.path).with_context(|| format!("cannot change the rights of {wanted}"))?;
+                open.rights = wanted.rights;
+            }
+            return Ok((open.id, open.socket.clone()));
+        }
+        let inherited = self.inherited_unix.iter().position(|socket| socket.path == wanted.path);
+        let (socket, file) = match inherited.map(|at| self.inherited_unix.swap_remove(at)) {
+            Some(InheritedUnix { socket, file: None, .. }) => (socket, None),
+            Some(InheritedUnix { socket, file: Some(file), .. }) if file.is_there() => {
+                wanted.rights.apply(&wanted.path).with_context(|| format!("cannot change the rights of {wanted}"))?;
+                (socket, Some(file))
+            }
+            // A predecessor's may have lost its file.
+            Some(_) | None => sockets::open_unix(wanted).map(|(socket, file)| (socket, Some(file)))?,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        let open = OpenUnix { id, socket: socket.clone(), rights: wanted.rights, file };
+        self.unix.insert(wanted.path.clone(), open);
+        Ok((id, socket))
+    }
+
+    /// A successor serves: the files of Unix sockets that it has are its own now, and the others go.
+    pub fn leave_unix(&mut self) {
+        for (path, open) in &mut self.unix {
+            if self.passed_unix.contains(path) {
+                open.file = None;
+            }
+        }
+        self.unix.clear();
+    }
+
     fn open(&mut self, address: SocketAddr, slots: usize) -> Result<(u32, Opened), sockets::SocketError> {
         if let Some((id, bound, sockets)) = self.leaving.remove(&address) {
             let sockets: Vec<Arc<OwnedFd>> = sockets.iter().filter_map(Weak::upgrade).collect();
@@ -195,8 +278,9 @@ impl Listeners {
     pub fn forget_unused(&mut self, config: &Config) {
         self.leaving.retain(|_, (_, _, sockets)| sockets.iter().any(|s| s.strong_count() > 0));
         self.udp.retain(|address, _| config.has_http3_at(*address));
-        let gone: Vec<SocketAddr> =
-            self.open.keys().filter(|a| !config.listeners.iter().any(|l| l.address == **a)).copied().collect();
+        self.unix.retain(|path, _| config.listeners.iter().any(|l| l.address.unix().is_some_and(|u| u.path == *path)));
+        let is_used = |address: &SocketAddr| config.listeners.iter().any(|l| l.address.ip() == Some(*address));
+        let gone: Vec<SocketAddr> = self.open.keys().filter(|address| !is_used(address)).copied().collect();
         for address in gone {
             if let Some((id, opened)) = self.open.remove(&address) {
                 let sockets = opened.sockets.iter().map(Arc::downgrade).collect();
@@ -206,14 +290,23 @@ impl Listeners {
     }
 
     /// Closes what was inherited and is not configured. Says which.
-    pub fn forget_inherited(&mut self) -> Vec<SocketAddr> {
+    pub fn forget_inherited(&mut self) -> Vec<String> {
         self.inherited_udp.clear();
-        self.inherited.drain(..).map(|l| l.bound).collect()
+        let unix = self.inherited_unix.drain(..).map(|socket| format!("unix:{}", socket.path.display()));
+        self.inherited.drain(..).map(|l| l.bound.to_string()).chain(unix).collect()
     }
 
     /// The address as bound for one as configured.
     pub fn bound(&self, configured: SocketAddr) -> Option<SocketAddr> {
         self.open.get(&configured).map(|(_, opened)| opened.address)
+    }
+
+    /// Where a listener is reached, for people.
+    pub fn shown(&self, configured: &ListenAddress) -> String {
+        match configured.ip().and_then(|address| self.bound(address)) {
+            Some(bound) => bound.to_string(),
+            None => configured.to_string(),
+        }
     }
 
     /// All that is open, to be handed over.
@@ -224,6 +317,22 @@ impl Listeners {
             sockets: opened.sockets.clone(),
         };
         self.open.iter().map(entry).collect()
+    }
+
+    /// The Unix sockets that are open and that a successor with this configuration has, to be handed over.
+    pub fn unix_to_hand_over(&mut self, next: &Config) -> Vec<InheritedUnix> {
+        let is_wanted =
+            |path: &PathBuf| next.listeners.iter().any(|l| l.address.unix().is_some_and(|socket| socket.path == *path));
+        let passed = self.unix.iter().filter(|(path, _)| is_wanted(path));
+        let passed: Vec<InheritedUnix> = passed
+            .map(|(path, open)| InheritedUnix {
+                path: path.clone(),
+                socket: open.socket.clone(),
+                file: open.file.clone(),
+            })
+            .collect();
+        self.passed_unix = passed.iter().map(|socket| socket.path.clone()).collect();
+        passed
     }
 
     /// The UDP sockets that are open: those that a successor with this configuration reads, to be handed over, and the

@@ -18,6 +18,17 @@ const OF_GROUP: (u64, u64) = (9, 10);
 /// Without a control group: so much of the machine's memory, which others need as well.
 const OF_MACHINE: (u64, u64) = (3, 4);
 
+/// How much memory the process uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// It is more than it should be.
+    pub short: bool,
+    /// Bytes in use; `None` where the system does not say.
+    pub held: Option<u64>,
+    /// The limit in bytes, if there is one.
+    pub limit: Option<u64>,
+}
+
 /// The watch over the process's memory.
 #[derive(Debug)]
 pub struct MemoryWatch {
@@ -36,11 +47,12 @@ impl MemoryWatch {
         Self { short, default: default_limit(group, machine) }
     }
 
-    /// Looks, and says whether memory is short. `configured`: the most bytes that the process is to hold; 0: by its control
+    /// Looks, and says how much is in use, and whether that is too much. `configured`: the most bytes that the process is to hold; 0: by its control
     /// group, or by the machine.
-    pub fn look(&self, configured: u64) -> bool {
+    pub fn look(&self, configured: u64) -> MemoryUse {
         let limit = if configured > 0 { Some(configured) } else { self.default };
-        let short = matches!((limit, resident()), (Some(limit), Some(held)) if held > limit);
+        let held = resident();
+        let short = matches!((limit, held), (Some(limit), Some(held)) if held > limit);
         if self.short.swap(short, Relaxed) != short {
             let mib = limit.unwrap_or_default() >> 20;
             match short {
@@ -53,7 +65,7 @@ impl MemoryWatch {
                 }
             }
         }
-        short
+        MemoryUse { short, held, limit }
     }
 }
 
@@ -106,11 +118,11 @@ mod tests {
     #[test]
     fn what_is_held_is_compared() {
         let watch = MemoryWatch { short: Arc::default(), default: None };
-        assert!(!watch.look(0) && !watch.short.load(Relaxed));
-        assert!(watch.look(1) && watch.short.load(Relaxed));
-        assert!(!watch.look(u64::MAX) && !watch.short.load(Relaxed));
+        assert!(!watch.look(0).short && !watch.short.load(Relaxed));
+        assert!(watch.look(1).short && watch.short.load(Relaxed));
+        assert!(!watch.look(u64::MAX).short && !watch.short.load(Relaxed));
         let watch = MemoryWatch { short: Arc::default(), default: Some(1) };
-        assert!(watch.look(0));
+        assert!(watch.look(0).short);
     }
 
     #[test]

@@ -8,7 +8,7 @@ pub(crate) mod commands;
 pub mod inspection;
 mod lanes;
 pub(crate) mod listeners;
-mod memory;
+pub(crate) mod memory;
 mod passwords;
 pub mod recording;
 pub(crate) mod shortage;
@@ -35,6 +35,7 @@ use crate::log::{self, LogSettings};
 use crate::metrics::LaneMetrics;
 use crate::metrics::latency::Latencies;
 use crate::metrics::status::StatusRegistry;
+use crate::metrics::talkers::TalkersWatch;
 use crate::resolve;
 use crate::run::access_log_writer::AccessLog;
 use crate::run::commands::{Command, Commands, PendingCommand, Reply};
@@ -224,7 +225,7 @@ impl Running {
         listeners.set_traces(traces.rules());
         let mut snapshot = listeners.snapshot(&config, &ring, 1)?;
         // Clients that come meanwhile wait to be accepted. A server whose name does not resolve is down until it does.
-        dns::inherit(std::mem::take(&mut inherited_state.names));
+        dns::inherit(std::mem::take(&mut inherited_state.names), std::mem::take(&mut inherited_state.services));
         for warning in resolve::names(&mut config, dns::LOAD_LIMIT).await {
             log::warn!("{warning}");
         }
@@ -349,8 +350,7 @@ impl Running {
     }
 
     fn ready(&self) -> Ready {
-        let bound = |address| self.listeners.bound(address);
-        let listeners = self.config.listeners.iter().filter_map(|l| bound(l.address)).collect();
+        let listeners = self.config.listeners.iter().filter_map(|l| self.listeners.bound(l.address.ip()?)).collect();
         Ready { listeners, admin: self.admin.address() }
     }
 
@@ -361,6 +361,7 @@ impl Running {
         let mut memory_look = every(Some(memory::LOOK_EVERY));
         let memory = MemoryWatch::new(self.lanes.short_of_memory.clone());
         let mut shortages = ShortageWatch::default();
+        let mut talkers = TalkersWatch::default();
         let mut look = every(self.watched.as_ref().map(|_| WATCH_EVERY));
         // One look at a time.
         let (tell_looked, mut looked) = mpsc::channel(1);
@@ -415,11 +416,17 @@ impl Running {
                     self.publish_keys()?;
                 }
                 _ = memory_look.tick() => {
-                    if memory.look(self.config.limits.max_memory) {
+                    let used = memory.look(self.config.limits.max_memory);
+                    if used.short {
                         self.lanes.send_all(|| Message::FreeMemory);
                     }
+                    self.metrics.set_memory(used);
                     self.lanes.log_records(&self.metrics);
-                    self.metrics.look();
+                    self.status.look();
+                    let (wanted, count, now) = (self.status.wants_talkers(), self.lanes.running, std::time::Instant::now());
+                    if let Some(answers) = talkers.tick(wanted, count, now, || self.lanes.ask_talkers()) {
+                        self.metrics.add_talkers(answers);
+                    }
                     log::tell_pending();
                     for line in shortages.look(self.metrics.shortages(), std::time::Instant::now()) {
                         log::warn!("{line}");
@@ -617,11 +624,11 @@ impl Running {
     fn execute(&mut self, pending: PendingCommand) {
         match pending.command.clone() {
             Command::Drain => {
-                self.say_stopping();
+                self.say_stopping(self.config.drain_timeout);
                 pending.reply(self.drain(None));
             }
             Command::Quit => {
-                self.say_stopping();
+                self.say_stopping(Duration::ZERO);
                 self.draining = true;
                 self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
                 pending.reply(Ok(String::new()));
@@ -679,6 +686,7 @@ impl Running {
                         self.notifier.main_process(pid);
                         // The path of the admin socket is the successor's now.
                         self.admin.leave();
+                        self.listeners.leave_unix();
                         let successor = self.successor_channel.take().map(|(channel, not_read)| {
                             if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
                                 log::warn!("QUIC connections of this process end: {e}");
@@ -702,9 +710,9 @@ impl Running {
     }
 
     /// Once. After an upgrade it is the successor that serves, so the service does not stop.
-    fn say_stopping(&self) {
+    fn say_stopping(&self, drain: Duration) {
         if !self.draining {
-            self.notifier.stopping();
+            self.notifier.stopping(drain);
         }
     }
 
@@ -928,13 +936,16 @@ impl Running {
         let generation = self.listeners.generation();
         let myself = QuicPredecessor { generation, ids_have_macs: true, channel: Arc::new(theirs) };
         let predecessors = self.listeners.predecessors();
+        let (names, services) = dns::all_known();
         let state = HandoverState {
             listeners: self.listeners.to_hand_over(),
+            unix: self.listeners.unix_to_hand_over(next),
             admin: self.admin.descriptor(),
             tickets: self.ring.current(),
             tickets_age: self.ring.age(),
             tunnel: self.vpn.is_some(),
-            names: dns::all_known(),
+            names,
+            services,
             udp,
             predecessors: std::iter::once(myself).chain(predecessors.iter().take(MAX_PREDECESSORS).cloned()).collect(),
         };

@@ -7,6 +7,7 @@ use crate::log;
 use crate::run::commands::PendingCommand;
 use sealane_http::Version;
 use sealane_proxy::recording::{Recorded, Recording};
+use sealane_proxy::unix_clients::ClientAddress;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
@@ -120,7 +121,7 @@ impl From<Recorded> for RecordedExchange {
         Self {
             id: r.id.to_string(),
             at: r.at.duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64()),
-            client: r.client.to_string(),
+            client: ClientAddress(r.client).to_string(),
             protocol: protocol.to_owned(),
             method: r.method,
             host: r.host,

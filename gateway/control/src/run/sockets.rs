@@ -3,10 +3,13 @@
 //! They share a port by SO_REUSEPORT, and the kernel spreads connections over them. Closing one resets what waits in
 //! its queue, so control keeps them all for as long as the address is configured.
 
+use crate::config::UnixSocket;
+use anyhow::{Context, bail};
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use sealane_sys::steer::{self, Steering};
 use sealane_sys::udp;
+use sealane_sys::unix_socket::{self, Occupied, SocketFile};
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -94,6 +97,28 @@ pub fn open(address: SocketAddr, slots: usize) -> Result<Opened, SocketError> {
         sockets.push(Arc::new(socket));
     }
     Ok(Opened { address: alone, sockets })
+}
+
+/// Puts a Unix socket at its path, and says what its file is. All slots share it: the kernel does not spread connections over
+/// several.
+///
+/// Errors: another program listens there, there is a file that is no socket, or the folder cannot be written.
+pub fn open_unix(wanted: &UnixSocket) -> anyhow::Result<(Arc<OwnedFd>, SocketFile)> {
+    let shown = wanted.path.display();
+    match unix_socket::occupied(&wanted.path) {
+        Some(Occupied::ByProgram) => {
+            bail!("cannot listen on {wanted}: another program listens there; stop it or choose another path")
+        }
+        Some(Occupied::ByFile) => {
+            bail!("cannot listen on {wanted}: {shown} exists, but is not a socket; remove it or choose another path")
+        }
+        None => {}
+    }
+    let opened = unix_socket::replace(&wanted.path, wanted.rights, BACKLOG);
+    let (socket, file) = opened.with_context(|| {
+        format!("cannot listen on {wanted} (the gateway must be able to write the folder, and to give the file to socket_owner and socket_group)")
+    })?;
+    Ok((Arc::new(socket), file))
 }
 
 /// Adds sockets to some that were opened by somebody else, so that there is one for each slot. Where the system allows

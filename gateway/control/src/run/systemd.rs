@@ -13,6 +13,9 @@ use std::time::Duration;
 /// How long the service manager may leave a word unread when its queue is full.
 const LISTENS_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long the process may take to end after its requests have ended: connections are closed, the tunnel is stored, logs are written.
+const ENDS_WITHIN: Duration = Duration::from_secs(15);
+
 /// Where the service manager listens, and how often it wants to hear from us.
 #[derive(Debug)]
 pub struct Notifier {
@@ -81,9 +84,12 @@ impl Notifier {
         self.say(&format!("RELOADING=1\nMONOTONIC_USEC={micros}\n"));
     }
 
-    /// Open requests are being finished.
-    pub fn stopping(&self) {
-        self.say("STOPPING=1\n");
+    /// Open requests may continue for this long. The service manager waits for the end of the process for that long, and
+    /// [`ENDS_WITHIN`] more, even if its own limit (`TimeoutStopSec=`) is shorter: `drain_timeout` is the one setting of both.
+    pub fn stopping(&self, drain: Duration) {
+        let micros = u64::try_from(drain.saturating_add(ENDS_WITHIN).as_micros()).unwrap_or(u64::MAX);
+        // systemd takes the largest number for "no number".
+        self.say(&format!("STOPPING=1\nEXTEND_TIMEOUT_USEC={}\n", micros.min(u64::MAX / 2)));
     }
 
     /// From now on the service is this process.

@@ -15,20 +15,25 @@
 //! process fail, the old one sees the end of the pair and goes on as if nothing had been; should the old one die, the
 //! new one has all it needs, or opens the sockets itself.
 
+use crate::dns::KnownServer;
 use crate::log;
 use crate::upgrade::stored_tunnel;
 use crate::vpn::VpnDoor;
 use crate::vpn::handover::{Handed, HandoverState as Tunnel};
 use anyhow::{Context, Result, bail};
+use rustix::net::{SocketAddrAny, SocketAddrUnix};
 use sealane_proxy::{Channel, QuicPredecessor};
 use sealane_sys::inherit::{MAX_DESCRIPTORS, receive_descriptors, send_descriptors};
+use sealane_sys::unix_socket::SocketFile;
 use sealane_tls::policy::TicketKeys;
 use sealane_tunnel::HandOver;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -68,6 +73,9 @@ struct Inventory {
     /// The last good answers of DNS, by name.
     #[serde(default)]
     names: HashMap<String, Vec<IpAddr>>,
+    /// The same of services.
+    #[serde(default)]
+    services: HashMap<String, Vec<KnownServer>>,
     /// UDP sockets, by the address as bound; their descriptors follow the admin listener's.
     #[serde(default)]
     udp: Vec<Entry>,
@@ -78,6 +86,16 @@ struct Inventory {
     /// Those of them whose connection ids carry MACs, under a key derived from the tickets' `reset`.
     #[serde(default)]
     generations_with_macs: Vec<u8>,
+    /// Unix sockets; their descriptors are the last.
+    #[serde(default)]
+    unix: Vec<UnixEntry>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct UnixEntry {
+    path: PathBuf,
+    /// Device and inode of its file.
+    file: Option<(u64, u64)>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -127,11 +145,24 @@ pub struct Inherited {
     pub sockets: Vec<Arc<OwnedFd>>,
 }
 
+/// A Unix socket that was opened by somebody else.
+#[derive(Clone, Debug)]
+pub struct InheritedUnix {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The socket.
+    pub socket: Arc<OwnedFd>,
+    /// The file that a gateway has made for it; `None`: the service manager's.
+    pub file: Option<SocketFile>,
+}
+
 /// What a process starts with from its predecessor, or from the service manager.
 #[derive(Debug, Default)]
 pub struct InheritedState {
     /// Listening sockets.
     pub listeners: Vec<Inherited>,
+    /// Unix sockets that listen.
+    pub unix: Vec<InheritedUnix>,
     /// The admin listener.
     pub admin: Option<OwnedFd>,
     /// Ticket keys, so that clients resume their sessions here.
@@ -139,6 +170,8 @@ pub struct InheritedState {
     tunnel: bool,
     /// The last good answers of DNS, so that a server stays in use whose name does not resolve just now.
     pub names: HashMap<String, Vec<IpAddr>>,
+    /// The same of services.
+    pub services: HashMap<String, Vec<KnownServer>>,
     /// What the service manager has kept of the tunnel of the process before.
     pub stored_tunnel: Option<UnixStream>,
     /// UDP sockets.
@@ -153,6 +186,8 @@ pub struct InheritedState {
 pub struct HandoverState<'e> {
     /// Sockets by the address as configured.
     pub listeners: Vec<Inherited>,
+    /// Unix sockets.
+    pub unix: Vec<InheritedUnix>,
     /// The admin listener.
     pub admin: Option<(SocketAddr, BorrowedFd<'e>)>,
     /// The newest ticket keys.
@@ -163,6 +198,8 @@ pub struct HandoverState<'e> {
     pub tunnel: bool,
     /// The last good answers of DNS.
     pub names: HashMap<String, Vec<IpAddr>>,
+    /// The same of services.
+    pub services: HashMap<String, Vec<KnownServer>>,
     /// UDP sockets.
     pub udp: Vec<Inherited>,
     /// Whose connections are at those, this process first.
@@ -285,16 +322,24 @@ fn send(mut pair: &UnixStream, state: &HandoverState) -> Result<()> {
         }),
         tunnel: state.tunnel,
         names: state.names.clone(),
+        services: state.services.clone(),
         udp: state.udp.iter().map(entry).collect(),
         generations: state.predecessors.iter().map(|e| e.generation).collect(),
         generations_with_macs: state.predecessors.iter().filter(|e| e.ids_have_macs).map(|e| e.generation).collect(),
+        unix: state
+            .unix
+            .iter()
+            .map(|u| UnixEntry { path: u.path.clone(), file: u.file.as_ref().map(SocketFile::identity) })
+            .collect(),
     })?);
     pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
     pair.write_all(&inventory)?;
     let sockets = state.listeners.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
     let udp = state.udp.iter().flat_map(|l| l.sockets.iter().map(|s| s.as_fd()));
     let channels = state.predecessors.iter().map(|e| e.channel.as_fd());
-    let all: Vec<BorrowedFd> = sockets.chain(state.admin.map(|(_, fd)| fd)).chain(udp).chain(channels).collect();
+    let unix = state.unix.iter().map(|u| u.socket.as_fd());
+    let admin = state.admin.map(|(_, fd)| fd);
+    let all: Vec<BorrowedFd> = sockets.chain(admin).chain(udp).chain(channels).chain(unix).collect();
     for some in all.chunks(MAX_DESCRIPTORS) {
         send_descriptors(pair, b"+", some)?;
     }
@@ -348,8 +393,8 @@ pub fn take_descriptors(pair: &UnixStream, wanted: usize) -> Result<Vec<OwnedFd>
 /// What this process was given at its start, by a predecessor or by the service manager (socket activation).
 pub fn receive() -> Result<InheritedState> {
     if std::env::var_os(VARIABLE).is_none_or(|v| v != VERSION.to_string().as_str()) {
-        let (listeners, stored_tunnel) = passed_at_start();
-        return Ok(InheritedState { listeners, stored_tunnel, ..InheritedState::default() });
+        let (listeners, unix, stored_tunnel) = passed_at_start();
+        return Ok(InheritedState { listeners, unix, stored_tunnel, ..InheritedState::default() });
     }
     let pair = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     // Whatever reads the standard input later finds nothing there.
@@ -377,7 +422,7 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
     pair.read_exact(&mut text)?;
     let inventory: Inventory = serde_json::from_slice(&text)?;
     let sockets = inventory.listeners.iter().chain(&inventory.udp).fold(0usize, |n, l| n.saturating_add(l.sockets));
-    let others = usize::from(inventory.admin.is_some()) + inventory.generations.len();
+    let others = usize::from(inventory.admin.is_some()) + inventory.generations.len() + inventory.unix.len();
     let wanted = sockets.saturating_add(others);
     let mut descriptors = take_descriptors(pair, wanted)?.into_iter();
     let inherit = |entries: &[Entry], descriptors: &mut std::vec::IntoIter<OwnedFd>| -> Vec<Inherited> {
@@ -391,7 +436,14 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
     let listeners = inherit(&inventory.listeners, &mut descriptors);
     let admin = inventory.admin.and_then(|_| descriptors.next());
     let udp = inherit(&inventory.udp, &mut descriptors);
-    let channels = descriptors.map(|fd| Arc::new(Channel::from(fd)));
+    let channels: Vec<Arc<Channel>> =
+        descriptors.by_ref().take(inventory.generations.len()).map(|fd| Arc::new(Channel::from(fd))).collect();
+    let unix = inventory.unix.into_iter().zip(descriptors).map(|(UnixEntry { path, file }, socket)| InheritedUnix {
+        file: file.map(|file| SocketFile::known(path.clone(), file)),
+        socket: Arc::new(socket),
+        path,
+    });
+    let unix = unix.collect();
     let predecessors = inventory.generations.iter().zip(channels);
     let with_macs = &inventory.generations_with_macs;
     let predecessors = predecessors.map(|(generation, channel)| {
@@ -401,31 +453,40 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
     let predecessors = predecessors.collect();
     let tickets = inventory.tickets.filter(|t| !t.masters.is_empty());
     let tunnel = inventory.tunnel;
-    let names = inventory.names;
+    let (names, services) = (inventory.names, inventory.services);
     Ok(InheritedState {
         listeners,
+        unix,
         admin,
         tickets,
         udp,
         predecessors,
         tunnel,
         names,
+        services,
         stored_tunnel: None,
         predecessor: None,
     })
 }
 
-/// The TCP listeners that the service manager has passed, and what it has kept of a tunnel; anything else is closed, and
-/// said.
-fn passed_at_start() -> (Vec<Inherited>, Option<UnixStream>) {
-    let (mut found, mut stored_tunnel) = (Vec::<Inherited>::new(), None);
+/// The listeners that the service manager has passed, and what it has kept of a tunnel; anything else is closed, and said.
+fn passed_at_start() -> (Vec<Inherited>, Vec<InheritedUnix>, Option<UnixStream>) {
+    let (mut found, mut unix, mut stored_tunnel) = (Vec::<Inherited>::new(), Vec::new(), None);
     for (socket, name) in sealane_sys::inherit::passed_at_start() {
         if name == stored_tunnel::NAME {
             stored_tunnel = Some(UnixStream::from(socket));
             continue;
         }
         let listens = rustix::net::sockopt::socket_acceptconn(&socket).unwrap_or(false);
-        let bound = rustix::net::getsockname(&socket).ok().and_then(|a| SocketAddr::try_from(a).ok());
+        let address = rustix::net::getsockname(&socket).ok();
+        if let Some(path) = address.as_ref().filter(|_| listens).and_then(path_of) {
+            match rustix::io::ioctl_fionbio(&socket, true) {
+                Ok(()) => unix.push(InheritedUnix { path, socket: Arc::new(socket), file: None }),
+                Err(e) => log::warn!("the socket {} passed by the service manager cannot be used: {e}", path.display()),
+            }
+            continue;
+        }
+        let bound = address.and_then(|a| SocketAddr::try_from(a).ok());
         let (true, Some(bound)) = (listens, bound) else {
             log::warn!("a socket passed by the service manager is not a TCP listener and is not used");
             continue;
@@ -440,7 +501,13 @@ fn passed_at_start() -> (Vec<Inherited>, Option<UnixStream>) {
             None => found.push(Inherited { configured: None, bound, sockets: vec![Arc::new(socket)] }),
         }
     }
-    (found, stored_tunnel)
+    (found, unix, stored_tunnel)
+}
+
+/// The path of a Unix socket that has one and takes streams.
+fn path_of(address: &SocketAddrAny) -> Option<PathBuf> {
+    let address = SocketAddrUnix::try_from(address.clone()).ok()?;
+    Some(PathBuf::from(OsStr::from_bytes(address.path()?.to_bytes())))
 }
 
 impl InheritedState {
@@ -492,11 +559,13 @@ mod tests {
         let tickets = TicketKeys { epoch: 3, masters: vec![[7; 32], [8; 32]], lifetime: 60, reset: [9; 32] };
         HandoverState {
             listeners,
+            unix: Vec::new(),
             admin: None,
             tickets: Arc::new(tickets),
             tickets_age: Duration::from_secs(77),
             tunnel: false,
             names: HashMap::new(),
+            services: HashMap::new(),
             udp: Vec::new(),
             predecessors: Vec::new(),
         }

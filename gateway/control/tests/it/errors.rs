@@ -231,6 +231,30 @@ fn messages() {
         ),
         (listener("") + &respond + "[request_id]\nheader = \"Host\"\n", "\"Host\" cannot be set"),
         (listener("") + &respond + "[request_id]\nheader = \"X Id\"\n", "\"X Id\" cannot be set"),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"authorization\"\n",
+            "\"authorization\" has a meaning of its own",
+        ),
+        (listener("") + &respond + "[request_id]\nheader = \"Cookie\"\n", "\"Cookie\" has a meaning of its own"),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"X_Forwarded_For\"\n",
+            "\"X_Forwarded_For\" has a meaning of its own",
+        ),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"Content-Disposition\"\n",
+            "\"Content-Disposition\" has a meaning of its own",
+        ),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"tracestate\"\n",
+            "\"tracestate\" has a meaning of its own",
+        ),
+        (
+            listener("")
+                + &respond
+                + "forward_auth = { upstream = \"u\", path = \"/\", copy_headers = \"X-User\" }\n[request_id]\nheader = \"X_User\"\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"X_User\" is the name of a header that tells upstreams of users",
+        ),
         (listener("") + &respond + "server_timing = \"on\"\n", "write server_timing = true"),
         (listener("") + &respond + "total_timeout = \"5s\"\n", "\"total_timeout\" without an upstream"),
         (listener("") + &respond + "min_body_rate = 5\n", "\"min_body_rate\" without an upstream"),
@@ -241,7 +265,41 @@ fn messages() {
         (
             upstream("servers = \"http://127.0.0.1\"\n")
                 .replace("upstream =", "mirror = { upstream = \"u\" }\nupstream ="),
-            "\"mirror\" names the upstream that gets the requests",
+            "\"mirror\" names \"u\", which also gets requests",
+        ),
+        (
+            // Of another host; and as the server of forward_auth.
+            listener("")
+                + host
+                + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\" }\n\
+                   [[host]]\nnames = [\"b.example\"]\nupstream = \"u\"\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"mirror\" names \"u\", which also gets requests",
+        ),
+        (
+            listener("")
+                + host
+                + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\" }\nforward_auth = { upstream = \"u\", path = \"/\" }\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
+            "\"mirror\" names \"u\", which also gets requests",
+        ),
+        (
+            listener("")
+                + host
+                + "split = { groups = [{ upstream = \"u\", weight = 1 }, { upstream = \"v\", weight = 1 }], cookie = \"c\" }\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n\
+                   [[upstream]]\nname = \"v\"\nservers = \"http://127.0.0.1\"\nsticky = \"c\"\n",
+            "the cookie \"c\" is also in \"sticky\" of \"v\"",
+        ),
+        (
+            // Of another route of the host.
+            listener("")
+                + host
+                + "split = { groups = [{ upstream = \"u\", weight = 1 }, { to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }], cookie = \"c\" }\n\
+                   [[host.route]]\npath = \"/v\"\nupstream = \"v\"\n\
+                   [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n\
+                   [[upstream]]\nname = \"v\"\nservers = \"http://127.0.0.1\"\nsticky = \"c\"\n",
+            "the cookie \"c\" is also in \"sticky\" of \"v\"",
         ),
         (
             listener("")
@@ -256,6 +314,28 @@ fn messages() {
                 + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\" }\n\
                    [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\nproxy_protocol = \"v2\"\n",
             "\"mirror\" and \"proxy_protocol\" exclude each other",
+        ),
+        ("[[listener]]\naddress = \"unix:@name\"\n".to_owned() + &respond, "an abstract socket has no permissions"),
+        ("[[listener]]\naddress = \"unix:\"\n".to_owned() + &respond, "\"unix:\" names no socket"),
+        (
+            format!("[[listener]]\naddress = \"unix:/{}\"\n{respond}", "a".repeat(100)),
+            "the path of the socket has more than 96 bytes",
+        ),
+        (
+            "[[listener]]\naddress = \"unix:/no-such-folder/x.sock\"\n".to_owned() + &respond,
+            "there is no folder /no-such-folder",
+        ),
+        (
+            "[[listener]]\naddress = [\"unix:x.sock\", \"unix:./x.sock\", \"unix:x.sock\"]\n".to_owned() + &respond,
+            "x.sock is already listened on",
+        ),
+        (listener("socket_mode = \"0660\"") + &respond, "\"socket_mode\" is for Unix sockets"),
+        (
+            "[[listener]]\naddress = [\":443\", \"unix:x.sock\"]\nhttp3 = true\n\
+             [listener.tls]\ncertificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }\n"
+                .to_owned()
+                + &respond,
+            "\"http3\" is for IP addresses",
         ),
         (listener("trusted_proxies = \"10.1.2.3/8\"") + &respond, "write \"10.0.0.0/8\""),
         (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),
@@ -374,4 +454,93 @@ fn trust_in_everybody_is_warned_of() {
     assert!(text.contains("warning: \"0.0.0.0/0\" trusts everybody"), "{text}");
     let text = report("", "[[host.route]]\npath = \"/a%2Fb\"\nrespond = { status = 200 }\n");
     assert!(text.contains("warning: requests for \"/a%2Fb\" get 400"), "{text}");
+}
+
+/// What loads, though a part of it does nothing.
+#[test]
+fn routes_that_get_no_requests_are_warned_of() {
+    let folder = Folder::new();
+    folder.write("moved.txt", "/old /new\n/older /new\n");
+    let report = |own: &str, routes: &str| {
+        folder.report(&format!("[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\n{own}\n{routes}"))
+    };
+    let route = |conditions: &str| format!("[[host.route]]\n{conditions}\nrespond = {{}}\n");
+    let moved = "[[host.route]]\nredirects = { file = \"moved.txt\" }\n".to_owned();
+    let everything = route("path = \"/\"");
+    let beta = |value: &str| route(&format!("path = \"/a\"\nheaders = {{ X-Beta = {value} }}"));
+    for (own, routes, wanted) in [
+        (
+            "respond = {}",
+            everything.clone(),
+            "warning: \"respond\" gets no requests: the route at line 6 gets all that are left",
+        ),
+        ("redirect = \"/x\"", everything.clone(), "warning: \"redirect\" gets no requests"),
+        (
+            "",
+            beta("true") + &beta("\"1\""),
+            "warning: this route gets no requests: the route at line 6 gets all of them",
+        ),
+        ("", beta("\"1\"") + &beta("true"), ""),
+        (
+            "",
+            route("path = \"/a\"\nmethods = [\"GET\"]")
+                + &route("path = \"/a/\"\nmethods = [\"PUT\"]")
+                + &route("path = \"/a\"\nmethods = [\"PUT\", \"GET\"]"),
+            "warning: this route gets no requests: the routes at line 6 and line 10 get them",
+        ),
+        (
+            "",
+            route("exact = \"/a\"\nmethods = [\"GET\", \"PUT\"]") + &route("exact = \"/a\"\nmethods = [\"PUT\"]"),
+            "warning: this route gets no requests",
+        ),
+        (
+            "",
+            route("path_regex = 'a'\nmethods = [\"GET\", \"PUT\"]") + &route("path_regex = 'a'\nmethods = [\"PUT\"]"),
+            "warning: this route gets no requests",
+        ),
+        ("", route("path_regex = 'a'\nmethods = [\"GET\"]") + &route("methods = [\"GET\"]"), ""),
+        ("", route("path = \"/a\"") + &route("exact = \"/a\"") + &route("path = \"/a/b\""), ""),
+        (
+            "",
+            route("exact = \"/old\"") + &moved,
+            "warning: the route at line 6 gets the requests for \"/old\" of this table",
+        ),
+        ("", route("exact = \"/old\"\nmethods = [\"GET\"]") + &moved, ""),
+        (
+            "",
+            moved.clone()
+                + "[[host.route]]\nredirects = { paths = { \"/old\" = \"/b\", \"/older\" = \"/b\", \"/c\" = \"/d\" } }\n",
+            "other routes get the requests for 2 paths of this table: for \"/old\", the route at line 6",
+        ),
+    ] {
+        let text = report(own, &routes);
+        match wanted {
+            "" => assert_eq!(text, "", "{routes}"),
+            _ => assert!(text.contains(wanted) && text.matches("warning: ").count() == 1, "{routes}\n{text}"),
+        }
+    }
+}
+
+/// Listeners that no host is for.
+#[test]
+fn listeners_without_hosts_are_warned_of() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    let tls = "tls.certificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }";
+    let report = |listener: &str, more: &str| {
+        folder.report(&format!(
+            "{more}\n[[listener]]\naddress = \"127.0.0.1:4430\"\n[[listener]]\naddress = \"127.0.0.1:4431\"\n{listener}\n\
+             [[host]]\nnames = [\"*\"]\nlisteners = [\"127.0.0.1:4430\"]\nrespond = {{}}\n"
+        ))
+    };
+    let wanted = "warning: listener 127.0.0.1:4431 refuses every request: no host is for it";
+    let text = report("", "");
+    assert!(text.contains(wanted) && text.matches("warning: ").count() == 1, "{text}");
+    assert!(report(tls, "").contains(wanted));
+    let text = report("mode = \"tcp\"", "");
+    assert!(text.contains("closes every connection: no host with \"passthrough\" is for it"), "{text}");
+    // It may be there for challenges.
+    folder.ca("ca");
+    let text = report("", "[acme]\nca = \"certs/ca.pem\"\nstorage = \"acme\"\n");
+    assert!(text.contains("warning: [acme] has no effect") && !text.contains("refuses every request"), "{text}");
 }

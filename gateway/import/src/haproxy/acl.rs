@@ -3,17 +3,22 @@
 //! A condition is a disjunction of conjunctions of ACLs. For a given address, host and path most ACLs are decided; what is left is
 //! about methods and headers, which routes can say.
 //!
-//! An ACL is understood if its fetch, its converters, its kind of match, its flags and its values are all in [`read`]; everything
-//! else is [`Test::Unknown`], and so is undecided where a rule uses it.
+//! An ACL is understood if its fetch, its converters, its kind of match, its flags and its values are all in [`read`]
+//! (`criterion.rs`); everything else is [`Test::Unknown`], and so is undecided where a rule uses it. `left.rs` decides conditions.
+
+mod criterion;
+mod left;
+
+pub(super) use left::{Atom, Left};
 
 use super::parser::{Line, Proxy};
-use crate::addresses::{AddressList, AddressSet, Clients};
-use crate::nginx::is_name;
-use crate::output::{Methods, quoted};
-use crate::paths::{self, PathTest};
-use crate::patterns::{self, Expression};
+use crate::addresses::{AddressList, Certificate};
+use crate::output::Methods;
+use crate::paths::PathTest;
+use crate::patterns::Expression;
 use crate::reader::Reader;
 use crate::report::Id;
+use criterion::{read, unknown};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -39,6 +44,15 @@ pub(super) enum Test {
     Rate(Counter, u32),
     /// The client's address is one of these.
     Source(AddressList),
+    /// The client has this certificate. `now`: it was shown in this handshake, not in that of the session that it resumes.
+    Certificate {
+        is: Certificate,
+        now: bool,
+    },
+    /// Chance: this many of so many requests.
+    Share(u32, u32),
+    /// The same of the request as it has come, which responses know, too.
+    Saved(Box<Test>),
     /// It checks who the client is.
     Access,
     Unknown,
@@ -211,446 +225,12 @@ impl<'l> Acls<'l> {
     }
 }
 
-/// A criterion in its parts.
-struct Criterion<'w> {
-    name: &'w str,
-    argument: &'w str,
-    /// `-i`, or the converter `lower`.
-    any_case: bool,
-    /// The converter `lower`.
-    lower: bool,
-    /// `-m`; empty where there is none.
-    matching: &'w str,
-    values: Vec<&'w str>,
-    /// `-f`: files with more values.
-    files: Vec<&'w str>,
-}
-
-/// Takes a criterion apart; `None` where a converter, a flag or a parenthesis is not known.
-fn criterion(words: &[String]) -> Option<Criterion<'_>> {
-    let (fetch, lower) = match words.first()?.strip_suffix(",lower") {
-        Some(fetch) => (fetch, true),
-        None => (words.first()?.as_str(), false),
-    };
-    let (name, argument) = match fetch.split_once('(') {
-        Some((name, rest)) => (name, rest.strip_suffix(')')?),
-        None => (fetch, ""),
-    };
-    // What is left of a converter has a comma, or a second parenthesis.
-    if name.contains([',', ')']) || argument.contains(['(', ')']) {
-        return None;
-    }
-    let mut out =
-        Criterion { name, argument, any_case: lower, lower, matching: "", values: Vec::new(), files: Vec::new() };
-    let mut i = 1;
-    let mut flags = true;
-    while i < words.len() {
-        match words[i].as_str() {
-            "-i" if flags => out.any_case = true,
-            "-m" if flags && out.matching.is_empty() => {
-                i += 1;
-                out.matching = words.get(i)?;
-            }
-            "-f" if flags => {
-                i += 1;
-                out.files.push(words.get(i)?);
-            }
-            "-n" if flags && out.name == "src" => {}
-            "--" if flags => flags = false,
-            flag if flags && flag.starts_with('-') => return None,
-            value => {
-                flags = false;
-                out.values.push(value);
-            }
-        }
-        i += 1;
-    }
-    Some(out)
-}
-
-/// Reads a criterion. `None`: something of it is not known.
-fn read(words: &[String], files: Files, remarks: &mut Vec<String>) -> Option<Test> {
-    let c = criterion(words)?;
-    if let ("src", "" | "ip", "", false) = (c.name, c.matching, c.argument, c.any_case) {
-        return source(&c, files);
-    }
-    let listed: Vec<Vec<String>> = c.files.iter().map(|f| files.entries(f)).collect::<Option<_>>()?;
-    let values: Vec<&str> = c.values.iter().copied().chain(listed.iter().flatten().map(String::as_str)).collect();
-    let values = values.as_slice();
-    // A value in capitals is never equal to one in small letters.
-    if c.lower && values.iter().any(|v| v.bytes().any(|b| b.is_ascii_uppercase())) {
-        return None;
-    }
-    let owned = || values.iter().map(|v| (*v).to_owned()).collect::<Vec<String>>();
-    let plain = c.argument.is_empty() && c.matching.is_empty() && !c.any_case;
-    let is_host = matches!(c.argument.to_ascii_lowercase().as_str(), "host" | "host,1" | "host,-1");
-    let path = |test: fn(&str) -> PathTest| {
-        (c.argument.is_empty() && !values.is_empty())
-            .then(|| Test::Path(values.iter().map(|v| PathTest { any_case: c.any_case, ..test(v) }).collect()))
-    };
-    match (c.name, c.matching) {
-        ("always_true" | "always_false", _) if plain && values.is_empty() => {
-            Some(Test::Always(c.name == "always_true"))
-        }
-        ("ssl_fc", _) if plain && values.is_empty() => Some(Test::Tls),
-        ("req.ssl_hello_type" | "req_ssl_hello_type", _) if plain && values == ["1"] => Some(Test::Always(true)),
-        ("dst_port", _) if plain && !values.is_empty() => {
-            values.iter().map(|v| v.parse().ok()).collect::<Option<_>>().map(Test::Port)
-        }
-        ("hdr" | "req.hdr" | "req.fhdr", "" | "str") if is_host => names(values, "str").map(Test::Host),
-        ("hdr" | "req.hdr", "end" | "reg") if is_host => names(values, c.matching).map(Test::Host),
-        ("hdr_end" | "hdr_reg", "") if is_host => names(values, &c.name[4..]).map(Test::Host),
-        ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", "" | "str") if c.argument.is_empty() => {
-            names(values, "str").map(Test::ServerName)
-        }
-        ("ssl_fc_sni" | "req.ssl_sni" | "req_ssl_sni", "end" | "reg") if c.argument.is_empty() => {
-            names(values, c.matching).map(Test::ServerName)
-        }
-        ("ssl_fc_sni_end" | "req_ssl_sni_end", "") if c.argument.is_empty() => {
-            names(values, "end").map(Test::ServerName)
-        }
-        ("ssl_fc_sni_reg" | "req_ssl_sni_reg", "") if c.argument.is_empty() => {
-            names(values, "reg").map(Test::ServerName)
-        }
-        ("path", "" | "str") | ("path_str", "") => path(PathTest::exact),
-        ("path", "beg") | ("path_beg", "") => path(PathTest::begins),
-        ("path", "reg") | ("path_reg", "") if c.argument.is_empty() && !values.is_empty() => {
-            let all: Option<Vec<Vec<PathTest>>> = values.iter().map(|v| patterns::paths(v, c.any_case)).collect();
-            match all.map(|all| all.concat()).filter(|tests| tests.iter().all(PathTest::is_route)) {
-                Some(tests) => Some(Test::Path(tests)),
-                None => expression(values, |v| Some(v.to_owned()), "", c.any_case),
-            }
-        }
-        ("path", "end") | ("path_end", "") if c.argument.is_empty() && !values.is_empty() => {
-            expression(values, escaped, "$", c.any_case)
-        }
-        ("path", "sub") | ("path_sub", "") if c.argument.is_empty() && !values.is_empty() => {
-            expression(values, escaped, "", c.any_case)
-        }
-        ("http_auth", "") if is_name(c.argument) && values.is_empty() && !c.any_case => {
-            Some(Test::Users(c.argument.to_owned()))
-        }
-        ("method", "" | "str") if c.argument.is_empty() && !c.any_case && !values.is_empty() => {
-            let good = |m: &&str| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
-            values.iter().all(good).then(|| Test::Method(owned()))
-        }
-        ("hdr" | "req.hdr" | "req.fhdr", "found") if is_name(c.argument) && values.is_empty() => {
-            Some(Test::Header(c.argument.to_owned(), "true".to_owned()))
-        }
-        ("hdr_cnt" | "req.hdr_cnt", "") if is_name(c.argument) && !c.any_case => match values {
-            ["gt", "0"] | ["ge", "1"] => Some(Test::Header(c.argument.to_owned(), "true".to_owned())),
-            ["0"] | ["eq", "0"] => Some(Test::Header(c.argument.to_owned(), "false".to_owned())),
-            _ => None,
-        },
-        ("hdr" | "req.hdr" | "req.fhdr", "" | "str") if is_name(c.argument) && c.argument != "host" => match values {
-            [one] if !one.is_empty() && !one.ends_with('*') && !one.contains(',') => {
-                if c.any_case {
-                    remarks.push("upper and lower case differ in a header's value".to_owned());
-                }
-                Some(Test::Header(c.argument.to_owned(), quoted(one)))
-            }
-            _ => None,
-        },
-        ("sc_http_req_rate" | "sc0_http_req_rate" | "sc1_http_req_rate" | "sc2_http_req_rate", "") if !c.any_case => {
-            let counter = match (c.name.strip_prefix("sc")?.bytes().next()?, c.argument) {
-                (b'_', n) => n.parse().ok()?,
-                (digit, "") => digit - b'0',
-                _ => return None,
-            };
-            let n = match values {
-                ["gt", n] => n.parse().ok()?,
-                ["ge", n] => n.parse::<u32>().ok()?.checked_sub(1)?,
-                _ => return None,
-            };
-            Some(Test::Rate(Counter(counter), n))
-        }
-        _ => None,
-    }
-}
-
-/// `src`. What is in files is Sealane's to read: they change.
-fn source(c: &Criterion, files: Files) -> Option<Test> {
-    let set = c.values.iter().map(|v| AddressSet::of(v)).collect::<Option<Vec<_>>>()?.into_iter().collect();
-    let files: Vec<String> = c.files.iter().map(|f| files.path(f)).collect();
-    (!c.values.is_empty() || !files.is_empty()).then_some(Test::Source(AddressList { set, files }))
-}
-
-/// A criterion that is not understood; whether it checks who the client is only changes what is said of it.
-fn unknown(fetch: &str) -> Test {
-    let about_clients =
-        ["src", "http_auth", "ssl_c_", "sc_", "sc0_", "sc1_", "sc2_", "ssl_fc_has", "table_", "so_id", "user"];
-    match about_clients.iter().any(|p| fetch.starts_with(p)) {
-        true => Test::Access,
-        false => Test::Unknown,
-    }
-}
-
-/// Names of hosts. What ends within a label, or has a port, is not known.
-fn names(values: &[&str], matching: &str) -> Option<Vec<String>> {
-    let mut out: Vec<String> = Vec::new();
-    for value in values {
-        let lower = value.to_ascii_lowercase();
-        let good = |n: &str| {
-            !n.is_empty()
-                && n.split('.').all(|l| !l.is_empty())
-                && n.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b))
-        };
-        match (matching, lower.strip_prefix('.')) {
-            ("str", None) if good(&lower) => out.push(lower),
-            ("end", Some(rest)) if good(rest) => out.push(format!("**.{rest}")),
-            ("reg", _) => out.extend(patterns::names(value)?),
-            _ => return None,
-        }
-    }
-    (!out.is_empty()).then_some(out)
-}
-
-/// An expression for the path. `of`: what a value is in it; `end`: what follows.
-fn expression(values: &[&str], of: impl Fn(&str) -> Option<String>, end: &str, any_case: bool) -> Option<Test> {
-    let all: Vec<String> = values.iter().map(|v| of(v)).collect::<Option<_>>()?;
-    let text = match all.as_slice() {
-        [one] => format!("{one}{end}"),
-        all => format!("(?:{}){end}", all.join("|")),
-    };
-    // Each of them is one by itself.
-    if !all.iter().all(|v| Expression::of(v, any_case).is_some()) {
-        return None;
-    }
-    Expression::of(&text, any_case).map(Test::Expression)
-}
-
-/// A text as an expression.
-fn escaped(text: &str) -> Option<String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/_-.~+".contains(c);
-    let one = |c: char| match c {
-        '.' | '+' => format!("\\{c}"),
-        c => c.to_string(),
-    };
-    (!text.is_empty() && text.chars().all(plain)).then(|| text.chars().map(one).collect())
-}
-
-/// Requests that the routes tell apart: those at an address, for a host, at a path.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Atom<'a> {
-    pub tls: bool,
-    pub port: u16,
-    /// As in `[[host]]`.
-    pub host: &'a str,
-    /// One of the paths that pass the same tests; none: a rule has changed it.
-    pub path: Option<&'a str>,
-    /// The path with which expressions are compared; none: many paths.
-    pub one: Option<&'a str>,
-}
-
-/// What an ACL says of an atom.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Known(bool),
-    /// It depends on the method.
-    Method(Vec<String>),
-    /// It depends on the path.
-    Expression(String),
-    Header(String, String),
-    Rate(Counter, u32),
-    Source(AddressList),
-    Access,
-    Unknown,
-}
-
-/// Whether all names of a pattern are in another one.
-pub(super) fn includes(wide: &str, narrow: &str) -> bool {
-    if wide == "*" || wide == narrow {
-        return true;
-    }
-    match (wide.strip_prefix("**."), narrow.strip_prefix("**.").or(narrow.strip_prefix("*."))) {
-        (Some(w), Some(n)) => n == w || n.ends_with(&format!(".{w}")),
-        (Some(w), None) => narrow.ends_with(&format!(".{w}")),
-        (None, None) => wide
-            .strip_prefix("*.")
-            .and_then(|w| narrow.strip_suffix(w)?.strip_suffix('.'))
-            .is_some_and(|label| !label.is_empty() && !label.contains('.')),
-        _ => false,
-    }
-}
-
-fn verdict(test: &Test, atom: &Atom) -> Verdict {
-    let is_host = |names: &[String]| names.iter().any(|n| includes(n, atom.host));
-    match test {
-        Test::Always(is) => Verdict::Known(*is),
-        Test::Tls => Verdict::Known(atom.tls),
-        Test::Port(ports) => Verdict::Known(ports.contains(&atom.port)),
-        Test::Host(names) => Verdict::Known(is_host(names)),
-        Test::ServerName(names) => Verdict::Known(atom.tls && is_host(names)),
-        Test::Path(tests) => match atom.path {
-            Some(path) => Verdict::Known(paths::any(tests, path)),
-            None => Verdict::Unknown,
-        },
-        Test::Expression(e) => match (atom.path, atom.one) {
-            (None, _) => Verdict::Unknown,
-            (Some(_), Some(path)) => Verdict::Known(e.matches(path)),
-            (Some(_), None) => Verdict::Expression(e.text().to_owned()),
-        },
-        Test::Users(_) => Verdict::Access,
-        Test::Method(list) => Verdict::Method(list.clone()),
-        Test::Header(name, rule) => Verdict::Header(name.clone(), rule.clone()),
-        Test::Rate(counter, n) => Verdict::Rate(*counter, *n),
-        Test::Source(list) => Verdict::Source(list.clone()),
-        Test::Access => Verdict::Access,
-        Test::Unknown => Verdict::Unknown,
-    }
-}
-
-/// What is left of a condition for an atom.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Left {
-    Never,
-    Always,
-    /// One of these: methods and headers.
-    Routes(Vec<Match>),
-    Rate(Counter, u32),
-    /// These clients.
-    Clients(Clients),
-    /// It checks who the client is.
-    Access,
-    Unknown,
-}
-
-impl Condition {
-    /// The tests in it.
-    pub fn tests(&self) -> impl Iterator<Item = &Test> {
-        self.0.iter().flatten().flat_map(|(_, tests)| tests)
-    }
-
-    /// How many tests it has, for the work that it takes.
-    pub fn cost(&self) -> usize {
-        self.tests()
-            .map(|t| match t {
-                Test::Path(tests) => tests.len(),
-                Test::Host(names) | Test::ServerName(names) => names.len(),
-                Test::Source(list) => list.set.ranges(),
-                _ => 1,
-            })
-            .sum()
-    }
-
-    pub fn of(&self, atom: &Atom) -> Left {
-        if self.0.is_empty() {
-            return Left::Always;
-        }
-        let mut routes = Vec::new();
-        let mut worst = None;
-        let mut clients: Option<Clients> = None;
-        for all in &self.0 {
-            match term(all, atom) {
-                Left::Always => return Left::Always,
-                Left::Never => {}
-                Left::Routes(mut more) => routes.append(&mut more),
-                Left::Clients(more) => match clients.as_ref().map_or(Some(more.clone()), |there| there.or(&more)) {
-                    Some(both) => clients = Some(both),
-                    None => worst = Some(Left::Access),
-                },
-                Left::Access => worst = Some(Left::Access),
-                other => worst = worst.or(Some(other)),
-            }
-        }
-        match (worst, clients, routes.is_empty()) {
-            // A rate, or else something that can be said: not both in one limit. So it is with addresses.
-            (Some(Left::Rate(..)), _, false) | (Some(Left::Rate(..)), Some(_), _) | (None, Some(_), false) => {
-                Left::Access
-            }
-            (Some(worst), ..) => worst,
-            (None, Some(clients), true) => Left::Clients(clients),
-            (None, None, true) => Left::Never,
-            (None, None, false) => Left::Routes(routes),
-        }
-    }
-}
-
-fn term(all: &All, atom: &Atom) -> Left {
-    let mut methods = Methods::Any;
-    let mut headers: Vec<(String, String)> = Vec::new();
-    let mut pattern: Option<String> = None;
-    let mut rate = None;
-    let mut clients: Option<Clients> = None;
-    let mut worst = None;
-    for (negated, tests) in all {
-        let verdicts: Vec<Verdict> = tests.iter().map(|t| verdict(t, atom)).collect();
-        if verdicts.contains(&Verdict::Known(true)) {
-            if *negated {
-                return Left::Never;
-            }
-            continue;
-        }
-        let open: Vec<&Verdict> = verdicts.iter().filter(|v| **v != Verdict::Known(false)).collect();
-        match open.as_slice() {
-            [] if *negated => {}
-            [] => return Left::Never,
-            [Verdict::Method(list)] => match and_methods(&methods, *negated, list) {
-                Methods::Of(none) if none.is_empty() => return Left::Never,
-                both => methods = both,
-            },
-            [Verdict::Expression(text)] if !negated && pattern.as_ref().is_none_or(|p| p == text) => {
-                pattern = Some(text.clone());
-            }
-            [Verdict::Header(name, rule)] => {
-                let rule = match (negated, rule.as_str()) {
-                    (false, rule) => rule.to_owned(),
-                    (true, "true") => "false".to_owned(),
-                    (true, "false") => "true".to_owned(),
-                    _ => {
-                        worst = worst.or(Some(Left::Unknown));
-                        continue;
-                    }
-                };
-                if !headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
-                    headers.push((name.clone(), rule));
-                } else {
-                    worst = worst.or(Some(Left::Unknown));
-                }
-            }
-            some if some.iter().all(|v| matches!(v, Verdict::Source(_))) => {
-                let lists = some.iter().filter_map(|v| if let Verdict::Source(list) = v { Some(list) } else { None });
-                let list = lists.fold(AddressList::default(), |all, list| all.union(list));
-                let these = if *negated { Clients::NotIn(list) } else { Clients::In(list) };
-                match clients.as_ref().map_or(Some(these.clone()), |there| there.and(&these)) {
-                    Some(both) => clients = Some(both),
-                    None => worst = Some(Left::Access),
-                }
-            }
-            [Verdict::Rate(counter, n)] if !negated && rate.is_none() => rate = Some((*counter, *n)),
-            many if many.iter().any(|v| matches!(v, Verdict::Access | Verdict::Rate(..) | Verdict::Source(_))) => {
-                worst = Some(Left::Access);
-            }
-            _ => worst = worst.or(Some(Left::Unknown)),
-        }
-    }
-    let plain = methods == Methods::Any && headers.is_empty() && pattern.is_none();
-    match (worst, rate, clients) {
-        (Some(worst), ..) => worst,
-        (None, Some((counter, n)), None) if plain => Left::Rate(counter, n),
-        (None, None, Some(clients)) if plain => Left::Clients(clients),
-        (None, None, None) if plain => Left::Always,
-        (None, None, None) => Left::Routes(vec![Match { methods, headers, pattern }]),
-        _ => Left::Access,
-    }
-}
-
-/// Methods that are among (`negated`: not among) a list, too.
-fn and_methods(methods: &Methods, negated: bool, list: &[String]) -> Methods {
-    let kept = |of: &[String], is: bool| of.iter().filter(|m| list.contains(m) == is).cloned().collect();
-    match (methods, negated) {
-        (Methods::Any, false) => Methods::Of(list.to_vec()),
-        (Methods::Any, true) => Methods::Not(list.to_vec()),
-        (Methods::Of(there), _) => Methods::Of(kept(there, !negated)),
-        (Methods::Not(there), false) => Methods::Of(list.iter().filter(|m| !there.contains(m)).cloned().collect()),
-        (Methods::Not(there), true) => Methods::Not([there.as_slice(), list].concat()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::left::includes;
     use super::*;
     use crate::Memory;
+    use crate::addresses::{AddressSet, Clients};
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
@@ -723,19 +303,20 @@ mod tests {
             "hdr(user-agent),length 0",
             "hdr(host),field(1,:) -i a.example",
             "hdr(host),regsub(x,y) a",
-            "hdr(host) a.example:8080",
-            "hdr_dom(host) a.example",
-            "hdr_end(host) a.example",
-            "hdr_beg(host) www.",
-            "hdr(x) a b",
-            "hdr(x) -m sub a",
             "hdr(x) -m found 0",
             "hdr(x,2) a",
-            "hdr_beg(x) a",
+            "hdr(x) -m dir a",
+            "hdr_beg(x) -m str a",
+            "hdr_ip(x) 10.0.0.1",
+            "hdr(x) a,b",
+            "hdr_reg(x) a^b",
+            "hdr_reg(x) (?=a)",
+            "hdr_dom(x) .a",
+            "cook(x),length 0",
+            "req.cook(x) -m found 1",
             "hdr_cnt(x) gt 5",
             "dst_port gt 1024",
             "dst_port 1000:2000",
-            "req.cook(session) -m found",
             "path_reg ^/(?!admin/)",
             "path_reg ^/(a",
             "path_reg ^/a ^/(b",
@@ -752,6 +333,31 @@ mod tests {
         for condition in ["if a and b", "if !", "if { path /a", "if", "if or TRUE", "if UNHEARD"] {
             let read = acls(&Memory::default()).condition(Id::default(), &words(condition), &mut Remarks::default());
             assert!(read.is_none(), "{condition}");
+        }
+    }
+
+    #[test]
+    fn values_are_compared() {
+        let routes = |name: &str, rule: &str| {
+            let headers = vec![(name.to_owned(), rule.to_owned())];
+            Left::Routes(vec![Match { methods: Methods::Any, headers, pattern: None }])
+        };
+        for (condition, name, rule) in [
+            ("if { req.fhdr(x) a }", "x", "\"a\""),
+            ("if { req.fhdr(x) -m reg ^a b$ }", "x", "{ regex = '(?:^a)|(?:b$)' }"),
+            ("if { hdr(x) a b }", "x", r"{ regex = '(?:^|,)[ \t]*(?:a|b)[ \t]*(?:,|$)' }"),
+            ("unless { hdr(x) a }", "x", r"{ not = { regex = '(?:^|,)[ \t]*a[ \t]*(?:,|$)' } }"),
+            ("if { hdr_sub(user-agent) -i bot }", "user-agent", "{ regex = '(?i)bot' }"),
+            ("if { hdr(user-agent) -m beg curl/ }", "user-agent", r"{ regex = '(?:^|,)[ \t]*curl/' }"),
+            ("if { hdr_reg(user-agent) -i ^curl }", "user-agent", r"{ regex = '(?i)(?:^|,)[ \t]*(?:curl)' }"),
+            ("if { hdr_beg(host) -i static. }", "host", r"{ regex = '(?i)^static\.' }"),
+            ("if { hdr_dom(host) -i example }", "host", "{ regex = '(?i)(?:^|[/?.:])example(?:[/?.:]|$)' }"),
+            ("if { hdr(host) a.example:8080 }", "host", "\"a.example:8080\""),
+            ("if { req.cook(beta) 1 }", "cookie:beta", "\"1\""),
+            ("if !{ cook(id) -m found }", "cookie:id", "false"),
+            ("if { cook_beg(id) guest- }", "cookie:id", "{ regex = '^guest-' }"),
+        ] {
+            assert_eq!(left(condition, "/", "a.example"), routes(name, rule), "{condition}");
         }
     }
 
@@ -783,6 +389,48 @@ mod tests {
             "if { src -m str 10.0.0.1 }",
         ] {
             assert_eq!(left(condition, "/", "a.b"), Left::Access, "{condition}");
+        }
+    }
+
+    #[test]
+    fn certificates_are_asked_for() {
+        let named = |names: &[&str]| Certificate::Named(names.iter().map(|n| (*n).to_owned()).collect());
+        for (condition, wanted) in [
+            ("unless { ssl_c_used }", Left::NoCertificate(vec![Certificate::Any])),
+            ("if !{ ssl_fc_has_crt }", Left::NoCertificate(vec![Certificate::Any])),
+            ("unless { ssl_c_s_dn(cn) -m str a b }", Left::NoCertificate(vec![named(&["cn:a", "cn:b"])])),
+            (
+                "unless { ssl_c_used } { ssl_c_verify 0 } { ssl_c_s_dn(CN) a }",
+                Left::NoCertificate(vec![Certificate::Any, named(&["cn:a"])]),
+            ),
+            ("if { ssl_c_used }", Left::Access),
+            ("if !{ ssl_c_used } METH_POST", Left::Access),
+            ("if !{ ssl_c_used } or { src 10.0.0.1 }", Left::Access),
+            ("if !{ ssl_c_used } !{ ssl_c_s_dn(cn) a }", Left::Access),
+            ("unless { ssl_c_s_dn(o) a }", Left::Access),
+            ("unless { ssl_c_s_dn(cn) -i a }", Left::Access),
+            ("unless { ssl_c_verify 10 }", Left::Access),
+            ("unless { ssl_c_used 0 }", Left::Access),
+        ] {
+            assert_eq!(left(condition, "/", "a.b"), wanted, "{condition}");
+        }
+    }
+
+    #[test]
+    fn chance_has_shares() {
+        for (condition, wanted) in [
+            ("if { rand(100) lt 10 }", Left::Share(10, 100)),
+            ("if { rand(10) le 2 }", Left::Share(3, 10)),
+            ("unless { rand(10) ge 7 }", Left::Share(7, 10)),
+            ("if { rand(4) gt 0 } { path /a }", Left::Share(3, 4)),
+            ("if { rand(4) lt 9 }", Left::Always),
+            ("if { rand(4) lt 0 }", Left::Never),
+            ("if { rand(4) lt 1 } METH_POST", Left::Unknown),
+            ("if { rand(4) lt 1 } or METH_POST", Left::Unknown),
+            ("if { rand lt 1 }", Left::Unknown),
+            ("if { rand(4) 1:2 }", Left::Unknown),
+        ] {
+            assert_eq!(left(condition, "/a", "a.b"), wanted, "{condition}");
         }
     }
 

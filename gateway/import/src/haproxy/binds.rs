@@ -15,6 +15,8 @@ pub(super) struct Defaults<'l> {
     pub ciphers: Option<&'l Line>,
     pub ciphersuites: Option<&'l Line>,
     pub curves: Option<&'l Line>,
+    /// Options of all `server … ssl`.
+    pub server: Vec<(&'l str, &'l Line)>,
     pub crt_base: String,
     pub ca_base: String,
 }
@@ -28,6 +30,10 @@ impl<'l> Defaults<'l> {
                 "ssl-default-bind-ciphers" => out.ciphers = Some(l),
                 "ssl-default-bind-ciphersuites" => out.ciphersuites = Some(l),
                 "ssl-default-bind-curves" => out.curves = Some(l),
+                "ssl-default-server-options" => out.server.extend(l.from(1).iter().map(|w| (w.as_str(), l))),
+                "ssl-default-server-ciphers" => out.server.extend([("ciphers", l), (l.word(1), l)]),
+                "ssl-default-server-ciphersuites" => out.server.extend([("ciphersuites", l), (l.word(1), l)]),
+                "ssl-default-server-curves" => out.server.extend([("curves", l), (l.word(1), l)]),
                 "crt-base" => out.crt_base = l.word(1).to_owned(),
                 "ca-base" => out.ca_base = l.word(1).to_owned(),
                 _ => {}
@@ -156,7 +162,10 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                     "generate-certificates" | "transparent" => report.decide(at.id, format!("{option} has no counterpart")),
                     "ocsp-update" => {
                         used = 2;
-                        report.missing(at.id, "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP");
+                        if value == "on" {
+                            t.settings.set("ocsp_stapling", "true", &at.place);
+                            report.differs(at.id, "ocsp_stapling: for all certificates of the address whose CA has a responder");
+                        }
                     }
                     _ => {}
                 }
@@ -204,11 +213,12 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                 report.differs(at.id, "early_data: only safe methods are accepted early, and each ticket can be used only once");
             }
             "name" | "process" | "thread" | "backlog" | "id" | "nice" | "mss" | "tcp-ut" | "user" | "group" | "mode" | "uid" | "gid" | "level"
-            | "severity-output" | "guid-prefix" | "shards" | "sigalgs" | "client-sigalgs" | "cc" | "nbconn" | "quic-cc-algo" | "quic-socket"
+            | "severity-output" | "guid-prefix" | "shards" | "cc" | "nbconn" | "quic-cc-algo" | "quic-socket"
             | "tls-ticket-keys" | "tls-tickets" | "ktls" | "label" => {}
+            "sigalgs" | "client-sigalgs" => report.differs(at.id, SIGNATURES),
             "quic-force-retry" => {
                 used = 1;
-                report.differs(at.id, "retry_above = 0 in [listener.quic]");
+                l.quic.set("retry_above", "0", &at.place);
             }
             "maxconn" => report.missing(line.id, "connections are limited per lane for all listeners ([limits] max_connections)"),
             "interface" | "namespace" => report.decide(line.id, format!("{option}: a listener has an address, and is reached from every interface; name the interface's address")),
@@ -254,6 +264,10 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
     let bound = found.into_iter().map(|(address, port)| Bound { addresses: vec![address], port, tls }).collect();
     Some((l, bound, quic))
 }
+
+/// What is said of lists of signature algorithms.
+pub(super) const SIGNATURES: &str =
+    "signatures are RSA, ECDSA or Ed25519, never with SHA-1: the list is not translated";
 
 /// A file, or all files of a folder.
 fn certificates(name: &str, line: &Line, context: &Context, t: &mut ListenerTls, report: &mut Report) {

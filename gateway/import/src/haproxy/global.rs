@@ -1,5 +1,6 @@
 //! `global`, `resolvers`, and the limits that Sealane has once for all listeners.
 
+use super::binds::SIGNATURES;
 use super::parser::{Line, Section};
 use crate::output::{Output, quoted};
 use crate::report::Report;
@@ -34,6 +35,7 @@ pub(super) fn global(globals: &[&Section], out: &mut Output, report: &mut Report
                 }
                 None => report.missing(l.id, "is not a duration"),
             },
+            "ssl-default-bind-sigalgs" | "ssl-default-bind-client-sigalgs" => report.differs(l.id, SIGNATURES),
             "crt-base" | "ca-base" => report.same(l.id, "put before the paths"),
             _ => {}
         }

@@ -16,6 +16,7 @@ mod parser;
 mod rules;
 mod servers;
 mod table;
+mod variables;
 
 pub use table::KEYWORDS;
 
@@ -28,7 +29,8 @@ use std::path::Path;
 /// Translates a configuration of HAProxy. `path` should be absolute, since the paths in the result are from its folder.
 pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     let mut report = Report::default();
-    let sections = parser::parse(reader, path, &mut report)?;
+    let mut sections = parser::parse(reader, path, &mut report)?;
+    variables::replace(&mut sections, &mut report);
     let base = path.parent().unwrap_or(Path::new("")).to_path_buf();
     let mut out =
         Output { title: format!("From {}, by `sealane import haproxy`.", path.display()), ..Output::default() };

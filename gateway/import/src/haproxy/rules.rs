@@ -7,7 +7,7 @@ pub(super) use apply::{Then, Trace, apply};
 use super::acl::{Acls, Condition, Counter, Match, Remarks, Test};
 use super::parser::{Line, Proxy};
 use crate::addresses::Access;
-use crate::nginx::{FRAMING, is_name, is_value};
+use crate::nginx::{FRAMING, is_name, is_value, parts_of};
 use crate::output::{Action, BasicAuth, Edits};
 use crate::paths::PathTest;
 use crate::patterns;
@@ -33,6 +33,8 @@ pub(super) enum What {
         from: String,
         to: String,
     },
+    /// The path is replaced by this one.
+    Path(String),
     /// Requests without a user of a list are refused.
     Auth {
         realm: Option<String>,
@@ -50,6 +52,8 @@ pub(super) enum What {
     Skip(&'static str),
     /// The same, and nothing has to take its place.
     Nothing(&'static str),
+    /// Sealane does something else by itself.
+    Different(&'static str),
 }
 
 /// Whose headers are changed.
@@ -74,6 +78,8 @@ pub(super) enum Edit {
 pub(super) struct Outcome {
     pub action: Option<(Action, Place)>,
     pub backend: Option<(String, Place)>,
+    /// Backends to which chance sends some of the requests that come so far.
+    pub shares: Vec<Share>,
     /// Routes by method and header that come before.
     pub exceptions: Vec<Exception>,
     pub request: Edits,
@@ -85,6 +91,8 @@ pub(super) struct Outcome {
     pub after_hsts: Option<(String, Place)>,
     pub host: Option<(String, Place)>,
     pub rewrite: Option<(String, Place)>,
+    /// The path that servers get.
+    pub template: Option<(String, Place)>,
     /// A rule has changed the path.
     pub rewritten: bool,
     /// Lines that refuse above a rate.
@@ -106,6 +114,16 @@ pub(super) struct Limit {
     pub place: Place,
 }
 
+/// A part of the requests for a backend.
+#[derive(Clone, Debug)]
+pub(super) struct Share {
+    pub backend: String,
+    /// This many of so many.
+    pub part: (u32, u32),
+    pub id: Id,
+    pub place: Place,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Exception {
     /// The requests that it is for.
@@ -119,6 +137,19 @@ pub(super) struct Exception {
 pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report) -> Vec<Rule<'l>> {
     let mut out = Vec::new();
     let lines: Vec<&'l Line> = proxy.all().collect();
+    for line in lines.iter().filter(|l| l.is(&["option", "forwardfor"])) {
+        let Some(name) = line.after("header").filter(|n| !n.eq_ignore_ascii_case("x-forwarded-for")) else { continue };
+        if !is_name(name) || FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
+            report.decide(line.id, "is not the name of a header");
+            continue;
+        }
+        report.differs(
+            line.id,
+            "request_headers.set: the header has only the address of the client, also if the client sent it",
+        );
+        let what = What::Header(Of::Requests, Edit::Set(name.to_owned(), "{client_address}".to_owned()));
+        out.push(Rule { line, condition: Condition::default(), what });
+    }
     for kinds in
         [["http-request", "", ""], ["redirect", "", ""], ["use_backend", "http-response", "http-after-response"]]
     {
@@ -144,6 +175,10 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
     match &what {
         What::Nothing(why) => {
             report.same(line.id, *why);
+            return None;
+        }
+        What::Different(why) => {
+            report.differs(line.id, *why);
             return None;
         }
         What::Skip(why) => {
@@ -181,15 +216,10 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         (condition, *users) = (rest, list);
         realm.get_or_insert(proxy.to_owned());
     }
-    let of_request = |t: &Test| {
-        matches!(t, Test::Host(_) | Test::Path(_) | Test::Expression(_) | Test::Method(_) | Test::Header(..))
-    };
-    if matches!(what, What::Header(Of::Responses | Of::AllResponses, _)) && condition.tests().any(of_request) {
-        // Where none of these is true, which is what HAProxy takes them for, the rule never applies.
-        let never =
-            condition.0.iter().all(|all| all.iter().any(|(negated, tests)| !negated && tests.iter().all(of_request)));
+    if matches!(what, What::Header(Of::Responses | Of::AllResponses, _)) && condition.needs_request() {
         let says = "when a response arrives, HAProxy no longer has the request's host, path and headers, so it never applies this rule";
-        match never {
+        match condition.fails_in_responses() {
+            // Where none of these is true, which is what HAProxy takes them for, the rule never applies.
             true => report.differs(line.id, format!("left out: {says}")),
             false => {
                 report.decide(line.id, format!("{says} as it is written: write response_headers of a host or route"))
@@ -205,6 +235,10 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
                 format!("{remark}: the translated rule matches fewer requests than in HAProxy; add routes, or let the server decide"),
             ),
         }
+    }
+    if condition.tests().any(|t| matches!(t, Test::Certificate { now: true, .. })) {
+        report
+            .differs(line.id, "a session that is resumed has the certificate of its first handshake, too (ssl_c_used)");
     }
     if condition.tests().any(|t| matches!(t, Test::ServerName(_))) && line.word(0) != "use_backend" {
         report.differs(line.id, "the request's host is compared, which must fit the name in the ClientHello");
@@ -343,6 +377,10 @@ fn what(words: &[String]) -> What {
             What::Header(of_responses(word(0)), Edit::Remove(word(2).to_owned()))
         }
         ("http-request", "replace-path") if words.len() == 4 => prefix(word(2), word(3)),
+        ("http-request", "set-path") if words.len() == 3 && is_new_path(word(2)) => What::Path(word(2).to_owned()),
+        ("http-request", "set-path") if words.len() == 3 && word(2).ends_with("%[path]") => {
+            prefix("^(.*)$", &word(2).replace("%[path]", "\\1"))
+        }
         ("http-request", "set-path") if words.len() == 3 => {
             // %[path,regsub(^/api/?,/)]
             let inner = word(2).strip_prefix("%[path,regsub(").and_then(|r| r.strip_suffix(")]"));
@@ -364,9 +402,9 @@ fn what(words: &[String]) -> What {
             What::Skip("variables, counters and captures have no counterpart; rules that use them are reported")
         }
         ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => What::Nothing("counted by [[rate_limit]]"),
-        ("http-request", "wait-for-handshake") => {
-            What::Nothing("early data is accepted for safe methods only (early_data)")
-        }
+        ("http-request", "wait-for-handshake") => What::Different(
+            "with early_data, requests with safe methods do not wait; servers see Early-Data: 1, and can answer 425 (RFC 8470)",
+        ),
         ("http-request", "disable-l7-retry") => What::Nothing("a request is sent again only where that is safe"),
         ("http-request", "normalize-uri")
             if [
@@ -379,7 +417,7 @@ fn what(words: &[String]) -> What {
             ]
             .contains(&word(2)) =>
         {
-            What::Nothing("ambiguous paths are refused on hosts with routes")
+            What::Different("paths are not changed: on hosts with routes, a path that can be read in two ways gets 400")
         }
         ("http-request", "set-src") => {
             What::Refuse("who the client is says trusted_proxies, in X-Forwarded-For or Forwarded")
@@ -506,6 +544,8 @@ fn redirect(words: &[String]) -> What {
     What::Answer(Action::Redirect { to, status: code })
 }
 
+const ALWAYS: &str = "always sent; what a client has made up is removed, except from trusted_proxies";
+
 fn of_responses(keyword: &str) -> Of {
     if keyword == "http-response" { Of::Responses } else { Of::AllResponses }
 }
@@ -517,21 +557,16 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
     let lower = name.to_ascii_lowercase();
     if request {
         match lower.as_str() {
-            "x-forwarded-proto" | "x-forwarded-for" | "x-forwarded-host" | "forwarded" => {
-                return What::Nothing("always sent; what a client has made up is removed, except from trusted_proxies");
+            "x-forwarded-for" | "forwarded" => {
+                return match value.contains("[src]") || value.contains("%ci") {
+                    true => What::Nothing(ALWAYS),
+                    false => What::Different("always sent, with the address of the client as trusted_proxies tell it"),
+                };
             }
-            "x-real-ip" => {
-                return What::Skip(
-                    "the server finds the client's address in X-Forwarded-For (the gateway adds the last entry) or in Forwarded",
-                );
-            }
+            "x-forwarded-proto" if value.contains('%') => return What::Nothing(ALWAYS),
+            "x-forwarded-host" if of_request(value).as_deref() == Some("{authority}") => return What::Nothing(ALWAYS),
             n if FRAMING.contains(&n) => {
                 return What::Nothing("the gateway manages connections and upgrades");
-            }
-            n if n.contains("client-cert") || n.starts_with("x-ssl") || value.contains("ssl_c_") => {
-                return What::Refuse(
-                    "servers get the client's certificate in Client-Cert (RFC 9440) and nothing else of it: make the server read it",
-                );
             }
             _ => {}
         }
@@ -539,13 +574,20 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
     if !is_name(name) {
         return What::Refuse("is not the name of a header");
     }
-    if value.contains('%') {
-        // The client must not be able to say it instead.
+    let said = if request { of_request(value) } else { (!value.contains('%')).then(|| value.to_owned()) };
+    let Some(value) = said else {
+        let of_certificate = lower.contains("client-cert") || lower.starts_with("x-ssl") || value.contains("ssl_c_");
         return match request {
+            true if of_certificate => What::Refuse(
+                "servers get the client's certificate in Client-Cert (RFC 9440), and request_headers can have parts such as \
+                 {client_certificate_name}, but nothing else of it: make the server read one of them",
+            ),
+            // The client must not be able to say it instead.
             true => What::Header(of, Edit::Remove(name.to_owned())),
             false => What::Refuse("header values must be constants; let the server send it"),
         };
-    }
+    };
+    let value = value.as_str();
     if !is_value(value) || FRAMING.contains(&lower.as_str()) {
         return What::Refuse("is not a header that can be set");
     }
@@ -555,8 +597,92 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
     }
 }
 
+/// A value of a request header, with parts of the request as `request_headers` names them. `None`: there is nothing for a part of it.
+fn of_request(value: &str) -> Option<String> {
+    let mut out = String::new();
+    let mut parts = 0;
+    let mut rest = value;
+    while let Some((before, behind)) = rest.split_once('%') {
+        out.push_str(before);
+        if let Some(after) = behind.strip_prefix('%') {
+            out.push('%');
+            rest = after;
+            continue;
+        }
+        // {+Q}: in quotes.
+        let (quotes, behind) = behind.strip_prefix("{+Q}").map_or(("", behind), |after| ("\"", after));
+        let (part, after) = match behind.strip_prefix('[') {
+            Some(inner) => {
+                let (expression, after) = inner.split_once(']')?;
+                (sample(expression)?, after)
+            }
+            None => {
+                let end = behind.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(behind.len());
+                let part = match &behind[..end] {
+                    "ci" => "{client_address}",
+                    "fp" => "{port}",
+                    "HM" => "{method}",
+                    "sslv" => "{tls_version}",
+                    _ => return None,
+                };
+                (part, &behind[end..])
+            }
+        };
+        out.push_str(quotes);
+        out.push_str(part);
+        out.push_str(quotes);
+        parts += 1;
+        rest = after;
+    }
+    out.push_str(rest);
+    // Text that Sealane would take for a part.
+    (parts_of(&out) == Some(parts)).then_some(out)
+}
+
+/// The part of a request that a sample is.
+fn sample(expression: &str) -> Option<&'static str> {
+    Some(match expression {
+        "src" => "{client_address}",
+        "dst_port" => "{port}",
+        "method" => "{method}",
+        "path" => "{path}",
+        "pathq" => "{uri}",
+        "req.hdr(host)" | "req.hdr(Host)" | "hdr(host)" | "hdr(Host)" => "{authority}",
+        "req.hdr(host),field(1,:),lower" | "hdr(host),field(1,:),lower" | "req.hdr(host),lower,field(1,:)" => "{host}",
+        "ssl_fc_protocol" => "{tls_version}",
+        "ssl_c_s_dn(cn)" | "ssl_c_s_dn(CN)" => "{client_certificate_name}",
+        "ssl_c_s_dn(,0,rfc2253)" => "{client_certificate_subject}",
+        "ssl_c_i_dn(,0,rfc2253)" => "{client_certificate_issuer}",
+        "ssl_c_serial,hex" => "{client_certificate_serial}",
+        _ => return None,
+    })
+}
+
+/// Whether a value depends on `Host`, which a rule may have changed before.
+pub(super) fn names_host(value: &str) -> bool {
+    ["{authority}", "{host}"].iter().any(|part| value.contains(part))
+}
+
+/// Whether a value depends on the path, which a rule may have changed before.
+pub(super) fn names_path(value: &str) -> bool {
+    ["{uri}", "{path}"].iter().any(|part| value.contains(part))
+}
+
+/// Whether a path can take the place of that of every request.
+fn is_new_path(path: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"/-._~".contains(&b);
+    path.starts_with('/') && !path.contains("//") && !path.contains("/.") && path.bytes().all(plain)
+}
+
 /// `^/api(/.*)? \1` and `^/api/(.*) /v1/\1`.
 fn prefix(pattern: &str, to: &str) -> What {
+    // The whole path follows a new beginning.
+    if let ("(.*)" | "^(.*)" | "^(.*)$" | "^(/.*)$", Some(head)) = (pattern, to.strip_suffix("\\1"))
+        && is_new_path(head)
+        && !head.ends_with('/')
+    {
+        return What::Prefix { tests: vec![PathTest::begins("/")], from: String::new(), to: format!("{head}/") };
+    }
     let body = pattern.strip_prefix('^').unwrap_or("").trim_end_matches('$');
     let forms = [("(/.*)?", true), ("(/.*)", true), ("/(.*)", false), ("[/]?(.*)", false), ("/?(.*)", false)];
     let Some((from, slash)) = forms.into_iter().find_map(|(f, slash)| Some((body.strip_suffix(f)?, slash))) else {

@@ -1,5 +1,6 @@
 //! `server`, `balance`, health checks: a backend as `[[upstream]]`.
 
+use super::binds::{Defaults, SIGNATURES};
 use super::parser::{Line, Proxy};
 use crate::ciphers::{self, Versions};
 use crate::nginx::is_name;
@@ -10,7 +11,13 @@ use crate::units::haproxy_time;
 use std::path::Path;
 
 /// Writes the upstream of a backend; `None` where there is no server that can be written.
-pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Report) -> Option<Upstream> {
+pub(super) fn upstream(
+    proxy: &Proxy,
+    tcp: bool,
+    base: &Path,
+    global: &Defaults,
+    report: &mut Report,
+) -> Option<Upstream> {
     let mut up =
         Upstream { name: proxy.section.name.clone(), origin: Some(proxy.section.place.clone()), ..Upstream::default() };
     let defaults: Vec<&Line> = proxy.all().filter(|l| l.word(0) == "default-server").collect();
@@ -21,7 +28,7 @@ pub(super) fn upstream(proxy: &Proxy, tcp: bool, base: &Path, report: &mut Repor
     // What holds for all servers of an upstream must be the same for each.
     let mut one = |line: &Line, up: &mut Upstream, report: &mut Report| {
         let mut single = Upstream::default();
-        server(line, &defaults, tcp, base, &mut single, &mut health, &mut checked, report);
+        server(line, &defaults, global, tcp, base, &mut single, &mut health, &mut checked, report);
         let Some((url, place)) = single.servers.pop() else { return };
         let of = |u: &Upstream, key: &str| u.settings.value(key).map(str::to_owned);
         match &first {
@@ -134,6 +141,7 @@ fn file(base: &Path, name: &str) -> String {
 fn server(
     line: &Line,
     defaults: &[&Line],
+    global: &Defaults,
     tcp: bool,
     base: &Path,
     up: &mut Upstream,
@@ -153,6 +161,10 @@ fn server(
         _ => None,
     });
     let tls = tls.unwrap_or(false);
+    if tls {
+        global.server.iter().for_each(|(_, l)| report.same(l.id, "[upstream.tls] of each server with TLS"));
+        options.splice(..0, global.server.iter().copied());
+    }
     let scheme = match (tcp, tls) {
         (true, true) => return report.missing(id, "the gateway adds no TLS to relayed connections"),
         (true, false) => Scheme::Tcp,
@@ -270,7 +282,8 @@ fn server(
             "curves" if ciphers::groups(value).0.is_empty() => {
                 report.decide(at.id, "curves: Sealane has none of these");
             }
-            "ciphersuites" | "curves" | "sigalgs" | "client-sigalgs" => {
+            "sigalgs" | "client-sigalgs" => report.differs(at.id, SIGNATURES),
+            "ciphersuites" | "curves" => {
                 report.differs(at.id, format!("{option}: Sealane offers all that it supports, in its own order"));
             }
             other => {
@@ -352,7 +365,7 @@ fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mu
                 keys.iter().for_each(|k| up.settings.set(k, quoted(&t), &l.place));
                 report.same(l.id, keys.join(" and "));
             }
-            None => report.missing(l.id, "a timeout must not be zero"),
+            None => report.missing(l.id, "a timeout is not zero"),
         }
     }
     if let Some(l) = proxy.last(&["timeout", "tunnel"]) {
@@ -384,7 +397,7 @@ fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mu
                 health.set("timeout", quoted(&t), &l.place);
                 report.same(l.id, "health.timeout");
             }
-            None => report.missing(l.id, "a timeout must not be zero"),
+            None => report.missing(l.id, "a timeout is not zero"),
         }
     }
 }

@@ -13,7 +13,6 @@ const COMPRESSION: &str = "responses are passed on as the server sends them: let
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const CAPTURE: &str = "the access log has its own fields ([log] format)";
 const SPOE: &str = "Sealane asks no SPOE agents: keep HAProxy in front, or let the server ask";
-const SERVER_TLS: &str = "write it in [upstream.tls]";
 
 /// The keywords, by name; two words where the first one alone says little.
 pub const KEYWORDS: &[(&str, Kind)] = &[
@@ -52,19 +51,22 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ),
     ("monitor-uri", Translated("`respond`")),
     ("monitor", Missing("write a route with `respond`")),
-    ("unique-id-format", Missing("[request_id] gives each request a random ID; its format cannot be changed")),
-    ("unique-id-header", Missing("write header = \"…\" in [request_id]")),
+    ("unique-id-format", Translated("`[request_id]`")),
+    ("unique-id-header", Translated("`[request_id] header`")),
     ("rate-limit", Undecided("[limits] connection_rate, per client")),
     ("maxconn", Translated("`[limits] max_connections` (global)")),
     ("fullconn", NotNeeded("an upstream's max_connections is an exact limit")),
     // Rules.
     ("acl", Translated("hosts and routes")),
-    ("use_backend", Translated("`upstream` of hosts and routes, also by `map` and `map_beg`")),
+    ("use_backend", Translated("`upstream` of hosts and routes, also by `map` and `map_beg`; `split`, for `rand`")),
     ("default_backend", Translated("`upstream`")),
     ("redirect", Translated("`redirect`")),
     (
         "http-request",
-        Translated("`redirect`, `respond`, `request_headers`, `rewrite_prefix`, `rate_limit`, `allow`, `deny`"),
+        Translated(
+            "`redirect`, `respond`, `request_headers`, `rewrite_prefix`, `rate_limit`, `allow`, `deny`, `allow_certificate`; variables are \
+             replaced by their samples",
+        ),
     ),
     ("http-response", Translated("`response_headers`, `hsts`")),
     ("http-after-response", Translated("`response_headers`, `hsts`")),
@@ -142,7 +144,9 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     // Options.
     (
         "option forwardfor",
-        NotNeeded("X-Forwarded-For and Forwarded are always sent; values from untrusted clients are removed"),
+        NotNeeded(
+            "X-Forwarded-For and Forwarded are always sent; values from untrusted clients are removed; `header` becomes `request_headers`",
+        ),
     ),
     ("option forwarded", NotNeeded("Forwarded is always sent")),
     ("option originalto", Missing("the address that the client connected to is not sent")),
@@ -179,10 +183,18 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("option http-pretend-keepalive", NotNeeded("a server may close its connection after a response")),
     (
         "option http-restrict-req-hdr-names",
-        NotNeeded("a request with an invalid header gets 400; other spellings of a removed header are also removed"),
+        Translated(
+            "a remark: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets",
+        ),
     ),
-    ("option http-drop-request-trailers", NotNeeded("trailers are passed on")),
-    ("option http-drop-response-trailers", NotNeeded("trailers are passed on")),
+    (
+        "option http-drop-request-trailers",
+        Missing("trailers are passed on, without headers that a route removes or sets"),
+    ),
+    (
+        "option http-drop-response-trailers",
+        Missing("trailers are passed on, without headers that a route removes or sets"),
+    ),
     ("option http_proxy", Undecided("Sealane is not an open proxy")),
     ("option accept-invalid-http-request", Missing("requests are parsed strictly")),
     ("option accept-unsafe-violations-in-http-request", Missing("requests are parsed strictly")),
@@ -218,7 +230,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("option splice-request", NotNeeded("request bodies pass through the lane's buffers")),
     ("option splice-response", NotNeeded("response bodies pass through the lane's buffers")),
     ("option nolinger", NotNeeded("connections are closed in order, so that no client loses the end of a response")),
-    ("option checkcache", Missing("responses are passed on")),
+    ("option checkcache", Undecided("responses are passed on: let the server send Cache-Control with its cookies")),
     (
         "option idle-close-on-response",
         NotNeeded("clients' idle connections are closed in order when the gateway drains"),
@@ -257,12 +269,12 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("ssl-default-bind-ciphers", Translated("`ciphers`")),
     ("ssl-default-bind-ciphersuites", Translated("`ciphers`")),
     ("ssl-default-bind-curves", Translated("`groups`")),
-    ("ssl-default-bind-sigalgs", NotNeeded("Sealane always uses RSA-PSS, ECDSA and Ed25519")),
-    ("ssl-default-bind-client-sigalgs", NotNeeded("Sealane always uses RSA-PSS, ECDSA and Ed25519")),
-    ("ssl-default-server-options", Missing(SERVER_TLS)),
-    ("ssl-default-server-ciphers", Missing(SERVER_TLS)),
-    ("ssl-default-server-ciphersuites", Missing(SERVER_TLS)),
-    ("ssl-default-server-curves", Missing(SERVER_TLS)),
+    ("ssl-default-bind-sigalgs", Translated("a remark: signatures with SHA-1 are never used")),
+    ("ssl-default-bind-client-sigalgs", Translated("a remark: signatures with SHA-1 are never used")),
+    ("ssl-default-server-options", Translated("`[upstream.tls]`")),
+    ("ssl-default-server-ciphers", Translated("the cipher suites that Sealane supports")),
+    ("ssl-default-server-ciphersuites", Translated("the cipher suites that Sealane supports")),
+    ("ssl-default-server-curves", Translated("the groups that Sealane supports")),
     (
         "ssl-server-verify",
         Undecided("server certificates are verified; dangerous_skip_verification in [upstream.tls] switches this off"),

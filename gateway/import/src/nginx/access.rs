@@ -183,12 +183,13 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Optio
     out
 }
 
-/// Reports that lists of addresses cannot be joined.
+/// Reports that checks cannot be joined.
 pub(super) fn unsayable<'d>(import: &mut Import<'d>, d: &'d Directive, joined: Result<(), Unsayable>) {
     if joined.is_err() {
         import.decide(
             d,
-            "these addresses need too many blocks, or cannot be combined with others: write \"allow\" and \"deny\"",
+            "these addresses come to too many blocks, or this check cannot be joined with another one: write \"allow\", \"deny\" or \
+             \"allow_header\"",
         );
     }
 }

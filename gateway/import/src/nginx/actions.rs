@@ -1,24 +1,23 @@
 //! What a server or location does: `return`, `rewrite`, `if`, `proxy_pass`, `try_files`.
 
+use super::chosen;
 use super::conditions::{Condition, condition};
 use super::geo;
 use super::headers::{self, Changes};
 use super::locations::{Location, NewPath, Site, Step, Then, When};
+use super::maps;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
-use super::variables::{Piece, expand, has_variables, pieces, target};
+use super::variables::{expand, has_variables, target};
 use crate::output::{Action, Path, Route};
 use crate::paths::PathTest;
 use crate::patterns::{self, Expression, capture};
-use crate::report::Place;
+use crate::values::{self, COOKIE};
 
 /// Directives that pass requests on: NGINX redirects `/x` to `/x/` where a location `/x/` has one.
 pub(super) const PASSES: &[&str] =
     &["proxy_pass", "grpc_pass", "fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"];
-
-/// Most values of a map by which an upstream is chosen.
-const MAX_CHOSEN: usize = 32;
 
 /// The `rewrite` that has replaced the path of a request.
 #[derive(Clone)]
@@ -26,15 +25,6 @@ pub(super) struct Rewritten<'d> {
     pub d: &'d Directive,
     /// The new path, if a location was selected for it.
     pub to: Option<String>,
-}
-
-/// An upstream that a `map` chooses by a header.
-pub(super) struct Chosen {
-    pub header: String,
-    /// The condition in TOML.
-    pub rule: String,
-    pub upstream: String,
-    pub place: Place,
 }
 
 /// The redirect that a `rewrite` makes, and the paths that it is for.
@@ -91,10 +81,10 @@ fn of_beginning(pattern: &str, text: &str, query: bool, status: u16, name: Optio
     let whole = r.prefix.is_empty() || r.prefix == "/";
     // What is captured, with the query behind it.
     let captured = match (whole, query) {
-        (true, true) => "{uri}",
-        (true, false) => "{path}",
-        (false, true) => "{rest}",
-        (false, false) => "",
+        (true, true) => "{uri}".to_owned(),
+        (true, false) => "{path}".to_owned(),
+        (false, true) => format!("{{rest {}}}", r.prefix.trim_end_matches('/')),
+        (false, false) => String::new(),
     };
     if r.rest {
         let slashed = if r.slash { "$1".to_owned() } else { "/$1".to_owned() };
@@ -108,11 +98,26 @@ fn of_beginning(pattern: &str, text: &str, query: bool, status: u16, name: Optio
     }
     let has_query =
         text.contains('\u{1}') || text.contains("$request_uri") || text.contains("$args") || text.contains('?');
-    let mut to = target(&text.replace('\u{1}', "-CAPTURED-"), name).ok()?.replace("-CAPTURED-", captured);
+    let mut to = target(&text.replace('\u{1}', "-CAPTURED-"), name).ok()?.replace("-CAPTURED-", &captured);
     if query && !has_query {
         to.push_str("{query}");
     }
     Some((paths_of(pattern)?, Action::Redirect { to, status }))
+}
+
+/// A redirect as the routes of a path have it: `{rest}` is what follows the path of the route, while a pattern captures what follows a
+/// text. `None`: the route does not say what that is.
+pub(super) fn at_path(action: &Action, path: &Path) -> Option<Action> {
+    let Action::Redirect { to, status } = action else { return Some(action.clone()) };
+    let Some((before, behind)) = to.split_once("{rest ") else { return Some(action.clone()) };
+    let (text, behind) = behind.split_once('}')?;
+    let (Path::Below(own) | Path::Exact(own)) = path else { return None };
+    let more = match path {
+        Path::Below(_) => own.trim_end_matches('/').strip_prefix(text)?,
+        _ => own.strip_prefix(text)?,
+    };
+    let to = format!("{before}{more}{{rest}}{behind}");
+    (more.is_empty() || more.starts_with('/')).then_some(Action::Redirect { to, status: *status })
 }
 
 /// The paths for which a pattern of `rewrite` is.
@@ -294,6 +299,8 @@ fn body<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Bo
             // A variable that `if` changes is no constant: what uses it is not translated.
             ("set", Body::Nothing) => import.missing(inner, "there are no variables; what uses it is reported"),
             ("access_log" | "log_not_found" | "rewrite_log", _) => {}
+            // Those of the answer.
+            ("add_header", _) => {}
             ("return", Body::Nothing) => out = Body::Answer(answer(import, &Scope::of(d.inner()), inner, name, 0)),
             ("rewrite", Body::Nothing) => match redirect(inner, name) {
                 Some((When::Always, action)) => {
@@ -305,7 +312,10 @@ fn body<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Bo
             _ => return Body::Unknown,
         }
     }
-    out
+    match out {
+        Body::Nothing if d.inner().iter().any(|d| d.name() == "add_header") => Body::Unknown,
+        out => out,
+    }
 }
 
 /// Where a server is asked: for a name (as in `[[host]]`), at a port, over TLS or not.
@@ -323,7 +333,7 @@ pub(super) fn if_step<'d>(
     name: Option<&str>,
     asked: Option<&Asked>,
 ) -> Option<Step<'d>> {
-    let condition = condition(d);
+    let condition = maps::condition(import, d).unwrap_or_else(|| condition(d));
     let action = match body(import, d, name) {
         Body::Answer(action) => action,
         Body::Nothing => {
@@ -360,23 +370,49 @@ pub(super) fn if_step<'d>(
             let holds = names.iter().any(|n| n == asked.name) == wanted;
             return constant(import, holds);
         }
-        (Condition::Method(list, is), _) => When::Method(list, is),
-        // An empty header is like none in NGINX: what an absent one refuses would let an empty one through.
-        (Condition::Header(_, rule), _) if rule == "false" => {
-            import.decide(
-                d,
-                "NGINX treats an empty header as absent, and Sealane does not: let the server refuse the request",
-            );
-            return None;
+        // Without TLS, the variable is empty.
+        (Condition::NoCertificate { over_tls: true }, Some(asked)) if !asked.tls => {
+            return constant(import, false);
         }
-        (Condition::Header(header, rule), _) => {
-            if rule == "true" {
+        (Condition::NoCertificate { over_tls }, asked) if action.is_refusal() && (!over_tls || asked.is_some()) => {
+            match action == Action::status(403) {
+                true => import.same(d, "allow_certificate"),
+                false => import.differs(d, "allow_certificate: the status is 403"),
+            }
+            return Some(Step { d, when: When::NoCertificate, then: Then::Answer(action) });
+        }
+        (Condition::Method(list, is), _) => When::Method(list, is),
+        (Condition::Values(any), _) => {
+            if any.iter().any(|(_, rule)| rule == "true") {
                 import.differs(
                     d,
-                    "in Sealane, the condition is true if the header is present, even with an empty value or 0",
+                    "in Sealane, the condition is true if the header or cookie is present, even with an empty value or 0",
                 );
             }
-            When::Header(header, rule)
+            cookies_differ(import, d, &any);
+            When::Values(any)
+        }
+        (Condition::OtherValue(name, value), _) if action.is_refusal() && !name.starts_with(COOKIE) => {
+            // Of two values, a server may read the other one.
+            if !is_allowed(&value) {
+                unknown_if(import, d);
+                return None;
+            }
+            match action == Action::status(403) {
+                true => import.same(d, "allow_header"),
+                false => import.differs(d, "allow_header: the status is 403"),
+            }
+            return Some(Step { d, when: When::OtherValue(name, value), then: Then::Answer(action) });
+        }
+        (Condition::OtherValue(name, value), _) => {
+            let any = vec![(name, values::negated(&values::equal(&value)))];
+            cookies_differ(import, d, &any);
+            When::Values(any)
+        }
+        (Condition::Unmatched { name, rule, anywhere }, _) if anywhere || !action.is_refusal() => {
+            let any = vec![(name, rule)];
+            cookies_differ(import, d, &any);
+            When::Values(any)
         }
         _ => {
             unknown_if(import, d);
@@ -387,11 +423,26 @@ pub(super) fn if_step<'d>(
     Some(Step { d, when, then: Then::Answer(action) })
 }
 
+/// Whether `allow_header` has a text as a value.
+fn is_allowed(value: &str) -> bool {
+    let plain = value.bytes().all(|b| b.is_ascii_graphic() || b == b' ');
+    plain && !value.is_empty() && value.trim() == value && !value.ends_with('*')
+}
+
+fn cookies_differ<'d>(import: &mut Import<'d>, d: &'d Directive, any: &[(String, String)]) {
+    if any.iter().any(|(name, _)| name.starts_with(COOKIE)) {
+        import.differs(d, COOKIES_DIFFER);
+    }
+}
+
+/// What is said where cookies are compared.
+pub(super) const COOKIES_DIFFER: &str = "cookies: the name of the cookie is in lower case, and if a request has several cookies of this name, all of them are compared";
+
 fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
     import.decide(
         d,
-        "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods, headers and refused addresses \
-         can be): let the server decide",
+        "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods, headers, cookies and refused \
+         addresses can be): let the server decide",
     );
     for inner in d.inner() {
         import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
@@ -482,33 +533,45 @@ fn pass<'d>(
         return import.missing(d, "the path is rewritten twice; requests get 501");
     }
     if has_variables(authority) {
-        return variable(import, scope, d, authority, uri, &to, changes, route);
+        return chosen::variable(import, scope, d, uri, &to, changes, route);
     }
     let constant =
         |uri: &str| !has_variables(uri) && !uri.contains(['?', '#']) && uri.bytes().all(|b| b.is_ascii_graphic());
-    let single = "Sealane forwards a single path unchanged (rewrite_prefix is for a path and all paths below it); requests get 501";
+    let otherwise = "the path is rewritten otherwise than by its beginning; requests get 501";
+    let mut template = None;
     if let Some(Rewritten { d: origin, to: Some(to) }) = &rewritten {
-        if to.contains('{') && matches!(path, Path::Exact(_)) {
-            return import.missing(d, single);
+        if to.contains('{') && !matches!(path, Path::Below(_)) {
+            return import.missing(d, otherwise);
         }
-        route.template = Some((to.clone(), origin.place.clone()));
+        template = Some((to.clone(), origin.place.clone()));
     }
     let rewritten = rewritten.filter(|r| r.to.is_none()).map(|r| r.d);
     let rewrite = match (path, uri, rewritten) {
         (_, None, None) => None,
         (Path::Below(_), None, Some(rewrite)) if is_new_prefix(rewrite).is_none() => {
-            route.template = new_path(rewrite).map(|(_, to)| (to, rewrite.place.clone()));
+            template = new_path(rewrite).map(|(_, to)| (to, rewrite.place.clone()));
             None
         }
         (Path::Below(p), None, Some(rewrite)) => match new_prefix(rewrite, p) {
             Some(new) => Some((new, rewrite.place.clone())),
-            None => {
-                return import.missing(d, "the rewrite changes more than the beginning of the path; requests get 501");
-            }
+            None => return import.missing(d, otherwise),
         },
-        (Path::Exact(_), None, Some(_)) => return import.missing(d, single),
+        (Path::Exact(p), None, Some(rewrite)) => {
+            let found = prefixes(rewrite).and_then(|(from, new)| Some(new + p.strip_prefix(&from)?));
+            let Some(new) = found else { return import.missing(d, otherwise) };
+            template = Some((new, rewrite.place.clone()));
+            None
+        }
+        (Path::Within(_), None, Some(_)) => return import.missing(d, otherwise),
         (_, Some(uri), _) if !constant(uri) => {
             return import.missing(d, "rewrite_prefix is a constant without a query; requests get 501");
+        }
+        (Path::Within(within), Some(uri), _) => {
+            if l.text() != Some(within.test.text.as_str()) || within.test.any_case {
+                return import.missing(d, "the path does not begin with what is replaced; requests get 501");
+            }
+            template = Some((format!("{uri}{{1}}"), d.place.clone()));
+            None
         }
         (Path::Below(p) | Path::Exact(p), Some(uri), _) => {
             // The route may be for less than the location.
@@ -523,7 +586,6 @@ fn pass<'d>(
             };
             match path {
                 _ if new == *p => None,
-                Path::Exact(_) => return import.missing(d, single),
                 Path::Below(_) => {
                     if text.ends_with('/') != uri.ends_with('/') {
                         import.differs(
@@ -536,141 +598,17 @@ fn pass<'d>(
                     }
                     Some((new, d.place.clone()))
                 }
+                _ if new.contains("//") => return import.missing(d, "the new path has //; requests get 501"),
+                _ => {
+                    template = Some((new, d.place.clone()));
+                    None
+                }
             }
         }
     };
     if let Some(name) = upstreams::upstream(import, scope, d, &to, changes.host.as_ref()) {
         import.same(d, format!("upstream \"{name}\""));
         (route.action, route.origin, route.rewrite) = (Action::Upstream(name), d.place.clone(), rewrite);
-    }
-}
-
-/// `proxy_pass http://$variable`, where a `split_clients` chooses. Other clients than in NGINX would get to each group, since the hash
-/// of NGINX is another one, so a person writes the route.
-fn split_clients<'d>(import: &mut Import<'d>, d: &'d Directive, split: &'d Directive) {
-    // NGINX counts hundredths of a percent, and gives the rest to "*".
-    let mut rest: u32 = 10_000;
-    let mut groups: Vec<(String, u32)> = Vec::new();
-    for entry in split.inner() {
-        let share = match entry.name() {
-            "*" => Some(rest),
-            percent => percent.strip_suffix('%').and_then(hundredths).filter(|n| *n <= rest),
-        };
-        let (Some(share), Some(group)) = (share, entry.word(1).filter(|g| !g.is_empty() && !has_variables(g))) else {
-            groups.clear();
-            break;
-        };
-        rest -= share;
-        match groups.iter_mut().find(|(name, _)| name == group) {
-            Some((_, there)) => *there += share,
-            None => groups.push((group.to_owned(), share)),
-        }
-    }
-    let common = groups.iter().fold(0, |a, (_, b)| divisor(a, *b)).max(1);
-    let shown: Vec<String> = groups
-        .iter()
-        .map(|(name, share)| format!("{{ upstream = {}, weight = {} }}", crate::output::quoted(name), share / common))
-        .collect();
-    let by = match split.word(1).unwrap_or("").replace(['{', '}'], "").as_str() {
-        key if key.contains("$remote_addr") || key.contains("$binary_remote_addr") => {
-            ", hash_by = \"address\"".to_owned()
-        }
-        key => match key.strip_prefix("$cookie_") {
-            Some(name) => format!(", hash_by = \"cookie:{name}\""),
-            None => String::new(),
-        },
-    };
-    let write = match groups.len() {
-        0 => "write split in the route, with the upstreams and their weights".to_owned(),
-        _ => format!("write split = {{ groups = [{}]{by} }} in the route", shown.join(", ")),
-    };
-    let says = "each group would get other clients than in NGINX";
-    import.missing(split, format!("{says}: {write}"));
-    import.missing(d, format!("see split_clients: {write}; until then, requests get 501"));
-}
-
-/// A percentage, in hundredths of a percent.
-fn hundredths(text: &str) -> Option<u32> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let digits = |t: &str| t.bytes().all(|b| b.is_ascii_digit());
-    if whole.is_empty() || whole.len() > 3 || part.len() > 2 || !digits(whole) || !digits(part) {
-        return None;
-    }
-    format!("{whole}{part:0<2}").parse().ok()
-}
-
-/// The greatest common divisor.
-fn divisor(a: u32, b: u32) -> u32 {
-    if b == 0 { a } else { divisor(b, a % b) }
-}
-
-/// `proxy_pass http://$variable`, where a `map` chooses a group by a header.
-#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
-fn variable<'d>(
-    import: &mut Import<'d>,
-    scope: &Scope<'d>,
-    d: &'d Directive,
-    authority: &str,
-    uri: Option<&str>,
-    to: &Target,
-    changes: &mut Changes,
-    route: &mut Route,
-) {
-    let name = match pieces(authority).as_slice() {
-        [Piece::Variable(name)] => (*name).to_owned(),
-        _ => String::new(),
-    };
-    if matches!(name.as_str(), "host" | "http_host" | "ssl_preread_server_name") || name.starts_with("arg_") {
-        return import.decide(d, "clients choose the server, but Sealane is not an open proxy: name the servers");
-    }
-    if let Some(split) = import.splits.get(name.as_str()).copied() {
-        return split_clients(import, d, split);
-    }
-    let Some(map) = import.maps.get(name.as_str()).copied() else {
-        return import.missing(
-            d,
-            "the server is chosen by a variable; name it, or choose by routes with \"headers\"; requests get 501",
-        );
-    };
-    let default = map.inner().iter().find(|e| e.name() == "default").and_then(|e| e.word(1));
-    let Some(default) = default.filter(|v| !has_variables(v) && uri.is_none()) else {
-        return import
-            .missing(d, "the server is chosen by a variable; choose by routes with \"headers\"; requests get 501");
-    };
-    let main = Target { protocol: to.protocol, tls: to.tls, authority: default };
-    let Some(group) = upstreams::upstream(import, scope, d, &main, changes.host.as_ref()) else { return };
-    import.same(d, format!("upstream \"{group}\", or the upstream from the map"));
-    (route.action, route.origin) = (Action::Upstream(group), d.place.clone());
-    let source = map.word(1).unwrap_or("");
-    let Some(header) = source.strip_prefix("$http_").map(super::conditions::header_name) else {
-        return import.decide(
-            map,
-            format!(
-                "Sealane cannot select by {source}: only the default of the map is translated; let a server select"
-            ),
-        );
-    };
-    import.differs(map, "routes with \"headers\"; upper and lower case differ in the header's value");
-    for entry in map.inner().iter().filter(|e| e.name() != "default") {
-        let (value, group) = (entry.name(), entry.word(1).unwrap_or(""));
-        if value.starts_with('~')
-            || value.ends_with('*')
-            || group.is_empty()
-            || has_variables(group)
-            || entry.words.len() != 2
-        {
-            import
-                .decide(map, format!("{value}: a header's value is a constant; only the map's default is translated"));
-            continue;
-        }
-        let rule =
-            if value.is_empty() { "false".to_owned() } else { crate::output::quoted(value.trim_start_matches('\\')) };
-        let to = Target { protocol: to.protocol, tls: to.tls, authority: group };
-        if import.chosen.len() >= MAX_CHOSEN {
-            return import.decide(map, "there are too many values: write routes with \"headers\"");
-        }
-        if let Some(name) = upstreams::upstream(import, scope, d, &to, changes.host.as_ref()) {
-            import.chosen.push(Chosen { header: header.clone(), rule, upstream: name, place: entry.place.clone() });
-        }
+        route.template = template;
     }
 }

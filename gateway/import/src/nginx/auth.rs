@@ -6,13 +6,12 @@ use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
-use super::variables::{expand, has_variables};
+use super::variables::{expand, has_variables, of_request};
 use crate::output::{BasicAuth, ForwardAuth};
 use crate::units::nginx_time;
 
 const WHERE: &str = "write forward_auth: the import does not understand which server is asked, and for which path";
-const FIELDS: &str = "write forward_auth: the question names the target of the request in X-Forwarded-Uri and the method in \
-                      X-Forwarded-Method, and has the client's own headers, but no others; make the server read these";
+const FIELDS: &str = "write forward_auth: set_headers are the headers that the question has besides the client's own";
 
 /// Largest file of users.
 const MAX_USERS: usize = 4 << 20;
@@ -50,7 +49,7 @@ pub(super) fn basic_auth<'d>(
         None => import.same(file, "basic_auth.users"),
     }
     import.differs(d, "basic_auth: the challenge has charset=\"UTF-8\", too");
-    Ok(BasicAuth { users, realm, origin: d.place.clone() })
+    Ok(BasicAuth { users, realm, user_header: None, origin: d.place.clone() })
 }
 
 /// Whether Sealane reads a file of users. The error never contains a hash.
@@ -84,7 +83,7 @@ pub(super) fn forward_auth<'d>(
     if has_variables(authority) || has_variables(&path) || !path.bytes().all(|b| b.is_ascii_graphic()) {
         return Err(WHERE.to_owned());
     }
-    let host = fields(import, site, l.scope())?;
+    let (host, set_headers) = fields(import, site, l.scope())?;
     let target = Target { protocol: Protocol::Http, tls, authority };
     let upstream = upstreams::upstream(import, l.scope(), pass, &target, host.as_ref()).ok_or(WHERE)?;
     import.same(pass, format!("forward_auth asks the upstream \"{upstream}\""));
@@ -99,15 +98,22 @@ pub(super) fn forward_auth<'d>(
         "forward_auth: the client gets every response except 2xx, with its headers and body; NGINX responds to 401 and 403 with its own pages, and to all others with 500",
     );
     let timeout = l.scope().value("proxy_read_timeout").and_then(|(_, t)| nginx_time(t)).filter(|t| t != "0s");
-    Ok(ForwardAuth { upstream, path, copy_headers: copied(import, scope), timeout, origin: d.place.clone() })
+    let copy_headers = copied(import, scope);
+    Ok(ForwardAuth { upstream, path, set_headers, copy_headers, timeout, origin: d.place.clone() })
 }
 
-/// What the question says of the request; the answer is its Host.
-fn fields<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Result<Option<HostHeader>, String> {
+/// What the question says of the request: its Host, and the headers that it has besides the client's.
+fn fields<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    scope: &Scope<'d>,
+) -> Result<(Option<HostHeader>, Vec<(String, String)>), String> {
     let mut host = None;
+    let mut set: Vec<(String, String)> = Vec::new();
     for d in scope.all(&["proxy_set_header"]) {
         let (Some(name), Some(written)) = (d.word(1), d.word(2)) else { return Err(FIELDS.to_owned()) };
-        let value = expand(import, scope, written).replace(['{', '}'], "");
+        let expanded = expand(import, scope, written);
+        let value = expanded.replace(['{', '}'], "");
         let lower = name.to_ascii_lowercase();
         let always = match lower.as_str() {
             "host" => {
@@ -123,12 +129,19 @@ fn fields<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Re
             "x-forwarded-method" => value == "$request_method",
             n => value == format!("$http_{}", n.replace('-', "_")),
         };
-        if !always {
-            return Err(format!("{FIELDS} ({}: {name})", d.place));
+        if always {
+            import.same(d, "the forward_auth server always gets this header");
+            continue;
         }
-        import.same(d, "the forward_auth server always gets this header");
+        // An empty value removes the header of the client.
+        let said = of_request(&expanded, site.name.as_deref(), site.port).ok();
+        let Some(said) = said.filter(|v| !v.is_empty() && headers::is_value(v) && headers::is_name(name)) else {
+            return Err(format!("{FIELDS} ({}: {name})", d.place));
+        };
+        import.same(d, "forward_auth.set_headers");
+        set.push((name.to_owned(), said));
     }
-    Ok(host)
+    Ok((host, set))
 }
 
 /// The header that a variable of `auth_request_set` is, in the way of variables: `x_user` for `X-User`.

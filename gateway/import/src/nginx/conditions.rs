@@ -1,8 +1,8 @@
 //! The conditions of `if`.
 
 use super::parser::Directive;
-use crate::output::quoted;
 use crate::patterns;
+use crate::values::{self, COOKIE};
 
 /// A condition of `if`, as far as it is understood.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,8 +15,20 @@ pub(super) enum Condition {
     Host(Vec<String>, bool),
     /// The method is one of these, or (`false`) none of them.
     Method(Vec<String>, bool),
-    /// A header, by name, and the condition in TOML.
-    Header(String, String),
+    /// One of these holds: headers and cookies, by name, and conditions in TOML.
+    Values(Vec<(String, String)>),
+    /// A header or cookie is not this text.
+    OtherValue(String, String),
+    /// A header or cookie does not match. `anywhere`: the expression looks at no end of the value.
+    Unmatched {
+        name: String,
+        rule: String,
+        anywhere: bool,
+    },
+    /// The client has shown no certificate that was accepted. `over_tls`: over TLS only.
+    NoCertificate {
+        over_tls: bool,
+    },
     Unknown,
 }
 
@@ -88,6 +100,12 @@ fn read(d: &Directive) -> Option<Condition> {
             ("=" | "!=", "") => Condition::Tls(!positive),
             _ => return None,
         },
+        // A certificate that is not accepted is answered with 400 before.
+        "ssl_client_verify" => match (operator, value) {
+            ("!=", "SUCCESS") => Condition::NoCertificate { over_tls: false },
+            ("=", "NONE") => Condition::NoCertificate { over_tls: true },
+            _ => return None,
+        },
         "server_port" if matches!(operator, "=" | "!=") => Condition::Port(value.parse().ok()?, positive),
         "host" | "http_host" => {
             let names = match (pattern, operator) {
@@ -121,17 +139,37 @@ fn read(d: &Directive) -> Option<Condition> {
             }
             Condition::Method(methods, positive)
         }
-        name => {
-            let header = header_name(name.strip_prefix("http_").filter(|h| !h.is_empty())?);
+        variable => {
+            let name = of_variable(variable)?;
+            let one = |rule: String| Condition::Values(vec![(name.clone(), rule)]);
             match (operator, value) {
-                ("", _) => Condition::Header(header, "true".to_owned()),
-                ("!=", "") => Condition::Header(header, "true".to_owned()),
-                ("=", "") => Condition::Header(header, "false".to_owned()),
-                ("=", value) if !value.ends_with('*') => Condition::Header(header, quoted(value)),
-                _ => return None,
+                ("", _) | ("!=", "") => one("true".to_owned()),
+                ("=", "") => one(values::NOTHING.to_owned()),
+                ("=", value) => one(values::equal(value)),
+                ("!=", value) => Condition::OtherValue(name, value.to_owned()),
+                ("~" | "~*", pattern) => {
+                    let all = values::matched(&[(pattern, operator == "~*")])?;
+                    Condition::Values(all.into_iter().map(|rule| (name.clone(), rule)).collect())
+                }
+                (_, pattern) => {
+                    let rule = values::unmatched(pattern, operator == "!~*")?;
+                    Condition::Unmatched { name, rule, anywhere: !patterns::looks(pattern)? }
+                }
             }
         }
     })
+}
+
+/// The header or cookie that a variable has, as routes name it.
+pub(super) fn of_variable(variable: &str) -> Option<String> {
+    let good = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+    match (variable.strip_prefix("http_").filter(good), variable.strip_prefix("cookie_").filter(good)) {
+        // The gateway answers it itself.
+        (Some("expect"), _) => None,
+        (Some(header), _) => Some(header_name(header)),
+        (None, Some(cookie)) => Some(format!("{COOKIE}{cookie}")),
+        (None, None) => None,
+    }
 }
 
 /// `$http_x_beta` is the header `X-Beta`.

@@ -4,8 +4,8 @@ use super::auth;
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
-use super::variables::{expand, has_variables};
-use crate::output::Edits;
+use super::variables::{expand, has_variables, of_request};
+use crate::output::{Edits, quoted};
 use crate::report::Place;
 
 /// What a location changes in messages.
@@ -16,6 +16,8 @@ pub(super) struct Changes {
     pub hsts: Option<(String, Place)>,
     /// `Host` for the servers.
     pub host: Option<HostHeader>,
+    /// The header in which servers get the name of the user.
+    pub user: Option<(String, Place)>,
 }
 
 /// What `Host` says.
@@ -72,7 +74,6 @@ pub(super) fn request<'d>(
     set: &str,
     changes: &mut Changes,
 ) {
-    let port = site.port;
     for d in scope.all(&[set]) {
         let (Some(name), Some(written)) = (d.word(1), d.word(2)) else {
             import.decide(d, "has no value");
@@ -98,48 +99,31 @@ pub(super) fn request<'d>(
                 import
                     .differs(d, "always sent; the gateway removes entries of clients that are not in trusted_proxies");
             }
-            "x-forwarded-proto" | "x-forwarded-scheme" | "x-forwarded-protocol" | "x-forwarded-ssl"
-                if name.eq_ignore_ascii_case("x-forwarded-proto")
-                    && matches!(plain.as_str(), "$scheme" | "https" | "http") =>
-            {
-                import.same(d, "always sent");
+            // The gateway says the same.
+            "x-forwarded-proto" if plain == "$scheme" || of_port(site) == Some(plain.as_str()) => {
+                import.same(d, "always sent")
             }
             "x-forwarded-proto" if plain.starts_with('$') => {
                 import
                     .differs(d, "always sent, with the scheme of this connection, or the scheme that a proxy in trusted_proxies sent");
             }
             "x-forwarded-host" if matches!(plain.as_str(), "$host" | "$http_host") => import.same(d, "always sent"),
-            "x-real-ip" if plain.starts_with('$') => {
-                import.missing(d, "the server finds the client's address in X-Forwarded-For (the gateway adds the last entry) or in Forwarded");
+            "early-data" if plain == "$ssl_early_data" => {
+                import.same(d, "always sent, if a request comes in early data")
             }
             _ if !is_name(name) => import.decide(d, "is not the name of a header"),
             _ if value.is_empty() => {
                 changes.request.remove(name, &d.place);
                 import.same(d, "request_headers.remove");
             }
-            _ if plain == "$server_port" && port.is_some() => {
-                changes.request.set(name, &port.unwrap_or_default().to_string(), &d.place);
-                import.same(d, "request_headers.set");
-            }
             n if plain == format!("$http_{}", n.replace('-', "_")) => import.same(d, "passed on without a setting"),
             _ if is_answered(scope, name, &plain) => import.same(d, "copy_headers of forward_auth"),
-            _ if has_variables(value) => {
-                // The client must not be able to say it instead.
-                changes.request.remove(name, &d.place);
-                match plain.contains("$ssl_client") {
-                    true => import.decide(
-                        d,
-                        "servers get the client's certificate in Client-Cert (RFC 9440) and nothing else of it; this header is \
-                         removed, so make the server read Client-Cert",
-                    ),
-                    false => import.missing(d, "header values must be constants; the header is removed from requests"),
-                }
+            _ if plain == "$remote_user" && asks_for_password(scope) && changes.user.is_none() => {
+                changes.user = Some((name.to_owned(), d.place.clone()));
+                import.same(d, "basic_auth.user_header");
             }
-            _ if is_value(value) => {
-                changes.request.set(name, value, &d.place);
-                import.same(d, "request_headers.set");
-            }
-            _ => import.decide(d, "is not the value of a header"),
+            _ if plain == "$request_id" => request_id(import, d, name),
+            _ => of_parts(import, site, d, name, value, changes),
         }
     }
     if let Some((d, value)) = scope.value("proxy_pass_request_headers") {
@@ -149,6 +133,74 @@ pub(super) fn request<'d>(
                 d,
                 "Sealane forwards requests with their headers; name the headers to remove in request_headers",
             ),
+        }
+    }
+}
+
+/// A header that is a constant or has parts of the request.
+fn of_parts<'d>(
+    import: &mut Import<'d>,
+    site: &Site<'d>,
+    d: &'d Directive,
+    name: &str,
+    value: &str,
+    changes: &mut Changes,
+) {
+    match of_request(value, site.name.as_deref(), site.port) {
+        Ok(value) if is_value(&value) => {
+            match value.contains("{client_certificate_result}") {
+                true => import.differs(d, "request_headers.set: the value is NONE without TLS, too"),
+                false => import.same(d, "request_headers.set"),
+            }
+            changes.request.set(name, &value, &d.place);
+        }
+        Ok(_) => import.decide(d, "is not the value of a header"),
+        Err(what) => {
+            // The client must not be able to say it instead.
+            changes.request.remove(name, &d.place);
+            match what.starts_with("$ssl_client") {
+                true => import.decide(
+                    d,
+                    format!(
+                        "servers get the client's certificate in Client-Cert (RFC 9440), and request_headers has no {what}; this header \
+                         is removed, so make the server read Client-Cert"
+                    ),
+                ),
+                false => import.missing(d, format!("request_headers has no {what}; the header is removed from requests")),
+            }
+        }
+    }
+}
+
+/// Whether a password is asked for, whose user is `$remote_user`.
+fn asks_for_password(scope: &Scope) -> bool {
+    scope.last("auth_basic").is_some_and(|d| d.word(1) != Some("off"))
+}
+
+/// The scheme of an address with a usual port, as a value of `X-Forwarded-Proto`.
+fn of_port(site: &Site) -> Option<&'static str> {
+    match site.port {
+        Some(443) => Some("https"),
+        Some(80) => Some("http"),
+        _ => None,
+    }
+}
+
+/// A header with the ID of the request: all requests have it.
+fn request_id<'d>(import: &mut Import<'d>, d: &'d Directive, name: &str) {
+    let wanted = quoted(name);
+    match import.out.request_id.value("header").map(str::to_owned) {
+        Some(there) if !there.eq_ignore_ascii_case(&wanted) => {
+            import.missing(d, format!("[request_id] has the header {there}: let the server read this header"));
+        }
+        there => {
+            if there.is_none() {
+                import.out.request_id.set("header", wanted, &d.place);
+            }
+            import.differs(
+                d,
+                "[request_id]: requests of all hosts have this header, and an ID of trusted_proxies is kept",
+            );
         }
     }
 }
@@ -210,6 +262,13 @@ pub(super) fn response<'d>(import: &mut Import<'d>, scope: &Scope<'d>, changes: 
     }
     for d in scope.all(&["add_header"]) {
         add_header(import, scope, d, changes);
+    }
+    if let Some((d, value)) = scope.value("expires")
+        && d.words.len() == 2
+        && (value == "epoch" || value.starts_with('-'))
+    {
+        changes.response.set("Cache-Control", "no-cache", &d.place);
+        import.differs(d, "response_headers.set: Cache-Control is no-cache in every response, and there is no Expires");
     }
     // Of the module headers-more.
     for d in scope.all(&["more_clear_headers"]) {

@@ -40,10 +40,14 @@ pub(super) enum When {
     Expression(Expression),
     /// The method is one of these, or (`false`) none of them.
     Method(Vec<String>, bool),
-    /// A header, and a condition in TOML.
-    Header(String, String),
+    /// One of these holds: names of headers or cookies, and conditions in TOML.
+    Values(Vec<(String, String)>),
     /// The client is one of these. What it leads to refuses.
     Clients(Clients),
+    /// The client has shown no certificate. What it leads to refuses.
+    NoCertificate,
+    /// The header has another value than this one. What it leads to refuses.
+    OtherValue(String, String),
 }
 
 /// What a step does.

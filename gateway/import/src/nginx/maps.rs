@@ -1,12 +1,16 @@
-//! `if ($new) { return 301 $new; }`, where a `map` of the path has the targets: a redirect for each of its paths.
+//! Variables of a `map` in the condition of an `if`: `if ($new) { return 301 $new; }`, where a `map` of the path has the targets, is a
+//! redirect for each of its paths, and `if ($bad_bot)`, where a `map` compares a header, is a condition on this header.
 
-use super::conditions::parts;
+use super::actions::COOKIES_DIFFER;
+use super::conditions::{Condition, of_variable, parts};
 use super::locations::{Step, Then, When};
 use super::parser::Directive;
 use super::scope::Import;
 use super::variables::{Piece, has_variables, pieces, target};
 use crate::output::Action;
 use crate::paths::{PathTest, is_path};
+use crate::patterns;
+use crate::values::{self, COOKIE};
 
 /// Most paths of one map.
 const MAX_PATHS: usize = 500;
@@ -52,6 +56,70 @@ pub(super) fn redirects<'d>(import: &mut Import<'d>, d: &'d Directive, name: Opt
     import.same(inner, "redirect");
     import.differs(map, "routes with \"exact\": paths are compared in upper and lower case as written");
     Some(steps)
+}
+
+/// When an `if` holds whose variable is a `map` of a header or a cookie. `None`: it is another condition, or not understood.
+pub(super) fn condition(import: &mut Import, d: &Directive) -> Option<Condition> {
+    let condition = parts(d)?;
+    let map = import.maps.get(condition.variable.as_str()).copied()?;
+    let name = of_variable(map.word(1)?.replace(['{', '}'], "").strip_prefix('$')?)?;
+    let holds = |value: &str| match condition.operator.as_str() {
+        // NGINX takes an empty value and "0" for false.
+        "" => Some(!value.is_empty() && value != "0"),
+        "=" => Some(value == condition.value),
+        "!=" => Some(value != condition.value),
+        _ => None,
+    };
+    let rules = keys(map, holds)?;
+    match name.starts_with(COOKIE) {
+        true => import.differs(map, COOKIES_DIFFER),
+        false => import.same(map, "routes with \"headers\""),
+    }
+    Some(Condition::Values(rules.into_iter().map(|rule| (name.clone(), rule)).collect()))
+}
+
+/// The conditions of which one holds where a `map` has a value for which `holds` says yes.
+fn keys(map: &Directive, holds: impl Fn(&str) -> Option<bool>) -> Option<Vec<String>> {
+    let mut out = Vec::new();
+    // A map has an empty value where nothing is said.
+    let mut otherwise = "";
+    let mut expressions: Vec<(String, bool)> = Vec::new();
+    for entry in map.inner() {
+        let (key, value) = (entry.name(), entry.word(1)?);
+        if entry.words.len() != 2 || has_variables(value) || key == "include" {
+            return None;
+        }
+        if key == "default" {
+            otherwise = value;
+            continue;
+        }
+        // A key that comes first would have to be an exception from the others.
+        if !holds(value)? {
+            return None;
+        }
+        match key {
+            "" => out.push(values::NOTHING.to_owned()),
+            key => expressions.push(expression(key)),
+        }
+    }
+    if holds(otherwise)? {
+        return None;
+    }
+    if !expressions.is_empty() {
+        let all: Vec<(&str, bool)> = expressions.iter().map(|(text, any_case)| (text.as_str(), *any_case)).collect();
+        out.extend(values::matched(&all)?);
+    }
+    (!out.is_empty()).then_some(out)
+}
+
+/// The pattern that a key is, and whether it is for any case.
+pub(super) fn expression(key: &str) -> (String, bool) {
+    match (key.strip_prefix("~*"), key.strip_prefix('~')) {
+        (Some(pattern), _) => (pattern.to_owned(), true),
+        (None, Some(pattern)) => (pattern.to_owned(), false),
+        // NGINX compares texts in any case.
+        (None, None) => (format!("^{}$", patterns::literal(key.strip_prefix('\\').unwrap_or(key))), true),
+    }
 }
 
 /// The directive in an `if` that redirects.

@@ -7,6 +7,7 @@
 mod access;
 mod actions;
 mod auth;
+mod chosen;
 mod conditions;
 mod geo;
 mod headers;
@@ -15,6 +16,7 @@ mod lexer;
 mod locations;
 mod log;
 mod maps;
+mod mirrors;
 mod names;
 mod pages;
 mod parser;
@@ -29,6 +31,7 @@ mod variables;
 
 pub(crate) use headers::{FRAMING, is_name, is_value};
 pub use table::DIRECTIVES;
+pub(crate) use variables::parts_of;
 
 use crate::output::Output;
 use crate::report::{Place, Report};
@@ -129,6 +132,11 @@ fn rest(import: &mut Import, block: &[Directive]) {
     for d in block {
         if !import.report.is_known(d.id) {
             let (outcome, says) = match table::kind(d.name()) {
+                // `proxy_cookie_path / "/; Secure"` protects cookies.
+                _ if d.name() == "proxy_cookie_path" && d.arguments().iter().any(|a| a.contains(';')) => (
+                    Outcome::Undecided,
+                    "cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite",
+                ),
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
                 Some(Kind::Missing(_)) if d.arguments() == ["off"] && !STRICT_IF_OFF.contains(&d.name()) => {
                     (Outcome::Same, "off")

@@ -73,7 +73,7 @@ pub(super) struct Import<'d> {
     /// `limit_conn_zone`s by name.
     pub connection_zones: BTreeMap<String, &'d Directive>,
     /// What a `map` has chosen for the location that is being translated.
-    pub chosen: Vec<super::actions::Chosen>,
+    pub chosen: Vec<super::chosen::Chosen>,
     /// The work that is left for telling paths apart.
     pub budget: crate::paths::Budget,
     /// The bytes that are left for values of variables.

@@ -240,12 +240,37 @@ pub(super) fn listener<'d>(import: &mut Import<'d>, http: &Scope<'d>, servers: &
         }
         if socket.quic {
             l.settings.set("http3", "true", &socket.origin);
+            quic(import, &scopes, &mut l);
         }
         l.tls = Some(tls);
     } else if socket.http2 {
         l.settings.set("h2c", "true", &socket.origin);
     }
     import.out.listeners.push(l);
+}
+
+/// What the servers of an address say of QUIC.
+fn quic(import: &mut Import, scopes: &[Scope], l: &mut Listener) {
+    for scope in scopes {
+        if let Some((d, value)) = scope.value("quic_retry") {
+            match value {
+                "on" => {
+                    l.quic.set("retry_above", "0", &d.place);
+                    import.same(d, "[listener.quic] retry_above");
+                }
+                _ => import.same(d, "Retry is sent when many handshakes are in progress (retry_above)"),
+            }
+        }
+        if let Some((d, value)) = scope.value("http3_max_concurrent_streams") {
+            match value.parse::<u32>() {
+                Ok(n @ 1..=10_000) => {
+                    l.quic.set("max_streams", n.to_string(), &d.place);
+                    import.same(d, "[listener.quic] max_streams");
+                }
+                _ => import.missing(d, "max_streams is from 1 to 10,000"),
+            }
+        }
+    }
 }
 
 /// `set_real_ip_from`, `real_ip_header` and `proxy_protocol`.

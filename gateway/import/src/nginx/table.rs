@@ -15,7 +15,6 @@ const CODE: &str = "no code is run: let the server do it";
 const ERRORS: &str = "it has no effect: no error_page applies to it";
 const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
-const OCSP: &str = "write ocsp_stapling = true in [listener.tls], if the CA still supports OCSP";
 const LOGS: &str = "the log goes to the standard error, with [log] level";
 const RESUMPTION: &str = "sessions are resumed by tickets whose keys are replaced every ticket_lifetime";
 const GEO: &str = "countries are not looked up: write \"allow\" and \"deny\" with the addresses";
@@ -63,7 +62,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("server_name", Translated("`names`")),
     ("http2", Translated("`alpn`")),
     ("http3", NotNeeded("`listen … quic` already sets this")),
-    ("quic_retry", NotNeeded("Retry is sent when many handshakes are in progress (retry_above)")),
+    ("quic_retry", Translated("`[listener.quic] retry_above`")),
     ("quic_gso", NotNeeded("used if the kernel supports it")),
     ("quic_active_connection_id_limit", NotNeeded(KERNEL)),
     (
@@ -73,7 +72,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
         ),
     ),
     ("http3_hq", NotNeeded("Sealane supports HTTP/3 only")),
-    ("http3_max_concurrent_streams", Missing("[listener.quic] max_streams")),
+    ("http3_max_concurrent_streams", Translated("`[listener.quic] max_streams`")),
     ("http3_stream_buffer_size", NotNeeded(BUFFERS)),
     (
         "quic_host_key",
@@ -141,7 +140,12 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("autoindex_localtime", Missing(FILES)),
     ("autoindex_format", Missing(FILES)),
     ("random_index", Missing(FILES)),
-    ("expires", Missing("let the server send Cache-Control, or add it with response_headers")),
+    (
+        "expires",
+        Missing(
+            "let the server send Cache-Control, or add it with response_headers; only \"expires -1\" and \"epoch\" are translated",
+        ),
+    ),
     ("etag", NotNeeded("Sealane passes on the server's ETag")),
     ("if_modified_since", NotNeeded("the server decides")),
     ("log_not_found", NotNeeded(LOGS)),
@@ -229,12 +233,17 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssi", Missing(REWRITE)),
     ("image_filter", Missing(REWRITE)),
     ("xslt_stylesheet", Missing(REWRITE)),
-    ("mirror", Missing("add mirror = { upstream = … } to the host or route")),
-    ("mirror_request_body", Missing("mirror copies bodies up to its max_body")),
-    ("split_clients", Missing("add split = { groups = […] }; or a weight for each server: { url = …, weight = 90 }")),
+    ("mirror", Translated("`mirror`, if the copies have the path of the request (`$request_uri`)")),
+    ("mirror_request_body", Translated("`mirror.max_body`")),
+    ("split_clients", Translated("`split`, if `proxy_pass` uses the variable: other clients get to each group")),
     ("slice", Missing(CACHE)),
     // Headers.
-    ("proxy_set_header", Translated("`request_headers`, `host_header`; `X-Forwarded-*` are always sent")),
+    (
+        "proxy_set_header",
+        Translated(
+            "`request_headers`, `host_header`, `[request_id]`, `basic_auth.user_header`; `X-Forwarded-*` are always sent",
+        ),
+    ),
     ("grpc_set_header", Translated("`request_headers`, `host_header`")),
     ("add_header", Translated("`response_headers.add`, `hsts`")),
     ("proxy_hide_header", Translated("`response_headers.remove`")),
@@ -464,7 +473,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_dhparam", NotNeeded("key exchange is ECDHE and post-quantum only")),
     ("ssl_buffer_size", NotNeeded(BUFFERS)),
     ("ssl_handshake_timeout", NotNeeded("[limits] handshake_timeout")),
-    ("ssl_stapling", Missing(OCSP)),
+    ("ssl_stapling", Translated("`ocsp_stapling`")),
     ("ssl_stapling_verify", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_responder", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_file", Translated("`ocsp`: write it yourself")),

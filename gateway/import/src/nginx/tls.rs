@@ -34,6 +34,15 @@ pub(super) fn listener<'d>(import: &mut Import<'d>, members: &[Member<'_, 'd>]) 
         client_auth(import, member, members.len() == 1, &mut tls);
     }
     let Some(default) = members.first() else { return tls };
+    for (d, value) in members.iter().filter_map(|member| member.scope.value("ssl_stapling")) {
+        match value {
+            "on" => {
+                tls.settings.set("ocsp_stapling", "true", &d.place);
+                import.differs(d, "ocsp_stapling: for all certificates of the address whose CA has a responder");
+            }
+            _ => import.same(d, "the default"),
+        }
+    }
     protocol(import, default, &mut tls);
     for member in &members[1..] {
         for name in ["ssl_protocols", "ssl_ciphers", "ssl_ecdh_curve", "ssl_conf_command", "ssl_early_data"] {

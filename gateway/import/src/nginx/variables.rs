@@ -151,6 +151,60 @@ pub(super) fn target(text: &str, server_name: Option<&str>) -> Result<String, St
     if rooted { Ok(out) } else { Err("a target without a scheme".to_owned()) }
 }
 
+/// A value of a request header, with parts of the request as `request_headers` names them. The error is what there is nothing for.
+pub(super) fn of_request(text: &str, server_name: Option<&str>, port: Option<u16>) -> Result<String, String> {
+    let text = text.replace("${is_args}${args}", "$is_args$args").replace("$is_args$query_string", "$is_args$args");
+    let mut out = String::new();
+    let mut parts = 0;
+    let text = text.replace("$is_args$args", "${query_of_sealane}");
+    for piece in pieces(&text) {
+        let part = match piece {
+            Piece::Text(t) => {
+                out.push_str(t);
+                continue;
+            }
+            Piece::Variable("server_name") => {
+                out.push_str(server_name.ok_or("$server_name")?);
+                continue;
+            }
+            Piece::Variable("server_port") if port.is_some() => {
+                out.push_str(&port.unwrap_or_default().to_string());
+                continue;
+            }
+            Piece::Variable(name) => match name {
+                "remote_addr" => "{client_address}",
+                "scheme" => "{scheme}",
+                "host" => "{host}",
+                "http_host" => "{authority}",
+                "server_port" => "{port}",
+                "request_method" => "{method}",
+                "request_uri" => "{uri}",
+                "query_of_sealane" => "{query}",
+                "ssl_protocol" => "{tls_version}",
+                "ssl_client_verify" => "{client_certificate_result}",
+                "ssl_client_escaped_cert" => "{client_certificate}",
+                "ssl_client_s_dn" => "{client_certificate_subject}",
+                "ssl_client_i_dn" => "{client_certificate_issuer}",
+                "ssl_client_serial" => "{client_certificate_serial}",
+                other => return Err(format!("${other}")),
+            },
+        };
+        out.push_str(part);
+        parts += 1;
+    }
+    // Text that Sealane would take for a part.
+    match parts_of(&out) == Some(parts) {
+        true => Ok(out),
+        false => Err("text in braces".to_owned()),
+    }
+}
+
+/// How many parts of the request Sealane finds in the value of a header; `None`: it refuses the value.
+pub(crate) fn parts_of(value: &str) -> Option<usize> {
+    let template = sealane_proxy::templates::Template::parse(value).ok()?;
+    Some(template.map_or(0, |t| t.parts_in()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -163,6 +217,20 @@ mod tests {
         );
         assert_eq!(pieces("a$"), [Piece::Text("a"), Piece::Text("$")]);
         assert_eq!(pieces("${a"), [Piece::Text("$"), Piece::Text("{a")]);
+    }
+
+    #[test]
+    fn headers_have_parts_of_requests() {
+        let is = |text: &str| of_request(text, Some("a.b"), Some(8443));
+        assert_eq!(is("$remote_addr").as_deref(), Ok("{client_address}"));
+        assert_eq!(is("$scheme://$http_host$request_uri").as_deref(), Ok("{scheme}://{authority}{uri}"));
+        assert_eq!(is("${server_name}:$server_port/$request_method").as_deref(), Ok("a.b:8443/{method}"));
+        assert_eq!(is("x$is_args$args").as_deref(), Ok("x{query}"));
+        assert_eq!(is("{\"a\":1}").as_deref(), Ok("{\"a\":1}"));
+        for bad in ["$uri", "$args", "$cookie_x", "$remote_addr{uri}", "{remote}", "$proxy_add_x_forwarded_for"] {
+            assert!(is(bad).is_err(), "{bad}");
+        }
+        assert_eq!(of_request("$server_port", None, None).as_deref(), Ok("{port}"));
     }
 
     #[test]

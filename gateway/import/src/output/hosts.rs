@@ -1,8 +1,9 @@
 //! `[[host]]`, with what all of its routes have in common.
 
-use super::{Action, Edits, Path, Route, comment, key, line, list, literal, quoted};
+use super::{Edits, Path, Route, comment, key, line, list, literal, quoted};
 use crate::addresses::Access;
 use crate::report::Place;
+use crate::values::COOKIE;
 
 /// A `[[host]]`.
 #[derive(Clone, Debug)]
@@ -24,7 +25,7 @@ impl Host {
         let common = common(&mut routes);
         let own = routes
             .iter()
-            .position(|r| r.is_everything() && r.rewrite.is_none() && !r.has_extras() && r.pages.is_empty())
+            .position(|r| r.is_everything() && !r.rewrites() && !r.has_extras() && r.pages.is_empty())
             .map(|i| routes.remove(i));
         if let Some(own) = own {
             own.action.write(out, &own.origin);
@@ -39,6 +40,8 @@ impl Host {
                 Path::Below(p) if p == "/" && route.pattern.is_some() => {}
                 Path::Below(p) => line(out, &format!("path = {}", quoted(p)), Some(&route.origin)),
                 Path::Exact(p) => line(out, &format!("exact = {}", quoted(p)), Some(&route.origin)),
+                // `settled` has made another path of it.
+                Path::Within(_) => {}
             }
             if let Some(pattern) = &route.pattern {
                 line(out, &format!("path_regex = {}", literal(pattern)), Some(&route.origin));
@@ -47,7 +50,11 @@ impl Host {
                 line(out, &format!("methods = {}", list(&route.methods)), None);
             }
             for (name, condition) in &route.headers {
-                line(out, &format!("headers.{} = {condition}", key(name)), None);
+                let (table, name) = match name.strip_prefix(COOKIE) {
+                    Some(cookie) => ("cookies", cookie),
+                    None => ("headers", name.as_str()),
+                };
+                line(out, &format!("{table}.{} = {condition}", key(name)), None);
             }
             route.action.write(out, &route.origin);
             if let Some((to, place)) = &route.rewrite {
@@ -67,7 +74,8 @@ impl Host {
 fn common(routes: &mut [Route]) -> Option<Route> {
     let mut out = routes.first()?.clone();
     out.request = Edits::default();
-    let passes = |r: &Route| matches!(r.action, Action::Upstream(_));
+    out.mirror = None;
+    let passes = |r: &Route| r.action.passes();
     if let Some(first) = routes.iter().find(|r| passes(r)).map(|r| r.request.clone())
         && routes.iter().filter(|r| passes(r)).all(|r| r.request.same() == first.same())
     {

@@ -1,6 +1,7 @@
 //! The order of routes: entries of which the first that matches counts, as routes of which Sealane prefers some.
 
 use super::Route;
+use crate::values::denied;
 
 /// Which methods an entry is for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +118,20 @@ pub(crate) fn in_order(entries: Vec<Entry>) -> Option<Vec<Route>> {
     }
 }
 
+/// The routes of one path in groups, each with an expression but the last. `None`: of a request that matches routes of two groups,
+/// Sealane prefers the later one.
+pub(crate) fn joined(groups: Vec<Vec<Route>>) -> Option<Vec<Route>> {
+    let overtakes =
+        |later: &Route, earlier: &Route| later.precedes(earlier) && !matches!(earlier.and(later), Both::Never);
+    for (at, group) in groups.iter().enumerate() {
+        let mut behind = groups[at + 1..].iter().flatten();
+        if behind.any(|later| group.iter().any(|earlier| overtakes(later, earlier))) {
+            return None;
+        }
+    }
+    Some(groups.concat())
+}
+
 impl Route {
     /// This one, for the requests that match another one, too.
     fn and(&self, other: &Self) -> Both {
@@ -149,7 +164,7 @@ impl Route {
 /// What two routes of one path have in common.
 enum Both {
     Never,
-    /// Only a request in which a header comes twice matches both, or one that two expressions match.
+    /// Only a request in which a header comes twice matches both, or one that two expressions match, or what no one condition says.
     Twice,
     Route(Box<Route>),
 }
@@ -159,7 +174,11 @@ fn both_rules(a: &str, b: &str) -> OneHeader {
     let text = |rule: &str| rule.strip_prefix('"').and_then(|r| r.strip_suffix('"')).map(str::to_owned);
     match (a, b) {
         _ if a == b => OneHeader::Rule(a.to_owned()),
+        _ if denied(a) == Some(b) || denied(b) == Some(a) => OneHeader::Never,
+        // What is denied is denied where there is no header, too.
+        ("false", other) | (other, "false") if denied(other).is_some() => OneHeader::Rule("false".to_owned()),
         ("false", _) | (_, "false") => OneHeader::Never,
+        ("true", other) | (other, "true") if denied(other).is_some() => OneHeader::Twice,
         ("true", other) | (other, "true") => OneHeader::Rule(other.to_owned()),
         _ => {
             let (Some(x), Some(y)) = (text(a), text(b)) else { return OneHeader::Twice };
@@ -279,6 +298,28 @@ mod tests {
             }
         }
         assert!(said > 1000, "{said}");
+    }
+
+    #[test]
+    fn conditions_that_are_denied_hold_without_a_header() {
+        let both = |a: &str, b: &str| match both_rules(a, b) {
+            OneHeader::Never => "never".to_owned(),
+            OneHeader::Twice => "twice".to_owned(),
+            OneHeader::Rule(rule) => rule,
+        };
+        let (not, regex) = ("{ not = \"1\" }", "{ regex = 'a' }");
+        for (a, b, wanted) in [
+            (not, "\"1\"", "never"),
+            (not, "false", "false"),
+            (not, "true", "twice"),
+            (not, "\"2\"", "twice"),
+            (not, not, not),
+            (regex, "true", regex),
+            (regex, "false", "never"),
+            (regex, "\"1\"", "twice"),
+        ] {
+            assert_eq!((both(a, b).as_str(), both(b, a).as_str()), (wanted, wanted), "{a} {b}");
+        }
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! `[[host.route]]`: which requests a route is for, and what is done with them.
 
-use super::{Edits, line, list, quoted};
+use super::{Edits, key, line, list, quoted};
 use crate::addresses::Access;
+use crate::paths::Within;
 use crate::report::Place;
 use std::fmt::Write as _;
 
@@ -9,12 +10,58 @@ use std::fmt::Write as _;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Upstream(String),
+    /// Some of several upstreams.
+    Split(Split),
     Passthrough(String),
-    Respond { status: u16, body: String, content_type: Option<String> },
-    Redirect { to: String, status: u16 },
+    Respond {
+        status: u16,
+        body: String,
+        content_type: Option<String>,
+    },
+    Redirect {
+        to: String,
+        status: u16,
+    },
+}
+
+/// `split`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Split {
+    /// Upstreams with their weights.
+    pub groups: Vec<(String, u32)>,
+    pub hash_by: Option<String>,
+}
+
+impl Split {
+    fn to_toml(&self) -> String {
+        let group = |(name, weight): &(String, u32)| format!("{{ upstream = {}, weight = {weight} }}", quoted(name));
+        let groups: Vec<String> = self.groups.iter().map(group).collect();
+        let by = self.hash_by.as_ref().map_or_else(String::new, |by| format!(", hash_by = {}", quoted(by)));
+        format!("{{ groups = [{}]{by} }}", groups.join(", "))
+    }
+}
+
+/// `mirror`.
+#[derive(Clone, Debug)]
+pub(crate) struct Mirror {
+    pub upstream: String,
+    /// The largest body, in TOML.
+    pub max_body: String,
+    pub origin: Place,
+}
+
+impl Mirror {
+    fn to_toml(&self) -> String {
+        format!("{{ upstream = {}, max_body = {} }}", quoted(&self.upstream), self.max_body)
+    }
 }
 
 impl Action {
+    /// Whether requests go to a server.
+    pub fn passes(&self) -> bool {
+        matches!(self, Self::Upstream(_) | Self::Split(_))
+    }
+
     pub fn status(status: u16) -> Self {
         Self::Respond { status, body: String::new(), content_type: None }
     }
@@ -36,6 +83,7 @@ impl Action {
     pub(super) fn write(&self, out: &mut String, place: &Place) {
         let text = match self {
             Self::Upstream(name) => format!("upstream = {}", quoted(name)),
+            Self::Split(split) => format!("split = {}", split.to_toml()),
             Self::Passthrough(name) => format!("passthrough = {}", quoted(name)),
             Self::Redirect { to, status } => format!("redirect = {{ to = {}, status = {status} }}", quoted(to)),
             Self::Respond { status, body, content_type } => {
@@ -54,11 +102,13 @@ impl Action {
 }
 
 /// Which paths a route is for.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// All below, compared by whole segments.
     Below(String),
     Exact(String),
+    /// Some of those below, by an expression. [`Route::settled`] makes `path` and `path_regex` of it.
+    Within(Within),
 }
 
 /// A route, or (with the path `/` and no other condition) what a host does itself.
@@ -68,7 +118,7 @@ pub(crate) struct Route {
     /// `path_regex`.
     pub pattern: Option<String>,
     pub methods: Vec<String>,
-    /// Names and conditions in TOML.
+    /// Names and conditions in TOML. Those of cookies begin with [`COOKIE`](crate::values::COOKIE).
     pub headers: Vec<(String, String)>,
     pub action: Action,
     /// `rewrite_prefix`.
@@ -77,6 +127,8 @@ pub(crate) struct Route {
     pub template: Option<(String, Place)>,
     /// `error_page`s.
     pub pages: Vec<ErrorPage>,
+    /// Another upstream that gets copies of requests.
+    pub mirror: Option<Mirror>,
     pub request: Edits,
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
@@ -95,14 +147,19 @@ pub(crate) struct Route {
 pub(crate) struct BasicAuth {
     pub users: String,
     pub realm: String,
+    /// The header in which servers get the user's name.
+    pub user_header: Option<String>,
     pub origin: Place,
 }
 
 impl BasicAuth {
     /// Both originals pass the password on to the server.
     fn to_toml(&self) -> String {
-        let realm = quoted(&self.realm);
-        format!("{{ users = {}, realm = {realm}, keep_authorization = true }}", quoted(&self.users))
+        let mut out = format!("{{ users = {}, realm = {}", quoted(&self.users), quoted(&self.realm));
+        if let Some(name) = &self.user_header {
+            let _ = write!(out, ", user_header = {}", quoted(name));
+        }
+        out + ", keep_authorization = true }"
     }
 }
 
@@ -142,6 +199,8 @@ impl ErrorPage {
 pub(crate) struct ForwardAuth {
     pub upstream: String,
     pub path: String,
+    /// Names and values of headers.
+    pub set_headers: Vec<(String, String)>,
     pub copy_headers: Vec<String>,
     pub timeout: Option<String>,
     pub origin: Place,
@@ -150,6 +209,11 @@ pub(crate) struct ForwardAuth {
 impl ForwardAuth {
     fn to_toml(&self) -> String {
         let mut out = format!("{{ upstream = {}, path = {}", quoted(&self.upstream), quoted(&self.path));
+        if !self.set_headers.is_empty() {
+            let all: Vec<String> =
+                self.set_headers.iter().map(|(n, v)| format!("{} = {}", key(n), quoted(v))).collect();
+            let _ = write!(out, ", set_headers = {{ {} }}", all.join(", "));
+        }
         if !self.copy_headers.is_empty() {
             let _ = write!(out, ", copy_headers = {}", list(&self.copy_headers));
         }
@@ -171,6 +235,7 @@ impl Route {
             rewrite: None,
             template: None,
             pages: Vec::new(),
+            mirror: None,
             request: Edits::default(),
             response: Edits::default(),
             hsts: None,
@@ -180,6 +245,16 @@ impl Route {
             basic_auth: None,
             origin: origin.clone(),
         }
+    }
+
+    /// With `path` and `path_regex` for [`Path::Within`].
+    pub fn settled(mut self) -> Self {
+        let Path::Within(within) = &self.path else { return self };
+        // What the text is followed by goes into the new path.
+        let group = self.template.as_ref().is_some_and(|(to, _)| to.contains("{1}"));
+        self.pattern = Some(within.expression(group));
+        self.path = Path::Below(within.below.clone());
+        self
     }
 
     pub(super) fn is_everything(&self) -> bool {
@@ -198,6 +273,7 @@ impl Route {
         let path = match &self.path {
             Path::Below(p) => format!("below {}", p.trim_end_matches('/')),
             Path::Exact(p) => format!("exact {p}"),
+            Path::Within(within) => format!("within {within:?}"),
         };
         format!("{path} {:?} {methods:?} {headers:?}", self.pattern)
     }
@@ -212,8 +288,9 @@ impl Route {
     pub fn does(&self) -> String {
         let rewrite = (self.rewrite.as_ref().map(|w| &w.0), self.template.as_ref().map(|w| &w.0));
         let hsts = self.hsts.as_ref().map(|h| &h.0);
-        let (changes, checks) = (self.changes(), self.checks());
-        format!("{:?} {rewrite:?} {:?} {hsts:?} {changes} {checks} {:?}", self.action, self.limits(), self.pages())
+        let mirror = self.mirror.as_ref().map(Mirror::to_toml);
+        let (changes, checks, limits, pages) = (self.changes(), self.checks(), self.limits(), self.pages());
+        format!("{:?} {rewrite:?} {limits:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?}", self.action)
     }
 
     /// What checks clients.
@@ -237,11 +314,17 @@ impl Route {
         self.rate_limits.iter().map(|l| l.0.as_str()).collect()
     }
 
+    /// Whether servers get another path than the client's.
+    pub fn rewrites(&self) -> bool {
+        self.rewrite.is_some() || self.template.is_some()
+    }
+
     pub(super) fn has_extras(&self) -> bool {
         !(self.request.is_empty()
             && self.response.is_empty()
             && self.hsts.is_none()
             && self.rate_limits.is_empty()
+            && self.mirror.is_none()
             && self.access.is_open()
             && self.forward_auth.is_none()
             && self.basic_auth.is_none())
@@ -254,6 +337,9 @@ impl Route {
         }
         if let Some(auth) = &self.basic_auth {
             line(out, &format!("basic_auth = {}", auth.to_toml()), Some(&auth.origin));
+        }
+        if let Some(mirror) = &self.mirror {
+            line(out, &format!("mirror = {}", mirror.to_toml()), Some(&mirror.origin));
         }
         self.request.write(out, "request_headers");
         self.response.write(out, "response_headers");

@@ -44,6 +44,7 @@ impl Subject for Asked<'_> {
         let value = match name.to_ascii_lowercase().as_str() {
             "x-one" => self.request.one,
             "x-two" => self.request.two,
+            "host" => Some(self.request.host),
             _ => None,
         };
         value.is_some_and(|v| accepts(v.as_bytes()))
@@ -60,6 +61,28 @@ fn text<'t>(table: &'t Table, key: &str) -> Option<&'t str> {
 
 fn texts(table: &Table, key: &str) -> Vec<String> {
     list(table, key).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// A condition on a header.
+fn field(value: &Value, patterns: &mut Vec<Pattern>) -> FieldRule {
+    match value {
+        Value::Boolean(true) => FieldRule::Present,
+        Value::Boolean(false) => FieldRule::Absent,
+        Value::Table(table) => match (text(table, "regex"), table.get("not")) {
+            (Some(regex), _) => {
+                patterns.push(Pattern::new(regex).expect("it has been checked"));
+                FieldRule::Matches(patterns.len() - 1)
+            }
+            (None, inner) => FieldRule::Not(Box::new(field(inner.expect("a condition"), patterns))),
+        },
+        value => {
+            let text = value.as_str().unwrap();
+            match text.strip_suffix('*') {
+                Some(begin) => FieldRule::Prefix(begin.into()),
+                None => FieldRule::Exact(text.into()),
+            }
+        }
+    }
 }
 
 impl Sealane {
@@ -114,18 +137,8 @@ impl Sealane {
                     (None, None) => PathRule::Prefix("/".to_owned()),
                 };
                 let headers = route.get("headers").and_then(Value::as_table).cloned().unwrap_or_default();
-                let field = |value: &Value| match value {
-                    Value::Boolean(true) => FieldRule::Present,
-                    Value::Boolean(false) => FieldRule::Absent,
-                    value => {
-                        let text = value.as_str().unwrap();
-                        match text.strip_suffix('*') {
-                            Some(begin) => FieldRule::Prefix(begin.into()),
-                            None => FieldRule::Exact(text.into()),
-                        }
-                    }
-                };
-                let fields = headers.iter().map(|(name, value)| (name.clone(), field(value))).collect();
+                let patterns = &mut out.patterns;
+                let fields = headers.iter().map(|(name, value)| (name.clone(), field(value, patterns))).collect();
                 let conditions = Conditions { path, pattern, methods: texts(route, "methods"), fields };
                 let rewrite = text(route, "rewrite_prefix").map(str::to_owned);
                 let template = text(route, "rewrite").map(str::to_owned);

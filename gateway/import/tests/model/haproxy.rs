@@ -24,6 +24,10 @@ const CRITERIA: &[(&str, Holds)] = &[
     ("hdr_cnt(X-One) eq 0", |r, _| r.one.is_none()),
     ("hdr(X-One) 1", |r, _| r.one == Some("1")),
     ("hdr(X-Two) 1", |r, _| r.two == Some("1")),
+    ("hdr_sub(X-One) -i 2 x", |r, _| r.one.is_some_and(|v| v.contains('2') || v.contains('x'))),
+    ("hdr_reg(X-One) ^1 2$", |r, _| r.one.is_some_and(|v| v.starts_with('1') || v.ends_with('2'))),
+    ("req.fhdr(X-Two) -m beg 1", |r, _| r.two.is_some_and(|v| v.starts_with('1'))),
+    ("hdr_beg(host) -i x. y.", |r, _| r.host.starts_with("x.") || r.host.starts_with("y.")),
     ("ssl_fc", |_, _| false),
     ("always_true", |_, _| true),
     ("dst_port 8080", |_, _| true),
@@ -40,7 +44,7 @@ const CRITERIA: &[(&str, Holds)] = &[
     ("hdr(X-One),length 1", |r, _| r.one.is_some()),
 ];
 /// How many of them end with whole segments, and are translated.
-const PLAIN: usize = 23;
+const PLAIN: usize = 27;
 
 type Term = Vec<(bool, usize)>;
 

@@ -45,7 +45,19 @@ enum When {
     Methods(&'static [&'static str], bool),
     Present,
     One(&'static str),
+    /// `X-One` matches this pattern, or (`false`) does not. Without the header, NGINX compares an empty text.
+    Matches(&'static Value, bool),
 }
+
+/// A pattern for values, and what it matches.
+type Value = (&'static str, fn(&str) -> bool);
+
+const VALUES: &[Value] = &[
+    ("~ ^1", |v| v.starts_with('1')),
+    ("~* 2|x", |v| v.contains('2') || v.contains('x')),
+    ("~ \"^$|1\"", |v| v.is_empty() || v.contains('1')),
+    ("~ ^(1|2)$", |v| v == "1" || v == "2"),
+];
 
 impl When {
     fn holds(&self, r: &Request) -> bool {
@@ -54,6 +66,7 @@ impl When {
             Self::Methods(list, is) => list.contains(&r.method) == *is,
             Self::Present => r.one.is_some(),
             Self::One(v) => r.one == Some(v),
+            Self::Matches((_, matches), is) => matches(r.one.unwrap_or("")) == *is,
         }
     }
 
@@ -65,6 +78,7 @@ impl When {
             }
             Self::Present => "$http_x_one".to_owned(),
             Self::One(v) => format!("$http_x_one = \"{v}\""),
+            Self::Matches((text, _), is) => format!("$http_x_one {}{text}", if *is { "" } else { "!" }),
         }
     }
 }
@@ -110,11 +124,12 @@ fn answer(random: &mut Random, number: &mut usize) -> Answer {
 }
 
 fn when(random: &mut Random) -> When {
-    match random.below(5) {
+    match random.below(7) {
         0 => When::Method("POST", random.one_in(2)),
         1 => When::Methods(&["GET", "HEAD"], random.one_in(2)),
         2 => When::Methods(&["POST", "PUT"], random.one_in(2)),
         3 => When::Present,
+        4 | 5 => When::Matches(&VALUES[random.below(VALUES.len())], !random.one_in(3)),
         _ => When::One(random.pick(&["1", "2"])),
     }
 }

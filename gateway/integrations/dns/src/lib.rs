@@ -8,7 +8,8 @@ use hickory_resolver::lookup::Lookup;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::net::{DnsError, NetError};
 use hickory_resolver::proto::op::{Query, ResponseCode};
-use hickory_resolver::proto::rr::{Name, RecordType};
+use hickory_resolver::proto::rr::rdata::SRV;
+use hickory_resolver::proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::{Hosts, TokioResolver, system_conf};
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
@@ -27,8 +28,9 @@ pub fn fuzz_answer(data: &[u8]) {
     let Some(query) = message.queries.first().cloned() else { return };
     let count = message.answers.len();
     let least = message.answers.iter().map(|record| record.ttl).min();
-    let (found, ttl) = addresses(&Lookup::new_with_max_ttl(query, message.answers));
-    assert!(found.len() <= count);
+    let lookup = Lookup::new_with_max_ttl(query, message.answers);
+    let (found, ttl) = addresses(&lookup);
+    assert!(found.len() <= count && targets(&lookup).0.len() <= count);
     assert_eq!(ttl, least.map_or(Duration::MAX, |ttl| Duration::from_secs(ttl.into())));
 }
 
@@ -91,7 +93,7 @@ impl Client {
                 self.resolver.lookup(name.clone(), RecordType::A),
                 self.resolver.lookup(name, RecordType::AAAA)
             );
-            let (mut found, ttl) = match (part(a), part(aaaa)) {
+            let (mut found, ttl) = match (part(a, addresses), part(aaaa, addresses)) {
                 (Ok((mut a, ttl)), Ok((aaaa, other))) => {
                     a.extend(aaaa);
                     (a, ttl.min(other))
@@ -111,6 +113,35 @@ impl Client {
     }
 }
 
+/// A host that offers a service (RFC 2782).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The lower, the better.
+    pub priority: u16,
+    /// Its share among those of the same priority.
+    pub weight: u16,
+    /// Where the service is.
+    pub port: u16,
+    /// Its name, with a dot at the end.
+    pub host: String,
+}
+
+impl Client {
+    /// The hosts that offer a service, and how long the answer may be used.
+    pub async fn services(&self, name: &str) -> io::Result<(Vec<Target>, Duration)> {
+        let bad = |_| io::Error::new(ErrorKind::InvalidInput, "this is not a name that DNS could know");
+        let mut asked = Name::from_ascii(name.trim_end_matches('.')).map_err(bad)?;
+        asked.set_fqdn(true);
+        for asked in candidates(name, asked, &self.search, self.ndots) {
+            let (found, ttl) = part(self.resolver.lookup(asked, RecordType::SRV).await, targets)?;
+            if !found.is_empty() {
+                return Ok((found, ttl));
+            }
+        }
+        Err(io::Error::new(ErrorKind::NotFound, "there is no such service"))
+    }
+}
+
 /// The names that a name may stand for, in the order in which they are asked for (`search` and `ndots` of
 /// resolv.conf(5)).
 fn candidates(written: &str, name: Name, search: &[Name], ndots: usize) -> Vec<Name> {
@@ -126,10 +157,13 @@ fn candidates(written: &str, name: Name, search: &[Name], ndots: usize) -> Vec<N
     all
 }
 
-/// The addresses of one kind, and how long they may be used; that there are none is an answer, too.
-fn part(answer: Result<Lookup, NetError>) -> io::Result<(Vec<IpAddr>, Duration)> {
+/// The records of one kind, and how long they may be used; that there are none is an answer, too.
+fn part<T>(
+    answer: Result<Lookup, NetError>,
+    read: impl FnOnce(&Lookup) -> (Vec<T>, Duration),
+) -> io::Result<(Vec<T>, Duration)> {
     match answer {
-        Ok(lookup) => Ok(addresses(&lookup)),
+        Ok(lookup) => Ok(read(&lookup)),
         Err(NetError::Dns(DnsError::NoRecordsFound(none)))
             if matches!(none.response_code, ResponseCode::NoError | ResponseCode::NXDomain) =>
         {
@@ -147,8 +181,21 @@ fn part(answer: Result<Lookup, NetError>) -> io::Result<(Vec<IpAddr>, Duration)>
 }
 
 fn addresses(lookup: &Lookup) -> (Vec<IpAddr>, Duration) {
-    let ttl = lookup.answers().iter().map(|r| Duration::from_secs(r.ttl.into())).min().unwrap_or(Duration::MAX);
-    (lookup.answers().iter().filter_map(|r| r.data.ip_addr()).collect(), ttl)
+    (lookup.answers().iter().filter_map(|r| r.data.ip_addr()).collect(), least_ttl(lookup))
+}
+
+/// The hosts in SRV records. A target of "." says that the service is not offered, and port 0 cannot be connected to.
+fn targets(lookup: &Lookup) -> (Vec<Target>, Duration) {
+    let target = |record: &Record| {
+        let RData::SRV(SRV { priority, weight, port, target, .. }) = &record.data else { return None };
+        let is_there = !target.is_root() && *port > 0;
+        is_there.then(|| Target { priority: *priority, weight: *weight, port: *port, host: target.to_ascii() })
+    };
+    (lookup.answers().iter().filter_map(target).collect(), least_ttl(lookup))
+}
+
+fn least_ttl(lookup: &Lookup) -> Duration {
+    lookup.answers().iter().map(|r| Duration::from_secs(r.ttl.into())).min().unwrap_or(Duration::MAX)
 }
 
 #[cfg(test)]

@@ -247,8 +247,12 @@ impl Admission {
 impl Admission {
     /// Whether there is no room for another client.
     pub fn is_full(&self, settings: &LaneSettings) -> bool {
-        self.clients >= settings.limits().max_connections
-            || self.clients >= ALWAYS && self.short_of_memory.load(Ordering::Relaxed)
+        self.clients >= settings.limits().max_connections || self.clients >= ALWAYS && self.is_short_of_memory()
+    }
+
+    /// Whether the process uses more memory than it may.
+    pub fn is_short_of_memory(&self) -> bool {
+        self.short_of_memory.load(Ordering::Relaxed)
     }
 
     /// Whether clients are connected.
@@ -276,6 +280,10 @@ impl Admission {
 
     /// Counts a connection among those of its client. False if it has too many.
     pub fn count_in(&self, client: &mut Client, settings: &LaneSettings, counters: &Counters) -> bool {
+        if client.is_unnamed() {
+            // It may bring the connections of many clients.
+            return true;
+        }
         let place = self.place_for(client.peer.ip(), &client.listener, settings, counters);
         client.counted = place.flatten();
         place.is_some()

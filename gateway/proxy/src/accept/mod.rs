@@ -18,6 +18,7 @@ use crate::settings::LaneSettings;
 use crate::snapshot::Relays;
 use crate::traces::Made;
 use crate::transport::Transport;
+use crate::unix_clients::UNIX_CLIENT;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use sealane_lane::{Context, Deadline, Key, Millis};
@@ -58,7 +59,11 @@ pub(crate) fn accept_clients(proxy: &mut Proxy, cx: &mut Context, token: u64, mo
         }
         match acceptfrom_with(&socket, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
             Ok((fd, address)) => {
-                let Some(peer) = address.and_then(|a| SocketAddr::try_from(a).ok()) else { continue };
+                let peer = match listener.listener.is_unix {
+                    true => Some(UNIX_CLIENT),
+                    false => address.and_then(|a| SocketAddr::try_from(a).ok()),
+                };
+                let Some(peer) = peer else { continue };
                 client_accepted(proxy, cx, fd, peer, &listener);
             }
             Err(Errno::AGAIN) => return false,
@@ -87,11 +92,17 @@ fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: Socke
         let client = (peer, proxy.log.next_connection());
         return connection_denied(proxy, client);
     }
-    // Behind a PROXY header stands who it is.
-    if phase != ClientPhase::ProxyHeader && !proxy.admission.allows_connection(cx, peer.ip(), &proxy.counters) {
+    // Behind a PROXY header stands who it is, and at a Unix socket are many.
+    if phase != ClientPhase::ProxyHeader
+        && !listener.listener.is_unix
+        && !proxy.admission.allows_connection(cx, peer.ip(), &proxy.counters)
+    {
         return;
     }
-    let allowance = examine_syn(&proxy.counters, &fd, listener);
+    if phase != ClientPhase::ProxyHeader {
+        proxy.talkers.accepted(peer.ip());
+    }
+    let allowance = if listener.listener.is_unix { None } else { examine_syn(&proxy.counters, &fd, listener) };
     if let Some(key) = adopt_client(proxy, cx, fd, listener.clone(), peer, phase, allowance) {
         if phase != ClientPhase::ProxyHeader
             && !count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key)

@@ -1,5 +1,6 @@
 //! The PROXY protocol, versions 1 and 2 (haproxy.org's `proxy-protocol.txt`). Sans-IO.
 
+use crate::unix_clients::UNIX_CLIENT;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 const V2_SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -101,8 +102,13 @@ fn parse_v2(input: &[u8]) -> Result<Option<ProxyHeader>, BadHeader> {
     Ok(Some(ProxyHeader { consumed: 16 + len, source }))
 }
 
-/// Appends a header that says from where to where a connection goes.
+/// Appends a header that says from where to where a connection goes. Of a client without an address it says that it is unknown.
 pub(crate) fn encode(out: &mut Vec<u8>, version: u8, source: SocketAddr, destination: SocketAddr) {
+    if source == UNIX_CLIENT {
+        // PROXY, of the family UNSPEC: the connection is not the gateway's own.
+        let v2 = [&V2_SIGNATURE[..], &[0x21, 0, 0, 0]].concat();
+        return out.extend_from_slice(if version == 1 { b"PROXY UNKNOWN\r\n" } else { &v2 });
+    }
     // One family for both ends.
     let (s, d) = match (source, destination) {
         (SocketAddr::V4(_), SocketAddr::V4(_)) => (source, destination),
@@ -163,6 +169,15 @@ mod tests {
                     assert_eq!(parse(&bytes[..cut]), Ok(None), "version {version} cut at {cut}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_client_without_an_address_is_unknown() {
+        for version in [1, 2] {
+            let mut bytes = Vec::new();
+            encode(&mut bytes, version, UNIX_CLIENT, "1.2.3.4:5".parse().unwrap());
+            assert_eq!(parse(&bytes), Ok(Some(ProxyHeader { consumed: bytes.len(), source: None })));
         }
     }
 

@@ -46,10 +46,7 @@ pub(crate) struct Entry<'e> {
 
 impl Entry<'_> {
     pub fn tls_version(&self) -> Option<&'static str> {
-        self.tls.map(|version| match version {
-            sealane_tls::policy::Version::Tls13 => "TLSv1.3",
-            sealane_tls::policy::Version::Tls12 => "TLSv1.2",
-        })
+        self.tls.map(sealane_tls::policy::Version::name)
     }
 
     pub fn upstream_server(&self) -> Option<&str> {
@@ -88,7 +85,9 @@ impl Entry<'_> {
     /// The client's address, as far as it is written.
     pub fn address(&self, b: &mut Vec<u8>, rules: &AccessLogRules) {
         let told = self.x.told();
-        let written: Option<IpAddr> = rules.masked(told.unwrap_or(self.client.peer.ip())).or(told);
+        // What is no address has nothing to mask.
+        let address = told.or_else(|| (!self.client.is_unnamed()).then(|| self.client.peer.ip()));
+        let written: Option<IpAddr> = address.and_then(|address| rules.masked(address)).or(told);
         match written {
             // A vector takes all that is written to it.
             Some(ip) => drop(write!(b, "{ip}")),

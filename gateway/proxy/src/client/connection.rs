@@ -14,6 +14,7 @@ use crate::exchange::streams::Later;
 use crate::h2::guard::PREFACE;
 use crate::lifecycle::close_connection;
 use crate::memory::count_in;
+use crate::records::ConnectionId;
 use crate::relay::{passthrough_for, relay_client, relay_reads_on};
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{HandedOver, Message, Proxy};
@@ -23,6 +24,7 @@ use crate::snapshot::{Listener, Relays};
 use crate::transport::{ReadResult, TransportError};
 use sealane_exchange::deadlines::LINGER_BYTES;
 use sealane_lane::{Context, Key, Ready};
+use sealane_sys::probes;
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
 use sealane_tls::policy::Version;
 use sealane_tls::sessions::Owner;
@@ -135,12 +137,14 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 connection_denied(proxy, client);
                 return close_connection(proxy, cx, key);
             }
-            if !proxy.admission.allows_connection(cx, peer, &proxy.counters) {
+            let is_unnamed = client_conn.client.is_unnamed();
+            if !is_unnamed && !proxy.admission.allows_connection(cx, peer, &proxy.counters) {
                 return close_connection(proxy, cx, key);
             }
             if !count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key) {
                 return close_connection(proxy, cx, key);
             }
+            proxy.talkers.accepted(peer);
             let Some(client_conn) = proxy.connections.client(key) else { return };
             client_conn.phase = first_phase(&listener.listener);
             match client_conn.phase {
@@ -216,7 +220,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     // Once per connection: not again by the lane that it is handed to, nor when its client has proven its address.
     let is_first = may_hand_over && client_conn.phase != ClientPhase::Hello { awaits_proof: true };
     let peer = client_conn.client.peer.ip();
-    if is_first && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
+    if is_first && !client_conn.client.is_unnamed() && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
     }
     let owner = place.elsewhere().filter(|_| may_hand_over);
@@ -297,7 +301,10 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         (None, policy) => policy.map(|policy| client_conn.client.listener.context(policy, &lane.snapshot)),
     };
     let session = match context {
-        Some(Ok(Some(context))) => Session::server(&context, client_conn.early != EarlyData::None).ok(),
+        Some(Ok(Some(context))) => {
+            let context = context.for_client(client_conn.client.peer.ip());
+            Session::server(&context, client_conn.early != EarlyData::None).ok()
+        }
         _ => None,
     };
     let Some(session) = session else {
@@ -462,6 +469,7 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     let c = &proxy.counters;
     if let Some(s) = summary {
         c.handshake_took(false, s.version, s.resumed, took);
+        probes::handshake_done(|| Some((client_conn.client.id.to_u64(), took, s.resumed.into(), 0)));
         c.signed(s.key);
     }
     match summary.map(|s| (s.version, s.resumed)) {
@@ -485,10 +493,17 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     proxy.connections.get(key).is_some()
 }
 
+/// Tells tracers that a client's handshake failed.
+#[inline]
+pub(crate) fn probe_failure(connection: impl FnOnce() -> Option<ConnectionId>, reason: &'static str) {
+    probes::handshake_failed(|| Some((connection()?.to_u64(), reason.as_ptr().addr() as u64, reason.len() as u64)));
+}
+
 /// Counts and reports that a client's handshake failed, for one of the reasons in
 /// [`TLS_FAILURES`](crate::counters::TLS_FAILURES).
 pub(crate) fn handshake_failed(proxy: &Proxy, key: Key, reason: &'static str) {
     proxy.counters.tls_failure(reason);
+    probe_failure(|| Some(proxy.connections.client_at(key)?.id), reason);
     if let Some(client) = proxy.connections.client_at(key) {
         proxy.log.records().handshake_failed(&proxy.counters, (client.peer, client.id), reason);
     }

@@ -22,6 +22,7 @@ use crate::traces::Made;
 use quinn_proto::ConnectionError;
 use sealane_http::h3::{Code, Settings};
 use sealane_lane::{Context, Key, Millis};
+use sealane_sys::probes;
 use sealane_tls::policy::Version;
 
 /// What we tell clients.
@@ -51,6 +52,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
     let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now(), cx.micros()));
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
+    proxy.talkers.accepted(remote.ip());
     let is_counted = count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key);
     if let Some(q) = proxy.connections.quic(key) {
         proxy.quic.note(&q.quic, key);
@@ -97,7 +99,9 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
             Some(true) => c.resumed_tls13.inc(),
             _ => c.full_tls13.inc(),
         }
-        c.handshake_took(true, Version::Tls13, h.summary.is_some_and(|s| s.resumed), took);
+        let is_resumed = h.summary.is_some_and(|s| s.resumed);
+        c.handshake_took(true, Version::Tls13, is_resumed, took);
+        probes::handshake_done(|| Some((q.client_ref()?.id.to_u64(), took, is_resumed.into(), 1)));
         c.signed(h.summary.and_then(|s| s.key));
         match (h.early_offered, q.called_early) {
             (true, true) => c.early_data_accepted.inc(),

@@ -18,6 +18,7 @@ use crate::exchange::{Exchange, forwarded};
 use crate::lane_state::LaneListener;
 use crate::rules::ForwardAuth;
 use crate::service::Proxy;
+use crate::templates::Origin;
 use crate::upstream::selection::{Routed, run_route};
 use sealane_exchange::Event;
 use sealane_http::{BodyLength, FieldError, Method, RequestHead};
@@ -99,8 +100,12 @@ pub(crate) fn authorize(
     let early = x.machine.is_early();
     Routed::preference(x, &upstream, x.client_ip(client));
     let question = Question { request: x.request.clone(), body: x.body, expects, until };
-    let prepared = forwarded::prepare(x, client, early, scratch.text());
-    if prepared.and_then(|()| make_question(&mut x.request, &auth.target)).is_err() {
+    let from = Origin { connections: &*connections, stream: x.client_stream, client, claims: &x.claims };
+    let mut values = auth.set.values(&x.request, &from).into_iter();
+    let prepared = forwarded::prepare(x, client, early, scratch.text())
+        .and_then(|()| make_question(&mut x.request, &auth.target))
+        .and_then(|()| auth.set.apply(&mut x.request.fields, &mut values));
+    if prepared.is_err() {
         x.request = question.request;
         return refuse(proxy, cx, exchange, 431);
     }
@@ -134,7 +139,7 @@ pub(crate) fn admit(proxy: &mut Proxy, cx: &mut Context, exchange: Key, body: Bo
     let upstream_stream = x.upstream_stream.take();
     let copied = copy_fields(x);
     x.response.clear();
-    (x.upstream, x.attempts, x.server) = (None, 0, 0);
+    (x.upstream, x.attempts, x.server, x.sent) = (None, 0, 0, 0);
     x.routed.begin_again();
     match upstream_stream {
         Some(stream) if body.is_empty() => server_finish(proxy, cx, stream, true),

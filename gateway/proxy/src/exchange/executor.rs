@@ -27,7 +27,7 @@ use crate::exchange::streams::{
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
-use crate::forwarding::{Forwarding, choose_upstream};
+use crate::forwarding::{Forwarding, choose_upstream, watch_total};
 use crate::lane_state::LaneListener;
 use crate::latency;
 use crate::memory::{Held, note_held};
@@ -40,6 +40,7 @@ use crate::rules::Unprepared;
 use crate::service::{Proxy, log_exchange};
 use crate::settings::LaneSettings;
 use crate::snapshot::Action;
+use crate::templates::Origin;
 use crate::traces;
 use crate::upstream::connection::dispatch_request;
 use crate::upstream::selection::{
@@ -50,6 +51,7 @@ use sealane_exchange::{Action as Do, Actions, Event, Phase, Switching};
 use sealane_http::{BodyLength, Known, Method};
 use sealane_lane::{Context, Key, Micros};
 use sealane_route::Decision;
+use sealane_sys::probes;
 use std::rc::Rc;
 
 /// A request's head is whole: decides what is done with it.
@@ -67,6 +69,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let Proxy { connections, exchanges, scratch, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let Some(client) = connections.client_of(x.client_stream) else { return };
+    probes::exchange_begin(|| Some((client.id.to_u64(), x.number.into())));
     let listener = client.listener.clone();
     if forwarded::receive(x, client, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
@@ -158,7 +161,7 @@ fn count_place(
     if is_address_in_doubt(connections, x) {
         return Verdict::TooEarly;
     }
-    if x.told().is_none() && listener.listener.trusted_proxies.contains(client.peer.ip()) {
+    if x.told().is_none() && (client.is_unnamed() || listener.listener.trusted_proxies.contains(client.peer.ip())) {
         // A trusted proxy that names nobody brings the requests of many.
         return Verdict::Admitted;
     }
@@ -206,11 +209,7 @@ pub(crate) fn run_action(
 #[inline(never)]
 fn forward_by(proxy: &mut Proxy, cx: &mut Context, exchange: Key, listener: &Rc<LaneListener>, by: &Forwarding) {
     let Some(upstream) = choose_upstream(proxy, exchange, by) else { return refuse(proxy, cx, exchange, 500) };
-    if let Some(x) = proxy.exchanges.get(exchange)
-        && let Some(until) = by.limits.until(x)
-    {
-        proxy.connections.look_by(cx, x.client_stream, until);
-    }
+    watch_total(proxy, cx, exchange);
     forward(proxy, cx, exchange, listener, upstream, Some(by));
 }
 
@@ -236,8 +235,13 @@ fn forward(
     if forwarded::prepare(x, client, early, scratch.text()).is_err() {
         return refuse(proxy, cx, exchange, 431);
     }
+    let stream = x.client_stream;
     if let Some(route) = &x.routed.route
-        && let Err(why) = route.prepare(&mut x.request, scratch.text())
+        && let Err(why) = route.prepare(
+            &mut x.request,
+            &Origin { connections: &*connections, stream, client, claims: &x.claims },
+            scratch.text(),
+        )
     {
         return match why {
             Unprepared::Fields => refuse(proxy, cx, exchange, 500),
@@ -582,6 +586,11 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     }
     count_exchange(&proxy.exchanges, &proxy.counters, &x);
     time_exchange(&proxy.settings, cx, &x);
+    probes::exchange_end(|| {
+        let connection = proxy.connections.client_of(x.client_stream)?.id.to_u64();
+        let [first_byte, total] = durations(&x, cx.micros());
+        Some((connection, x.number.into(), x.status.into(), total.unwrap_or(0), first_byte.unwrap_or(0)))
+    });
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
     if x.trace.is_on() {
         traces::finish(&proxy.connections, &proxy.counters, &proxy.settings, cx, &x);

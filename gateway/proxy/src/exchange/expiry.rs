@@ -14,9 +14,10 @@ use crate::forwarding::RouteLimits;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
+use crate::upstream::selection::account_for_loss;
 use sealane_exchange::Phase;
 use sealane_exchange::deadlines::{
-    BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline,
+    BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline, is_used_up_by_server,
 };
 use sealane_lane::{Context, Key, Millis};
 use std::time::Duration;
@@ -81,6 +82,18 @@ pub(crate) fn look_soon(
     connections.look_by(cx, x.client_stream, at);
 }
 
+/// Both directions of an exchange: what they wait for, and how far they have come.
+fn directions(x: &mut Exchange) -> [Direction<'_>; 2] {
+    let blocked = [x.request_body.is_blocked(), x.response_body.is_blocked()];
+    let state = State::of(&x.machine, x.upstream_stream.is_some(), blocked);
+    let (request, response) = (&mut x.request_body, &mut x.response_body);
+    [(state.request_wait(), request), (state.response_wait(), response)].map(|(wait, flow)| Direction {
+        wait,
+        bytes: flow.bytes,
+        progress: &mut flow.progress,
+    })
+}
+
 /// Looks at the deadlines of an exchange, and acts on one that has passed. When to look again; `None`: the exchange is
 /// over.
 pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> Option<Millis> {
@@ -98,16 +111,8 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
             (limits.client.rate, limits.upstream.rate) = (rate, rate);
         }
     }
-    let blocked = [x.request_body.is_blocked(), x.response_body.is_blocked()];
-    let state = State::of(&x.machine, x.upstream_stream.is_some(), blocked);
     let class = class(x);
-    let request =
-        Direction { wait: state.request_wait(), bytes: x.request_body.bytes, progress: &mut x.request_body.progress };
-    let response = Direction {
-        wait: state.response_wait(),
-        bytes: x.response_body.bytes,
-        progress: &mut x.response_body.progress,
-    };
+    let [request, response] = directions(x);
     let next = match deadline(now, class, &limits, request, response) {
         Some(passed) if passed.at <= now => {
             deadline_passed(proxy, cx, exchange, passed);
@@ -163,11 +168,17 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
     }
 }
 
-/// The time of an exchange as a whole is over. Nobody has failed: no server is blamed, and none is tried again.
+/// The time of an exchange as a whole is over. No server is tried again, and none has failed but one that has used up the time.
 fn took_too_long(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let awaits_body = x.machine.request() == Phase::Streaming && !x.request_body.is_blocked();
     x.routed.took_too_long = true;
     proxy.counters.total_timeouts.inc();
+    let (started, unanswered) = (x.started / 1000, !x.machine.is_answered());
+    let [request, response] = directions(x);
+    if unanswered && is_used_up_by_server(cx.now(), started, &request, &response) {
+        proxy.counters.upstream_timeouts.inc();
+        account_for_loss(x, Loss::Timeout, true);
+    }
     refuse(proxy, cx, exchange, if awaits_body { 408 } else { 504 });
 }

@@ -196,11 +196,11 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
         text.extend_from_slice(b", ");
     }
     // As `join_for` writes it, from the text that the connection keeps.
-    let v6 = client.peer.ip().to_canonical().is_ipv6();
-    text.extend_from_slice(if v6 { b"for=\"[" } else { b"for=" });
+    let (before, behind) = client.peer_text.around();
+    text.extend_from_slice(before);
     text.extend_from_slice(peer);
-    if v6 {
-        text.extend_from_slice(b"]\"");
+    if !behind.is_empty() {
+        text.extend_from_slice(behind);
     }
     if host > 0 {
         text.extend_from_slice(b";host=\"");

@@ -45,7 +45,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::begin_request;
 use crate::h3::sink::{h3_credit, h3_data, h3_end};
 use crate::lifecycle::{close_connection, continue_connection};
-use crate::mirrors::{mirror_discard, mirror_go_on, mirror_head};
+use crate::mirrors::{mirror_credit, mirror_discard, mirror_go_on, mirror_head};
 use crate::scratch::Scratch;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
@@ -168,7 +168,7 @@ pub(crate) fn client_credit(connections: &mut Connections, side: ClientStream, w
         },
         ClientStream::H2(key, stream) => h2_client_credit(connections, key, stream, want),
         ClientStream::H3(key, stream) => h3_credit(connections, key, stream, want),
-        ClientStream::Mirror(_) => want,
+        ClientStream::Mirror(key) => mirror_credit(connections, key, want),
     }
 }
 

@@ -152,7 +152,8 @@ impl QuicEndpoint {
             return None;
         }
         #[expect(clippy::result_large_err, reason = "it is quinn-proto's, and is looked at right below")]
-        let accept = || endpoint.endpoint.accept(incoming, now, &mut answer, None);
+        let accept =
+            || tls_quic::with_client(remote.ip(), || endpoint.endpoint.accept(incoming, now, &mut answer, None));
         let (accepted, foreign) = tls_quic::hear(!raw.is_empty(), accept);
         counters.forged_session_ids.set(sessions::forged());
         let accepted = match accepted {

@@ -84,6 +84,12 @@ impl Connection {
         self.foreign = self.foreign.or(foreign);
     }
 
+    /// Packets that were sent, and those of them that were lost.
+    pub fn losses(&self) -> (u64, u64) {
+        let path = self.protocol.stats().path;
+        (path.sent_packets, path.lost_packets)
+    }
+
     /// The next thing that has happened.
     #[inline]
     pub fn poll(&mut self) -> Option<Event> {

@@ -14,7 +14,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse, respond, respond_error, run_action, takes_place};
 use crate::exchange::response::{Loss, try_lost};
 use crate::flush::flush_marked;
-use crate::forwarding::{Chosen, new_cookie};
+use crate::forwarding::{Chosen, new_cookie, watch_total};
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::limits::Counted;
@@ -288,6 +288,17 @@ impl Routed {
         self.began = began;
     }
 
+    /// When the last try has begun, if there was one.
+    pub fn tried_since(&self) -> Option<Millis> {
+        (self.began > 0).then_some(self.began)
+    }
+
+    /// A try has begun then.
+    #[cfg(test)]
+    pub fn try_from(&mut self, began: Millis) {
+        self.began = began;
+    }
+
     /// When the try under way must have led to a response's head.
     pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
         Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
@@ -305,7 +316,7 @@ fn add_routed_headers(x: &mut Exchange, settings: &LaneSettings, now: Micros, se
         tells_times = route.route().is_some_and(|route| route.server_timing);
     }
     if tells_times {
-        time_response(x, now, ours);
+        time_response(x, now);
     }
     name_response(x, settings);
     // None of these can be refused: they are ours, and few.
@@ -439,9 +450,11 @@ pub(crate) fn route_request(
         return answer_preflight(proxy, cx, exchange, expects);
     }
     if let Some(auth) = &route.basic_auth {
+        watch_total(proxy, cx, exchange);
         return authenticate(proxy, cx, exchange, listener, auth, expects);
     }
     if let Some(auth) = &route.forward_auth {
+        watch_total(proxy, cx, exchange);
         return authorize(proxy, cx, exchange, listener, auth, expects);
     }
     run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);

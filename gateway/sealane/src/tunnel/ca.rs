@@ -2,7 +2,7 @@
 
 use super::print;
 use crate::running::At;
-use crate::top;
+use crate::top::rates::days_from_now;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use sealane_control::admin::ask::{Where, ask};
@@ -259,11 +259,11 @@ fn list(ca: &Ca, json: bool) -> Result<()> {
             Some(reason) => format!("{} ({reason})", issued.state),
             None => issued.state.to_owned(),
         };
-        [issued.name.clone(), state, top::days_from_now(issued.not_after), issued.serial.clone()]
+        [issued.name.clone(), state, days_from_now(issued.not_after), issued.serial.clone()]
     };
     let rows: Vec<[String; 4]> = std::iter::once(head).chain(issued.iter().map(row)).collect();
     let widths = [0, 1, 2].map(|i| rows.iter().map(|row| row[i].chars().count()).max().unwrap_or(0));
-    let mut out = format!("the CA expires {}\n", top::days_from_now(end));
+    let mut out = format!("the CA expires {}\n", days_from_now(end));
     for [name, state, expires, serial] in &rows {
         let [a, b, c] = widths;
         out.push_str(&format!("{name:a$}  {state:b$}  {expires:c$}  {serial}\n"));

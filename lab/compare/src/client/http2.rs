@@ -63,7 +63,7 @@ where
     let mut head = Request::builder()
         .method(draft.method.as_str())
         .uri(format!("{scheme}://{}{}", draft.host, draft.path))
-        .header(HEADER, format!("{number} {}", draft.behaviour.word()));
+        .header(HEADER, draft.note(number));
     for (name, value) in &draft.headers {
         // These belong to connections of HTTP/1.1 (RFC 9113 §8.2.2).
         if !["connection", "upgrade", "keep-alive", "transfer-encoding"].iter().any(|n| name.eq_ignore_ascii_case(n)) {

@@ -69,7 +69,7 @@ async fn exchange(connection: &Connection, number: usize, draft: &Draft) -> Resu
         "closed without a response".to_owned()
     }
     let mut headers = draft.headers.clone();
-    headers.push((HEADER.to_owned(), format!("{number} {}", draft.behaviour.word())));
+    headers.push((HEADER.to_owned(), draft.note(number)));
     let body = vec![0; draft.content as usize];
     let (method, path) = (draft.method.as_str(), draft.path.as_str());
     let request = Request { method, tls: true, authority: draft.host.clone(), path, headers: &headers, body: &body };

@@ -29,7 +29,11 @@ enum Of {
     Host,
     Path,
     Query(String),
-    Header(String),
+    /// `listed`: each of the values that commas separate.
+    Header {
+        name: String,
+        listed: bool,
+    },
     Cookie(String),
     Method,
     Source,
@@ -202,7 +206,7 @@ impl Test {
                         push(d);
                     }
                 }
-                if let (false, Of::Header(name)) = (wanted, &self.of) {
+                if let (false, Of::Header { name, .. }) = (wanted, &self.of) {
                     let mut d = draft.clone();
                     d.headers.retain(|(n, _)| !n.eq_ignore_ascii_case(name));
                     push(d);
@@ -223,6 +227,9 @@ impl Test {
             let is_path = self.of == Of::Path;
             let (mut yes, mut near) = match self.how {
                 Match::Is => (vec![value.clone()], vec![format!("{value}x"), format!("{value}/")]),
+                Match::Begin if is_path && !value.ends_with('/') => {
+                    (vec![format!("{value}x"), value.clone(), format!("{value}/x")], Vec::new())
+                }
                 Match::Begin => (
                     vec![format!("{value}x"), value.clone()],
                     value.strip_suffix('/').map(|b| vec![b.to_owned(), format!("{b}x")]).unwrap_or_default(),
@@ -242,6 +249,16 @@ impl Test {
                 Match::Regex => (samples::regex(value, self.ignore_case).unwrap_or_default(), vec!["/zzz".to_owned()]),
                 _ => (Vec::new(), Vec::new()),
             };
+            let is_header = matches!(self.of, Of::Header { .. });
+            if (is_path || is_header) && self.ignore_case && self.how != Match::Regex {
+                let other: Vec<String> = yes.iter().map(|text| text.to_ascii_uppercase()).collect();
+                yes.extend(other);
+            }
+            // One of several values.
+            if is_header && let Some(first) = yes.first() {
+                yes.push(format!("zzz, {first}"));
+                near.extend(near.first().map(|first| format!("zzz, {first}")));
+            }
             if is_path {
                 for text in yes.iter_mut().chain(&mut near).filter(|t| !t.starts_with('/')) {
                     text.insert(0, '/');
@@ -271,18 +288,28 @@ impl Test {
             Of::Sni => draft.sni.clone().unwrap_or_else(|| draft.host.clone()),
             Of::Path => draft.path.split('?').next().unwrap_or_default().to_owned(),
             Of::Method => draft.method.clone(),
-            Of::Header(name) => match draft.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
-                Some((_, value)) => value.clone(),
-                None => return Some(false),
-            },
+            Of::Header { name, listed } => {
+                let all = draft.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name));
+                let values = all.flat_map(|(_, value)| match listed {
+                    true => value.split(',').map(str::trim).collect(),
+                    false => vec![value.as_str()],
+                });
+                let found: Vec<Option<bool>> = values.map(|value| self.accepts(value)).collect();
+                return if found.contains(&None) { None } else { Some(found.contains(&Some(true))) };
+            }
             Of::Query(_) | Of::Cookie(_) => return None,
         };
+        self.accepts(&value)
+    }
+
+    /// Whether a text matches; `None` if that is not known here.
+    fn accepts(&self, value: &str) -> Option<bool> {
         let same = |a: &str, b: &str| if self.ignore_case { a.eq_ignore_ascii_case(b) } else { a == b };
         let lower = |t: &str| if self.ignore_case { t.to_ascii_lowercase() } else { t.to_owned() };
-        let (text, values) = (lower(&value), self.values.iter().map(|v| lower(v)).collect::<Vec<_>>());
+        let (text, values) = (lower(value), self.values.iter().map(|v| lower(v)).collect::<Vec<_>>());
         Some(match self.how {
             Match::Found => true,
-            Match::Is => self.values.iter().any(|v| same(v, &value)),
+            Match::Is => self.values.iter().any(|v| same(v, value)),
             Match::Begin => values.iter().any(|v| text.starts_with(v.as_str())),
             Match::End => values.iter().any(|v| text.ends_with(v.as_str())),
             Match::Within => values.iter().any(|v| text.contains(v.as_str())),
@@ -322,14 +349,17 @@ fn of(fetch: &str, argument: &str) -> Option<Of> {
     let argument = argument.split(',').next().unwrap_or_default();
     Some(match fetch {
         "hdr" | "req.hdr" | "req.fhdr" if argument.eq_ignore_ascii_case("host") => Of::Host,
-        "hdr" | "req.hdr" | "req.fhdr" => Of::Header(argument.to_owned()),
+        "hdr" | "req.hdr" => Of::Header { name: argument.to_owned(), listed: true },
+        "req.fhdr" => Of::Header { name: argument.to_owned(), listed: false },
         "base" | "url" | "pathq" => return None,
         "path" => Of::Path,
         "method" => Of::Method,
         "src" => Of::Source,
         "ssl_fc" => Of::Tls,
         "ssl_fc_sni" | "req_ssl_sni" | "req.ssl_sni" => Of::Sni,
-        "ssl_c_used" => Of::Certificate,
+        "ssl_c_used" | "ssl_fc_has_crt" => Of::Certificate,
+        // A certificate that is not accepted ends the handshake.
+        "ssl_c_verify" => Of::Tls,
         "urlp" | "url_param" => Of::Query(argument.to_owned()),
         "cook" | "req.cook" => Of::Cookie(argument.to_owned()),
         "always_true" => Of::Constant(true),
@@ -355,7 +385,7 @@ fn set(draft: &Draft, of: &Of, text: &str) -> Option<Draft> {
         Of::Method if !text.is_empty() && text.bytes().all(|b| b.is_ascii_uppercase()) => {
             text.clone_into(&mut out.method);
         }
-        Of::Header(name) => out = out.with(name, text),
+        Of::Header { name, .. } => out = out.with(name, text),
         Of::Cookie(name) => out = out.with("Cookie", &format!("{name}={text}")),
         Of::Query(name) => out.path = format!("{}?{name}={text}", draft.path.split('?').next()?),
         _ => return None,
@@ -482,6 +512,26 @@ mod tests {
         assert!(missed(&|d| d.method == "POST" && d.path == "/api/x"));
         assert!(!out.unknown);
         assert!(may_hold(&groups, held) && !may_hold(&groups, &draft()));
+    }
+
+    #[test]
+    fn headers_have_several_values() {
+        let values = |condition: &str| {
+            let out = outcomes(&condition_of(condition), &draft());
+            let of = |all: &[Draft]| -> Vec<String> {
+                all.iter().map(|d| d.headers.iter().map(|(_, v)| v.clone()).collect::<Vec<_>>().join("|")).collect()
+            };
+            (of(&out.held), of(&out.missed))
+        };
+        let (held, missed) = values("x if { hdr(X-A) -i b }");
+        assert!(["b", "B", "zzz, b"].iter().all(|v| held.iter().any(|h| h == v)), "{held:?}");
+        assert!(["bx", "zzz, bx", ""].iter().all(|v| missed.iter().any(|m| m == v)), "{missed:?}");
+        let (held, missed) = values("x if { req.fhdr(X-A) b }");
+        assert!(!held.contains(&"zzz, b".to_owned()) && missed.contains(&"bx".to_owned()), "{held:?} {missed:?}");
+    }
+
+    fn condition_of(text: &str) -> Vec<Vec<Term>> {
+        condition(&words(text), &Named::new()).unwrap()
     }
 
     #[test]

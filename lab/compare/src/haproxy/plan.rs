@@ -19,6 +19,7 @@ const MAX_HTTP3: usize = 40;
 /// What a configuration asks to be tried.
 pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     let mut plan = Plan::default();
+    let tree = &with_samples(tree);
     let all = proxies(tree);
     for proxy in &all {
         let servers = proxy.section.inner().iter().filter(|n| matches!(n.name(), "server" | "server-template"));
@@ -39,6 +40,30 @@ pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
         Frontend::new(proxy, &all).add(&mut plan, &global, abilities);
     }
     plan
+}
+
+/// The configuration with samples in the place of variables that always have the same one.
+fn with_samples(tree: &[Node]) -> Vec<Node> {
+    let mut samples: BTreeMap<String, Option<String>> = BTreeMap::new();
+    for node in tree.iter().flat_map(Node::inner) {
+        let Some(name) = node.word(1).strip_prefix("set-var(").and_then(|n| n.strip_suffix(')')) else { continue };
+        let sample = (node.words.len() == 3).then(|| node.word(2).to_owned());
+        samples
+            .entry(name.to_owned())
+            .and_modify(|s| *s = s.take().filter(|s| sample.as_ref() == Some(s)))
+            .or_insert(sample);
+    }
+    let mut out = tree.to_vec();
+    for word in out.iter_mut().filter_map(|n| n.block.as_mut()).flatten().flat_map(|n| n.words.iter_mut()) {
+        let found = samples.iter().find_map(|(name, sample)| {
+            let rest = word.strip_prefix(&format!("var({name})"))?;
+            Some(format!("{}{rest}", sample.as_ref()?))
+        });
+        if let Some(found) = found {
+            *word = found;
+        }
+    }
+    out
 }
 
 /// What `global` says of TLS, and its lines.
@@ -350,6 +375,11 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 if !name.eq_ignore_ascii_case("host") && node.name() == "http-request" =>
             {
                 self.push(plan, first.clone().with(name, "from-the-client"));
+            }
+            ("set-header" | "add-header" | "del-header" | "replace-header" | "replace-value", name)
+                if node.name() != "http-request" =>
+            {
+                self.push(plan, Draft { served: vec![name.to_owned()], ..first.clone() });
             }
             ("replace-path" | "replace-uri" | "replace-pathq", pattern) => match samples::path_regex(pattern, false) {
                 Some(paths) => paths.iter().for_each(|p| self.push(plan, first.clone().at(p))),

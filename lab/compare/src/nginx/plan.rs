@@ -12,6 +12,21 @@ use crate::words::{in_and_out, is_dns_name, size};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Headers that no client sends, or that mean something to the connection.
+const NOT_SENT: &[&str] = &[
+    "host",
+    "connection",
+    "upgrade",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "content-length",
+    "content-encoding",
+    "expect",
+    "authorization",
+    "cookie",
+];
 /// Most values of variables that are tried at one location.
 const MAX_WISHES: usize = 40;
 /// Most requests that are sent at once.
@@ -105,7 +120,9 @@ pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     for server in &servers {
         let mut found = Vec::new();
         locations(server.node.inner(), &[], &mut found, &mut plan);
-        let mut site = Site { server, locations: found, shared: &shared, nodes: &nodes, wishes: &wishes };
+        mirrors(server.node, &found, tree, &mut plan);
+        let mut site =
+            Site { server, others: &servers, locations: found, shared: &shared, nodes: &nodes, wishes: &wishes };
         site.add(&mut plan);
     }
     unknown_hosts(&servers, &shared, &mut plan);
@@ -138,6 +155,35 @@ fn upstreams(tree: &[Node], plan: &mut Plan) {
     // A variable may stand for any of them.
     plan.ports = vec![80, 443];
     plan.servers = addresses;
+}
+
+/// The servers that get copies of requests: those of the locations that `mirror` names.
+fn mirrors(server: &Node, locations: &[Location<'_>], tree: &[Node], plan: &mut Plan) {
+    let mut uris: BTreeSet<&str> = BTreeSet::new();
+    walk(std::slice::from_ref(server), &mut |n| {
+        if n.name() == "mirror" {
+            uris.insert(n.word(1));
+        }
+    });
+    walk(tree, &mut |n| {
+        if n.name() == "http" {
+            uris.extend(n.all("mirror").map(|m| m.word(1)));
+        }
+    });
+    let is_mirror = |l: &&Location<'_>| match &l.matcher {
+        Matcher::Exact(path) | Matcher::Prefix(path) => uris.contains(path.as_str()),
+        Matcher::Regex(..) | Matcher::Named => false,
+    };
+    for pass in locations.iter().filter(is_mirror).flat_map(|l| l.node().all("proxy_pass")) {
+        let bare = pass.word(1).split('$').next().unwrap_or_default();
+        plan.mirrors.extend(server_address(bare).map(|a| a.to_string()));
+        let group = bare.split("://").nth(1).unwrap_or(bare);
+        walk(tree, &mut |n| {
+            if n.name() == "upstream" && n.word(1) == group {
+                plan.mirrors.extend(n.all("server").filter_map(|s| self::server(s.word(1))));
+            }
+        });
+    }
 }
 
 /// What the maps ask for whose variables are used.
@@ -186,6 +232,8 @@ fn is_named(node: &Node, text: &str) -> bool {
 /// One server with what it needs.
 struct Site<'s, 'n> {
     server: &'s Server<'n>,
+    /// All servers.
+    others: &'s [Server<'n>],
     locations: Vec<Location<'n>>,
     shared: &'s BTreeSet<Place>,
     nodes: &'s [&'n Node],
@@ -335,11 +383,60 @@ impl<'n> Site<'_, 'n> {
             if listener.quic {
                 continue;
             }
+            self.other_names(&base, listener, plan);
             self.clients(&base, self.server.node, plan);
             self.block(&base.clone(), self.server.node, None, plan);
             for location in &self.locations {
                 self.location(&base, location, plan);
             }
+        }
+    }
+
+    /// A connection for another name than that of its request: whoever asks for certificates must not be gone round.
+    fn other_names(&self, base: &Draft, listener: &Listener, plan: &mut Plan) {
+        let asks = |n: &Node| n.all("ssl_verify_client").any(|v| v.word(1) != "off");
+        if !listener.tls || !self.others.iter().any(|s| asks(s.node)) {
+            return;
+        }
+        let here = |s: &&Server<'n>| s.listeners.iter().any(|l| l.address == listener.address && !l.quic);
+        let own = self.names();
+        for other in self.others.iter().filter(here).filter(|s| s.node.place != self.server.node.place) {
+            let hosts = other.names.iter().filter_map(|n| samples::host(n)).flatten();
+            for name in hosts.filter(|h| is_dns_name(h) && !own.iter().any(|(n, _)| n == h)).take(1) {
+                let draft = Draft { sni: Some(name), ..base.clone() };
+                for shown in [Shown::None, Shown::Known] {
+                    plan.push(Draft { shown, ..draft.clone() });
+                }
+            }
+        }
+    }
+
+    /// Headers that a block changes, sent by the client and by the server.
+    fn headers(&self, draft: &Draft, location: &Location<'n>, plan: &mut Plan) {
+        let all = || {
+            self.nodes
+                .iter()
+                .copied()
+                .chain(self.server.node.inner())
+                .chain(location.chain.iter().flat_map(|n| n.inner()))
+        };
+        let named = |words: &[&str]| -> BTreeSet<String> {
+            let of = |n: &Node| match n.name() {
+                "more_set_headers" => n.word(1).split(':').next().unwrap_or_default().trim().to_owned(),
+                _ => n.word(1).to_owned(),
+            };
+            let names = all().filter(|n| words.contains(&n.name())).map(of);
+            names.filter(|name| !name.is_empty() && !NOT_SENT.contains(&name.to_ascii_lowercase().as_str())).collect()
+        };
+        let sent = named(&["proxy_set_header", "grpc_set_header"]);
+        if !sent.is_empty() {
+            let forged = sent.iter().fold(draft.clone(), |draft, name| draft.with(name, "from-the-client"));
+            plan.push(forged);
+        }
+        let served =
+            named(&["add_header", "proxy_hide_header", "grpc_hide_header", "more_set_headers", "more_clear_headers"]);
+        if !served.is_empty() && !location.is_grpc() {
+            plan.push(Draft { served: served.into_iter().collect(), ..draft.clone() });
         }
     }
 
@@ -359,6 +456,13 @@ impl<'n> Site<'_, 'n> {
         }
         let mut passes = false;
         walk(node.inner(), &mut |n| passes |= n.name() == "proxy_pass");
+        if passes || location.is_grpc() {
+            self.headers(&draft, location, plan);
+        }
+        let asks = |n: &Node| n.all("auth_request").any(|a| a.word(1) != "off");
+        if location.chain.iter().any(|n| asks(n)) || asks(self.server.node) {
+            plan.push(Draft { behaviour: Behaviour::Forbidden, ..draft.clone() });
+        }
         if passes {
             for behaviour in [Behaviour::Redirect, Behaviour::RedirectToItself, Behaviour::Error, Behaviour::Missing] {
                 plan.push(Draft { behaviour, ..draft.clone() });
@@ -498,8 +602,10 @@ impl<'n> Site<'_, 'n> {
 
 fn paths(location: &Location<'_>) -> Vec<String> {
     match &location.matcher {
-        Matcher::Exact(path) => samples::exact(path),
-        Matcher::Prefix(path) if path.starts_with('/') => samples::prefix(path),
+        Matcher::Exact(path) => samples::exact(path).into_iter().chain(samples::encoded(path)).collect(),
+        Matcher::Prefix(path) if path.starts_with('/') => {
+            samples::prefix(path).into_iter().chain(samples::encoded(path)).collect()
+        }
         Matcher::Regex(pattern, any_case) => samples::path_regex(pattern, *any_case).unwrap_or_default(),
         Matcher::Prefix(_) | Matcher::Named => Vec::new(),
     }
@@ -643,7 +749,7 @@ mod tests {
         assert_eq!(plan.servers[0].to_string(), "10.0.0.1:3000");
         let has = |what: &dyn Fn(&Draft) -> bool| plan.drafts.iter().any(what);
         assert!(has(&|d| d.host == "b.a.b.example"), "a wildcard stands for any number of labels");
-        assert!(has(&|d| d.path == "/api") && has(&|d| d.path == "/api/x"));
+        assert!(has(&|d| d.path == "/api") && has(&|d| d.path == "/api/x") && has(&|d| d.path == "/ap%69/"));
         assert!(has(&|d| d.method == "POST" && d.place.line == 6));
         assert!(has(&|d| d.content == 1025) && has(&|d| d.content == 1024));
         assert!(has(&|d| d.from.is_some_and(|f| f.to_string() == "10.254.254.254")));

@@ -40,10 +40,18 @@ pub fn condition(node: &Node) -> Option<(String, String, String)> {
 /// What `if` asks to be tried.
 pub fn of_if(node: &Node) -> Option<Vec<Wish>> {
     let (variable, operator, operand) = condition(node)?;
-    let values = match operator.as_str() {
+    let mut values = match operator.as_str() {
         "" => vec!["1".to_owned(), "0".to_owned(), String::new()],
         operator => values(operator, &operand)?,
     };
+    // Clients choose these: the text at another place, and in another case.
+    if operator.contains('~')
+        && (variable.starts_with("http_") || variable.starts_with("cookie_"))
+        && let Some(first) = values.first().filter(|first| !first.is_empty()).cloned()
+    {
+        values.extend([format!("x{first}x"), first.to_ascii_uppercase(), first.to_ascii_lowercase()]);
+        values.dedup();
+    }
     Some(values.into_iter().map(|value| Wish { variable: variable.clone(), value }).collect())
 }
 

@@ -1,7 +1,7 @@
 //! HTTP/2 of back-ends: by prior knowledge, or by ALPN. gRPC is answered with an empty message and trailers.
 
 use super::socket::Socket;
-use super::{Arrival, CONTENT, HEADER, HOLD, IDLE, Received, Reply, Shared, requests_over_tls};
+use super::{Arrival, CONTENT, HEADER, HOLD, IDLE, Received, Reply, Shared, Told, requests_over_tls};
 use crate::draft::{GRPC, GRPC_MESSAGE};
 use bytes::Bytes;
 use h2::RecvStream;
@@ -103,12 +103,12 @@ async fn answer(
     headers.extend(head.headers.iter().map(|(name, value)| (name.to_string(), text(value))));
     let header = |name: &str| headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, v)| v.as_str());
     let told = header(HEADER).unwrap_or_default().to_owned();
-    let (number, word) = told.split_once(' ').unwrap_or((told.as_str(), ""));
+    let Told { number, word, served } = Told::of(&told);
     let is_grpc = header("content-type").is_some_and(|v| v.starts_with(GRPC));
-    let reply = Reply::new(word, header("host"), arrival);
+    let reply = Reply::new(word, &served, header("host"), arrival);
     let method = head.method.to_string();
     shared.note(Received {
-        number: number.parse().ok(),
+        number,
         address: arrival.address.clone(),
         tls: arrival.tls.clone(),
         proxy: arrival.proxy.clone(),
@@ -125,7 +125,7 @@ async fn answer(
     }
     let mut response = Response::builder().status(reply.status);
     for (name, value) in &reply.headers {
-        response = response.header(*name, value.as_str());
+        response = response.header(name.as_str(), value.as_str());
     }
     let Ok(response) = response.header("content-length", CONTENT.len()).body(()) else { return Ok(()) };
     let mut send = respond.send_response(response, method == "HEAD")?;

@@ -9,38 +9,13 @@ use sealane_interop::h3::{Client, headers, over_quic};
 use sealane_interop::http::Wire;
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Asked, Everywhere};
+use sealane_interop::versions::{Asked, Everywhere, Listening};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 
 /// A gateway with a listener for TLS and HTTP/3 and one for plain HTTP/1.1 and HTTP/2.
 fn gateway(site: &Site, listener: &str, tls: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 1
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-{listener}
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-{tls}
-[[listener]]
-address = "{plain}"
-h2c = true
-{listener}
-{rest}"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    Listening { both: listener, tls, rest, ..Listening::default() }.start(site)
 }
 
 fn denied(gateway: &Gateway, what: &str) -> f64 {
@@ -110,7 +85,7 @@ deny = "203.0.113.9"
     }
     assert_eq!(denied(&gateway, "request"), f64::from(refused));
     assert_eq!(denied(&gateway, "connection"), 0.0, "of the proxy");
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let log = || site.log();
     let lines = || log().lines().filter(|line| line.contains("\"denied\":\"address\"")).count();
     assert!(eventually(|| lines() == refused as usize), "{}", log());
     assert!(log().lines().all(|line| line.contains("\"denied\"") == line.contains("\"status\":403")), "{}", log());

@@ -8,13 +8,12 @@ use rustls::pki_types::pem::PemObject;
 use sealane_interop::backend::Backend;
 use sealane_interop::client;
 use sealane_interop::eventually;
-use sealane_interop::gateway::{Gateway, configured, run};
+use sealane_interop::gateway::{Gateway, run};
 use sealane_interop::h2;
 use sealane_interop::h3::{Client, over_quic};
 use sealane_interop::http::Wire;
-use sealane_interop::ports;
 use sealane_interop::site::{HOST, Identity, Site};
-use sealane_interop::versions::{Asked, Everywhere};
+use sealane_interop::versions::{Asked, Everywhere, Listening};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
@@ -23,33 +22,9 @@ fn denied(gateway: &Gateway, what: &str) -> f64 {
     gateway.metric_with("sealane_access_denied_total", &format!("what=\"{what}\"")).unwrap_or_default()
 }
 
-/// A gateway whose listener asks for certificates, and one for plain HTTP/1.1 and HTTP/2. The host answers by itself.
 fn gateway(site: &Site, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 1
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-client_auth = {{ mode = "optional", ca = {ca:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-{rest}"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-        ca = site.ca,
-    );
-    (configured(site, &text), plain)
+    let tls = format!("client_auth = {{ mode = \"optional\", ca = {:?} }}", site.ca);
+    Listening { tls: &tls, rest, ..Listening::default() }.start(site)
 }
 
 fn with(site: &Site, identity: Option<&Identity>, alpn: &str) -> Arc<ClientConfig> {
@@ -146,7 +121,7 @@ allow_certificate = "any"
     assert_eq!(every.get("/prod").map(|(status, _)| status), [403; 3]);
     assert_eq!(denied(&gateway, "request_by_certificate"), refused + 3.0);
     assert_eq!(denied(&gateway, "request"), 0.0);
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let log = || site.log();
     let lines = || log().lines().filter(|line| line.contains("\"denied\":\"certificate\"")).count();
     assert!(eventually(|| lines() as f64 == refused + 3.0), "{}", log());
 }
@@ -195,7 +170,7 @@ request_headers = {{ remove = ["X-Edge-Secret"] }}
     }
     assert!(backend.requests().iter().all(|request| request.header("x-edge-secret").is_none()));
     assert_eq!(denied(&gateway, "request_by_header"), refused);
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let log = || site.log();
     let lines = || log().lines().filter(|line| line.contains("\"denied\":\"header\"")).count();
     assert!(eventually(|| lines() as f64 == refused), "{}", log());
 }

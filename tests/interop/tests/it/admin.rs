@@ -69,6 +69,7 @@ fn silent_connections_keep_nobody_out() {
             let _ = stream.write_all(request.as_bytes());
             stream
         };
+        // Ten times the connections that there may be of one address (16), and twice of all (64).
         (0..200).map(connect).collect()
     };
     // Silent, in the middle of a head, and after an answer.

@@ -14,7 +14,7 @@ use sealane_interop::peers::{curl, python};
 use sealane_interop::ports;
 use sealane_interop::process::{self, Server};
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
 use sealane_interop::{base64, binary, eventually, need, skip, websocket_accept};
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
@@ -38,39 +38,10 @@ fn users() -> String {
 
 const ASK: &str = "basic_auth = { users = \"users.txt\", realm = \"Staff only\", user_header = \"Remote-User\" }";
 
-/// A gateway in front of an application. `rest` is of its host.
 fn gateway(site: &Site, lanes: usize, tls: &str, app: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = {lanes}
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-trusted_proxies = "127.0.0.1"
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-{tls}
-[[listener]]
-address = "{plain}"
-h2c = true
-allow_connect = true
-trusted_proxies = "127.0.0.1"
-[[host]]
-names = ["*"]
-to = {app:?}
-{rest}
-"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {app:?}\n{rest}\n");
+    let both = "trusted_proxies = \"127.0.0.1\"";
+    Listening { lanes, both, tls, plain: "allow_connect = true", rest: &rest, ..Listening::default() }.start(site)
 }
 
 fn basic(user: &str, password: &str) -> String {
@@ -135,7 +106,7 @@ fn only_a_right_password_passes_and_the_upstream_is_told_who_it_is() {
     assert_eq!(ask("/kept", &[&alice]), [200; 3]);
     assert_eq!((app.last().header("remote-user"), app.last().header("authorization")), (None, Some(&*alice)));
     assert_eq!((result(&gateway, "admitted"), result(&gateway, "refused")), (12.0, 36.0));
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let log = || site.log();
     let with = |what: &str| log().lines().filter(|line| line.contains(what)).count();
     assert!(eventually(|| with("\"user\":\"alice\"") == 6 && with("\"denied\":\"basic_auth\"") == 36), "{}", log());
     assert!(
@@ -465,7 +436,7 @@ fn a_server_may_be_asked_after_the_password() {
     assert!(auth.requests().iter().all(|question| question.header("authorization").is_none()));
     let last = app.last();
     assert_eq!((last.header("remote-user"), last.header("remote-groups")), (Some("alice"), Some("staff")));
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let log = || site.log();
     let asked = || log().lines().filter(|line| line.contains("\"user\":\"bob\",\"denied\":\"forward_auth\"")).count();
     assert!(eventually(|| asked() == 3), "{}", log());
 }
@@ -509,6 +480,17 @@ fn passwords_that_cannot_be_checked_in_time_are_refused() {
     assert!(busy >= 100, "{busy} of one network's 300 were refused unchecked");
     assert_eq!(result(&gateway, "failed"), busy as f64);
     assert_eq!(app.requests().len(), 1);
+    // The queue is empty again: a right password is checked and passes.
+    let ask = || {
+        let request = format!(
+            "GET / HTTP/1.1\r\nHost: a.example\r\nConnection: close\r\nAuthorization: {}\r\n\r\n",
+            basic("alice", "open sesame")
+        );
+        let mut wire = Wire::new(client::tcp(plain));
+        wire.send(request).expect("the gateway reads");
+        wire.response("GET").expect("it is answered").status()
+    };
+    assert!(eventually(|| ask() == 200), "{}", ask());
 }
 
 const GRPC: &str = r#"

@@ -2,7 +2,8 @@
 
 use sealane_interop::backend::Backend;
 use sealane_interop::gateway::{configured, run};
-use sealane_interop::site::Site;
+use sealane_interop::site::{self, Site};
+use sealane_interop::versions::{Everywhere, Listening};
 use sealane_interop::{WAIT_LIMIT, binary, ports, process};
 use std::os::unix::net::UnixListener;
 use std::process::{Command, Output};
@@ -245,4 +246,57 @@ fn check_says_what_is_ready_for_post_quantum() {
     let found: Vec<_> = all.iter().map(|one| (one["kind"].as_str(), one["protection"].as_str())).collect();
     let wanted = [("listener", "if_supported"), ("upstream", "never"), ("certificate", "never")];
     assert_eq!(found, wanted.map(|(kind, protection)| (Some(kind), Some(protection))));
+}
+
+/// By the records that `check` prints, a client finds each version of HTTP.
+#[test]
+fn records_for_dns_say_what_is_served() {
+    let site = Site::new();
+    let name = site::HOST;
+    let hosts = format!("[[host]]\nnames = [{name:?}]\nrespond = {{ body = \"hello\" }}\n");
+    let (gateway, plain) = Listening { rest: &hosts, ..Listening::default() }.start(&site);
+    let file = site.path().join(format!("sealane-{}.toml", gateway.address.port()));
+    let output = run(["check".as_ref(), "-c".as_ref(), file.as_os_str(), "--dns-records".as_ref()]);
+    assert!(output.status.success(), "{output:?}");
+    let port = gateway.address.port();
+    let record = format!("_{port}._https.{name}. 3600 IN HTTPS 1 {name}. alpn=\"h3,h2\" port={port}\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), record, "nothing else, and nothing of the plain listener");
+    assert_eq!(Everywhere::new(&gateway, plain).get("/"), [(); 3].map(|()| (200, "hello".to_owned())));
+    drop(gateway);
+
+    // Many names, wildcards, relayed names, and addresses that do not serve the same.
+    let names: Vec<String> = (10..22).map(|n| format!("\"a{n}.example\"")).collect();
+    let tls = format!("certificates = {{ cert = {:?}, key = {:?} }}", site.ecdsa.cert, site.ecdsa.key);
+    let text = format!(
+        "[[listener]]\naddress = \"127.0.0.1:443\"\nhttp3 = true\n[listener.tls]\n{tls}\n\
+         [[listener]]\naddress = \"[::1]:443\"\n[listener.tls]\n{tls}\n\
+         [[listener]]\naddress = \"127.0.0.1:8443\"\nhttp3 = true\n[listener.quic]\nalt_svc_port = 9443\n[listener.tls]\n{tls}\n\
+         [[host]]\nnames = [{}, \"*.wild.example\", \"127.0.0.1\"]\nlisteners = [\"127.0.0.1:443\"]\nrespond = {{}}\n\
+         [[host]]\nnames = [\"both.example\"]\nlisteners = [\"127.0.0.1:443\", \"[::1]:443\"]\nrespond = {{}}\n\
+         [[host]]\nnames = [\"*\"]\nlisteners = [\"127.0.0.1:8443\"]\nrespond = {{}}\n\
+         [[host]]\nnames = [\"relayed.example\"]\nlisteners = [\"127.0.0.1:443\"]\npassthrough = \"u\"\n\
+         [[upstream]]\nname = \"u\"\nservers = \"tcp://127.0.0.1:1\"\n",
+        names.join(", ")
+    );
+    let printed = |more: &[&str]| {
+        let output = check(&site, &text, &[&["--offline"][..], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let all = printed(&["--dns-records"]);
+    for line in [
+        "a10.example. 3600 IN HTTPS 1 . alpn=\"h3,h2\"",
+        "*.wild.example. 3600 IN HTTPS 1 . alpn=\"h3,h2\"",
+        "both.example. 3600 IN HTTPS 1 . alpn=\"h2\"",
+        "; for each other name: _8443._https.NAME. 3600 IN HTTPS 1 NAME. alpn=\"h3\" no-default-alpn port=9443",
+        "; for each other name: _8443._https.NAME. 3600 IN HTTPS 2 NAME. alpn=\"h2\" port=8443",
+    ] {
+        assert!(all.lines().any(|found| found == line), "{line}\n{all}");
+    }
+    assert_eq!(all.lines().count(), 12 + 4, "{all}");
+    let json: serde_json::Value = serde_json::from_str(&printed(&["--dns-records", "--json"])).expect("it is JSON");
+    assert_eq!(json["dns_records"].as_array().map(Vec::len), Some(16));
+    let some = printed(&[]);
+    assert_eq!(some.lines().filter(|line| line.starts_with("in DNS, for HTTP/3: ")).count(), 11, "{some}");
+    assert!(some.contains("in DNS, for HTTP/3: 4 more records (--dns-records prints all)"), "{some}");
 }

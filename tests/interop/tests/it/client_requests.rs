@@ -7,9 +7,8 @@ use sealane_interop::frames::{Frames, kind};
 use sealane_interop::gateway::{Gateway, configured, run};
 use sealane_interop::h3::{Client, headers, over_quic};
 use sealane_interop::http::{Message, Wire};
-use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Asked, Everywhere};
+use sealane_interop::versions::{Asked, Everywhere, Listening};
 use sealane_interop::{eventually, websocket_accept};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -17,36 +16,10 @@ use std::sync::{Arc, Condvar, Mutex};
 
 /// A gateway of two lanes, whose clients a trusted proxy names.
 fn gateway(site: &Site, app: &str, limits: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 2
-[admin]
-listen = "@ADMIN@"
-[limits]
-{limits}
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-trusted_proxies = "127.0.0.1"
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-trusted_proxies = "127.0.0.1"
-[[host]]
-names = ["*"]
-to = {app:?}
-"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    let top = format!("[limits]\n{limits}\n");
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {app:?}\n");
+    let both = "trusted_proxies = \"127.0.0.1\"";
+    Listening { lanes: 2, top: &top, both, rest: &rest, ..Listening::default() }.start(site)
 }
 
 fn limited(gateway: &Gateway) -> f64 {
@@ -116,7 +89,7 @@ fn requests_of_a_client_count_together() {
     for _ in 0..10 {
         assert_eq!(status("2001:db8::1"), [200; 3]);
     }
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let log = || site.log();
     let told = || log().lines().filter(|line| line.contains("\"denied\":\"max_requests_per_client\"")).count();
     assert!(eventually(|| told() as f64 == limited(&gateway)), "{}", log());
 }

@@ -300,6 +300,69 @@ fn requests_over_http2_grpc_and_unix_sockets_are_compared() {
     }
 }
 
+const SHARED: &str = r#"http {
+    split_clients "${remote_addr}x" $pool { 50% blue; * green; }
+    upstream blue { server 10.0.0.1:3000; }
+    upstream green { server 10.0.0.2:3000; }
+    server {
+        listen 443 ssl;
+        server_name app.example.com;
+        ssl_certificate /nonexistent/app.pem;
+        ssl_certificate_key /nonexistent/app-key.pem;
+        ssl_client_certificate /nonexistent/ca.pem;
+        ssl_verify_client optional;
+        proxy_set_header Host $host;
+        proxy_set_header X-Real-IP $remote_addr;
+        proxy_set_header X-Original-URL $scheme://$http_host$request_uri;
+        proxy_set_header X-Verified $ssl_client_verify;
+        proxy_hide_header X-Internal;
+        add_header X-Content-Type-Options nosniff always;
+        location / { proxy_pass http://$pool; }
+        location /copied/ { mirror /copy; proxy_pass http://10.0.0.3:8080; }
+        location = /copy { internal; proxy_pass http://10.0.0.4:8080$request_uri; }
+        location /metrics { allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.5:9090; }
+        location /staff/ { if ($ssl_client_verify != SUCCESS) { return 403; } proxy_pass http://10.0.0.3:8080; }
+        location = /single { proxy_pass http://10.0.0.3:8080/another; }
+    }
+    server {
+        listen 443 ssl;
+        server_name other.example.com;
+        ssl_certificate /nonexistent/other.pem;
+        ssl_certificate_key /nonexistent/other-key.pem;
+        location / { proxy_pass http://10.0.0.3:8080; proxy_set_header Host $host; }
+    }
+}
+"#;
+
+#[test]
+fn shares_copies_certificates_and_headers_are_compared() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", SHARED);
+    let output = compare("nginx", &file, &[]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    for (from, to, aspect) in [
+        ("\"{client_address}\"", "\"{host}\"", "request header x-real-ip at the back-end"),
+        ("remove = [\"X-Internal\"]", "remove = [\"X-Other\"]", "response header x-internal"),
+        (
+            "mirror = { upstream = \"10.0.0.4:8080\", ",
+            "mirror = { upstream = \"10.0.0.5:9090\", ",
+            "copy for the mirror",
+        ),
+        ("allow_certificate = [\"any\"]", "", "status"),
+        ("path_regex = '^/metrics'", "path_regex = '^/metrics/none'", "status"),
+        ("rewrite = \"/another\"", "rewrite = \"/other\"", "request at the back-end"),
+    ] {
+        let translated = edited(&site, "nginx", &file, from, to);
+        let output = compare("nginx", &file, &["--translated", translated.to_str().expect("plain")]);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}\n{said}");
+        assert!(said.contains(&format!("not announced: {aspect}")), "{aspect}: {said}");
+    }
+}
+
 /// Configurations of the import's tests: what differs is announced.
 #[test]
 fn typical_configurations_behave_alike() {

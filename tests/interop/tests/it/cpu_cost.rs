@@ -28,7 +28,7 @@ impl Drop for StopAtEnd<'_> {
 
 /// Full handshakes and requests, in phases of two seconds: some have one of both, some both, some neither. So their numbers have
 /// nothing to do with each other.
-fn load(gateway: &Gateway, site: &Site, stop: &AtomicBool) {
+pub fn load(gateway: &Gateway, site: &Site, stop: &AtomicBool) {
     let get = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
     let (mut kept, began) = (gateway.connect(), Instant::now());
     while !stop.load(Relaxed) {

@@ -6,13 +6,13 @@ use http::Request;
 use sealane_http::{BodyLength, Scheme};
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::Gateway;
 use sealane_interop::h2;
 use sealane_interop::h3::{self, Client, over_quic};
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
 use sealane_interop::{eventually, websocket_accept};
 use std::io::Read;
 use std::net::SocketAddr;
@@ -42,37 +42,8 @@ fn gateway(site: &Site, app: &str, auth: &str, rest: &str) -> (Gateway, SocketAd
 
 /// The same, with all settings of the upstream that is asked.
 fn asking(site: &Site, app: &str, auth: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 1
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-allow_connect = true
-[[host]]
-names = ["*"]
-to = {app:?}
-{rest}
-[[upstream]]
-name = "auth"
-{auth}
-"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {app:?}\n{rest}\n[[upstream]]\nname = \"auth\"\n{auth}\n");
+    Listening { plain: "allow_connect = true", rest: &rest, ..Listening::default() }.start(site)
 }
 
 fn asked(gateway: &Gateway, result: &str) -> f64 {
@@ -120,10 +91,8 @@ fn only_admitted_requests_pass_and_the_answer_says_who_asks() {
     assert_eq!(ask("session=none").map(|(status, _)| status), [302; 3]);
     assert_eq!(app.requests().len(), before, "nothing of it reached the application");
     assert_eq!((asked(&gateway, "admitted"), asked(&gateway, "refused"), asked(&gateway, "failed")), (9.0, 6.0, 0.0));
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
-    let refused = || log().lines().filter(|line| line.contains("\"denied\":\"forward_auth\"")).count();
-    assert!(eventually(|| refused() == 6), "{}", log());
-    assert!(log().lines().all(|line| line.contains("\"target\":\"/a/b?c=d\"")), "{}", log());
+    assert!(eventually(|| site.logged("\"denied\":\"forward_auth\"") == 6), "{}", site.log());
+    assert_eq!(site.logged("\"target\":\"/a/b?c=d\""), site.logged(""), "{}", site.log());
 }
 
 /// What the answer says beside its status reaches the client: where to log in, and what to show.
@@ -337,15 +306,8 @@ fn the_server_that_is_asked_may_speak_any_version() {
                 response_headers = { set = { Remote-User = \"alice\" } }\n\
                 [[host.route]]\npath = \"/\"\nheaders = { Cookie = \"session=wordy\" }\nrespond = { body = \"yes\" }\n\
                 response_headers = { set = { Remote-User = \"wordy\" } }\n";
-    let plain = ports::free();
-    let text = format!(
-        "[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\nhttp3 = true\n[listener.tls]\n\
-         certificates = {{ cert = {cert:?}, key = {key:?} }}\n[[listener]]\naddress = \"{plain}\"\nh2c = true\n\
-         [[host]]\nnames = [\"*\"]\nrespond = {{ status = 401, body = \"who now?\" }}\n{rest}",
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    let auth = configured(&site, &text);
+    let rest = format!("[[host]]\nnames = [\"*\"]\nrespond = {{ status = 401, body = \"who now?\" }}\n{rest}");
+    let (auth, plain) = Listening { rest: &rest, ..Listening::default() }.start(&site);
     let secure = format!("servers = \"https://{HOST}:{}\"\ntls = {{ ca = {:?} }}", auth.address.port(), site.ca);
     for (version, upstream) in [
         ("HTTP/1.1", format!("servers = \"http://{plain}\"\nhttp = \"1.1\"")),
@@ -417,4 +379,28 @@ fn a_tunnel_opens_only_if_it_is_admitted() {
     }
     assert_eq!((app.requests().len(), auth.requests().len()), (2, 3));
     assert!(auth.requests().iter().all(|question| question.start == "GET /verify?app=1 HTTP/1.1"));
+}
+
+#[test]
+fn questions_have_the_headers_that_the_service_expects() {
+    let site = Site::new();
+    let (app, auth) = (Backend::saying("hello"), Backend::answering(verdict));
+    let ask = "forward_auth = { upstream = \"auth\", path = \"/verify\", \
+               set_headers = { X-Original-URI = \"{uri}\", X-Original-Method = \"{method}\", X-App = \"shop\" } }";
+    let (gateway, plain) = gateway(&site, &app.url(), &auth.url(), ask);
+    let mut every = Everywhere::new(&gateway, plain);
+    let forged = [("x-original-uri", "/public"), ("x_app", "other"), ("cookie", "session=good")];
+    let said = every.ask(Asked { method: "PUT", target: "/private?a=b", fields: &forged, ..Asked::default() });
+    assert_eq!(said, [(); 3].map(|()| (200, "hello".to_owned())));
+    for (question, version) in auth.requests().iter().zip(VERSIONS) {
+        assert_eq!(question.target(), "/verify", "{version}");
+        assert_eq!(question.all("x-original-uri"), ["/private?a=b"], "{version}: {question:?}");
+        assert_eq!(question.all("x-original-method"), ["PUT"], "{version}");
+        assert_eq!((question.all("x-app"), question.all("x_app").len()), (vec!["shop"], 0), "{version}: {question:?}");
+    }
+    // They are the question's: the application gets what the client sent, as far as a client may.
+    for (request, version) in app.requests().iter().zip(VERSIONS) {
+        assert_eq!(request.header("x-original-method"), None, "{version}");
+        assert_eq!(request.header("x_app"), Some("other"), "{version}");
+    }
 }

@@ -1,8 +1,9 @@
 //! HTTP/2 against clients that we did not write: curl, h2load, nghttp, h2spec, gRPC from Python.
 
 use sealane_interop::backend::{Backend, chunked, ok};
+use sealane_interop::conformance::{expected, h2spec, judge};
 use sealane_interop::gateway::before;
-use sealane_interop::peers::{Said, curl, find, h2spec, python};
+use sealane_interop::peers::{Said, curl, find, python};
 use sealane_interop::process::{Server, run};
 use sealane_interop::site::Site;
 use sealane_interop::{need, noise, ports, sha256, skip};
@@ -90,28 +91,18 @@ fn nghttp_with_an_upload_and_trailers() {
 
 #[test]
 fn h2spec_finds_nothing() {
-    let program = match h2spec() {
+    let program = match h2spec::program() {
         Ok(program) => program,
         Err(why) => skip!("no h2spec: {why}"),
     };
-    let site = Site::new();
-    // Some cases look at DATA, so that the answer is longer than a frame.
-    let backend = Backend::saying(&"x".repeat(40_000));
-    // On a plain port, what is no preface is HTTP/1.1's, and answered with its 400 before the connection closes.
-    let (tls, plain) = (&["-t", "-k"][..], &[][..]);
-    for (flags, excepted) in [(tls, &[][..]), (plain, &["2: Sends invalid connection preface"][..])] {
-        let setup = before(&site, [backend.url()]);
-        let gateway = if flags.is_empty() { setup.plain().listener("h2c = true") } else { setup }.start();
-        let mut command = Command::new(&program);
-        let port = gateway.address.port().to_string();
-        command.args(flags).args(["-h", "127.0.0.1", "-p", &port, "-o", "5", "--max-header-length", "16000"]);
-        let said: Said = run(&mut command, b"").into();
-        let text = said.text();
-        let failed: Vec<&str> = text.lines().filter_map(|line| line.trim().strip_prefix("× ")).collect();
-        // Each is listed where it happens, and again at the end.
-        let unexpected: Vec<_> = failed.iter().filter(|case| !excepted.contains(case)).collect();
-        let count = format!(" {} failed", excepted.len());
-        assert!(unexpected.is_empty() && text.contains(&count), "{flags:?} {failed:#?}\n{}", said.all());
+    let (site, expected) = (Site::new(), expected::read().expect("the list of exceptions is good"));
+    for name in h2spec::GATEWAYS {
+        let (gateway, _backend) = h2spec::gateway(&site, name);
+        let cases = h2spec::run(&program, &gateway, name).unwrap_or_else(|said| panic!("{name}: {said}"));
+        let listed = expected.h2spec.get(name).map_or(&[][..], Vec::as_slice);
+        let run = judge(name, &cases, listed, false, &expected);
+        assert_eq!(run.unexpected, Vec::<String>::new(), "{name}");
+        assert!(run.passed > 130, "{name}: {}", run.passed);
         assert!(gateway.metric("sealane_http2_connections_total") > Some(50.0));
     }
 }

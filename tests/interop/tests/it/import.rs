@@ -121,6 +121,12 @@ fn a_translation_of_nginx_behaves_alike() {
             location /post/ { if ($request_method !~ ^(POST|PUT)$) { return 405; } proxy_pass http://@7; }
             location /private/ { internal; }
             location = /shut { deny all; }
+            location /guard { deny all; }
+            location /guarded { return 409; }
+            location = /single { proxy_pass http://@2/another; }
+            location /parts/ { proxy_pass http://@7; proxy_set_header X-Env "$scheme $request_method $remote_addr"; proxy_set_header X-Debug $request_uri; proxy_set_header Host $http_host; }
+            location /parts/cut/ { rewrite ^/parts/cut/(.*)$ /$1 break; proxy_pass http://@7; proxy_set_header X-Debug $request_uri; }
+            location /old/deep/ { rewrite ^/old/(.*)$ /newer/$1 permanent; }
         }
         server { listen LISTEN; server_name www.other.org other.org; if ($host = www.other.org) { return 301 https://other.org$request_uri; } location / { proxy_pass http://@0; } }
         server { listen LISTEN default_server; server_name _; return 410; }
@@ -209,6 +215,22 @@ fn a_translation_of_nginx_behaves_alike() {
         "/moved/a?x=1",
         "/moved/b.html",
         "/moved/c",
+        "/guard",
+        "/guard/x",
+        "/guards",
+        "/guarded",
+        "/guardedx",
+        "/guar",
+        "/GUARDS",
+        "/guards.png",
+        "/single",
+        "/single?x=1",
+        "/single/x",
+        "/parts/x?y=%20z",
+        "/parts/cut/x?y",
+        "/old/deep",
+        "/old/deep/",
+        "/old/deep/x?y=z",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
 }
@@ -234,6 +256,12 @@ frontend f
     http-request set-header X-Env api if api is_shop
     http-response set-header X-Frame-Options DENY
     http-request deny if { path_reg ^/(private|internal)/ } !is_blog
+    http-request set-var(txn.path) path
+    http-request deny deny_status 404 if { var(txn.path) -m beg /variable/ }
+    http-request deny if { path_beg -i /Shut }
+    http-request return status 200 content-type text/plain string open if { path_beg /shutter }
+    http-request set-header X-Env %[method]-%[src]-%[path] if { path_beg /parts/ }
+    http-response set-header X-Frame-Options SAMEORIGIN if { var(txn.path) -m beg /framed/ }
     acl pictures path_end -i .png .jpg
     http-request deny deny_status 405 if pictures
     http-request deny deny_status 410 if { path_sub /.git }
@@ -315,8 +343,130 @@ backend b6
         "/v1/x",
         "/v/x",
         "/v12/x.png",
+        "/variable/x",
+        "/variable",
+        "/Shut",
+        "/shut",
+        "/shutx",
+        "/SHUT/x",
+        "/shutter",
+        "/sHUTTER",
+        "/parts/x?y",
+        "/framed/x",
+        "/framed",
     ];
     compare(address, &gateway, &hosts, &targets, &["", "X-Canary: always\r\nX-Debug: 1\r\n"]);
+}
+
+/// Headers with which clients are told apart.
+const LINES: &[&str] = &[
+    "",
+    "User-Agent: BadBot/1\r\n",
+    "User-Agent: curl/8\r\n",
+    "User-Agent: a curl\r\n",
+    "User-Agent: x, curl/8\r\n",
+    "User-Agent: WGET\r\n",
+    "User-Agent: Wget/1\r\n",
+    "User-Agent: \r\n",
+    "User-Agent: Mozilla (spider)\r\n",
+    "X-Secret: s3cret\r\n",
+    "X-Secret: s3cretx\r\n",
+    "X-Secret: \r\n",
+    "X-Secret: a, s3cret , b\r\n",
+    "X-Secret: as3cret, b\r\n",
+    "X-Forwarded-Proto: https\r\n",
+    "X-Forwarded-Proto: HTTPS\r\n",
+    "X-Forwarded-Proto: http, https\r\n",
+    "Cookie: version=2.1\r\n",
+    "Cookie: version=2\r\n",
+    "Cookie: a=b; version=NEXT\r\n",
+    "Cookie: version=12; debug=\r\n",
+    "Cookie: xversion=2; version2=2\r\n",
+    "Cookie: a=debug=1\r\n",
+    "Cookie: debug=1; version=2\r\n",
+];
+
+#[test]
+fn conditions_on_values_of_nginx_behave_alike() {
+    let program = need!("nginx");
+    let (site, address, servers) = (Site::new(), ports::free(), servers(3));
+    let http = with_servers(
+        &r#"
+        map $http_user_agent $bad { default 0; ~*badbot 1; ~^curl 1; "" 1; Wget 1; }
+        map $cookie_version $pool { default first; ~^2 second; next second; }
+        upstream first { server @0; }
+        upstream second { server @1; }
+        server {
+            listen LISTEN;
+            server_name example.com;
+            proxy_set_header Host $http_host;
+            location / { proxy_pass http://@0; }
+            location /bots/ { if ($bad) { return 403; } proxy_pass http://@2; }
+            location /agent/ { if ($http_user_agent ~* "^$|(crawl|spider)") { return 403; } proxy_pass http://@2; }
+            location /known/ { if ($http_user_agent !~* mozilla) { return 404; } proxy_pass http://@2; }
+            location /empty/ { if ($http_user_agent = "") { return 403; } proxy_pass http://@2; }
+            location /secret/ { if ($http_x_secret != s3cret) { return 403; } proxy_pass http://@2; }
+            location /proto/ { if ($http_x_forwarded_proto != https) { return 301 https://$host$request_uri; } proxy_pass http://@2; }
+            location /beta/ { proxy_pass http://$pool; }
+            location /debug/ { if ($cookie_debug = 1) { return 404; } if ($cookie_version ~ ^2) { return 302 /beta/; } proxy_pass http://@2; }
+            location /cookie/ { if ($http_cookie ~ "version=\d") { return 404; } proxy_pass http://@2; }
+        }
+        "#
+        .replace("LISTEN", &address.to_string()),
+        &servers,
+    );
+    let _nginx = nginx(&site, &program, address, &http);
+    let gateway = translated(&site, "nginx", &site.path().join(format!("nginx-{}.conf", address.port())), address);
+    let targets = [
+        "/x",
+        "/bots/x",
+        "/agent/x",
+        "/known/x",
+        "/empty/x",
+        "/secret/x",
+        "/proto/x?y",
+        "/beta/x",
+        "/debug/x",
+        "/cookie/x",
+    ];
+    compare(address, &gateway, &["example.com"], &targets, LINES);
+}
+
+#[test]
+fn conditions_on_values_of_haproxy_behave_alike() {
+    let program = need!("haproxy");
+    let (site, address, servers) = (Site::new(), ports::free(), servers(3));
+    let sections = with_servers(
+        &r"
+frontend f
+    bind LISTEN
+    acl bad hdr_sub(user-agent) -i badbot crawl
+    acl bad hdr_reg(user-agent) ^curl
+    http-request deny if { path_beg /bots/ } bad
+    http-request deny if { path_beg /secret/ } !{ req.hdr(x-secret) -m str s3cret }
+    http-request deny if { path_beg /secret/ } { req.cook(debug) -m found }
+    http-request deny if { path_beg /whole/ } !{ req.fhdr(x-secret) -m beg s3cret a, }
+    http-request redirect scheme https code 301 if { path_beg /proto/ } !{ hdr(x-forwarded-proto) -i https }
+    use_backend b1 if { path_beg /beta/ } { req.cook(version) 2 }
+    use_backend b2 if { hdr_beg(host) -i static. }
+    use_backend b2 if { hdr_dom(host) -i images }
+    default_backend b0
+backend b0
+    server s @0
+backend b1
+    server s @1
+backend b2
+    server s @2
+"
+        .replace("LISTEN", &address.to_string()),
+        &servers,
+    );
+    let _haproxy = haproxy(&site, &program, address, &sections);
+    let gateway = translated(&site, "haproxy", &site.path().join(format!("haproxy-{}.cfg", address.port())), address);
+    let targets = ["/x", "/bots/x", "/secret/x", "/whole/x", "/proto/x?y", "/beta/x"];
+    let hosts =
+        ["example.com", "STATIC.example.com", "staticx.example.com", "a.images.example.com", "images", "imagesx"];
+    compare(address, &gateway, &hosts, &targets, LINES);
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn socket() -> UdpSocket {
 }
 
 /// A ClientHello as it is in QUIC, under the tickets that the settings hold.
-fn quic_hello(config: &Arc<rustls::ClientConfig>) -> Vec<u8> {
+pub fn quic_hello(config: &Arc<rustls::ClientConfig>) -> Vec<u8> {
     // initial_source_connection_id (RFC 9000 §18.2), of no bytes.
     let name = HOST.try_into().expect("it is a name");
     let mut connection =
@@ -60,7 +60,7 @@ fn owner(hello: &[u8]) -> Option<u8> {
 }
 
 /// An Initial packet (RFC 9001 §5.2) with these bytes of a handshake.
-fn initial(id: &[u8], crypto: &[u8]) -> Vec<u8> {
+pub fn initial(id: &[u8], crypto: &[u8]) -> Vec<u8> {
     let suite = rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
     let suite = suite.tls13().and_then(|s| s.quic_suite()).expect("it is QUIC's first suite");
     let keys = suite.keys(id, Side::Client, Version::V1);

@@ -5,51 +5,22 @@ use crate::early_data::{eager, early, prime};
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, in_chunks, ok};
 use sealane_interop::client;
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::Gateway;
 use sealane_interop::h2;
 use sealane_interop::h3_server;
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
 use sealane_interop::{eventually, noise};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 /// A gateway in front of an application, whose host says `rest`, with an upstream `shadow`.
 fn gateway(site: &Site, app: &str, shadow: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 1
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-[listener.tls]
-early_data = "16KiB"
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-allow_connect = true
-[[host]]
-names = ["*"]
-to = {app:?}
-{rest}
-[[upstream]]
-name = "shadow"
-{shadow}
-"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {app:?}\n{rest}\n[[upstream]]\nname = \"shadow\"\n{shadow}\n");
+    Listening { tls: "early_data = \"16KiB\"", plain: "allow_connect = true", rest: &rest, ..Listening::default() }
+        .start(site)
 }
 
 fn servers(shadow: &Backend) -> String {
@@ -123,9 +94,8 @@ fn a_copy_is_what_the_upstream_gets() {
     // Copies are nobody's requests.
     assert_eq!(gateway.metric("sealane_requests_total"), Some(6.0));
     assert_eq!(gateway.metric_with("sealane_responses_total", "class=\"2xx\""), Some(6.0));
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
-    assert!(eventually(|| log().lines().count() == 6), "{}", log());
-    assert!(log().lines().all(|line| line.contains("\"mirror\":\"shadow\"")), "{}", log());
+    assert!(eventually(|| site.logged("") == 6), "{}", site.log());
+    assert_eq!(site.logged("\"mirror\":\"shadow\""), 6, "{}", site.log());
 }
 
 /// Copies go over HTTP/2 and HTTP/3 as well.
@@ -262,6 +232,29 @@ fn copies_are_bounded() {
     assert!(eventually(|| shadow.requests().len() == 2), "{:?}", shadow.requests());
     assert!(shadow.requests().iter().all(|request| request.text() == "0123456789"));
     assert_eq!(gateway.metric("sealane_mirrored_requests_total"), Some(2.0));
+}
+
+/// Copies use no memory that requests need.
+#[test]
+fn nothing_is_copied_while_memory_is_short() {
+    let site = Site::new();
+    let (app, shadow) = (Backend::saying("hello"), Backend::saying("mirror"));
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\nmirror = {{ to = {:?} }}\n", app.url(), shadow.url());
+    // A process is always larger than that.
+    let top = "[limits]\nmax_memory = \"1MiB\"\n";
+    let (gateway, plain) = Listening { top, rest: &rest, ..Listening::default() }.start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    let found = eventually(|| {
+        assert_eq!(every.get("/").map(|(status, _)| status), [200; 3]);
+        skipped(&gateway, "max_memory") > 0.0
+    });
+    assert!(found, "{}", gateway.metrics());
+    let before = gateway.metric("sealane_mirrored_requests_total");
+    let trailers = [("x-sum", "1")];
+    let posted = Asked { method: "POST", target: "/post", trailers: &trailers, ..Asked::default() };
+    assert_eq!(every.ask(posted), [(); 3].map(|()| (200, "hello".to_owned())));
+    assert_eq!(gateway.metric("sealane_mirrored_requests_total"), before);
+    assert!(shadow.requests().iter().all(|copy| copy.method() == "GET"));
 }
 
 #[test]

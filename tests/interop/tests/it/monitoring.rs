@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering::Relaxed};
 use std::time::{Duration, Instant, SystemTime};
 
-fn packaging(path: &str) -> PathBuf {
+pub fn packaging(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(path)
 }
 
-fn read(path: &Path) -> String {
+pub fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The rules as they are shipped, but for their times: they look back for a minute, and alerts do not wait, so that the cause
 /// of an alert shows in seconds. What the times do is tested by `packaging/prometheus/rules-test.yml`.
-fn quick_rules() -> String {
+pub fn quick_rules() -> String {
     let text = read(&packaging("prometheus/rules.yml"));
     let lines = text.lines().filter(|line| !line.trim_start().starts_with("for: "));
     let quick: String = lines.flat_map(|line| [line, "\n"]).collect();
@@ -140,7 +140,7 @@ fn rules_wait_as_long_as_they_say() {
 }
 
 /// Asks for something until told to stop.
-fn keep_asking(stop: &AtomicBool, ask: impl Fn()) {
+pub fn keep_asking(stop: &AtomicBool, mut ask: impl FnMut()) {
     while !stop.load(Relaxed) {
         ask();
         std::thread::sleep(Duration::from_millis(20));
@@ -148,7 +148,7 @@ fn keep_asking(stop: &AtomicBool, ask: impl Fn()) {
 }
 
 /// Sets a flag when it is dropped, so that a test that fails does not wait for its threads.
-struct StopAtEnd<'s>(&'s AtomicBool);
+pub struct StopAtEnd<'s>(pub &'s AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
     fn drop(&mut self) {
@@ -156,12 +156,12 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-fn head(host: &str, path: &str) -> String {
+pub fn head(host: &str, path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
 }
 
 /// A request whose answer is of no interest: it may be cut off with the gateway.
-fn ask(gateway: &Gateway, host: &str, path: &str) {
+pub fn ask(gateway: &Gateway, host: &str, path: &str) {
     let _ = gateway.exchange(head(host, path));
 }
 
@@ -251,7 +251,7 @@ fn server_config(site: &Site) -> rustls::ServerConfig {
 }
 
 /// Starts what is to be watched, and asserts that nothing fires but what is known to.
-fn watch(site: &Site, program: &Path, targets: &[SocketAddr], known: &[&str]) -> Prometheus {
+pub fn watch(site: &Site, program: &Path, targets: &[SocketAddr], known: &[&str]) -> Prometheus {
     let prometheus = Prometheus::start(site, program, targets, &quick_rules());
     // Each rule has been evaluated with what the first scrapes have found.
     assert!(eventually(|| prometheus.query("host:sealane_requests:rate5m or vector(1)").is_ok_and(|v| !v.is_empty())));

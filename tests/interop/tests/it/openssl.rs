@@ -1,11 +1,14 @@
 //! `openssl s_client`: a TLS stack that is not ours, shaking hands in every way that it can.
 
 use sealane_interop::backend::Backend;
-use sealane_interop::client::get;
-use sealane_interop::gateway::{before, launch};
+use sealane_interop::client::{self, get};
+use sealane_interop::gateway::{Gateway, before, launch};
+use sealane_interop::h3;
+use sealane_interop::http::Wire;
 use sealane_interop::peers::s_client;
-use sealane_interop::site::{Identity, Site};
+use sealane_interop::site::{HOST, Identity, Site};
 use sealane_interop::{base64, binary, eventually, need, ports, sha256};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -291,6 +294,42 @@ fn what_a_client_has_shown_is_told() {
         let last = lines().lines().last().unwrap_or_default().to_owned();
         assert!(last.ends_with(&format!(" {fingerprint}")), "{last}");
     }
+}
+
+/// Of others, nothing is written, over TCP and over QUIC.
+#[test]
+fn secrets_are_written_of_the_clients_that_are_named() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let started = |name: &str, clients: &str| {
+        let (address, admin) = (ports::free(), ports::free());
+        let log = site.path().join(format!("{name}.log"));
+        let setting = format!("dangerous_key_log = {log:?}\ndangerous_key_log_clients = [{clients:?}]");
+        let text = before(&site, [backend.url()]).listener("http3 = true").tls(&setting).file(address, admin);
+        let mut command = Command::new(binary::sealane());
+        command.arg("serve").arg("-c").arg(site.file(&format!("{name}.toml"), text));
+        (launch(&site, command, address, admin), log)
+    };
+    let lines = |log: &std::path::Path| std::fs::read_to_string(log).unwrap_or_default().lines().count();
+    let over_tcp = |gateway: &Gateway, from: Ipv4Addr| {
+        let stream = client::tcp_from(from, gateway.address);
+        let mut wire = Wire::new(client::handshake(stream, gateway.config(), HOST).expect("a handshake"));
+        wire.send(get("/")).expect("the gateway reads");
+        assert_eq!(wire.response("GET").expect("it answers").text(), "hello");
+    };
+    let over_quic = |gateway: &Gateway| {
+        let config = h3::over_quic(gateway.config(), false);
+        assert_eq!(h3::Client::connect(gateway.address, &config).get("/").status, 200);
+    };
+    let (other, log) = started("other", "127.0.0.9/32");
+    over_tcp(&other, Ipv4Addr::LOCALHOST);
+    over_quic(&other);
+    assert_eq!(lines(&log), 0, "it is not among those who are named");
+    over_tcp(&other, Ipv4Addr::new(127, 0, 0, 9));
+    assert!(eventually(|| lines(&log) >= 4), "{}", lines(&log));
+    assert!(other.server.log().contains("secrets of the TLS connections of some clients"), "{}", other.server.log());
+    let (ours, log) = started("ours", "127.0.0.1");
+    over_quic(&ours);
+    assert!(eventually(|| lines(&log) >= 4), "{}", lines(&log));
 }
 
 /// Secrets leave the process only where it says so.

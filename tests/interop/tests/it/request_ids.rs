@@ -4,52 +4,21 @@
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
 use sealane_interop::eventually;
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::Gateway;
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
 use std::collections::HashSet;
 use std::net::SocketAddr;
 
 /// `top` and `listener` are lines of these tables, `rest` the hosts.
 fn gateway(site: &Site, top: &str, listener: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 2
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-{top}
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-{listener}
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-{listener}
-{rest}
-"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    Listening { lanes: 2, top, both: listener, rest, ..Listening::default() }.start(site)
 }
 
 fn counted(gateway: &Gateway, source: &str) -> f64 {
     gateway.metric_with("sealane_request_ids_total", &format!("source=\"{source}\"")).unwrap_or_default()
-}
-
-fn logged(site: &Site, text: &str) -> usize {
-    let log = std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
-    log.lines().filter(|line| line.contains(text)).count()
 }
 
 fn id(request: &Message) -> String {
@@ -89,7 +58,7 @@ fn every_request_has_an_id_of_its_own_everywhere() {
             assert!(request.header("x_request_id").is_none(), "{version}");
             assert!(auth.requests().iter().any(|question| self::id(question) == id), "{version}");
             assert!(eventually(|| shadow.requests().iter().any(|copy| self::id(copy) == id)), "{version}");
-            assert!(eventually(|| logged(&site, &format!("\"request_id\":\"{id}\"")) == 1), "{version}");
+            assert!(eventually(|| site.logged(&format!("\"request_id\":\"{id}\"")) == 1), "{version}");
             assert!(seen.insert(id), "{version}");
         }
     }
@@ -142,7 +111,25 @@ fn a_trusted_proxy_may_give_the_id_if_it_is_plain() {
         }
     }
     assert_eq!((counted(&gateway, "proxy"), counted(&gateway, "gateway")), (3.0, 15.0));
-    assert!(eventually(|| logged(&site, &format!("\"request_id\":\"{given}\"")) == 3));
+    assert!(eventually(|| site.logged(&format!("\"request_id\":\"{given}\"")) == 3));
+}
+
+/// A proxy whose word about clients is not taken gives no ids either.
+#[test]
+fn a_proxy_that_is_not_believed_gives_no_ids() {
+    let site = Site::new();
+    let app = Backend::answering(|_| ok(b"hi"));
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n", app.url());
+    let listener = "trusted_proxies = [\"127.0.0.1\"]\ntrust_forwarded = false";
+    let (gateway, plain) = gateway(&site, "[request_id]", listener, &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let fields = [("x-request-id", "forged")];
+    assert_eq!(
+        every.ask(Asked { target: "/", fields: &fields, ..Asked::default() }).map(|(status, _)| status),
+        [200; 3]
+    );
+    assert!(app.requests().iter().all(|request| id(request).len() == 32), "{:?}", app.requests());
+    assert_eq!((counted(&gateway, "proxy"), counted(&gateway, "gateway")), (0.0, 3.0));
 }
 
 #[test]
@@ -200,6 +187,44 @@ fn responses_say_how_long_they_took_where_the_route_says_so() {
     assert_eq!(told("/quiet"), [None, None, None]);
     for told in told("/said") {
         assert_eq!(told.expect("the host says so").len(), 1);
+    }
+    drop(gateway);
+}
+
+/// Where the gateway answers because the server does not, the time is the server's, too.
+#[test]
+fn errors_say_who_took_the_time() {
+    let site = Site::new();
+    let silent = Backend::start(|mut connection| while connection.request().is_some() {});
+    let broken = Backend::start(|mut connection| {
+        let _ = connection.request();
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    });
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nserver_timing = true\n\
+         [[host.route]]\npath = \"/silent\"\nupstream = \"silent\"\n\
+         [[host.route]]\npath = \"/broken\"\nto = {broken:?}\n\
+         [[host.route]]\npath = \"/nobody\"\nto = \"http://{nobody}\"\n\
+         [[host.route]]\npath = \"/denied\"\nto = {broken:?}\ndeny = \"127.0.0.0/8\"\n\
+         [[upstream]]\nname = \"silent\"\nservers = {silent:?}\nfirst_byte_timeout = \"200ms\"\n",
+        broken = broken.url(),
+        nobody = ports::free(),
+        silent = silent.url(),
+    );
+    let (gateway, plain) = gateway(&site, "", "", &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    // At least this of it is the server's, in milliseconds.
+    for (target, status, least) in [("/silent", 504, 150.0), ("/broken", 502, 49.0), ("/nobody", 502, 0.0)] {
+        for (answer, version) in every.answers(Asked { target, ..Asked::default() }).iter().zip(VERSIONS) {
+            let parts = parts(answer.field("server-timing").expect("the host says so"));
+            let names: Vec<&str> = parts.iter().map(|(name, _)| name.as_str()).collect();
+            assert_eq!((answer.status, &names[..]), (status, &["gateway", "upstream"][..]), "{target} {version}");
+            assert!(parts[1].1 >= least, "{target} {version}: {parts:?}");
+        }
+    }
+    // No server has to do with it.
+    for answer in every.answers(Asked { target: "/denied", ..Asked::default() }) {
+        assert_eq!((answer.status, parts(answer.field("server-timing").expect("the host says so")).len()), (403, 1));
     }
     drop(gateway);
 }

@@ -5,40 +5,11 @@ use sealane_interop::gateway::{Gateway, configured, run};
 use sealane_interop::http::Message;
 use sealane_interop::peers::curl;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Answered, Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Answered, Asked, Everywhere, Listening, VERSIONS};
 use sealane_interop::{eventually, need, ports};
-use std::net::SocketAddr;
 
-/// A gateway with a plain listener and one with TLS and HTTP/3, and an access log.
-fn gateway(site: &Site, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    (configured(site, &text(site, plain, rest)), plain)
-}
-
-fn text(site: &Site, plain: SocketAddr, rest: &str) -> String {
-    format!(
-        r#"
-lanes = 1
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-trusted_proxies = "127.0.0.1"
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-trusted_proxies = "127.0.0.1"
-{rest}"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    )
+fn listening(rest: &str) -> Listening<'_> {
+    Listening { both: "trusted_proxies = \"127.0.0.1\"", rest, ..Listening::default() }
 }
 
 /// Says which target it was asked for.
@@ -55,12 +26,6 @@ fn check(site: &Site, hosts: &str) -> String {
     let file = site.file("checked.toml", format!("[[listener]]\naddress = \"127.0.0.1:0\"\n{hosts}"));
     let output = run([std::ffi::OsStr::new("check"), "-c".as_ref(), file.as_os_str()]);
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
-}
-
-/// How often the access log has a text.
-fn logged(site: &Site, text: &str) -> usize {
-    let log = std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
-    log.lines().filter(|line| line.contains(text)).count()
 }
 
 #[test]
@@ -94,7 +59,7 @@ redirect = {{ to = "https://{{host}}/new/{{1}}{{2}}{{query}}", status = 301 }}
 "#,
         url = app.url()
     );
-    let (gateway, plain) = gateway(&site, &rest);
+    let (gateway, plain) = listening(&rest).start(&site);
     let mut every = Everywhere::new(&gateway, plain);
     for (path, wanted) in [
         ("/users/7/x", "/show/7/x"),
@@ -124,8 +89,8 @@ redirect = {{ to = "https://{{host}}/new/{{1}}{{2}}{{query}}", status = 301 }}
             (301, Some(&*format!("https://{HOST}/new/shop/a%20b?c")))
         );
     }
-    assert!(eventually(|| logged(&site, "\"route\":\"scripts\"") == 6));
-    assert!(eventually(|| logged(&site, r#""route":"~ ^/users/([0-9]+)/(.*)$""#) == 9));
+    assert!(eventually(|| site.logged("\"route\":\"scripts\"") == 6));
+    assert!(eventually(|| site.logged(r#""route":"~ ^/users/([0-9]+)/(.*)$""#) == 9));
 }
 
 /// A path for which one reading matches and another does not is refused, and so is one whose rewrite would be another path than the
@@ -160,7 +125,7 @@ rewrite = "/{{1}}"
 "#,
         url = app.url()
     );
-    let (gateway, plain) = gateway(&site, &rest);
+    let (gateway, plain) = listening(&rest).start(&site);
     let mut every = Everywhere::new(&gateway, plain);
     let mut refused = 0;
     for path in [
@@ -219,6 +184,9 @@ fn an_expression_or_a_rewrite_that_is_wrong_is_named() {
         ),
         ("path_regex = '^/(.*)$'\nredirect = '{1}'", "has neither a scheme nor a path"),
         ("path_regex = '^/(.*)$'\nredirect = '/x'\nrewrite = '/y'", "\"rewrite\" without an upstream"),
+        ("headers = { X-A = { regex = '(' } }\nrespond = {}", "\"regex\" is refused: unclosed group"),
+        ("headers = { X-A = { not = 1 } }\nrespond = {}", "this is not a condition on \"X-A\""),
+        ("cookies = { a = { regexp = 'x' } }\nrespond = {}", "this is not a condition on \"a\""),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/{uri}'", "\"rewrite\" has groups only"),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/%{1}'", "a \"%\" that encodes nothing"),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/a?b={1}'", "contains more than a path"),
@@ -227,6 +195,60 @@ fn an_expression_or_a_rewrite_that_is_wrong_is_named() {
         let said = check(&site, &route(lines));
         assert!(said.contains(wanted), "{lines}\n{said}");
     }
+}
+
+#[test]
+fn headers_and_cookies_select_routes() {
+    let site = Site::new();
+    let app = echo();
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+[[host.route]]
+headers = {{ User-Agent = {{ regex = '(?i)(bad|evil)bot' }} }}
+respond = {{ status = 403 }}
+[[host.route]]
+path = "/shop/"
+cookies = {{ beta = "1", id = {{ not = {{ regex = '^guest-' }} }} }}
+respond = {{ body = "beta" }}
+[[host.route]]
+path = "/secure/"
+headers = {{ X-Forwarded-Proto = {{ not = "https" }} }}
+redirect = "https://{{host}}{{uri}}"
+"#,
+        url = app.url()
+    );
+    let (gateway, plain) = listening(&rest).start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut ask = |target: &str, fields: &[(&str, &str)]| {
+        let [first, others @ ..] = every.ask(Asked { target, fields, ..Asked::default() });
+        assert!(others.iter().all(|other| *other == first), "{target}: {first:?} {others:?}");
+        first
+    };
+    let (beta, shop) = ((200, "beta".to_owned()), (200, "/shop/x".to_owned()));
+    for (agent, status) in [("Mozilla EvilBot/1", 403), ("badbot", 403), ("Bad Bot", 200), ("", 200)] {
+        assert_eq!(ask("/", &[("user-agent", agent)]).0, status, "{agent}");
+    }
+    // One of several is enough.
+    assert_eq!(ask("/", &[("user-agent", "x"), ("user-agent", "evilbot")]).0, 403);
+    for (cookies, wanted) in [
+        (&["beta=1"][..], &beta),
+        (&["a=b; beta=1; id=user-7"], &beta),
+        (&["a=b", "beta=1"], &beta),
+        (&["beta=1; id=guest-7"], &shop),
+        (&["id=user-7; id=guest-7", "beta=1"], &shop),
+        (&["beta=10"], &shop),
+        (&["Beta=1"], &shop),
+        (&[], &shop),
+    ] {
+        let fields: Vec<(&str, &str)> = cookies.iter().map(|value| ("cookie", *value)).collect();
+        assert_eq!(ask("/shop/x", &fields), *wanted, "{cookies:?}");
+    }
+    assert_eq!(ask("/secure/x", &[]).0, 308);
+    assert_eq!(ask("/secure/x", &[("x-forwarded-proto", "http")]).0, 308);
+    assert_eq!(ask("/secure/x", &[("x-forwarded-proto", "https")]), (200, "/secure/x".to_owned()));
 }
 
 fn replacements(gateway: &Gateway, result: &str) -> f64 {
@@ -264,7 +286,7 @@ respond = {{ status = 204 }}
 "#,
         url = app.url()
     );
-    let (gateway, plain) = gateway(&site, &rest);
+    let (gateway, plain) = listening(&rest).start(&site);
     // Its connection over HTTP/3 is kept the whole time.
     let mut every = Everywhere::new(&gateway, plain);
     let mut ask = |method: &str, target: &str| location(every.answers(Asked { method, target, ..Asked::default() }));
@@ -282,7 +304,7 @@ respond = {{ status = 204 }}
         assert_eq!(ask("GET", path), [(); 3].map(|()| (400, None)), "{path}");
     }
     assert_eq!(gateway.metric("sealane_table_redirects_total"), Some(18.0));
-    assert!(eventually(|| logged(&site, "\"route\":\"moved\"") == 15));
+    assert!(eventually(|| site.logged("\"route\":\"moved\"") == 15));
 
     std::fs::write(&file, lines("newer")).expect("the test's file can be written");
     assert!(eventually(|| replacements(&gateway, "good") >= 1.0), "{}", gateway.server.log());
@@ -369,7 +391,7 @@ respond = {{ status = 503, body = "own" }}
 "#,
         url = server.url()
     );
-    let (gateway, plain) = gateway(&site, &rest);
+    let (gateway, plain) = listening(&rest).start(&site);
     let mut every = Everywhere::new(&gateway, plain);
     let mut ask = |method: &str, target: &str| every.answers(Asked { method, target, ..Asked::default() });
     for (path, status) in [("/away", 502), ("/denied", 403), ("/x/..", 400)] {
@@ -405,7 +427,7 @@ respond = {{ status = 503, body = "own" }}
     assert!(limited.iter().any(|a| a.status == 429 && a.field("retry-after").is_some()), "{limited:?}");
     assert_eq!(counted(&gateway, "sealane_error_pages_total", "of=\"upstream\""), 9.0);
     assert_eq!(counted(&gateway, "sealane_error_pages_total", "of=\"gateway\""), 14.0);
-    assert!(eventually(|| logged(&site, "\"answered_by\":\"error_page_for_upstream\"") == 9));
+    assert!(eventually(|| site.logged("\"answered_by\":\"error_page_for_upstream\"") == 9));
 }
 
 /// A response of 500 and a body that never ends: the page is the client's, and the connection of the client goes on.
@@ -422,7 +444,7 @@ fn an_endless_error_of_a_server_is_not_read() {
         "[[host]]\nnames = [\"*\"]\nto = {:?}\n[[host.error_page]]\nstatuses = 500\nfile = {page:?}\nupstream = true\n",
         server.url()
     );
-    let (gateway, plain) = gateway(&site, &rest);
+    let (gateway, plain) = listening(&rest).start(&site);
     let mut every = Everywhere::new(&gateway, plain);
     for _ in 0..3 {
         assert_eq!(every.get("/"), [(); 3].map(|()| (500, "sorry".to_owned())));
@@ -454,7 +476,7 @@ maintenance = {{ enabled = false }}
         )
     };
     let plain = ports::free();
-    let gateway = configured(&site, &text(&site, plain, &rest(true)));
+    let gateway = configured(&site, &listening(&rest(true)).text(&site, plain));
     let mut every = Everywhere::new(&gateway, plain);
     let mut ask = |client: &str, target: &str| {
         let fields = [("x-forwarded-for", client)];
@@ -472,9 +494,10 @@ maintenance = {{ enabled = false }}
     assert_eq!(ask("203.0.113.5", "/nowhere").map(|a| a.status), [404; 3]);
     assert_eq!(ask("192.0.2.1", "/health").map(|a| a.body), [(); 3].map(|()| "up".to_owned()));
     assert_eq!(gateway.metric("sealane_maintenance_responses_total"), Some(6.0));
-    assert!(eventually(|| logged(&site, "\"answered_by\":\"maintenance\"") == 6));
+    assert!(eventually(|| site.logged("\"answered_by\":\"maintenance\"") == 6));
     // The switch, by a reload.
-    let new = text(&site, plain, &rest(false))
+    let new = listening(&rest(false))
+        .text(&site, plain)
         .replace("@ADDRESS@", &gateway.address.to_string())
         .replace("@ADMIN@", &gateway.admin.to_string());
     site.file(&format!("sealane-{}.toml", gateway.address.port()), new);
@@ -532,7 +555,7 @@ servers = "http://127.0.0.1:1"
 "#,
         url = app.url()
     );
-    let (gateway, plain) = gateway(&site, &rest);
+    let (gateway, plain) = listening(&rest).start(&site);
     let mut every = Everywhere::new(&gateway, plain);
     let mut ask = |method: &str, target: &str, fields: &[(&str, &str)]| {
         every.answers(Asked { method, target, fields, ..Asked::default() })
@@ -561,8 +584,8 @@ servers = "http://127.0.0.1:1"
     assert!(app.requests().is_empty());
     assert_eq!(counted(&gateway, "sealane_cors_preflights_total", "result=\"allowed\""), 6.0);
     assert_eq!(counted(&gateway, "sealane_cors_preflights_total", "result=\"refused\""), 9.0);
-    assert!(eventually(|| logged(&site, "\"answered_by\":\"cors_preflight\"") == 6));
-    assert!(eventually(|| logged(&site, "\"denied\":\"cors\"") == 9));
+    assert!(eventually(|| site.logged("\"answered_by\":\"cors_preflight\"") == 6));
+    assert!(eventually(|| site.logged("\"denied\":\"cors\"") == 9));
     // It passes what a request must pass by its address, and the route is that of the request to come.
     assert_eq!(ask("OPTIONS", "/denied", &[origin, wants]).map(|a| a.status), [403; 3]);
     assert_eq!(ask("OPTIONS", "/put", &[origin, wants]).map(|a| a.status), [204; 3]);
@@ -662,7 +685,7 @@ deny = "127.0.0.0/8"
 "#,
         url = app.url()
     );
-    let (gateway, _) = gateway(&site, &rest);
+    let (gateway, _) = listening(&rest).start(&site);
     let has_http3 = String::from_utf8_lossy(
         &std::process::Command::new("curl").arg("--version").output().expect("curl is there").stdout,
     )
@@ -681,4 +704,32 @@ deny = "127.0.0.0/8"
             "{said}"
         );
     }
+}
+
+/// A rule that protects nothing: `check`, the start and a reload tell of it, and requests go where they say.
+#[test]
+fn a_route_without_requests_is_warned_of() {
+    let site = Site::new();
+    let app = echo();
+    let open = "[[host.route]]\npath = \"/admin\"\nmethods = [\"GET\", \"HEAD\"]\nrespond = { body = \"open\" }\n";
+    let closed = "[[host.route]]\npath = \"/admin/\"\nmethods = [\"GET\"]\nrespond = { body = \"closed\" }\ndeny = \"0.0.0.0/0\"\n";
+    let hosts = |routes: &str| format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n{routes}", app.url());
+    let wanted = "this route gets no requests: the route at line";
+    let shadowed = hosts(&format!("{open}{closed}"));
+    let said = check(&site, &shadowed);
+    assert!(said.contains("warning: ") && said.contains(wanted), "{said}");
+    let said = check(&site, &hosts(&format!("{closed}{open}")));
+    assert!(!said.contains("warning: "), "the narrower one comes first: {said}");
+
+    let (gateway, plain) = listening(&shadowed).start(&site);
+    assert!(gateway.server.log().contains(wanted), "{}", gateway.server.log());
+    let mut every = Everywhere::new(&gateway, plain);
+    assert_eq!(every.get("/admin/x"), [(); 3].map(|()| (200, "open".to_owned())));
+    // Without the wider route, the other one gets its requests.
+    let file = site.path().join(format!("sealane-{}.toml", gateway.address.port()));
+    let text = std::fs::read_to_string(&file).expect("it can be read");
+    std::fs::write(&file, text.replace(open, "")).expect("it can be written");
+    gateway.server.hang_up();
+    assert!(eventually(|| every.get("/admin/x").map(|(status, _)| status) == [403; 3]), "{}", gateway.server.log());
+    assert_eq!(gateway.server.log().matches(wanted).count(), 1);
 }

@@ -102,7 +102,31 @@ fn it_hears_of_start_reload_upgrade_and_end() {
     while manager.0.try_recv().is_ok() {}
     assert!(manager.alive(), "the successor does not feed the watchdog");
     other.terminate();
-    assert_eq!(manager.next(), "STOPPING=1\n");
+    // `drain_timeout`, and what the end takes.
+    assert_eq!(manager.next(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=615000000\n");
+}
+
+/// `drain_timeout` alone says how long a stop may take: a longer one extends the unit's `TimeoutStopSec=`.
+#[test]
+fn it_waits_as_long_as_drain_timeout() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let path = site.path().join("notify");
+    let manager = Manager::listen(&path);
+    let mut command = Command::new(binary::sealane());
+    command.env("NOTIFY_SOCKET", &path);
+    let file = |admin: &str| Operated::simple_file(&site, admin, listen, &backend.url());
+    let gateway = Operated::start_by(&site, command, 1, file, listen);
+    assert!(manager.next().starts_with("READY=1\n"));
+    let text = gateway.text();
+    gateway.write(&text.replacen("drain_timeout = \"10m\"", "drain_timeout = \"20m\"", 1));
+    assert_ne!(gateway.text(), text);
+    order(&gateway.socket, "reload").expect("the file is good");
+    assert!(manager.next().starts_with("RELOADING=1\n") && manager.next().starts_with("READY=1\n"));
+    order(&gateway.socket, "drain").expect("it serves");
+    // The value that was loaded last.
+    assert_eq!(manager.next(), "STOPPING=1\nEXTEND_TIMEOUT_USEC=1215000000\n");
 }
 
 /// The service goes on as another process, whatever ends the old one.
@@ -133,7 +157,7 @@ fn the_old_process_of_an_upgrade_does_not_say_that_the_service_stops() {
     assert!(said.iter().any(|word| word.starts_with("MAINPID=")), "{said:?}");
     assert!(!said.iter().any(|word| word.contains("STOPPING=1")), "{said:?}");
     other.terminate();
-    assert_eq!(manager.next(), "STOPPING=1\n");
+    assert!(manager.next().starts_with("STOPPING=1\n"));
 }
 
 /// Opens what systemd would and becomes the program: two listeners on the first address (SO_REUSEPORT), one on the

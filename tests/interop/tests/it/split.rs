@@ -3,46 +3,19 @@
 use sealane_interop::backend::Backend;
 use sealane_interop::client;
 use sealane_interop::eventually;
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::Gateway;
 use sealane_interop::http::Wire;
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::versions::{Answered, Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Answered, Asked, Everywhere, Listening, VERSIONS};
+use std::collections::HashSet;
 use std::net::SocketAddr;
 
 fn gateway(site: &Site, stable: &str, canary: &str, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 2
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-[[host]]
-names = ["*"]
-{rest}
-[[upstream]]
-name = "stable"
-servers = {stable:?}
-[[upstream]]
-name = "canary"
-servers = {canary:?}
-"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    let upstream = |name: &str, servers: &str| format!("[[upstream]]\nname = {name:?}\nservers = {servers:?}\n");
+    let rest =
+        ["[[host]]\nnames = [\"*\"]\n", rest, "\n", &upstream("stable", stable), &upstream("canary", canary)].concat();
+    Listening { lanes: 2, rest: &rest, ..Listening::default() }.start(site)
 }
 
 fn decided(gateway: &Gateway, by: &str) -> f64 {
@@ -100,9 +73,8 @@ fn clients_choose_by_header_and_stay_by_cookie() {
     check(ask(&[("x-release", "Canary"), ("cookie", "release=old")]), "stable", true);
     let by = ["header", "cookie", "hash", "weight"].map(|by| decided(&gateway, by));
     assert_eq!(by, [6.0, 6.0, 0.0, 6.0]);
-    let log = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
-    let lines = |group: &str| log().lines().filter(|line| line.contains(&format!("\"group\":\"{group}\""))).count();
-    assert!(eventually(|| (lines("stable"), lines("canary")) == (12, 6)), "{}", log());
+    let lines = |group: &str| site.logged(&format!("\"group\":\"{group}\""));
+    assert!(eventually(|| (lines("stable"), lines("canary")) == (12, 6)), "{}", site.log());
 }
 
 /// The same user gets the same group in every lane and over every version, also after the canary's share has grown.
@@ -127,6 +99,9 @@ fn users_stay_while_the_canary_grows() {
     let count = |users: &[bool]| users.iter().filter(|canary| **canary).count();
     assert!((1..60).contains(&count(&before)), "{before:?}");
     assert_eq!(decided(&gateway, "hash"), 180.0);
+    // Connections of the first two versions are new for each request, so that both lanes have their turn.
+    let lanes = gateway.status()["lanes"].as_array().cloned().unwrap_or_default();
+    assert!(lanes.iter().all(|lane| lane["counters"]["requests"].as_u64() > Some(10)), "{lanes:?}");
     let file = site.path().join(format!("sealane-{}.toml", gateway.address.port()));
     let text = std::fs::read_to_string(&file).expect("it can be read");
     std::fs::write(&file, text.replace(&rest([70, 30]), &rest([40, 60]))).expect("it can be written");
@@ -140,24 +115,55 @@ fn users_stay_while_the_canary_grows() {
     assert!(count(&after) > count(&before));
 }
 
-/// A group whose servers are gone fails its own requests; nobody is sent to another release unasked.
+/// A group whose servers are gone fails its own requests: nobody is sent to another release unasked, or kept with one that is gone.
 #[test]
 fn a_group_that_is_down_fails_alone_and_gives_no_cookie() {
     let site = Site::new();
     let stable = Backend::saying("stable");
     let nobody = format!("http://{}", ports::free());
-    let rest = groups([1, 1], ", header = \"X-Release\", cookie = \"release\"");
+    // Chance sends everybody to the canary, and would give a cookie.
+    let rest = groups([0, 1], ", header = \"X-Release\", cookie = \"release\"");
     let (gateway, plain) = gateway(&site, &stable.url(), &nobody, &rest);
     let mut every = Everywhere::new(&gateway, plain);
-    for (group, status) in [("stable", 200), ("canary", 502)] {
-        let fields = [("x-release", group)];
-        let answers = every.answers(Asked { target: "/", fields: &fields, ..Asked::default() });
-        assert!(
-            answers.iter().all(|answer| answer.status == status && answer.field("set-cookie").is_none()),
-            "{group}"
-        );
+    let mut ask = |fields: &[(&str, &str)]| {
+        let answers = every.answers(Asked { target: "/", fields, ..Asked::default() });
+        assert!(answers.iter().all(|answer| answer.field("set-cookie").is_none()), "{fields:?}");
+        answers.map(|answer| answer.status)
+    };
+    assert_eq!(ask(&[]), [502; 3]);
+    assert_eq!(ask(&[("cookie", "release=canary")]), [502; 3]);
+    assert!(stable.requests().is_empty());
+    assert_eq!(ask(&[("x-release", "stable")]), [200; 3]);
+    assert_eq!((decided(&gateway, "weight"), decided(&gateway, "cookie")), (3.0, 3.0));
+}
+
+/// A client that chance has sent somewhere comes back there with its cookie, whatever chance would say then.
+#[test]
+fn a_client_stays_with_the_group_that_it_was_given() {
+    let site = Site::new();
+    let (stable, canary) = (Backend::saying("stable"), Backend::saying("canary"));
+    let rest = groups([50, 50], ", cookie = \"release\"");
+    let (gateway, plain) = gateway(&site, &stable.url(), &canary.url(), &rest);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut seen = HashSet::new();
+    let mut clients = 0;
+    while seen.len() < 2 {
+        clients += 1;
+        assert!(clients < 100, "chance knows one group alone: {seen:?}");
+        let given = every.answers(Asked { target: "/", ..Asked::default() });
+        for (answer, version) in given.into_iter().zip(VERSIONS) {
+            let cookie =
+                answer.field("set-cookie").and_then(|value| value.split(';').next()).expect("a cookie").to_owned();
+            assert_eq!(cookie, format!("release={}", answer.body), "{version}");
+            for _ in 0..10 {
+                let fields = [("cookie", cookie.as_str())];
+                let again = every.answers(Asked { target: "/", fields: &fields, ..Asked::default() });
+                assert!(again.iter().all(|a| a.body == answer.body && a.field("set-cookie").is_none()), "{version}");
+            }
+            seen.insert(answer.body);
+        }
     }
-    drop(gateway);
+    assert_eq!(decided(&gateway, "weight"), f64::from(3 * clients));
 }
 
 /// A mirror, a rewrite and a check come along with a split.
@@ -176,6 +182,7 @@ fn a_split_can_be_mirrored_and_asks_first() {
     let mut refused = |fields: &[(&str, &str)]| every.ask(Asked { target: "/v1/a", fields, ..Asked::default() });
     assert_eq!(refused(&[("x-bad", "1"), ("x-release", "stable")]).map(|(status, _)| status), [403; 3]);
     assert!(eventually(|| shadow.requests().len() == 3));
+    assert_eq!(gateway.metric("sealane_mirrored_requests_total"), Some(3.0), "refused requests have no copies");
     assert!(canary.requests().iter().chain(&shadow.requests()).all(|request| request.target() == "/a"));
     assert!(stable.requests().is_empty());
 }

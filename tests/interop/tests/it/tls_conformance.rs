@@ -22,6 +22,7 @@ const ILLEGAL_PARAMETER: u8 = 47;
 const DECODE_ERROR: u8 = 50;
 const PROTOCOL_VERSION: u8 = 70;
 const INTERNAL_ERROR: u8 = 80;
+const INAPPROPRIATE_FALLBACK: u8 = 86;
 const NO_RENEGOTIATION: u8 = 100;
 const MISSING_EXTENSION: u8 = 109;
 
@@ -39,6 +40,7 @@ const RENEGOTIATION_INFO: u16 = 0xff01;
 #[derive(Clone)]
 struct Hello {
     legacy_version: [u8; 2],
+    suites: Vec<u8>,
     extensions: Vec<(u16, Vec<u8>)>,
 }
 
@@ -51,7 +53,7 @@ impl Hello {
             (SIGNATURE_ALGORITHMS, vec![0, 4, 4, 3, 8, 4]),
             (KEY_SHARE, share),
         ];
-        Self { legacy_version: [3, 3], extensions }
+        Self { legacy_version: [3, 3], suites: vec![0x13, 1, 0xc0, 0x2b], extensions }
     }
 
     fn without(mut self, kind: u16) -> Self {
@@ -75,7 +77,9 @@ impl Hello {
         let mut body = self.legacy_version.to_vec();
         body.extend([7; 32]);
         body.push(0);
-        body.extend([0, 4, 0x13, 1, 0xc0, 0x2b, 1, 0]);
+        body.extend(u16::try_from(self.suites.len()).expect("they are few").to_be_bytes());
+        body.extend(&self.suites);
+        body.extend([1, 0]);
         body.extend(u16::try_from(extensions.len()).expect("together they are, too").to_be_bytes());
         body.extend(extensions);
         let mut message = (body.len() as u32).to_be_bytes().to_vec();
@@ -137,6 +141,25 @@ fn hellos_that_must_be_refused() {
     assert!(taken(&gateway, &Hello::new().with(RENEGOTIATION_INFO, &[0]).records(5000)));
     assert!(gateway.failed_handshakes("incompatible") >= 6.0);
     assert_eq!(gateway.get("/").text(), "hello");
+}
+
+/// RFC 7507: a client that comes back with an older version, because somebody prevented the newer one, is told so.
+#[test]
+fn a_client_that_was_made_to_fall_back_hears_of_it() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = before(&site, [backend.url()]).start();
+    let mut tls12 = Hello::new().without(SUPPORTED_VERSIONS).without(KEY_SHARE);
+    assert!(taken(&gateway, &tls12.records(5000)));
+    tls12.suites.extend([0x56, 0]);
+    let said = Wire::new(sent(&gateway, &tls12.records(5000))).rest().0;
+    assert_eq!(said, [ALERT, 3, 3, 0, 2, 2, INAPPROPRIATE_FALLBACK]);
+    // TLS 1.3 is the newest there is.
+    let mut tls13 = Hello::new();
+    tls13.suites.extend([0x56, 0]);
+    assert!(taken(&gateway, &tls13.records(5000)));
+    let gateway = before(&site, [backend.url()]).tls("versions = [\"1.2\"]").start();
+    assert!(taken(&gateway, &tls12.records(5000)));
 }
 
 /// A whole conversation with TLS 1.2 up to the client's key, whose share is empty.

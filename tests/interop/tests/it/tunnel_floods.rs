@@ -1,9 +1,9 @@
 //! What strangers and clients can take from the tunnel: connections, passwords' checks, tokens; and that others are served.
 
-use crate::tunnel_world::{End, INSIDE, World, said};
-use sealane_interop::{eventually, skip};
+use crate::tunnel_world::{End, INSIDE, World, count, said};
+use sealane_interop::{WAIT_LIMIT, eventually, skip};
 use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpStream, UdpSocket};
 
 macro_rules! world {
     () => {
@@ -39,9 +39,9 @@ fn connections_without_a_session_end_and_keep_nobody_out() {
             connection.set_nonblocking(true).expect("a socket option");
             connection
         };
-        (0..400).map(connect).collect::<Vec<_>>()
+        (0..1280).map(connect).collect::<Vec<_>>()
     });
-    // Each lane keeps at most 64 of an address.
+    // Each lane keeps at most 64 of an address: a tenth of these.
     assert!(eventually(|| idle.iter().filter(|c| !is_closed(c)).count() <= 2 * 64), "{}", server.log());
     let _client = world.connected(&profile, &["--proto", "tcp-client"]);
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
@@ -137,4 +137,51 @@ fn a_first_answer_acknowledges_and_no_packet_id_is_sent_twice() {
             assert!(!after.contains("P_CONTROL_HARD_RESET_CLIENT_V2"), "{option}: {log}");
         }
     }
+}
+
+/// Ten times as many sessions as one network may begin are begun, by clients that prove their addresses and say nothing more. They cost
+/// what 128 of them cost, are counted, and keep nobody out.
+#[test]
+fn handshakes_that_are_not_continued_keep_nobody_out() {
+    const SHARE: u64 = 128;
+    const FLOOD: u64 = 10 * SHARE;
+    let world = world!();
+    world.init("");
+    // Without keys for control packets, which a stranger would not have.
+    let toml = world.read("vpn/tunnel.toml");
+    let toml: String =
+        toml.lines().filter(|line| !line.starts_with("tls_crypt_v2")).map(|l| format!("{l}\n")).collect();
+    world.write("vpn/tunnel.toml", &toml);
+    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let server = world.serve();
+    let client = world.connected(&alice, &[]);
+    let before = server.resident();
+    let counted = || count(&world, "evicted") + count(&world, "crowded");
+    let sockets = world.within(End::Client, || {
+        (0..FLOOD).map(|_| UdpSocket::bind("10.99.0.3:0").expect("a port is free")).collect::<Vec<_>>()
+    });
+    for (n, socket) in sockets.iter().enumerate() {
+        socket.connect("10.99.0.1:1194").expect("a socket option");
+        socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a socket option");
+        let session = (n as u64 + 1).to_be_bytes();
+        // P_CONTROL_HARD_RESET_CLIENT_V2: session id, no acknowledgement, message 0.
+        let reset = [&[7 << 3][..], &session, &[0, 0, 0, 0, 0]].concat();
+        socket.send(&reset).expect("the kernel takes it");
+        let mut answer = [0; 100];
+        let length = socket.recv(&mut answer).expect("the reset is answered");
+        assert!(length >= 9 && answer[0] == 8 << 3, "{:?}", &answer[..length]);
+        // P_ACK_V1 of message 0, with the server's session id: the cookie.
+        let ack = [&[5 << 3][..], &session, &[1, 0, 0, 0, 0], &answer[1..9]].concat();
+        socket.send(&ack).expect("the kernel takes it");
+        if n % 100 == 99 {
+            assert_eq!(world.pings(End::Client, INSIDE, 1, "0.05", 56), 1);
+        }
+    }
+    assert!(eventually(|| counted() >= FLOOD - SHARE), "{} of {FLOOD}: {}", counted(), server.log());
+    if let (Some(before), Some(after)) = (before, server.resident()) {
+        assert!(after < before + (32 << 20), "{before} to {after} bytes");
+    }
+    // A client that goes on with its handshake is let in beside them.
+    let _second = world.connected(&bob, &["--dev", "tun7"]);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", client.log());
 }

@@ -1,6 +1,6 @@
 //! Addresses that outlive the gateway, and limits: of time without traffic, of new sessions, of connections with one name.
 
-use crate::tunnel_world::{End, INSIDE, World, said};
+use crate::tunnel_world::{End, INSIDE, World, count, said};
 use sealane_interop::{eventually, skip};
 
 macro_rules! world {
@@ -10,12 +10,6 @@ macro_rules! world {
             Err(why) => skip!("{why}"),
         }
     };
-}
-
-fn count(world: &World, name: &str) -> u64 {
-    let status: serde_json::Value = serde_json::from_str(&world.read("vpn/status.json")).expect("JSON");
-    let all = status["control"].as_array().expect("counts");
-    all.iter().find(|entry| entry[0] == name).and_then(|entry| entry[1].as_u64()).expect("it is counted")
 }
 
 /// Whoever comes first after a restart gets the address that it had, and not the next one.

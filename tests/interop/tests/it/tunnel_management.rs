@@ -1,6 +1,6 @@
 //! OpenVPN's management protocol: a program decides who may come in, as openvpn-auth-oauth2 does, and tools look and steer.
 
-use crate::tunnel_world::{End, INSIDE, World, said};
+use crate::tunnel_world::{End, INSIDE, World, count, said};
 use sealane_interop::process::Server;
 use sealane_interop::{eventually, need, skip};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -127,12 +127,6 @@ impl Tool {
         let mut rest = Vec::new();
         self.reader.read_to_end(&mut rest).is_ok()
     }
-}
-
-fn count(world: &World, name: &str) -> u64 {
-    let status: serde_json::Value = serde_json::from_str(&world.read("vpn/status.json")).expect("JSON");
-    let all = status["control"].as_array().expect("counts");
-    all.iter().find(|entry| entry[0] == name).and_then(|entry| entry[1].as_u64()).expect("it is counted")
 }
 
 /// Nobody is there to ask; a web page; a refusal with a reason; a renewal of keys; and a client that leaves.

@@ -355,3 +355,10 @@ impl Drop for World {
         }
     }
 }
+
+/// What the server counts, by its name in the status.
+pub fn count(world: &World, name: &str) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(&world.read("vpn/status.json")).expect("JSON");
+    let all = status["control"].as_array().expect("counts");
+    all.iter().find(|entry| entry[0] == name).and_then(|entry| entry[1].as_u64()).expect("it is counted")
+}

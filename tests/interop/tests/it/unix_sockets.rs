@@ -1,10 +1,10 @@
 //! Servers at Unix sockets.
 
 use sealane_interop::backend::{Backend, ok};
-use sealane_interop::gateway::{Gateway, configured, run};
+use sealane_interop::gateway::{Gateway, run};
 use sealane_interop::http::Message;
 use sealane_interop::site::Site;
-use sealane_interop::versions::{Asked, Everywhere};
+use sealane_interop::versions::{Asked, Everywhere, Listening};
 use sealane_interop::{eventually, need, peers, ports};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -12,29 +12,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 fn gateway(site: &Site, rest: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-lanes = 1
-[admin]
-listen = "@ADMIN@"
-[log]
-access = {log:?}
-format = "json"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-{rest}"#,
-        log = site.path().join("access.log"),
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-    );
-    (configured(site, &text), plain)
+    Listening { rest, ..Listening::default() }.start(site)
 }
 
 /// Passes connections to a Unix socket on to a backend.
@@ -101,7 +79,7 @@ interval = "200ms"
     assert!(eventually(|| app.requests().iter().any(health)));
     let name = format!("unix:{}", socket.display());
     assert!(gateway.metrics().contains(&format!("server=\"{name}\"")), "{}", gateway.metrics());
-    let logged = || std::fs::read_to_string(site.path().join("access.log")).unwrap_or_default();
+    let logged = || site.log();
     assert!(eventually(|| logged().contains(&name)), "{}", logged());
     // Connections are kept, as to servers over TCP.
     let kept = gateway.metric("sealane_upstream_reused_total").unwrap_or_default();

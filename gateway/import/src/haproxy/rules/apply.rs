@@ -1,6 +1,6 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
-use super::{Edit, Exception, Limit, Of, Outcome, Rule, What, users_file};
+use super::{Edit, Exception, Limit, Of, Outcome, Rule, Share, What, names_host, names_path, users_file};
 use crate::addresses::{AddressSet, Clients};
 use crate::haproxy::acl::{Atom, Counter, Left};
 use crate::haproxy::parser::Line;
@@ -54,6 +54,12 @@ impl Trace {
         !self.answered && in_order && (only_own || other.fired.starts_with(&self.fired))
     }
 
+    /// Whether what is done depends on regular expressions.
+    pub fn has_expressions(&self) -> bool {
+        let has = |left: &Left| matches!(left, Left::Routes(all) if all.iter().any(|m| m.pattern.is_some()));
+        self.fired.iter().any(|(_, left, _)| has(left))
+    }
+
     fn run(&mut self, rules: &[Rule], atom: &Atom) {
         let mut passing = Passing::default();
         // Backends that are chosen by method or header, with their own rules.
@@ -78,6 +84,7 @@ impl Trace {
                     }
                     self.rewritten = true;
                 }
+                What::Path(_) if always => self.rewritten = true,
                 What::Backend(name) if always => self.backend = Some(name.clone()),
                 What::Answer(_) | What::Deny if always && passing.holds_for(rule) && rule.what.refuses() => {
                     passing.stopped = true;
@@ -87,7 +94,7 @@ impl Trace {
                 What::Allow => passing.add(&left),
                 _ => {}
             }
-            let restricts = !matches!(rule.what, What::Backend(_) | What::Prefix { .. });
+            let restricts = !matches!(rule.what, What::Backend(_) | What::Prefix { .. } | What::Path(_));
             self.fired.push((rule.line.id, left, restricts));
         }
     }
@@ -153,6 +160,7 @@ pub(in crate::haproxy) fn apply<'l>(
     for Exception { then: other, .. } in &mut exceptions {
         (other.request, other.response) = (out.request.clone(), out.response.clone());
         (other.hsts, other.host, other.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
+        other.template = out.template.clone();
         (other.after, other.after_hsts, other.rewritten) = (out.after.clone(), out.after_hsts.clone(), out.rewritten);
         let Some(rules) =
             other.backend.as_ref().filter(|_| other.action.is_none()).and_then(|(name, _)| then.rules(name))
@@ -174,6 +182,16 @@ pub(in crate::haproxy) fn apply<'l>(
         run(rules, atom, path, report, &mut out);
     }
     out
+}
+
+impl Outcome {
+    /// Whether a header of the request has been changed.
+    fn changes(&self, name: &str) -> bool {
+        match name.eq_ignore_ascii_case("host") {
+            true => self.host.is_some(),
+            false => self.request.changes(name),
+        }
+    }
 }
 
 /// What `http-request allow` lets past the rules behind it, within the rules of one section.
@@ -201,9 +219,22 @@ impl Passing {
     }
 }
 
-/// Refuses clients by their addresses; whether this was such a rule.
+/// Refuses clients by their addresses or certificates; whether this was such a rule.
 fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, out: &mut Outcome) -> bool {
     let some = passing.holds_for(rule);
+    if let (Left::NoCertificate(all), false) = (left, some)
+        && rule.what.refuses()
+    {
+        let (id, place) = (rule.line.id, &rule.line.place);
+        match all.iter().try_for_each(|one| out.access.require(one, place)) {
+            Ok(()) => match &rule.what {
+                What::Answer(action) if *action == Action::status(403) => report.same(id, "allow_certificate"),
+                _ => report.differs(id, "allow_certificate: the status is 403"),
+            },
+            Err(_) => report.decide(id, "a client must have two names: write allow_certificate"),
+        }
+        return true;
+    }
     let clients = match left {
         Left::Clients(clients) if rule.what.refuses() => clients.clone(),
         Left::Always if rule.what.refuses() && some => Clients::In(AddressSet::all().into()),
@@ -235,6 +266,13 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
         }
         if passing.stopped && rule.is_of_requests() {
             report.same(id, "not reached: \"allow\" comes before");
+            continue;
+        }
+        if rule.condition.compares(|name| out.changes(name)) {
+            report.decide(
+                id,
+                "it compares a header that a rule before it changes, and Sealane compares what the client sends",
+            );
             continue;
         }
         let atom = Atom { path: atom.path.filter(|_| !out.rewritten), ..*atom };
@@ -273,6 +311,16 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 report.decide(id, "requests to which it applies skip the rules after it: write a host or route for these requests");
             }
             (What::Backend(_), _) if out.backend.is_some() => {}
+            (What::Backend(name), Left::Share(part, of)) => {
+                report.same(id, "split");
+                out.shares.push(Share { backend: name.clone(), part: (part, of), id, place: place.clone() });
+            }
+            (What::Backend(_), Left::Routes(_)) if !out.shares.is_empty() => {
+                report.decide(id, "it does not apply to the requests that chance sends elsewhere before: write a route with split");
+            }
+            (_, Left::Share(..)) => {
+                report.decide(id, "chance chooses upstreams only (split): let the server decide");
+            }
             (What::Backend(name), Left::Always) => {
                 report.same(id, "upstream");
                 out.backend = Some((name.clone(), place.clone()));
@@ -300,7 +348,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 report.differs(id, "rate_limit: the status is 429");
                 out.rates.push(limit(counter, n));
             }
-            (_, Left::Access | Left::Rate(..) | Left::Clients(_)) => {
+            (_, Left::Access | Left::Rate(..) | Left::Clients(_) | Left::NoCertificate(_)) => {
                 report.decide(
                     id,
                     "this condition depends on the client. Sealane can refuse addresses (allow, deny) and require client certificates, but \
@@ -312,7 +360,11 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 "its condition cannot be translated (hosts, paths, methods and headers can be compared, before a path is rewritten): let \
                  the server decide, or a firewall",
             ),
-            (What::Header(..) | What::Prefix { .. } | What::Auth { .. }, Left::Routes(_)) => {
+            (What::Path(path), Left::Always) => {
+                report.same(id, "rewrite");
+                (out.rewritten, out.rewrite, out.template) = (true, None, Some((path.clone(), place.clone())));
+            }
+            (What::Header(..) | What::Prefix { .. } | What::Path(_) | What::Auth { .. }, Left::Routes(_)) => {
                 report.decide(
                     id,
                     "Sealane can change headers and paths, and ask for passwords, only per host and path, not per method, header or \
@@ -328,11 +380,16 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     Some(_) => report.same(id, "asked before"),
                     None => {
                         report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
-                        out.basic_auth = Some(BasicAuth { users: users_file(users), realm, origin: place.clone() });
+                        out.basic_auth = Some(BasicAuth {
+                            users: users_file(users),
+                            realm,
+                            user_header: None,
+                            origin: place.clone(),
+                        });
                     }
                 }
             }
-            (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, report, out),
+            (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
             (What::Prefix { tests, from, to }, Left::Always) => {
                 let Some(sample) = atom.path else {
                     report.decide(id, "the path is rewritten before: write a route with rewrite_prefix");
@@ -349,21 +406,41 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     Path::Below(p) if p.strip_prefix(from.as_str()).is_some_and(|rest| rest.starts_with('/')) => {
                         out.rewrite = Some((format!("{to}{}", &p[from.len() + 1..]), place.clone()));
                     }
+                    // A single path gets another one.
+                    Path::Exact(p) if from.is_empty() && !p.contains(['{', '}', '%']) => {
+                        out.template = Some((format!("{to}{}", &p[1..]), place.clone()));
+                    }
                     _ => report.decide(id, "Sealane forwards a single path unchanged (rewrite_prefix is for a path and all paths below it)"),
                 }
             }
-            (What::Refuse(_) | What::Skip(_) | What::Nothing(_), _)
+            (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_), _)
             | (What::Answer(_) | What::Deny | What::Unanswered, Left::Always) => {}
         }
     }
 }
 
-fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut Outcome) {
+const HOST: &str =
+    "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host";
+
+/// `tls`: the requests come over TLS.
+fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, out: &mut Outcome) {
     let request = of == Of::Requests;
     let (id, place) = (line.id, &line.place);
     if let (true, Edit::Set(name, value)) = (request, edit)
+        && name.eq_ignore_ascii_case("x-forwarded-proto")
+        && value == if tls { "https" } else { "http" }
+    {
+        return report.same(id, "always sent");
+    }
+    if let (true, Edit::Set(name, value)) = (request, edit)
         && name.eq_ignore_ascii_case("host")
     {
+        if value == "{authority}" && out.host.is_none() {
+            return report.same(id, "Host is the client's");
+        }
+        if value.contains('{') {
+            return report.decide(id, HOST);
+        }
         out.host = Some((value.clone(), place.clone()));
         return report.same(id, "host_header");
     }
@@ -384,6 +461,14 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
         Of::AllResponses => &mut out.after,
     };
     match edit {
+        Edit::Set(_, value) | Edit::Add(_, value)
+            if request && (out.rewritten && names_path(value) || out.host.is_some() && names_host(value)) =>
+        {
+            return report.decide(
+                id,
+                "a rule before it changes the path or Host: {uri}, {path}, {authority} and {host} are what the client has asked for",
+            );
+        }
         Edit::Set(name, value) => edits.set(name, value, place),
         Edit::Add(name, value) => {
             if !edits.add(name, value, place) {
@@ -395,10 +480,7 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, report: &mut Report, out: &mut O
                 return report.same(id, "the gateway manages this");
             }
             if name.eq_ignore_ascii_case("host") {
-                return report.decide(
-                    id,
-                    "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host",
-                );
+                return report.decide(id, HOST);
             }
             edits.remove(name, place);
             if line.word(1) != "del-header" {

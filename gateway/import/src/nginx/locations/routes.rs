@@ -5,14 +5,14 @@
 
 use super::selection::{Branch, Decision, End};
 use super::{Location, Matcher, Site, Then, When};
-use crate::addresses::Access;
+use crate::addresses::{Access, Certificate};
 use crate::nginx::access::{self, Checks};
 use crate::nginx::actions;
 use crate::nginx::headers::{self, Changes};
-use crate::nginx::pages;
 use crate::nginx::scope::{Import, Scope};
-use crate::output::{Action, Entry, Methods, Path, Route, in_order};
-use crate::paths::{self, PathTest};
+use crate::nginx::{mirrors, pages};
+use crate::output::{Action, Entry, Methods, Path, Route, in_order, joined};
+use crate::paths::{self, Differing, PathTest, Planned, Stands};
 use crate::patterns::Expression;
 use crate::report::Place;
 
@@ -42,44 +42,58 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
     let expressions = expressions.filter(|s| s.expression().is_some()).count()
         + site.locations.iter().filter(|l| matches!(l.matcher, Matcher::Expression(_))).count();
     let cost = tests.len() + site.locations.len() * levels + expressions * 20;
-    let plan = paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d));
+    let amends = |d: &Differing<Decision>| {
+        let stands = match (d.there.by.is_empty(), d.there.by == d.around.by) {
+            (true, _) => Stands::Before,
+            (_, true) => Stands::Behind,
+            _ => return None,
+        };
+        (d.is_within || !site.is_no_loss(d.there, d.here)).then_some(stands)
+    };
+    let plan =
+        paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d), amends);
     import.budget = budget;
     let Some(plan) = plan else {
         import.decide(site.server, "it tells too many paths apart: write its routes");
         return Vec::new();
     };
     for e in &plan.elsewhere {
-        let d = site.blamed(Site::differing(e).first().map_or(&e.there.otherwise, |(there, _)| *there));
-        let path = &e.path;
-        match site.is_no_loss(e) {
-            true => import.differs(
-                d,
-                format!("Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; another route handles it"),
-            ),
-            false => import.decide(
-                d,
-                format!(
-                    "Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; in NGINX, \
-                     the location does. Add routes for such paths, or let the server refuse them"
-                ),
-            ),
-        }
+        elsewhere(import, site, &e.there, &e.here, &e.path);
     }
-    if plan.routes.iter().map(|(.., d)| d.by.len()).sum::<usize>() > MAX_EXPRESSIONS {
+    let expressions = |p: &Planned<Decision>| p.decision.by.len() + p.within.len();
+    if plan.routes.iter().map(expressions).sum::<usize>() > MAX_EXPRESSIONS {
         import.decide(site.server, "its paths and expressions come to too many routes: write them");
         return Vec::new();
     }
     let mut out = Vec::new();
-    for (path, sample, decision) in plan.routes {
-        match of_decision(import, site, &path, &sample, &decision) {
+    for planned in &plan.routes {
+        match of_path(import, site, planned) {
             Some(mut routes) => out.append(&mut routes),
             None => import.decide(
-                site.blamed(&decision.otherwise),
+                site.blamed(&planned.decision.otherwise),
                 "routes cannot express the order of these conditions: write one route for each case, or let the server decide",
             ),
         }
     }
     out
+}
+
+/// Reports a path for which the routes decide otherwise than NGINX.
+fn elsewhere<'d>(import: &mut Import<'d>, site: &Site<'d>, there: &Decision, here: &Decision, path: &str) {
+    let d = site.blamed(Site::differing(there, here).first().map_or(&there.otherwise, |(there, _)| *there));
+    match site.is_no_loss(there, here) {
+        true => import.differs(
+            d,
+            format!("Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; another route handles it"),
+        ),
+        false => import.decide(
+            d,
+            format!(
+                "Sealane matches whole segments and distinguishes upper and lower case: this route does not match {path}; in NGINX, the \
+                 location does. Add routes for such paths, or let the server refuse them"
+            ),
+        ),
+    }
 }
 
 /// A regular expression for which there is nothing. `serves`: a request for which it is may get an answer from another location.
@@ -114,25 +128,41 @@ fn percent<'d>(import: &mut Import<'d>, l: &Location<'d>, expression: &Expressio
 }
 
 /// The routes of a path. `None`: no routes say this.
-fn of_decision<'d>(
-    import: &mut Import<'d>,
-    site: &Site<'d>,
-    path: &Path,
-    sample: &str,
-    decision: &Decision,
-) -> Option<Vec<Route>> {
-    let mut out = Vec::new();
-    for (at, (by, branch)) in decision.by.iter().enumerate() {
+fn of_path<'d>(import: &mut Import<'d>, site: &Site<'d>, planned: &Planned<Decision>) -> Option<Vec<Route>> {
+    let Planned { path, sample, decision, within } = planned;
+    let mut own: Vec<Vec<Route>> = Vec::new();
+    for (by, branch) in &decision.by {
         let text = site.expression(*by)?.text();
         let routes = of_branch(import, site, path, sample, branch)?;
-        // Of several that match, Sealane prefers one with conditions.
-        if at > 0 && routes.iter().any(|r| !r.methods.is_empty() || !r.headers.is_empty()) {
-            return None;
-        }
-        out.extend(routes.into_iter().map(|r| Route { pattern: Some(text.to_owned()), ..r }));
+        own.push(routes.into_iter().map(|r| Route { pattern: Some(text.to_owned()), ..r }).collect());
     }
-    out.append(&mut of_branch(import, site, path, sample, &decision.otherwise)?);
-    Some(out)
+    own.push(of_branch(import, site, path, sample, &decision.otherwise)?);
+    let (mut before, mut behind) = (Vec::new(), Vec::new());
+    let mut said = true;
+    for extra in within {
+        let path = Path::Within(extra.within.clone());
+        let routes = of_branch(import, site, &path, &extra.sample, &extra.decision.otherwise);
+        said &= routes.is_some();
+        match extra.stands {
+            Stands::Before => before.extend(routes),
+            Stands::Behind => behind.extend(routes),
+        }
+    }
+    if said {
+        let last = own.len() - 1;
+        let mut all = before;
+        all.extend_from_slice(&own[..last]);
+        all.append(&mut behind);
+        all.push(own[last].clone());
+        if let Some(routes) = joined(all) {
+            return Some(routes);
+        }
+    }
+    for extra in within {
+        let path = extra.sample.replace(paths::OTHER, "x");
+        elsewhere(import, site, &extra.decision, decision, &path);
+    }
+    joined(own)
 }
 
 /// The routes of a path for one branch. `None`: no routes say this.
@@ -154,7 +184,7 @@ fn of_branch<'d>(
         let step = site.step(*key);
         let scope = key.0.map_or(&site.scope, |i| &site.locations[i].scope);
         let action = match &step.then {
-            Then::Answer(action) => action.clone(),
+            Then::Answer(action) => actions::at_path(action, path)?,
             Then::Rewrite => {
                 rewritten = Some(actions::Rewritten { d: step.d, to: None });
                 continue;
@@ -168,24 +198,39 @@ fn of_branch<'d>(
             }
             Then::Stop => continue,
         };
-        if let When::Clients(clients) = &step.when {
-            let refused = access.refuse(clients, &step.d.place);
+        let refused = match &step.when {
+            When::Clients(clients) => Some(access.refuse(clients, &step.d.place)),
+            When::NoCertificate => Some(access.require(&Certificate::Any, &step.d.place)),
+            When::OtherValue(name, value) => Some(access.require_header(name, value, &step.d.place)),
+            _ => None,
+        };
+        if let Some(refused) = refused {
             access::unsayable(import, step.d, refused);
             continue;
         }
         let mut route = Route::new(path.clone(), action, &step.d.place);
         route.access = access.clone();
         let mut changes = Changes::default();
-        headers::response(import, scope, &mut changes);
+        // An `if` is a location of its own.
+        let scope = if step.d.name() == "if" { scope.within(step.d.inner()) } else { scope.clone() };
+        headers::response(import, &scope, &mut changes);
         (route.response, route.hsts) = (changes.response, changes.hsts);
         let methods = match &step.when {
             When::Method(list, true) => Methods::Of(list.clone()),
             When::Method(list, false) => Methods::Not(list.clone()),
-            When::Header(name, rule) => {
-                route.headers.push((name.clone(), rule.clone()));
-                Methods::Any
+            When::Values(any) => {
+                for one in any {
+                    let route = Route { headers: vec![one.clone()], ..route.clone() };
+                    entries.push(Entry { methods: Methods::Any, route });
+                }
+                continue;
             }
-            When::Always | When::Paths(_) | When::Expression(_) | When::Clients(_) => Methods::Any,
+            When::Always
+            | When::Paths(_)
+            | When::Expression(_)
+            | When::Clients(_)
+            | When::NoCertificate
+            | When::OtherValue(..) => Methods::Any,
         };
         entries.push(Entry { methods, route });
     }
@@ -240,7 +285,7 @@ fn of_branch<'d>(
         let joined = entry.route.access.and(&access);
         access::unsayable(import, site.blamed(decision), joined);
     }
-    in_order(entries)
+    Some(in_order(entries)?.into_iter().map(Route::settled).collect())
 }
 
 fn answering<'d>(import: &mut Import<'d>, scope: &Scope<'d>, path: &Path, action: Action, place: &Place) -> Entry {
@@ -295,6 +340,13 @@ fn content<'d>(
             &mut changes,
             &mut route,
         );
+        match (changes.user.take(), &mut route.basic_auth) {
+            (Some((name, _)), Some(auth)) => auth.user_header = Some(name),
+            // Nobody else may say it.
+            (Some((name, place)), None) => changes.request.remove(&name, &place),
+            (None, _) => {}
+        }
+        route.mirror = mirrors::mirror(import, site, &from.scope, &route);
         route.pages = pages::pages(import, site, &from.scope);
         route.rate_limits = access::rate_limits(import, &l.scope);
         if fallback.is_some() {
@@ -309,7 +361,7 @@ fn content<'d>(
     (route.request, route.response, route.hsts) = (changes.request, changes.response, changes.hsts);
     for chosen in std::mem::take(&mut import.chosen) {
         let mut other = route.clone();
-        other.headers.push((chosen.header, chosen.rule));
+        other.headers.push((chosen.name, chosen.rule));
         (other.action, other.origin) = (Action::Upstream(chosen.upstream), chosen.place);
         entries.push(Entry { methods: Methods::Any, route: other });
     }

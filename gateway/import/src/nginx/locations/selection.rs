@@ -7,7 +7,7 @@ use crate::nginx::actions;
 use crate::nginx::parser::Directive;
 use crate::nginx::scope::Import;
 use crate::output::Action;
-use crate::paths::{self, Elsewhere, Extent, OTHER, PathTest};
+use crate::paths::{self, Extent, OTHER, PathTest};
 use crate::patterns::Expression;
 use crate::report::Id;
 use std::collections::BTreeMap;
@@ -207,7 +207,7 @@ impl<'d> Site<'d> {
         for of in [Some(i), self.fallback(i)].into_iter().flatten() {
             for (at, step) in self.locations[of].steps.iter().enumerate() {
                 // What compares or names the path would see that of the client.
-                let plain = matches!(step.when, When::Always | When::Method(..) | When::Header(..) | When::Clients(_));
+                let plain = !matches!(step.when, When::Paths(_) | When::Expression(_));
                 let Then::Answer(action) = &step.then else { return None };
                 if !plain || names_path(action) {
                     return None;
@@ -378,10 +378,10 @@ impl<'d> Site<'d> {
     }
 
     /// What differs in two decisions: branches of the original, and of the routes. With other expressions, all of them.
-    pub(super) fn differing<'e>(e: &'e Elsewhere<Decision>) -> Vec<(&'e Branch, &'e Branch)> {
+    pub(super) fn differing<'e>(there: &'e Decision, here: &'e Decision) -> Vec<(&'e Branch, &'e Branch)> {
         let of = |d: &'e Decision| d.branches().collect::<Vec<_>>();
-        let (there, here) = (of(&e.there), of(&e.here));
-        let alike = e.there.by.iter().map(|b| b.0).eq(e.here.by.iter().map(|b| b.0));
+        let alike = there.by.iter().map(|b| b.0).eq(here.by.iter().map(|b| b.0));
+        let (there, here) = (of(there), of(here));
         let pairs: Vec<_> = match alike {
             true => there.into_iter().zip(here).collect(),
             false => there.iter().flat_map(|t| here.iter().map(move |h| (*t, *h))).collect(),
@@ -390,8 +390,8 @@ impl<'d> Site<'d> {
     }
 
     /// Whether requests that are meant for one decision may get another: nobody is let in who was not.
-    pub(super) fn is_no_loss(&self, e: &Elsewhere<Decision>) -> bool {
-        Self::differing(e).into_iter().all(|(there, here)| self.is_no_loss_of(there, here))
+    pub(super) fn is_no_loss(&self, there: &Decision, here: &Decision) -> bool {
+        Self::differing(there, here).into_iter().all(|(there, here)| self.is_no_loss_of(there, here))
     }
 
     /// Steps come before what checks clients, so the other decision may have more of them only where nothing is checked.

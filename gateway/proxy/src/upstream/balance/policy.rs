@@ -1,6 +1,7 @@
 //! The policies, as functions over weights and loads.
 
 use sealane_http::{Fields, Known};
+use sealane_route::cookies;
 use std::net::IpAddr;
 
 /// How a group's servers share the requests.
@@ -99,10 +100,8 @@ pub(super) fn random(state: &mut u64, servers: impl Iterator<Item = (usize, u32)
 
 /// A cookie's value among a request's fields (RFC 6265 §5.4).
 pub(crate) fn cookie<'f>(fields: &'f Fields, name: &str) -> Option<&'f [u8]> {
-    fields.all(Known::Cookie).find_map(|line| {
-        line.split(|b| *b == b';')
-            .find_map(|pair| pair.trim_ascii_start().strip_prefix(name.as_bytes())?.strip_prefix(b"="))
-    })
+    let mut all = fields.all(Known::Cookie).flat_map(cookies);
+    all.find_map(|(own, value)| (own == name.as_bytes()).then_some(value))
 }
 
 /// The value that a [`HashKey`] names, where it is one of the request's fields.

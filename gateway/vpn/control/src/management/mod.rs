@@ -12,7 +12,8 @@ pub(crate) mod command;
 pub(crate) mod report;
 mod socket;
 
-pub(crate) use socket::{Socket, SocketFile};
+pub(crate) use sealane_sys::unix_socket::SocketFile;
+pub(crate) use socket::Socket;
 
 use sealane_log as log;
 use std::cell::{Cell, RefCell};

@@ -1,13 +1,10 @@
 //! The management socket's file.
 
 use anyhow::{Context as _, Result, bail};
-use rustix::fs::Mode;
-use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use sealane_config::Management;
+use sealane_sys::unix_socket::{self, Occupied, Rights, SocketFile};
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixListener;
 
 /// Programs that wait to be accepted.
 const BACKLOG: i32 = 16;
@@ -16,9 +13,7 @@ const BACKLOG: i32 = 16;
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode of the file: another process may have put its own there.
-    file: (u64, u64),
+    file: SocketFile,
 }
 
 impl Socket {
@@ -28,31 +23,24 @@ impl Socket {
     pub(crate) fn open(settings: &Management, successor: bool) -> Result<Self> {
         let path = &settings.path;
         let shown = path.display();
-        if let Ok(there) = std::fs::symlink_metadata(path) {
-            if !there.file_type().is_socket() {
-                bail!("{shown} exists, but is not a socket: remove it, or choose another path for \"management\"");
+        match unix_socket::occupied(path) {
+            Some(Occupied::ByFile) => {
+                bail!("{shown} exists, but is not a socket: remove it, or choose another path for \"management\"")
             }
-            if !successor && UnixStream::connect(path).is_ok() {
-                bail!("another program listens on {shown}: stop it, or choose another path for \"management\"");
+            Some(Occupied::ByProgram) if !successor => {
+                bail!("another program listens on {shown}: stop it, or choose another path for \"management\"")
             }
+            Some(Occupied::ByProgram) | None => {}
         }
-        let mut waiting = path.as_os_str().to_owned();
-        waiting.push(format!(".{}", std::process::id()));
-        let waiting = PathBuf::from(waiting);
-        let opened = bind(&waiting, settings).and_then(|listener| {
-            let there = std::fs::symlink_metadata(&waiting)?;
-            std::fs::rename(&waiting, path)?;
-            Ok((listener, (there.dev(), there.ino())))
-        });
-        let (listener, file) = opened
-            .inspect_err(|_| drop(std::fs::remove_file(&waiting)))
+        let rights = Rights { mode: settings.mode, owner: None, group: settings.group };
+        let (listener, file) = unix_socket::replace(path, rights, BACKLOG)
             .with_context(|| format!("cannot create the management socket {shown}"))?;
-        Ok(Self { listener, path: path.clone(), file })
+        Ok(Self { listener: listener.into(), file })
     }
 
     /// Another one for the same file.
     pub(crate) fn try_clone(&self) -> io::Result<Self> {
-        Ok(Self { listener: self.listener.try_clone()?, path: self.path.clone(), file: self.file })
+        Ok(Self { listener: self.listener.try_clone()?, file: self.file.clone() })
     }
 
     /// To be awaited. Within a runtime.
@@ -63,48 +51,14 @@ impl Socket {
 
     /// Its file, to be removed at the end.
     pub(crate) fn file(&self) -> SocketFile {
-        SocketFile { path: self.path.clone(), file: self.file }
+        self.file.clone()
     }
-}
-
-/// The file of a socket.
-#[derive(Debug)]
-pub(crate) struct SocketFile {
-    path: PathBuf,
-    file: (u64, u64),
-}
-
-impl SocketFile {
-    /// Removes it, unless it is another process' by now.
-    pub fn remove(&self) {
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|there| (there.dev(), there.ino()) == self.file) {
-            // A stale one is replaced at the next start.
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-/// Binds a socket whose file has its owner, group and mode before anybody looks for it.
-fn bind(waiting: &Path, settings: &Management) -> io::Result<UnixListener> {
-    // Left behind by a process of this number that was killed.
-    let _ = std::fs::remove_file(waiting);
-    // Linux makes the file with the mode that the socket has: it is its owner's alone from the start.
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
-    net::bind(&socket, &SocketAddrUnix::new(waiting)?)?;
-    net::listen(&socket, BACKLOG)?;
-    let listener = UnixListener::from(socket);
-    if settings.group.is_some() {
-        std::os::unix::fs::chown(waiting, None, settings.group)?;
-    }
-    std::fs::set_permissions(waiting, std::fs::Permissions::from_mode(settings.mode))?;
-    Ok(listener)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
 
     #[test]
     fn a_live_socket_is_respected_and_a_stale_one_replaced() {

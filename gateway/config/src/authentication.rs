@@ -1,0 +1,81 @@
+//! `basic_auth` and `forward_auth`: who asks, and whether that may.
+
+use super::decode::{self, At, Node, Section};
+use super::diagnostics::Sink;
+use super::settings::{basic_auth as b, forward_auth as f};
+use super::templates;
+use sealane_proxy::rules::FieldEdits;
+use std::path::PathBuf;
+use std::time::Duration;
+use toml::de::DeValue;
+
+/// What `basic_auth` says.
+pub(super) enum BasicAuth {
+    /// `false`: no password is needed.
+    Off,
+    /// One of these users' is.
+    Users { users: At<PathBuf>, challenge: String, user_header: Option<String>, keep_authorization: bool },
+}
+
+pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAuth> {
+    let table = match node.get_ref() {
+        DeValue::Boolean(false) => return Some(BasicAuth::Off),
+        DeValue::Table(table) => table,
+        _ => {
+            let help = format!("write {key} = {{ users = \"users.txt\" }}, or {key} = false in a route");
+            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
+            return None;
+        }
+    };
+    let section = Section::new(sink, &b::TABLE, table, node.span());
+    let users = section.required(&b::users);
+    let realm = section.or(&b::realm);
+    let user_header = section.optional(&b::user_header);
+    let keep_authorization = section.or(&b::keep_authorization);
+    section.finish();
+    // RFC 7617 §2.1: what is typed in is UTF-8.
+    let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
+    Some(BasicAuth::Users { users: users?, challenge, user_header, keep_authorization })
+}
+
+/// What stands between quotes in `WWW-Authenticate`.
+pub(super) fn realm(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let s = decode::text(sink, key, node)?;
+    if s.bytes().any(|b| !(b' '..=b'~').contains(&b) || matches!(b, b'"' | b'\\')) {
+        let help = Some("write visible ASCII without quotes and backslashes".to_owned());
+        sink.error(&node.span(), format!("\"{key}\" has characters that cannot be shown"), help);
+        return None;
+    }
+    Some(s)
+}
+
+/// What `forward_auth` says.
+pub(super) enum ForwardAuth {
+    /// `false`: no permission is needed.
+    Off,
+    /// This upstream is asked.
+    Ask { upstream: At<String>, target: String, set: FieldEdits, copy: Vec<String>, timeout: Duration },
+}
+
+pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<ForwardAuth> {
+    let table = match node.get_ref() {
+        DeValue::Boolean(false) => return Some(ForwardAuth::Off),
+        DeValue::Table(table) => table,
+        _ => {
+            let help =
+                format!("write {key} = {{ upstream = \"auth\", path = \"/verify\" }}, or {key} = false in a route");
+            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
+            return None;
+        }
+    };
+    let section = Section::new(sink, &f::TABLE, table, node.span());
+    let upstream = section.required(&f::upstream);
+    let target = section.required(&f::path);
+    let set = section.optional_at(&f::set_headers).map_or_else(FieldEdits::default, |At { value: set, span }| {
+        templates::of_requests(sink, &span, FieldEdits { set, ..FieldEdits::default() })
+    });
+    let copy = section.optional(&f::copy_headers).unwrap_or_default();
+    let timeout = section.or(&f::timeout);
+    section.finish();
+    Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, set, copy, timeout })
+}

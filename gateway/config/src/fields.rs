@@ -1,0 +1,140 @@
+//! Names and values of headers: conditions, and changes to messages.
+
+use super::decode::{self, At, Node, Section};
+use super::diagnostics::Sink;
+use super::settings::edits as e;
+use sealane_http::{Fields, Known};
+use sealane_proxy::rules::FieldEdits;
+use std::time::Duration;
+use toml::de::DeValue;
+
+/// The name of a header that tells the upstream something.
+pub(super) fn user_header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let name = decode::text(sink, key, node)?;
+    let why = reserved(&name).or((!is_token(&name)).then_some("write a header's name"));
+    if let Some(why) = why {
+        sink.error(&node.span(), format!("\"{name}\" cannot be set"), Some(why.to_owned()));
+        return None;
+    }
+    Some(name)
+}
+
+pub(super) fn is_token(name: &str) -> bool {
+    Fields::new().push(name.as_bytes(), b"").is_ok()
+}
+
+/// The keys and values of a table whose keys are field names.
+pub(super) fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Option<Vec<(At<String>, &'n Node<'d>)>> {
+    let DeValue::Table(table) = node.get_ref() else {
+        let help = format!("write {key} = {{ X-Name = \"value\" }}");
+        sink.error(&node.span(), format!("\"{key}\" is not a table of header names"), Some(help));
+        return None;
+    };
+    let mut out = Vec::new();
+    for (name, value) in table.iter() {
+        let at = At { value: name.get_ref().to_string(), span: name.span() };
+        if !is_token(&at.value) {
+            let help = "write a name of letters, digits and hyphens, as in \"X-Request-Id\"".to_owned();
+            sink.error(&at.span, format!("\"{}\" is not a header name", at.value), Some(help));
+        } else {
+            out.push((at, value));
+        }
+    }
+    Some(out)
+}
+
+/// Ours to say, or what frames messages.
+pub(super) fn reserved(name: &str) -> Option<&'static str> {
+    let known = Known::lookup(name.as_bytes());
+    match known {
+        Known::Host => Some("set \"host_header\" in [[upstream]]"),
+        Known::ContentLength | Known::TransferEncoding | Known::Trailer | Known::Expect => {
+            Some("this header says where a message ends: the gateway sets it")
+        }
+        k if k.is_hop_by_hop() => Some("this header is for one connection only: the gateway sets it"),
+        _ => None,
+    }
+}
+
+pub(super) fn edits(section: Section) -> Option<FieldEdits> {
+    let edits = FieldEdits {
+        remove: section.optional(&e::remove).unwrap_or_default(),
+        set: section.optional(&e::set).unwrap_or_default(),
+        add: section.optional(&e::add).unwrap_or_default(),
+        templates: Vec::new(),
+    };
+    section.finish();
+    Some(edits)
+}
+
+/// Names and values of headers.
+pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, String)>> {
+    let mut out = Vec::new();
+    for (name, value) in named(sink, key, node)? {
+        let Some(text) = decode::text(sink, &name.value, value) else { continue };
+        if let Some(why) = reserved(&name.value) {
+            sink.error(&name.span, format!("\"{}\" cannot be changed", name.value), Some(why.to_owned()));
+        } else if Fields::new().push(b"x", text.as_bytes()).is_err() {
+            let message = format!("the value of \"{}\" has control characters, or white space around it", name.value);
+            let help = "write the value without control characters and without white space around it".to_owned();
+            sink.error(&value.span(), message, Some(help));
+        } else {
+            if text.starts_with('$') {
+                let message = format!("\"{text}\" is sent unchanged");
+                let help =
+                    "requests have parts such as {client_address} and {uri}; the reference of the settings lists them";
+                sink.warn(&value.span(), message, Some(help.to_owned()));
+            }
+            out.push((name.value, text));
+        }
+    }
+    Some(out)
+}
+
+/// Names of headers that are removed.
+pub(super) fn removed(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
+    field_names(sink, key, node, "removed")
+}
+
+/// Names of headers that are copied.
+pub(super) fn copied(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
+    field_names(sink, key, node, "copied")
+}
+
+fn field_names(sink: &Sink, key: &str, node: &Node, done: &str) -> Option<Vec<String>> {
+    let names = decode::strings(sink, key, node)?;
+    let good = names.into_iter().filter(|name| {
+        let why = reserved(&name.value).or((!is_token(&name.value)).then_some("write a header's name"));
+        if let Some(why) = why {
+            sink.error(&name.span, format!("\"{}\" cannot be {done}", name.value), Some(why.to_owned()));
+        }
+        why.is_none()
+    });
+    Some(good.map(|n| n.value).collect())
+}
+
+/// `true`, a time, or the field's whole value (RFC 6797 §6.1).
+pub(super) fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let year = 365 * 86_400;
+    match node.get_ref() {
+        DeValue::Boolean(true) => Some(format!("max-age={year}")),
+        DeValue::String(s) if s.to_ascii_lowercase().contains("max-age=") => {
+            if Fields::new().push(b"x", s.as_bytes()).is_err() {
+                let message = format!("\"{key}\" has control characters, or white space around it");
+                let help = "write the value without control characters and without white space around it".to_owned();
+                sink.error(&node.span(), message, Some(help));
+                return None;
+            }
+            Some(s.to_string())
+        }
+        DeValue::String(_) => {
+            let age: Duration = decode::duration(sink, key, node)?;
+            Some(format!("max-age={}", age.as_secs()))
+        }
+        _ => {
+            let help = "write hsts = true (a year), \"180d\", or \"max-age=31536000; includeSubDomains; preload\"";
+            sink.error(&node.span(), format!("this is not a value for \"{key}\""), Some(help.to_owned()));
+            None
+        }
+    }
+}

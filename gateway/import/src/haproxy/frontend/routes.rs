@@ -1,0 +1,254 @@
+//! The routes of one path: what the rules lead to, with their conditions on methods and headers.
+
+use super::Shared;
+use super::connections::{rate_of, tracked};
+use crate::haproxy::acl::Match;
+use crate::haproxy::parser::Proxy;
+use crate::haproxy::rules::{Exception, Limit, Outcome as Applied, Share};
+use crate::output::{Action, Edits, Entry, Methods, Output, Path, Route, Settings, Split, in_order, quoted};
+use crate::report::{Place, Report};
+
+/// Changes to responses, and `hsts`.
+type Changes = (Edits, Option<(String, Place)>);
+
+pub(super) fn len(path: &Path) -> usize {
+    match path {
+        Path::Below(p) | Path::Exact(p) => p.trim_end_matches('/').len(),
+        Path::Within(within) => within.test.text.len(),
+    }
+}
+
+/// Whether the requests of `inner` are among those of `outer`.
+pub(super) fn is_around(outer: &Path, inner: &Path) -> bool {
+    let (Path::Below(o), Path::Below(i) | Path::Exact(i)) = (outer, inner) else { return false };
+    let (o, i) = (o.trim_end_matches('/'), i.trim_end_matches('/'));
+    i.strip_prefix(o).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+}
+
+/// What makes routes the same but for their paths.
+pub(super) fn shape(routes: &[Route]) -> String {
+    let one = |r: &Route| {
+        let rewrite = (r.rewrite.as_ref().map(|w| &w.0), r.template.as_ref().map(|w| &w.0));
+        let limits: Vec<_> = r.rate_limits.iter().map(|l| &l.0).collect();
+        let hsts = r.hsts.as_ref().map(|h| &h.0);
+        let (changes, checks, pattern) = (r.changes(), r.checks(), &r.pattern);
+        format!(
+            "{pattern:?} {:?} {:?} {:?} {rewrite:?} {limits:?} {hsts:?} {changes} {checks}",
+            r.methods, r.headers, r.action
+        )
+    };
+    routes.iter().map(one).collect::<Vec<_>>().join("\n")
+}
+
+/// The routes of a path. `None`: no routes say this.
+pub(super) fn routes_of(
+    path: &Path,
+    applied: Applied,
+    tcp: bool,
+    proxy: &Proxy,
+    shared: &Shared,
+    out: &mut Output,
+    report: &mut Report,
+) -> Option<Vec<Route>> {
+    let host = applied.host.clone();
+    let mut to = |backend: &str, place: &Place, host: Option<&(String, Place)>, report: &mut Report| {
+        upstream(backend, place, tcp, host, shared, proxy, out, report)
+    };
+    let pages = |action: &Action, backend: Option<&(String, Place)>| match (action, backend) {
+        (Action::Upstream(_) | Action::Split(_), Some((backend, _))) => shared.pages(proxy.section.id, backend),
+        _ => Vec::new(),
+    };
+    let (action, origin) = match (&applied.action, &applied.backend) {
+        (Some((action, place)), _) => (action.clone(), place.clone()),
+        (None, Some((backend, place))) if !applied.shares.is_empty() => {
+            let main = to(backend, place, host.as_ref(), report);
+            let mut of = |share: &Share, report: &mut Report| to(&share.backend, &share.place, host.as_ref(), report);
+            let others: Vec<Action> = applied.shares.iter().map(|share| of(share, report)).collect();
+            (split(backend, main, &applied.shares, others, tcp, shared, report), place.clone())
+        }
+        (None, Some((backend, place))) => (to(backend, place, host.as_ref(), report), place.clone()),
+        (None, None) => (Action::status(503), proxy.section.place.clone()),
+    };
+    // A connection that is relayed nowhere is closed, which needs no host.
+    if tcp && !matches!(action, Action::Passthrough(_)) {
+        return Some(Vec::new());
+    }
+    let mut main = Route::new(path.clone(), action, &origin);
+    main.pages = pages(&main.action, applied.backend.as_ref());
+    (main.access, main.basic_auth) = (applied.access, applied.basic_auth);
+    if main.action.passes() {
+        main.request = applied.request;
+        main.rewrite = applied.rewrite.filter(|_| matches!(path, Path::Below(_)));
+        main.template = applied.template;
+    }
+    let passed = main.action.passes();
+    (main.response, main.hsts) =
+        responses(passed, (applied.response, applied.hsts), (applied.after, applied.after_hsts));
+    let mut entries = Vec::new();
+    for Exception { only: Match { methods, headers, pattern }, then, place } in applied.exceptions {
+        if tcp {
+            // Bytes have neither.
+            return None;
+        }
+        let action = match (then.action, &then.backend) {
+            (Some((action, _)), _) => action,
+            (None, Some((backend, place))) => to(backend, place, then.host.as_ref(), report),
+            (None, None) => continue,
+        };
+        let mut other = Route::new(path.clone(), action, &place);
+        other.pages = pages(&other.action, then.backend.as_ref());
+        (other.headers, other.pattern) = (headers, pattern);
+        (other.access, other.basic_auth) = (then.access, then.basic_auth);
+        if other.action.passes() {
+            other.request = then.request;
+            other.rewrite = then.rewrite.filter(|_| matches!(path, Path::Below(_)));
+            other.template = then.template;
+        }
+        let passed = other.action.passes();
+        (other.response, other.hsts) = responses(passed, (then.response, then.hsts), (then.after, then.after_hsts));
+        for Limit { id, .. } in then.rates {
+            report.decide(id, "a limit of a backend is not translated where the backend is chosen by method or header; write a [[rate_limit]]");
+        }
+        entries.push(Entry { methods, route: other });
+    }
+    for limit in applied.rates {
+        // A limit holds for all requests of the path, and is the frontend's.
+        let found =
+            (limit.section == proxy.section.id).then(|| rate_limit(&limit, proxy, shared, out, report)).flatten();
+        match found {
+            Some(name) => {
+                report.differs(limit.id, "rate_limit: 429 with Retry-After, counted by client address");
+                entries.iter_mut().for_each(|e| e.route.rate_limits.push((name.clone(), limit.place.clone())));
+                main.rate_limits.push((name, limit.place));
+            }
+            None => report.decide(limit.id, "what this counter counts is not understood; write a [[rate_limit]]"),
+        }
+    }
+    entries.push(Entry { methods: Methods::Any, route: main });
+    Some(in_order(entries)?.into_iter().map(Route::settled).collect())
+}
+
+/// The upstreams between which chance decides: the first share is of all requests, the next one of those that are left.
+fn split(
+    default: &str,
+    main: Action,
+    shares: &[Share],
+    others: Vec<Action>,
+    tcp: bool,
+    shared: &Shared,
+    report: &mut Report,
+) -> Action {
+    let has_rules = |name: &str| shared.rules.get(name).is_some_and(|rules| !rules.is_empty());
+    let by_rules = has_rules(default) || shares.iter().any(|s| has_rules(&s.backend));
+    let mut groups: Vec<(String, u64)> = Vec::new();
+    let mut add = |action: &Action, weight: u64| match action {
+        Action::Upstream(name) => {
+            match groups.iter_mut().find(|(there, _)| there == name) {
+                Some((_, there)) => *there += weight,
+                None => groups.push((name.clone(), weight)),
+            }
+            true
+        }
+        _ => false,
+    };
+    // In parts of the product of all ranges.
+    let all = shares.iter().try_fold(1_u64, |all, s| all.checked_mul(s.part.1.into()));
+    let mut left = all.unwrap_or(0);
+    let mut passes = true;
+    for (share, action) in shares.iter().zip(&others) {
+        let weight = left / u64::from(share.part.1) * u64::from(share.part.0);
+        passes &= add(action, weight);
+        left -= weight;
+    }
+    passes &= add(&main, left);
+    let common = groups.iter().fold(0, |a, (_, b)| divisor(a, *b)).max(1);
+    let weights: Option<Vec<(String, u32)>> = groups
+        .into_iter()
+        .map(|(name, weight)| Some((name, u32::try_from(weight / common).ok().filter(|w| *w <= 1_000_000)?)))
+        .collect();
+    match weights.filter(|_| all.is_some() && passes && !by_rules && !tcp) {
+        Some(groups) if groups.len() > 1 => Action::Split(Split { groups, hash_by: None }),
+        Some(_) => main,
+        None => {
+            for share in shares {
+                report.decide(
+                    share.id,
+                    "shares are between upstreams whose backends have no rules of their own: write a route with split",
+                );
+            }
+            main
+        }
+    }
+}
+
+/// The greatest common divisor.
+fn divisor(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// Changes to responses: those of servers have both kinds, HAProxy's own the second.
+fn responses(passed: bool, of_servers: Changes, of_all: Changes) -> Changes {
+    if !passed {
+        return of_all;
+    }
+    let (mut edits, hsts) = of_servers;
+    edits.then(of_all.0);
+    (edits, of_all.1.or(hsts))
+}
+
+/// The `[[rate_limit]]` of a frontend's stick table.
+fn rate_limit(limit: &Limit, proxy: &Proxy, shared: &Shared, out: &mut Output, report: &mut Report) -> Option<String> {
+    let n = limit.requests;
+    // The table is the proxy's own, or the one that the rule which counts names. It counts before the limit is looked at.
+    let track = tracked(limit.counter.0, proxy)?;
+    if track.word(0) == "http-request" && track.id >= limit.id {
+        return None;
+    }
+    let table = track.after("table").unwrap_or(&proxy.section.name).to_owned();
+    let line = *shared.tables.get(&table)?;
+    let rate = rate_of(line, "http_req_rate", n)?;
+    let name = format!("{table}-{n}");
+    report.differs(line.id, "[[rate_limit]]: a rate with a burst, not a count in a sliding period");
+    if !out.rate_limits.iter().any(|l| l.value("name") == Some(quoted(&name).as_str())) {
+        let mut limit = Settings::default();
+        limit.set("name", quoted(&name), &line.place);
+        limit.set("rate", quoted(&rate), &line.place);
+        limit.set("burst", n.clamp(1, 1_000_000).to_string(), &line.place);
+        limit.set("key", "\"address\"", &line.place);
+        limit.set("ipv6_prefix", "128", &line.place);
+        out.rate_limits.push(limit);
+    }
+    Some(name)
+}
+
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn upstream(
+    backend: &str,
+    place: &Place,
+    tcp: bool,
+    host: Option<&(String, Place)>,
+    shared: &Shared,
+    proxy: &Proxy,
+    out: &mut Output,
+    report: &mut Report,
+) -> Action {
+    let Some(group) = shared.groups.get(backend) else {
+        report.missing(proxy.section.id, format!("there is no backend \"{backend}\" ({place}); requests get 503"));
+        return Action::status(503);
+    };
+    let Some(group) = group else { return Action::status(503) };
+    let mut group = group.clone();
+    if let Some((name, place)) = host.filter(|_| !tcp) {
+        match name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._:[]".contains(&b)) {
+            true => group.settings.set("host_header", quoted(name), place),
+            false => report.missing(proxy.section.id, format!("\"{name}\" is not a value for Host")),
+        }
+    }
+    let relayed = group.servers.iter().any(|(s, _)| s.contains("tcp://"));
+    if relayed != tcp {
+        report.missing(proxy.section.id, format!("the backend \"{backend}\" has another mode; requests get 503"));
+        return Action::status(503);
+    }
+    let name = out.upstream(group);
+    if tcp { Action::Passthrough(name) } else { Action::Upstream(name) }
+}

@@ -1,0 +1,196 @@
+//! Variables: `http-request set-var(txn.host) req.hdr(host)`, and what uses them.
+//!
+//! A variable that always has the same sample is put where it is used, before anything is translated. Any other variable stays, and
+//! what uses it is not understood. A rule that changes the sample between the two makes its use undecided, as it does without a
+//! variable (`rules/apply.rs`).
+
+use super::parser::{Line, Section};
+use crate::report::Report;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Stands before a sample that was taken when the request came: responses know it, too.
+pub(super) const SAVED: char = '\u{2}';
+/// Longest line with its variables replaced, in bytes.
+const MAX_LINE: usize = 16 << 10;
+
+/// Puts samples in the place of variables.
+pub(super) fn replace(sections: &mut [Section], report: &mut Report) {
+    let constants = constants(sections);
+    for section in sections.iter_mut() {
+        section.lines.retain_mut(|line| match setter(line) {
+            Some(Setter { name, .. }) if constants.contains_key(name) => {
+                report.same(line.id, "put where the variable is used");
+                false
+            }
+            Some(_) => true,
+            None => {
+                for word in &mut line.words {
+                    constants.iter().for_each(|(name, sample)| put(word, name, sample));
+                }
+                true
+            }
+        });
+    }
+}
+
+/// Puts a sample in the place of a variable in a word: of a criterion (`var(txn.a),lower`), or of a format (`%[var(txn.a)]`).
+fn put(word: &mut String, name: &str, sample: &str) {
+    let wanted = format!("var({name})");
+    if let Some(rest) = word.strip_prefix(&wanted) {
+        *word = format!("{SAVED}{sample}{rest}");
+    }
+    let formatted = word.replace(&format!("[{wanted}"), &format!("[{sample}"));
+    if formatted.len() <= MAX_LINE {
+        *word = formatted;
+    }
+}
+
+/// A line that gives a variable its value.
+struct Setter<'l> {
+    name: &'l str,
+    /// The sample, if it is unconditional, and of a request.
+    sample: Option<&'l str>,
+}
+
+fn setter(line: &Line) -> Option<Setter<'_>> {
+    let action = match line.word(0) {
+        "http-request" | "http-response" | "http-after-response" => 1,
+        "tcp-request" | "tcp-response" | "http-check" | "tcp-check" => 2,
+        _ => 0,
+    };
+    let word = line.words.get(action..)?.first()?;
+    let (kind, rest) = word.split_once('(')?;
+    if !matches!(kind, "set-var" | "set-var-fmt" | "unset-var") {
+        return None;
+    }
+    let name = rest.split([',', ')']).next()?;
+    let plain = line.word(0) == "http-request" && kind == "set-var" && *word == format!("set-var({name})");
+    let sample = match line.from(action + 1) {
+        [sample] if plain && !sample.contains(['%', ' ']) => Some(sample.as_str()),
+        _ => None,
+    };
+    Some(Setter { name, sample })
+}
+
+/// Whether a word names a variable.
+fn mentions(word: &str, name: &str) -> bool {
+    word.contains(&format!("var({name})")) || word.contains(&format!("var({name},"))
+}
+
+/// Variables that always have the same sample where they are used, with their samples.
+fn constants(sections: &[Section]) -> BTreeMap<String, String> {
+    let mut samples: BTreeMap<&str, BTreeSet<Option<&str>>> = BTreeMap::new();
+    for setter in sections.iter().flat_map(|s| &s.lines).filter_map(setter) {
+        samples.entry(setter.name).or_default().insert(setter.sample);
+    }
+    let mut out = BTreeMap::new();
+    for (name, found) in samples {
+        let found: Vec<&Option<&str>> = found.iter().collect();
+        let [Some(sample)] = found.as_slice() else { continue };
+        // The sample of another variable, or a value that changes by itself.
+        let stable = !sample.contains("var(")
+            && !["rand", "date", "uuid", "nbsrv", "queue"].iter().any(|f| sample.starts_with(f));
+        if stable && sections.iter().all(|s| is_set_before(s, sections, name)) {
+            out.insert(name.to_owned(), (*sample).to_owned());
+        }
+    }
+    out
+}
+
+/// Whether a variable has its value wherever a section uses it.
+fn is_set_before(section: &Section, sections: &[Section], name: &str) -> bool {
+    let uses = |l: &Line| setter(l).is_none() && l.words.iter().any(|w| mentions(w, name));
+    if !section.lines.iter().any(uses) {
+        return true;
+    }
+    let sets = |s: &Section| s.lines.iter().position(|l| setter(l).is_some_and(|s| s.name == name));
+    let acls: Vec<&str> = section.lines.iter().filter(|l| l.word(0) == "acl" && uses(l)).map(|l| l.word(1)).collect();
+    let of_acl = |l: &Line| l.words.iter().any(|w| acls.contains(&w.trim_start_matches('!')));
+    // What ends the rules of a section before the variable is set.
+    let ends = |l: &Line| l.word(0) == "http-request" && matches!(l.word(1), "allow" | "use-service");
+    let in_order = |s: &Section, at: usize| {
+        let before = &s.lines[..at];
+        let used = |l: &Line| l.word(0) != "acl" && l.word(0) != "use_backend" && (uses(l) || of_acl(l));
+        !before.iter().any(|l| ends(l) || l.word(0).starts_with("http-re") && used(l))
+            && !s.lines.iter().any(|l| l.word(0).starts_with("tcp-") && used(l))
+    };
+    match (sets(section), section.kind.as_str()) {
+        (Some(at), _) => in_order(section, at),
+        // All that lead to a backend have set it.
+        (None, "backend") => {
+            let leads = |s: &&Section| matches!(s.kind.as_str(), "frontend" | "listen");
+            let mut all = sections.iter().filter(leads).peekable();
+            all.peek().is_some()
+                && all.all(|s| sets(s).is_some_and(|at| !s.lines[..at].iter().any(ends)))
+                && !section.lines.iter().any(|l| l.word(0).starts_with("tcp-") && (uses(l) || of_acl(l)))
+        }
+        (None, _) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::haproxy::parser::parse;
+    use crate::{Memory, Outcome};
+    use std::path::Path;
+
+    fn replaced(text: &str) -> (Vec<String>, Report) {
+        let mut report = Report::default();
+        let reader = Memory::of("/x.cfg", text.as_bytes());
+        let mut sections = parse(&reader, Path::new("/x.cfg"), &mut report).unwrap();
+        replace(&mut sections, &mut report);
+        let lines = sections.iter().flat_map(|s| &s.lines).map(|l| l.words.join(" ").replace(SAVED, "~")).collect();
+        (lines, report)
+    }
+
+    #[test]
+    fn a_sample_is_put_where_its_variable_is_used() {
+        let (lines, report) = replaced(
+            "frontend f\n bind :80\n http-request set-var(txn.p) path\n acl a var(txn.p) -m beg /a\n \
+             http-request deny if !{ var(txn.p),lower -m str /b }\n http-request set-header X-P %[var(txn.p)]\n \
+             http-response set-header A b if a\nbackend b\n http-request deny if { var(txn.p) /c }\n",
+        );
+        assert_eq!(
+            lines[1..],
+            [
+                "acl a ~path -m beg /a",
+                "http-request deny if !{ ~path,lower -m str /b }",
+                "http-request set-header X-P %[path]",
+                "http-response set-header A b if a",
+                "http-request deny if { ~path /c }",
+            ]
+        );
+        assert_eq!(report.count(Outcome::Same), 1);
+    }
+
+    #[test]
+    fn a_variable_with_another_value_somewhere_stays() {
+        let uses = " http-request deny if { var(txn.p) /a }\n";
+        for text in [
+            // Not always set, or changed.
+            " http-request set-var(txn.p) path if { src 10.0.0.1 }\n",
+            " http-request set-var(txn.p) path\n http-request set-var(txn.p) str(/b)\n",
+            " http-request set-var(txn.p) path\n http-request unset-var(txn.p)\n",
+            " http-request set-var(txn.p) path\n http-response set-var(txn.p) path\n",
+            " http-request set-var(txn.p,ifnotexists) path\n",
+            " http-request set-var-fmt(txn.p) %[path]\n",
+            " tcp-request content set-var(txn.p) path\n",
+            " http-request set-var(txn.p) var(txn.q)\n",
+            " http-request set-var(txn.p) rand(100)\n",
+            // Set too late, or not for all.
+            " http-request deny if { var(txn.p) /b }\n http-request set-var(txn.p) path\n",
+            " acl a var(txn.p) /b\n http-request deny if !a\n http-request set-var(txn.p) path\n",
+            " http-request allow if { src 10.0.0.1 }\n http-request set-var(txn.p) path\n",
+            " http-request set-var(txn.p) path\n tcp-request content reject if { var(txn.p) /b }\n",
+            "",
+        ] {
+            let (lines, _) = replaced(&format!("frontend f\n bind :80\n{text}{uses}"));
+            assert!(!lines.iter().any(|l| l.contains('~')), "{text}{lines:?}");
+        }
+        let (lines, _) = replaced(&format!(
+            "frontend f\n http-request set-var(txn.p) path\nfrontend g\n bind :81\nbackend b\n{uses}"
+        ));
+        assert!(!lines.iter().any(|l| l.contains('~')), "{lines:?}");
+    }
+}
