@@ -34,7 +34,7 @@ use crate::scratch::Scratch;
 use crate::settings::LaneSettings;
 use crate::shared_tickets::{self, TicketVerdict};
 use crate::snapshot::{Listener, Snapshot};
-use crate::talkers::{self, Talkers, TalkersQuestion};
+use crate::talkers::{self, TalkersQuestion};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
 use crate::upstream::selection::{queues_timeout, serve_queues};
@@ -153,7 +153,6 @@ pub struct Proxy {
     pub(crate) pools: UpstreamPools,
     pub(crate) quic: QuicEndpoint,
     pub(crate) log: AccessLog,
-    pub(crate) talkers: Talkers,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
     pub(crate) scratch: Scratch,
@@ -183,7 +182,6 @@ impl Proxy {
             pools: UpstreamPools::default(),
             quic: QuicEndpoint::default(),
             log: AccessLog::new(setup.log, Records::new(setup.slot, setup.records)),
-            talkers: Talkers::default(),
             counters: setup.counters,
             clock: Clock::default(),
             scratch: Scratch::new(),

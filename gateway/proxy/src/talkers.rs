@@ -160,9 +160,9 @@ fn network(address: IpAddr) -> IpAddr {
 
 /// Answers a question.
 pub(crate) fn tell(proxy: &mut Proxy, cx: &Context, question: &TalkersQuestion) {
-    let Proxy { connections, talkers, settings, .. } = proxy;
+    let Proxy { connections, admission, settings, .. } = proxy;
     let now = cx.micros();
-    let mut answer = talkers.look(connections, now);
+    let mut answer = admission.talkers().look(connections, now);
     answer.lane = settings.slot();
     // If the answer cannot be taken, control is ending.
     let _ = question.answer.try_send(answer);

@@ -15,6 +15,7 @@ use crate::limits::{ClientCounts, Counted, LaneLimits, Passed};
 use crate::logins::Logins;
 use crate::service::{Message, Proxy};
 use crate::settings::LaneSettings;
+use crate::talkers::Talkers;
 use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready, Undelivered};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -60,6 +61,8 @@ pub(crate) struct Admission {
     /// The process holds more memory than it should.
     short_of_memory: Arc<AtomicBool>,
     rates: LaneLimits,
+    /// Who came, and who makes most of the load.
+    talkers: Talkers,
     signatures: Signatures,
 }
 
@@ -93,6 +96,7 @@ impl Admission {
             logins,
             short_of_memory,
             rates: LaneLimits::default(),
+            talkers: Talkers::default(),
             signatures: Signatures::default(),
         }
     }
@@ -276,6 +280,11 @@ impl Admission {
         self.clients -= 1;
         counters.open.set(self.clients as u64);
         self.resume(cx, settings);
+    }
+
+    /// Who came, and who makes most of the load.
+    pub fn talkers(&mut self) -> &mut Talkers {
+        &mut self.talkers
     }
 
     /// Counts a connection among those of its client. False if it has too many.

@@ -100,7 +100,7 @@ fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: Socke
         return;
     }
     if phase != ClientPhase::ProxyHeader {
-        proxy.talkers.accepted(peer.ip());
+        proxy.admission.talkers().accepted(peer.ip());
     }
     let allowance = if listener.listener.is_unix { None } else { examine_syn(&proxy.counters, &fd, listener) };
     if let Some(key) = adopt_client(proxy, cx, fd, listener.clone(), peer, phase, allowance) {

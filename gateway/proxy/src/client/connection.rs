@@ -144,7 +144,7 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             if !count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key) {
                 return close_connection(proxy, cx, key);
             }
-            proxy.talkers.accepted(peer);
+            proxy.admission.talkers().accepted(peer);
             let Some(client_conn) = proxy.connections.client(key) else { return };
             client_conn.phase = first_phase(&listener.listener);
             match client_conn.phase {

@@ -52,7 +52,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
     let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now(), cx.micros()));
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
-    proxy.talkers.accepted(remote.ip());
+    proxy.admission.talkers().accepted(remote.ip());
     let is_counted = count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key);
     if let Some(q) = proxy.connections.quic(key) {
         proxy.quic.note(&q.quic, key);
