@@ -76,6 +76,9 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
 
 /// Drives the connections that many exchanges share, and sends what they have.
 pub(crate) fn flush_shared(proxy: &mut Proxy, cx: &mut Context) {
+    if !proxy.connections.has_shared() {
+        return;
+    }
     for _ in 0..ROUNDS {
         let mut batch = proxy.connections.take_shared();
         for key in batch.drain(..) {

@@ -114,14 +114,17 @@ pub(crate) fn upstream_go_on(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Takes plaintext, the connection's own rest first; `input` is a buffer to use again.
 fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
-    let head_limit = proxy.settings.limits().http.head;
-    let mut rest = match proxy.connections.upstream(key) {
+    let Proxy { connections, settings, .. } = proxy;
+    let mut rest = match connections.upstream(key) {
         Some(upstream_conn) if input.is_empty() && upstream_conn.inbuf.is_empty() => return,
         Some(upstream_conn) if !upstream_conn.inbuf.is_empty() => {
             upstream_conn.inbuf.extend_from_slice(input);
             let in_head = upstream_conn.phase == UpstreamPhase::Busy(Answer::Begun);
             // Half a head: only an LF can make it whole.
-            if in_head && memchr::memchr(b'\n', input).is_none() && upstream_conn.inbuf.len() < head_limit {
+            if in_head
+                && memchr::memchr(b'\n', input).is_none()
+                && upstream_conn.inbuf.len() < settings.limits().http.head
+            {
                 let (exchange, held) = (upstream_conn.exchange, Held::of_bytes(upstream_conn.inbuf.capacity()));
                 if let Some(exchange) = exchange {
                     note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, held);
