@@ -18,8 +18,8 @@ Exit codes: 0 no directive is undecided; 1 the file cannot be read, or directive
 pub enum ImportCommand {
     /// Convert a configuration of NGINX, with the files that it includes
     #[command(after_help = format!("\
-The report lists every directive as the same, different (with the difference), not translated
-(with what to do instead), or undecided.
+The report lists the directives that are different (with the difference), not translated (with what
+to do instead), or undecided; with --report full, all directives.
 An undecided directive decides who may connect or how strong the protection is, and has no
 translation. The file has one entry under \"undecided\" for each of these directives.
 `sealane check` and `sealane serve` refuse the file until you have removed all entries.
@@ -32,8 +32,8 @@ Examples:
     Nginx(Options),
     /// Convert a configuration of HAProxy
     #[command(after_help = format!("\
-The report lists every line as the same, different (with the difference), not translated (with
-what to do instead), or undecided.
+The report lists the lines that are different (with the difference), not translated (with what to
+do instead), or undecided; with --report full, all lines.
 An undecided line decides who may connect or how strong the protection is, and has no
 translation. The file has one entry under \"undecided\" for each of these lines.
 `sealane check` and `sealane serve` refuse the file until you have removed all entries.
