@@ -80,9 +80,9 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
             sink.error(&value.span(), message, Some(help));
         } else {
             if text.starts_with('$') {
-                let message = format!("\"{text}\" is sent unchanged");
-                let help =
-                    "requests have parts such as {client_address} and {uri}; the reference of the settings lists them";
+                let message = format!("\"{text}\" is not replaced: this is NGINX's syntax");
+                let help = "in request_headers, write a part such as \"{client_address}\": see \"Headers with parts of the \
+                            request\" in docs/how-to/routing.md";
                 sink.warn(&value.span(), message, Some(help.to_owned()));
             }
             out.push((name.value, text));

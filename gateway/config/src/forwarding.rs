@@ -339,8 +339,10 @@ pub(super) fn id_header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
         || is_claim(name.as_bytes())
         || !matches!(Known::lookup(name.as_bytes()), Known::Other | Known::XRequestId)
     {
-        let help = format!("write a name that no program reads otherwise: {key} = \"X-Request-Id\"");
-        sink.error(&node.span(), format!("\"{name}\" has a meaning of its own"), Some(help));
+        let help = format!("write another name: {key} = \"X-Request-Id\"");
+        let message =
+            format!("\"{name}\" cannot be the header for request IDs: clients and servers use it for something else");
+        sink.error(&node.span(), message, Some(help));
         return None;
     }
     Some(name)

@@ -40,9 +40,7 @@ pub(crate) fn url(scheme: Scheme, address: &str, port: u16) -> Result<String, &'
         return match (scheme, good) {
             (Scheme::Http, true) => Ok(format!("unix:/{}", path.trim_start_matches('/'))),
             (_, false) => Err("is not the absolute path of a Unix socket, of at most 107 bytes"),
-            _ => Err(
-                "a server at a Unix socket is reached without TLS, and nothing is relayed to it: let it listen on 127.0.0.1",
-            ),
+            _ => Err("Sealane cannot use TLS or passthrough with a Unix socket: let the server listen on 127.0.0.1"),
         };
     }
     if address.starts_with('/') {

@@ -33,8 +33,8 @@ pub fn store(vpn: &Vpn, notifier: &Notifier) {
         return;
     }
     match try_to_keep(vpn, notifier) {
-        Ok(()) => log::info!("tunnel: stored with the service manager for the next start"),
-        Err(e) => log::warn!("tunnel: not stored, its clients connect again: {e:#}"),
+        Ok(()) => log::info!("tunnel: the sessions are stored in systemd for the next start"),
+        Err(e) => log::warn!("tunnel: the sessions cannot be stored, so clients must connect again: {e:#}"),
     }
 }
 

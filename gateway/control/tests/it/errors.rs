@@ -233,20 +233,23 @@ fn messages() {
         (listener("") + &respond + "[request_id]\nheader = \"X Id\"\n", "\"X Id\" cannot be set"),
         (
             listener("") + &respond + "[request_id]\nheader = \"authorization\"\n",
-            "\"authorization\" has a meaning of its own",
+            "\"authorization\" cannot be the header for request IDs",
         ),
-        (listener("") + &respond + "[request_id]\nheader = \"Cookie\"\n", "\"Cookie\" has a meaning of its own"),
+        (
+            listener("") + &respond + "[request_id]\nheader = \"Cookie\"\n",
+            "\"Cookie\" cannot be the header for request IDs",
+        ),
         (
             listener("") + &respond + "[request_id]\nheader = \"X_Forwarded_For\"\n",
-            "\"X_Forwarded_For\" has a meaning of its own",
+            "\"X_Forwarded_For\" cannot be the header for request IDs",
         ),
         (
             listener("") + &respond + "[request_id]\nheader = \"Content-Disposition\"\n",
-            "\"Content-Disposition\" has a meaning of its own",
+            "\"Content-Disposition\" cannot be the header for request IDs",
         ),
         (
             listener("") + &respond + "[request_id]\nheader = \"tracestate\"\n",
-            "\"tracestate\" has a meaning of its own",
+            "\"tracestate\" cannot be the header for request IDs",
         ),
         (
             listener("")

@@ -273,13 +273,15 @@ impl Peer {
         let socket = SocketId::from_bits(saved.socket);
         let mut peer = Self::new(session, socket, transport, saved.remote, saved.local, now, settings);
         peer.stage = Stage::Connected;
-        peer.id = Some(PeerId::new(saved.id).context("a peer id")?);
+        peer.id = Some(PeerId::new(saved.id).with_context(|| format!("the stored peer ID {} is invalid", saved.id))?);
         (peer.name, peer.user, peer.token) = (saved.name, saved.user, saved.token);
         (peer.info.proto, peer.info.version, peer.info.platform) = (saved.proto, saved.version, saved.platform);
         peer.addresses = Addresses { four: saved.address4, six: saved.address6 };
-        let routes = saved.routes.iter().map(|r| r.parse::<Prefix>().ok().context("a route"));
+        let route = |r: &String| r.parse::<Prefix>().ok().with_context(|| format!("the stored route {r:?} is invalid"));
+        let routes = saved.routes.iter().map(route);
         peer.settings.routes = routes.collect::<anyhow::Result<_>>()?;
-        peer.cipher = Cipher::from_name(&saved.cipher).context("a cipher")?;
+        let unknown = || format!("the stored cipher {:?} is unknown", saved.cipher);
+        peer.cipher = Cipher::from_name(&saved.cipher).with_context(unknown)?;
         peer.flags = Flags {
             tls_ekm: saved.tls_ekm,
             cc_exit: saved.cc_exit,

@@ -173,7 +173,8 @@ fn split(
             for share in shares {
                 report.decide(
                     share.id,
-                    "shares are between upstreams whose backends have no rules of their own: write a route with split",
+                    "a split by \"rand\" is translated only in mode http, and only if all of its backends have no rules of \
+                     their own: write a route with split",
                 );
             }
             main
