@@ -1,5 +1,5 @@
 //! An older build's gateway is replaced by this one, under load over every version of HTTP, with a VPN client connected.
-//! `SEALANE_OLD` names the older binary; `docs/how-to/operating.md` has what was tried.
+//! `SEALANE_OLD` names the older binary; `docs/how-to/operating.md` has the command.
 
 use crate::operating::order;
 use crate::tunnel_world::{End, INSIDE, World, said};
