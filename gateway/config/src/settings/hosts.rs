@@ -384,8 +384,8 @@ table! {
     /// CONNECT, and requests in TLS early data.
     mirror "mirror";
 
-    /// The name of an `[[upstream]]` that gets no requests of any route, because copies would take their places, and that has
-    /// no `proxy_protocol`. Either `upstream` or `to` must be set.
+    /// The name of an `[[upstream]]` without `proxy_protocol`. No route, host or `forward_auth` may use this upstream, because
+    /// copies would count against its limits. Either `upstream` or `to` must be set.
     upstream: Text = Text, example("shadow");
     /// Servers, instead of `upstream`, as in `to` of a route.
     to: Own<Vec<Entry>> = Own(entries, entries_shape), example(["http://127.0.0.1:3001"]);
