@@ -72,7 +72,8 @@ fn values_are_those_of_the_request_and_not_those_of_the_client() {
     let app = Backend::saying("hello");
     let (gateway, plain) = gateway(&site, &app.url(), &ALL.replace("APP", &app.url()));
     let mut every = Everywhere::new(&gateway, plain);
-    let forged = [("x-real-ip", "10.9.9.9"), ("x_real_ip", "10.9.9.9"), ("x-name", "root"), ("x_name", "root")];
+    // The parser refuses `X_Real_IP`, which imitates a header that it knows.
+    let forged = [("x-real-ip", "10.9.9.9"), ("x-name", "root"), ("x_name", "root")];
     for (target, sent) in [("/a/b?c=d", "/a/b?c=d"), ("/v1/x?y", "/v2/x?y")] {
         let before = app.requests().len();
         let said = every.ask(Asked { method: "POST", target, fields: &forged, ..Asked::default() });
