@@ -228,7 +228,7 @@ fn rights(section: &Section, user: Option<&RunAs>, has_sockets: bool) -> Rights 
             None => unknown("group", &name),
         }
     }
-    Rights { mode: section.or(&s::socket_mode), owner, group }
+    Rights { mode: section.optional(&s::socket_mode).unwrap_or(0o600), owner, group }
 }
 
 /// `syn_tls`: where it makes sense.

@@ -22,7 +22,7 @@ table! {
     address: Strings = Strings, required(":443"), sets(":443"), aliases("listen", "bind", "addr");
     /// The permissions of the file of a Unix socket: `"0600"` (its owner), `"0660"` (its group, too), `"0666"` (every user). A
     /// program needs permission to write to the file to connect.
-    socket_mode: Own<u32> = Own(read::mode, || Shape::Text(Some("^0?[0246]{3}$"))), default("0600");
+    socket_mode: Own<u32> = Own(read::mode, || Shape::Text(Some("^0?[0246]{3}$"))), described("`\"0600\"` for Unix sockets"), example("0660");
     /// The user that the file of a Unix socket belongs to. Only root may give a file to another user.
     socket_owner: Text = Text, described("`user`, else the user that starts the gateway"), example("www-data");
     /// The group of the file of a Unix socket.
