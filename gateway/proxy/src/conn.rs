@@ -163,6 +163,15 @@ pub(crate) enum EarlyData {
     Taken,
 }
 
+/// How a client's connection stands to the newest snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Its listener and its policy are those of the snapshot, or the lane has not looked yet.
+    Current,
+    /// A reload has taken away the listener or the policy that the connection was made under: it is to end.
+    LeftBehind,
+}
+
 /// Who a client is and under which rules it is served, whatever its connection speaks: what the exchange loop asks of
 /// it.
 pub(crate) struct Client {
@@ -180,6 +189,8 @@ pub(crate) struct Client {
     pub cert: Option<Box<ClientCert>>,
     /// Requests that have come on its connection.
     pub requests: u64,
+    /// Whether its connection goes by the newest snapshot.
+    pub standing: Standing,
     /// How many more of them it may waste.
     pub waste: WasteBudget,
     /// The name that it asked for in its hello, where some rate limit counts by it.
@@ -380,8 +391,14 @@ impl ClientConnection {
 impl Client {
     /// Counts a request, and returns its number, from 1.
     pub fn next_request(&mut self) -> u32 {
-        self.requests = self.requests.saturating_add(1);
+        self.requests += 1;
         u32::try_from(self.requests).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the request that has come is to be the last one on the connection, of which so many may come.
+    #[inline]
+    pub fn is_at_last_request(&self, max: u64) -> bool {
+        self.requests >= max || self.standing == Standing::LeftBehind
     }
 
     /// Whether it is at a Unix socket, and nobody has told its address: it may bring the requests of many.
@@ -449,6 +466,18 @@ impl Conn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{client, limits, settings, snapshot};
+
+    #[test]
+    fn a_connection_that_is_left_behind_ends_and_still_counts() {
+        let (settings, _published) = settings(snapshot(limits(), Vec::new()));
+        let mut client = client(&settings.listeners()[0], "192.0.2.1:5");
+        assert_eq!((client.next_request(), client.is_at_last_request(2)), (1, false));
+        client.standing = Standing::LeftBehind;
+        assert_eq!((client.next_request(), client.is_at_last_request(100)), (2, true));
+        client.standing = Standing::Current;
+        assert_eq!((client.is_at_last_request(2), client.is_at_last_request(3)), (true, false));
+    }
 
     #[test]
     fn addresses_as_text() {

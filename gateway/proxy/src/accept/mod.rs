@@ -6,7 +6,7 @@ pub(crate) mod syn;
 
 use crate::accept::syn::examine_syn;
 use crate::client::connection::{client_ready, first_phase, relay_all};
-use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol};
+use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol, Standing};
 use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
@@ -149,6 +149,7 @@ pub(crate) fn adopt_client(
             peer_text: AddressText::new(peer.ip()),
             cert: None,
             requests: 0,
+            standing: Standing::Current,
             waste: WasteBudget::default(),
             server_name: None,
             counted: None,

@@ -327,7 +327,7 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
         return;
     };
     let status = x.response.status;
-    if draining || client_conn.client.requests >= max_requests {
+    if draining || client_conn.client.is_at_last_request(max_requests) {
         client_conn.protocol.close_after_exchange();
     }
     let keep_alive = client_conn.protocol.is_kept_alive();

@@ -76,7 +76,7 @@ pub(super) fn h2_request(
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     x.number = client_conn.client.next_request();
-    if client_conn.client.requests >= limits.max_requests || draining {
+    if client_conn.client.is_at_last_request(limits.max_requests) || draining {
         h2.shut_down(cx.now());
     }
     if !rules_hold || h2.ignores_goaway(cx.now()) {

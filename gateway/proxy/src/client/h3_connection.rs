@@ -3,7 +3,7 @@
 use crate::accept::admission::Admission;
 use crate::client::connection::handshake_failed;
 use crate::client::h3::h3_cut;
-use crate::conn::{AddressText, Client, Conn};
+use crate::conn::{AddressText, Client, Conn, Standing};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, handshake_done};
@@ -41,6 +41,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         peer_text: AddressText::new(remote.ip()),
         cert: None,
         requests: 0,
+        standing: Standing::Current,
         waste: WasteBudget::default(),
         // Limits by name count by the authority of requests here.
         server_name: None,
