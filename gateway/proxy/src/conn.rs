@@ -1,6 +1,7 @@
 //! What a lane keeps for a connection with a client ([`ClientConnection`]) and with an upstream ([`UpstreamConnection`]).
 
 use crate::client::h2_connection::H2Client;
+use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
 use crate::h3::connection::H3Connection;
 use crate::lane_state::LaneListener;
@@ -379,6 +380,13 @@ impl ClientConnection {
     pub fn begin_lingering(&mut self, cx: &mut Context, key: Key) {
         self.phase = ClientPhase::Lingering { read: 0 };
         self.deadline.set(cx, key, deadlines::closing(cx.now(), Wait::ClientEnd, 0));
+    }
+
+    /// Notes the certificate that the client has shown in its handshake.
+    pub fn note_certificate(&mut self) {
+        if let Some(certificates) = self.transport.tls.as_ref().and_then(|tls| tls.peer_certificates()) {
+            self.client.cert = certificates.first().map(|c| client_cert(c));
+        }
     }
 
     /// This time, or that of the handshake's end where it is still going on and must end before.

@@ -7,7 +7,7 @@ use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, takes_place};
 
-use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
@@ -24,7 +24,7 @@ use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_tak
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
-use sealane_exchange::{Event, Head, Kind};
+use sealane_exchange::{Event, Head, Kind, Loss};
 use sealane_http::{BodyLength, Version};
 use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
 use sealane_tls::policy::TicketKeys;
@@ -256,7 +256,7 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     x.request_body.block(0);
     x.upstream_stream = None;
-    let _ = x.machine.on(Event::Lost(machine::Loss::Unprocessed));
+    let _ = x.machine.on(Event::Lost(Loss::Unprocessed));
     let _ = x.machine.on(Event::RetryGranted);
     lane.proxy.exchanges.take_later();
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();

@@ -51,7 +51,7 @@ pub struct LaneTalkers {
     /// Connections that were accepted.
     pub accepted: u64,
     /// Packets to clients, and to each server.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<PacketLoss>,
 }
 
 /// The part of a client in a lane's load.
@@ -80,7 +80,7 @@ pub struct ConnectionLoad {
 
 /// Packets on some connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loss {
+pub struct PacketLoss {
     /// The upstream and its server; `None`: clients.
     pub server: Option<(String, String)>,
     /// Packets that were sent.
@@ -178,7 +178,7 @@ impl Talkers {
             self.seen.retain(|key, _| connections.get(*key).is_some());
         }
         let mut clients: HashMap<IpAddr, ClientLoad> = HashMap::new();
-        let mut losses: HashMap<Option<(*const LaneUpstream, usize)>, Loss> = HashMap::new();
+        let mut losses: HashMap<Option<(*const LaneUpstream, usize)>, PacketLoss> = HashMap::new();
         let keys = connections.keys_in(self.next..self.next + PLACES);
         self.next = if self.next + PLACES >= connections.places() { 0 } else { self.next + PLACES };
         // Of many sockets, each question asks about others.
@@ -211,7 +211,7 @@ impl Talkers {
             {
                 if let Some((sent_before, lost_before)) = seen.packets.replace((sent, lost)) {
                     let (key, server) = peer_of(conn);
-                    let loss = losses.entry(key).or_insert_with(|| Loss { server, sent: 0, lost: 0 });
+                    let loss = losses.entry(key).or_insert_with(|| PacketLoss { server, sent: 0, lost: 0 });
                     loss.sent += sent.saturating_sub(sent_before);
                     loss.lost += lost.saturating_sub(lost_before);
                 }

@@ -326,7 +326,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for turn in 0.. {
         take_early(&mut proxy.connections, &mut proxy.scratch, key);
-        note_certificate(&mut proxy.connections, key);
+        look_for_certificate(&mut proxy.connections, key);
         let mut input = proxy.scratch.take_plaintext();
         let ended = match decide_version(&mut proxy.connections, &proxy.settings, &proxy.counters, cx, key, &mut input)
         {
@@ -427,14 +427,10 @@ fn take_early(connections: &mut Connections, scratch: &mut Scratch, key: Key) {
 }
 
 /// Notes the client's certificate before anything is done with what it says: both may have come in one read.
-fn note_certificate(connections: &mut Connections, key: Key) {
+fn look_for_certificate(connections: &mut Connections, key: Key) {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    if client_conn.established || client_conn.transport.is_handshaking() {
-        return;
-    }
-    let Some(tls) = &client_conn.transport.tls else { return };
-    if let Some(certificates) = tls.peer_certificates() {
-        client_conn.client.cert = certificates.first().map(|c| crate::exchange::forwarded::client_cert(c));
+    if !client_conn.established && !client_conn.transport.is_handshaking() {
+        client_conn.note_certificate();
     }
 }
 
@@ -456,13 +452,11 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         return false;
     }
     let Some(tls) = &client_conn.transport.tls else { return true };
+    let summary = tls.summary();
     if client_conn.protocol.is_idle() {
         client_conn.deadline.after(cx, key, keepalive);
     }
-    if let Some(certificates) = tls.peer_certificates() {
-        client_conn.client.cert = certificates.first().map(|c| crate::exchange::forwarded::client_cert(c));
-    }
-    let summary = tls.summary();
+    client_conn.note_certificate();
     let (early, exchange) = (client_conn.early, client_conn.protocol.exchange());
     client_conn.client.made.established = cx.micros();
     let took = cx.micros() - client_conn.began;

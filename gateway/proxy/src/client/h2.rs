@@ -6,10 +6,11 @@
 //!   └── woken streams ─► data, trailers, resets ─► exchange (request_data, request_end)
 //! ```
 
-use crate::client::h2_connection::{H2Client, sweep};
+use crate::client::h2_connection::H2Client;
 use crate::conn::{Conn, EarlyData, Protocol};
 use crate::connections::Connections;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse};
+use crate::exchange::expiry::sweep;
 use crate::exchange::priority::Priority;
 use crate::exchange::request::{request_broken, request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later, resume_source};
@@ -125,7 +126,7 @@ pub(super) fn h2_request(
     h2.last_id = stream.id;
     h2.streams.insert(stream);
     if h2.streams.len() == 1 {
-        let at = cx.now() + sweep(&limits);
+        let at = cx.now() + sweep([limits.idle_timeout, limits.header_timeout]);
         let at = client_conn.before_handshake_timeout(at);
         client_conn.deadline.set(cx, key, at);
     }

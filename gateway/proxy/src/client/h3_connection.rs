@@ -11,7 +11,7 @@ use crate::exchange::expiry::check_deadlines;
 use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
 use crate::h3::connection::{H3Connection, Phase, Role};
-use crate::h3::sweep;
+use crate::h3::next_look;
 use crate::memory::{Held, count_in};
 use crate::quic::QuicEndpoint;
 use crate::quic::admission::{Accepted, failure};
@@ -113,7 +113,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let Some(client) = q.client() else { return };
     client.cert = certificate.as_ref().map(client_cert);
     client.made.established = cx.micros();
-    q.deadline.set(cx, key, cx.now() + sweep(&limits));
+    q.deadline.set(cx, key, cx.now() + next_look(&limits));
     if draining {
         q.leave_soon(cx.now());
     }
@@ -226,7 +226,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     } else {
         q.idle_since = now;
     }
-    let mut next = now + sweep(&limits);
+    let mut next = now + next_look(&limits);
     if q.phase == Phase::Handshake {
         next = next.min(handshake_until);
     }

@@ -8,19 +8,27 @@ use crate::connections::Connections;
 use crate::exchange::credentials::unchecked;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{drain_is_over, refuse};
-use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::response::server_lost;
 use crate::exchange::{Ending, Exchange, GRPC, is_of_type};
 use crate::forwarding::RouteLimits;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
 use crate::upstream::selection::account_for_loss;
-use sealane_exchange::Phase;
 use sealane_exchange::deadlines::{
     BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline, is_used_up_by_server,
 };
+use sealane_exchange::{Loss, Phase};
 use sealane_lane::{Context, Key, Millis};
 use std::time::Duration;
+
+/// How often the streams of a shared connection are looked at for their time, at least.
+const SWEEP: Millis = 1000;
+
+/// How long until the streams of a shared connection are looked at again, where these time limits hold for them.
+pub(crate) fn sweep<const N: usize>(limits: [Duration; N]) -> Millis {
+    limits.into_iter().min().map_or(SWEEP, |shortest| (millis(shortest) / 4).clamp(1, SWEEP))
+}
 
 fn millis(time: Duration) -> Millis {
     time.as_millis() as Millis
@@ -153,8 +161,8 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
             if passed.reason == Reason::Rate {
                 proxy.counters.slow_upstreams.inc();
             }
-            let reached = passed.wait != Wait::Connection;
-            let why = if reached { Loss::Timeout } else { Loss::Unreachable { timeout: true } };
+            let silent = x.upstream.as_ref().map_or(Loss::Timeout { short: false }, |upstream| upstream.silence());
+            let why = if passed.wait == Wait::Connection { Loss::ConnectTimeout } else { silent };
             server_lost(proxy, cx, exchange, why);
         }
         None => {
@@ -178,7 +186,7 @@ fn took_too_long(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let [request, response] = directions(x);
     if unanswered && is_used_up_by_server(cx.now(), started, &request, &response) {
         proxy.counters.upstream_timeouts.inc();
-        account_for_loss(x, Loss::Timeout, true);
+        account_for_loss(x, Loss::Timeout { short: false }, true);
     }
     refuse(proxy, cx, exchange, if awaits_body { 408 } else { 504 });
 }

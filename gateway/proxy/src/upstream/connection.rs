@@ -6,7 +6,7 @@ use crate::conn::{Answer, Conn, UpstreamConnection, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
-use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::response::server_lost;
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
@@ -24,7 +24,7 @@ use crate::upstream::selection::{connect_failed, select_server};
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
-use sealane_exchange::{Action as Do, Actions, Event};
+use sealane_exchange::{Action as Do, Actions, Event, Loss};
 use sealane_lane::{Context, Deadline, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
@@ -433,8 +433,9 @@ pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeo
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let waiting = std::mem::take(&mut upstream_conn.waiting);
     let why = match upstream_conn.phase {
-        UpstreamPhase::Connecting | UpstreamPhase::Handshake => Loss::Unreachable { timeout },
-        _ if timeout => Loss::Timeout,
+        UpstreamPhase::Connecting | UpstreamPhase::Handshake if timeout => Loss::ConnectTimeout,
+        UpstreamPhase::Connecting | UpstreamPhase::Handshake => Loss::Unreachable,
+        _ if timeout => upstream_conn.upstream.silence(),
         UpstreamPhase::Busy(Answer::Awaited { kept: true }) => Loss::Stale,
         _ => Loss::Broken,
     };

@@ -9,8 +9,9 @@ use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, refuse, request_sent};
+use crate::exchange::expiry::sweep;
 use crate::exchange::response::{
-    Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
+    response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
 use crate::exchange::streams::{Later, UpstreamStream, resume_source};
 use crate::exchange::websocket;
@@ -19,12 +20,12 @@ use crate::h2::{backlog, message, sink};
 use crate::service::Proxy;
 use crate::upstream::connection::not_taken;
 use crate::upstream::h2_connection::{
-    H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, sweep, unprocessed,
+    H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, unprocessed,
 };
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
-use sealane_exchange::Action as Do;
+use sealane_exchange::{Action as Do, Loss};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key};
 use std::future::Future;
@@ -114,7 +115,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     h2.served += 1;
     h2.progress = cx.now();
     if h2.streams.len() == 1 {
-        upstream_conn.deadline.set(cx, key, cx.now() + sweep(&upstream.upstream));
+        upstream_conn.deadline.set(cx, key, cx.now() + sweep([upstream.upstream.idle_timeout]));
     }
     let side = UpstreamStream::H2(key, index);
     request_sent(proxy, cx, exchange, side, actions);

@@ -8,7 +8,8 @@
 
 use crate::Failure;
 use crate::conn::{Conn, UpstreamPhase};
-use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::expiry::sweep;
+use crate::exchange::response::server_lost;
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::{ACK, CONTINUATION, Event, Frames, HEADERS, Header, SETTINGS};
@@ -22,7 +23,7 @@ use crate::upstream::h2::{Stream, h2_send_request};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};
-use sealane_exchange::Switching;
+use sealane_exchange::{Loss, Switching};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -48,8 +49,6 @@ const MOST_STREAMS: usize = 128;
 const MOST_WAITING: usize = 128;
 /// Most bytes of a response's head and of its trailers.
 pub(super) const HEAD_LIMIT: u32 = 64 * 1024;
-/// How often a connection with streams is looked at, at least.
-const SWEEP: Millis = 1000;
 
 /// What is known of the server's SETTINGS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -521,7 +520,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
             }
             continue;
         }
-        let mut why = if timeout { Loss::Timeout } else { Loss::Broken };
+        let mut why = if timeout { upstream_conn.upstream.silence() } else { Loss::Broken };
         if let Some(response) = &mut stream.response {
             match Pin::new(response).poll(&mut task) {
                 Poll::Ready(Err(e)) if !timeout || unprocessed(&e) => {
@@ -606,7 +605,7 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
         let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
         return upstream_conn.deadline.set(cx, key, at);
     }
-    let next = now + sweep(config);
+    let next = now + sweep([config.idle_timeout]);
     upstream_conn.deadline.set(cx, key, next);
 }
 
@@ -631,9 +630,4 @@ pub(super) fn lost_with_connection(e: &h2::Error, answered: bool, suspect: bool)
 /// Whether `h2` has ended the connection because the server sends too much of something.
 pub(super) fn is_limit(e: &h2::Error) -> bool {
     e.is_library() && e.reason() == Some(Reason::ENHANCE_YOUR_CALM)
-}
-
-/// How long until a connection with streams is looked at again.
-pub(super) fn sweep(config: &crate::snapshot::Upstream) -> Millis {
-    (config.idle_timeout.as_millis() as Millis / 4).clamp(1, SWEEP)
 }

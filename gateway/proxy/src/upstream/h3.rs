@@ -15,12 +15,12 @@ use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
-    Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
+    response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::h3::connection::{H3Connection, Phase, Role};
 use crate::h3::stream::{Read, Receiving, Stream};
-use crate::h3::{READ_AHEAD, sweep};
+use crate::h3::{READ_AHEAD, next_look};
 use crate::latency::HANDSHAKE;
 use crate::memory::{Window, grant_window};
 use crate::quic::{QuicEndpoint, config};
@@ -31,7 +31,7 @@ use crate::upstream::connection::not_taken;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};
-use sealane_exchange::Switching;
+use sealane_exchange::{Loss, Switching};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, Method, ParseError, Scheme};
@@ -159,7 +159,7 @@ pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     }
     q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
     let handshake = q.quic.handshake();
-    q.deadline.set(cx, key, cx.now() + sweep(&limits));
+    q.deadline.set(cx, key, cx.now() + next_look(&limits));
     match handshake.and_then(|h| h.summary).is_some_and(|s| s.resumed) {
         true => proxy.counters.upstream_resumed.inc(),
         false => proxy.counters.upstream_full.inc(),
@@ -454,7 +454,7 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         q.close(instant, Code::NoError, "");
         return h3_server_lost(proxy, cx, key);
     }
-    q.deadline.set(cx, key, now + sweep(&limits));
+    q.deadline.set(cx, key, now + next_look(&limits));
 }
 
 /// The exchange is over.

@@ -12,7 +12,7 @@ use crate::exchange::authorize::authorize;
 use crate::exchange::credentials::authenticate;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse, respond, respond_error, run_action, takes_place};
-use crate::exchange::response::{Loss, try_lost};
+use crate::exchange::response::try_lost;
 use crate::flush::flush_marked;
 use crate::forwarding::{Chosen, new_cookie, watch_total};
 use crate::lane_state::LaneListener;
@@ -30,7 +30,7 @@ use crate::upstream::connection::dispatch_request;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::pools::UpstreamPools;
 use rustix::io::Errno;
-use sealane_exchange::Action as Do;
+use sealane_exchange::{Action as Do, Loss};
 use sealane_http::Known;
 use sealane_lane::{Context, Key, Micros, Millis};
 use sealane_route::RouteTable;
@@ -626,7 +626,7 @@ pub(crate) fn connect_failed(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         error,
         Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN
     );
-    let why = if ours { Loss::Exhausted } else { Loss::Unreachable { timeout: false } };
+    let why = if ours { Loss::Exhausted } else { Loss::Unreachable };
     let actions = try_lost(proxy, cx, exchange, why);
     if actions.has(Do::SelectServer) {
         return true;
