@@ -14,11 +14,11 @@ use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, Upstre
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, perform, request_sent};
+use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, UpstreamStream, client_end, server_finish};
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::snapshot::{Action, Listener};
-use crate::upstream::selection::Routed;
 use sealane_exchange::{Event, Switching};
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};

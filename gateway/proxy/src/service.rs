@@ -37,7 +37,7 @@ use crate::snapshot::{Listener, Snapshot};
 use crate::talkers::{self, TalkersQuestion};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
-use crate::upstream::selection::{queues_timeout, serve_queues};
+use crate::upstream::queue::{queues_timeout, serve_queues};
 use sealane_lane::{After, Context, Inbox, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
 use sealane_sys::probes;
 use sealane_tls::sessions::{self, SessionStore};

@@ -21,6 +21,10 @@ use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::expiry::look_soon;
 use crate::exchange::forwarded;
+use crate::exchange::redirection::send_redirect;
+use crate::exchange::response_headers::add_response_headers;
+use crate::exchange::routed::{DeniedBy, Routed, Served};
+use crate::exchange::routing::route_request;
 use crate::exchange::streams::{
     ClientStream, Later, UpstreamStream, client_close_after, client_data, client_detach, client_end, client_finish,
     client_head, client_is_handshaking, client_is_read, client_reset, server_end, server_finish, server_reset,
@@ -43,9 +47,7 @@ use crate::snapshot::Action;
 use crate::templates::Origin;
 use crate::traces;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::selection::{
-    DeniedBy, Routed, Served, add_response_headers, budget_allows, route_request, send_redirect,
-};
+use crate::upstream::retries::budget_allows;
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase, Switching};
 use sealane_http::{BodyLength, Known, Method};

@@ -14,7 +14,7 @@ use crate::forwarding::RouteLimits;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
-use crate::upstream::selection::account_for_loss;
+use crate::upstream::retries::account_for_loss;
 use sealane_exchange::deadlines::{
     BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline, is_used_up_by_server,
 };

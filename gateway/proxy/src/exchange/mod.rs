@@ -3,6 +3,13 @@
 //! The two ends never see each other. A source decodes into a flow, and the pieces go to the sink as long as it has credit.
 //! How far both have come, and what follows from what happens, is the state machine's to say (`sealane-exchange`); the
 //! submodules `request` and `response` report events to it, and `executor` does what it says.
+//!
+//! | about | module |
+//! |---|---|
+//! | the way of a request | `routing` finds the route and does what it says; `routed` is what the exchange knows of its way |
+//! | who may pass | `credentials` (passwords), `authorize` (another server is asked) |
+//! | what the gateway writes itself | `forwarded` (requests), `response_headers`, `redirection` |
+//! | time and failure | `expiry`, `failure`, `waste` |
 
 pub(crate) mod authorize;
 pub(crate) mod credentials;
@@ -12,8 +19,12 @@ pub(crate) mod expiry;
 pub(crate) mod failure;
 pub(crate) mod forwarded;
 pub(crate) mod priority;
+mod redirection;
 pub(crate) mod request;
 pub(crate) mod response;
+mod response_headers;
+pub(crate) mod routed;
+mod routing;
 pub(crate) mod streams;
 pub(crate) mod waste;
 pub(crate) mod websocket;
@@ -21,6 +32,7 @@ pub(crate) mod websocket;
 use crate::conn::Client;
 use crate::exchange::authorize::Question;
 use crate::exchange::credentials::Verification;
+use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
 use crate::memory::Held;
 use crate::mirrors::RequestCopy;
@@ -28,7 +40,6 @@ use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
 use crate::traces::Trace;
 use crate::upstream::group::LaneUpstream;
-use crate::upstream::selection::Routed;
 use sealane_exchange as machine;
 use sealane_exchange::Kind;
 use sealane_exchange::deadlines::{LINGER_BYTES, Party, Progress};

@@ -5,6 +5,8 @@ use crate::connections::Connections;
 use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse};
+use crate::exchange::response_headers::add_response_headers;
+use crate::exchange::routed::DeniedBy;
 use crate::exchange::streams::{
     ClientStream, client_close_after, client_credit, client_data, client_head, client_interim, server_reset,
 };
@@ -14,7 +16,7 @@ use crate::memory::read_within_budget;
 use crate::request_ids::clean_of_id;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
-use crate::upstream::selection::{DeniedBy, account_for_loss, add_response_headers, retry_is_granted};
+use crate::upstream::retries::{account_for_loss, retry_is_granted};
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Loss, Phase};
 use sealane_http::{BodyLength, Known, ParseError};
 use sealane_lane::{Context, Key};

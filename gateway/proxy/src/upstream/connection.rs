@@ -20,7 +20,8 @@ use crate::upstream::h2_connection::{
     STREAM_WINDOW, h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout,
 };
 use crate::upstream::h3::h3_dispatch;
-use crate::upstream::selection::{connect_failed, select_server};
+use crate::upstream::retries::connect_failed;
+use crate::upstream::selection::select_server;
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
