@@ -208,13 +208,12 @@ impl Talkers {
             }
             if (i + self.round).is_multiple_of(one_in)
                 && let Some((sent, lost)) = packets(conn)
+                && let Some((sent_before, lost_before)) = seen.packets.replace((sent, lost))
             {
-                if let Some((sent_before, lost_before)) = seen.packets.replace((sent, lost)) {
-                    let (key, server) = peer_of(conn);
-                    let loss = losses.entry(key).or_insert_with(|| PacketLoss { server, sent: 0, lost: 0 });
-                    loss.sent += sent.saturating_sub(sent_before);
-                    loss.lost += lost.saturating_sub(lost_before);
-                }
+                let (key, server) = peer_of(conn);
+                let loss = losses.entry(key).or_insert_with(|| PacketLoss { server, sent: 0, lost: 0 });
+                loss.sent += sent.saturating_sub(sent_before);
+                loss.lost += lost.saturating_sub(lost_before);
             }
             if self.seen.len() < REMEMBERED || known.is_some() {
                 self.seen.insert(key, seen);
