@@ -535,7 +535,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
             return drain_is_over(proxy, cx, exchange);
         }
         ClientStream::H2(..) | ClientStream::H3(..) => {
-            x.ending = Ending::Draining(now);
+            x.ending = Ending::Draining { since: now, too_long: x.ending == Ending::TooLong };
             proxy.connections.look_by(cx, client_stream, now + LINGER);
         }
     }

@@ -180,7 +180,7 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
 fn took_too_long(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let awaits_body = x.machine.request() == Phase::Streaming && !x.request_body.is_blocked();
-    x.routed.took_too_long = true;
+    x.ending = Ending::TooLong;
     proxy.counters.total_timeouts.inc();
     let (started, unanswered) = (x.started / 1000, !x.machine.is_answered());
     let [request, response] = directions(x);

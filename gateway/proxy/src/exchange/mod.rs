@@ -35,7 +35,7 @@ use crate::exchange::credentials::Verification;
 use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
 use crate::memory::Held;
-use crate::mirrors::RequestCopy;
+use crate::mirrors::Copying;
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
 use crate::traces::Trace;
@@ -144,8 +144,14 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     No,
-    /// A stream whose response has been sent since then, and whose request is still read and thrown away.
-    Draining(Millis),
+    /// `total_timeout` of its route is over.
+    TooLong,
+    /// A stream whose response has been sent since then, and whose request is still read and thrown away. `too_long`: the response
+    /// said that `total_timeout` was over.
+    Draining {
+        since: Millis,
+        too_long: bool,
+    },
     /// An upgraded or relayed connection on which neither side has sent anything for too long.
     Idle,
 }
@@ -177,8 +183,8 @@ pub(crate) struct Exchange {
     pub response_body: Flow,
     /// The client's request, while `request` and `body` are those of a question about it.
     pub question: Option<Box<Question>>,
-    /// The copy of the request for its mirror, while the request's body is coming.
-    pub copy: Option<Box<RequestCopy>>,
+    /// The copy of the request for its mirror.
+    pub copy: Copying,
     /// There while the client's password is being checked.
     pub verification: Option<Verification>,
     /// What the request's body is like, as it came.
@@ -218,7 +224,7 @@ impl Exchange {
             request_body: Flow::new(Party::Client),
             response_body: Flow::new(Party::Upstream),
             question: None,
-            copy: None,
+            copy: Copying::None,
             verification: None,
             body: BodyLength::None,
             claims: Claims::Removed,
@@ -303,8 +309,8 @@ impl Exchange {
     #[inline]
     pub fn drains_since(&self) -> Option<Millis> {
         match self.ending {
-            Ending::Draining(since) => Some(since),
-            Ending::No | Ending::Idle => None,
+            Ending::Draining { since, .. } => Some(since),
+            Ending::No | Ending::TooLong | Ending::Idle => None,
         }
     }
 
@@ -321,7 +327,7 @@ impl Exchange {
         self.response.clear();
         self.response.shrink_to(4096);
         self.question = None;
-        self.copy = None;
+        self.copy = Copying::None;
         self.verification = None;
         self.upstream_stream = None;
         self.upstream = None;

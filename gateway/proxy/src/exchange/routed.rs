@@ -145,10 +145,6 @@ pub(crate) struct Routed {
     pub user: Option<Rc<str>>,
     /// The group that it goes to, where there are several.
     pub chosen: Option<Chosen>,
-    /// It was ended by `total_timeout` of its route.
-    pub took_too_long: bool,
-    /// A copy of it has gone to the mirror of its route.
-    pub is_mirrored: bool,
     /// It counts among the requests of its client.
     pub counted: Option<Counted>,
 }
@@ -199,6 +195,7 @@ impl Routed {
     }
 
     /// The server has nothing more to do for this request: its place is free for another one.
+    #[inline]
     pub fn release(&mut self) {
         self.lease = None;
     }
@@ -293,6 +290,7 @@ impl Routed {
     }
 
     /// The server has answered as servers do.
+    #[inline]
     pub fn succeeded(&self) {
         if let Some(lease) = &self.lease {
             lease.server().succeeded();
@@ -321,6 +319,7 @@ impl Routed {
     }
 
     /// When the try under way must have led to a response's head.
+    #[inline]
     pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
         Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
     }
