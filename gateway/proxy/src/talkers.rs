@@ -267,8 +267,8 @@ fn peer_of(conn: &Conn) -> Peer {
     let (group, server) = match conn {
         Conn::Upstream(upstream_conn) => (&upstream_conn.upstream, upstream_conn.server),
         Conn::Quic(q) => match &q.role {
-            Role::Server(group, server) => (group, *server),
-            Role::Client(_) => return (None, None),
+            Role::Server(server) => (&server.upstream, server.server),
+            Role::Client(..) => return (None, None),
         },
         Conn::Client(_) | Conn::Mirror(_) => return (None, None),
     };

@@ -10,7 +10,7 @@ use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
-use crate::h3::connection::{H3Connection, Phase, Role};
+use crate::h3::connection::{H3Connection, Phase, Role, Stay};
 use crate::h3::next_look;
 use crate::memory::{Held, count_in};
 use crate::quic::QuicEndpoint;
@@ -50,7 +50,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         made: Made::begun(cx.micros()),
     };
     let limits = proxy.settings.limits();
-    let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now(), cx.micros()));
+    let q = Box::new(H3Connection::new(connection, Role::Client(client, Stay::Stays), cx.now(), cx.micros()));
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
     proxy.admission.talkers().accepted(remote.ip());
@@ -170,10 +170,11 @@ pub(crate) fn h3_client_left(
     key: Key,
 ) {
     let Some(q) = connections.quic(key) else { return };
-    if std::mem::replace(&mut q.counted_out, true) {
+    let Role::Client(client, stay) = &mut q.role else { return };
+    if std::mem::replace(stay, Stay::CountedOut) == Stay::CountedOut {
         return;
     }
-    let counted = q.client().and_then(|c| c.counted.take());
+    let counted = client.counted.take();
     if !q.quic.is_established() {
         quic.handshake_over();
     }
@@ -211,7 +212,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
         Phase::Open | Phase::Leaving => {}
     }
-    if q.phase == Phase::Open && q.leave_at.is_some_and(|at| at <= now) {
+    if q.phase == Phase::Open && matches!(q.role, Role::Client(_, Stay::Until(at)) if at <= now) {
         q.leave();
     }
     if q.is_done() {
