@@ -153,10 +153,29 @@ impl Protocol {
     }
 }
 
+/// How far the handshake of a client's connection over TCP has come.
+pub(crate) enum Handshake {
+    /// It has not begun, goes on, or its end has not been counted.
+    UnderWay(Opening),
+    /// It is over and has been counted, or there is none.
+    Over,
+}
+
+/// What is known of a connection while its handshake is not over.
+#[derive(Default)]
+pub(crate) struct Opening {
+    /// The hello is large, and not whole yet.
+    pub large_hello: Option<LargeHello>,
+    /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
+    pub challenge: Option<Arc<ServerPolicy>>,
+    pub early: EarlyData,
+}
+
 /// What has become of early data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EarlyData {
-    /// The hello offers none.
+    /// The hello offers none, or has not been read.
+    #[default]
     None,
     /// The hello offers some, of which nothing has come.
     Offered,
@@ -269,15 +288,9 @@ pub(crate) struct ClientConnection {
     pub began: Micros,
     /// When the handshake must be over, whatever is done with early data meanwhile.
     pub handshake_until: Millis,
-    /// The handshake has been counted (or there is none).
-    pub established: bool,
+    pub handshake: Handshake,
     /// What has come while its handshake was going on and waits for the new clients' share of the turn.
     pub deferred: Option<Ready>,
-    /// Its hello is large, and not whole yet.
-    pub large_hello: Option<LargeHello>,
-    /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
-    pub challenge: Option<Arc<ServerPolicy>>,
-    pub early: EarlyData,
     pub protocol: Protocol,
 }
 
@@ -382,6 +395,34 @@ impl ClientConnection {
         self.deadline.set(cx, key, deadlines::closing(cx.now(), Wait::ClientEnd, 0));
     }
 
+    /// Whether the handshake is over and has been counted, or there is none.
+    #[inline]
+    pub fn is_established(&self) -> bool {
+        matches!(self.handshake, Handshake::Over)
+    }
+
+    /// What is known of it while its handshake is not over.
+    #[inline]
+    pub fn opening(&mut self) -> Option<&mut Opening> {
+        match &mut self.handshake {
+            Handshake::UnderWay(opening) => Some(opening),
+            Handshake::Over => None,
+        }
+    }
+
+    /// Whether a request that is whole now came as early data, so that it may be a replay.
+    #[inline]
+    pub fn comes_early(&self) -> bool {
+        matches!(&self.handshake, Handshake::UnderWay(opening) if opening.early == EarlyData::Taken)
+            && self.transport.is_handshaking()
+    }
+
+    /// Whether the handshake is the answer to a certificate authority, after which nothing is served.
+    #[inline]
+    pub fn answers_challenge(&self) -> bool {
+        matches!(&self.handshake, Handshake::UnderWay(opening) if opening.challenge.is_some())
+    }
+
     /// Notes the certificate that the client has shown in its handshake.
     pub fn note_certificate(&mut self) {
         if let Some(certificates) = self.transport.tls.as_ref().and_then(|tls| tls.peer_certificates()) {
@@ -392,7 +433,7 @@ impl ClientConnection {
     /// This time, or that of the handshake's end where it is still going on and must end before.
     #[inline]
     pub fn before_handshake_timeout(&self, at: Millis) -> Millis {
-        if self.established || !self.transport.is_handshaking() { at } else { at.min(self.handshake_until) }
+        if self.is_established() || !self.transport.is_handshaking() { at } else { at.min(self.handshake_until) }
     }
 }
 

@@ -107,7 +107,7 @@ fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Con
         // Requests that wait here because their predecessors' answers have.
         Conn::Client(f) if f.protocol.exchange().is_none() => {
             let more = f.transport.readable || !f.inbuf.is_empty() && !f.protocol.is_in_head();
-            return (more && f.phase == ClientPhase::Open && f.established).then_some(Later::Conn(sink));
+            return (more && f.phase == ClientPhase::Open && f.is_established()).then_some(Later::Conn(sink));
         }
         Conn::Client(f) => f.protocol.exchange()?,
         Conn::Upstream(b) => b.exchange?,

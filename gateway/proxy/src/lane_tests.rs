@@ -2,7 +2,9 @@
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
 use crate::access::Verdict;
-use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamConnection, UpstreamPhase};
+use crate::conn::{
+    Answer, ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Turn, UpstreamConnection, UpstreamPhase,
+};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, takes_place};
@@ -455,7 +457,7 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     let Conn::Client(mut client) = conn else { unreachable!() };
     Session::client(&ClientContext::new(&client_policy()).unwrap(), proxy.scratch.empty_records()).unwrap();
     client.transport.unread = proxy.scratch.records().to_vec();
-    client.established = false;
+    client.handshake = Handshake::UnderWay(Opening::default());
     // Its hello came in the SYN, and used up the rate. The third packet of the TCP handshake comes now.
     let peer = client.client.peer.ip();
     assert!(proxy.admission.allows_handshake(cx, peer, &proxy.counters));
