@@ -48,7 +48,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
         return;
     }
     if let Conn::Upstream(upstream_conn) = conn
-        && upstream_conn.phase == UpstreamPhase::Closing
+        && matches!(upstream_conn.phase, UpstreamPhase::Closing)
     {
         if flushed {
             close_connection(proxy, cx, key);
@@ -60,7 +60,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     }
     match proxy.connections.get(key) {
         Some(Conn::Client(client_conn)) if client_conn.protocol.is_h2() => h2_client_room(proxy, cx, key),
-        Some(Conn::Upstream(upstream_conn)) if upstream_conn.h2.is_some() => h2_upstream_room(proxy, cx, key),
+        Some(Conn::Upstream(upstream_conn)) if upstream_conn.is_h2() => h2_upstream_room(proxy, cx, key),
         _ => {
             if let Some(source) = blocked_source(&proxy.connections, &mut proxy.exchanges, cx, key) {
                 *resumes += 1;

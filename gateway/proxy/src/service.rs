@@ -9,7 +9,7 @@ use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_s
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::client::connection::{client_event, client_timeout, hello_arrived};
 use crate::clock::Clock;
-use crate::conn::{ClientPhase, Conn, Protocol, UpstreamPhase};
+use crate::conn::{ClientPhase, Conn, Protocol};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
@@ -269,7 +269,7 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
                 }
                 proxy.connections.mark_for_flush(key);
             }
-            Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle => close_connection(proxy, cx, key),
+            Some(Conn::Upstream(b)) if b.phase.is_idle() => close_connection(proxy, cx, key),
             _ => {}
         }
     }
@@ -342,7 +342,7 @@ impl Service for Proxy {
             }
             Some(Conn::Upstream(upstream_conn)) => {
                 // Of two sockets that race, either may be meant.
-                if !(upstream_conn.phase == UpstreamPhase::Connecting && upstream_conn.syn.is_some()) {
+                if !(upstream_conn.phase.is_connecting() && upstream_conn.syn().is_some()) {
                     upstream_conn.transport.note(ready);
                     if ready.write && !upstream_conn.transport.is_flushed() {
                         self.connections.mark_for_flush(key);

@@ -4,7 +4,7 @@
 //! nothing of it: a lane compares counts that it keeps anyway with those at the last question, and asks the kernel about a few sockets.
 //! Both are bounded for each question. Where there are more connections, each question goes on where the last one has ended.
 
-use crate::conn::{Conn, UpstreamPhase};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::h3::connection::Role;
 use crate::records::ConnectionId;
@@ -253,7 +253,7 @@ fn largest<T>(mut all: Vec<T>, by: impl Fn(&T) -> (u64, u64, u64)) -> Vec<T> {
 fn packets(conn: &Conn) -> Option<(u64, u64)> {
     let transport = match conn {
         Conn::Client(client_conn) => &client_conn.transport,
-        Conn::Upstream(upstream_conn) if upstream_conn.phase != UpstreamPhase::Connecting => &upstream_conn.transport,
+        Conn::Upstream(upstream_conn) if !upstream_conn.phase.is_connecting() => &upstream_conn.transport,
         Conn::Quic(q) => return Some(q.quic.losses()),
         Conn::Upstream(_) | Conn::Mirror(_) => return None,
     };
