@@ -63,7 +63,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
                     close_connection(proxy, cx, key);
                     continue;
                 }
-                upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: true });
+                upstream_conn.phase.go_on(UpstreamPhase::Busy(Answer::Awaited { kept: true }));
                 proxy.counters.pooled.dec();
                 proxy.counters.upstream_reused.inc();
                 return send_request(proxy, cx, exchange, key);
@@ -347,7 +347,7 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     if !(reusable && room && clean) || draining {
         return close_connection(proxy, cx, key);
     }
-    upstream_conn.phase = UpstreamPhase::Idle;
+    upstream_conn.phase.go_on(UpstreamPhase::Idle);
     upstream_conn.exchange = None;
     upstream_conn.deadline.after(cx, key, config.keepalive_timeout);
     (upstream_conn.upstream, upstream_conn.server) = (upstream.clone(), server);
