@@ -385,7 +385,7 @@ impl UpstreamPhase {
     }
 
     /// Goes on to another phase. Those of HTTP/1.1 own nothing, so between them, which is twice for each request, there is nothing to drop.
-    #[inline]
+    #[inline(always)]
     pub fn go_on(&mut self, next: Self) {
         match self {
             Self::Busy(_) | Self::Idle | Self::Closing => std::mem::forget(std::mem::replace(self, next)),
