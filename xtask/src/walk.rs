@@ -28,10 +28,24 @@ const BESIDE: &[(&str, &[&str])] = &[
     ),
     (
         "a feature that is not configured",
-        &["accept/syn", "access", "exchange/authorize", "mirrors", "relay", "request_ids", "upstream/syn"],
+        &[
+            "accept/syn",
+            "access",
+            "exchange/authorize",
+            "exchange/redirection",
+            "exchange/routing",
+            "mirrors",
+            "relay",
+            "request_ids",
+            "upstream/syn",
+        ],
     ),
     ("a reload, or the end of a connection", &["lifecycle", "renewal"]),
-    ("a look that returns at once", &["exchange/expiry", "exchange/waste", "memory", "scratch"]),
+    ("a server that cannot be reached, or has no room", &["upstream/queue", "upstream/retries"]),
+    (
+        "a look that returns at once",
+        &["exchange/expiry", "exchange/response_headers", "exchange/waste", "memory", "scratch"],
+    ),
 ];
 /// Where the lane's loop calls the proxy: these functions need no caller in the walk.
 const ENTRIES: [&str; 2] = ["turn", "ready"];

@@ -294,6 +294,7 @@ pub struct Exchange {
     authorizing: bool,
     /// The directions carry another protocol than HTTP.
     tunnel: bool,
+    /// [`Action::Finish`] has been answered. Nothing the machine is told after that has an effect.
     finished: bool,
 }
 
@@ -319,12 +320,6 @@ impl Exchange {
             tunnel: false,
             finished: false,
         }
-    }
-
-    /// Whether the exchange is over. Nothing it is told after that has an effect.
-    #[inline]
-    pub fn is_finished(&self) -> bool {
-        self.finished
     }
 
     /// Whether the final response's head has gone to the client, so that no status can tell of a failure any more.

@@ -399,15 +399,6 @@ impl ResponseHead {
         &self.reason
     }
 
-    /// Sets the reason phrase: any text without control characters but HTAB.
-    pub fn set_reason(&mut self, reason: &[u8]) -> Result<(), InvalidPart> {
-        if !scan::is_field_value(scan::trim(reason)) {
-            return Err(InvalidPart);
-        }
-        self.put_reason(reason);
-        Ok(())
-    }
-
     #[inline]
     pub(crate) fn put_reason(&mut self, reason: &[u8]) {
         self.reason.clear();
@@ -497,6 +488,5 @@ mod tests {
         assert_eq!((head.path(), head.host_name(), head.port()), (&b"/a"[..], "example.com", Some(81)));
         head.clear();
         assert_eq!((head.method_name(), head.host_name(), head.port()), (&b"GET"[..], "", None));
-        assert_eq!(ResponseHead::new().set_reason(b"a\nb"), Err(InvalidPart));
     }
 }

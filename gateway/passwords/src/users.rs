@@ -172,7 +172,7 @@ fn check_bcrypt(hash: &str) -> Result<(), String> {
 fn check_argon2(hash: &str) -> Result<(), String> {
     let malformed = |e: &dyn fmt::Display| format!("the hash of Argon2 is malformed: {e}");
     let parsed = PasswordHash::new(hash).map_err(|e| malformed(&e))?;
-    if argon2::Algorithm::new(&parsed.algorithm).is_err() || parsed.hash.is_none() || parsed.salt.is_none() {
+    if argon2::Algorithm::new(parsed.algorithm).is_err() || parsed.hash.is_none() || parsed.salt.is_none() {
         return Err(malformed(&"a part is missing"));
     }
     let params = Params::try_from(&parsed).map_err(|e| malformed(&e))?;

@@ -1,6 +1,7 @@
 //! What a lane keeps for a connection with a client ([`ClientConnection`]) and with an upstream ([`UpstreamConnection`]).
 
 use crate::client::h2_connection::H2Client;
+use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
 use crate::h3::connection::H3Connection;
 use crate::lane_state::LaneListener;
@@ -152,15 +153,43 @@ impl Protocol {
     }
 }
 
+/// How far the handshake of a client's connection over TCP has come.
+pub(crate) enum Handshake {
+    /// It has not begun, goes on, or its end has not been counted.
+    UnderWay(Opening),
+    /// It is over and has been counted, or there is none.
+    Over,
+}
+
+/// What is known of a connection while its handshake is not over.
+#[derive(Default)]
+pub(crate) struct Opening {
+    /// The hello is large, and not whole yet.
+    pub large_hello: Option<LargeHello>,
+    /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
+    pub challenge: Option<Arc<ServerPolicy>>,
+    pub early: EarlyData,
+}
+
 /// What has become of early data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum EarlyData {
-    /// The hello offers none.
+    /// The hello offers none, or has not been read.
+    #[default]
     None,
     /// The hello offers some, of which nothing has come.
     Offered,
     /// Some has come, and was taken.
     Taken,
+}
+
+/// How a client's connection stands to the newest snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Its listener and its policy are those of the snapshot, or the lane has not looked yet.
+    Current,
+    /// A reload has taken away the listener or the policy that the connection was made under: it is to end.
+    LeftBehind,
 }
 
 /// Who a client is and under which rules it is served, whatever its connection speaks: what the exchange loop asks of
@@ -180,6 +209,8 @@ pub(crate) struct Client {
     pub cert: Option<Box<ClientCert>>,
     /// Requests that have come on its connection.
     pub requests: u64,
+    /// Whether its connection goes by the newest snapshot.
+    pub standing: Standing,
     /// How many more of them it may waste.
     pub waste: WasteBudget,
     /// The name that it asked for in its hello, where some rate limit counts by it.
@@ -257,15 +288,9 @@ pub(crate) struct ClientConnection {
     pub began: Micros,
     /// When the handshake must be over, whatever is done with early data meanwhile.
     pub handshake_until: Millis,
-    /// The handshake has been counted (or there is none).
-    pub established: bool,
+    pub handshake: Handshake,
     /// What has come while its handshake was going on and waits for the new clients' share of the turn.
     pub deferred: Option<Ready>,
-    /// Its hello is large, and not whole yet.
-    pub large_hello: Option<LargeHello>,
-    /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
-    pub challenge: Option<Arc<ServerPolicy>>,
-    pub early: EarlyData,
     pub protocol: Protocol,
 }
 
@@ -306,18 +331,103 @@ impl ClientCert {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The life of a connection to a server over TCP:
+///
+/// ```text
+/// Making ─┬─► Busy ◄─► Idle
+///         │    └──(relay)──► Closing
+///         └─► Shared
+/// ```
 pub(crate) enum UpstreamPhase {
-    Connecting,
-    Handshake,
+    Making(Box<Making>),
     /// Serves an exchange over HTTP/1.1, or is relayed.
     Busy(Answer),
     /// HTTP/2: serves as many exchanges as have streams.
-    Shared,
+    Shared(Box<H2Upstream>),
     /// In the pool.
     Idle,
     /// Of a relay that is over: what is left is sent, then it closes.
     Closing,
+}
+
+/// A connection that is being made.
+pub(crate) struct Making {
+    pub step: Step,
+    pub purpose: Purpose,
+    /// The handshake has begun in the SYN.
+    pub syn: Option<Box<UpstreamSyn>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Connecting,
+    Handshake,
+}
+
+/// What a connection is made for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// An exchange, whatever the server chooses to speak.
+    Exchange,
+    /// An exchange that HTTP/2 could not carry.
+    OverH1,
+    /// HTTP/2 is expected: these exchanges wait for it, and others may join them. It is in the group's list.
+    ToShare(Vec<Key>),
+}
+
+impl UpstreamPhase {
+    /// The step that is under way and the handshake in the SYN, of a connection that is being made with one.
+    pub fn syn(&mut self) -> Option<(&mut Step, &mut UpstreamSyn)> {
+        match self {
+            Self::Making(making) => Some((&mut making.step, making.syn.as_mut()?)),
+            _ => None,
+        }
+    }
+
+    /// Goes on to another phase. Those of HTTP/1.1 own nothing, so between them, which is twice for each request, there is nothing to drop.
+    #[inline(always)]
+    pub fn go_on(&mut self, next: Self) {
+        match self {
+            Self::Busy(_) | Self::Idle | Self::Closing => std::mem::forget(std::mem::replace(self, next)),
+            Self::Making(_) | Self::Shared(_) => *self = next,
+        }
+    }
+
+    fn step(&self) -> Option<Step> {
+        match self {
+            Self::Making(making) => Some(making.step),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn is_connecting(&self) -> bool {
+        self.step() == Some(Step::Connecting)
+    }
+
+    #[inline]
+    pub fn is_handshake(&self) -> bool {
+        self.step() == Some(Step::Handshake)
+    }
+
+    #[inline]
+    pub fn is_busy(&self) -> bool {
+        matches!(self, Self::Busy(_))
+    }
+
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        matches!(self, Self::Idle)
+    }
+
+    /// It is in the group's list of connections that exchanges share, as far as it has not been lost.
+    pub fn is_listed(&self) -> bool {
+        match self {
+            Self::Making(making) => matches!(making.purpose, Purpose::ToShare(_)),
+            Self::Shared(_) => true,
+            Self::Busy(_) | Self::Idle | Self::Closing => false,
+        }
+    }
 }
 
 /// How far the server's answer to a connection's exchange has come.
@@ -342,17 +452,60 @@ pub(crate) struct UpstreamConnection {
     pub deadline: Deadline,
     /// When the step under way (connecting, the handshake) has begun.
     pub began: Micros,
-    /// In the group's list of shared HTTP/2 connections, or connecting to join it.
-    pub shared: bool,
-    /// HTTP/1.1 only is wanted.
-    pub only_h1: bool,
     /// How far its server may send ahead on a stream of HTTP/2.
     pub window: Window,
-    /// Exchanges that share it once it is made.
-    pub waiting: Vec<Key>,
-    pub h2: Option<Box<H2Upstream>>,
-    /// There until the handshake is over, where it began in the SYN.
-    pub syn: Option<Box<UpstreamSyn>>,
+}
+
+impl UpstreamConnection {
+    #[inline]
+    pub fn is_h2(&self) -> bool {
+        matches!(self.phase, UpstreamPhase::Shared(_))
+    }
+
+    #[inline]
+    pub fn h2(&self) -> Option<&H2Upstream> {
+        match &self.phase {
+            UpstreamPhase::Shared(h2) => Some(h2),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn h2_mut(&mut self) -> Option<&mut H2Upstream> {
+        match &mut self.phase {
+            UpstreamPhase::Shared(h2) => Some(h2),
+            _ => None,
+        }
+    }
+
+    /// The handshake in the SYN, of a connection that is being made with one.
+    pub fn syn(&mut self) -> Option<&mut UpstreamSyn> {
+        self.phase.syn().map(|(_, syn)| syn)
+    }
+
+    /// Exchanges that wait until it is made, or for the server's SETTINGS.
+    pub fn waiting(&self) -> &[Key] {
+        match &self.phase {
+            UpstreamPhase::Making(making) => match &making.purpose {
+                Purpose::ToShare(waiting) => waiting,
+                Purpose::Exchange | Purpose::OverH1 => &[],
+            },
+            UpstreamPhase::Shared(h2) => &h2.waiting,
+            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => &[],
+        }
+    }
+
+    /// The same, to be told that they need not wait any more.
+    pub fn take_waiting(&mut self) -> Vec<Key> {
+        match &mut self.phase {
+            UpstreamPhase::Making(making) => match &mut making.purpose {
+                Purpose::ToShare(waiting) => std::mem::take(waiting),
+                Purpose::Exchange | Purpose::OverH1 => Vec::new(),
+            },
+            UpstreamPhase::Shared(h2) => std::mem::take(&mut h2.waiting),
+            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => Vec::new(),
+        }
+    }
 }
 
 impl ClientConnection {
@@ -370,18 +523,59 @@ impl ClientConnection {
         self.deadline.set(cx, key, deadlines::closing(cx.now(), Wait::ClientEnd, 0));
     }
 
+    /// Whether the handshake is over and has been counted, or there is none.
+    #[inline]
+    pub fn is_established(&self) -> bool {
+        matches!(self.handshake, Handshake::Over)
+    }
+
+    /// What is known of it while its handshake is not over.
+    #[inline]
+    pub fn opening(&mut self) -> Option<&mut Opening> {
+        match &mut self.handshake {
+            Handshake::UnderWay(opening) => Some(opening),
+            Handshake::Over => None,
+        }
+    }
+
+    /// Whether a request that is whole now came as early data, so that it may be a replay.
+    #[inline]
+    pub fn comes_early(&self) -> bool {
+        matches!(&self.handshake, Handshake::UnderWay(opening) if opening.early == EarlyData::Taken)
+            && self.transport.is_handshaking()
+    }
+
+    /// Whether the handshake is the answer to a certificate authority, after which nothing is served.
+    #[inline]
+    pub fn answers_challenge(&self) -> bool {
+        matches!(&self.handshake, Handshake::UnderWay(opening) if opening.challenge.is_some())
+    }
+
+    /// Notes the certificate that the client has shown in its handshake.
+    pub fn note_certificate(&mut self) {
+        if let Some(certificates) = self.transport.tls.as_ref().and_then(|tls| tls.peer_certificates()) {
+            self.client.cert = certificates.first().map(|c| client_cert(c));
+        }
+    }
+
     /// This time, or that of the handshake's end where it is still going on and must end before.
     #[inline]
     pub fn before_handshake_timeout(&self, at: Millis) -> Millis {
-        if self.established || !self.transport.is_handshaking() { at } else { at.min(self.handshake_until) }
+        if self.is_established() || !self.transport.is_handshaking() { at } else { at.min(self.handshake_until) }
     }
 }
 
 impl Client {
     /// Counts a request, and returns its number, from 1.
     pub fn next_request(&mut self) -> u32 {
-        self.requests = self.requests.saturating_add(1);
+        self.requests += 1;
         u32::try_from(self.requests).unwrap_or(u32::MAX)
+    }
+
+    /// Whether the request that has come is to be the last one on the connection, of which so many may come.
+    #[inline]
+    pub fn is_at_last_request(&self, max: u64) -> bool {
+        self.requests >= max || self.standing == Standing::LeftBehind
     }
 
     /// Whether it is at a Unix socket, and nobody has told its address: it may bring the requests of many.
@@ -409,7 +603,7 @@ impl Conn {
     pub fn is_drained(&self) -> bool {
         match self {
             Self::Client(f) => f.protocol.h2().is_none_or(H2Client::is_drained),
-            Self::Upstream(b) => b.h2.as_ref().is_none_or(|h| h.is_drained()),
+            Self::Upstream(b) => b.h2().is_none_or(H2Upstream::is_drained),
             Self::Quic(_) | Self::Mirror(_) => true,
         }
     }
@@ -449,6 +643,18 @@ impl Conn {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{client, limits, settings, snapshot};
+
+    #[test]
+    fn a_connection_that_is_left_behind_ends_and_still_counts() {
+        let (settings, _published) = settings(snapshot(limits(), Vec::new()));
+        let mut client = client(&settings.listeners()[0], "192.0.2.1:5");
+        assert_eq!((client.next_request(), client.is_at_last_request(2)), (1, false));
+        client.standing = Standing::LeftBehind;
+        assert_eq!((client.next_request(), client.is_at_last_request(100)), (2, true));
+        client.standing = Standing::Current;
+        assert_eq!((client.is_at_last_request(2), client.is_at_last_request(3)), (true, false));
+    }
 
     #[test]
     fn addresses_as_text() {

@@ -50,7 +50,7 @@ impl Connections {
 
     /// Whether a relay that is over still has bytes for its server. Walks over everything.
     pub fn has_closing_upstream(&self) -> bool {
-        let closes = |conn: &Conn| matches!(conn, Conn::Upstream(b) if b.phase == UpstreamPhase::Closing);
+        let closes = |conn: &Conn| matches!(conn, Conn::Upstream(b) if matches!(b.phase, UpstreamPhase::Closing));
         self.slots.keys().any(|key| self.slots.get(key).is_some_and(closes))
     }
 
@@ -126,7 +126,7 @@ impl Connections {
         let (transport, list) = match self.slots.get_mut(key) {
             Some(Conn::Client(f)) if f.protocol.is_h2() => (&mut f.transport, &mut self.shared),
             Some(Conn::Client(f)) => (&mut f.transport, &mut self.marked),
-            Some(Conn::Upstream(b)) if b.h2.is_some() => (&mut b.transport, &mut self.shared),
+            Some(Conn::Upstream(b)) if b.is_h2() => (&mut b.transport, &mut self.shared),
             Some(Conn::Upstream(b)) => (&mut b.transport, &mut self.marked),
             Some(Conn::Quic(q)) => {
                 if !std::mem::replace(&mut q.needs_flush, true) {

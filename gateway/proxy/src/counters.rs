@@ -450,3 +450,97 @@ impl Counters {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sealane_lane::histogram::Distribution;
+    use std::collections::HashSet;
+
+    fn count(histogram: &Histogram) -> u64 {
+        let mut distribution = Distribution::default();
+        distribution.add(histogram);
+        distribution.count()
+    }
+
+    #[test]
+    fn values_stand_in_the_order_of_their_descriptions() {
+        let counters = Counters::default();
+        assert_eq!(counters.values(), vec![0; DESCRIPTIONS.len()]);
+        counters.accepted.add(3);
+        counters.active.set(7);
+        counters.status(503);
+        let value = |name: &str, labels: &str| {
+            let at = DESCRIPTIONS.iter().position(|d| (d.name, d.labels) == (name, labels)).unwrap();
+            (counters.values()[at], DESCRIPTIONS[at].gauge)
+        };
+        assert_eq!(value("sealane_connections_accepted_total", ""), (3, false));
+        assert_eq!(value("sealane_requests_active", ""), (7, true));
+        assert_eq!(value("sealane_responses_total", "class=\"5xx\""), (1, false));
+        assert_eq!(counters.values().iter().sum::<u64>(), 11, "each value stands once");
+    }
+
+    #[test]
+    fn no_two_counters_are_the_same_series() {
+        let series: HashSet<_> = DESCRIPTIONS.iter().map(|d| (d.name, d.labels)).collect();
+        assert_eq!(series.len(), DESCRIPTIONS.len());
+        for one in DESCRIPTIONS {
+            let alike = DESCRIPTIONS.iter().filter(|d| d.name == one.name);
+            assert!(alike.into_iter().all(|d| (d.gauge, d.help) == (one.gauge, one.help)), "{}", one.name);
+            assert_eq!(one.name.ends_with("_total"), !one.gauge, "{}", one.name);
+        }
+    }
+
+    #[test]
+    fn statuses_count_by_their_class() {
+        let counters = Counters::default();
+        [103, 200, 299, 302, 404, 499, 418, 500].into_iter().for_each(|status| counters.status(status));
+        let classes = [
+            &counters.status_1xx,
+            &counters.status_2xx,
+            &counters.status_3xx,
+            &counters.status_4xx,
+            &counters.status_5xx,
+        ];
+        assert_eq!(classes.map(Counter::value), [1, 2, 1, 3, 1]);
+    }
+
+    #[test]
+    fn handshakes_are_recorded_by_their_kind() {
+        let counters = Counters::default();
+        let kinds = [
+            (false, Version::Tls13, false),
+            (false, Version::Tls13, true),
+            (false, Version::Tls12, false),
+            (false, Version::Tls12, true),
+            (true, Version::Tls13, false),
+            (true, Version::Tls13, true),
+        ];
+        for (at, (quic, version, resumed)) in kinds.into_iter().enumerate() {
+            counters.handshake_took(quic, version, resumed, 100);
+            let (transport, of, kind) = HANDSHAKES[at];
+            assert_eq!(transport == "quic", quic);
+            assert_eq!((of == "1.3", kind == "resumed"), (version == Version::Tls13, resumed));
+            assert_eq!(counters.handshakes.iter().map(count).sum::<u64>(), at as u64 + 1);
+            assert_eq!(count(&counters.handshakes[at]), 1);
+        }
+    }
+
+    #[test]
+    fn failures_of_handshakes_that_have_no_label_are_others() {
+        let counters = Counters::default();
+        counters.tls_failure("timeout");
+        counters.tls_failure("a label of tomorrow");
+        let value = |label: &str| counters.tls_failures[TLS_FAILURES.iter().position(|l| *l == label).unwrap()].value();
+        assert_eq!((value("timeout"), value("other"), value("closed")), (1, 1, 0));
+    }
+
+    #[test]
+    fn signatures_count_by_the_kind_of_their_key() {
+        let counters = Counters::default();
+        let kinds = [Some(KeyKind::Ecdsa), Some(KeyKind::Rsa), Some(KeyKind::Rsa), Some(KeyKind::Ed25519), None];
+        kinds.into_iter().for_each(|kind| counters.signed(kind));
+        let counted = [&counters.full_ecdsa, &counters.full_rsa, &counters.full_ed25519].map(Counter::value);
+        assert_eq!(counted, [1, 2, 1], "a resumed handshake signs nothing");
+    }
+}

@@ -1,7 +1,7 @@
 //! What the unit tests of the parts have in common: a snapshot without listeners or upstreams of its own, and connections of
 //! socket pairs.
 
-use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol, Turn};
+use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, Handshake, Protocol, Standing, Turn};
 use crate::exchange::waste::WasteBudget;
 use crate::lane_state::{LaneListener, LaneSnapshot};
 use crate::memory::Held;
@@ -204,6 +204,7 @@ pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
         peer_text: AddressText::new(address.parse::<std::net::SocketAddr>().unwrap().ip()),
         cert: None,
         requests: 0,
+        standing: Standing::Current,
         waste: WasteBudget::default(),
         server_name: None,
         counted: None,
@@ -229,11 +230,8 @@ pub(crate) fn connection(listener: &Rc<LaneListener>) -> (Conn, OwnedFd) {
         deadline: Deadline::default(),
         began: 0,
         handshake_until: 0,
-        established: true,
+        handshake: Handshake::Over,
         deferred: None,
-        large_hello: None,
-        challenge: None,
-        early: EarlyData::None,
         protocol: Protocol::H1(Turn::Idle),
     };
     (Conn::Client(Box::new(client_conn)), peer)

@@ -48,7 +48,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
         return;
     }
     if let Conn::Upstream(upstream_conn) = conn
-        && upstream_conn.phase == UpstreamPhase::Closing
+        && matches!(upstream_conn.phase, UpstreamPhase::Closing)
     {
         if flushed {
             close_connection(proxy, cx, key);
@@ -60,7 +60,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     }
     match proxy.connections.get(key) {
         Some(Conn::Client(client_conn)) if client_conn.protocol.is_h2() => h2_client_room(proxy, cx, key),
-        Some(Conn::Upstream(upstream_conn)) if upstream_conn.h2.is_some() => h2_upstream_room(proxy, cx, key),
+        Some(Conn::Upstream(upstream_conn)) if upstream_conn.is_h2() => h2_upstream_room(proxy, cx, key),
         _ => {
             if let Some(source) = blocked_source(&proxy.connections, &mut proxy.exchanges, cx, key) {
                 *resumes += 1;
@@ -110,7 +110,7 @@ fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Con
         // Requests that wait here because their predecessors' answers have.
         Conn::Client(f) if f.protocol.exchange().is_none() => {
             let more = f.transport.readable || !f.inbuf.is_empty() && !f.protocol.is_in_head();
-            return (more && f.phase == ClientPhase::Open && f.established).then_some(Later::Conn(sink));
+            return (more && f.phase == ClientPhase::Open && f.is_established()).then_some(Later::Conn(sink));
         }
         Conn::Client(f) => f.protocol.exchange()?,
         Conn::Upstream(b) => b.exchange?,

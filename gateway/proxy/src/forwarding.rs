@@ -179,7 +179,7 @@ pub(crate) fn choose_upstream(proxy: &mut Proxy, exchange: Key, by: &Forwarding)
         Destination::Split(split) => split,
     };
     let Proxy { connections, exchanges, counters, .. } = proxy;
-    let number = exchanges.draws.draw();
+    let number = exchanges.draw();
     let x = exchanges.get_mut(exchange)?;
     let client = connections.client_of(x.client_stream)?;
     let chosen = split.choose(&x.request.fields, x.client_ip(client), number);

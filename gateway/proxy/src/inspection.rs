@@ -120,7 +120,7 @@ fn waits_for(x: &Exchange) -> &'static str {
         _ if machine.awaits_handshake() => "the end of the client's handshake",
         _ if machine.is_verifying() => "the check of the password",
         _ if machine.is_authorizing() => "the answer of forward_auth",
-        _ if matches!(x.ending, Ending::Draining(_)) => "the rest of the request, which the gateway discards",
+        _ if matches!(x.ending, Ending::Draining { .. }) => "the rest of the request, which the gateway discards",
         (_, Phase::Awaiting) if !machine.has_server() => match x.upstream_stream {
             Some(_) => "the connection to the server",
             None => "a server with room",

@@ -2,12 +2,15 @@
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
 use crate::access::Verdict;
-use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamConnection, UpstreamPhase};
+use crate::conn::{
+    Answer, ClientPhase, Conn, Handshake, Making, Opening, Persistence, Protocol, Purpose, Step, Turn,
+    UpstreamConnection, UpstreamPhase,
+};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, takes_place};
 
-use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
@@ -24,7 +27,7 @@ use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_tak
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
-use sealane_exchange::{Event, Head, Kind};
+use sealane_exchange::{Event, Head, Kind, Loss};
 use sealane_http::{BodyLength, Version};
 use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
 use sealane_tls::policy::TicketKeys;
@@ -137,6 +140,7 @@ impl Lane {
 
     /// A connection to the first server, which is in this phase, and its other end.
     fn upstream_connection(&mut self, phase: UpstreamPhase, transport: Transport) -> Key {
+        let is_idle = phase.is_idle();
         let upstream_conn = UpstreamConnection {
             transport,
             upstream: self.group(),
@@ -146,15 +150,10 @@ impl Lane {
             inbuf: Vec::new(),
             deadline: Deadline::default(),
             began: 0,
-            shared: false,
-            only_h1: false,
             window: Window::Wide,
-            waiting: Vec::new(),
-            h2: None,
-            syn: None,
         };
         let key = self.proxy.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
-        if phase == UpstreamPhase::Idle {
+        if is_idle {
             self.group().put_idle(0, key);
             self.proxy.counters.pooled.inc();
         }
@@ -180,6 +179,11 @@ fn limited_group(change: impl FnOnce(&mut Upstream)) -> (TcpListener, Upstream) 
     group.queue = 10;
     change(&mut group);
     (server, group)
+}
+
+/// A connection whose handshake is not over.
+fn handshake(purpose: Purpose) -> UpstreamPhase {
+    UpstreamPhase::Making(Box::new(Making { step: Step::Handshake, purpose, syn: None }))
 }
 
 fn socket_pair() -> (OwnedFd, OwnedFd) {
@@ -256,7 +260,7 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     x.request_body.block(0);
     x.upstream_stream = None;
-    let _ = x.machine.on(Event::Lost(machine::Loss::Unprocessed));
+    let _ = x.machine.on(Event::Lost(Loss::Unprocessed));
     let _ = x.machine.on(Event::RetryGranted);
     lane.proxy.exchanges.take_later();
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
@@ -455,7 +459,7 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     let Conn::Client(mut client) = conn else { unreachable!() };
     Session::client(&ClientContext::new(&client_policy()).unwrap(), proxy.scratch.empty_records()).unwrap();
     client.transport.unread = proxy.scratch.records().to_vec();
-    client.established = false;
+    client.handshake = Handshake::UnderWay(Opening::default());
     // Its hello came in the SYN, and used up the rate. The third packet of the TCP handshake comes now.
     let peer = client.client.peer.ip();
     assert!(proxy.admission.allows_handshake(cx, peer, &proxy.counters));
@@ -530,12 +534,9 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
         let mut lane = Lane::new(snapshot(limits(), vec![group]));
         let (client, _peer) = tls_pair(&mut lane.proxy.scratch);
         let request = lane.request(GET);
-        let key = lane.upstream_connection(UpstreamPhase::Handshake, client);
+        let key = lane.upstream_connection(handshake(Purpose::ToShare(vec![request.exchange])), client);
         lane.group().note_h2(0, true);
         lane.group().share(0, key);
-        let upstream_conn = lane.proxy.connections.upstream(key).unwrap();
-        upstream_conn.shared = true;
-        upstream_conn.waiting.push(request.exchange);
         let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
         let _ = x.machine.on(Event::Forward);
         (0..earlier).for_each(|_| assert!(!x.machine.on(Event::NotTaken).is_empty()));
@@ -561,7 +562,7 @@ fn a_connection_that_takes_no_request_is_a_failed_try() {
     let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
     let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
     let (socket, peer) = socket_pair();
-    let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
+    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
     assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide));
     // SETTINGS_MAX_CONCURRENT_STREAMS = 0 and SETTINGS_ENABLE_CONNECT_PROTOCOL = 1.
@@ -583,7 +584,7 @@ fn a_request_that_settings_hold_back_for_ever_is_a_failed_try() {
     let request = lane.request(GET);
     let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
     let (socket, _peer) = socket_pair();
-    let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
+    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
     assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide));
     let mut settings = vec![0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0];
@@ -600,12 +601,12 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
     let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
     let (socket, _peer) = socket_pair();
-    let key = lane.upstream_connection(UpstreamPhase::Handshake, Transport::new(socket));
+    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
     let joined =
         (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide)).count();
     assert_eq!(joined, 128);
-    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting.len(), joined);
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().len(), joined);
 }
 
 /// A client opens a hundred streams, takes nothing of the responses, and so makes the gateway hold what the servers' windows allow.

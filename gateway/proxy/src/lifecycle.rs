@@ -2,7 +2,7 @@
 
 use crate::client::connection::{client_failed, client_ready};
 use crate::client::h2_connection::h2_abort_all;
-use crate::conn::{Conn, UpstreamPhase};
+use crate::conn::Conn;
 use crate::quic_driver::quic_drive;
 use crate::service::Proxy;
 use crate::transport::TransportError;
@@ -54,11 +54,11 @@ pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             proxy.admission.left(cx, counted, &proxy.settings, &proxy.counters);
         }
         Some(Conn::Upstream(upstream_conn)) => {
-            if upstream_conn.phase == UpstreamPhase::Idle {
+            if upstream_conn.phase.is_idle() {
                 proxy.counters.pooled.dec();
                 upstream_conn.upstream.forget_idle(upstream_conn.server, key);
             }
-            if upstream_conn.shared {
+            if upstream_conn.phase.is_listed() {
                 upstream_conn.upstream.unshare(upstream_conn.server, key);
             }
             upstream_conn.transport.dismantle(&mut proxy.scratch);

@@ -175,7 +175,7 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
     for key in keys {
         match connections.get_mut(*key) {
             Some(Conn::Upstream(upstream_conn)) => {
-                let h2 = upstream_conn.h2.iter_mut().flat_map(|h2| h2.held());
+                let h2 = upstream_conn.h2_mut().into_iter().flat_map(|h2| h2.held());
                 h2.for_each(|(exchange, bytes)| note(exchange, bytes));
             }
             Some(Conn::Quic(q)) if !q.is_client() => {

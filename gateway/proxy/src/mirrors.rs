@@ -20,13 +20,13 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::request::{request_data, request_end, request_room};
+use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, Later};
 use crate::lane_state::LaneListener;
 use crate::rules::RouteRef;
 use crate::service::Proxy;
 use crate::snapshot::Action;
 use crate::upstream::group::LaneUpstream;
-use crate::upstream::selection::Routed;
 use sealane_exchange as machine;
 use sealane_exchange::{Event, Phase};
 use sealane_http::{BodyLength, Fields, RequestHead};
@@ -72,7 +72,7 @@ impl Mirror {
 
 impl Copies {
     /// A place for one more copy, if there are fewer than `most`.
-    fn take(&self, most: usize) -> Option<CopyPlace> {
+    pub fn take(&self, most: usize) -> Option<CopyPlace> {
         let under_way = self.under_way.get();
         (under_way < most).then(|| {
             self.under_way.set(under_way + 1);
@@ -82,7 +82,7 @@ impl Copies {
 }
 
 /// One copy among those under way, until it is dropped.
-struct CopyPlace(Rc<Cell<usize>>);
+pub(crate) struct CopyPlace(Rc<Cell<usize>>);
 
 impl Drop for CopyPlace {
     fn drop(&mut self) {
@@ -101,6 +101,42 @@ pub(crate) struct RequestCopy {
     upstream: Rc<LaneUpstream>,
     client: IpAddr,
     place: CopyPlace,
+}
+
+/// How far the copy of a request for its mirror has come.
+#[derive(Default)]
+pub(crate) enum Copying {
+    /// None is made, or it was given up.
+    #[default]
+    None,
+    /// The request's body is coming.
+    Coming(Box<RequestCopy>),
+    /// It has gone to the mirror.
+    Sent,
+}
+
+impl Copying {
+    /// Whether the request's body belongs into a copy.
+    #[inline]
+    pub fn is_coming(&self) -> bool {
+        matches!(self, Self::Coming(_))
+    }
+
+    /// Whether a copy has gone to the mirror.
+    pub fn is_sent(&self) -> bool {
+        matches!(self, Self::Sent)
+    }
+
+    /// Takes a copy away whose body is coming.
+    fn take(&mut self) -> Option<Box<RequestCopy>> {
+        match std::mem::take(self) {
+            Self::Coming(copy) => Some(copy),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
 }
 
 /// The client of a copy.
@@ -129,7 +165,7 @@ pub(crate) fn copy_request(
     mirror: &Mirror,
 ) {
     let Proxy { connections, exchanges, counters, admission, .. } = proxy;
-    if !mirror.wants(exchanges.draws.draw()) {
+    if !mirror.wants(exchanges.draw()) {
         return;
     }
     let Some(upstream) = listener.upstreams.get(mirror.upstream) else { return };
@@ -149,7 +185,7 @@ pub(crate) fn copy_request(
     if admission.is_short_of_memory() {
         return counters.mirrors_memory.inc();
     }
-    let Some(place) = exchanges.copies.take(mirror.max_requests) else {
+    let Some(place) = exchanges.copy_place(mirror.max_requests) else {
         return counters.mirrors_full.inc();
     };
     let mut request = x.request.clone();
@@ -170,24 +206,24 @@ pub(crate) fn copy_request(
     });
     if x.body.is_empty() {
         if let Some(x) = exchanges.get_mut(exchange) {
-            x.routed.is_mirrored = true;
+            x.copy = Copying::Sent;
         }
         start(proxy, cx, copy, Fields::new());
     } else if let Some(x) = exchanges.get_mut(exchange) {
-        x.copy = Some(copy);
+        x.copy = Copying::Coming(copy);
     }
 }
 
 /// Notes a piece of the body of a request that is copied. `dropped`: nobody wants the body any more.
 #[inline(never)]
 pub(crate) fn copy_body(x: &mut Exchange, counters: &Counters, data: &[u8], dropped: bool) {
-    let Some(copy) = &mut x.copy else { return };
+    let Copying::Coming(copy) = &mut x.copy else { return };
     if dropped {
         // The gateway has refused the request, or its server has answered without it.
-        x.copy = None;
+        x.copy = Copying::None;
     } else if data.len() > copy.max_body - copy.body.len() {
         counters.mirrors_too_large.inc();
-        x.copy = None;
+        x.copy = Copying::None;
     } else {
         copy.body.extend_from_slice(data);
     }
@@ -209,7 +245,7 @@ pub(crate) fn copy_complete(proxy: &mut Proxy, cx: &mut Context, exchange: Key) 
     if x.machine.request() == Phase::Draining {
         return;
     }
-    x.routed.is_mirrored = true;
+    x.copy = Copying::Sent;
     let mut trailers = x.request_body.trailers.clone();
     if let (false, Some(mirror)) = (trailers.is_empty(), x.routed.route.as_ref().and_then(mirror_of)) {
         mirror.remove.iter().for_each(|name| trailers.remove_alike(name.as_bytes()));
@@ -347,9 +383,9 @@ pub(crate) fn free_copies(proxy: &mut Proxy, cx: &mut Context, wanted: usize) ->
     let held = |key: Key| {
         let x = proxy.exchanges.get(key)?;
         let bytes = match (&x.copy, proxy.connections.get(x.client_stream.conn())) {
-            (Some(copy), _) => copy.body.capacity(),
-            (None, Some(Conn::Mirror(mirror))) => mirror.body.capacity(),
-            (None, _) => 0,
+            (Copying::Coming(copy), _) => copy.body.capacity(),
+            (_, Some(Conn::Mirror(mirror))) => mirror.body.capacity(),
+            _ => 0,
         };
         (bytes > 0).then_some((bytes, key))
     };
@@ -445,7 +481,7 @@ mod tests {
         ));
         let (copies, counters) = (Copies::default(), Counters::default());
         let copy = || {
-            Some(Box::new(RequestCopy {
+            Copying::Coming(Box::new(RequestCopy {
                 request: RequestHead::new(),
                 length: BodyLength::Chunked,
                 body: Vec::new(),
@@ -460,12 +496,12 @@ mod tests {
         x.copy = copy();
         copy_body(&mut x, &counters, b"01234", false);
         copy_body(&mut x, &counters, b"56789", false);
-        assert_eq!(x.copy.as_ref().map(|copy| &copy.body[..]), Some(&b"0123456789"[..]));
+        assert!(matches!(&x.copy, Copying::Coming(copy) if copy.body == b"0123456789"));
         copy_body(&mut x, &counters, b"x", false);
-        assert!(x.copy.is_none() && counters.mirrors_too_large.value() == 1);
+        assert!(matches!(x.copy, Copying::None) && counters.mirrors_too_large.value() == 1);
         x.copy = copy();
         copy_body(&mut x, &counters, b"x", true);
-        assert!(x.copy.is_none() && counters.mirrors_too_large.value() == 1);
+        assert!(matches!(x.copy, Copying::None) && counters.mirrors_too_large.value() == 1);
         x.copy = copy();
         x.recycle();
         assert!(copies.take(1).is_some(), "an exchange that is over has no copy");

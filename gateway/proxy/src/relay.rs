@@ -10,15 +10,15 @@
 //! ```
 
 use crate::accept::syn::is_proven;
-use crate::conn::{Answer, ClientPhase, Conn, Persistence, Protocol, Turn, UpstreamPhase};
+use crate::conn::{Answer, ClientPhase, Conn, Handshake, Persistence, Protocol, Turn, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, perform, request_sent};
+use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, UpstreamStream, client_end, server_finish};
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::snapshot::{Action, Listener};
-use crate::upstream::selection::Routed;
 use sealane_exchange::{Event, Switching};
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};
@@ -62,7 +62,6 @@ pub(crate) fn relay_client(
             return close_connection(proxy, cx, key);
         }
     }
-    client_conn.large_hello = None;
     let upstream = passthrough.and_then(|p| listener.upstreams.get(p.upstream).cloned());
     let Some(upstream) = upstream else {
         proxy.counters.relays_refused.inc();
@@ -84,7 +83,7 @@ pub(crate) fn relay_client(
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     Routed::preference(&mut x, &upstream, client_conn.client.peer.ip());
     client_conn.phase = ClientPhase::Open;
-    client_conn.established = true;
+    client_conn.handshake = Handshake::Over;
     client_conn.inbuf = std::mem::take(&mut client_conn.transport.unread);
     let limits = &proxy.settings.limits();
     client_conn.deadline.after(cx, key, limits.idle_timeout);

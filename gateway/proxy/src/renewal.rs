@@ -9,18 +9,11 @@
 //! [`begin_request`](crate::exchange::executor::begin_request) asks for each request, and only once the lane has taken up the newest snapshot.
 //! So a request that comes after the answer to a reload is never served under client-certificate rules of before.
 
-use crate::conn::{Client, ClientPhase, Conn, Protocol};
+use crate::conn::{ClientPhase, Conn, Protocol, Standing};
 use crate::connections::Connections;
 use crate::settings::LaneSettings;
 use crate::snapshot::Listener;
 use sealane_lane::{Context, Key};
-
-impl Client {
-    /// A reload has taken away the listener or the policy that the connection was made under.
-    fn is_left_behind(&self) -> bool {
-        self.requests == u64::MAX
-    }
-}
 
 /// Gives open connections the settings of the newest snapshot, or tells their clients to open new ones.
 pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettings, cx: &mut Context) {
@@ -35,7 +28,7 @@ pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettin
             continue;
         }
         let Some(client) = connections.get_mut(key).and_then(Conn::client) else { continue };
-        client.requests = u64::MAX;
+        client.standing = Standing::LeftBehind;
         let rules_hold = awaits_hello || rules_hold(connections, settings, key);
         let Some(client_conn) = connections.client(key) else { continue };
         let waits = client_conn.phase == ClientPhase::Open && client_conn.protocol.is_idle();
@@ -56,7 +49,7 @@ pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettin
 /// who may see what has changed with them.
 pub(crate) fn rules_hold(connections: &mut Connections, settings: &LaneSettings, key: Key) -> bool {
     let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
-    if !client.is_left_behind() {
+    if client.standing == Standing::Current {
         return true;
     }
     let asked = asks_for_certificates(&client.listener.listener);

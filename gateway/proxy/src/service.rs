@@ -9,7 +9,7 @@ use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_s
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::client::connection::{client_event, client_timeout, hello_arrived};
 use crate::clock::Clock;
-use crate::conn::{ClientPhase, Conn, Protocol, UpstreamPhase};
+use crate::conn::{ClientPhase, Conn, Protocol};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::Exchange;
@@ -37,7 +37,7 @@ use crate::snapshot::{Listener, Snapshot};
 use crate::talkers::{self, TalkersQuestion};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
-use crate::upstream::selection::{queues_timeout, serve_queues};
+use crate::upstream::queue::{queues_timeout, serve_queues};
 use sealane_lane::{After, Context, Inbox, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
 use sealane_sys::probes;
 use sealane_tls::sessions::{self, SessionStore};
@@ -269,7 +269,7 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
                 }
                 proxy.connections.mark_for_flush(key);
             }
-            Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle => close_connection(proxy, cx, key),
+            Some(Conn::Upstream(b)) if b.phase.is_idle() => close_connection(proxy, cx, key),
             _ => {}
         }
     }
@@ -342,7 +342,7 @@ impl Service for Proxy {
             }
             Some(Conn::Upstream(upstream_conn)) => {
                 // Of two sockets that race, either may be meant.
-                if !(upstream_conn.phase == UpstreamPhase::Connecting && upstream_conn.syn.is_some()) {
+                if !(upstream_conn.phase.is_connecting() && upstream_conn.syn().is_some()) {
                     upstream_conn.transport.note(ready);
                     if ready.write && !upstream_conn.transport.is_flushed() {
                         self.connections.mark_for_flush(key);

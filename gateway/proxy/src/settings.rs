@@ -18,9 +18,21 @@ pub(crate) struct LaneSettings {
     lane: Rc<LaneSnapshot>,
     /// How long until an exchange that begins is looked at, with the limits of this snapshot.
     first_look: Millis,
-    /// Whatever is left when the lane drains is cut off then.
-    drain_until: Option<Millis>,
-    closes_idle: bool,
+    life: Life,
+}
+
+/// How a lane's life goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    Serving,
+    /// It drains, and another process serves its listeners: connections close with the response to their next request.
+    Succeeded {
+        until: Millis,
+    },
+    /// It drains, and nobody follows: connections over HTTP/1.1 close as soon as they serve no request.
+    Ending {
+        until: Millis,
+    },
 }
 
 impl LaneSettings {
@@ -29,7 +41,7 @@ impl LaneSettings {
         let lane = Rc::new(LaneSnapshot::new(snapshots.current().clone(), None, slot, mailboxes.len()));
         share_tickets(&lane.snapshot);
         let first_look = first_look(&lane.snapshot.limits);
-        Self { slot, mailboxes, snapshots, lane, first_look, drain_until: None, closes_idle: false }
+        Self { slot, mailboxes, snapshots, lane, first_look, life: Life::Serving }
     }
 
     /// The lane's slot.
@@ -120,26 +132,28 @@ impl LaneSettings {
     /// Whether the lane lets what is under way finish, and begins nothing.
     #[inline]
     pub fn is_draining(&self) -> bool {
-        self.drain_until.is_some()
+        !matches!(self.life, Life::Serving)
     }
 
     /// When what is left is cut off, if the lane drains.
     #[inline]
     pub fn drain_until(&self) -> Option<Millis> {
-        self.drain_until
+        match self.life {
+            Life::Serving => None,
+            Life::Succeeded { until } | Life::Ending { until } => Some(until),
+        }
     }
 
     /// Whether connections over HTTP/1.1 close as soon as they serve no request. Otherwise they close with the response to
     /// their next request, also while the lane drains.
     #[inline]
     pub fn closes_idle(&self) -> bool {
-        self.closes_idle
+        matches!(self.life, Life::Ending { .. })
     }
 
-    /// The lane drains from now on.
-    pub fn drain(&mut self, until: Millis, closes_idle: bool) {
-        self.drain_until = Some(until);
-        self.closes_idle = closes_idle;
+    /// The lane drains from now on; whatever is left then is cut off. `is_alone`: no other process serves its listeners.
+    pub fn drain(&mut self, until: Millis, is_alone: bool) {
+        self.life = if is_alone { Life::Ending { until } } else { Life::Succeeded { until } };
     }
 }
 

@@ -118,7 +118,7 @@ fn go_on(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
 mod tests {
     use super::*;
     use crate::client::connection::client_timeout;
-    use crate::conn::Conn;
+    use crate::conn::{Conn, Handshake, Opening};
     use crate::counters::Counters;
     use crate::fixtures::{connection, limits, record_sink, snapshot};
     use crate::limits::ClientCounts;
@@ -158,7 +158,7 @@ mod tests {
     fn client(proxy: &mut Proxy, cx: &Context, handshake_until: Millis) -> (Key, OwnedFd) {
         let (conn, peer) = connection(&proxy.settings.listeners()[0]);
         let Conn::Client(mut client) = conn else { unreachable!() };
-        client.established = false;
+        client.handshake = Handshake::UnderWay(Opening::default());
         client.handshake_until = cx.now() + handshake_until;
         let key = proxy.connections.insert(Conn::Client(client));
         proxy.admission.arrived(&proxy.counters);

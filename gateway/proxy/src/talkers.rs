@@ -4,7 +4,7 @@
 //! nothing of it: a lane compares counts that it keeps anyway with those at the last question, and asks the kernel about a few sockets.
 //! Both are bounded for each question. Where there are more connections, each question goes on where the last one has ended.
 
-use crate::conn::{Conn, UpstreamPhase};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::h3::connection::Role;
 use crate::records::ConnectionId;
@@ -51,7 +51,7 @@ pub struct LaneTalkers {
     /// Connections that were accepted.
     pub accepted: u64,
     /// Packets to clients, and to each server.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<PacketLoss>,
 }
 
 /// The part of a client in a lane's load.
@@ -80,7 +80,7 @@ pub struct ConnectionLoad {
 
 /// Packets on some connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Loss {
+pub struct PacketLoss {
     /// The upstream and its server; `None`: clients.
     pub server: Option<(String, String)>,
     /// Packets that were sent.
@@ -178,7 +178,7 @@ impl Talkers {
             self.seen.retain(|key, _| connections.get(*key).is_some());
         }
         let mut clients: HashMap<IpAddr, ClientLoad> = HashMap::new();
-        let mut losses: HashMap<Option<(*const LaneUpstream, usize)>, Loss> = HashMap::new();
+        let mut losses: HashMap<Option<(*const LaneUpstream, usize)>, PacketLoss> = HashMap::new();
         let keys = connections.keys_in(self.next..self.next + PLACES);
         self.next = if self.next + PLACES >= connections.places() { 0 } else { self.next + PLACES };
         // Of many sockets, each question asks about others.
@@ -208,13 +208,12 @@ impl Talkers {
             }
             if (i + self.round).is_multiple_of(one_in)
                 && let Some((sent, lost)) = packets(conn)
+                && let Some((sent_before, lost_before)) = seen.packets.replace((sent, lost))
             {
-                if let Some((sent_before, lost_before)) = seen.packets.replace((sent, lost)) {
-                    let (key, server) = peer_of(conn);
-                    let loss = losses.entry(key).or_insert_with(|| Loss { server, sent: 0, lost: 0 });
-                    loss.sent += sent.saturating_sub(sent_before);
-                    loss.lost += lost.saturating_sub(lost_before);
-                }
+                let (key, server) = peer_of(conn);
+                let loss = losses.entry(key).or_insert_with(|| PacketLoss { server, sent: 0, lost: 0 });
+                loss.sent += sent.saturating_sub(sent_before);
+                loss.lost += lost.saturating_sub(lost_before);
             }
             if self.seen.len() < REMEMBERED || known.is_some() {
                 self.seen.insert(key, seen);
@@ -254,7 +253,7 @@ fn largest<T>(mut all: Vec<T>, by: impl Fn(&T) -> (u64, u64, u64)) -> Vec<T> {
 fn packets(conn: &Conn) -> Option<(u64, u64)> {
     let transport = match conn {
         Conn::Client(client_conn) => &client_conn.transport,
-        Conn::Upstream(upstream_conn) if upstream_conn.phase != UpstreamPhase::Connecting => &upstream_conn.transport,
+        Conn::Upstream(upstream_conn) if !upstream_conn.phase.is_connecting() => &upstream_conn.transport,
         Conn::Quic(q) => return Some(q.quic.losses()),
         Conn::Upstream(_) | Conn::Mirror(_) => return None,
     };
@@ -268,8 +267,8 @@ fn peer_of(conn: &Conn) -> Peer {
     let (group, server) = match conn {
         Conn::Upstream(upstream_conn) => (&upstream_conn.upstream, upstream_conn.server),
         Conn::Quic(q) => match &q.role {
-            Role::Server(group, server) => (group, *server),
-            Role::Client(_) => return (None, None),
+            Role::Server(server) => (&server.upstream, server.server),
+            Role::Client(..) => return (None, None),
         },
         Conn::Client(_) | Conn::Mirror(_) => return (None, None),
     };

@@ -4,7 +4,7 @@
 //! answers of the last seconds are added up.
 
 use sealane_proxy::ConnectionId;
-use sealane_proxy::talkers::{LaneTalkers, Loss};
+use sealane_proxy::talkers::{LaneTalkers, PacketLoss};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -73,7 +73,7 @@ pub struct Talkers {
     /// By lane: requests per second, and the busiest connection.
     pub lanes: BTreeMap<usize, (f64, Option<Busiest>)>,
     /// Packets to clients, and to each server.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<PacketLoss>,
 }
 
 impl Talkers {
@@ -243,7 +243,7 @@ mod tests {
             clients: vec![load(address(1), of_first), load(address(2), requests - of_first)],
             connections: vec![ConnectionLoad { id: ConnectionId::default(), address: address(1), requests: of_first }],
             accepted: requests / 10,
-            losses: vec![Loss { server: None, sent: 100, lost: 5 }],
+            losses: vec![PacketLoss { server: None, sent: 100, lost: 5 }],
         }
     }
 

@@ -164,7 +164,8 @@ fn responses_survive_a_round_trip() {
         head.clear();
         head.status = [200, 201, 206, 301, 404, 418, 425, 503, 599][random.below(9)];
         let reason = random.text(VALUE, 1, 20);
-        head.set_reason(reason.trim_ascii()).unwrap();
+        let line = [format!("HTTP/1.1 {} ", head.status).as_bytes(), reason.trim_ascii(), b"\r\n\r\n"].concat();
+        parse_response(&line, &Limits::default(), Method::Get, &mut head).unwrap().unwrap();
         fill_fields(random, &mut head.fields);
         let body = random.bytes(300);
         let (length, trailers) = match random.below(3) {

@@ -426,7 +426,7 @@ fn has_spare_descriptors(settings: &LaneSettings) -> bool {
 /// Whether what comes on a connection waits for the new clients' share of the turn.
 pub(crate) fn awaits_admission(client_conn: &ClientConnection) -> bool {
     match client_conn.phase {
-        _ if client_conn.established => false,
+        _ if client_conn.is_established() => false,
         ClientPhase::ProxyHeader | ClientPhase::Hello { .. } => true,
         ClientPhase::Open => client_conn.transport.is_handshaking(),
         ClientPhase::AwaitsTicket { .. }

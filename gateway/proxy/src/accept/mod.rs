@@ -6,7 +6,7 @@ pub(crate) mod syn;
 
 use crate::accept::syn::examine_syn;
 use crate::client::connection::{client_ready, first_phase, relay_all};
-use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, EarlyData, Protocol};
+use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, Handshake, Opening, Protocol, Standing};
 use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
@@ -149,6 +149,7 @@ pub(crate) fn adopt_client(
             peer_text: AddressText::new(peer.ip()),
             cert: None,
             requests: 0,
+            standing: Standing::Current,
             waste: WasteBudget::default(),
             server_name: None,
             counted: None,
@@ -160,11 +161,8 @@ pub(crate) fn adopt_client(
         deadline: Deadline::default(),
         began: cx.micros(),
         handshake_until,
-        established: false,
+        handshake: Handshake::UnderWay(Opening::default()),
         deferred: None,
-        large_hello: None,
-        challenge: None,
-        early: EarlyData::None,
         protocol: Protocol::Unknown,
     };
     let key = proxy.connections.insert(Conn::Client(Box::new(client_conn)));

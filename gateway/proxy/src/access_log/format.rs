@@ -63,7 +63,7 @@ impl Entry<'_> {
 
     /// The upstream that a copy of the request has gone to.
     pub fn mirror(&self) -> Option<&str> {
-        let route = self.x.routed.route.as_ref().filter(|_| self.x.routed.is_mirrored)?;
+        let route = self.x.routed.route.as_ref().filter(|_| self.x.copy.is_sent())?;
         let Action::Forward(by) = &route.route()?.action else { return None };
         Some(&route.listener().upstreams.get(by.mirror.as_ref()?.upstream)?.upstream.name)
     }
@@ -231,7 +231,8 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("answered_by", x.routed.served.map(|by| by.name().as_bytes()));
     let end = match x.ending {
         Ending::Idle => Some(&b"idle"[..]),
-        Ending::No | Ending::Draining(_) => x.routed.took_too_long.then_some(&b"total_timeout"[..]),
+        Ending::TooLong | Ending::Draining { too_long: true, .. } => Some(&b"total_timeout"[..]),
+        Ending::No | Ending::Draining { too_long: false, .. } => None,
     };
     text("end", end);
     put("status", Value::Number(u64::from(x.status)));

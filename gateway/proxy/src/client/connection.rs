@@ -6,7 +6,7 @@ use crate::accept::syn::signs_cheaply;
 use crate::accept::{connection_denied, proxy_protocol};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
-use crate::conn::{AddressText, ClientPhase, Conn, EarlyData, Protocol, Turn};
+use crate::conn::{AddressText, ClientConnection, ClientPhase, Conn, EarlyData, Handshake, Protocol, Turn};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, handshake_done};
@@ -165,13 +165,12 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_hand_over: bool) {
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
+    let Handshake::UnderWay(opening) = &mut client_conn.handshake else { return };
     let hello = match hello::parse(&client_conn.transport.unread, scratch.text()) {
-        Ok(None) if client_conn.transport.unread.len() <= SMALL_HELLO || client_conn.large_hello.is_some() => {
-            return;
-        }
+        Ok(None) if client_conn.transport.unread.len() <= SMALL_HELLO || opening.large_hello.is_some() => return,
         Ok(None) => {
-            client_conn.large_hello = LargeHello::acquire();
-            match client_conn.large_hello {
+            opening.large_hello = LargeHello::acquire();
+            match opening.large_hello {
                 Some(_) => return,
                 None => return refuse_hello(proxy, cx, key, HelloError::TooManyLarge),
             }
@@ -224,10 +223,10 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
     }
     let owner = place.elsewhere().filter(|_| may_hand_over);
-    client_conn.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
+    opening.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
     client_conn.client.policy = Some(policy);
     let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
-    client_conn.challenge = challenge;
+    opening.challenge = challenge;
     proxy.counters.forged_session_ids.set(sessions::forged());
     if let Some(owner) = owner {
         if hand_over(proxy, cx, key, owner) {
@@ -251,7 +250,9 @@ fn refuse_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, error: HelloError
     let http = client_conn.transport.unread.first().is_some_and(u8::is_ascii_uppercase);
     let alert = error.alert();
     let answer = alert.as_ref().map_or(if http { SPEAKS_TLS } else { &[][..] }, |a| &a[..]);
-    client_conn.large_hello = None;
+    if let Some(opening) = client_conn.opening() {
+        opening.large_hello = None;
+    }
     refuse_raw(proxy, cx, key, answer);
 }
 
@@ -295,7 +296,8 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if client_conn.phase != ClientPhase::Admission {
         return;
     }
-    let context = match (&client_conn.challenge, client_conn.client.policy) {
+    let Handshake::UnderWay(opening) = &mut client_conn.handshake else { return };
+    let context = match (&opening.challenge, client_conn.client.policy) {
         // Not kept: it is asked for a few times in months.
         (Some(challenge), _) => Some(ServerContext::new(challenge, &lane.snapshot.ticket_keys).map(Some)),
         (None, policy) => policy.map(|policy| client_conn.client.listener.context(policy, &lane.snapshot)),
@@ -303,7 +305,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let session = match context {
         Some(Ok(Some(context))) => {
             let context = context.for_client(client_conn.client.peer.ip());
-            Session::server(&context, client_conn.early != EarlyData::None).ok()
+            Session::server(&context, opening.early != EarlyData::None).ok()
         }
         _ => None,
     };
@@ -312,7 +314,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return refuse_raw(proxy, cx, key, &fatal_alert(INTERNAL_ERROR));
     };
     client_conn.phase = ClientPhase::Open;
-    client_conn.large_hello = None;
+    opening.large_hello = None;
     client_conn.client.made.admitted = cx.micros();
     let result = client_conn.transport.start_server(session, scratch);
     proxy.connections.mark_for_flush(key);
@@ -326,7 +328,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for turn in 0.. {
         take_early(&mut proxy.connections, &mut proxy.scratch, key);
-        note_certificate(&mut proxy.connections, key);
+        look_for_certificate(&mut proxy.connections, key);
         let mut input = proxy.scratch.take_plaintext();
         let ended = match decide_version(&mut proxy.connections, &proxy.settings, &proxy.counters, cx, key, &mut input)
         {
@@ -380,7 +382,7 @@ fn decide_version(
     input: &mut Vec<u8>,
 ) -> Speaks {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return Speaks::H1 };
-    if client_conn.challenge.is_some() {
+    if client_conn.answers_challenge() {
         input.clear();
         return Speaks::Unknown;
     }
@@ -420,21 +422,17 @@ fn decide_version(
 /// Early data is HTTP like any other, but a request that is whole before the handshake is over is marked.
 fn take_early(connections: &mut Connections, scratch: &mut Scratch, key: Key) {
     if scratch.join_early_data()
-        && let Some(Conn::Client(client_conn)) = connections.get_mut(key)
+        && let Some(opening) = connections.client(key).and_then(ClientConnection::opening)
     {
-        client_conn.early = EarlyData::Taken;
+        opening.early = EarlyData::Taken;
     }
 }
 
 /// Notes the client's certificate before anything is done with what it says: both may have come in one read.
-fn note_certificate(connections: &mut Connections, key: Key) {
+fn look_for_certificate(connections: &mut Connections, key: Key) {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    if client_conn.established || client_conn.transport.is_handshaking() {
-        return;
-    }
-    let Some(tls) = &client_conn.transport.tls else { return };
-    if let Some(certificates) = tls.peer_certificates() {
-        client_conn.client.cert = certificates.first().map(|c| crate::exchange::forwarded::client_cert(c));
+    if !client_conn.is_established() && !client_conn.transport.is_handshaking() {
+        client_conn.note_certificate();
     }
 }
 
@@ -442,11 +440,13 @@ fn note_certificate(connections: &mut Connections, key: Key) {
 fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     let keepalive = proxy.settings.limits().header_timeout;
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return false };
-    if client_conn.established || client_conn.transport.is_handshaking() {
+    if client_conn.is_established() || client_conn.transport.is_handshaking() {
         return true;
     }
-    client_conn.established = true;
-    if client_conn.challenge.is_some() {
+    let Handshake::UnderWay(opening) = std::mem::replace(&mut client_conn.handshake, Handshake::Over) else {
+        return true;
+    };
+    if opening.challenge.is_some() {
         // The handshake was the answer (RFC 8737 §3): nothing is served on this connection.
         proxy.counters.challenges_tls.inc();
         client_conn.transport.finish();
@@ -456,14 +456,12 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         return false;
     }
     let Some(tls) = &client_conn.transport.tls else { return true };
+    let summary = tls.summary();
     if client_conn.protocol.is_idle() {
         client_conn.deadline.after(cx, key, keepalive);
     }
-    if let Some(certificates) = tls.peer_certificates() {
-        client_conn.client.cert = certificates.first().map(|c| crate::exchange::forwarded::client_cert(c));
-    }
-    let summary = tls.summary();
-    let (early, exchange) = (client_conn.early, client_conn.protocol.exchange());
+    client_conn.note_certificate();
+    let exchange = client_conn.protocol.exchange();
     client_conn.client.made.established = cx.micros();
     let took = cx.micros() - client_conn.began;
     let c = &proxy.counters;
@@ -479,7 +477,7 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         Some((Version::Tls12, true)) => c.resumed_tls12.inc(),
         None => {}
     }
-    match early {
+    match opening.early {
         EarlyData::Taken => c.early_data_accepted.inc(),
         EarlyData::Offered => c.early_data_rejected.inc(),
         EarlyData::None => {}
@@ -519,7 +517,7 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
             // The alert waits to be sent.
             client_conn.transport.tls = None;
             client_conn.transport.stage.clear();
-            client_conn.established = true;
+            client_conn.handshake = Handshake::Over;
             if let Some(exchange) = client_conn.protocol.exchange() {
                 abort_exchange(proxy, cx, exchange);
             }

@@ -1,7 +1,7 @@
 //! HTTP/1.1 towards clients: bytes to requests, responses to bytes.
 
 use crate::client::connection::{client_gone, handshake_failed};
-use crate::conn::{ClientPhase, Conn, EarlyData, Persistence, Protocol, Turn};
+use crate::conn::{ClientPhase, Conn, Persistence, Protocol, Turn};
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
@@ -142,7 +142,7 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     let early = {
         let Some(client_conn) = proxy.connections.client(key) else { return };
         x.number = client_conn.client.next_request();
-        client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking()
+        client_conn.comes_early()
     };
     x.client_stream = ClientStream::H1(key);
     x.started = cx.micros();
@@ -327,7 +327,7 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
         return;
     };
     let status = x.response.status;
-    if draining || client_conn.client.requests >= max_requests {
+    if draining || client_conn.client.is_at_last_request(max_requests) {
         client_conn.protocol.close_after_exchange();
     }
     let keep_alive = client_conn.protocol.is_kept_alive();

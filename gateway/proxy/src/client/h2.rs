@@ -6,10 +6,11 @@
 //!   └── woken streams ─► data, trailers, resets ─► exchange (request_data, request_end)
 //! ```
 
-use crate::client::h2_connection::{H2Client, sweep};
-use crate::conn::{Conn, EarlyData, Protocol};
+use crate::client::h2_connection::H2Client;
+use crate::conn::{Conn, Protocol};
 use crate::connections::Connections;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse};
+use crate::exchange::expiry::sweep;
 use crate::exchange::priority::Priority;
 use crate::exchange::request::{request_broken, request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later, resume_source};
@@ -74,9 +75,10 @@ pub(super) fn h2_request(
     let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
     let rules_hold = rules_hold(&mut proxy.connections, &proxy.settings, key);
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
+    let early = client_conn.comes_early();
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     x.number = client_conn.client.next_request();
-    if client_conn.client.requests >= limits.max_requests || draining {
+    if client_conn.client.is_at_last_request(limits.max_requests) || draining {
         h2.shut_down(cx.now());
     }
     if !rules_hold || h2.ignores_goaway(cx.now()) {
@@ -108,7 +110,6 @@ pub(super) fn h2_request(
     let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
     x.client_stream = ClientStream::H2(key, index);
     x.started = cx.micros();
-    let early = client_conn.early == EarlyData::Taken && client_conn.transport.is_handshaking();
     if let Ok(info) = info {
         x.body = info.body;
         x.begin(info.upgrade, early, &limits);
@@ -125,7 +126,7 @@ pub(super) fn h2_request(
     h2.last_id = stream.id;
     h2.streams.insert(stream);
     if h2.streams.len() == 1 {
-        let at = cx.now() + sweep(&limits);
+        let at = cx.now() + sweep([limits.idle_timeout, limits.header_timeout]);
         let at = client_conn.before_handshake_timeout(at);
         client_conn.deadline.set(cx, key, at);
     }

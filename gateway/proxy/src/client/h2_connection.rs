@@ -14,7 +14,7 @@ use crate::conn::{ClientPhase, Conn, Protocol};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::abort_exchange;
-use crate::exchange::expiry::check_deadlines;
+use crate::exchange::expiry::{check_deadlines, sweep};
 use crate::exchange::streams::ClientStream;
 use crate::exchange::waste;
 use crate::exchange::waste::client_wasted;
@@ -45,8 +45,6 @@ const CONNECTION_WINDOW: u32 = 512 * 1024;
 /// Streams that were reset, and how long they are known: what is still on its way for them is ignored.
 const RESET_STREAMS: usize = 256;
 const RESET_KNOWN_FOR: Duration = Duration::from_secs(3);
-/// How often a connection's streams are looked at for their time, at least.
-const SWEEP: Millis = 1000;
 /// How long a client may open streams after it was told to open no more: several round trips on any path.
 const GRACE: Millis = 5000;
 /// Priorities that are kept of streams that are not open yet (RFC 9218 §7).
@@ -440,7 +438,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         proxy.counters.client_timeouts.inc();
         return client_gone(proxy, cx, key);
     }
-    let mut next = now + sweep(&limits);
+    let mut next = now + sweep([limits.idle_timeout, limits.header_timeout]);
     if h2.streams.is_empty() && began.is_none() {
         if over(h2.idle_since, limits.keepalive_timeout) {
             h2.go_away(Reason::NO_ERROR);
@@ -459,10 +457,4 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     }
     // A GOAWAY may wait to be sent.
     proxy.connections.mark_for_flush(key);
-}
-
-/// How long until a connection with streams is looked at again.
-pub(super) fn sweep(limits: &ClientLimits) -> Millis {
-    let shortest = limits.idle_timeout.min(limits.header_timeout).as_millis() as Millis;
-    (shortest / 4).clamp(1, SWEEP)
 }

@@ -217,7 +217,7 @@ fn h3_begin(
     q.called_early |= handshaking;
     let Some(client) = q.client() else { return Ok(()) };
     x.number = client.next_request();
-    let last = client.requests >= limits.max_requests;
+    let last = client.is_at_last_request(limits.max_requests);
     let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
     x.client_stream = ClientStream::H3(key, index);
     let priority = x.request.fields.get_named(b"priority").map(Priority::parse);

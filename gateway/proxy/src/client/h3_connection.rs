@@ -3,15 +3,15 @@
 use crate::accept::admission::Admission;
 use crate::client::connection::handshake_failed;
 use crate::client::h3::h3_cut;
-use crate::conn::{AddressText, Client, Conn};
+use crate::conn::{AddressText, Client, Conn, Standing};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
-use crate::h3::connection::{H3Connection, Phase, Role};
-use crate::h3::sweep;
+use crate::h3::connection::{H3Connection, Phase, Role, Stay};
+use crate::h3::next_look;
 use crate::memory::{Held, count_in};
 use crate::quic::QuicEndpoint;
 use crate::quic::admission::{Accepted, failure};
@@ -41,6 +41,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         peer_text: AddressText::new(remote.ip()),
         cert: None,
         requests: 0,
+        standing: Standing::Current,
         waste: WasteBudget::default(),
         // Limits by name count by the authority of requests here.
         server_name: None,
@@ -49,7 +50,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         made: Made::begun(cx.micros()),
     };
     let limits = proxy.settings.limits();
-    let q = Box::new(H3Connection::new(connection, Role::Client(client), cx.now(), cx.micros()));
+    let q = Box::new(H3Connection::new(connection, Role::Client(client, Stay::Stays), cx.now(), cx.micros()));
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
     proxy.admission.talkers().accepted(remote.ip());
@@ -112,7 +113,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let Some(client) = q.client() else { return };
     client.cert = certificate.as_ref().map(client_cert);
     client.made.established = cx.micros();
-    q.deadline.set(cx, key, cx.now() + sweep(&limits));
+    q.deadline.set(cx, key, cx.now() + next_look(&limits));
     if draining {
         q.leave_soon(cx.now());
     }
@@ -169,10 +170,11 @@ pub(crate) fn h3_client_left(
     key: Key,
 ) {
     let Some(q) = connections.quic(key) else { return };
-    if std::mem::replace(&mut q.counted_out, true) {
+    let Role::Client(client, stay) = &mut q.role else { return };
+    if std::mem::replace(stay, Stay::CountedOut) == Stay::CountedOut {
         return;
     }
-    let counted = q.client().and_then(|c| c.counted.take());
+    let counted = client.counted.take();
     if !q.quic.is_established() {
         quic.handshake_over();
     }
@@ -210,7 +212,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
         Phase::Open | Phase::Leaving => {}
     }
-    if q.phase == Phase::Open && q.leave_at.is_some_and(|at| at <= now) {
+    if q.phase == Phase::Open && matches!(q.role, Role::Client(_, Stay::Until(at)) if at <= now) {
         q.leave();
     }
     if q.is_done() {
@@ -225,7 +227,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     } else {
         q.idle_since = now;
     }
-    let mut next = now + sweep(&limits);
+    let mut next = now + next_look(&limits);
     if q.phase == Phase::Handshake {
         next = next.min(handshake_until);
     }

@@ -13,13 +13,14 @@
 //! It fails closed: where no server answers, the client gets 502, 503 or 504.
 
 use crate::exchange::executor::{perform, refuse};
+use crate::exchange::routed::Routed;
+use crate::exchange::routing::run_route;
 use crate::exchange::streams::{server_finish, server_reset};
 use crate::exchange::{Exchange, forwarded};
 use crate::lane_state::LaneListener;
 use crate::rules::ForwardAuth;
 use crate::service::Proxy;
 use crate::templates::Origin;
-use crate::upstream::selection::{Routed, run_route};
 use sealane_exchange::Event;
 use sealane_http::{BodyLength, FieldError, Method, RequestHead};
 use sealane_lane::{Context, Key, Millis};

@@ -14,12 +14,13 @@
 use crate::access::{Verdict, is_address_in_doubt, turn_away};
 use crate::exchange::Exchange;
 use crate::exchange::executor::{refuse, respond_error};
+use crate::exchange::routed::DeniedBy;
+use crate::exchange::routing::run_authenticated;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::logins::{CHECK_LIMIT, Credentials, Digest, PasswordCheck, PasswordVerdict, Place};
 use crate::rules::BasicAuth;
 use crate::service::Proxy;
-use crate::upstream::selection::{DeniedBy, run_authenticated};
 use sealane_exchange::{Action as Do, Event};
 use sealane_http::FieldError;
 use sealane_lane::{Context, Key, Millis};

@@ -3,7 +3,7 @@
 use crate::exchange::Exchange;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::forwarding::Draws;
-use crate::mirrors::Copies;
+use crate::mirrors::{Copies, CopyPlace};
 use sealane_lane::{Key, Slots};
 
 /// Exchanges kept for reuse.
@@ -16,9 +16,9 @@ pub(crate) struct Exchanges {
     spare: Vec<Box<Exchange>>,
     later: Vec<Later>,
     /// Copies of requests that are under way.
-    pub copies: Copies,
+    copies: Copies,
     /// For shares of requests.
-    pub draws: Draws,
+    draws: Draws,
 }
 
 impl Exchanges {
@@ -86,6 +86,16 @@ impl Exchanges {
         self.get(exchange).is_some_and(|x| x.upstream_stream == Some(UpstreamStream::Waiting(connection)))
     }
 
+    /// A number by chance, for shares of requests.
+    pub fn draw(&mut self) -> u64 {
+        self.draws.draw()
+    }
+
+    /// A place for one more copy of a request, if there are fewer than `most`. It is free again when the copy is gone.
+    pub fn copy_place(&self, most: usize) -> Option<CopyPlace> {
+        self.copies.take(most)
+    }
+
     /// Notes what to go on with in this turn or the next.
     #[inline]
     pub fn go_on_later(&mut self, later: Later) {
@@ -145,6 +155,15 @@ mod tests {
         exchanges.go_on_later(Later::Server(key));
         assert!(matches!(now[..], [Later::Client(_)]) && exchanges.has_later());
         assert!(matches!(exchanges.take_later()[..], [Later::Server(_)]));
+    }
+
+    #[test]
+    fn copies_are_no_more_than_may_be() {
+        let exchanges = Exchanges::default();
+        let first = exchanges.copy_place(1);
+        assert!(first.is_some() && exchanges.copy_place(1).is_none());
+        drop(first);
+        assert!(exchanges.copy_place(1).is_some());
     }
 
     #[test]

@@ -21,6 +21,10 @@ use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::expiry::look_soon;
 use crate::exchange::forwarded;
+use crate::exchange::redirection::send_redirect;
+use crate::exchange::response_headers::add_response_headers;
+use crate::exchange::routed::{DeniedBy, Routed, Served};
+use crate::exchange::routing::route_request;
 use crate::exchange::streams::{
     ClientStream, Later, UpstreamStream, client_close_after, client_data, client_detach, client_end, client_finish,
     client_head, client_is_handshaking, client_is_read, client_reset, server_end, server_finish, server_reset,
@@ -43,9 +47,7 @@ use crate::snapshot::Action;
 use crate::templates::Origin;
 use crate::traces;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::selection::{
-    DeniedBy, Routed, Served, add_response_headers, budget_allows, route_request, send_redirect,
-};
+use crate::upstream::retries::budget_allows;
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase, Switching};
 use sealane_http::{BodyLength, Known, Method};
@@ -533,7 +535,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
             return drain_is_over(proxy, cx, exchange);
         }
         ClientStream::H2(..) | ClientStream::H3(..) => {
-            x.ending = Ending::Draining(now);
+            x.ending = Ending::Draining { since: now, too_long: x.ending == Ending::TooLong };
             proxy.connections.look_by(cx, client_stream, now + LINGER);
         }
     }

@@ -8,19 +8,27 @@ use crate::connections::Connections;
 use crate::exchange::credentials::unchecked;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{drain_is_over, refuse};
-use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::response::server_lost;
 use crate::exchange::{Ending, Exchange, GRPC, is_of_type};
 use crate::forwarding::RouteLimits;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
-use crate::upstream::selection::account_for_loss;
-use sealane_exchange::Phase;
+use crate::upstream::retries::account_for_loss;
 use sealane_exchange::deadlines::{
     BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline, is_used_up_by_server,
 };
+use sealane_exchange::{Loss, Phase};
 use sealane_lane::{Context, Key, Millis};
 use std::time::Duration;
+
+/// How often the streams of a shared connection are looked at for their time, at least.
+const SWEEP: Millis = 1000;
+
+/// How long until the streams of a shared connection are looked at again, where these time limits hold for them.
+pub(crate) fn sweep<const N: usize>(limits: [Duration; N]) -> Millis {
+    limits.into_iter().min().map_or(SWEEP, |shortest| (millis(shortest) / 4).clamp(1, SWEEP))
+}
 
 fn millis(time: Duration) -> Millis {
     time.as_millis() as Millis
@@ -62,6 +70,13 @@ pub(crate) fn first_look(client: &ClientLimits) -> Millis {
     limits(client, None).shortest()
 }
 
+/// [`Limits::shortest`] of an exchange with an upstream, from [`first_look`]: this is asked for each request, which is why it does not
+/// put the limits together. A connection may take longer than the first byte.
+#[inline]
+fn shortest(first_look: Millis, upstream: &Upstream) -> Millis {
+    first_look.min(millis(upstream.idle_timeout)).min(millis(upstream.first_byte_timeout))
+}
+
 /// A wait for a server may begin: makes sure that its deadline is not missed.
 #[inline]
 pub(crate) fn look_soon(
@@ -73,10 +88,7 @@ pub(crate) fn look_soon(
 ) {
     let Some(x) = exchanges.get(exchange) else { return };
     let Some(upstream) = &x.upstream else { return };
-    // The shortest of all `limits`: a connection may take longer than the first byte.
-    let Upstream { idle_timeout, first_byte_timeout, .. } = *upstream.upstream;
-    let shortest = settings.first_look().min(millis(idle_timeout)).min(millis(first_byte_timeout));
-    let at = cx.now() + shortest;
+    let at = cx.now() + shortest(settings.first_look(), &upstream.upstream);
     let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
     let at = x.question.as_ref().map_or(at, |question| at.min(question.until));
     connections.look_by(cx, x.client_stream, at);
@@ -153,8 +165,8 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
             if passed.reason == Reason::Rate {
                 proxy.counters.slow_upstreams.inc();
             }
-            let reached = passed.wait != Wait::Connection;
-            let why = if reached { Loss::Timeout } else { Loss::Unreachable { timeout: true } };
+            let silent = x.upstream.as_ref().map_or(Loss::Timeout { short: false }, |upstream| upstream.silence());
+            let why = if passed.wait == Wait::Connection { Loss::ConnectTimeout } else { silent };
             server_lost(proxy, cx, exchange, why);
         }
         None => {
@@ -172,13 +184,41 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
 fn took_too_long(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let awaits_body = x.machine.request() == Phase::Streaming && !x.request_body.is_blocked();
-    x.routed.took_too_long = true;
+    x.ending = Ending::TooLong;
     proxy.counters.total_timeouts.inc();
     let (started, unanswered) = (x.started / 1000, !x.machine.is_answered());
     let [request, response] = directions(x);
     if unanswered && is_used_up_by_server(cx.now(), started, &request, &response) {
         proxy.counters.upstream_timeouts.inc();
-        account_for_loss(x, Loss::Timeout, true);
+        account_for_loss(x, Loss::Timeout { short: false }, true);
     }
     refuse(proxy, cx, exchange, if awaits_body { 408 } else { 504 });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+
+    #[test]
+    fn the_first_looks_are_the_shortest_of_the_limits() {
+        let times = [1, 2, 3, 4].map(Duration::from_millis);
+        for n in 0..4_usize.pow(5) {
+            let time = |at: u32| times[n / 4_usize.pow(at) % 4];
+            let (mut client, mut upstream) = (fixtures::limits(), fixtures::upstream(1));
+            (client.idle_timeout, client.handshake_timeout) = (time(0), time(1));
+            (upstream.idle_timeout, upstream.first_byte_timeout, upstream.connect_timeout) =
+                (time(2), time(3), time(4));
+            assert_eq!(shortest(first_look(&client), &upstream), limits(&client, Some(&upstream)).shortest());
+        }
+    }
+
+    #[test]
+    fn streams_are_looked_at_often_enough_and_not_too_often() {
+        let looks = |limits: [u64; 2]| sweep(limits.map(Duration::from_millis));
+        assert_eq!(
+            [looks([400, 800]), looks([800, 400]), looks([2, 800]), looks([90_000, 80_000])],
+            [100, 100, 1, SWEEP]
+        );
+    }
 }

@@ -1,6 +1,6 @@
 //! Why a server failed a request, in words for people: a line in the log, `sealane status`, and the access log as JSON.
 
-use crate::exchange::response::Loss;
+use sealane_exchange::Loss;
 use sealane_http::ParseError;
 use sealane_tls::TlsError;
 use std::borrow::Cow;
@@ -131,10 +131,10 @@ impl Failure {
 
     pub(crate) fn of_loss(why: Loss) -> Self {
         match why {
-            Loss::Unreachable { timeout: true } => Self::NoConnection,
-            Loss::Unreachable { timeout: false } => Self::Unreachable,
+            Loss::ConnectTimeout => Self::NoConnection,
+            Loss::Unreachable => Self::Unreachable,
             Loss::Exhausted => Self::Exhausted,
-            Loss::Timeout => Self::Silent,
+            Loss::Timeout { .. } => Self::Silent,
             Loss::Limited => Self::TooManyFrames,
             Loss::Unprocessed | Loss::Stale | Loss::Broken | Loss::Cancelled => Self::Closed,
         }

@@ -3,6 +3,13 @@
 //! The two ends never see each other. A source decodes into a flow, and the pieces go to the sink as long as it has credit.
 //! How far both have come, and what follows from what happens, is the state machine's to say (`sealane-exchange`); the
 //! submodules `request` and `response` report events to it, and `executor` does what it says.
+//!
+//! | about | module |
+//! |---|---|
+//! | the way of a request | `routing` finds the route and does what it says; `routed` is what the exchange knows of its way |
+//! | who may pass | `credentials` (passwords), `authorize` (another server is asked) |
+//! | what the gateway writes itself | `forwarded` (requests), `response_headers`, `redirection` |
+//! | time and failure | `expiry`, `failure`, `waste` |
 
 pub(crate) mod authorize;
 pub(crate) mod credentials;
@@ -12,8 +19,12 @@ pub(crate) mod expiry;
 pub(crate) mod failure;
 pub(crate) mod forwarded;
 pub(crate) mod priority;
+mod redirection;
 pub(crate) mod request;
 pub(crate) mod response;
+mod response_headers;
+pub(crate) mod routed;
+mod routing;
 pub(crate) mod streams;
 pub(crate) mod waste;
 pub(crate) mod websocket;
@@ -21,14 +32,14 @@ pub(crate) mod websocket;
 use crate::conn::Client;
 use crate::exchange::authorize::Question;
 use crate::exchange::credentials::Verification;
+use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
 use crate::memory::Held;
-use crate::mirrors::RequestCopy;
+use crate::mirrors::Copying;
 use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
 use crate::traces::Trace;
 use crate::upstream::group::LaneUpstream;
-use crate::upstream::selection::Routed;
 use sealane_exchange as machine;
 use sealane_exchange::Kind;
 use sealane_exchange::deadlines::{LINGER_BYTES, Party, Progress};
@@ -133,8 +144,14 @@ impl Flow {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     No,
-    /// A stream whose response has been sent since then, and whose request is still read and thrown away.
-    Draining(Millis),
+    /// `total_timeout` of its route is over.
+    TooLong,
+    /// A stream whose response has been sent since then, and whose request is still read and thrown away. `too_long`: the response
+    /// said that `total_timeout` was over.
+    Draining {
+        since: Millis,
+        too_long: bool,
+    },
     /// An upgraded or relayed connection on which neither side has sent anything for too long.
     Idle,
 }
@@ -166,8 +183,8 @@ pub(crate) struct Exchange {
     pub response_body: Flow,
     /// The client's request, while `request` and `body` are those of a question about it.
     pub question: Option<Box<Question>>,
-    /// The copy of the request for its mirror, while the request's body is coming.
-    pub copy: Option<Box<RequestCopy>>,
+    /// The copy of the request for its mirror.
+    pub copy: Copying,
     /// There while the client's password is being checked.
     pub verification: Option<Verification>,
     /// What the request's body is like, as it came.
@@ -207,7 +224,7 @@ impl Exchange {
             request_body: Flow::new(Party::Client),
             response_body: Flow::new(Party::Upstream),
             question: None,
-            copy: None,
+            copy: Copying::None,
             verification: None,
             body: BodyLength::None,
             claims: Claims::Removed,
@@ -292,8 +309,8 @@ impl Exchange {
     #[inline]
     pub fn drains_since(&self) -> Option<Millis> {
         match self.ending {
-            Ending::Draining(since) => Some(since),
-            Ending::No | Ending::Idle => None,
+            Ending::Draining { since, .. } => Some(since),
+            Ending::No | Ending::TooLong | Ending::Idle => None,
         }
     }
 
@@ -310,7 +327,7 @@ impl Exchange {
         self.response.clear();
         self.response.shrink_to(4096);
         self.question = None;
-        self.copy = None;
+        self.copy = Copying::None;
         self.verification = None;
         self.upstream_stream = None;
         self.upstream = None;

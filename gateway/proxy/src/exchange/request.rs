@@ -61,7 +61,7 @@ pub(crate) fn request_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, d
     x.request_body.bytes += data.len() as u64;
     x.request_body.progress.note(cx.now());
     let drains = x.machine.request() == Phase::Draining;
-    if x.copy.is_some() {
+    if x.copy.is_coming() {
         copy_body(x, &proxy.counters, data, drains);
     }
     let actions = x.machine.on(Event::Moved { direction: Direction::Request, bytes: data.len() as u64 });
@@ -91,7 +91,7 @@ pub(crate) fn request_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
         forwarded::clean_trailers(&mut x.request_body.trailers, x.routed.route.as_ref());
         clean_of_id(&mut x.request_body.trailers, &proxy.settings);
     }
-    let x = if x.copy.is_some() {
+    let x = if x.copy.is_coming() {
         copy_complete(proxy, cx, exchange);
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
         x

@@ -5,6 +5,8 @@ use crate::connections::Connections;
 use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse};
+use crate::exchange::response_headers::add_response_headers;
+use crate::exchange::routed::DeniedBy;
 use crate::exchange::streams::{
     ClientStream, client_close_after, client_credit, client_data, client_head, client_interim, server_reset,
 };
@@ -14,53 +16,10 @@ use crate::memory::read_within_budget;
 use crate::request_ids::clean_of_id;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
-use crate::upstream::selection::{DeniedBy, account_for_loss, add_response_headers, retry_is_granted};
-use sealane_exchange as machine;
-use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Phase};
+use crate::upstream::retries::{account_for_loss, retry_is_granted};
+use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Loss, Phase};
 use sealane_http::{BodyLength, Known, ParseError};
 use sealane_lane::{Context, Key};
-
-/// Why a server's side is given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Loss {
-    /// It was never reached.
-    Unreachable {
-        /// It did not say so itself.
-        timeout: bool,
-    },
-    /// No connection could be begun: ports, descriptors or memory of this machine are used up.
-    Exhausted,
-    /// The server has said, or its protocol promises, that it has not looked at the request.
-    Unprocessed,
-    /// A kept connection ended before it answered: most likely it has not seen the request (RFC 9110 §9.2.2).
-    Stale,
-    /// It failed, closed early, or sent what is no HTTP.
-    Broken,
-    /// It was silent for too long.
-    Timeout,
-    /// The server has cancelled a gRPC call, as servers do when its deadline is over. It is not retried, and the client
-    /// gets the same reset: by it clients tell a deadline from a failure.
-    Cancelled,
-    /// The gateway ended the connection at a limit of its own: this says nothing about the server's health.
-    Limited,
-}
-
-impl Loss {
-    /// What it means for the exchange. `short`: tries are meant to be short.
-    fn of_machine(self, short: bool) -> machine::Loss {
-        match self {
-            Self::Unreachable { timeout: false } => machine::Loss::Unreachable,
-            Self::Unreachable { timeout: true } => machine::Loss::ConnectTimeout,
-            Self::Exhausted => machine::Loss::Exhausted,
-            Self::Unprocessed => machine::Loss::Unprocessed,
-            Self::Stale => machine::Loss::Stale,
-            Self::Broken => machine::Loss::Broken,
-            Self::Timeout => machine::Loss::Timeout { short },
-            Self::Cancelled => machine::Loss::Cancelled,
-            Self::Limited => machine::Loss::Limited,
-        }
-    }
-}
 
 /// A response's head has come into the exchange: an interim one (1xx) or the final one, whose body is of this
 /// length. `upgrade`: what follows is no HTTP. False if the server's side is not to be read on.
@@ -242,15 +201,13 @@ pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: 
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return Actions::NONE };
     // A request is sent again once for the age of a connection. What loses it a second time is the server.
     let why = if why == Loss::Stale && x.routed.lost_at.is_some() { Loss::Broken } else { why };
-    let short = x.upstream.as_ref().is_some_and(|u| u.upstream.try_timeout.is_some());
-    let loss = why.of_machine(short);
-    let mut actions = x.machine.on(Event::Lost(loss));
+    let mut actions = x.machine.on(Event::Lost(why));
     if actions.is_empty() {
         return actions;
     }
     account_for_loss(x, why, !actions.has(Do::CutClient));
     match why {
-        Loss::Unreachable { .. } => proxy.counters.upstream_connect_failures.inc(),
+        Loss::Unreachable | Loss::ConnectTimeout => proxy.counters.upstream_connect_failures.inc(),
         Loss::Exhausted => proxy.counters.upstream_local_errors.inc(),
         _ => {}
     }
@@ -264,10 +221,10 @@ pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: 
     }
     if actions.has(Do::CutClient) && x.status == 0 {
         // The client cannot be told; this is for the log and the counters.
-        x.status = loss.status();
+        x.status = why.status();
     }
     match why {
-        Loss::Unreachable { .. } | Loss::Exhausted => {}
+        Loss::Unreachable | Loss::ConnectTimeout | Loss::Exhausted => {}
         Loss::Limited => proxy.counters.gateway_aborts.inc(),
         _ => proxy.counters.upstream_aborts.inc(),
     }

@@ -20,9 +20,50 @@ use std::time::Instant;
 /// Who is at the other end.
 pub(crate) enum Role {
     /// A client; it opens the streams.
-    Client(Client),
-    /// An upstream's server (its index); we open the streams.
-    Server(Rc<LaneUpstream>, usize),
+    Client(Client, Stay),
+    /// An upstream's server; we open the streams.
+    Server(Server),
+}
+
+/// Whether a client stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stay {
+    /// As far as is known.
+    Stays,
+    /// It has been told that the end is near, and this is when it comes.
+    Until(Millis),
+    /// It is no longer among the lane's clients.
+    CountedOut,
+}
+
+/// An upstream's server.
+pub(crate) struct Server {
+    pub upstream: Rc<LaneUpstream>,
+    /// Index into the upstream's servers.
+    pub server: usize,
+    pub requests: Requests,
+}
+
+/// What becomes of requests to a server.
+pub(crate) enum Requests {
+    /// They go over this connection. `waiting`: those that wait until it is made, or until the server allows more streams.
+    /// `answered`: the server has answered one.
+    Sent { waiting: VecDeque<Key>, answered: bool },
+    /// The connection is lost, and they have gone elsewhere.
+    GoneElsewhere,
+}
+
+impl Server {
+    pub fn new(upstream: Rc<LaneUpstream>, server: usize) -> Self {
+        Self { upstream, server, requests: Requests::Sent { waiting: VecDeque::new(), answered: false } }
+    }
+
+    /// It has answered a request.
+    pub fn note_answer(&mut self) {
+        if let Requests::Sent { answered, .. } = &mut self.requests {
+            *answered = true;
+        }
+    }
 }
 
 /// ```text
@@ -68,25 +109,17 @@ pub(crate) struct H3Connection {
     /// When the handshake began.
     pub began: Micros,
     pub idle_since: Millis,
-    /// Requests that wait until it is made, or until the server allows more streams.
-    pub requests_waiting: VecDeque<Key>,
     /// The stream id behind the last request that was looked at: what GOAWAY says.
     pub(super) next_id: u64,
     /// Bytes that a server may send ahead on each of its streams.
     pub stream_window: usize,
-    /// A server has answered a request over it.
-    pub answered: bool,
     /// A request has come before the handshake was over.
     pub called_early: bool,
-    /// The client has been told that the end is near, and this is when it comes.
-    pub leave_at: Option<Millis>,
-    /// It is no longer among the lane's clients, or its server's requests have gone elsewhere.
-    pub counted_out: bool,
 }
 
 impl H3Connection {
     pub fn new(quic: Connection, role: Role, now: Millis, began: Micros) -> Self {
-        let side = if matches!(role, Role::Client(_)) { Side::Server } else { Side::Client };
+        let side = if matches!(role, Role::Client(..)) { Side::Server } else { Side::Client };
         Self {
             quic,
             role,
@@ -106,13 +139,9 @@ impl H3Connection {
             deadline: Deadline::default(),
             began,
             idle_since: now,
-            requests_waiting: VecDeque::new(),
             next_id: 0,
             stream_window: 0,
-            answered: false,
             called_early: false,
-            leave_at: None,
-            counted_out: false,
         }
     }
 
@@ -124,21 +153,29 @@ impl H3Connection {
     /// The client at the other end.
     pub fn client(&mut self) -> Option<&mut Client> {
         match &mut self.role {
-            Role::Client(client) => Some(client),
-            Role::Server(..) => None,
+            Role::Client(client, _) => Some(client),
+            Role::Server(_) => None,
         }
     }
 
     /// The same, to look at.
     pub fn client_ref(&self) -> Option<&Client> {
         match &self.role {
-            Role::Client(client) => Some(client),
-            Role::Server(..) => None,
+            Role::Client(client, _) => Some(client),
+            Role::Server(_) => None,
         }
     }
 
     pub fn is_client(&self) -> bool {
-        matches!(self.role, Role::Client(_))
+        matches!(self.role, Role::Client(..))
+    }
+
+    /// The requests that wait until it is made, or until the server allows more streams.
+    pub fn waiting_requests(&mut self) -> Option<&mut VecDeque<Key>> {
+        match &mut self.role {
+            Role::Server(Server { requests: Requests::Sent { waiting, .. }, .. }) => Some(waiting),
+            Role::Server(_) | Role::Client(..) => None,
+        }
     }
 
     /// Whether a request has been sent over it, or has come.
@@ -162,7 +199,9 @@ impl H3Connection {
 
     /// Whether it goes away and has nothing left to do.
     pub fn is_done(&mut self) -> bool {
-        self.phase == Phase::Leaving && self.may_close() && self.requests_waiting.is_empty()
+        self.phase == Phase::Leaving
+            && self.may_close()
+            && self.waiting_requests().is_none_or(|waiting| waiting.is_empty())
     }
 
     /// Whether a client that leaves may be told so: it has all of its responses. What the protocol still holds of them, or

@@ -1,6 +1,6 @@
 //! The control streams of both sides: SETTINGS, GOAWAY, priorities, and what else the peer opens of its own.
 
-use super::connection::{H3Connection, Phase};
+use super::connection::{H3Connection, Phase, Role, Stay};
 use crate::exchange::priority::Priority;
 use quinn_proto::{Dir, ReadError, StreamId, VarInt};
 use sealane_http::h3::{self, Code, ControlEvent, Settings};
@@ -25,11 +25,13 @@ impl H3Connection {
         }
     }
 
-    /// Tells the peer that there is not much time left: what it sends until it has heard of it is still served
+    /// Tells a client that there is not much time left: what it sends until it has heard of it is still served
     /// (RFC 9114 §5.2).
     pub fn leave_soon(&mut self, now: Millis) {
-        if matches!(self.phase, Phase::Handshake | Phase::Open) && self.leave_at.is_none() {
-            self.leave_at = Some(now + GRACE);
+        if matches!(self.phase, Phase::Handshake | Phase::Open)
+            && let Role::Client(_, stay @ Stay::Stays) = &mut self.role
+        {
+            *stay = Stay::Until(now + GRACE);
             h3::put_goaway(&mut self.control_out, LAST_STREAM);
         }
     }

@@ -13,6 +13,7 @@ mod order;
 pub(crate) mod sink;
 pub(crate) mod stream;
 
+use crate::exchange::expiry::sweep;
 use crate::snapshot::ClientLimits;
 use quinn_proto::VarInt;
 use sealane_http::h3::Code;
@@ -20,13 +21,10 @@ use sealane_lane::Millis;
 
 /// Bytes read of a stream before others get their turn.
 pub(crate) const READ_AHEAD: usize = 256 * 1024;
-/// How often a connection's streams are looked at for their time, at least.
-const SWEEP: Millis = 1000;
 
-/// How long until a connection is looked at again.
-pub(crate) fn sweep(limits: &ClientLimits) -> Millis {
-    let shortest = limits.idle_timeout.min(limits.header_timeout).min(limits.keepalive_timeout).as_millis() as Millis;
-    (shortest / 4).clamp(1, SWEEP)
+/// How long until a connection is looked at again, whichever side of it is ours.
+pub(crate) fn next_look(limits: &ClientLimits) -> Millis {
+    sweep([limits.idle_timeout, limits.header_timeout, limits.keepalive_timeout])
 }
 
 /// A code as the transport carries it.

@@ -231,3 +231,117 @@ impl QuicEndpoint {
 fn is_armed_for(connections: &impl ConnectionTable, token: u64, at: Instant) -> bool {
     connections.transport(Key::from_u64(token)).is_some_and(|connection| connection.armed == Some(at))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{client_policy, limits, settings, snapshot};
+    use sealane_lane::Context;
+    use sealane_tls::ClientContext;
+    use sealane_tls::quic::QuicClient;
+
+    const BASE: Duration = Duration::from_secs(1);
+
+    /// One connection, under one key, or none any more.
+    struct Table(Option<Connection>);
+
+    fn key() -> Key {
+        Key::from_u64(0)
+    }
+
+    impl ConnectionTable for Table {
+        fn transport(&self, at: Key) -> Option<&Connection> {
+            self.0.as_ref().filter(|_| at == key())
+        }
+
+        fn transport_mut(&mut self, at: Key) -> Option<&mut Connection> {
+            self.0.as_mut().filter(|_| at == key())
+        }
+
+        fn count(&self) -> usize {
+            1
+        }
+    }
+
+    /// A connection that wants to be woken, and the time when it does.
+    fn connected() -> (QuicEndpoint, Table, Instant) {
+        let (settings, _published) = settings(snapshot(limits(), Vec::new()));
+        let (mut quic, cx) = (QuicEndpoint::default(), Context::new().unwrap());
+        assert!(quic.is_empty());
+        let client = QuicClient::new(&ClientContext::new(&client_policy()).unwrap()).unwrap();
+        let config = quinn_proto::ClientConfig::new(Arc::new(client));
+        let mut connection = quic.connect(&cx, &settings, config, ([127, 0, 0, 1], 9).into(), "a.example").unwrap();
+        assert!(!quic.is_empty());
+        quic.note(&connection, key());
+        connection.accepted(cx.instant() + BASE, Vec::new(), None, None);
+        let at = connection.wakes_at().unwrap();
+        (quic, Table(Some(connection)), at)
+    }
+
+    #[test]
+    fn a_connection_is_woken_once_and_not_before_its_time() {
+        let (mut quic, mut table, at) = connected();
+        let before = at - Duration::from_millis(1);
+        assert_eq!(quic.alarm(before, &table), None, "nobody has asked");
+        quic.arm(&mut table, key());
+        quic.arm(&mut table, key());
+        assert_eq!(quic.timers.len(), 1, "the same time is noted once");
+        assert_eq!(quic.alarm(before, &table), Some(at));
+        assert_eq!(quic.next_expired(before, &mut table), None);
+        assert_eq!(quic.next_expired(at, &mut table), Some(key()));
+        assert_eq!(quic.next_expired(at, &mut table), None);
+        assert_eq!(quic.alarm(at, &table), None);
+    }
+
+    #[test]
+    fn nobody_wakes_for_a_connection_that_is_gone() {
+        let (mut quic, mut table, at) = connected();
+        quic.arm(&mut table, key());
+        table.0 = None;
+        assert_eq!((quic.alarm(at, &table), quic.timers.len()), (None, 0));
+        assert_eq!(quic.next_expired(at, &mut table), None);
+    }
+
+    #[test]
+    fn timers_that_have_moved_do_not_pile_up() {
+        let (mut quic, mut table, at) = connected();
+        for n in 0..4 * STALE_TIMERS as u64 {
+            // Each is earlier than the one before, which stays in the heap.
+            let began = at - Duration::from_micros(n) - BASE;
+            table.0.as_mut().unwrap().accepted(began, Vec::new(), None, None);
+            quic.arm(&mut table, key());
+            assert!(quic.timers.len() <= STALE_TIMERS + 4 + 1);
+        }
+        let first = table.0.as_mut().unwrap().wakes_at();
+        assert_eq!(quic.alarm(at - BASE, &table), first);
+    }
+
+    #[test]
+    fn an_ended_connection_is_forgotten_in_time() {
+        let (mut quic, table, at) = connected();
+        let connection = table.0.as_ref().unwrap();
+        let (index, handle) = (connection.endpoint, connection.handle);
+        let known = |quic: &QuicEndpoint| quic.endpoints[index].as_ref().unwrap().endpoint.open_connections();
+        assert_eq!(quic.endpoints[index].as_ref().unwrap().keys[handle.0], Some(key()));
+        quic.closing.push(Reverse((at, index, handle.0)));
+        assert_eq!(quic.alarm(at, &table), Some(at + FORGETTING), "the lane wakes for it, if not for something else");
+        quic.forget_ended(at - Duration::from_millis(1));
+        assert_eq!(known(&quic), 1);
+        quic.forget_ended(at);
+        assert_eq!((known(&quic), quic.closing.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_handshake_is_over_once() {
+        let mut quic = QuicEndpoint { handshakes: 1, ..QuicEndpoint::default() };
+        quic.handshake_over();
+        quic.handshake_over();
+        assert_eq!(quic.handshakes, 0);
+    }
+
+    #[test]
+    fn what_has_been_touched_is_looked_at_once() {
+        let mut quic = QuicEndpoint { touched: vec![key()], ..QuicEndpoint::default() };
+        assert_eq!((quic.next_touched(), quic.next_touched()), (Some(key()), None));
+    }
+}

@@ -2,11 +2,11 @@
 
 use crate::Failure;
 use crate::accept::proxy_protocol;
-use crate::conn::{Answer, Conn, UpstreamConnection, UpstreamPhase};
+use crate::conn::{Answer, Conn, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
-use crate::exchange::response::{Loss, server_lost};
+use crate::exchange::response::server_lost;
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
@@ -20,11 +20,12 @@ use crate::upstream::h2_connection::{
     STREAM_WINDOW, h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout,
 };
 use crate::upstream::h3::h3_dispatch;
-use crate::upstream::selection::{connect_failed, select_server};
+use crate::upstream::retries::connect_failed;
+use crate::upstream::selection::select_server;
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
-use sealane_exchange::{Action as Do, Actions, Event};
+use sealane_exchange::{Action as Do, Actions, Event, Loss};
 use sealane_lane::{Context, Deadline, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
@@ -62,7 +63,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
                     close_connection(proxy, cx, key);
                     continue;
                 }
-                upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: true });
+                upstream_conn.phase.go_on(UpstreamPhase::Busy(Answer::Awaited { kept: true }));
                 proxy.counters.pooled.dec();
                 proxy.counters.upstream_reused.inc();
                 return send_request(proxy, cx, exchange, key);
@@ -141,33 +142,31 @@ fn connect_upstream(
     // Nothing can be read or written before the loop says so.
     transport.readable = false;
     transport.writable = false;
+    let purpose = match () {
+        () if shared => Purpose::ToShare(vec![exchange]),
+        () if only_h1 => Purpose::OverH1,
+        () => Purpose::Exchange,
+    };
     let upstream_conn = UpstreamConnection {
         transport,
         upstream: upstream.clone(),
         server,
-        phase: UpstreamPhase::Connecting,
+        phase: UpstreamPhase::Making(Box::new(Making { step: Step::Connecting, purpose, syn })),
         exchange: (!shared).then_some(exchange),
         inbuf: Vec::new(),
         deadline: Deadline::default(),
         began: cx.micros(),
-        shared,
-        only_h1,
         window: share.unwrap_or_default(),
-        waiting: if shared { vec![exchange] } else { Vec::new() },
-        h2: None,
-        syn,
     };
     let key = proxy.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return Err(Errno::NOMEM) };
     if cx.watch(&upstream_conn.transport.fd, key.to_u64()).is_err() {
-        upstream_conn.exchange = None;
-        upstream_conn.shared = false;
         close_connection(proxy, cx, key);
         return Err(Errno::NOMEM);
     }
     let wait = upstream.upstream.connect_timeout;
     let wait = upstream.upstream.try_timeout.map_or(wait, |t| wait.min(t));
-    match upstream_conn.syn {
+    match upstream_conn.syn() {
         None => upstream_conn.deadline.after(cx, key, wait),
         Some(_) => syn_begun(&mut proxy.connections, cx, key, wait),
     }
@@ -215,9 +214,10 @@ fn upstream_header(
 
 pub(crate) fn upstream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, ready: Ready) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    match upstream_conn.phase {
-        UpstreamPhase::Connecting if upstream_conn.syn.is_some() => syn_event(proxy, cx, key),
-        UpstreamPhase::Connecting => {
+    match &upstream_conn.phase {
+        UpstreamPhase::Making(making) if making.step == Step::Handshake => upstream_go_on(proxy, cx, key),
+        UpstreamPhase::Making(making) if making.syn.is_some() => syn_event(proxy, cx, key),
+        UpstreamPhase::Making(_) => {
             if ready.error || ready.write {
                 match sockopt::socket_error(&upstream_conn.transport.fd) {
                     Ok(Ok(())) if !ready.error => upstream_connected(proxy, cx, key),
@@ -230,7 +230,7 @@ pub(crate) fn upstream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, read
                 idle_event(proxy, cx, key);
             }
         }
-        UpstreamPhase::Handshake | UpstreamPhase::Busy(_) | UpstreamPhase::Shared => upstream_go_on(proxy, cx, key),
+        UpstreamPhase::Busy(_) | UpstreamPhase::Shared(_) => upstream_go_on(proxy, cx, key),
         UpstreamPhase::Closing => {
             if ready.error {
                 close_connection(proxy, cx, key);
@@ -241,7 +241,9 @@ pub(crate) fn upstream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, read
 
 pub(crate) fn upstream_connected(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let (exchange, only_h1, server) = (upstream_conn.exchange, upstream_conn.only_h1, upstream_conn.server);
+    let UpstreamPhase::Making(making) = &upstream_conn.phase else { return };
+    let only_h1 = making.purpose == Purpose::OverH1;
+    let (exchange, server) = (upstream_conn.exchange, upstream_conn.server);
     let upstream = upstream_conn.upstream.clone();
     upstream.record(proxy.settings.slot(), CONNECT, cx.micros() - upstream_conn.began);
     upstream_conn.began = cx.micros();
@@ -257,16 +259,13 @@ pub(crate) fn upstream_connected(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     match context {
         Ok(None) if upstream.upstream.http == UpstreamHttp::Two => h2_upstream_begin(proxy, cx, key),
-        Ok(None) => {
-            upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: false });
-            if let Some(exchange) = exchange {
-                send_request(proxy, cx, exchange, key);
-            }
-        }
+        Ok(None) => h1_upstream_begin(proxy, cx, key),
         Ok(Some(context)) => match Session::client(&context, scratch.empty_records()) {
             Ok(session) => {
                 upstream_conn.transport.start_client(session, scratch);
-                upstream_conn.phase = UpstreamPhase::Handshake;
+                if let UpstreamPhase::Making(making) = &mut upstream_conn.phase {
+                    making.step = Step::Handshake;
+                }
                 proxy.connections.mark_for_flush(key);
             }
             Err(_) => upstream_lost(proxy, cx, key, false),
@@ -280,16 +279,16 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     if upstream_conn.transport.is_handshaking() {
         return proxy.connections.mark_for_flush(key);
     }
-    if upstream_conn.syn.is_some() {
+    if upstream_conn.syn().is_some() {
         syn_done(&mut proxy.connections, &mut proxy.pools, &proxy.counters, cx, key);
     }
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let h2 = upstream_conn.transport.tls.as_ref().and_then(|t| t.alpn()) == Some(b"h2");
     let upstream = upstream_conn.upstream.clone();
     upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - upstream_conn.began);
-    let (server, only_h1) = (upstream_conn.server, upstream_conn.only_h1);
+    let UpstreamPhase::Making(making) = &upstream_conn.phase else { return };
+    let (server, only_h1) = (upstream_conn.server, making.purpose == Purpose::OverH1);
     let resumed = upstream_conn.transport.tls.as_ref().and_then(|t| t.summary()).is_some_and(|s| s.resumed);
-    let exchange = upstream_conn.exchange;
     if resumed {
         proxy.counters.upstream_resumed.inc()
     } else {
@@ -306,12 +305,17 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
         upstream_hint(&proxy.connections, &mut proxy.exchanges, key, Failure::NoHttp2);
         return upstream_lost(proxy, cx, key, false);
     }
+    h1_upstream_begin(proxy, cx, key);
+}
+
+/// A connection to an upstream turns out to speak HTTP/1.1: the exchange that it was made for begins.
+fn h1_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: false });
-    let waiting = std::mem::take(&mut upstream_conn.waiting);
-    if let Some(exchange) = exchange {
+    if let Some(exchange) = upstream_conn.exchange {
+        upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: false });
         return send_request(proxy, cx, exchange, key);
     }
+    let waiting = upstream_conn.take_waiting();
     // HTTP/2 was expected, and the server has changed its mind: each gets a connection of its own.
     close_connection(proxy, cx, key);
     for exchange in waiting {
@@ -334,7 +338,7 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     let config = &upstream.upstream;
     let room = upstream.keeps_another(server);
-    let clean = upstream_conn.phase == UpstreamPhase::Busy(Answer::Headed { keep_alive: true })
+    let clean = matches!(upstream_conn.phase, UpstreamPhase::Busy(Answer::Headed { keep_alive: true }))
         && upstream_conn.inbuf.is_empty()
         && upstream_conn.transport.is_flushed()
         && !upstream_conn.transport.is_ending();
@@ -343,7 +347,7 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     if !(reusable && room && clean) || draining {
         return close_connection(proxy, cx, key);
     }
-    upstream_conn.phase = UpstreamPhase::Idle;
+    upstream_conn.phase.go_on(UpstreamPhase::Idle);
     upstream_conn.exchange = None;
     upstream_conn.deadline.after(cx, key, config.keepalive_timeout);
     (upstream_conn.upstream, upstream_conn.server) = (upstream.clone(), server);
@@ -353,8 +357,7 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
 
 /// Idle connections of groups that a reload has replaced go to those in their place, as far as these have room.
 pub(crate) fn carry_pools(proxy: &mut Proxy, cx: &mut Context) {
-    let idle =
-        |key: &Key| matches!(proxy.connections.get(*key), Some(Conn::Upstream(b)) if b.phase == UpstreamPhase::Idle);
+    let idle = |key: &Key| matches!(proxy.connections.get(*key), Some(Conn::Upstream(b)) if b.phase.is_idle());
     let keys: Vec<Key> = proxy.connections.keys().into_iter().filter(idle).collect();
     for key in keys {
         let Some(upstream_conn) = proxy.connections.upstream(key) else { continue };
@@ -380,8 +383,8 @@ pub(crate) fn upstream_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, err
         TransportError::Tls(_) => syn_heard(&mut proxy.connections, cx, key),
         TransportError::Io => {}
     }
-    if let (TransportError::Tls(e), Some(UpstreamPhase::Handshake)) =
-        (error, proxy.connections.upstream(key).map(|b| b.phase))
+    if let TransportError::Tls(e) = error
+        && proxy.connections.upstream(key).is_some_and(|b| b.phase.is_handshake())
     {
         let failure = Failure::of_tls(e);
         if failure == Failure::Unlogged {
@@ -395,7 +398,7 @@ pub(crate) fn upstream_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, err
 /// Tells the requests of a connection that is about to be lost more than the loss will.
 fn upstream_hint(connections: &Connections, exchanges: &mut Exchanges, key: Key, failure: Failure) {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return };
-    for exchange in upstream_conn.exchange.iter().chain(&upstream_conn.waiting) {
+    for exchange in upstream_conn.exchange.iter().chain(upstream_conn.waiting()) {
         if let Some(x) = exchanges.get_mut(*exchange) {
             x.routed.hint = Some(failure);
         }
@@ -404,17 +407,13 @@ fn upstream_hint(connections: &Connections, exchanges: &mut Exchanges, key: Key,
 
 pub(crate) fn upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    if matches!(upstream_conn.phase, UpstreamPhase::Idle | UpstreamPhase::Closing) {
-        return close_connection(proxy, cx, key);
-    }
-    if upstream_conn.h2.is_some() {
-        return h2_upstream_timeout(proxy, cx, key);
-    }
-    if upstream_conn.syn.is_some() && syn_timeout(proxy, cx, key) {
-        return;
+    match upstream_conn.phase {
+        UpstreamPhase::Idle | UpstreamPhase::Closing => return close_connection(proxy, cx, key),
+        UpstreamPhase::Shared(_) => return h2_upstream_timeout(proxy, cx, key),
+        UpstreamPhase::Making(_) | UpstreamPhase::Busy(_) => {}
     }
     // Of one that is busy the exchange has the deadlines.
-    if proxy.connections.upstream(key).is_none_or(|b| matches!(b.phase, UpstreamPhase::Busy(_))) {
+    if upstream_conn.phase.is_busy() || upstream_conn.syn().is_some() && syn_timeout(proxy, cx, key) {
         return;
     }
     proxy.counters.upstream_timeouts.inc();
@@ -424,17 +423,18 @@ pub(crate) fn upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 /// A connection to an upstream is given up, and what it had to do told.
 pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeout: bool) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    if upstream_conn.h2.is_some() {
+    if upstream_conn.is_h2() {
         return h2_upstream_lost(proxy, cx, key, timeout);
     }
-    if upstream_conn.syn.is_some() && !timeout && syn_again(proxy, cx, key, false) {
+    if upstream_conn.syn().is_some() && !timeout && syn_again(proxy, cx, key, false) {
         return;
     }
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let waiting = std::mem::take(&mut upstream_conn.waiting);
+    let waiting = upstream_conn.take_waiting();
     let why = match upstream_conn.phase {
-        UpstreamPhase::Connecting | UpstreamPhase::Handshake => Loss::Unreachable { timeout },
-        _ if timeout => Loss::Timeout,
+        UpstreamPhase::Making(_) if timeout => Loss::ConnectTimeout,
+        UpstreamPhase::Making(_) => Loss::Unreachable,
+        _ if timeout => upstream_conn.upstream.silence(),
         UpstreamPhase::Busy(Answer::Awaited { kept: true }) => Loss::Stale,
         _ => Loss::Broken,
     };

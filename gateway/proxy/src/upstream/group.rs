@@ -6,6 +6,7 @@ use crate::memory::Window;
 use crate::snapshot::{Upstream, UpstreamHttp};
 use crate::upstream::balance::{Balance, Balancer, LaneServer, RetryBudget};
 use crate::upstream::syn::SynServer;
+use sealane_exchange::Loss;
 use sealane_lane::{Key, Micros, Millis};
 use sealane_tls::{BuildError, ClientContext};
 use std::cell::{RefCell, RefMut};
@@ -77,6 +78,11 @@ impl LaneUpstream {
             *context = Some(if only_h1 { new.offering(&[b"http/1.1"]) } else { new });
         }
         Ok(context.clone())
+    }
+
+    /// What it is to an exchange when a server that was reached is silent for too long.
+    pub fn silence(&self) -> Loss {
+        Loss::Timeout { short: self.upstream.try_timeout.is_some() }
     }
 
     /// Whether a connection to this server is expected to speak HTTP/2.

@@ -81,7 +81,7 @@ pub(crate) fn upstream_go_on(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for turn in 0.. {
         let mut input = proxy.scratch.take_plaintext();
         match proxy.connections.upstream(key) {
-            Some(upstream_conn) if upstream_conn.h2.is_some() => h2_upstream_take(proxy, cx, key, &mut input),
+            Some(upstream_conn) if upstream_conn.is_h2() => h2_upstream_take(proxy, cx, key, &mut input),
             _ => h1_upstream_take(proxy, cx, key, &mut input),
         }
         proxy.scratch.return_plaintext(input);
@@ -100,7 +100,7 @@ pub(crate) fn upstream_go_on(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
         match upstream_conn.transport.read(scratch, size) {
             Ok(ReadResult::Progress) => {
-                if upstream_conn.phase == UpstreamPhase::Handshake {
+                if upstream_conn.phase.is_handshake() {
                     syn_heard(&mut proxy.connections, cx, key);
                     upstream_handshake(proxy, cx, key);
                 }
@@ -119,7 +119,7 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
         Some(upstream_conn) if input.is_empty() && upstream_conn.inbuf.is_empty() => return,
         Some(upstream_conn) if !upstream_conn.inbuf.is_empty() => {
             upstream_conn.inbuf.extend_from_slice(input);
-            let in_head = upstream_conn.phase == UpstreamPhase::Busy(Answer::Begun);
+            let in_head = matches!(upstream_conn.phase, UpstreamPhase::Busy(Answer::Begun));
             // Half a head: only an LF can make it whole.
             if in_head
                 && memchr::memchr(b'\n', input).is_none()
@@ -156,27 +156,21 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
 fn upstream_read_size(connections: &mut Connections, exchanges: &mut Exchanges, cx: &Context, key: Key) -> usize {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return 0 };
     match upstream_conn.exchange {
-        Some(exchange) if upstream_conn.h2.is_none() && matches!(upstream_conn.phase, UpstreamPhase::Busy(_)) => {
-            response_read_size(connections, exchanges, cx, exchange)
-        }
+        Some(exchange) if upstream_conn.phase.is_busy() => response_read_size(connections, exchanges, cx, exchange),
         _ => READ_SIZE,
     }
 }
 
 /// Whether more of this upstream's bytes could be used now.
 fn upstream_wants(connections: &Connections, exchanges: &Exchanges, key: Key) -> bool {
-    match connections.get(key) {
-        Some(Conn::Upstream(upstream_conn)) if upstream_conn.h2.is_some() => {
-            upstream_conn.h2.as_ref().is_some_and(|h| h.is_drained())
+    let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return false };
+    match &upstream_conn.phase {
+        UpstreamPhase::Busy(_) => {
+            upstream_conn.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| !x.response_body.is_blocked())
         }
-        Some(Conn::Upstream(upstream_conn)) => {
-            match (upstream_conn.phase, upstream_conn.exchange.and_then(|x| exchanges.get(x))) {
-                (UpstreamPhase::Handshake, _) => true,
-                (UpstreamPhase::Busy(_), Some(x)) => !x.response_body.is_blocked(),
-                _ => false,
-            }
-        }
-        _ => false,
+        UpstreamPhase::Making(_) => upstream_conn.phase.is_handshake(),
+        UpstreamPhase::Shared(h2) => h2.is_drained(),
+        UpstreamPhase::Idle | UpstreamPhase::Closing => false,
     }
 }
 
@@ -281,10 +275,10 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
 /// The upstream will send nothing more.
 fn upstream_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    if upstream_conn.h2.is_some() {
+    if upstream_conn.is_h2() {
         return h2_upstream_lost(proxy, cx, key, false);
     }
-    if !upstream_conn.waiting.is_empty() {
+    if !upstream_conn.waiting().is_empty() {
         return upstream_lost(proxy, cx, key, false);
     }
     let Some(exchange) = upstream_conn.exchange else { return close_connection(proxy, cx, key) };

@@ -4,13 +4,14 @@
 //! h2 ── woken streams ─► response, data, trailers, resets ─► exchange (response_arrived, response_data, response_end)
 //! ```
 
-use crate::conn::Conn;
+use crate::conn::{Conn, UpstreamConnection, UpstreamPhase};
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, refuse, request_sent};
+use crate::exchange::expiry::sweep;
 use crate::exchange::response::{
-    Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
+    response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
 use crate::exchange::streams::{Later, UpstreamStream, resume_source};
 use crate::exchange::websocket;
@@ -19,12 +20,12 @@ use crate::h2::{backlog, message, sink};
 use crate::service::Proxy;
 use crate::upstream::connection::not_taken;
 use crate::upstream::h2_connection::{
-    H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, sweep, unprocessed,
+    H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, unprocessed,
 };
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
-use sealane_exchange::Action as Do;
+use sealane_exchange::{Action as Do, Loss};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key};
 use std::future::Future;
@@ -54,7 +55,7 @@ pub(super) struct Stream {
 
 fn h2_upstream_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
     match connections.get_mut(key)? {
-        Conn::Upstream(upstream_conn) => upstream_conn.h2.as_mut()?.streams.get_mut(index as usize),
+        Conn::Upstream(upstream_conn) => upstream_conn.h2_mut()?.streams.get_mut(index as usize),
         _ => None,
     }
 }
@@ -64,7 +65,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return };
     let secure = upstream_conn.transport.tls.is_some();
     let upstream = upstream_conn.upstream.clone();
-    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let Some(h2) = upstream_conn.h2_mut() else { return };
     if !h2.has_room() {
         // More have waited than the server takes at once, or it takes none.
         let (useful, why) = (h2.served > 0 && !h2.takes_none(), h2.refusal());
@@ -76,11 +77,11 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
+    let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     if actions.has(Do::AwaitSettings) {
         x.upstream_stream = Some(UpstreamStream::Waiting(key));
-        return upstream_conn.waiting.push(exchange);
+        return h2.waiting.push(exchange);
     }
-    let Some(h2) = &mut upstream_conn.h2 else { return };
     let websocket = x.machine.asks_server_to_switch();
     let tunnel = websocket || x.request.method() == sealane_http::Method::Connect;
     let Ok(request) = message::write_request(x, secure, websocket) else {
@@ -114,7 +115,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     h2.served += 1;
     h2.progress = cx.now();
     if h2.streams.len() == 1 {
-        upstream_conn.deadline.set(cx, key, cx.now() + sweep(&upstream.upstream));
+        upstream_conn.deadline.set(cx, key, cx.now() + sweep([upstream.upstream.idle_timeout]));
     }
     let side = UpstreamStream::H2(key, index);
     request_sent(proxy, cx, exchange, side, actions);
@@ -144,7 +145,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
             return;
         }
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-        let Some(H2Upstream { streams, answered, .. }) = upstream_conn.h2.as_deref_mut() else { return };
+        let Some(H2Upstream { streams, answered, .. }) = upstream_conn.h2_mut() else { return };
         let Some(stream) = streams.get_mut(index as usize) else { return };
         let mut task = task::Context::from_waker(&stream.waker);
         if let Some(future) = &mut stream.response {
@@ -246,7 +247,7 @@ fn is_head_too_large(connections: &Connections, exchanges: &Exchanges, exchange:
         return false;
     };
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return false };
-    upstream_conn.h2.as_ref().is_some_and(|h2| {
+    upstream_conn.h2().is_some_and(|h2| {
         let stream = h2.streams.get(index as usize).filter(|s| s.response.is_some());
         stream.is_some_and(|s| s.send.stream_id().as_u32() == h2.block.0) && h2.block.1 > HEAD_LIMIT
     })
@@ -258,7 +259,7 @@ fn h2_state_at_loss(connections: &Connections, exchanges: &Exchanges, exchange: 
         return (false, false);
     };
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return (false, false) };
-    let Some(h2) = &upstream_conn.h2 else { return (false, false) };
+    let Some(h2) = upstream_conn.h2() else { return (false, false) };
     let stream = h2.streams.get(index as usize);
     (h2.answered, stream.is_some_and(|s| h2.suspects.has(s.send.stream_id().as_u32())))
 }
@@ -284,7 +285,7 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
 /// How much of `want` bytes can be taken.
 pub(crate) fn h2_server_credit(connections: &mut Connections, key: Key, index: u32, want: usize) -> usize {
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return 0 };
-    let Some(h2) = &mut upstream_conn.h2 else { return 0 };
+    let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return 0 };
     if h2.life == Life::Over {
         return want;
     }
@@ -310,7 +311,7 @@ pub(crate) fn h2_server_data(
 ) {
     let now = cx.now();
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     let Some(stream) = h2.streams.get_mut(index as usize) else { return };
     h2.fed += data.len() + 9;
     h2.progress = now;
@@ -324,7 +325,7 @@ pub(crate) fn h2_server_end(connections: &mut Connections, exchanges: &Exchanges
     let (Some(x), Some(Conn::Upstream(upstream_conn))) = (exchanges.get(exchange), connections.get_mut(key)) else {
         return;
     };
-    let Some(stream) = upstream_conn.h2.as_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
+    let Some(stream) = upstream_conn.h2_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
     if std::mem::replace(&mut stream.ended, true) {
         return;
     }
@@ -337,7 +338,7 @@ pub(crate) fn h2_server_finish(proxy: &mut Proxy, cx: &mut Context, key: Key, in
     let draining = proxy.settings.is_draining();
     let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return };
     let config = upstream_conn.upstream.clone();
-    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     let Some(Stream { slot, .. }) = h2.streams.try_remove(index as usize) else { return };
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {
@@ -360,7 +361,7 @@ pub(crate) fn h2_server_reset(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
 
 /// There is room on the wire again.
 pub(crate) fn h2_upstream_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+    let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return };
     let mut blocked = Vec::new();
     for (_, stream) in h2.streams.iter_mut().filter(|(_, s)| s.transport_blocked) {
         stream.transport_blocked = false;

@@ -7,8 +7,9 @@
 //! ```
 
 use crate::Failure;
-use crate::conn::{Conn, UpstreamPhase};
-use crate::exchange::response::{Loss, server_lost};
+use crate::conn::{Conn, Purpose, UpstreamConnection, UpstreamPhase};
+use crate::exchange::expiry::sweep;
+use crate::exchange::response::server_lost;
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::{ACK, CONTINUATION, Event, Frames, HEADERS, Header, SETTINGS};
@@ -22,7 +23,7 @@ use crate::upstream::h2::{Stream, h2_send_request};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};
-use sealane_exchange::Switching;
+use sealane_exchange::{Loss, Switching};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -48,8 +49,6 @@ const MOST_STREAMS: usize = 128;
 const MOST_WAITING: usize = 128;
 /// Most bytes of a response's head and of its trailers.
 pub(super) const HEAD_LIMIT: u32 = 64 * 1024;
-/// How often a connection with streams is looked at, at least.
-const SWEEP: Millis = 1000;
 
 /// What is known of the server's SETTINGS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +77,8 @@ pub(crate) struct H2Upstream {
     pub(super) frames: Frames,
     pub(super) backlog: Backlog,
     pub(super) streams: Slab<Stream>,
+    /// Exchanges that wait for the server's SETTINGS.
+    pub waiting: Vec<Key>,
     /// Streams of which something came with the input that `h2` read last.
     pub(super) suspects: Suspects,
     /// Bytes given to `h2` since it last wrote.
@@ -163,6 +164,7 @@ impl H2Upstream {
             frames: Frames::new(),
             backlog: Backlog::default(),
             streams: Slab::new(),
+            waiting: Vec::new(),
             suspects: Suspects::default(),
             fed: 0,
             settings: ServerSettings::Awaited,
@@ -349,13 +351,13 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
         if upstream_conn.window != window {
             continue;
         }
-        match &mut upstream_conn.h2 {
-            Some(h2) => {
+        match &mut upstream_conn.phase {
+            UpstreamPhase::Shared(h2) => {
                 if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
                     continue;
                 }
                 let unknown = websocket && h2.switching() == Switching::Unknown;
-                if unknown && upstream_conn.waiting.len() >= MOST_WAITING {
+                if unknown && h2.waiting.len() >= MOST_WAITING {
                     continue;
                 }
                 if h2.served > 0 {
@@ -364,14 +366,18 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                 h2_send_request(proxy, cx, exchange, key);
                 return true;
             }
-            None if upstream_conn.waiting.len() < MOST_WAITING => {
-                upstream_conn.waiting.push(exchange);
+            UpstreamPhase::Making(making) => {
+                let Purpose::ToShare(waiting) = &mut making.purpose else { continue };
+                if waiting.len() >= MOST_WAITING {
+                    continue;
+                }
+                waiting.push(exchange);
                 if let Some(x) = proxy.exchanges.get_mut(exchange) {
                     x.upstream_stream = Some(UpstreamStream::Waiting(key));
                 }
                 return true;
             }
-            _ => {}
+            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => {}
         }
     }
     false
@@ -382,7 +388,7 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let Proxy { connections, exchanges, scratch, .. } = proxy;
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    if let (false, Some(exchange)) = (upstream_conn.shared, upstream_conn.exchange) {
+    if let (false, Some(exchange)) = (upstream_conn.phase.is_listed(), upstream_conn.exchange) {
         // Nobody knew that it would be HTTP/2.
         let window = grant_window(connections, exchanges, exchange, STREAM_WINDOW);
         let Some(upstream_conn) = connections.upstream(key) else { return };
@@ -394,12 +400,11 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(h2) = H2Upstream::new(now, window, &mut upstream_conn.transport.stage) else {
         return upstream_lost(proxy, cx, key, false);
     };
-    upstream_conn.h2 = Some(Box::new(h2));
-    upstream_conn.phase = UpstreamPhase::Shared;
-    if !std::mem::replace(&mut upstream_conn.shared, true) {
+    if !upstream_conn.phase.is_listed() {
         upstream_conn.upstream.share(upstream_conn.server, key);
     }
-    let mut waiting = std::mem::take(&mut upstream_conn.waiting);
+    let mut waiting = upstream_conn.take_waiting();
+    upstream_conn.phase = UpstreamPhase::Shared(Box::new(h2));
     waiting.extend(upstream_conn.exchange.take());
     upstream_conn.deadline.after(cx, key, upstream_conn.upstream.upstream.keepalive_timeout);
     proxy.counters.h2_upstream_connections.inc();
@@ -415,14 +420,14 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Takes plaintext; `input` is a buffer to use again.
 pub(crate) fn h2_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
-    let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return input.clear() };
+    let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return input.clear() };
     if !input.is_empty() {
         h2.observe(input);
         h2.pipe.give(input);
     }
     h2_upstream_drive(proxy, cx, key);
     proxy.connections.mark_for_flush(key);
-    match proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) {
+    match proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) {
         Some(h2) => h2.pipe.take_back(input),
         None => input.clear(),
     }
@@ -431,14 +436,14 @@ pub(crate) fn h2_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, in
 /// Goes on with the requests that wait for the server's SETTINGS, once `h2` has applied them.
 fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     // `h2` applies them when it has written that it has got them.
     if h2.settings != ServerSettings::Received || !h2.pipe.is_drained() || upstream_conn.transport.frame_room() == 0 {
         return;
     }
     h2.settings = ServerSettings::Applied;
     let (unsent, why) = (h2.unsent(), h2.refusal());
-    for exchange in std::mem::take(&mut upstream_conn.waiting) {
+    for exchange in std::mem::take(&mut h2.waiting) {
         if proxy.exchanges.waits_for(exchange, key) {
             h2_send_request(proxy, cx, exchange, key);
         }
@@ -450,7 +455,7 @@ fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
         server_lost(proxy, cx, exchange, Loss::Unprocessed);
     }
-    let h2 = proxy.connections.upstream(key).and_then(|b| b.h2.as_ref());
+    let h2 = proxy.connections.upstream(key).and_then(|b| b.h2());
     if h2.is_some_and(|h2| h2.takes_none() && h2.streams.is_empty()) {
         h2_upstream_close(proxy, cx, key);
     }
@@ -461,7 +466,7 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     loop {
         let Proxy { connections, scratch, .. } = proxy;
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-        let Some(h2) = &mut upstream_conn.h2 else { return };
+        let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
         if h2.life == Life::Over {
             return;
         }
@@ -476,7 +481,7 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             return h2_upstream_lost(proxy, cx, key, false);
         }
         h2_woken(proxy, cx);
-        let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+        let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return };
         if !h2.relieve() {
             if h2.settings == ServerSettings::Received {
                 h2_settings_applied(proxy, cx, key);
@@ -491,7 +496,7 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeout: bool) {
     // What has come of responses before the end is theirs.
     h2_woken(proxy, cx);
-    let Some(h2) = proxy.connections.upstream(key).and_then(|b| b.h2.as_mut()) else { return };
+    let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return };
     if h2.life == Life::Over {
         return;
     }
@@ -503,7 +508,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     h2_woken(proxy, cx);
     let Proxy { connections, exchanges, .. } = proxy;
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     h2.keep_whole();
     h2.pipe.end();
     h2.life = Life::Over;
@@ -521,7 +526,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
             }
             continue;
         }
-        let mut why = if timeout { Loss::Timeout } else { Loss::Broken };
+        let mut why = if timeout { upstream_conn.upstream.silence() } else { Loss::Broken };
         if let Some(response) = &mut stream.response {
             match Pin::new(response).poll(&mut task) {
                 Poll::Ready(Err(e)) if !timeout || unprocessed(&e) => {
@@ -538,11 +543,11 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     }
     let is_empty = h2.streams.len() == lost.len();
     // Nothing has been sent for those who wait.
-    let waiting = std::mem::take(&mut upstream_conn.waiting).into_iter();
+    let waiting = std::mem::take(&mut h2.waiting).into_iter();
     lost.extend(waiting.filter(|x| exchanges.waits_for(*x, key)).map(|x| (x, Loss::Unprocessed)));
     if is_empty {
         close_connection(proxy, cx, key);
-    } else if std::mem::take(&mut upstream_conn.shared) {
+    } else {
         upstream_conn.upstream.unshare(upstream_conn.server, key);
     }
     for (exchange, why) in lost {
@@ -555,7 +560,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
 fn h2_note_limit(proxy: &mut Proxy, key: Key) {
     let Proxy { connections, exchanges, counters, .. } = proxy;
     counters.h2_upstream_limits.inc();
-    let Some(h2) = connections.upstream(key).and_then(|b| b.h2.as_ref()) else { return };
+    let Some(h2) = connections.upstream(key).and_then(|b| b.h2()) else { return };
     let (large, bytes) = h2.block;
     if bytes <= HEAD_LIMIT {
         return;
@@ -573,7 +578,7 @@ fn h2_note_limit(proxy: &mut Proxy, key: Key) {
 /// Closes a connection without streams. Requests that wait for the server's SETTINGS go elsewhere.
 pub(super) fn h2_upstream_close(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let waiting = std::mem::take(&mut upstream_conn.waiting);
+    let waiting = upstream_conn.take_waiting();
     close_connection(proxy, cx, key);
     for exchange in waiting {
         if proxy.exchanges.waits_for(exchange, key) {
@@ -588,7 +593,7 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let config = upstream_conn.upstream.clone();
     let config = &config.upstream;
-    let Some(h2) = &mut upstream_conn.h2 else { return };
+    let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     let stuck = h2.life != Life::Over && !upstream_conn.transport.is_flushed();
     let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
     let waits = upstream_conn.transport.waiting();
@@ -606,7 +611,7 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
         let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
         return upstream_conn.deadline.set(cx, key, at);
     }
-    let next = now + sweep(config);
+    let next = now + sweep([config.idle_timeout]);
     upstream_conn.deadline.set(cx, key, next);
 }
 
@@ -631,9 +636,4 @@ pub(super) fn lost_with_connection(e: &h2::Error, answered: bool, suspect: bool)
 /// Whether `h2` has ended the connection because the server sends too much of something.
 pub(super) fn is_limit(e: &h2::Error) -> bool {
     e.is_library() && e.reason() == Some(Reason::ENHANCE_YOUR_CALM)
-}
-
-/// How long until a connection with streams is looked at again.
-pub(super) fn sweep(config: &crate::snapshot::Upstream) -> Millis {
-    (config.idle_timeout.as_millis() as Millis / 4).clamp(1, SWEEP)
 }

@@ -15,12 +15,12 @@ use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
-    Loss, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
+    response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
 use crate::exchange::streams::{Later, UpstreamStream};
-use crate::h3::connection::{H3Connection, Phase, Role};
+use crate::h3::connection::{H3Connection, Phase, Requests, Role, Server};
 use crate::h3::stream::{Read, Receiving, Stream};
-use crate::h3::{READ_AHEAD, sweep};
+use crate::h3::{READ_AHEAD, next_look};
 use crate::latency::HANDSHAKE;
 use crate::memory::{Window, grant_window};
 use crate::quic::{QuicEndpoint, config};
@@ -31,12 +31,13 @@ use crate::upstream::connection::not_taken;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};
-use sealane_exchange::Switching;
+use sealane_exchange::{Loss, Switching};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, Method, ParseError, Scheme};
 use sealane_lane::{Context, Key, Millis};
 use sealane_tls::quic::QuicClient;
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -101,8 +102,8 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
         x.upstream_stream = Some(UpstreamStream::Waiting(key));
         x.trace.connecting = connecting;
     }
-    if let Some(q) = proxy.connections.quic(key) {
-        q.requests_waiting.push_back(exchange);
+    if let Some(waiting) = proxy.connections.quic(key).and_then(H3Connection::waiting_requests) {
+        waiting.push_back(exchange);
     }
     h3_send_waiting(proxy, cx, key);
     true
@@ -135,7 +136,7 @@ fn h3_connect(
     config.transport_config(Arc::new(config::transport(&settings_of_quic, Some(silence))));
     let connection = quic.connect(cx, settings, config, address, &policy.server_name)?;
     counters.upstream_connects.inc();
-    let role = Role::Server(upstream.clone(), server);
+    let role = Role::Server(Server::new(upstream.clone(), server));
     let mut q = H3Connection::new(connection, role, cx.now(), cx.micros());
     q.stream_window = stream_window as usize;
     let key = connections.insert(Conn::Quic(Box::new(q)));
@@ -154,12 +155,12 @@ pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let Some(q) = proxy.connections.quic(key) else { return };
     q.phase = Phase::Open;
     q.idle_since = cx.now();
-    if let Role::Server(upstream, _) = &q.role {
+    if let Role::Server(Server { upstream, .. }) = &q.role {
         upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - q.began);
     }
     q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
     let handshake = q.quic.handshake();
-    q.deadline.set(cx, key, cx.now() + sweep(&limits));
+    q.deadline.set(cx, key, cx.now() + next_look(&limits));
     match handshake.and_then(|h| h.summary).is_some_and(|s| s.resumed) {
         true => proxy.counters.upstream_resumed.inc(),
         false => proxy.counters.upstream_full.inc(),
@@ -172,16 +173,17 @@ pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
 pub(crate) fn h3_send_waiting(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     loop {
         let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return };
-        let Some(&exchange) = q.requests_waiting.front() else { return };
+        let Some(waiting) = q.waiting_requests() else { return };
+        let Some(&exchange) = waiting.front() else { return };
         if !proxy.exchanges.waits_for(exchange, key) {
-            q.requests_waiting.pop_front();
+            waiting.pop_front();
             continue;
         }
         if q.phase != Phase::Open {
             return;
         }
         let Some(id) = q.quic.open(Dir::Bi) else { return };
-        q.requests_waiting.pop_front();
+        q.waiting_requests().and_then(VecDeque::pop_front);
         h3_send_request(proxy, cx, key, exchange, id);
     }
 }
@@ -317,7 +319,9 @@ fn h3_server_read_with(
                     continue;
                 }
                 stream.receiving.begin_body();
-                q.answered = true;
+                if let Role::Server(server) = &mut q.role {
+                    server.note_answer();
+                }
                 stream.promised = match info.body {
                     BodyLength::Known(n) => Some(n),
                     BodyLength::None => Some(0),
@@ -357,7 +361,7 @@ pub(crate) fn h3_server_leaving(proxy: &mut Proxy, cx: &mut Context, key: Key, f
     }
     let unseen: Vec<Key> =
         q.streams.iter().filter(|(_, s)| u64::from(s.id) >= from).filter_map(|(_, s)| s.exchange).collect();
-    let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
+    let waiting = q.waiting_requests().map(std::mem::take).unwrap_or_default();
     let useful = q.has_opened();
     h3_forget(&mut proxy.connections, key);
     for exchange in unseen {
@@ -385,7 +389,7 @@ pub(crate) fn h3_server_error(proxy: &mut Proxy, cx: &mut Context, key: Key, cod
 }
 
 /// Requests that waited for this connection go elsewhere.
-fn h3_not_taken(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key>, useful: bool) {
+fn h3_not_taken(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: VecDeque<Key>, useful: bool) {
     for exchange in waiting {
         if proxy.exchanges.waits_for(exchange, key) {
             not_taken(proxy, cx, exchange, useful, None);
@@ -395,7 +399,7 @@ fn h3_not_taken(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: Vec<Key>
 
 /// No new request takes this connection.
 fn h3_forget(connections: &mut Connections, key: Key) {
-    if let Some(H3Connection { role: Role::Server(upstream, server), .. }) = connections.quic(key) {
+    if let Some(H3Connection { role: Role::Server(Server { upstream, server, .. }), .. }) = connections.quic(key) {
         upstream.h3_forget(*server, key);
     }
 }
@@ -403,26 +407,21 @@ fn h3_forget(connections: &mut Connections, key: Key) {
 /// A connection to a server is lost, or was never made.
 pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(q) = proxy.connections.quic(key) else { return };
-    if q.phase == Phase::Closed && q.counted_out {
+    let Role::Server(server) = &mut q.role else { return };
+    let Requests::Sent { waiting, answered } = std::mem::replace(&mut server.requests, Requests::GoneElsewhere) else {
         return;
-    }
-    q.counted_out = true;
+    };
     q.phase = Phase::Closed;
     let established = q.quic.is_established();
-    let answered = q.answered;
     // Where QUIC does not come about, TCP is next, and that is known for some time.
     let useful = !established || q.has_opened();
     let under_way: Vec<(Key, bool)> =
         q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.receiving == Receiving::Awaited))).collect();
     q.forget_streams();
-    let waiting: Vec<Key> = q.requests_waiting.drain(..).collect();
-    if let Role::Server(upstream, server) = &q.role {
-        let (upstream, server) = (upstream.clone(), *server);
-        if !established {
-            // UDP does not pass, nobody listens there, or it is not HTTP/3: TCP may do.
-            proxy.counters.h3_fallbacks.inc();
-            upstream.h3_failed(server, cx.now() + FORGET);
-        }
+    if let (false, Role::Server(Server { upstream, server, .. })) = (established, &q.role) {
+        // UDP does not pass, nobody listens there, or it is not HTTP/3: TCP may do.
+        proxy.counters.h3_fallbacks.inc();
+        upstream.h3_failed(*server, cx.now() + FORGET);
     }
     h3_forget(&mut proxy.connections, key);
     for (exchange, awaited) in under_way {
@@ -438,7 +437,7 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let limits = proxy.settings.limits().clone();
     let (now, instant) = (cx.now(), cx.instant());
     let Some(q) = proxy.connections.quic(key) else { return };
-    let Role::Server(upstream, _) = &q.role else { return };
+    let Role::Server(Server { upstream, .. }) = &q.role else { return };
     let keepalive = upstream.upstream.keepalive_timeout.as_millis() as Millis;
     match q.phase {
         Phase::Closed => return,
@@ -454,7 +453,7 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         q.close(instant, Code::NoError, "");
         return h3_server_lost(proxy, cx, key);
     }
-    q.deadline.set(cx, key, now + sweep(&limits));
+    q.deadline.set(cx, key, now + next_look(&limits));
 }
 
 /// The exchange is over.

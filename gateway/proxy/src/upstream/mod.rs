@@ -9,6 +9,8 @@ pub(crate) mod h2;
 pub(crate) mod h2_connection;
 pub(crate) mod h3;
 pub(crate) mod pools;
+pub(crate) mod queue;
+pub(crate) mod retries;
 pub(crate) mod selection;
 pub mod server_state;
 pub(crate) mod syn;

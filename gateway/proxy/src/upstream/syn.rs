@@ -10,7 +10,7 @@
 //!                        └── syn_again: broken before a word, or the shorter hello refused
 //! ```
 
-use crate::conn::UpstreamPhase;
+use crate::conn::{Step, UpstreamConnection, UpstreamPhase};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::service::Proxy;
@@ -114,7 +114,7 @@ pub(crate) fn open_with_hello(
 /// The connection is watched: its time begins.
 pub(crate) fn syn_begun(connections: &mut Connections, cx: &mut Context, key: Key, wait: Duration) {
     let give_up = cx.now() + wait.as_millis() as Millis;
-    if let Some(syn) = connections.upstream(key).and_then(|b| b.syn.as_mut()) {
+    if let Some(syn) = connections.upstream(key).and_then(UpstreamConnection::syn) {
         syn.give_up = give_up;
     }
     syn_arm(connections, cx, key);
@@ -123,7 +123,7 @@ pub(crate) fn syn_begun(connections: &mut Connections, cx: &mut Context, key: Ke
 /// Something has become of one of the sockets, or of both.
 pub(crate) fn syn_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let Some(syn) = &mut upstream_conn.syn else { return };
+    let Some((_, syn)) = upstream_conn.phase.syn() else { return };
     if syn.embedded {
         match fastopen_open::settled(&upstream_conn.transport.fd, syn.cookie_missing) {
             Ok(None) => {}
@@ -145,16 +145,16 @@ pub(crate) fn syn_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 pub(crate) fn syn_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     let (now, instant) = (cx.now(), cx.instant());
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return false };
-    let Some(syn) = &mut upstream_conn.syn else { return false };
+    let Some((step, syn)) = upstream_conn.phase.syn() else { return false };
     if now >= syn.give_up {
         return false;
     }
-    match upstream_conn.phase {
-        UpstreamPhase::Connecting => {
+    match step {
+        Step::Connecting => {
             syn.dial.handle_timeout(instant);
             syn_act(proxy, cx, key);
         }
-        _ => {
+        Step::Handshake => {
             if syn.held {
                 syn.held = false;
                 // The server's flight is late: perhaps it is lost, and is sent again only after the third packet.
@@ -168,13 +168,13 @@ pub(crate) fn syn_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool
 
 fn syn_act(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     while let Some(action) =
-        proxy.connections.upstream(key).and_then(|b| b.syn.as_mut()).and_then(|s| s.dial.poll_action())
+        proxy.connections.upstream(key).and_then(UpstreamConnection::syn).and_then(|s| s.dial.poll_action())
     {
         match action {
             Action::Connect(Route::Plain) => syn_open_plain(&mut proxy.connections, cx, key),
             Action::Connect(Route::Embedded) => {}
             Action::Drop(route) => {
-                if let Some(syn) = proxy.connections.upstream(key).and_then(|b| b.syn.as_mut()) {
+                if let Some(syn) = proxy.connections.upstream(key).and_then(UpstreamConnection::syn) {
                     match route {
                         Route::Embedded => syn.embedded = false,
                         Route::Plain => syn.plain = None,
@@ -185,13 +185,13 @@ fn syn_act(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             Action::Use(Route::Plain) => {
                 let Proxy { connections, scratch, .. } = proxy;
                 let Some(crate::conn::Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-                if let Some(fd) = upstream_conn.syn.as_mut().and_then(|s| s.plain.take()) {
+                if let Some(fd) = upstream_conn.syn().and_then(|s| s.plain.take()) {
                     let mut transport = Transport::new(fd);
                     transport.needs_flush = upstream_conn.transport.needs_flush;
                     // The hello that has gone out in a SYN goes with its socket.
                     std::mem::replace(&mut upstream_conn.transport, transport).dismantle(scratch);
                 }
-                if let Some(syn) = &mut upstream_conn.syn {
+                if let Some(syn) = upstream_conn.syn() {
                     (syn.embedded, syn.held) = (false, false);
                 }
                 syn_arm(&mut proxy.connections, cx, key);
@@ -208,7 +208,7 @@ fn syn_open_plain(connections: &mut Connections, cx: &mut Context, key: Key) {
     let Some(address) = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address) else {
         return;
     };
-    let Some(syn) = &mut upstream_conn.syn else { return };
+    let Some(syn) = upstream_conn.syn() else { return };
     let opened = fastopen_open::socket(address).and_then(|fd| fastopen_open::open(fd, address));
     match opened {
         Ok(opened) if cx.watch(&opened.fd, key.to_u64()).is_ok() => syn.plain = Some(opened.fd),
@@ -219,8 +219,8 @@ fn syn_open_plain(connections: &mut Connections, cx: &mut Context, key: Key) {
 /// The embedded connection is made: the handshake is under way already.
 fn syn_won(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let Some(syn) = &mut upstream_conn.syn else { return };
-    upstream_conn.phase = UpstreamPhase::Handshake;
+    let Some((step, syn)) = upstream_conn.phase.syn() else { return };
+    *step = Step::Handshake;
     (upstream_conn.transport.readable, upstream_conn.transport.writable) = (true, true);
     // Without data in the SYN, the hello that follows carries the third packet.
     syn.held &= syn.dial.how() == How::Embedded;
@@ -234,14 +234,14 @@ fn syn_won(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 fn syn_arm(connections: &mut Connections, cx: &mut Context, key: Key) {
     let (now, instant) = (cx.now(), cx.instant());
     let Some(upstream_conn) = connections.upstream(key) else { return };
-    let Some(syn) = &upstream_conn.syn else { return };
-    let until = match upstream_conn.phase {
-        UpstreamPhase::Connecting => syn.dial.next_deadline().map(|t| t.saturating_duration_since(instant)),
-        _ if syn.held => {
+    let Some((step, syn)) = upstream_conn.phase.syn() else { return };
+    let until = match step {
+        Step::Connecting => syn.dial.next_deadline().map(|t| t.saturating_duration_since(instant)),
+        Step::Handshake if syn.held => {
             let rtt = fastopen::info(&upstream_conn.transport.fd).map_or(Duration::ZERO, |i| i.rtt);
             Some((rtt / 4).clamp(SHORTEST_GRACE, LONGEST_GRACE))
         }
-        _ => None,
+        Step::Handshake => None,
     };
     // One more: the loop's clock counts whole milliseconds.
     let at = until.map_or(syn.give_up, |t| (now + t.as_millis() as Millis + 1).min(syn.give_up));
@@ -250,7 +250,7 @@ fn syn_arm(connections: &mut Connections, cx: &mut Context, key: Key) {
 
 /// The server has said something.
 pub(crate) fn syn_heard(connections: &mut Connections, cx: &mut Context, key: Key) {
-    let Some(syn) = connections.upstream(key).and_then(|b| b.syn.as_mut()) else { return };
+    let Some(syn) = connections.upstream(key).and_then(UpstreamConnection::syn) else { return };
     syn.heard = true;
     if std::mem::take(&mut syn.held) {
         syn_arm(connections, cx, key);
@@ -260,17 +260,17 @@ pub(crate) fn syn_heard(connections: &mut Connections, cx: &mut Context, key: Ke
 /// A connection has broken whose handshake was not over; `refused`: by an alert. True if another takes its place.
 pub(crate) fn syn_again(proxy: &mut Proxy, cx: &mut Context, key: Key, refused: bool) -> bool {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return false };
-    let Some(syn) = &mut upstream_conn.syn else { return false };
-    let again = match upstream_conn.phase {
-        UpstreamPhase::Handshake if refused => syn.trimmed && syn.dial.handle_refused(),
+    let Some((step, syn)) = upstream_conn.phase.syn() else { return false };
+    let again = match step {
+        Step::Handshake if refused => syn.trimmed && syn.dial.handle_refused(),
         // A path that lets the SYN through and nothing after it.
-        UpstreamPhase::Handshake if !syn.heard => syn.dial.handle_broken(),
-        _ => false,
+        Step::Handshake if !syn.heard => syn.dial.handle_broken(),
+        Step::Handshake | Step::Connecting => false,
     };
     if !again {
         return false;
     }
-    upstream_conn.phase = UpstreamPhase::Connecting;
+    *step = Step::Connecting;
     // The broken one stays in its place until another wins.
     upstream_conn.transport.writable = false;
     (syn.heard, syn.held) = (false, false);
@@ -290,7 +290,8 @@ pub(crate) fn syn_done(
     key: Key,
 ) {
     let Some(upstream_conn) = connections.upstream(key) else { return };
-    let Some(syn) = upstream_conn.syn.take() else { return };
+    let UpstreamPhase::Making(making) = &mut upstream_conn.phase else { return };
+    let Some(syn) = making.syn.take() else { return };
     let rtt = fastopen::info(&upstream_conn.transport.fd).map(|i| i.rtt).ok().filter(|rtt| !rtt.is_zero());
     let address = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address.ip());
     match syn.dial.how() {

@@ -270,7 +270,7 @@ mod tests {
     use crate::run::memory::MemoryUse;
     use sealane_lane::histogram::{Distribution, Histogram};
     use sealane_proxy::ConnectionId;
-    use sealane_proxy::talkers::Loss;
+    use sealane_proxy::talkers::PacketLoss;
     use sealane_sys::segments::Segments;
 
     fn address(last: u8) -> IpAddr {
@@ -364,7 +364,7 @@ mod tests {
     fn lost_packets_are_told_with_the_side_that_loses_them() {
         let recent = Recent { segments: Some(Segments { sent: 1000, retransmitted: 50 }), ..lanes(&[0.1]) };
         let server = Some(("app".to_owned(), "10.0.0.3:80".to_owned()));
-        let losses = vec![Loss { server: None, sent: 900, lost: 50 }, Loss { server, sent: 100, lost: 0 }];
+        let losses = vec![PacketLoss { server: None, sent: 900, lost: 50 }, PacketLoss { server, sent: 100, lost: 0 }];
         let talkers = Talkers { losses, ..Talkers::default() };
         let finding = only(&Facts { recent: Some(recent.clone()), talkers: Some(&talkers), ..Facts::default() });
         for part in ["5.0 % of the TCP segments", "To clients: 5.6 %", "server 10.0.0.3:80 of upstream \"app\": 0.0 %"]

@@ -34,7 +34,7 @@ impl Gateway {
     pub fn look(&mut self, w: &mut World, x: usize) {
         let now = w.now;
         let run = &mut self.xs[x];
-        if run.machine.is_finished() || run.look_at > now {
+        if run.finished > 0 || run.look_at > now {
             return;
         }
         run.look_at = Millis::MAX;
@@ -70,7 +70,7 @@ impl Gateway {
             Some(next) => next.at,
             None => Millis::MAX,
         };
-        if !self.xs[x].machine.is_finished() {
+        if self.xs[x].finished == 0 {
             let next = next.min(now + limits.shortest());
             self.look_by(w, x, next);
         }

@@ -8,7 +8,7 @@ impl Gateway {
         let run = &self.xs[x];
         assert_eq!(run.place, None, "request {:?} has a place at another server", run.id);
         // Nobody overtakes those who wait.
-        let waits = run.waits_until.is_none() && self.queue.iter().any(|x| !self.xs[*x].machine.is_finished());
+        let waits = run.waits_until.is_none() && self.queue.iter().any(|x| self.xs[*x].finished == 0);
         let free = self.free_servers(x);
         if waits || free.is_empty() {
             let until = *self.xs[x].waits_until.get_or_insert(w.now + self.settings.queue_timeout);
@@ -44,7 +44,7 @@ impl Gateway {
     pub fn serve_queue(&mut self, w: &mut World) {
         for _ in 0..self.queue.len() {
             let Some(x) = self.queue.pop_front() else { return };
-            if self.xs[x].machine.is_finished() {
+            if self.xs[x].finished > 0 {
                 continue;
             }
             if !self.free_servers(x).is_empty() {

@@ -1,0 +1,91 @@
+//! Headers that the gateway adds to a response because of the way that its request has gone: those of its route, of CORS, cookies,
+//! where to go, when to come again.
+
+use crate::connections::Connections;
+use crate::cors::Cors;
+use crate::exchange::Exchange;
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::routed::{OwnAnswer, Sticky};
+use crate::forwarding::new_cookie;
+use crate::request_ids::{name_response, time_response};
+use crate::settings::LaneSettings;
+use sealane_http::Known;
+use sealane_lane::{Context, Key, Micros};
+
+/// Adds to a response what the way of its request says. Called once for each final response, before its head goes
+/// to the client; `ours`: it was not an upstream that made it.
+#[inline]
+pub(crate) fn add_response_headers(
+    connections: &Connections,
+    exchanges: &mut Exchanges,
+    settings: &LaneSettings,
+    cx: &Context,
+    exchange: Key,
+    ours: bool,
+) {
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    if x.routed.adds_headers {
+        let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
+        add_routed_headers(x, settings, cx.micros(), secure, ours);
+    }
+}
+
+/// Adds to a response what the way of its request says.
+fn add_routed_headers(x: &mut Exchange, settings: &LaneSettings, now: Micros, secure: bool, ours: bool) {
+    let mut tells_times = false;
+    if let Some(route) = &x.routed.route {
+        route.finish(&mut x.response.fields, secure);
+        if let (Some(cors), true) = (route.cors(), x.routed.cors != Cors::Off) {
+            cors.add_headers(&x.routed.cors, &mut x.response.fields);
+        }
+        tells_times = route.route().is_some_and(|route| route.server_timing);
+    }
+    if tells_times {
+        time_response(x, now);
+    }
+    name_response(x, settings);
+    // None of these can be refused: they are ours, and few.
+    if ours {
+        let _ = match &x.routed.own {
+            OwnAnswer::Plain => Ok(()),
+            OwnAnswer::RetryAfter(seconds) => {
+                x.response.fields.push_known(Known::RetryAfter, seconds.to_string().as_bytes())
+            }
+            OwnAnswer::Location(location) => x.response.fields.push_known(Known::Location, location),
+            OwnAnswer::Challenge => {
+                let auth = x.routed.route.as_ref().and_then(|route| route.route()?.basic_auth.as_ref());
+                let challenge = auth.map_or("Basic", |auth| &auth.challenge);
+                x.response.fields.push_known(Known::WwwAuthenticate, challenge.as_bytes())
+            }
+        };
+        return;
+    }
+    if x.routed.chosen.is_some()
+        && let Some((name, value)) = new_cookie(x)
+    {
+        let text = set_cookie(name, value.as_bytes(), secure);
+        let _ = x.response.fields.push_known(Known::SetCookie, &text);
+    }
+    if x.routed.sticky == Sticky::No || x.routed.sticky == Sticky::To(x.server) {
+        return;
+    }
+    let Some(upstream) = &x.upstream else { return };
+    let (Some(sticky), Some(server)) = (&upstream.upstream.sticky, upstream.upstream.servers.get(x.server)) else {
+        return;
+    };
+    let text = set_cookie(&sticky.cookie, &server.sticky_id, secure);
+    let _ = x.response.fields.push_known(Known::SetCookie, &text);
+}
+
+/// A cookie by which the gateway knows a client again.
+fn set_cookie(name: &str, value: &[u8], secure: bool) -> Vec<u8> {
+    let mut text = Vec::with_capacity(96);
+    text.extend_from_slice(name.as_bytes());
+    text.push(b'=');
+    text.extend_from_slice(value);
+    text.extend_from_slice(b"; Path=/; HttpOnly; SameSite=Lax");
+    if secure {
+        text.extend_from_slice(b"; Secure");
+    }
+    text
+}

@@ -1,0 +1,326 @@
+//! What an exchange knows of the way that was chosen for it: its host and route, its servers, and who has answered in their place.
+
+use crate::Failure;
+use crate::cors::Cors;
+use crate::exchange::Exchange;
+use crate::forwarding::Chosen;
+use crate::lane_state::LaneListener;
+use crate::latency::Place;
+use crate::limits::Counted;
+use crate::pages::page_for;
+use crate::rules::RouteRef;
+use crate::upstream::balance::{Lease, Preference, Tried, cookie, hash_of};
+use crate::upstream::group::LaneUpstream;
+use sealane_exchange::Loss;
+use sealane_lane::Millis;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Which server a client sticks to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Sticky {
+    /// Its group does not have clients stick to servers.
+    #[default]
+    No,
+    /// None yet: it is told which one it has got.
+    New,
+    /// Its cookie names this one.
+    To(usize),
+}
+
+impl Sticky {
+    fn server(self) -> Option<usize> {
+        match self {
+            Self::To(server) => Some(server),
+            Self::No | Self::New => None,
+        }
+    }
+}
+
+/// What an answer of the gateway's own says beside its status.
+#[derive(Default)]
+pub(super) enum OwnAnswer {
+    #[default]
+    Plain,
+    /// Seconds after which a client that was too fast may come again.
+    RetryAfter(u64),
+    /// Where the client is sent.
+    Location(Vec<u8>),
+    /// The client is to show a password.
+    Challenge,
+}
+
+/// What of a response was not an upstream's own doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Served {
+    /// `maintenance` has refused the request.
+    Maintenance,
+    /// An error page stands in the place of the gateway's text.
+    ErrorPage,
+    /// An error page stands in the place of the upstream's response.
+    ReplacedPage,
+    /// The gateway has answered a CORS preflight.
+    Preflight,
+}
+
+impl Served {
+    /// As the access log has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Maintenance => "maintenance",
+            Self::ErrorPage => "error_page",
+            Self::ReplacedPage => "error_page_for_upstream",
+            Self::Preflight => "cors_preflight",
+        }
+    }
+}
+
+/// Who has refused a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeniedBy {
+    /// `allow` and `deny`.
+    Address,
+    /// `allow_certificate` and `deny_certificate`.
+    Certificate,
+    /// `allow_header` and `deny_header`.
+    Header,
+    /// `basic_auth`.
+    Password,
+    /// `max_requests_per_client`.
+    Limit,
+    /// The server of `forward_auth`.
+    Server,
+    /// `cors`: a preflight for an origin that is not allowed.
+    Origin,
+}
+
+impl DeniedBy {
+    /// As the access log has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Certificate => "certificate",
+            Self::Header => "header",
+            Self::Password => "basic_auth",
+            Self::Limit => "max_requests_per_client",
+            Self::Server => "forward_auth",
+            Self::Origin => "cors",
+        }
+    }
+}
+
+/// What an exchange knows of the way that was chosen for it.
+#[derive(Default)]
+pub(crate) struct Routed {
+    /// The host that the request is for, at the listener that it came to.
+    pub host: Option<(Rc<LaneListener>, usize)>,
+    pub route: Option<RouteRef>,
+    /// Counts as under way at the server in use.
+    lease: Option<Lease>,
+    tried: Tried,
+    hash: Option<u64>,
+    pub(super) sticky: Sticky,
+    /// It waits for room, or has waited, until then at most.
+    waits_until: Option<Millis>,
+    /// When the try under way has begun.
+    began: Millis,
+    pub(super) own: OwnAnswer,
+    /// When a kept connection was lost under it. It is sent again once for that, over a connection that was begun since.
+    pub lost_at: Option<Millis>,
+    /// More than the loss itself will tell about the server that is about to be lost.
+    pub hint: Option<Failure>,
+    /// Why the last try failed.
+    pub failure: Option<Failure>,
+    /// The gateway adds headers to this response.
+    pub adds_headers: bool,
+    /// Who has refused the request, if a rule about clients did.
+    pub denied: Option<DeniedBy>,
+    /// What has answered in the place of a server.
+    pub served: Option<Served>,
+    /// The page for an answer to maintenance: an index into the listener's pages.
+    pub(super) page: Option<usize>,
+    pub(super) cors: Cors,
+    /// Who the client is, once it has shown the password.
+    pub user: Option<Rc<str>>,
+    /// The group that it goes to, where there are several.
+    pub chosen: Option<Chosen>,
+    /// It counts among the requests of its client.
+    pub counted: Option<Counted>,
+}
+
+impl Routed {
+    /// Notes why a server is lost, as exactly as it is known.
+    pub fn lost(&mut self, why: Loss) -> Failure {
+        let failure = self.hint.take().unwrap_or(Failure::of_loss(why));
+        self.failure = Some(failure);
+        failure
+    }
+
+    /// Notes what the request brings to the choice among an upstream's servers.
+    #[inline]
+    pub fn preference(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
+        upstream.retries.note_request();
+        if upstream.chooses_by_request {
+            Self::look(x, upstream, peer);
+        }
+    }
+
+    fn look(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
+        let config = &upstream.upstream;
+        let fields = &x.request.fields;
+        x.routed.hash = hash_of(&config.hash_key, fields, peer);
+        if let Some(sticky) = &config.sticky {
+            let named = cookie(fields, &sticky.cookie);
+            let server = named.and_then(|id| config.servers.iter().position(|s| s.sticky_id[..] == *id));
+            x.routed.sticky = server.map_or(Sticky::New, Sticky::To);
+            x.routed.adds_headers = true;
+        }
+    }
+
+    /// Where the duration of the request is recorded; `None` for a request that came to no host.
+    #[inline]
+    pub fn place(&self) -> Option<&Place> {
+        self.shared_place().map(|place| &**place)
+    }
+
+    /// The same, to be kept.
+    #[inline]
+    pub fn shared_place(&self) -> Option<&Arc<Place>> {
+        match (&self.route, &self.host) {
+            (Some(route), _) => route.place(),
+            (None, Some((listener, host))) => listener.latency.hosts.get(*host),
+            (None, None) => None,
+        }
+    }
+
+    /// The server has nothing more to do for this request: its place is free for another one.
+    #[inline]
+    pub fn release(&mut self) {
+        self.lease = None;
+    }
+
+    /// The request goes to another group now: what the way to the one before has left is forgotten.
+    pub fn begin_again(&mut self) {
+        let Self { host, route, own, denied, adds_headers, cors, user, counted, .. } = std::mem::take(self);
+        *self = Self { host, route, own, denied, adds_headers, cors, user, counted, ..Self::default() };
+    }
+
+    /// The page for an answer with this status, by its index among those of the listener. `of_upstream`: the answer is an
+    /// upstream's.
+    pub fn page(&self, status: u16, of_upstream: bool) -> Option<(Rc<LaneListener>, usize)> {
+        let (listener, host) = self.host.as_ref()?;
+        if let (Some(page), 503, false) = (self.page, status, of_upstream) {
+            return Some((listener.clone(), page));
+        }
+        let pages = match self.route.as_ref().and_then(RouteRef::route) {
+            Some(route) => &route.error_pages,
+            None => listener.routing.pages_of(*host),
+        };
+        page_for(pages, status, of_upstream).map(|page| (listener.clone(), page))
+    }
+
+    /// A page takes the place of the upstream's response, which has said when to come again.
+    pub fn replace(&mut self, retry_after: Option<u64>) {
+        self.served = Some(Served::ReplacedPage);
+        if let Some(seconds) = retry_after {
+            self.own = OwnAnswer::RetryAfter(seconds);
+        }
+    }
+
+    /// The gateway's response asks for a password.
+    pub fn challenge(&mut self) {
+        self.denied = Some(DeniedBy::Password);
+        self.own = OwnAnswer::Challenge;
+        self.adds_headers = true;
+    }
+
+    /// The gateway's response says that the client may come again after so many seconds.
+    pub fn deny_for(&mut self, by: DeniedBy, seconds: u64) {
+        self.denied = Some(by);
+        self.own = OwnAnswer::RetryAfter(seconds);
+        self.adds_headers = true;
+    }
+
+    /// What the request brings to the choice of a server.
+    #[inline]
+    pub fn balancing(&self) -> Preference {
+        Preference { tried: self.tried, hash: self.hash, sticky: self.sticky.server() }
+    }
+
+    /// Another server is to be selected: what the request had at the one before is over.
+    #[inline]
+    pub fn leave_server(&mut self) {
+        (self.lease, self.failure, self.hint) = (None, None, None);
+    }
+
+    /// A try begins, at the server that has lent a place for it.
+    #[inline]
+    pub fn begin_try(&mut self, lease: Lease, now: Millis) {
+        self.began = now;
+        self.lease = Some(lease);
+    }
+
+    /// A server has failed for this request, which tries the others first.
+    pub fn note_tried(&mut self, server: usize) {
+        self.tried.note(server);
+    }
+
+    /// The server in use has failed as servers do that are ill.
+    pub fn failed(&self, failure: Failure) {
+        if let Some(lease) = &self.lease {
+            lease.server().failed(failure);
+        }
+    }
+
+    /// The servers that have failed for this request.
+    pub fn tried(&self) -> Tried {
+        self.tried
+    }
+
+    /// Until when it waits for room at most, or has waited.
+    #[inline]
+    pub fn waits_until(&self) -> Option<Millis> {
+        self.waits_until
+    }
+
+    /// It waits for room, until then at most if it has not waited before. Until when.
+    pub fn wait_until(&mut self, until: Millis) -> Millis {
+        *self.waits_until.get_or_insert(until)
+    }
+
+    /// The server has answered as servers do.
+    #[inline]
+    pub fn succeeded(&self) {
+        if let Some(lease) = &self.lease {
+            lease.server().succeeded();
+        }
+    }
+
+    /// When the try under way has begun.
+    pub fn try_began(&self) -> Millis {
+        self.began
+    }
+
+    /// The same try goes on over another connection: its time does not begin anew.
+    pub fn go_on_with_try(&mut self, began: Millis) {
+        self.began = began;
+    }
+
+    /// When the last try has begun, if there was one.
+    pub fn tried_since(&self) -> Option<Millis> {
+        (self.began > 0).then_some(self.began)
+    }
+
+    /// A try has begun then.
+    #[cfg(test)]
+    pub fn try_from(&mut self, began: Millis) {
+        self.began = began;
+    }
+
+    /// When the try under way must have led to a response's head.
+    #[inline]
+    pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
+        Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
+    }
+}

@@ -1,0 +1,168 @@
+//! Finds the route of a request to a host with rules, and does what the route says: whom it admits, and where the request goes.
+
+use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
+use crate::cors::{Cors, preflight_method};
+use crate::exchange::authorize::authorize;
+use crate::exchange::credentials::authenticate;
+use crate::exchange::executor::{refuse, respond, respond_error, run_action, takes_place};
+use crate::exchange::redirection::{send_redirect, send_redirect_of_table};
+use crate::exchange::routed::{DeniedBy, OwnAnswer, Served};
+use crate::forwarding::watch_total;
+use crate::lane_state::LaneListener;
+use crate::rules::{Request, RouteRef};
+use crate::service::Proxy;
+use crate::snapshot::Action;
+use sealane_lane::{Context, Key};
+use sealane_route::RouteTable;
+use std::rc::Rc;
+
+/// A host has rules: finds the one for a request, and does what it says.
+pub(crate) fn route_request(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    listener: &Rc<LaneListener>,
+    table: &RouteTable<usize>,
+    expects: bool,
+) {
+    let Proxy { connections, exchanges, admission, settings, .. } = proxy;
+    let Some(x) = exchanges.get_mut(exchange) else { return };
+    let asked = if listener.routing.has_cors { preflight_method(&x.request) } else { None };
+    let find = |method: &[u8]| table.find(x.request.path(), &Request { head: &x.request, method, listener });
+    // A preflight asks about the route of the request that is to follow.
+    let preflight = asked
+        .and_then(|method| find(method).ok().flatten())
+        .filter(|found| listener.routing.routes.get(*found.value).is_some_and(|route| route.cors.is_some()));
+    let is_preflight = preflight.is_some();
+    let found = match preflight.map_or_else(|| find(x.request.method_name()), |found| Ok(Some(found))) {
+        Ok(Some(found)) => found,
+        Ok(None) => return refuse(proxy, cx, exchange, 404),
+        Err(_) => {
+            proxy.counters.bad_paths.inc();
+            return refuse(proxy, cx, exchange, 400);
+        }
+    };
+    let Some(route) = listener.routing.routes.get(*found.value) else { return refuse(proxy, cx, exchange, 500) };
+    x.routed.route = Some(RouteRef::new(listener.clone(), found));
+    x.routed.adds_headers = true;
+    if let Some(cors) = &route.cors {
+        x.routed.cors = cors.judge(&x.request, is_preflight);
+    }
+    let Some(client) = connections.client_of(x.client_stream) else { return };
+    if !route.access.is_empty() {
+        let verdict = judge(connections, x, client, listener, &route.access);
+        if verdict != Verdict::Admitted {
+            return turn_away(proxy, cx, exchange, verdict, expects);
+        }
+    }
+    if let Some(maintenance) = &route.maintenance {
+        let verdict = match &maintenance.access {
+            Some(rule) => judge(connections, x, client, listener, &[*rule]),
+            None => Verdict::Denied(DeniedBy::Address),
+        };
+        match verdict {
+            Verdict::Admitted => {}
+            Verdict::TooEarly => return turn_away(proxy, cx, exchange, verdict, expects),
+            Verdict::Denied(_) => {
+                x.routed.served = Some(Served::Maintenance);
+                x.routed.page = maintenance.page;
+                if let Some(seconds) = maintenance.retry_after {
+                    x.routed.own = OwnAnswer::RetryAfter(seconds);
+                }
+                proxy.counters.maintenance.inc();
+                return refuse(proxy, cx, exchange, 503);
+            }
+        }
+    }
+    let verdict = takes_place(connections, x, client, listener, admission, settings);
+    if verdict != Verdict::Admitted {
+        return turn_away(proxy, cx, exchange, verdict, expects);
+    }
+    if route.rate_limits.iter().any(|limit| admission.counts_by_address(*limit)) && is_address_in_doubt(connections, x)
+    {
+        // Before any of them counts the request.
+        return turn_away(proxy, cx, exchange, Verdict::TooEarly, expects);
+    }
+    let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
+    let mut wait = None;
+    for limit in &route.rate_limits {
+        let field = |name: &str| x.request.fields.get_named(name.as_bytes());
+        if let Err(ms) = admission.request(cx, *limit, x.client_ip(client), name, field) {
+            wait = wait.max(Some(ms));
+        }
+    }
+    if let Some(ms) = wait {
+        proxy.counters.rate_limited.inc();
+        x.routed.own = OwnAnswer::RetryAfter(ms.div_ceil(1000));
+        return respond_error(proxy, cx, exchange, 429, expects);
+    }
+    if is_preflight {
+        // Before any question of who it is: browsers send no credentials with it.
+        return answer_preflight(proxy, cx, exchange, expects);
+    }
+    if let Some(auth) = &route.basic_auth {
+        watch_total(proxy, cx, exchange);
+        return authenticate(proxy, cx, exchange, listener, auth, expects);
+    }
+    if let Some(auth) = &route.forward_auth {
+        watch_total(proxy, cx, exchange);
+        return authorize(proxy, cx, exchange, listener, auth, expects);
+    }
+    run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
+}
+
+/// Answers the question of a page of another origin what it may do.
+fn answer_preflight(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    if x.routed.cors == Cors::Refused {
+        proxy.counters.preflights_refused.inc();
+        x.routed.denied = Some(DeniedBy::Origin);
+        return refuse(proxy, cx, exchange, 403);
+    }
+    proxy.counters.preflights.inc();
+    x.routed.served = Some(Served::Preflight);
+    respond(proxy, cx, exchange, 204, b"", b"", expects);
+}
+
+/// Does what the route of a request says, once its client has shown a password.
+pub(crate) fn run_authenticated(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+    let Some(route) = proxy.exchanges.get(exchange).and_then(|x| x.routed.route.clone()) else { return };
+    match route.route().and_then(|rule| rule.forward_auth.as_ref()) {
+        Some(auth) => authorize(proxy, cx, exchange, route.listener(), auth, expects),
+        None => run_route(proxy, cx, exchange, expects),
+    }
+}
+
+/// Does what the route of a request says, once the request is admitted.
+pub(crate) fn run_route(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+    let Some(route) = proxy.exchanges.get(exchange).and_then(|x| x.routed.route.clone()) else { return };
+    match route.route() {
+        Some(rule) => run_route_action(proxy, cx, exchange, route.listener(), &rule.action, route.matched, expects),
+        None => refuse(proxy, cx, exchange, 500),
+    }
+}
+
+/// Does what a route says.
+#[inline]
+fn run_route_action(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    exchange: Key,
+    listener: &Rc<LaneListener>,
+    action: &Action,
+    matched: usize,
+    expects: bool,
+) {
+    match action {
+        Action::Redirect(redirect) => {
+            let Some(x) = proxy.exchanges.get(exchange) else { return };
+            let secure = proxy.connections.client_of(x.client_stream).is_some_and(|client| client.is_secure());
+            return send_redirect(proxy, cx, exchange, redirect, secure, matched, expects);
+        }
+        Action::RedirectTable { table, status, keep_query } => {
+            return send_redirect_of_table(proxy, cx, exchange, (*table, *status, *keep_query), expects);
+        }
+        _ => {}
+    }
+    run_action(proxy, cx, exchange, listener, action, expects);
+}

@@ -1,0 +1,78 @@
+//! Requests that wait while all servers of their group are full. `group` has the queues themselves, `pools` which of them are in use.
+
+use crate::exchange::exchanges::Exchanges;
+use crate::exchange::executor::refuse;
+use crate::flush::flush_marked;
+use crate::service::Proxy;
+use crate::upstream::connection::dispatch_request;
+use crate::upstream::group::LaneUpstream;
+use crate::upstream::pools::UpstreamPools;
+use sealane_lane::{Context, Key, Millis};
+use std::rc::Rc;
+
+/// A request waits for room at the servers of its group, or is refused where too many wait already.
+pub(super) fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) {
+    let now = cx.now();
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let first = x.routed.waits_until().is_none();
+    let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
+    let until = x.routed.wait_until(now + queue_timeout);
+    if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
+        proxy.counters.queue_full.inc();
+        return refuse(proxy, cx, exchange, 503);
+    }
+    proxy.pools.schedule_queue(cx, upstream, until);
+    if first {
+        proxy.counters.queued.inc();
+        // Another lane may have room to give.
+        upstream.upstream.group.nudge();
+    }
+}
+
+/// The timer of the queues has fired; they are looked at at the end of the turn.
+pub(crate) fn queues_timeout(exchanges: &Exchanges, pools: &mut UpstreamPools, cx: &mut Context) {
+    pools.timeout(cx, |upstream| exchanges.get(upstream.first_queued()?)?.routed.waits_until());
+}
+
+/// The end of a turn, after all that may have freed a place: queued requests that have got room go on, and those that have
+/// waited for long enough are refused. Whether there were any.
+pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) -> bool {
+    proxy.pools.acknowledge();
+    if !proxy.pools.has_queues() {
+        return false;
+    }
+    let now = cx.now();
+    let mut served = false;
+    for upstream in proxy.pools.take_queues() {
+        let mut passed_over = 0;
+        // One round, in which those that stay keep their order.
+        for _ in 0..upstream.queue_len() {
+            let Some(key) = upstream.unqueue_first() else { break };
+            let Some(x) = proxy.exchanges.get(key) else { continue };
+            let preference = x.routed.balancing();
+            // Room first: who has waited for long enough and has got it is not refused.
+            if upstream.balancer.may_have_room(preference) {
+                dispatch_request(proxy, cx, key);
+            } else if x.routed.waits_until().is_none_or(|until| now >= until) {
+                proxy.counters.queue_timeouts.inc();
+                refuse(proxy, cx, key, 503);
+            } else if passed_over == 0 && preference.takes_any() {
+                // There is no room for any of them.
+                upstream.requeue_first(key);
+                break;
+            } else {
+                upstream.requeue_last(key);
+                passed_over += 1;
+                continue;
+            }
+            served = true;
+            flush_marked(proxy, cx);
+        }
+        let left = upstream.queue_len();
+        upstream.tell_waiting(left);
+        if left > 0 {
+            proxy.pools.note_queue(&upstream);
+        }
+    }
+    served
+}

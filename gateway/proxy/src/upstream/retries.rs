@@ -1,0 +1,77 @@
+//! What follows when a try at a server has failed: it counts against the server, and the request may be sent again.
+
+use crate::counters::Counters;
+use crate::exchange::Exchange;
+use crate::exchange::executor::perform;
+use crate::exchange::response::try_lost;
+use crate::service::Proxy;
+use rustix::io::Errno;
+use sealane_exchange::{Action as Do, Loss};
+use sealane_lane::{Context, Key};
+
+/// A connection could not even be begun. True if a server is to be selected again; else the request has been answered.
+pub(crate) fn connect_failed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Errno) -> bool {
+    // Ours to blame: ports, descriptors or memory are used up.
+    let ours = matches!(
+        error,
+        Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN
+    );
+    let why = if ours { Loss::Exhausted } else { Loss::Unreachable };
+    let actions = try_lost(proxy, cx, exchange, why);
+    if actions.has(Do::SelectServer) {
+        return true;
+    }
+    perform(proxy, cx, exchange, actions);
+    false
+}
+
+/// A try has ended: its server's place is free, and it counts, however its connection was found. `unanswered`: the client has
+/// had nothing of a response.
+pub(crate) fn account_for_loss(x: &mut Exchange, why: Loss, unanswered: bool) {
+    let failure = x.routed.lost(why);
+    let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
+    if unanswered && failed {
+        x.routed.note_tried(x.server);
+        if why != Loss::Exhausted {
+            x.routed.failed(failure);
+            nudge(x);
+        }
+    }
+    x.routed.release();
+    // Of a stale connection the server has seen nothing: one such try per request is beside the others.
+    x.attempts += usize::from(why != Loss::Stale);
+}
+
+/// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
+pub(crate) fn retry_is_granted(x: &mut Exchange, counters: &Counters, cx: &Context, why: Loss) -> bool {
+    let Some(upstream) = &x.upstream else { return false };
+    let is_left = match why {
+        // It is the connection that was old, not the server that failed: the same server may be tried, but only once
+        // per request.
+        Loss::Stale => x.routed.lost_at.is_none(),
+        _ => x.attempts < upstream.upstream.tries && upstream.balancer.has_untried(x.routed.tried()),
+    };
+    let granted = is_left && budget_allows(x, counters, cx);
+    if granted && why == Loss::Stale {
+        // Other kept connections may be as old.
+        x.routed.lost_at = Some(cx.now());
+    }
+    granted
+}
+
+/// Takes a retry from the budget, if there is one.
+pub(crate) fn budget_allows(x: &Exchange, counters: &Counters, cx: &Context) -> bool {
+    let Some(upstream) = &x.upstream else { return false };
+    let granted = upstream.retries.take(cx.now());
+    if !granted {
+        counters.retries_denied.inc();
+    }
+    granted
+}
+
+/// Asks control to look at a failure now rather than later.
+fn nudge(x: &Exchange) {
+    if let Some(upstream) = &x.upstream {
+        upstream.upstream.group.nudge();
+    }
+}
