@@ -4,10 +4,11 @@
 //! connection marks it. The marks are taken at the end of the event (one exchange at a time), of the turn (shared over TCP),
 //! or with the datagrams of the turn (QUIC).
 
-use crate::conn::{Client, ClientConnection, Conn, UpstreamConnection, UpstreamPhase};
+use crate::conn::{Client, ClientConnection, Conn};
 use crate::exchange::streams::ClientStream;
 use crate::h3::connection::H3Connection;
 use crate::mirrors::MirrorClient;
+use crate::upstream::phase::{UpstreamConnection, UpstreamPhase};
 use sealane_lane::{Context, Key, Millis, Slots};
 use std::ops::Range;
 

@@ -2,7 +2,7 @@
 
 use crate::client::h2_connection::h2_client_drive;
 use crate::client::h2_responses::h2_client_room;
-use crate::conn::{ClientPhase, Conn, UpstreamPhase};
+use crate::conn::{ClientPhase, Conn};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, resume_source};
@@ -10,6 +10,7 @@ use crate::lifecycle::{after_closing, close_connection, wire_failed};
 use crate::service::Proxy;
 use crate::upstream::h2::h2_upstream_room;
 use crate::upstream::h2_connection::h2_upstream_drive;
+use crate::upstream::phase::UpstreamPhase;
 use sealane_lane::{Context, Key};
 
 /// How often shared connections are driven and sent per turn, while that gives them more to send.

@@ -2,13 +2,11 @@
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
 use crate::access::Verdict;
-use crate::conn::{
-    Answer, ClientPhase, Conn, Handshake, Making, Opening, Persistence, Protocol, Purpose, Step, Turn,
-    UpstreamConnection, UpstreamPhase,
-};
+use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Turn};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, takes_place};
+use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::accept::syn::is_proven;
-use crate::conn::{Answer, ClientPhase, Conn, Handshake, Persistence, Protocol, Turn, UpstreamPhase};
+use crate::conn::{ClientPhase, Conn, Handshake, Persistence, Protocol, Turn};
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, perform, request_sent};
@@ -19,6 +19,7 @@ use crate::exchange::streams::{ClientStream, UpstreamStream, client_end, server_
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::snapshot::{Action, Listener};
+use crate::upstream::phase::{Answer, UpstreamPhase};
 use sealane_exchange::{Event, Switching};
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};

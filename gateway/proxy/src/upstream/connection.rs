@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::accept::proxy_protocol;
-use crate::conn::{Answer, Conn, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
@@ -20,6 +20,7 @@ use crate::upstream::h2_connection::{
     STREAM_WINDOW, h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout,
 };
 use crate::upstream::h3::h3_dispatch;
+use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 use crate::upstream::retries::connect_failed;
 use crate::upstream::selection::select_server;
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};

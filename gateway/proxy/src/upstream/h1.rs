@@ -1,7 +1,7 @@
 //! HTTP/1.1 towards upstreams: requests to bytes, bytes to responses.
 
 use crate::client::h1::{stage_data, stage_end};
-use crate::conn::{Answer, Conn, UpstreamPhase};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, request_sent};
@@ -17,6 +17,7 @@ use crate::service::Proxy;
 use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::{upstream_failed, upstream_handshake, upstream_lost};
 use crate::upstream::h2_connection::{h2_upstream_lost, h2_upstream_take};
+use crate::upstream::phase::{Answer, UpstreamPhase};
 use crate::upstream::syn::syn_heard;
 use sealane_exchange::{Phase, Switching};
 use sealane_http::BodyLength;

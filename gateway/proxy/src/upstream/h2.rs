@@ -4,7 +4,7 @@
 //! h2 ── woken streams ─► response, data, trailers, resets ─► exchange (response_arrived, response_data, response_end)
 //! ```
 
-use crate::conn::{Conn, UpstreamConnection, UpstreamPhase};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
@@ -22,6 +22,7 @@ use crate::upstream::connection::not_taken;
 use crate::upstream::h2_connection::{
     H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, unprocessed,
 };
+use crate::upstream::phase::{UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};

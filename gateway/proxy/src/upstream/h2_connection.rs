@@ -7,7 +7,7 @@
 //! ```
 
 use crate::Failure;
-use crate::conn::{Conn, Purpose, UpstreamConnection, UpstreamPhase};
+use crate::conn::Conn;
 use crate::exchange::expiry::sweep;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{Later, UpstreamStream};
@@ -20,6 +20,7 @@ use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
 use crate::upstream::connection::upstream_lost;
 use crate::upstream::h2::{Stream, h2_send_request};
+use crate::upstream::phase::{Purpose, UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};

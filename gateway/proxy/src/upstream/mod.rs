@@ -8,6 +8,7 @@ pub(crate) mod h1;
 pub(crate) mod h2;
 pub(crate) mod h2_connection;
 pub(crate) mod h3;
+pub(crate) mod phase;
 pub(crate) mod pools;
 pub(crate) mod queue;
 pub(crate) mod retries;

@@ -10,7 +10,6 @@
 //!                        └── syn_again: broken before a word, or the shorter hello refused
 //! ```
 
-use crate::conn::{Step, UpstreamConnection, UpstreamPhase};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::service::Proxy;
@@ -18,6 +17,7 @@ use crate::transport::Transport;
 use crate::upstream::connection::{upstream_connected, upstream_lost};
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::upstream_go_on;
+use crate::upstream::phase::{Step, UpstreamConnection, UpstreamPhase};
 use crate::upstream::pools::UpstreamPools;
 use rustix::net::sockopt;
 use sealane_dial::{Action, Dial, Ended, How, Route};
