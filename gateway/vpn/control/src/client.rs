@@ -325,7 +325,9 @@ impl Attempt<'_> {
         if self.pushed.flags.cc_exit {
             let _ = self.session.send_command(b"EXIT\0");
             self.transmit(Instant::now());
-        } else {
+        }
+        // While a key is renewed, OpenVPN's server takes commands with the new key only, on which nothing is agreed yet.
+        if !self.pushed.flags.cc_exit || self.renewal.is_some() {
             let _ = self.plane.command(Command::InbandOut(SERVER, magic::exit_message().to_vec()));
         }
     }
