@@ -97,6 +97,13 @@ fn a_full_server_refuses_for_now() {
     assert!(said(&second, "AUTH_FAILED,TEMP:the server is full"), "{}", second.log());
 }
 
+/// A profile without the client's own key for control packets.
+fn without_key(profile: &str) -> String {
+    let (before, rest) = profile.split_once("<tls-crypt-v2>").expect("it has a key of its own");
+    let (_, after) = rest.split_once("</tls-crypt-v2>").expect("the block ends");
+    format!("{before}{after}")
+}
+
 /// Over UDP, with keys for control packets: the client hears of no packet that it has seen before.
 #[test]
 fn a_first_answer_acknowledges_and_no_packet_id_is_sent_twice() {
@@ -120,10 +127,8 @@ fn a_first_answer_acknowledges_and_no_packet_id_is_sent_twice() {
             .collect();
         world.write("vpn/tunnel.toml", &toml);
         world.profile("alice");
-        let profile = world.read("alice.ovpn");
-        let (before, rest) = profile.split_once("<tls-crypt-v2>").expect("it has a key of its own");
-        let (_, after) = rest.split_once("</tls-crypt-v2>").expect("the block ends");
-        let profile = world.write("alice.ovpn", &format!("{before}{after}\n{option} static.key\n"));
+        let profile = without_key(&world.read("alice.ovpn"));
+        let profile = world.write("alice.ovpn", &format!("{profile}\n{option} static.key\n"));
         let _server = world.serve();
         for _ in 0..3 {
             let client = world.connected(&profile, &["--verb", "6"]);
@@ -152,7 +157,11 @@ fn handshakes_that_are_not_continued_keep_nobody_out() {
     let toml: String =
         toml.lines().filter(|line| !line.starts_with("tls_crypt_v2")).map(|l| format!("{l}\n")).collect();
     world.write("vpn/tunnel.toml", &toml);
-    let (alice, bob) = (world.profile("alice"), world.profile("bob"));
+    let [alice, bob] = ["alice", "bob"].map(|name| {
+        world.profile(name);
+        let file = format!("{name}.ovpn");
+        world.write(&file, &without_key(&world.read(&file)))
+    });
     let server = world.serve();
     let client = world.connected(&alice, &[]);
     let before = server.resident();
