@@ -267,10 +267,10 @@ mod tests {
     fn what_is_warned_of_is_never_selected() {
         let mut numbers = Numbers(0x2545_f491_4f6c_dd1d);
         let (mut warned, mut missed) = (0, 0);
-        for _ in 0..400 {
+        for _ in 0..1000 {
             let mut by_path: HashMap<PathKey, Vec<Entry>> = HashMap::new();
             let mut table = RouteTable::default();
-            for at in 0..2 + numbers.below(5) {
+            for at in 0..6 + numbers.below(8) {
                 let conditions = numbers.conditions();
                 let key = match &conditions.path {
                     PathRule::Exact(path) => PathKey::Exact(path.clone()),

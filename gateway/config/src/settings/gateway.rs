@@ -68,7 +68,7 @@ table! {
     /// Settings that several hosts, routes, listeners or upstreams have in common, each group under a name: `[snippet.NAME]`.
     /// A table gets them with `use`. See [operating](page:operating#reuse-settings).
     snippet: Own<()> = Own(snippets::declared, || Shape::Map(Box::new(Shape::Settings))),
-        example({ private = { allow = ["10.0.0.0/8"] } });
+        example({ private = { allow = ["10.0.0.0/8"] }, slow = { first_byte_timeout = "5m" } });
     /// Directives of the original that `sealane import` could not translate, and that decide who may connect or how
     /// strong the protection is. Each entry is an error, so the gateway does not start until you have removed all
     /// entries.

@@ -110,6 +110,13 @@ table! {
 }
 
 table! {
+    upstream_uses "";
+
+    /// Names of `[snippet.NAME]` tables, whose settings this upstream gets, as hosts do.
+    r#use: Strings = Strings, example(["slow"]);
+}
+
+table! {
     access "";
 
     /// Addresses and blocks (`"10.0.0.0/8"`, `"2001:db8::1"`) of clients that are allowed; all other clients are

@@ -1,6 +1,8 @@
 //! `[[upstream]]` and its tables.
 
-use super::{Choice, Count, File, Flag, One, Own, Shape, Size, Strings, Text, Time, argument, protocol, table, uses};
+use super::{
+    Choice, Count, File, Flag, One, Own, Shape, Size, Strings, Text, Time, argument, protocol, table, upstream_uses,
+};
 use crate::upstream::{self as read, Entry, HTTP, SYN_TLS};
 use crate::{balancing, plan};
 use sealane_http::h1::Tolerance;
@@ -19,7 +21,7 @@ table! {
     /// server is down until the name resolves. A name with several addresses counts as several servers. The gateway
     /// leaves out addresses to which this machine has no route. If a name resolves to 127.0.0.1 and ::1, as `localhost`
     /// usually does, the gateway connects only to 127.0.0.1.
-    upstream "[[upstream]]", includes = &[&uses::TABLE];
+    upstream "[[upstream]]", includes = &[&upstream_uses::TABLE];
 
     /// The name by which hosts refer to this upstream.
     name: Text = Text, required("backend"), sets("app");

@@ -124,18 +124,20 @@ pub struct Problems {
 impl Problems {
     /// Takes what is found now.
     pub fn update(&mut self, now: u64, findings: Vec<Finding>) {
+        let mut new = Vec::new();
         for finding in findings {
             let same = |known: &Known| (known.finding.kind, &known.finding.subject) == (finding.kind, &finding.subject);
             match self.known.iter().position(same) {
                 Some(at) => (self.known[at].finding, self.known[at].last) = (finding, now),
-                // The most that anybody reads are shown already.
-                None if self.known.len() >= MOST => {}
-                None => self.known.push(Known { finding, since: now, last: now }),
+                None => new.push(Known { finding, since: now, last: now }),
             }
         }
         let (known, over): (Vec<Known>, Vec<Known>) =
             std::mem::take(&mut self.known).into_iter().partition(|known| now.saturating_sub(known.last) <= HOLD);
         self.known = known;
+        // Nobody reads more than the most.
+        new.truncate(MOST.saturating_sub(self.known.len()));
+        self.known.append(&mut new);
         for known in over {
             if self.over.len() == MOST_OVER {
                 self.over.pop_front();
