@@ -329,7 +329,7 @@ fn messages() {
             "there is no folder /no-such-folder",
         ),
         (
-            "[[listener]]\naddress = [\"unix:x.sock\", \"unix:./x.sock\", \"unix:x.sock\"]\n".to_owned() + &respond,
+            "[[listener]]\naddress = [\"unix:x.sock\", \"unix:./x.sock\"]\n".to_owned() + &respond,
             "x.sock is already listened on",
         ),
         (listener("socket_mode = \"0660\"") + &respond, "\"socket_mode\" is for Unix sockets"),
