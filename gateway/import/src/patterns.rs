@@ -365,6 +365,24 @@ pub(crate) fn looks(pattern: &str) -> Option<bool> {
     Some(!parse(pattern)?.properties().look_set().is_empty())
 }
 
+/// Whether a pattern may match a text with this byte in it.
+pub(crate) fn may_have(pattern: &str, byte: u8) -> bool {
+    fn has(hir: &Hir, byte: u8) -> bool {
+        match hir.kind() {
+            HirKind::Empty | HirKind::Look(_) => false,
+            HirKind::Literal(text) => text.0.contains(&byte),
+            HirKind::Class(Class::Bytes(set)) => set.ranges().iter().any(|r| (r.start()..=r.end()).contains(&byte)),
+            HirKind::Class(Class::Unicode(set)) => {
+                set.ranges().iter().any(|r| (r.start()..=r.end()).contains(&char::from(byte)))
+            }
+            HirKind::Repetition(r) => has(&r.sub, byte),
+            HirKind::Capture(group) => has(&group.sub, byte),
+            HirKind::Concat(parts) | HirKind::Alternation(parts) => parts.iter().any(|p| has(p, byte)),
+        }
+    }
+    parse(pattern).is_none_or(|hir| has(&hir, byte))
+}
+
 /// The alternatives of a pattern, perhaps in parentheses: `(a|b)`.
 fn alternatives(pattern: &str) -> Vec<&str> {
     let inner = pattern.strip_prefix('(').and_then(|p| p.strip_suffix(')')).filter(|p| !p.starts_with(['?', '*']));

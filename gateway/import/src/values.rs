@@ -6,6 +6,25 @@ use crate::patterns;
 /// What the name of a condition on a cookie begins with.
 pub(crate) const COOKIE: &str = "cookie:";
 
+/// Whether the gateway takes a header from trusted proxies only.
+pub(crate) fn is_claim(name: &str) -> bool {
+    sealane_http::claims::is_claim(name.as_bytes())
+}
+
+/// What is said where such a header is compared.
+pub(crate) const CLAIM: &str = "only proxies in trusted_proxies may send this header: Sealane removes it from requests of all other \
+     clients before it compares headers";
+
+/// The same, where this decides who is let in.
+pub(crate) fn claim_decides() -> String {
+    format!("{CLAIM}; add trusted_proxies with the addresses of these proxies, and write a route with this condition")
+}
+
+/// Whether a condition holds for requests without the header.
+pub(crate) fn holds_without(rule: &str) -> bool {
+    rule == "false" || denied(rule).is_some()
+}
+
 /// A value without a character, and no value.
 pub(crate) const NOTHING: &str = "{ not = { regex = '.' } }";
 

@@ -289,12 +289,15 @@ fn copies_of_requests_go_to_a_mirror() {
         ("proxy_pass http://$http_x$request_uri;", ""),
         ("proxy_pass http://10.0.0.1$request_uri; proxy_set_header Host $host;", ""),
         ("if ($http_x) { return 400; } proxy_pass http://10.0.0.2$request_uri;", ""),
-        (shadow, "rewrite ^/a/(.*)$ /$1 break;"),
     ] {
         let imported = of_nginx(&text(mirror, more));
         assert!(!imported.toml.contains("mirror ="), "{mirror} {more}\n{}", imported.toml);
         assert!(imported.report.to_text(false).contains("not translated: mirror /copy"), "{mirror} {more}");
     }
+    // Copies of requests with another path would have it, too.
+    let imported = of_nginx(&text(shadow, "rewrite ^/a/(.*)$ /$1 break;"));
+    assert!(imported.report.to_text(false).contains("not translated: mirror /copy"), "{}", imported.toml);
+    says(&imported, &["path = \"/a/\"", "upstream = \"10.0.0.1\"", "rewrite_prefix = \"/\"", ""]);
 }
 
 #[test]
@@ -423,6 +426,81 @@ fn haproxy_compares_headers_and_cookies() {
         "http-request del-header cookie\n http-request deny if { req.cook(a) 1 }",
         "http-request deny if { hdr_reg(x) a^b }",
         "http-request deny if { hdr(x),regsub(a,b) c }",
+    ] {
+        undecided(&of_haproxy(&frontend(&format!(" {rules}\n"))));
+    }
+}
+
+/// The gateway removes them from requests of clients that it does not trust, before it compares anything.
+#[test]
+fn conditions_on_headers_of_proxies_are_announced() {
+    const SAYS: &str = "only proxies in trusted_proxies may send this header";
+    let pass = "location / { proxy_pass http://10.0.0.1; proxy_set_header Host $host; }";
+    let with = |more: &str| of_nginx(&server(&format!("{more} {pass}")));
+    let trusted = "set_real_ip_from 10.0.0.0/8; real_ip_header X-Forwarded-For; real_ip_recursive on;";
+    let differs = |imported: &Imported| {
+        assert_eq!(imported.report.undecided(), Vec::<String>::new());
+        let text = imported.report.to_text(false);
+        assert!(text.contains("different: ") && text.contains(SAYS), "{text}");
+    };
+    // Without the header, it is true for all requests.
+    differs(&with("if ($http_x_forwarded_proto != https) { return 301 https://$host$request_uri; }"));
+    for condition in [
+        // A refusal of all, or of nobody.
+        "if ($http_x_forwarded_proto != https) { return 403; }",
+        "if ($http_x_real_ip ~ ^10\\.) { return 403; }",
+        "if ($http_x_ssl_client_verify) { return 403; }",
+        // What answers before does not any more.
+        "if ($http_x_forwarded_proto = http) { return 301 https://$host$request_uri; }",
+        "if ($http_cf_connecting_ip ~ ^10\\.) { return 302 /login; }",
+    ] {
+        let imported = with(condition);
+        assert!(imported.report.undecided().iter().any(|u| u.contains(SAYS)), "{condition}");
+        differs(&with(&format!("{trusted} {condition}")));
+    }
+    let map = |source: &str, rest: &str| {
+        of_nginx(&format!(
+            "events {{}} http {{ map {source} $v {{ default a; x b; }} upstream a {{ server 10.0.0.1; }} upstream b {{ server 10.0.0.2; }} \
+             server {{ listen 80; {rest} }} }}"
+        ))
+    };
+    differs(&map("$http_x_original_host", "location / { proxy_pass http://$v; proxy_set_header Host $host; }"));
+    // Requests without the header are not counted.
+    undecided(&of_nginx(
+        "events {} http { limit_req_zone $http_x_forwarded_for zone=a:1m rate=1r/s; server { listen 80; \
+         location / { limit_req zone=a; proxy_pass http://10.0.0.1; proxy_set_header Host $host; } } }",
+    ));
+    differs(&of_haproxy(&frontend(" http-request redirect scheme https unless { hdr(x-forwarded-proto) https }\n")));
+    for rule in [
+        "http-request redirect scheme https if { hdr(x-forwarded-proto) http }",
+        "http-request deny if { req.hdr(x-real-ip) 10.0.0.1 }",
+        "http-request deny unless { req.hdr(x-forwarded-proto) https }",
+        "http-request deny unless { req.hdr(x-ssl-client-verify) 0 }",
+    ] {
+        undecided(&of_haproxy(&frontend(&format!(" {rule}\n"))));
+    }
+}
+
+#[test]
+fn expressions_of_haproxy_are_compared_between_commas() {
+    let deny = |expression: &str, how: &str| {
+        of_haproxy(&frontend(&format!(" http-request deny {how} {{ hdr_reg(user-agent) {expression} }}\n")))
+    };
+    const SAYS: &str = "matches a text with a comma";
+    for how in ["if", "unless"] {
+        let imported = deny("^curl/[0-9]+", how);
+        assert_eq!(imported.report.undecided(), Vec::<String>::new());
+        assert!(!imported.report.to_text(true).contains(SAYS));
+    }
+    // It refuses more, or less.
+    let imported = deny("^a.*b$", "if");
+    assert_eq!(imported.report.undecided(), Vec::<String>::new());
+    assert!(imported.report.to_text(false).contains(SAYS), "{}", imported.report.to_text(true));
+    for rules in [
+        "http-request deny unless { hdr_reg(user-agent) ^a.*b$ }",
+        "http-request deny if !{ hdr_reg(user-agent) [^x] }",
+        "acl good hdr_reg(user-agent) a.b\n http-request deny if !good",
+        "http-request redirect location /x if { hdr_reg(user-agent) a.b }",
     ] {
         undecided(&of_haproxy(&frontend(&format!(" {rules}\n"))));
     }

@@ -69,9 +69,10 @@ pub(super) type All = Vec<(bool, Vec<Test>)>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Condition(pub Vec<All>);
 
-/// What was said of a condition by its ACLs, to be reported: where a header's value has another case, it is not meant here.
+/// What is to be reported of the tests of a condition: each matches further requests, for the reason that is said. `true`: of a test
+/// that must not hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Remarks(pub Vec<String>);
+pub(super) struct Remarks(pub Vec<(String, bool)>);
 
 /// An `acl` line: what it tests, and remarks about that.
 pub(super) type Acl<'l> = (Test, &'l Line, Vec<String>);
@@ -184,15 +185,18 @@ impl<'l> Acls<'l> {
                 }
                 "{" => {
                     let end = words[i..].iter().position(|w| w == "}")? + i;
-                    let test = read(&words[i..end], self.files, &mut remarks.0)
+                    let mut said = Vec::new();
+                    let test = read(&words[i..end], self.files, &mut said)
                         .unwrap_or_else(|| unknown(words.get(i).map_or("", String::as_str)));
+                    remarks.0.extend(said.into_iter().map(|s| (s, negated != unless)));
                     terms.last_mut()?.push((negated, vec![test]));
                     i = end + 1;
                 }
                 name => {
                     let tests: Vec<Test> = match self.named.get(&(section, name)) {
                         Some(tests) => {
-                            tests.iter().for_each(|(.., r)| remarks.0.extend(r.iter().cloned()));
+                            let said = tests.iter().flat_map(|(.., said)| said);
+                            remarks.0.extend(said.map(|s| (s.clone(), negated != unless)));
                             tests.iter().map(|(t, ..)| t.clone()).collect()
                         }
                         None => {

@@ -12,6 +12,7 @@ use crate::output::{Action, BasicAuth, Edits};
 use crate::paths::PathTest;
 use crate::patterns;
 use crate::report::{Id, Place, Report};
+use crate::values;
 
 /// A rule that has been read.
 pub(super) struct Rule<'l> {
@@ -227,14 +228,22 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         }
         return None;
     }
-    for remark in remarks.0 {
+    for (remark, negated) in remarks.0 {
         match &what {
             What::Backend(_) => report.differs(line.id, remark),
-            _ => report.decide(
-                line.id,
-                format!("{remark}: the translated rule matches fewer requests than in HAProxy; add routes, or let the server decide"),
-            ),
+            // Nobody gets in whom HAProxy would keep out.
+            refusal if refusal.refuses() && !negated => report.differs(line.id, remark),
+            _ => report.decide(line.id, format!("{remark}; write routes, or let the server decide")),
         }
+    }
+    match (condition.without_claims(), &what) {
+        (None, _) => {}
+        // What answers before would let requests through, or refuse all.
+        (Some(false), What::Answer(_) | What::Unanswered) | (_, What::Allow | What::Auth { .. } | What::Deny) => {
+            report.decide(line.id, values::claim_decides());
+        }
+        (_, What::Answer(action)) if action.is_refusal() => report.decide(line.id, values::claim_decides()),
+        _ => report.differs(line.id, values::CLAIM),
     }
     if condition.tests().any(|t| matches!(t, Test::Certificate { now: true, .. })) {
         report

@@ -333,6 +333,9 @@ fn balance(proxy: &Proxy, tcp: bool, up: &mut Upstream, report: &mut Report) {
             {
                 Some(name) => {
                     up.settings.set("hash_by", quoted(&format!("header:{name}")), &l.place);
+                    if crate::values::is_claim(name) {
+                        report.differs(l.id, crate::values::CLAIM);
+                    }
                     report.differs(l.id, "requests go to other servers than in HAProxy; the hash is always consistent");
                 }
                 None => report.missing(l.id, "is not understood"),

@@ -259,7 +259,11 @@ fn rate_limit<'d>(
         "$server_name" | "$host" | "$http_host" | "$ssl_server_name" => "sni".to_owned(),
         other => match exempting(import, other.strip_prefix('$')?) {
             true => "address".to_owned(),
-            false => format!("header:{}", super::conditions::header_name(other.strip_prefix("$http_")?)),
+            false => {
+                let name = super::conditions::header_name(other.strip_prefix("$http_")?);
+                // Requests without the header are not counted.
+                (!crate::values::is_claim(&name)).then(|| format!("header:{name}"))?
+            }
         },
     };
     let rate = d.arguments().into_iter().find_map(|a| a.strip_prefix("rate="))?;

@@ -363,6 +363,18 @@ pub(super) fn if_step<'d>(
         }
         return Some(Step { d, when: When::Clients(clients), then: Then::Answer(action) });
     }
+    match condition.without_claim() {
+        // What answers before would let requests through, or refuse all.
+        Some(holds) if !import.trusts && (!holds || action.is_refusal()) => {
+            import.decide(d, values::claim_decides());
+            for inner in d.inner() {
+                import.whole(inner, crate::Outcome::NotTranslated, "see the condition");
+            }
+            return None;
+        }
+        Some(_) => import.differs(d, values::CLAIM),
+        None => {}
+    }
     let when = match (condition, asked) {
         (Condition::Tls(wanted), Some(asked)) => return constant(import, wanted == asked.tls),
         (Condition::Port(port, wanted), Some(asked)) => return constant(import, (port == asked.port) == wanted),

@@ -106,6 +106,9 @@ fn split_clients<'d>(
     let common = groups.iter().fold(0, |a, (_, b)| divisor(a, *b)).max(1);
     groups.iter_mut().for_each(|(_, share)| *share /= common);
     let (hash_by, says) = hashed_by(split.word(1).unwrap_or(""));
+    if hash_by.as_ref().and_then(|by| by.strip_prefix("header:")).is_some_and(values::is_claim) {
+        import.differs(split, values::CLAIM);
+    }
     import.differs(split, format!("split: the shares are the same, but other clients get to each group. {says}"));
     import.same(d, "split");
     route.action = match groups.as_slice() {
@@ -198,6 +201,7 @@ fn by_map<'d>(
     };
     match name.starts_with(COOKIE) {
         true => import.differs(map, COOKIES_DIFFER),
+        false if values::is_claim(&name) => import.differs(map, values::CLAIM),
         false => import.same(map, "routes with \"headers\""),
     }
     // Texts come before expressions.

@@ -32,6 +32,20 @@ pub(super) enum Condition {
     Unknown,
 }
 
+impl Condition {
+    /// Whether it holds without the header, if it compares one that the gateway takes from trusted proxies only.
+    pub fn without_claim(&self) -> Option<bool> {
+        match self {
+            Self::Values(any) => any
+                .iter()
+                .any(|(name, _)| values::is_claim(name))
+                .then(|| any.iter().any(|(_, rule)| values::holds_without(rule))),
+            Self::OtherValue(name, _) | Self::Unmatched { name, .. } => values::is_claim(name).then_some(true),
+            _ => None,
+        }
+    }
+}
+
 /// Reads the condition of an `if`. Everything that is not read here is unknown.
 pub(super) fn condition(d: &Directive) -> Condition {
     read(d).unwrap_or(Condition::Unknown)

@@ -63,6 +63,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         lists: BTreeMap::new(),
         zones: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
+        trusts: false,
         chosen: Vec::new(),
         budget: crate::paths::Budget::default(),
         expansion: variables::MAX_EXPANSION,

@@ -72,6 +72,8 @@ pub(super) struct Import<'d> {
     pub zones: BTreeMap<String, &'d Directive>,
     /// `limit_conn_zone`s by name.
     pub connection_zones: BTreeMap<String, &'d Directive>,
+    /// Whether the server that is being translated trusts proxies.
+    pub trusts: bool,
     /// What a `map` has chosen for the location that is being translated.
     pub chosen: Vec<super::chosen::Chosen>,
     /// The work that is left for telling paths apart.

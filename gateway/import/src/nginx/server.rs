@@ -40,6 +40,7 @@ pub(super) fn hosts<'d>(
 ) {
     let server = servers[index];
     let scope = http.within(server.inner());
+    import.trusts = scope.all(&["set_real_ip_from"]).iter().any(|d| d.word(1).is_some_and(is_block));
     let mut groups: Vec<Group<'d>> = Vec::new();
     let mut ports: Vec<u16> = Vec::new();
     let own_name = names::words(server).next().and_then(|(_, w)| names::exact(w));

@@ -127,6 +127,9 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
                 match by {
                     Some(by) if target.protocol != Protocol::Tcp || by == "address" => {
                         up.settings.set("hash_by", quoted(&by), &d.place);
+                        if by.strip_prefix("header:").is_some_and(crate::values::is_claim) {
+                            import.differs(d, crate::values::CLAIM);
+                        }
                         import.differs(
                             d,
                             "keys are assigned to other servers than in NGINX; the hash is always consistent",

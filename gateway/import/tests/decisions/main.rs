@@ -45,8 +45,11 @@ fn check(kind: &str, import: Import, generate: fn(&mut Random, bool) -> Generate
             let refused = matches!(here, Answer::Status(403 | 404, _));
             let left_out =
                 there == Answer::File && refused && said.contains("regular expressions for paths are not translated");
+            // Where the beginning of a path is replaced, there may be a slash less.
+            let slash = said.contains("exactly one slash between")
+                && matches!((&there, &here), (Answer::Server(a, x), Answer::Server(b, y)) if a == b && x.replace("//", "/") == *y);
             assert!(
-                there == here || announced && free || unserved || left_out,
+                slash || there == here || announced && free || unserved || left_out,
                 "{kind}, SEED={seed}: {request:?}\n  original: {there:?}\n  sealane:  {here:?}\n{text}\n{toml}\n{}",
                 report.to_text(true)
             );

@@ -14,6 +14,7 @@ struct Does {
     rewrite: Option<String>,
     /// The whole new path.
     template: Option<String>,
+    pattern: Option<String>,
 }
 
 /// A configuration with one listener.
@@ -143,7 +144,8 @@ impl Sealane {
                 let rewrite = text(route, "rewrite_prefix").map(str::to_owned);
                 let template = text(route, "rewrite").map(str::to_owned);
                 let answer = answer(route).expect("a route does something");
-                routes.insert(conditions, Does { answer, rewrite, template }).expect("a path of a route");
+                let pattern = text(route, "path_regex").map(str::to_owned);
+                routes.insert(conditions, Does { answer, rewrite, template, pattern }).expect("a path of a route");
             }
             if let Some(answer) = answer(host) {
                 let all = Conditions {
@@ -152,7 +154,7 @@ impl Sealane {
                     methods: Vec::new(),
                     fields: Vec::new(),
                 };
-                routes.insert(all, Does { answer, rewrite: None, template: None }).unwrap();
+                routes.insert(all, Does { answer, rewrite: None, template: None, pattern: None }).unwrap();
             }
             out.hosts.push(routes);
         }
@@ -172,7 +174,13 @@ impl Sealane {
             Answer::Server(server, _) => {
                 let path = match (&found.value.rewrite, &found.value.template) {
                     // The models have a group in one expression: what is below /b/.
-                    (_, Some(to)) => to.replace("{1}", request.path.strip_prefix("/b/").unwrap_or("")),
+                    (_, Some(to)) => {
+                        // Or what is behind the text of a location.
+                        let text = found.value.pattern.as_deref().and_then(|p| p.strip_suffix("(.*)$"));
+                        let text = text.map_or("/b/", |p| p.trim_start_matches("(?i)").trim_start_matches('^'));
+                        let rest = request.path.get(text.len()..).unwrap_or("");
+                        to.replace("{1}", rest)
+                    }
                     (Some(to), None) => {
                         let rest = &request.path[found.matched..];
                         format!("{}{}", to.trim_end_matches('/'), if rest.is_empty() { "/" } else { rest })

@@ -217,7 +217,13 @@ fn value(c: &Criterion, of: OfValue, matching: &str, values: &[&str], remarks: &
         "found" => return (values.is_empty() && !c.any_case).then(|| Test::Header(name, "true".to_owned())),
         "reg" if listed => {
             let one = patterns::listed(values, c.any_case)?;
-            remarks.push("the expression is compared with all values of the header together".to_owned());
+            if values.iter().any(|v| patterns::may_have(v, b',')) {
+                remarks.push(
+                    "HAProxy compares each text between two commas of the header, and Sealane the whole header: the translation \
+                     matches further requests, in whose header the expression matches a text with a comma"
+                        .to_owned(),
+                );
+            }
             return Some(Test::Header(name, values::matching(&one)));
         }
         "reg" => {

@@ -132,6 +132,21 @@ impl Condition {
         })
     }
 
+    /// Whether each of its conjunctions can hold for requests without the headers that the gateway takes from trusted proxies only.
+    /// `None`: it compares none of them.
+    pub fn without_claims(&self) -> Option<bool> {
+        let holds = |test: &Test| match test {
+            Test::Header(name, rule) if values::is_claim(name) => Some(values::holds_without(rule)),
+            _ => None,
+        };
+        let one = |(negated, tests): &(bool, Vec<Test>)| {
+            let found =
+                tests.iter().filter_map(|t| if let Test::Saved(inner) = t { holds(inner.as_ref()) } else { holds(t) });
+            found.reduce(|a, b| a || b).map(|holds| holds != *negated)
+        };
+        self.0.iter().flatten().filter_map(one).reduce(|a, b| a && b)
+    }
+
     /// Whether it needs something of the request that HAProxy does not know any more when the response comes.
     pub fn needs_request(&self) -> bool {
         self.written().any(Test::is_of_request)

@@ -31,7 +31,7 @@ impl Rule<'_> {
 
 impl What {
     /// Whether it lets nobody through.
-    fn refuses(&self) -> bool {
+    pub(super) fn refuses(&self) -> bool {
         match self {
             Self::Answer(action) => action.is_refusal(),
             Self::Deny => true,
