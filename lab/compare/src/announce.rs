@@ -157,11 +157,33 @@ impl Case<'_> {
         }
     }
 
+    /// The header or cookie of a variable is there, and its value is one that NGINX takes for false.
+    fn gives_nothing(&self, variable: &str) -> bool {
+        let Some(draft) = self.draft else { return false };
+        let variable = variable.trim_start_matches(['(', '$', '{']).trim_end_matches([')', '}']);
+        let odd = |value: &str| matches!(value, "" | "0");
+        let of = |name: &str| {
+            let name = name.to_owned();
+            draft.headers.iter().filter(move |(n, _)| n.eq_ignore_ascii_case(&name)).map(|(_, v)| v.as_str())
+        };
+        match (variable.strip_prefix("http_"), variable.strip_prefix("cookie_")) {
+            (Some(header), _) => of(&header.replace('_', "-")).any(odd),
+            (None, Some(cookie)) => of("cookie")
+                .flat_map(|v| v.split(';'))
+                .filter_map(|pair| pair.trim().split_once('='))
+                .any(|(name, value)| name.eq_ignore_ascii_case(cookie) && odd(value)),
+            (None, None) => false,
+        }
+    }
+
     fn nginx(&self, entry: &Entry, words: &[&str]) -> bool {
         let (name, argument) = (words[0], words.get(1).copied().unwrap_or_default());
         let (different, undecided) = (entry.outcome == "different", entry.outcome == "undecided");
+        let is_of_claim = entry.says.contains("before it compares headers");
         match name {
             "add_header" => self.is_response_header(&[argument]),
+            // The headers of copies are not compared.
+            "proxy_set_header" if different && entry.says.starts_with("copies have") => false,
             "proxy_set_header" | "grpc_set_header" => self.is_received(argument),
             "proxy_hide_header" | "proxy_pass_header" | "grpc_hide_header" | "grpc_pass_header" => {
                 self.is_response_header(&[argument])
@@ -201,6 +223,8 @@ impl Case<'_> {
                 self.is(&[Aspect::Status, Aspect::Backend]) && self.draft.is_some_and(|d| d.content > 0)
             }
             // The default is a choice of the server, whatever the client asks for.
+            // Wherever its variable is used.
+            "map" if different && is_of_claim => !self.is_tls() && self.involves(argument),
             "map" if different => match entry.says.contains("limited") {
                 true => self.is_limit(),
                 false => self.is_at_backend() && self.involves(argument),
@@ -209,14 +233,19 @@ impl Case<'_> {
             "geo" if different => self.is_limit(),
             "geo" => !self.is_tls() && self.involves(if words.len() > 2 { argument } else { "$remote_addr" }),
             "split_clients" => self.is(&[Aspect::Backend]) || self.is_untranslated(),
-            "mirror" | "mirror_request_body" => self.is(&[Aspect::Copy]),
+            // Some requests are not copied.
+            "mirror" | "mirror_request_body" => {
+                let is_one = match name {
+                    "mirror" => self.involves("http_upgrade"),
+                    _ => self.draft.is_some_and(|d| d.content > 0),
+                };
+                self.is(&[Aspect::Copy]) && self.difference.translation == "none" && (is_one || !different)
+            }
             "auth_basic" if different => self.is_response_header(&["www-authenticate"]),
             "auth_request" if different => self.server_fails() && (self.is_error() || self.is_at_backend()),
-            "if" if different && entry.says.contains("if the header is present") => {
-                let variable = argument.trim_start_matches(['(', '$']).trim_end_matches(')');
-                let name = variable.strip_prefix("http_").unwrap_or_default().replace('_', "-");
-                let odd = |(n, v): &(String, String)| n.eq_ignore_ascii_case(&name) && matches!(v.as_str(), "" | "0");
-                !self.is_tls() && self.draft.is_some_and(|d| d.headers.iter().any(odd))
+            "if" if different && is_of_claim => !self.is_tls() && self.involves(argument.trim_start_matches('(')),
+            "if" if different && entry.says.contains("even with an empty value or 0") => {
+                !self.is_tls() && self.gives_nothing(argument)
             }
             "if" if different => self.is(&[Aspect::Status]) && self.difference.translation == "403",
             "return" if different => self.is(&[Aspect::Status]) && self.difference.translation == "404",
@@ -241,10 +270,16 @@ impl Case<'_> {
                     || (self.is(&[Aspect::Status]) && closed(&self.difference.translation))
                     || (self.is(&[Aspect::Backend]) && self.difference.translation == "none")
             }
+            "ssl_verify_client" | "ssl_client_certificate" | "ssl_verify_depth" | "ssl_crl" if undecided => {
+                self.is_tls() || self.is(&[Aspect::Status, Aspect::Backend])
+            }
+            // A certificate is asked for under another name, or is refused in the handshake.
             "ssl_verify_client" | "ssl_client_certificate" | "ssl_verify_depth" | "ssl_crl" => {
-                let unknown =
-                    self.draft.is_none_or(|d| undecided || d.shown != Shown::Known || name == "ssl_verify_depth");
-                unknown && (self.is_tls() || self.is(&[Aspect::Status, Aspect::Backend]))
+                let other_name = self.draft.is_some_and(|d| d.sni.is_some());
+                self.is_handshake()
+                    || other_name && self.is(&[Aspect::Status]) && self.difference.original == "421"
+                    || other_name && self.is(&[Aspect::Backend]) && self.difference.original == "none"
+                    || self.is(&[Aspect::Backend]) && self.difference.translation == "none"
             }
             "listen" => true,
             "ssl_reject_handshake" => self.is_handshake() || self.is(&[Aspect::Backend]),

@@ -4,6 +4,7 @@ use crate::client::{Response, Seen};
 use crate::draft::{Behaviour, Draft, Handshakes, Times};
 use crate::recorder::{HEADER, Received};
 use crate::tls::{About, Shake};
+use sealane_http::claims::is_claim;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What differs.
@@ -113,6 +114,9 @@ const ONE_HSTS: &str = "hsts takes the place of the header that a server sends";
 const SPELLING: &str = "paths are passed on in the client's spelling (NGINX decodes them where it replaces a part)";
 const TEXTS: &str =
     "texts of the gateway's own responses have charset=utf-8 in Content-Type unless content_type says otherwise";
+const CLAIMS: &str =
+    "Sealane removes headers that only a proxy may send from requests of clients that are not in trusted_proxies";
+const OTHER_RULES: &str = "Sealane answers a request with 421 if its connection was opened for a name with other rules for client certificates";
 /// Statuses of errors that no route asks for.
 const LIMITS: &[u16] = &[400, 408, 413, 414, 429, 431, 502, 503, 504];
 
@@ -143,18 +147,36 @@ pub fn of_request(
         Err(why) => why.clone(),
     };
     let mut first = differs(Aspect::Status, status(original), status(translation));
-    if let Some(d) = first.as_mut()
-        && d.translation == "413"
-        && original.received.is_empty()
-    {
-        d.general = Some(CONTENT);
+    // The name of the connection may ask for a certificate that is not there.
+    let other_rules = draft.sni.is_some()
+        && first.as_ref().is_some_and(|d| d.translation == "421" || d.translation.contains("CertificateRequired"));
+    if let Some(d) = first.as_mut() {
+        d.general = match d.translation.as_str() {
+            "413" if original.received.is_empty() => Some(CONTENT),
+            _ if other_rules => Some(OTHER_RULES),
+            _ => None,
+        };
     }
     out.extend(first);
     let of = |seen: &Seen| -> (Vec<Received>, Vec<Received>) {
         seen.received.iter().cloned().partition(|r| !mirrors.contains(&r.address))
     };
     let ((there, copies_there), (here, copies_here)) = (of(original), of(translation));
-    out.extend(backends(&there, &here, groups));
+    let mut at_backends = backends(&there, &here, groups);
+    for difference in at_backends.iter_mut().filter(|d| d.general.is_none()) {
+        let sent =
+            |name: &str, value: &str| draft.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && v == value);
+        difference.general = match &difference.aspect {
+            Aspect::Backend if other_rules => Some(OTHER_RULES),
+            Aspect::Received(name)
+                if is_claim(name.as_bytes()) && difference.translation == "-" && sent(name, &difference.original) =>
+            {
+                Some(CLAIMS)
+            }
+            _ => None,
+        };
+    }
+    out.extend(at_backends);
     let copies = |all: &[Received]| match all {
         [] => "none".to_owned(),
         all => lines(all),

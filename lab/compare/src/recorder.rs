@@ -178,6 +178,8 @@ fn connection(mut stream: Socket, address: String, shared: &Arc<Shared>) -> io::
     match stream.peek_all(&mut first)? {
         0 => return Ok(()),
         _ if &first == b"PRI " => return http2::plain(stream, arrival, shared),
+        // FastCGI and its like, which wait for an answer.
+        _ if first[0] != 0x16 && !first[0].is_ascii_uppercase() => return Ok(()),
         _ if first[0] != 0x16 => return requests(&mut stream, shared, &arrival),
         _ => {}
     }

@@ -125,7 +125,7 @@ pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
             Site { server, others: &servers, locations: found, shared: &shared, nodes: &nodes, wishes: &wishes };
         site.add(&mut plan);
     }
-    unknown_hosts(&servers, &shared, &mut plan);
+    unknown_hosts(&servers, &nodes, &shared, &mut plan);
     handshakes(&nodes, &servers, &mut plan);
     streams(tree, abilities, &mut plan);
     for listener in servers.iter().flat_map(|s| &s.listeners).filter(|l| !l.quic) {
@@ -229,6 +229,25 @@ fn is_named(node: &Node, text: &str) -> bool {
     }
 }
 
+/// Adds the lines of what a text names, and of what these name in turn.
+fn add_named(nodes: &[&Node], mut text: String, out: &mut BTreeSet<Place>) {
+    for _ in 0..MAX_NAMING {
+        let before = out.len();
+        for node in nodes.iter().filter(|n| !out.contains(&n.place)).copied().collect::<Vec<_>>() {
+            if is_named(node, &text) {
+                node.lines(out);
+                walk(std::slice::from_ref(node), &mut |n| {
+                    text.push_str(&n.words.join(" "));
+                    text.push('\n');
+                });
+            }
+        }
+        if out.len() == before {
+            break;
+        }
+    }
+}
+
 /// One server with what it needs.
 struct Site<'s, 'n> {
     server: &'s Server<'n>,
@@ -279,21 +298,7 @@ impl<'n> Site<'_, 'n> {
             }
         });
         self.nodes.iter().filter(|n| out.contains(&n.place)).for_each(|n| add(n));
-        for _ in 0..MAX_NAMING {
-            let before = out.len();
-            for node in self.nodes.iter().filter(|n| !out.contains(&n.place)).copied().collect::<Vec<_>>() {
-                if is_named(node, &text) {
-                    node.lines(&mut out);
-                    walk(std::slice::from_ref(node), &mut |n| {
-                        text.push_str(&n.words.join(" "));
-                        text.push('\n');
-                    });
-                }
-            }
-            if out.len() == before {
-                break;
-            }
-        }
+        add_named(self.nodes, text, &mut out);
         Arc::new(out)
     }
 
@@ -611,7 +616,7 @@ fn paths(location: &Location<'_>) -> Vec<String> {
     }
 }
 
-fn unknown_hosts(servers: &[Server<'_>], shared: &BTreeSet<Place>, plan: &mut Plan) {
+fn unknown_hosts(servers: &[Server<'_>], nodes: &[&Node], shared: &BTreeSet<Place>, plan: &mut Plan) {
     let mut done = BTreeSet::new();
     let all = || servers.iter().flat_map(|s| s.listeners.iter().zip(&s.is_default).map(move |(l, d)| (s, l, *d)));
     for (_, listener, _) in all().filter(|(_, l, _)| !l.quic) {
@@ -622,6 +627,12 @@ fn unknown_hosts(servers: &[Server<'_>], shared: &BTreeSet<Place>, plan: &mut Pl
         let Some((server, ..)) = here().find(|(.., d)| *d).or_else(|| here().next()) else { continue };
         let mut lines = shared.clone();
         server.node.lines(&mut lines);
+        let mut text = String::new();
+        walk(std::slice::from_ref(server.node), &mut |n| {
+            text.push_str(&n.words.join(" "));
+            text.push('\n');
+        });
+        add_named(nodes, text, &mut lines);
         let scope = Arc::new(lines);
         for host in ["unknown.compare.invalid".to_owned(), listener.address.ip().to_string()] {
             if !host.contains(':') {
