@@ -348,7 +348,7 @@ fn shares_copies_certificates_and_headers_are_compared() {
         ("remove = [\"X-Internal\"]", "remove = [\"X-Other\"]", "response header x-internal"),
         (
             "mirror = { upstream = \"10.0.0.4:8080\", ",
-            "mirror = { upstream = \"10.0.0.5:9090\", ",
+            "mirror = { to = [\"http://10.0.0.5:9090\"], ",
             "copy for the mirror",
         ),
         ("allow_certificate = [\"any\"]", "", "status"),

@@ -258,8 +258,8 @@ frontend f
     http-request deny if { path_reg ^/(private|internal)/ } !is_blog
     http-request set-var(txn.path) path
     http-request deny deny_status 404 if { var(txn.path) -m beg /variable/ }
-    http-request deny if { path_beg -i /Shut }
     http-request return status 200 content-type text/plain string open if { path_beg /shutter }
+    http-request deny if { path_beg -i /Shut }
     http-request set-header X-Env %[method]-%[src]-%[path] if { path_beg /parts/ }
     http-response set-header X-Frame-Options SAMEORIGIN if { var(txn.path) -m beg /framed/ }
     acl pictures path_end -i .png .jpg
@@ -374,9 +374,9 @@ const LINES: &[&str] = &[
     "X-Secret: \r\n",
     "X-Secret: a, s3cret , b\r\n",
     "X-Secret: as3cret, b\r\n",
-    "X-Forwarded-Proto: https\r\n",
-    "X-Forwarded-Proto: HTTPS\r\n",
-    "X-Forwarded-Proto: http, https\r\n",
+    "X-Scheme: https\r\n",
+    "X-Scheme: HTTPS\r\n",
+    "X-Scheme: http, https\r\n",
     "Cookie: version=2.1\r\n",
     "Cookie: version=2\r\n",
     "Cookie: a=b; version=NEXT\r\n",
@@ -406,7 +406,7 @@ fn conditions_on_values_of_nginx_behave_alike() {
             location /known/ { if ($http_user_agent !~* mozilla) { return 404; } proxy_pass http://@2; }
             location /empty/ { if ($http_user_agent = "") { return 403; } proxy_pass http://@2; }
             location /secret/ { if ($http_x_secret != s3cret) { return 403; } proxy_pass http://@2; }
-            location /proto/ { if ($http_x_forwarded_proto != https) { return 301 https://$host$request_uri; } proxy_pass http://@2; }
+            location /proto/ { if ($http_x_scheme != https) { return 301 https://$host$request_uri; } proxy_pass http://@2; }
             location /beta/ { proxy_pass http://$pool; }
             location /debug/ { if ($cookie_debug = 1) { return 404; } if ($cookie_version ~ ^2) { return 302 /beta/; } proxy_pass http://@2; }
             location /cookie/ { if ($http_cookie ~ "version=\d") { return 404; } proxy_pass http://@2; }
@@ -446,7 +446,7 @@ frontend f
     http-request deny if { path_beg /secret/ } !{ req.hdr(x-secret) -m str s3cret }
     http-request deny if { path_beg /secret/ } { req.cook(debug) -m found }
     http-request deny if { path_beg /whole/ } !{ req.fhdr(x-secret) -m beg s3cret a, }
-    http-request redirect scheme https code 301 if { path_beg /proto/ } !{ hdr(x-forwarded-proto) -i https }
+    http-request redirect scheme https code 301 if { path_beg /proto/ } !{ hdr(x-scheme) -i https }
     use_backend b1 if { path_beg /beta/ } { req.cook(version) 2 }
     use_backend b2 if { hdr_beg(host) -i static. }
     use_backend b2 if { hdr_dom(host) -i images }
