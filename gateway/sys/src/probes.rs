@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
 /// A probe: its name, its semaphore, its arguments with their registers, and these registers as the notes write them. The arguments are
 /// computed only for a tracer; without them (`None`), the probe is not fired.
+///
+/// `.stapsdt.base` is retained (`R`): only notes refer to it, so linkers would remove it, and without it gdb finds no probe.
 macro_rules! probe {
     (@type $arg:ident) => { u64 };
     (
@@ -48,7 +50,7 @@ macro_rules! probe {
                         "994: .balign 4",
                         ".popsection",
                         ".ifndef _.stapsdt.base",
-                        ".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat",
+                        ".pushsection .stapsdt.base,\"aGR\",\"progbits\",.stapsdt.base,comdat",
                         ".weak _.stapsdt.base",
                         ".hidden _.stapsdt.base",
                         "_.stapsdt.base: .space 1",
@@ -79,7 +81,7 @@ macro_rules! probe {
                         "994: .balign 4",
                         ".popsection",
                         ".ifndef _.stapsdt.base",
-                        ".pushsection .stapsdt.base,\"aG\",\"progbits\",.stapsdt.base,comdat",
+                        ".pushsection .stapsdt.base,\"aGR\",\"progbits\",.stapsdt.base,comdat",
                         ".weak _.stapsdt.base",
                         ".hidden _.stapsdt.base",
                         "_.stapsdt.base: .space 1",
