@@ -1,7 +1,7 @@
 //! `sealane config show`: a configuration with every default filled in and secrets masked.
 
 use super::diagnostics::{Sink, Source};
-use super::settings::{Declared, Fallback, Secret, Shape, Table, top};
+use super::settings::{Declared, Fallback, Secret, Shape, Table, top, uses};
 use super::{Document, Errors, Warning, default_lanes, snippets};
 use serde::Deserialize;
 use std::fmt::Write;
@@ -10,6 +10,8 @@ use toml::{Table as Values, Value};
 
 /// What stands in the place of a secret.
 const MASK: &str = "***";
+/// How a file is put together: in what takes effect, there is nothing of it.
+const WRITTEN: [&str; 3] = [top::include.key, top::snippet.key, uses::r#use.key];
 
 /// A configuration as it takes effect.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -165,7 +167,7 @@ fn print(out: &mut String, table: &'static Table, values: &Values, path: &str) {
         _ => true,
     };
     // Writing to a string cannot fail.
-    for setting in table.all().filter(own) {
+    for setting in table.all().filter(|setting| !WRITTEN.contains(&setting.key)).filter(own) {
         let _ = match (values.get(setting.key), setting.about.default) {
             (Some(value), _) => writeln!(out, "{} = {value}", setting.key),
             (None, Fallback::Described(words)) => writeln!(out, "# {}: {words}", setting.key),

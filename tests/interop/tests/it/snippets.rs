@@ -86,7 +86,7 @@ fn snippets_that_are_wrong_are_named_where_they_stand() {
     for (more, wanted) in [
         ("", "there is no snippet \"private\""),
         ("[snippet.privat]\nhsts = true\n", "did you mean \"privat\"?"),
-        ("[snippet.private]\nhtst = true\n", "7 | htst = true"),
+        ("[snippet.private]\nhtst = true\n", "8 | htst = true"),
         ("[snippet.private]\nservers = \"http://a\"\n", "unknown setting \"servers\" in [[host]]"),
         ("[snippet.private]\n[snippet.other]\nhsts = true\n", "no table uses the snippet \"other\""),
     ] {
