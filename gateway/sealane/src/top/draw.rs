@@ -114,13 +114,15 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
 
 /// The key and the name of each table; the one that is shown stands out.
 fn tab_line(table: Table, width: u16) -> Line<'static> {
+    let full = |key: &str, one: Table| format!(" {key} {} ", one.name());
     let mut spans = Vec::new();
     let keys = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "!", "c"];
-    let is_narrow = width < 120;
+    let needed: usize = keys.into_iter().zip(TABLES).map(|(key, one)| full(key, one).chars().count()).sum();
+    let is_narrow = usize::from(width) < needed;
     for (key, one) in keys.into_iter().zip(TABLES) {
         let is_shown = one == table;
         // On a narrow screen the others have their keys alone.
-        let name = if is_shown || !is_narrow { format!(" {key} {} ", one.name()) } else { format!(" {key} ") };
+        let name = if is_shown || !is_narrow { full(key, one) } else { format!(" {key} ") };
         spans.push(Span::styled(name, if is_shown { strong().add_modifier(Modifier::REVERSED) } else { dim() }));
     }
     Line::from(spans)
@@ -268,11 +270,20 @@ mod tests {
             let lines: Vec<&str> = text.lines().collect();
             assert!(lines[0].starts_with("sealane 1 serving"), "{table:?}: {text}");
             assert!(
-                lines[1].starts_with("PROBLEM  The name very-long") && lines[2].contains("long"),
+                lines[1].starts_with("PROBLEM  The name") && lines[2].starts_with("very-long"),
                 "{table:?}: {text}"
             );
             assert!(text.contains("does not resolve.") && !lines[1..5].join("").contains("It was short"), "{text}");
             assert!(lines[23].contains("q quit"), "{table:?}: {text}");
+        }
+    }
+
+    #[test]
+    fn every_table_has_its_key_on_a_screen_of_any_width() {
+        for width in [60, 120, 137, 138, 200] {
+            let (text, _) = drawn(&App::new(Table::Clients, Table::Clients.usual()), &status(), (width, 24));
+            assert!(text.contains("c clients") && text.contains(" ! "), "{width}: {text}");
+            assert_eq!(text.contains("0 overview"), width >= 138, "{width}: {text}");
         }
     }
 
