@@ -190,6 +190,10 @@ impl Talkers {
             if let Some(client) = connections.client_at(key) {
                 // What no earlier question has seen has come since the last one, if the connection itself has.
                 let is_new = last.is_some_and(|last| client.made.began >= last);
+                if known.is_none() && is_new {
+                    // Many connections are open for less time than there is between two questions.
+                    seen.packets = Some((0, 0));
+                }
                 let before = if known.is_some() || is_new { seen.requests } else { client.requests };
                 let requests = client.requests.saturating_sub(before);
                 seen.requests = client.requests;
@@ -280,6 +284,8 @@ fn peer_of(conn: &Conn) -> Peer {
 mod tests {
     use super::*;
     use crate::fixtures;
+    use crate::transport::Transport;
+    use std::io::Write;
 
     fn address(last: u8) -> IpAddr {
         [192, 0, 2, last].into()
@@ -326,6 +332,25 @@ mod tests {
         conn.client().unwrap().requests = 50;
         connections.insert(conn);
         assert_eq!(talkers.look(&connections, 6_000_000).requests, 0);
+    }
+
+    #[test]
+    fn packets_of_a_connection_that_has_just_come_are_told() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let (mut connections, mut talkers) = (Connections::default(), Talkers::default());
+        talkers.look(&connections, 1_000_000);
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut near, _) = listener.accept().unwrap();
+        near.write_all(b"hello").unwrap();
+        let (mut conn, _peer) = fixtures::connection(&settings.listeners()[0]);
+        let Conn::Client(client_conn) = &mut conn else { unreachable!() };
+        client_conn.transport = Transport::new(near.into());
+        client_conn.client.made.began = 1_500_000;
+        connections.insert(conn);
+        let sent = |told: LaneTalkers| told.losses.iter().map(|loss| loss.sent).collect::<Vec<_>>();
+        assert_eq!(sent(talkers.look(&connections, 2_000_000)), [1]);
+        assert_eq!(sent(talkers.look(&connections, 3_000_000)), [], "each packet once");
     }
 
     #[test]
