@@ -261,7 +261,7 @@ fn the_page_in_a_browser() {
     let dom = dom.split("<script>").next().unwrap_or_default();
     for wanted in [
         "data-looks=",
-        "<td>1</td>",
+        "data-name=\"since the start\">1</td>",
         "CPU time per request",
         "Hosts and routes",
         "aria-sort=\"descending\"",

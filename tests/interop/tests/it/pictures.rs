@@ -164,7 +164,18 @@ fn one_bad_server_of_five() {
     need!("chromium");
     need!("tmux");
     let site = Site::new();
-    let mut backends: Vec<Backend> = (0..5).map(|_| Backend::saying("hello")).collect();
+    // Whether the third has ended: then it takes no connection, and ends those that it has.
+    let has_ended = Arc::new(AtomicBool::new(false));
+    let mut backends: Vec<Backend> = (0..5)
+        .map(|n| {
+            let ends = has_ended.clone();
+            Backend::start(move |mut connection| {
+                while connection.request().is_some() && !(n == 2 && ends.load(Relaxed)) {
+                    connection.send(ok(b"hello"));
+                }
+            })
+        })
+        .collect();
     let urls: Vec<String> = backends.iter().map(Backend::url).collect();
     let running = started(&site, 1, &upstream("shop", &urls));
     let (stop, address) = (AtomicBool::new(false), running.gateway.address);
@@ -176,6 +187,7 @@ fn one_bad_server_of_five() {
         let bad = backends.remove(2);
         let name = bad.address.to_string();
         drop(bad);
+        has_ended.store(true, Relaxed);
         let texts = [&format!("Server {name} of upstream \"shop\""), "it cannot be reached"];
         named("bad-server", &running, &site, "server_down", &texts);
     });
