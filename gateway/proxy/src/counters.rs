@@ -362,7 +362,7 @@ counters! {
     h2_upstream_limits, counter, "sealane_http2_upstream_limits_total", "";
     /// HTTP/2 streams that clients have reset.
     h2_resets, counter, "sealane_http2_streams_reset_total", "";
-    /// HTTP/2 streams refused because clients opened them after a GOAWAY.
+    /// HTTP/2 streams refused because clients opened them beyond `max_streams` or after a GOAWAY.
     h2_refused, counter, "sealane_http2_streams_refused_total", "";
     /// QUIC connections with a complete handshake.
     quic_connections, counter, "sealane_quic_connections_total", "";

@@ -85,7 +85,6 @@ pub(super) fn h2_request(
         h2.last_id = respond.stream_id().as_u32();
         // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
         respond.send_reset(Reason::REFUSED_STREAM);
-        proxy.counters.h2_refused.inc();
         return proxy.exchanges.recycle(x);
     }
     let index = h2.streams.vacant_key() as u32;

@@ -83,6 +83,8 @@ pub(crate) struct H2Client {
     flooded: bool,
     /// Streams that `h2` has reset for the client's faults.
     faults: u32,
+    /// Streams that were refused.
+    refused: u32,
     /// Requests that `h2` has answered with 431 itself: their heads were too large.
     too_large: u32,
 }
@@ -127,6 +129,7 @@ impl H2Client {
             leaving_since: None,
             flooded: false,
             faults: 0,
+            refused: 0,
             too_large: 0,
         }
     }
@@ -163,6 +166,7 @@ impl H2Client {
         let all = matches!(polled, Polled::Pending) && stage.len() < room;
         let wrote = self.window.wrote(wrote, all, self.guard.is_settled(), self.last_id);
         self.faults += wrote.faults;
+        self.refused += wrote.refused;
         self.too_large += wrote.unknown_heads;
         self.fed = 0;
         polled
@@ -335,6 +339,7 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
         let polled = h2.poll(&mut client_conn.transport.stage, room);
         let faults = std::mem::take(&mut h2.faults);
+        proxy.counters.h2_refused.add(u64::from(std::mem::take(&mut h2.refused)));
         let too_large = std::mem::take(&mut h2.too_large);
         let pending = matches!(polled, Polled::Pending);
         match polled {

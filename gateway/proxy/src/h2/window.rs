@@ -48,7 +48,7 @@ impl Window {
     /// stream that `h2` has handed out.
     pub fn wrote(&mut self, bytes: &[u8], all: bool, refused: bool, last_id: u32) -> Wrote {
         let Self { left, given, frames } = self;
-        let mut wrote = Wrote { faults: 0, unknown_heads: 0 };
+        let mut wrote = Wrote { faults: 0, refused: 0, unknown_heads: 0 };
         let Ok(()) = frames.read(bytes, |event| {
             match event {
                 Event::Begins(header) if header.kind == DATA => {
@@ -57,6 +57,7 @@ impl Window {
                 }
                 Event::Ends(header, payload) if header.kind == RST_STREAM => {
                     wrote.faults += u32::from(is_clients_fault(payload, refused));
+                    wrote.refused += u32::from(code_of(payload) == Some(Reason::REFUSED_STREAM));
                 }
                 Event::Begins(header) if header.kind == HEADERS && header.stream > last_id => wrote.unknown_heads += 1,
                 _ => {}
@@ -75,18 +76,23 @@ impl Window {
 pub(crate) struct Wrote {
     /// Streams that were reset for the client's faults.
     pub faults: u32,
+    /// Streams that were refused: they may begin again elsewhere.
+    pub refused: u32,
     /// Heads of responses on streams that were not handed out.
     pub unknown_heads: u32,
+}
+
+fn code_of(payload: &[u8]) -> Option<Reason> {
+    <[u8; 4]>::try_from(payload).ok().map(u32::from_be_bytes).map(Reason::from)
 }
 
 /// Whether a stream is reset with this code for what its client has sent. CANCEL, INTERNAL_ERROR and NO_ERROR are the
 /// gateway's own.
 fn is_clients_fault(code: &[u8], refused: bool) -> bool {
-    let code = <[u8; 4]>::try_from(code).map(u32::from_be_bytes).map(Reason::from);
-    match code {
-        Ok(Reason::REFUSED_STREAM) => refused,
-        Ok(Reason::NO_ERROR | Reason::INTERNAL_ERROR | Reason::CANCEL) | Err(_) => false,
-        Ok(_) => true,
+    match code_of(code) {
+        Some(Reason::REFUSED_STREAM) => refused,
+        Some(Reason::NO_ERROR | Reason::INTERNAL_ERROR | Reason::CANCEL) | None => false,
+        Some(_) => true,
     }
 }
 

@@ -144,8 +144,12 @@ impl QuicEndpoint {
         let remote = incoming.remote_address();
         let mut answer = std::mem::take(&mut self.out.scratch);
         answer.clear();
-        // Others of this client that waited with it have taken places since.
-        if !admission.has_place_for(remote.ip(), &listener, settings, counters) {
+        // Others that waited with it have taken places since: of the lane, or of this client.
+        let is_full = admission.is_full(settings);
+        if is_full {
+            counters.quic_refused.inc();
+        }
+        if is_full || !admission.has_place_for(remote.ip(), &listener, settings, counters) {
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
             self.out.push(index, &transmit, &answer);
             self.out.scratch = answer;
