@@ -59,8 +59,15 @@ fn seen_from(from: Ipv4Addr, address: SocketAddr, request: &str) -> String {
     let header = |name: &str| answer.header(name).unwrap_or("-").to_owned();
     // Errors of the gateway have bodies of their own.
     let body = if answer.status() == 200 { answer.text() } else { String::new() };
-    let (location, added) = (header("location"), header("x-frame-options"));
+    let (location, added) = (lower(&header("location")), header("x-frame-options"));
     format!("{} {location} {added} {body}", answer.status())
+}
+
+/// A URL with its host in lower case, as redirects of the gateway have it.
+fn lower(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    format!("{scheme}://{}{path}", host.to_ascii_lowercase())
 }
 
 /// Sends every combination to both, and compares what comes back.
