@@ -19,6 +19,8 @@ const PROBLEM_LINES: u16 = 8;
 const LOW: u16 = 30;
 
 const KEYS: &str = "Tab table  arrows move  Enter inspect  s S r sort  / find  space pause  q quit";
+/// On a narrow screen, beginning with what everybody needs.
+const SHORT_KEYS: &str = "q quit  Tab table  Enter inspect  s S r sort  / find";
 const INSPECTED_KEYS: &str = "Esc back  space pause  q quit";
 
 /// All that a frame is made of.
@@ -60,7 +62,7 @@ pub fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
         (None, Table::Overview) => draw_overview(frame, shown, main),
         (None, _) => draw_table(frame, shown, main),
     }
-    frame.render_widget(last_line(shown), foot);
+    frame.render_widget(last_line(shown, usize::from(area.width)), foot);
 }
 
 fn first_line(shown: &Shown<'_>) -> Line<'static> {
@@ -128,8 +130,9 @@ fn tab_line(table: Table, width: u16) -> Line<'static> {
     Line::from(spans)
 }
 
-fn last_line(shown: &Shown<'_>) -> Line<'static> {
+fn last_line(shown: &Shown<'_>, width: usize) -> Line<'static> {
     let app = shown.app;
+    let keys = if width < KEYS.len() { SHORT_KEYS } else { KEYS };
     if app.is_typing {
         return Line::styled(format!("find: {}_   Enter keeps it, Esc ends it", printable(&app.wanted)), strong());
     }
@@ -137,9 +140,9 @@ fn last_line(shown: &Shown<'_>) -> Line<'static> {
         return Line::styled(INSPECTED_KEYS, dim());
     }
     if !app.wanted.is_empty() {
-        return Line::styled(format!("only rows with \"{}\" (Esc: all)   {KEYS}", printable(&app.wanted)), dim());
+        return Line::styled(format!("only rows with \"{}\" (Esc: all)   {keys}", printable(&app.wanted)), dim());
     }
-    Line::styled(KEYS, dim())
+    Line::styled(keys, dim())
 }
 
 fn draw_table(frame: &mut Frame<'_>, shown: &Shown<'_>, area: Rect) {
@@ -282,7 +285,7 @@ mod tests {
     fn every_table_has_its_key_on_a_screen_of_any_width() {
         for width in [60, 120, 137, 138, 200] {
             let (text, _) = drawn(&App::new(Table::Clients, Table::Clients.usual()), &status(), (width, 24));
-            assert!(text.contains("c clients") && text.contains(" ! "), "{width}: {text}");
+            assert!(text.contains("c clients") && text.contains(" ! ") && text.contains("q quit"), "{width}: {text}");
             assert_eq!(text.contains("0 overview"), width >= 138, "{width}: {text}");
         }
     }
