@@ -400,7 +400,9 @@ impl Exchange {
             self.stage = Stage::ExpectHandshake;
         }
         while let Some(bytes) = link.read(self.key_id) {
-            let Some(tls) = &mut self.tls else { bail!("TLS before its time") };
+            let Some(tls) = &mut self.tls else {
+                bail!("the peer sent TLS data before the session was open");
+            };
             let mut records = Vec::new();
             let fed = tls.feed(&bytes, |plaintext| records.push(plaintext));
             self.shake(server)?;
@@ -439,10 +441,10 @@ impl Exchange {
                     events.extend(c.map(Event::Command));
                 });
                 if !good {
-                    bail!("a command without an end");
+                    bail!("the peer sent a control message that is too long or has no end");
                 }
             }
-            _ => bail!("plaintext before its time"),
+            _ => bail!("the peer sent data before the TLS handshake was complete"),
         }
         Ok(())
     }
