@@ -208,8 +208,9 @@ pub(super) fn rule(
             let index = host::reference(section, name, upstreams)?;
             upstreams.mirrors.push(At { value: index, span: place.clone() });
             if upstreams.all[index].proxy_protocol.is_some() {
-                let help = "write a second [[upstream]] without it: a copy has no client to tell of".to_owned();
-                sink.error(&place, "\"mirror\" and \"proxy_protocol\" exclude each other", Some(help));
+                let help = "write a second [[upstream]] with the same servers and without \"proxy_protocol\"";
+                let message = "\"mirror\" cannot use an upstream with \"proxy_protocol\"";
+                sink.error(&place, message, Some(help.to_owned()));
                 return None;
             }
             index

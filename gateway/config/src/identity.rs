@@ -220,7 +220,11 @@ impl Store {
             "1.3.101.112" => KeyKind::Ed25519,
             other => {
                 let help = "use ECDSA (P-256 is fastest), RSA or Ed25519".to_owned();
-                sink.error(&cert.span, format!("{shown}: keys of kind {other} are not supported"), Some(help));
+                sink.error(
+                    &cert.span,
+                    format!("{shown}: keys with the algorithm {other} are not supported"),
+                    Some(help),
+                );
                 return None;
             }
         };

@@ -207,7 +207,7 @@ fn rights(section: &Section, user: Option<&RunAs>, has_sockets: bool) -> Rights 
         }
     }
     let unknown = |what: &str, name: &At<String>| {
-        let help = "write the name of one of this machine, or create it".to_owned();
+        let help = format!("write the name of an existing {what}, or create this {what}");
         sink.error(&name.span, format!("there is no {what} \"{}\" on this machine", name.value), Some(help));
     };
     let mut owner = user.map(|user| user.user.uid);

@@ -181,7 +181,7 @@ fn verify(mac: &[u8], safe: &[u8], passphrase: &[u8]) -> Result<(), Unopened> {
         Some(SHA384_ID) => (&SHA384, HMAC_SHA384),
         Some(SHA512_ID) => (&SHA512, HMAC_SHA512),
         Some(PBMAC1_ID) => return Err(unsupported("a MAC with PBMAC1")),
-        _ => return Err(unsupported("a MAC of an unknown kind")),
+        _ => return Err(unsupported("a MAC with an unknown algorithm")),
     };
     let text = std::str::from_utf8(passphrase).map_err(|_| Undecipherable::WrongPassphrase)?;
     // UTF-16 with a zero at the end. Where there is no passphrase, some programs leave the zero out.

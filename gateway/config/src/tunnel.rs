@@ -690,7 +690,7 @@ fn options(sink: &Sink, written: &[At<String>]) -> Vec<String> {
         } else if push::replies(std::slice::from_ref(&at.value)).is_err() {
             let message =
                 "an option in \"push\" must not contain a comma or a control character, and must not exceed 800 bytes";
-            sink.error(&at.span, message, Some("write each option as an entry of its own".to_owned()));
+            sink.error(&at.span, message, Some("write each option as a separate entry".to_owned()));
         } else {
             out.push(at.value.clone());
         }

@@ -23,9 +23,10 @@ pub enum DebugCommand {
     /// Write an archive (tar) with the data for a bug report: configuration, status, metrics, log
     #[command(after_help = "\
 The archive has the configuration with secrets masked, the status, the metrics, the newest lines of
-the log, versions, and settings of the kernel. It has names of hosts and servers and, if the log
-level is debug, addresses of clients: read it before you send it to others. If a part is not
-available (for example because the gateway does not run), the archive has the reason instead.
+the log, versions, and settings of the kernel. It has names of hosts, servers and files; with
+[tunnel], names and addresses of VPN clients; and, if the log level is debug, addresses of other
+clients. Read the archive before you send it to others. If a part is not available (for example
+because the gateway does not run), the archive has the reason instead.
 
 Examples:
   sudo sealane debug bundle

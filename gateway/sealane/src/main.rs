@@ -545,8 +545,13 @@ fn check(path: &Path, checks: &Checks) -> Result<ExitCode> {
         }
         match &config {
             Some(c) => {
-                let counts = [(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")]
-                    .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }));
+                let mut counts =
+                    vec![(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")];
+                counts.extend(c.tunnel.as_ref().map(|t| (t.listen.len(), "tunnel address", "es")));
+                let counts: Vec<String> = counts
+                    .into_iter()
+                    .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }))
+                    .collect();
                 let by = policy.map_or_else(String::new, |policy| format!("; no violation of policy {policy}"));
                 let good = format!("{}: good ({}{by})\n", path.display(), counts.join(", "));
                 match dns_records {

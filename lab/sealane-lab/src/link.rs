@@ -25,7 +25,8 @@ Examples:
       -- curl -sk --tcp-fastopen -w '%{time_appconnect}\\n' https://10.77.0.2:8443/
   sealane-lab link --rtt 20ms --loss 2% --seed 7 -- bash
 
-Exit code: the client command's exit code, or 3 if that command succeeded and the run is void.")]
+Exit code: the client command's exit code; 2 if the options are wrong, or the link or a command
+cannot be started; 3 if the client command succeeded and the run is void.")]
 pub struct Args {
     /// Round-trip time: 11.6ms, 400us
     #[arg(long, value_parser = parse_duration, default_value = "10ms")]

@@ -1,6 +1,7 @@
 //! `sealane-lab`: which is faster here, and how sure are we?
 //!
-//! Exit codes of every command: 0 done, 1 a threshold failed, 2 wrong usage, 3 void.
+//! Exit codes of every command: 0 done, 1 a threshold failed or a difference was found, 2 wrong usage or the command
+//! could not run, 3 void.
 
 /// Prints, and does not mind when nobody reads on (`sealane-lab … | head`).
 macro_rules! out {

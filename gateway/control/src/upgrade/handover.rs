@@ -363,9 +363,9 @@ fn send_tunnel(mut pair: &UnixStream, tunnel: &Tunnel) -> Result<()> {
 fn take_tunnel(mut pair: &UnixStream) -> Result<Tunnel> {
     let mut number = |most: usize| -> Result<usize> {
         let mut bytes = [0; 4];
-        pair.read_exact(&mut bytes).context("it does not give it")?;
+        pair.read_exact(&mut bytes).context("the process sent no tunnel")?;
         let n = u32::from_be_bytes(bytes) as usize;
-        if n <= most { Ok(n) } else { bail!("{n} bytes or descriptors of a tunnel") }
+        if n <= most { Ok(n) } else { bail!("the tunnel has {n} bytes or descriptors, which is too much") }
     };
     let (control, plane, wanted) = (number(MAX_TUNNEL)?, number(MAX_TUNNEL)?, number(MAX_TUNNEL_DESCRIPTORS)?);
     let mut read = |n: usize| -> Result<Vec<u8>> {
@@ -384,7 +384,7 @@ pub fn take_descriptors(pair: &UnixStream, wanted: usize) -> Result<Vec<OwnedFd>
     while descriptors.len() < wanted {
         let mut byte = [0; 1];
         if receive_descriptors(pair, &mut byte, &mut descriptors)? == 0 {
-            bail!("it ended after {} of {wanted} sockets", descriptors.len());
+            bail!("the sender ended after {} of {wanted} sockets", descriptors.len());
         }
     }
     Ok(descriptors)
@@ -523,7 +523,7 @@ impl InheritedState {
 
     /// Asks for the tunnel: it has stopped by then, and goes on there unless [`InheritedState::announce`] follows.
     pub fn take_tunnel(&mut self) -> Result<Tunnel> {
-        let mut pair = self.predecessor.as_ref().context("there is no predecessor")?;
+        let mut pair = self.predecessor.as_ref().context("there is no old process")?;
         pair.write_all(TUNNEL)?;
         take_tunnel(pair).context("the running process does not hand over its tunnel")
     }

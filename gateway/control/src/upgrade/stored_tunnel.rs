@@ -54,7 +54,7 @@ pub fn start(settings: Settings, kept: Option<UnixStream>, notifier: &Notifier) 
         notifier.keep_no_more(NAME);
         match state.and_then(|state| Vpn::prepare(settings.clone(), state)).and_then(Prepared::start) {
             Ok(vpn) => return Ok(vpn),
-            Err(e) => log::warn!("tunnel: the stored state cannot be used, its clients connect again: {e:#}"),
+            Err(e) => log::warn!("tunnel: the stored state cannot be used, so clients must connect again: {e:#}"),
         }
     }
     Vpn::start(settings)
@@ -70,7 +70,7 @@ fn put(state: &HandoverState) -> Result<OwnedFd> {
         files.iter().map(AsFd::as_fd).chain(state.plane.descriptors.iter().map(AsFd::as_fd)).collect();
     (&ours).write_all(&u32::try_from(all.len())?.to_be_bytes())?;
     for some in all.chunks(MAX_DESCRIPTORS) {
-        send_descriptors(&ours, b"+", some).context("it has too many connections")?;
+        send_descriptors(&ours, b"+", some).context("the tunnel has too many connections")?;
     }
     Ok(theirs.into())
 }
@@ -80,10 +80,10 @@ fn take(mut end: &UnixStream) -> Result<HandoverState> {
     // All of it is there, or will never come.
     end.set_nonblocking(true)?;
     let mut count = [0; 4];
-    end.read_exact(&mut count).context("another process has taken it")?;
+    end.read_exact(&mut count).context("the stored state is empty: another process has taken it")?;
     let count = u32::from_be_bytes(count) as usize;
     if !(2..=MAX_KEPT).contains(&count) {
-        bail!("{count} descriptors of a tunnel");
+        bail!("the stored state has {count} descriptors, which cannot be right");
     }
     let mut descriptors = take_descriptors(end, count)?;
     let rest = descriptors.split_off(2);

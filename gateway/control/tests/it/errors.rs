@@ -316,7 +316,7 @@ fn messages() {
                 + host
                 + "to = \"http://127.0.0.1:1\"\nmirror = { upstream = \"u\" }\n\
                    [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\nproxy_protocol = \"v2\"\n",
-            "\"mirror\" and \"proxy_protocol\" exclude each other",
+            "\"mirror\" cannot use an upstream with \"proxy_protocol\"",
         ),
         ("[[listener]]\naddress = \"unix:@name\"\n".to_owned() + &respond, "an abstract socket has no permissions"),
         ("[[listener]]\naddress = \"unix:\"\n".to_owned() + &respond, "\"unix:\" names no socket"),

@@ -359,7 +359,7 @@ impl Attempt<'_> {
                     let _ = self.plane.command(Command::KeyDel(SERVER, KeySlot::Secondary));
                 }
                 if let Some((key_id, deadline)) = self.renewal.filter(|(_, deadline)| *deadline <= now) {
-                    log::warn!("key {key_id} was not agreed upon within {:?}", deadline - self.key_since);
+                    log::warn!("the exchange of key {key_id} was not complete within {:?}", deadline - self.key_since);
                     self.session.abandon(key_id);
                     self.renewal = None;
                     self.key_since = now;
@@ -410,7 +410,9 @@ impl Attempt<'_> {
     fn said(&mut self, said: Said) -> Result<Option<End>> {
         match said {
             Said::PushReply(part) => {
-                let Some(options) = self.collector.take(&part).map_err(|_| anyhow!("an endless configuration"))? else {
+                let Some(options) =
+                    self.collector.take(&part).map_err(|_| anyhow!("the server's configuration is too long"))?
+                else {
                     return Ok(None);
                 };
                 let options = match self.profile.pull_filter.apply(options) {
@@ -428,7 +430,9 @@ impl Attempt<'_> {
                 }
             }
             Said::PushUpdate(part) if self.stage == Stage::Connected => {
-                let Some(changes) = self.changes.take(&part).map_err(|_| anyhow!("an endless configuration"))? else {
+                let Some(changes) =
+                    self.changes.take(&part).map_err(|_| anyhow!("the server's configuration is too long"))?
+                else {
                     return Ok(None);
                 };
                 return self.change(&changes);

@@ -105,7 +105,8 @@ impl Direction {
     }
 
     fn step(&mut self) -> Result<()> {
-        self.saved.sequence = self.saved.sequence.checked_add(1).context("TLS has come to its last record")?;
+        self.saved.sequence =
+            self.saved.sequence.checked_add(1).context("the TLS connection has used its last record number")?;
         Ok(())
     }
 }

@@ -171,14 +171,14 @@ impl Session {
                 Stage::Done => true,
                 _ => continue,
             };
-            let tls = exchange.tls.context("TLS has not begun")?.save()?;
+            let tls = exchange.tls.context("the TLS handshake has not begun")?.save()?;
             exchanges.push(SavedExchange { key_id: exchange.key_id, confirmed, tls });
         }
         let ids: Vec<u8> = exchanges.iter().map(|e| e.key_id).collect();
         if ids.is_empty() {
-            bail!("no key exchange is over");
+            bail!("no key exchange is complete");
         }
-        let link = self.link.save(&ids).context("the peer has not spoken")?;
+        let link = self.link.save(&ids).context("the peer has sent nothing")?;
         Ok(SavedSession { link, exchanges })
     }
 
@@ -275,14 +275,14 @@ impl Session {
 
     /// The data keys of an exchange: from TLS' exporter, or, for old peers, from both sides' random bytes.
     pub fn keys(&self, key_id: u8, exporter: bool) -> Result<KeyPair> {
-        let exchange = self.exchange(key_id).context("no such key exchange")?;
-        let tls = exchange.tls.as_ref().context("TLS has not begun")?;
+        let exchange = self.exchange(key_id).context("there is no key exchange with this ID")?;
+        let tls = exchange.tls.as_ref().context("the TLS handshake has not begun")?;
         let server = self.endpoint.is_server();
         if exporter {
             return Ok(KeyPair::from_expansion(&tls.export(EXPORT_DATA_KEYS)?, server));
         }
-        let theirs = exchange.theirs.as_ref().context("the peer's message has not come")?;
-        let remote = self.link.remote().context("the peer has not spoken")?;
+        let theirs = exchange.theirs.as_ref().context("the peer has not sent its key message")?;
+        let remote = self.link.remote().context("the peer has sent nothing")?;
         let (own, ours) = (self.link.own(), &exchange.ours.source);
         Ok(match server {
             true => prf_keys(&theirs.source, ours, remote, own, true),
@@ -292,7 +292,8 @@ impl Session {
 
     /// From now on renegotiations are wrapped with a key from the first exchange's TLS.
     pub fn use_dynamic_wrap(&mut self, unix: u32) -> Result<()> {
-        let first = self.exchange(0).and_then(|e| e.tls.as_ref()).context("the first exchange is over")?;
+        let first =
+            self.exchange(0).and_then(|e| e.tls.as_ref()).context("the first key exchange is no longer stored")?;
         let exported = first.export(EXPORT_DYNAMIC_WRAP)?;
         self.link.use_dynamic_wrap(&exported, unix);
         Ok(())
@@ -301,14 +302,14 @@ impl Session {
     /// A server's message: the client may use the key now.
     pub fn send_message(&mut self, key_id: u8) -> Result<()> {
         let server = self.endpoint.is_server();
-        let exchange = self.exchange_mut(key_id).context("no such key exchange")?;
+        let exchange = self.exchange_mut(key_id).context("there is no key exchange with this ID")?;
         if exchange.stage != Stage::Held {
-            bail!("the exchange is not at the point to answer");
+            bail!("the key exchange is not ready for an answer");
         }
         let theirs = exchange.theirs.as_ref().map_or("", |theirs| &theirs.options);
         exchange.ours.options = with_compression_of(&exchange.ours.options, theirs);
         let bytes = exchange.ours.to_bytes(!server);
-        exchange.tls.as_mut().context("TLS has not begun")?.write(&bytes)?;
+        exchange.tls.as_mut().context("the TLS handshake has not begun")?.write(&bytes)?;
         exchange.stage = Stage::ExpectConfirmation;
         self.pump();
         Ok(())
@@ -330,8 +331,8 @@ impl Session {
     /// Sends a command in the newest exchange that is done with its messages.
     pub fn send_command(&mut self, command: &[u8]) -> Result<()> {
         let ready = |e: &&mut Exchange| matches!(e.stage, Stage::ExpectConfirmation | Stage::Done);
-        let exchange = self.exchanges.iter_mut().rev().find(ready).context("no TLS to say it in")?;
-        exchange.tls.as_mut().context("TLS has not begun")?.write(command)?;
+        let exchange = self.exchanges.iter_mut().rev().find(ready).context("no key exchange is ready for commands")?;
+        exchange.tls.as_mut().context("the TLS handshake has not begun")?.write(command)?;
         self.pump();
         Ok(())
     }
@@ -374,7 +375,7 @@ impl Session {
                 let out = tls.take_output();
                 exchange.answered |= result.is_ok() && !out.is_empty();
                 if !out.is_empty() && !self.link.write(exchange.key_id, &out) {
-                    self.events.push_back(Event::Failed(exchange.key_id, anyhow!("too much waits to be sent")));
+                    self.events.push_back(Event::Failed(exchange.key_id, anyhow!("too much data waits to be sent")));
                 }
             }
             match result {
@@ -400,7 +401,9 @@ impl Exchange {
             self.stage = Stage::ExpectHandshake;
         }
         while let Some(bytes) = link.read(self.key_id) {
-            let Some(tls) = &mut self.tls else { bail!("TLS before its time") };
+            let Some(tls) = &mut self.tls else {
+                bail!("the peer sent TLS data before the session was open");
+            };
             let mut records = Vec::new();
             let fed = tls.feed(&bytes, |plaintext| records.push(plaintext));
             self.shake(server)?;
@@ -439,10 +442,10 @@ impl Exchange {
                     events.extend(c.map(Event::Command));
                 });
                 if !good {
-                    bail!("a command without an end");
+                    bail!("the peer sent a control message that is too long or has no end");
                 }
             }
-            _ => bail!("plaintext before its time"),
+            _ => bail!("the peer sent data before the TLS handshake was complete"),
         }
         Ok(())
     }

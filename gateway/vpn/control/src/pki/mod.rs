@@ -489,7 +489,7 @@ fn revocation_list(
     let list = CertificateRevocationListParams {
         // A clock that is an hour off is not worth a failure.
         this_update: time(now - 3600)?,
-        next_update: time(not_after).context("the CA has no end")?,
+        next_update: time(not_after).context("the expiry date of the CA cannot be used")?,
         crl_number: SerialNumber::from(u64::try_from(now).unwrap_or(1)),
         issuing_distribution_point: None,
         revoked_certs,
