@@ -6,7 +6,7 @@
 
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
-use super::settings::{top, uses};
+use super::settings::{top, upstream_uses, uses};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -101,7 +101,10 @@ fn extend<'d>(
 
 /// Notes that `use` of a table is no unknown setting. It has been read before all tables, and is gone.
 pub(super) fn note(section: &Section) {
-    let _ = section.optional(&uses::r#use);
+    // Upstreams declare it with an example of their own.
+    for r#use in [&uses::r#use, &upstream_uses::r#use] {
+        let _ = section.optional(r#use);
+    }
 }
 
 /// What stands in `[snippet]`: read before all tables.
