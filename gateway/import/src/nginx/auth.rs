@@ -102,12 +102,15 @@ pub(super) fn forward_auth<'d>(
     Ok(ForwardAuth { upstream, path, set_headers, copy_headers, timeout, origin: d.place.clone() })
 }
 
+/// Names and values of headers that are set.
+type SetFields = Vec<(String, String)>;
+
 /// What the question says of the request: its Host, and the headers that it has besides the client's.
 fn fields<'d>(
     import: &mut Import<'d>,
     site: &Site<'d>,
     scope: &Scope<'d>,
-) -> Result<(Option<HostHeader>, Vec<(String, String)>), String> {
+) -> Result<(Option<HostHeader>, SetFields), String> {
     let mut host = None;
     let mut set: Vec<(String, String)> = Vec::new();
     for d in scope.all(&["proxy_set_header"]) {
