@@ -287,9 +287,8 @@ fn every_test_that_the_security_page_names_exists() {
     let page = pages.iter().find(|page| page.path == "docs/security.md").unwrap();
     let text = prose(page);
     // `::` by itself is an address.
-    let is_name = |quoted: &&str| {
-        quoted.len() > 2 && quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b":_- ".contains(&b))
-    };
+    let is_name =
+        |quoted: &&str| quoted.len() > 2 && quoted.bytes().all(|b| b.is_ascii_alphanumeric() || b":_- ".contains(&b));
     let named: Vec<&str> =
         text.split('`').skip(1).step_by(2).filter(|quoted| quoted.contains("::")).filter(is_name).collect();
     let missing: Vec<&&str> = named.iter().filter(|name| !tests.contains(name.rsplit("::").next().unwrap())).collect();
