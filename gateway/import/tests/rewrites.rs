@@ -226,7 +226,7 @@ fn shares_of_clients_are_a_split() {
         says(&text, &[wanted]);
         let said = import(&text).report.to_text(false);
         assert!(
-            said.contains("different: split_clients") && said.contains("other clients get to each group"),
+            said.contains("different: split_clients") && said.contains("not the same clients"),
             "{said}"
         );
     }

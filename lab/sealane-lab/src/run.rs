@@ -51,13 +51,13 @@ pub struct Args {
     /// Folder for report.html, report.json, report.csv and raw histograms
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Set the program of a subject (`nginx=/opt/nginx`), or add a subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
+    /// Use this program for a subject (`nginx=/opt/nginx`), or add a subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
     #[arg(long, visible_alias = "peer", value_name = "NAME=PATH")]
     subject: Vec<String>,
     /// Leave out these subjects
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     without: Vec<String>,
-    /// Measure subjects in turn, each alone; or all together on one CPU, for steady ratios on a shared machine
+    /// Measure each subject alone, one after the other; or all together on one CPU, for steady ratios on a shared machine
     #[arg(long, value_enum, default_value_t = How::Turns)]
     method: How,
     /// Run only these parts; with `all`: EXPERIMENT.PART
