@@ -152,7 +152,7 @@ Examples:
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Read only the configuration and the files that `include` names; open no certificates, keys or lists, and resolve no names
+        /// Read only the configuration and the files that `include` names: open no certificates, keys or lists, resolve no names
         #[arg(long)]
         offline: bool,
         /// Audit by a policy: modern, intermediate, old, pci-dss-4, hipaa, fips-140-3 or cnsa-2
@@ -316,8 +316,8 @@ enum ConfigCommand {
     Schema,
     /// Print a configuration with every default filled in and secrets masked
     #[command(after_help = "\
-This command reads only the configuration and the files that `include` names, and sends no DNS queries. Exit code 0: printed.
-1: the configuration has mistakes; they are printed as by `sealane check --offline`.
+This command reads only the configuration and the files that `include` names, and sends no DNS queries.
+Exit code 0: printed. 1: the configuration has mistakes; they are printed as by `sealane check --offline`.
 
 Examples:
   sealane config show -c sealane.toml

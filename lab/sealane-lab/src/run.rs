@@ -27,6 +27,8 @@ fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
 
 /// Options of `sealane-lab run`.
 #[derive(Debug, ClapArgs)]
+#[command(before_help = "\
+An experiment compares several programs, its subjects (for `proxies`: sealane, nginx, haproxy).")]
 #[command(after_help = "EXIT CODES: 0 done, 2 wrong usage, 3 nothing could be measured.
 
 EXAMPLES:
@@ -52,7 +54,7 @@ pub struct Args {
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Use this program for a subject (`nginx=/opt/nginx`), or add a subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
-    #[arg(long, visible_alias = "peer", value_name = "NAME=PATH")]
+    #[arg(long, alias = "peer", value_name = "NAME=PATH")]
     subject: Vec<String>,
     /// Leave out these subjects
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
