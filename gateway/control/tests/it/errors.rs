@@ -533,7 +533,8 @@ fn routes_whose_path_is_refused_are_not_compared() {
     for wrong in ["path = \"admin\"", "path_regex = '('", "path = \"/\"\nmethods = [\"get\"]"] {
         let route = format!("[[host.route]]\n{wrong}\nrespond = {{}}\n");
         let text = folder.report(&format!("{start}{route}{route}"));
-        assert!(text.matches("error: ").count() == 2 && !text.contains("warning: "), "{wrong}\n{text}");
+        assert!(text.contains("error: "), "{wrong}\n{text}");
+        assert!(!text.contains("a second route") && !text.contains("warning: "), "{wrong}\n{text}");
     }
 }
 
@@ -550,6 +551,14 @@ fn parts_of_the_request_in_headers_of_responses_are_warned_of() {
     assert!(report("{client_address}").contains("warning: \"X-A\" is sent as it is written"));
     assert_eq!(report("{\"group\":\"a\"}"), "");
     assert_eq!(report("{id}"), "");
+}
+
+/// The help is the one for a tunnel, not the one for a listener.
+#[test]
+fn an_address_of_a_tunnel_is_explained() {
+    let text = Folder::new().report("[tunnel]\nlisten = \"udp:1194\"\nnetwork = \"10.9.0.0/24\"\n");
+    assert!(text.contains("error: \"udp:1194\" is not an address to listen on"), "{text}");
+    assert!(text.contains("write \"udp://:1194\" for all addresses"), "{text}");
 }
 
 /// Listeners that no host is for.
