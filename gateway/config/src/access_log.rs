@@ -248,12 +248,12 @@ pub(super) fn format(sink: &Sink, key: &str, node: &Node) -> Option<LogFormat> {
     if !written.contains('$') {
         let help = match decode::nearest(&written, words.into_iter()) {
             Some(best) => format!("did you mean \"{best}\"?"),
-            None => format!(
-                "write {}, or a template such as \"$remote_addr $request $status\"",
-                decode::listed(words.into_iter())
-            ),
+            None => {
+                let words = words.map(|word| format!("\"{word}\"")).join(", ");
+                format!("write {words}, or a template such as \"$remote_addr $request $status\"")
+            }
         };
-        sink.error(&node.span(), format!("\"{key}\" is not a format: \"{written}\""), Some(help));
+        sink.error(&node.span(), format!("\"{written}\" is not a value for \"{key}\""), Some(help));
         return None;
     }
     match written.parse::<Template>() {

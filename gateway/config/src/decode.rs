@@ -444,16 +444,12 @@ pub(super) fn output_path(sink: &Sink, key: &str, node: &Node) -> Option<PathBuf
 
 /// An address to listen on: `127.0.0.1:443`, `[::1]:443`, or `:443` for all addresses of both families.
 pub(super) fn listen_addresses(sink: &Sink, s: &str, span: &Range<usize>) -> Option<Vec<SocketAddr>> {
-    if let Ok(address) = s.parse() {
-        return Some(vec![address]);
+    let found = parse_listen_addresses(sink, s);
+    if found.is_some() {
+        return found;
     }
     let (host, port) = s.rsplit_once(':').unwrap_or((s, ""));
     let port: Option<u16> = port.parse().ok();
-    if let ("" | "*", Some(port)) = (host, port) {
-        let v6 = sink.ipv6();
-        let all = [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0u16; 8], port))];
-        return Some(all.into_iter().filter(|a| a.is_ipv4() || v6).collect());
-    }
     let help = match port {
         Some(port) if host == "localhost" => format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\""),
         Some(port) if host.parse::<std::net::Ipv6Addr>().is_ok() => format!("write \"[{host}]:{port}\""),
@@ -468,6 +464,21 @@ pub(super) fn listen_addresses(sink: &Sink, s: &str, span: &Range<usize>) -> Opt
     };
     sink.error(span, format!("\"{s}\" is not an address to listen on"), Some(help));
     None
+}
+
+/// The same, for a caller that reports a mistake itself.
+pub(super) fn parse_listen_addresses(sink: &Sink, s: &str) -> Option<Vec<SocketAddr>> {
+    if let Ok(address) = s.parse() {
+        return Some(vec![address]);
+    }
+    match s.rsplit_once(':')? {
+        ("" | "*", port) => {
+            let port: u16 = port.parse().ok()?;
+            let all = [SocketAddr::from(([0; 4], port)), SocketAddr::from(([0u16; 8], port))];
+            Some(all.into_iter().filter(|address| address.is_ipv4() || sink.ipv6()).collect())
+        }
+        _ => None,
+    }
 }
 
 /// The name that was probably meant, if one is near enough.

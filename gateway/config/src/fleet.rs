@@ -149,9 +149,9 @@ pub(super) fn read(top: &Section, early_data: bool) -> (TicketKeySource, Option<
     let source = match (choice.as_ref().map_or(TicketKeyChoice::Own, |c| c.value), file) {
         (TicketKeyChoice::File, Some(file)) => ticket_key_file(sink, &file),
         (TicketKeyChoice::File, None) => {
-            if top.key_span("ticket_keys_file").is_none() {
+            if let (None, Some(choice)) = (top.key_span("ticket_keys_file"), &choice) {
                 let help = "add ticket_keys_file = \"/etc/sealane/ticket.keys\"".to_owned();
-                top.missing("ticket_keys = \"file\" needs \"ticket_keys_file\"".to_owned(), help);
+                sink.error(&choice.span, "ticket_keys = \"file\" needs \"ticket_keys_file\"", Some(help));
             }
             TicketKeySource::Own
         }

@@ -247,10 +247,14 @@ pub(super) fn separate_mirrors(sink: &Sink, upstreams: &Upstreams, routes: &[Rou
     let used: HashSet<usize> =
         routes.iter().flat_map(requested).chain(hosts.actions().flat_map(Action::upstreams)).collect();
     for mirror in upstreams.mirrors.iter().filter(|mirror| used.contains(&mirror.value)) {
-        let message = format!("\"mirror\" names \"{}\", which also gets requests", upstreams.all[mirror.value].name);
-        let help = "write the servers instead: mirror = { to = [\"http://127.0.0.1:3001\"] }, or name another [[upstream]] with \
-                    the same servers: copies would take places of requests, and count as their failures";
-        sink.error(&mirror.span, message, Some(help.to_owned()));
+        let name = &upstreams.all[mirror.value].name;
+        let message = format!("\"mirror\" names \"{name}\", which also gets requests");
+        let help = format!(
+            "write mirror = {{ to = [\"http://127.0.0.1:3001\"] }}, or name an [[upstream]] that no route, host or \
+             forward_auth uses. Otherwise copies would use up \"max_connections\" of \"{name}\", and failed copies could \
+             eject its servers"
+        );
+        sink.error(&mirror.span, message, Some(help));
     }
 }
 

@@ -136,7 +136,30 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
+
+/// How many tables of a kind the operator has written. Of one listener, there may be several in [`Config::listeners`]; `to` makes
+/// an upstream that nobody has written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// `[[listener]]`
+    pub listeners: usize,
+    /// `[[host]]`
+    pub hosts: usize,
+    /// `[[upstream]]`
+    pub upstreams: usize,
+}
+
+impl Written {
+    fn count(top: &DeTable) -> Self {
+        let tables = |key: &str| match top.get(key).map(|node| node.get_ref()) {
+            Some(DeValue::Array(tables)) => tables.len(),
+            Some(_) => 1,
+            None => 0,
+        };
+        Self { listeners: tables("listener"), hosts: tables("host"), upstreams: tables("upstream") }
+    }
+}
 
 /// A checked configuration.
 #[derive(Debug)]
@@ -180,6 +203,8 @@ pub struct Config {
     pub store: Option<StoreSettings>,
     /// Limits and timeouts towards clients.
     pub limits: ClientLimits,
+    /// How many tables there are in its text.
+    pub written: Written,
     /// One per address. Empty only where there is a tunnel.
     pub listeners: Vec<Listener>,
     /// Upstream groups; actions name them by index.
@@ -428,6 +453,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         ticket_keys,
         store: store_settings,
         limits,
+        written: Written::count(table),
         listeners: out,
         upstreams: upstreams.all,
         tunnel,

@@ -219,6 +219,7 @@ pub(super) fn rewritten(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece
 
 pub(super) fn methods(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
     let list = decode::strings(sink, key, node)?;
+    let written = list.len();
     let mut good = Vec::new();
     for method in list {
         let name = method.value;
@@ -231,7 +232,8 @@ pub(super) fn methods(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>
             good.push(name);
         }
     }
-    Some(good)
+    // A part of the list would be another condition.
+    (good.len() == written).then_some(good)
 }
 
 pub(super) fn is_redirect(status: u64) -> bool {

@@ -108,7 +108,10 @@ pub(super) fn extras(
             let span = table.span.clone();
             edits(table).map(|edits| templates::of_requests(section.sink, &span, edits))
         }),
-        response: section.table(&m::response_headers).and_then(edits),
+        response: section.table(&m::response_headers).and_then(|table| {
+            let span = table.span.clone();
+            edits(table).inspect(|edits| templates::warn_of_responses(section.sink, &span, edits))
+        }),
         hsts: section.optional(&m::hsts),
         rate_limits: section.optional(&m::rate_limit).map_or(Vec::new(), |names| {
             names.into_iter().filter_map(|name| rate_limit(section.sink, name, routes)).collect()
@@ -282,9 +285,13 @@ pub(super) fn table(
     let key =
         ["to", "upstream", "split", "respond", "redirect"].into_iter().find_map(|key| Some((key, host.key_span(key)?)));
     if let (Some(first), Some((key, span))) = (by_path.for_the_rest(), key) {
-        let message =
-            format!("\"{key}\" gets no requests: the route at {} gets all that are left", host.sink.place(first));
-        let help = "remove one of them: the host's own action is for requests that no route is for".to_owned();
+        let message = format!(
+            "\"{key}\" gets no requests: the route at {} matches all requests that no other route matches",
+            host.sink.place(first)
+        );
+        let help = format!(
+            "remove \"{key}\" (it is only for requests that no route matches), or add a condition to the route"
+        );
         host.sink.warn(&span, message, Some(help));
     }
     // Without an action of the host's own, maintenance is also for the requests that no route is for.
@@ -420,6 +427,14 @@ fn route(
         let help = "remove it: it changes the path that an upstream gets (in a redirect, use {rest})".to_owned();
         sink.error(&rewrite.span, format!("\"{what}\" without an upstream"), Some(help));
     }
+    // Where one of these was refused, nobody knows which requests were meant.
+    let unread = [
+        ("path", path.is_none()),
+        ("exact", exact.is_none()),
+        ("path_regex", regex.is_none()),
+        ("methods", methods.is_none()),
+    ];
+    let is_refused = unread.iter().any(|(key, is_unread)| *is_unread && section.key_span(key).is_some());
     let span = section.span.clone();
     section.finish();
     let rule = match (&path, &exact, &action) {
@@ -430,7 +445,7 @@ fn route(
     };
     let conditions = Conditions { path: rule, pattern: None, methods: methods.unwrap_or_default(), fields };
     // A table that is wrong has no paths.
-    if listed.is_none() || action.is_some() {
+    if !is_refused && (listed.is_none() || action.is_some()) {
         let text = regex.as_ref().map(|regex| regex.value.text.clone());
         by_path.push(sink, Entry { conditions: conditions.clone(), regex: text, span });
     }

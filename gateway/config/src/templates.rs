@@ -30,3 +30,13 @@ pub(super) fn of_requests(sink: &Sink, span: &Range<usize>, edits: FieldEdits) -
     let (set, add) = (plain(set, false), plain(add, true));
     FieldEdits { remove, set, add, templates }
 }
+
+/// Warns of parts of the request in values for responses, which are sent as they are written.
+pub(super) fn warn_of_responses(sink: &Sink, span: &Range<usize>, edits: &FieldEdits) {
+    for (name, text) in edits.set.iter().chain(&edits.add) {
+        if matches!(Template::parse(text), Ok(Some(_))) {
+            let help = "write a value without parts of the request: only request_headers can have them".to_owned();
+            sink.warn(span, format!("\"{name}\" is sent as it is written, with its braces: \"{text}\""), Some(help));
+        }
+    }
+}

@@ -368,7 +368,13 @@ fn addresses(sink: &Sink, written: &[At<String>]) -> Vec<(Transport, SocketAddr)
             }
             None => (Transport::Udp, at.value.as_str()),
         };
-        let found = decode::listen_addresses(sink, rest, &at.span).unwrap_or_default();
+        let Some(found) = decode::parse_listen_addresses(sink, rest) else {
+            let help =
+                "write \"udp://:1194\" for all addresses, \"udp://192.0.2.1:1194\" for one address, or \"tcp://:443\"";
+            let message = format!("\"{}\" is not an address to listen on", at.value);
+            sink.error(&at.span, message, Some(help.to_owned()));
+            continue;
+        };
         // One socket of both families, where there are both: a client may float from one to the other.
         let both = found.len() > 1;
         out.extend(found.into_iter().filter(|a| !both || a.is_ipv6()).map(|a| (transport, a)));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// Wrong passwords that are allowed in a row, of one network and of one user; one more after each `REGAIN`.
+/// Wrong passwords that are allowed at once, of one network and of one user; one more after each `REGAIN`.
 const NETWORK_GUESSES: u32 = 20;
 const USER_GUESSES: u32 = 20;
 const REGAIN: Duration = Duration::from_secs(6);

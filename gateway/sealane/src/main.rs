@@ -152,7 +152,7 @@ Examples:
         /// The configuration file
         #[arg(short, long, value_name = "FILE")]
         config: PathBuf,
-        /// Check only the configuration file: read no other files, resolve no names
+        /// Read only the configuration and the files that `include` names: open no certificates, keys or lists, resolve no names
         #[arg(long)]
         offline: bool,
         /// Audit by a policy: modern, intermediate, old, pci-dss-4, hipaa, fips-140-3 or cnsa-2
@@ -316,8 +316,8 @@ enum ConfigCommand {
     Schema,
     /// Print a configuration with every default filled in and secrets masked
     #[command(after_help = "\
-This command opens only the configuration file and sends no DNS queries. Exit code 0: printed.
-1: the configuration has mistakes; they are printed as by `sealane check --offline`.
+This command reads only the configuration and the files that `include` names, and sends no DNS queries.
+Exit code 0: printed. 1: the configuration has mistakes; they are printed as by `sealane check --offline`.
 
 Examples:
   sealane config show -c sealane.toml
@@ -545,12 +545,16 @@ fn check(path: &Path, checks: &Checks) -> Result<ExitCode> {
         }
         match &config {
             Some(c) => {
-                let mut counts =
-                    vec![(c.listeners.len(), "listening address", "es"), (c.upstreams.len(), "upstream", "s")];
-                counts.extend(c.tunnel.as_ref().map(|t| (t.listen.len(), "tunnel address", "es")));
-                let counts: Vec<String> = counts
+                let written = [
+                    (c.written.listeners, "listener"),
+                    (c.written.hosts, "host"),
+                    (c.written.upstreams, "upstream"),
+                    (usize::from(c.tunnel.is_some()), "tunnel"),
+                ];
+                let counts: Vec<String> = written
                     .into_iter()
-                    .map(|(n, what, plural)| format!("{n} {what}{}", if n == 1 { "" } else { plural }))
+                    .filter(|(n, _)| *n > 0)
+                    .map(|(n, what)| format!("{n} {what}{}", if n == 1 { "" } else { "s" }))
                     .collect();
                 let by = policy.map_or_else(String::new, |policy| format!("; no violation of policy {policy}"));
                 let good = format!("{}: good ({}{by})\n", path.display(), counts.join(", "));

@@ -27,6 +27,8 @@ fn experiments() -> anyhow::Result<Vec<Box<dyn Experiment>>> {
 
 /// Options of `sealane-lab run`.
 #[derive(Debug, ClapArgs)]
+#[command(before_help = "\
+An experiment compares several programs, its subjects (for `proxies`: sealane, nginx, haproxy).")]
 #[command(after_help = "EXIT CODES: 0 done, 2 wrong usage, 3 nothing could be measured.
 
 EXAMPLES:
@@ -51,13 +53,13 @@ pub struct Args {
     /// Folder for report.html, report.json, report.csv and raw histograms
     #[arg(short, long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Set the program of a subject (`nginx=/opt/nginx`), or add a subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
-    #[arg(long, visible_alias = "peer", value_name = "NAME=PATH")]
+    /// Use this program for a subject (`nginx=/opt/nginx`), or add a subject (`haproxy-wolfssl=/opt/haproxy`); repeatable
+    #[arg(long, alias = "peer", value_name = "NAME=PATH")]
     subject: Vec<String>,
     /// Leave out these subjects
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     without: Vec<String>,
-    /// Measure subjects in turn, each alone; or all together on one CPU, for steady ratios on a shared machine
+    /// Measure each subject alone, one after the other; or all together on one CPU, for steady ratios on a shared machine
     #[arg(long, value_enum, default_value_t = How::Turns)]
     method: How,
     /// Run only these parts; with `all`: EXPERIMENT.PART

@@ -308,10 +308,10 @@ table! {
 }
 
 table! {
-    /// HTTP Basic authentication (RFC 7617). Clients that do not send a correct password get 401. After 20 wrong
-    /// passwords from a network (an IPv4 address or an IPv6 /56) or for a user, the gateway checks only one password
-    /// every 6 s for this network or user, and responds to the other requests with 429. Use Basic authentication only
-    /// over TLS.
+    /// HTTP Basic authentication (RFC 7617). Clients that do not send a correct password get 401. For each network (an
+    /// IPv4 address or an IPv6 /56) and for each user, the gateway allows 20 wrong passwords at once, and one more every
+    /// 6 s. After that, further requests get 429. The allowance is complete again after two minutes without a wrong
+    /// password. Use Basic authentication only over TLS.
     basic_auth "basic_auth";
 
     /// A file with a line `name:hash` for each user, with a hash of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel

@@ -31,8 +31,8 @@ table! {
             ("data_ciphers", "write ciphers = [\"AES-256-GCM\"]"),
         ];
 
-    /// The protocols and addresses to which clients connect: `["udp://:1194", "tcp://:443"]`; with a single address:
-    /// `udp://192.0.2.1:1194`.
+    /// The protocols and addresses to which clients connect: `["udp://:1194", "tcp://:443"]`; on one address of this machine:
+    /// `udp://192.0.2.1:1194`. An address without a protocol means UDP.
     listen: Strings = Strings, required(["udp://:1194"]);
     /// The clients' IPv4 network. The gateway gets the first address of the network, or the address that is written
     /// here (`10.8.0.1/24`).

@@ -53,10 +53,11 @@ table! {
     queue_timeout: Time = Time::TIMEOUT, default("1s"), needs("max_connections");
     /// How often one request may be tried, including the first try.
     tries: Count = Count(1..=16), default(3);
-    /// How long one try may take until the response's head arrives. After this time, the gateway tries another server,
-    /// if `tries` and the retry budget allow it and there is a server that it has not tried yet. If the connection was
-    /// already open, the method must also be idempotent, and no part of the request's body may have been sent. In all
-    /// other cases, the client gets 504. Time in which the gateway waits for the client's upload does not count. See
+    /// How long one try may take until the response's head arrives. If the gateway still waits for a connection to the server
+    /// when this time ends, it can send any request to another server. If it already has a connection, it can send the
+    /// request to another server only if the method is idempotent and no part of the request's body has been sent. In both
+    /// cases, `tries` and the retry budget must allow it, and there must be a server that was not tried yet. Otherwise, the
+    /// client gets 504. Time in which the gateway waits for the client's upload does not count. See
     /// [routing](page:routing#retry-failed-requests).
     try_timeout: Time = Time::TIMEOUT, example("5s");
     /// How many retries are allowed, in percent of the upstream's requests.

@@ -409,7 +409,8 @@ fn messages() {
     let log = |line: &str| format!("[log]\n{line}\n{}{respond}", listener(""));
     let logs = [
         (log("format = \"jsno\""), "did you mean \"json\"?"),
-        (log("format = \"apache\""), "or a template such as"),
+        (log("format = \"apache\""), "\"apache\" is not a value for \"format\""),
+        (log("format = \"apache\""), "write \"combined\", \"json\", \"logfmt\", or a template such as"),
         (log("format = '$remote_adr'"), "did you mean \"$remote_addr\"?"),
         (log("format = '$quux_quux'"), "the variables are"),
         (log("format = 'costs $'"), "a \"$\" without the name of a variable"),
@@ -475,7 +476,7 @@ fn routes_that_get_no_requests_are_warned_of() {
         (
             "respond = {}",
             everything.clone(),
-            "warning: \"respond\" gets no requests: the route at line 6 gets all that are left",
+            "warning: \"respond\" gets no requests: the route at line 6 matches all requests that no other route matches",
         ),
         ("redirect = \"/x\"", everything.clone(), "warning: \"redirect\" gets no requests"),
         (
@@ -522,6 +523,42 @@ fn routes_that_get_no_requests_are_warned_of() {
             _ => assert!(text.contains(wanted) && text.matches("warning: ").count() == 1, "{routes}\n{text}"),
         }
     }
+}
+
+/// A mistake in a condition leads to no further reports about the route.
+#[test]
+fn routes_whose_path_is_refused_are_not_compared() {
+    let folder = Folder::new();
+    let start = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\nrespond = {}\n";
+    for wrong in ["path = \"admin\"", "path_regex = '('", "path = \"/\"\nmethods = [\"get\"]"] {
+        let route = format!("[[host.route]]\n{wrong}\nrespond = {{}}\n");
+        let text = folder.report(&format!("{start}{route}{route}"));
+        assert!(text.contains("error: "), "{wrong}\n{text}");
+        assert!(!text.contains("a second route") && !text.contains("warning: "), "{wrong}\n{text}");
+    }
+}
+
+/// Values for responses have no parts of the request.
+#[test]
+fn parts_of_the_request_in_headers_of_responses_are_warned_of() {
+    let folder = Folder::new();
+    let report = |value: &str| {
+        folder.report(&format!(
+            "[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\nrespond = {{}}\n\
+             response_headers = {{ set = {{ X-A = '{value}' }} }}\n"
+        ))
+    };
+    assert!(report("{client_address}").contains("warning: \"X-A\" is sent as it is written"));
+    assert_eq!(report("{\"group\":\"a\"}"), "");
+    assert_eq!(report("{id}"), "");
+}
+
+/// The help is the one for a tunnel, not the one for a listener.
+#[test]
+fn an_address_of_a_tunnel_is_explained() {
+    let text = Folder::new().report("[tunnel]\nlisten = \"udp:1194\"\nnetwork = \"10.9.0.0/24\"\n");
+    assert!(text.contains("error: \"udp:1194\" is not an address to listen on"), "{text}");
+    assert!(text.contains("write \"udp://:1194\" for all addresses"), "{text}");
 }
 
 /// Listeners that no host is for.

@@ -184,7 +184,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "option http-restrict-req-hdr-names",
         Translated(
-            "a remark: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets",
+            "no setting; the report says: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets",
         ),
     ),
     (
@@ -269,8 +269,11 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("ssl-default-bind-ciphers", Translated("`ciphers`")),
     ("ssl-default-bind-ciphersuites", Translated("`ciphers`")),
     ("ssl-default-bind-curves", Translated("`groups`")),
-    ("ssl-default-bind-sigalgs", Translated("a remark: signatures with SHA-1 are never used")),
-    ("ssl-default-bind-client-sigalgs", Translated("a remark: signatures with SHA-1 are never used")),
+    ("ssl-default-bind-sigalgs", Translated("no setting; the report says: signatures with SHA-1 are never used")),
+    (
+        "ssl-default-bind-client-sigalgs",
+        Translated("no setting; the report says: signatures with SHA-1 are never used"),
+    ),
     ("ssl-default-server-options", Translated("`[upstream.tls]`")),
     ("ssl-default-server-ciphers", Translated("the cipher suites that Sealane supports")),
     ("ssl-default-server-ciphersuites", Translated("the cipher suites that Sealane supports")),

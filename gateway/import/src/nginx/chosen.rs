@@ -78,8 +78,8 @@ fn upstream<'d>(
     upstreams::upstream(import, scope, d, &to, changes.host.as_ref())
 }
 
-/// Shares of the requests. NGINX hashes a text, and Sealane an address, a header or a cookie, by another function: the shares are the
-/// same, and other clients get to each group.
+/// Shares of the requests. NGINX hashes a text, and Sealane an address, a header or a cookie, by another function: the groups
+/// have the same shares, but not the same clients.
 fn split_clients<'d>(
     import: &mut Import<'d>,
     scope: &Scope<'d>,
@@ -109,7 +109,7 @@ fn split_clients<'d>(
     if hash_by.as_ref().and_then(|by| by.strip_prefix("header:")).is_some_and(values::is_claim) {
         import.differs(split, values::CLAIM);
     }
-    import.differs(split, format!("split: the shares are the same, but other clients get to each group. {says}"));
+    import.differs(split, format!("split: the groups have the same shares, but not the same clients. {says}"));
     import.same(d, "split");
     route.action = match groups.as_slice() {
         [(only, _)] => Action::Upstream(only.clone()),

@@ -235,7 +235,12 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("xslt_stylesheet", Missing(REWRITE)),
     ("mirror", Translated("`mirror`, if the copies have the path of the request (`$request_uri`)")),
     ("mirror_request_body", Translated("`mirror.max_body`")),
-    ("split_clients", Translated("`split`, if `proxy_pass` uses the variable: other clients get to each group")),
+    (
+        "split_clients",
+        Translated(
+            "`split`, if `proxy_pass` uses the variable: the groups have the same shares, but not the same clients",
+        ),
+    ),
     ("slice", Missing(CACHE)),
     // Headers.
     (
