@@ -2,6 +2,7 @@
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
 use crate::access::Verdict;
+use crate::client::h3::h3_read;
 use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Turn};
 use crate::connections::Connections;
 use crate::counters::Counters;
@@ -9,30 +10,35 @@ use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, t
 use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 
 use crate::exchange::response::server_lost;
-use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
+use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
+use crate::h3::stream::Stream;
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
 use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window, note_held};
 use crate::mirrors::{Mirror, copy_body, copy_complete, copy_request};
+use crate::quic::UDP;
+use crate::quic_driver::quic_timeout;
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
-use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
+use crate::snapshot::{ClientLimits, Quic, QuicSettings, Routing, Snapshot, Upstream, UpstreamHttp};
 use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_take};
+use quinn_proto::{Dir, Side as QuicSide, StreamId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
 use sealane_exchange::{Event, Head, Kind, Loss};
-use sealane_http::{BodyLength, Version};
+use sealane_http::h3::{MessageReader, Side, encode_request};
+use sealane_http::{BodyLength, Scheme, Version};
 use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
 use sealane_tls::policy::TicketKeys;
 use sealane_tls::{ClientContext, ServerContext, Session, sessions};
 use std::hash::RandomState;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -673,4 +679,82 @@ fn copies_are_given_up_first_when_memory_is_short() {
     assert_eq!(counted(&lane), [1, 1, 1, 0], "there is nothing more to give");
     let _places = (copied(&mut lane), copied(&mut lane));
     assert_eq!(counted(&lane), [1, 1, 1, 0], "their places are free again");
+}
+
+/// A lane that clients reach over HTTP/3, and its address.
+fn h3_server(limits: ClientLimits) -> (Lane, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut secure = listener(1);
+    secure.address = socket.local_addr().unwrap();
+    let settings = QuicSettings {
+        max_streams: 10,
+        stream_window: 1 << 16,
+        connection_window: 1 << 20,
+        send_window: 1 << 20,
+        migration: false,
+        offload: false,
+        retry_above: 100,
+        alt_svc: None,
+    };
+    let address = secure.address;
+    secure.tls = Some(tls());
+    secure.quic = Some(Quic { sockets: vec![Arc::new(socket.into())], settings });
+    let mut config = snapshot(limits, Vec::new());
+    config.listeners = vec![Arc::new(secure)];
+    (Lane::new(config), address)
+}
+
+/// A lane whose only server is to be asked over HTTP/3.
+fn h3_client(address: SocketAddr, change: impl FnOnce(&mut Upstream)) -> Lane {
+    let mut group = upstream(1);
+    group.servers[0].address = address;
+    (group.http, group.tls) = (UpstreamHttp::Three, Some(Arc::new(client_policy())));
+    change(&mut group);
+    Lane::new(snapshot(limits(), vec![group]))
+}
+
+impl Lane {
+    /// Reads the datagrams that have come to its only UDP socket.
+    fn datagrams(&mut self) {
+        self.proxy.ready(&mut self.cx, UDP, READ);
+        self.turn();
+    }
+
+    /// Its only connection over QUIC.
+    fn quic(&mut self) -> Key {
+        let connections = &mut self.proxy.connections;
+        connections.keys().into_iter().find(|key| connections.quic(*key).is_some()).expect("a connection over QUIC")
+    }
+}
+
+/// A connection may leave during its handshake: at `max_requests`, at a reload, in a drain. What has come by then may be a replay.
+#[test]
+fn a_request_before_the_end_of_a_handshake_is_early_whether_the_connection_leaves_or_not() {
+    for leaves in [false, true] {
+        let (mut lane, address) = h3_server(ClientLimits { handshake_timeout: Duration::ZERO, ..limits() });
+        let mut client = h3_client(address, |_| {});
+        let request = client.request(GET);
+        client.event(&request, Event::Forward);
+        client.turn();
+        // The client does not answer what this lane answers.
+        lane.datagrams();
+        let key = lane.quic();
+        let q = lane.proxy.connections.quic(key).unwrap();
+        let id = StreamId::new(QuicSide::Client, Dir::Bi, 0);
+        let index = q.add(Stream::new(id, MessageReader::new(Side::Server, 1000), 1000));
+        let mut head = Vec::new();
+        let sent = &client.proxy.exchanges.get(request.exchange).unwrap().request;
+        encode_request(&mut head, sent, BodyLength::None, Scheme::Https, false);
+        q.streams[index as usize].rest = head.into();
+        if leaves {
+            q.leave();
+        }
+        h3_read(&mut lane.proxy, &mut lane.cx, key, index);
+        assert_eq!(lane.proxy.counters.requests.value(), 1);
+        assert!(lane.proxy.connections.quic(key).unwrap().called_early);
+        assert!(client_is_handshaking(&lane.proxy.connections, ClientStream::H3(key, index)));
+        assert_eq!(lane.proxy.counters.client_timeouts.value(), 0);
+        quic_timeout(&mut lane.proxy, &mut lane.cx, key);
+        assert_eq!(lane.proxy.counters.client_timeouts.value(), 1, "`handshake_timeout` applies");
+    }
 }
