@@ -2,6 +2,7 @@
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
 use crate::access::Verdict;
+use crate::client::h2_connection::h2_client_begin;
 use crate::client::h3::h3_read;
 use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Turn};
 use crate::connections::Connections;
@@ -485,6 +486,14 @@ fn go_on(end: &mut Transport, scratch: &mut Scratch) {
 
 /// Both ends of a TLS connection whose handshake is over; the client's has not read the tickets.
 fn tls_pair(scratch: &mut Scratch) -> (Transport, Transport) {
+    let (client, mut server) = tls_pair_before_the_end(scratch);
+    go_on(&mut server, scratch);
+    assert!(!client.is_handshaking() && !server.is_handshaking());
+    (client, server)
+}
+
+/// Both ends of a TLS connection whose handshake is over for the client; the server has not read the end of it.
+fn tls_pair_before_the_end(scratch: &mut Scratch) -> (Transport, Transport) {
     let (socket, peer) = socket_pair();
     let (mut client, mut server) = (Transport::new(socket), Transport::new(peer));
     let session = Session::client(&ClientContext::new(&client_policy()).unwrap(), scratch.empty_records()).unwrap();
@@ -496,8 +505,7 @@ fn tls_pair(scratch: &mut Scratch) -> (Transport, Transport) {
     server.start_server(Session::server(&context, false).unwrap(), scratch).unwrap();
     server.flush(scratch).unwrap();
     go_on(&mut client, scratch);
-    go_on(&mut server, scratch);
-    assert!(!client.is_handshaking() && !server.is_handshaking());
+    assert!(!client.is_handshaking() && server.is_handshaking());
     (client, server)
 }
 
@@ -757,4 +765,58 @@ fn a_request_before_the_end_of_a_handshake_is_early_whether_the_connection_leave
         quic_timeout(&mut lane.proxy, &mut lane.cx, key);
         assert_eq!(lane.proxy.counters.client_timeouts.value(), 1, "`handshake_timeout` applies");
     }
+}
+
+/// Reads and answers datagrams, in turn, until nothing comes any more.
+fn go_on_over_quic(a: &mut Lane, b: &mut Lane) {
+    for _ in 0..10 {
+        a.datagrams();
+        b.datagrams();
+    }
+}
+
+/// A request that comes in one read with the end of the handshake has begun before that end is noted.
+#[test]
+fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http2() {
+    let mut lane =
+        Lane::new(snapshot(ClientLimits { header_timeout: Duration::from_secs(10), ..limits() }, Vec::new()));
+    let (mut client, server) = tls_pair_before_the_end(&mut lane.proxy.scratch);
+    client.stage.extend(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+    client.stage.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    // A POST whose body does not come: `:method`, `:scheme`, `:path`, `:authority`.
+    client.stage.extend([0, 0, 14, 1, 4, 0, 0, 0, 1, 0x83, 0x87, 0x84, 0x41, 9]);
+    client.stage.extend(b"a.example");
+    client.flush(&mut lane.proxy.scratch).unwrap();
+    let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let Conn::Client(mut client_conn) = conn else { unreachable!() };
+    client_conn.handshake = Handshake::UnderWay(Opening::default());
+    client_conn.transport = server;
+    client_conn.handshake_until = 10_000;
+    let key = lane.proxy.connections.insert(Conn::Client(client_conn));
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    let Proxy { connections, settings, counters, .. } = &mut lane.proxy;
+    h2_client_begin(connections, settings, counters, &mut lane.cx, key);
+    assert_eq!(lane.proxy.connections.client(key).unwrap().deadline.at(), 10_000);
+    lane.ready(key, READ);
+    lane.turn();
+    let client_conn = lane.proxy.connections.client(key).unwrap();
+    assert!(client_conn.is_established());
+    assert_eq!(client_conn.protocol.h2().unwrap().streams.len(), 1);
+    assert_eq!(client_conn.deadline.at(), 250, "a quarter of `idle_timeout`");
+}
+
+#[test]
+fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http3() {
+    let (mut lane, address) = h3_server(limits());
+    let mut client = h3_client(address, |_| {});
+    let request = client.request(GET);
+    client.event(&request, Event::Forward);
+    client.turn();
+    lane.datagrams();
+    let key = lane.quic();
+    lane.proxy.connections.look_by(&mut lane.cx, ClientStream::H3(key, 0), 5);
+    go_on_over_quic(&mut client, &mut lane);
+    let q = lane.proxy.connections.quic(key).unwrap();
+    assert!(!q.is_handshaking());
+    assert_eq!(q.deadline.at(), 5);
 }

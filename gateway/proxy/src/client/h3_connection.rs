@@ -113,7 +113,8 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let Some(client) = q.client() else { return };
     client.cert = certificate.as_ref().map(client_cert);
     client.made.established = cx.micros();
-    q.deadline.set(cx, key, cx.now() + next_look(&limits));
+    // Requests in early data may have deadlines before that.
+    q.deadline.set_no_later(cx, key, cx.now() + next_look(&limits));
     if draining {
         q.leave_soon(cx.now());
     }
