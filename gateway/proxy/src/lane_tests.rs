@@ -820,3 +820,21 @@ fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http3() {
     assert!(!q.is_handshaking());
     assert_eq!(q.deadline.at(), 5);
 }
+
+/// Otherwise requests would wait again and again for a connection that does not come about, until `connect_timeout` is over.
+#[test]
+fn a_connection_over_quic_may_take_as_long_as_a_try() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (try_timeout, within) in [(None, 1000), (Some(200), 200), (Some(5000), 1000)] {
+        let mut lane = h3_client(silent.local_addr().unwrap(), |group| {
+            group.try_timeout = try_timeout.map(Duration::from_millis);
+        });
+        let request = lane.request(GET);
+        lane.event(&request, Event::Forward);
+        let key = lane.quic();
+        assert_eq!(lane.proxy.connections.quic(key).unwrap().deadline.at(), within);
+        quic_timeout(&mut lane.proxy, &mut lane.cx, key);
+        assert!(lane.group().h3_is_down(0, 0), "TCP is next");
+        assert_eq!(lane.group().h3_connection(0, Window::Wide), None);
+    }
+}

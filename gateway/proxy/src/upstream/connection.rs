@@ -165,8 +165,7 @@ fn connect_upstream(
         close_connection(proxy, cx, key);
         return Err(Errno::NOMEM);
     }
-    let wait = upstream.upstream.connect_timeout;
-    let wait = upstream.upstream.try_timeout.map_or(wait, |t| wait.min(t));
+    let wait = upstream.connect_within();
     match upstream_conn.syn() {
         None => upstream_conn.deadline.after(cx, key, wait),
         Some(_) => syn_begun(&mut proxy.connections, cx, key, wait),

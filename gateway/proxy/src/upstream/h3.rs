@@ -141,10 +141,9 @@ fn h3_connect(
     q.stream_window = stream_window as usize;
     let key = connections.insert(Conn::Quic(Box::new(q)));
     upstream.h3_note(server, window, key);
-    let wait = upstream.upstream.connect_timeout;
     let q = connections.quic(key)?;
     quic.note(&q.quic, key);
-    q.deadline.after(cx, key, wait);
+    q.deadline.after(cx, key, upstream.connect_within());
     connections.mark_for_flush(key);
     Some(key)
 }
