@@ -7,7 +7,7 @@ use crate::client::h3::h3_read;
 use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Turn};
 use crate::connections::Connections;
 use crate::counters::Counters;
-use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, takes_place};
+use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
 use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 
 use crate::exchange::response::server_lost;
@@ -837,4 +837,30 @@ fn a_connection_over_quic_may_take_as_long_as_a_try() {
         assert!(lane.group().h3_is_down(0, 0), "TCP is next");
         assert_eq!(lane.group().h3_connection(0, Window::Wide), None);
     }
+}
+
+/// A server that completes no handshake, or allows no streams, makes no queue without end; those who find it full go over TCP.
+#[test]
+fn no_more_requests_wait_for_a_connection_over_quic_than_may() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut lane = h3_client(silent.local_addr().unwrap(), |_| {});
+    let forward = |lane: &mut Lane| {
+        let request = lane.request(GET);
+        lane.event(&request, Event::Forward);
+        request
+    };
+    let mut requests: Vec<Request> = (0..128).map(|_| forward(&mut lane)).collect();
+    let key = lane.quic();
+    assert!(requests.iter().all(|request| lane.upstream_stream(request) == Some(UpstreamStream::Waiting(key))));
+    let over_tcp = forward(&mut lane);
+    assert!(lane.is_over(&over_tcp) || matches!(lane.upstream_stream(&over_tcp), Some(UpstreamStream::H1(_))));
+    // Those whose clients have left make room, wherever they are in the queue.
+    for request in requests.drain(1..100) {
+        abort_exchange(&mut lane.proxy, &mut lane.cx, request.exchange);
+    }
+    let one_more = forward(&mut lane);
+    assert_eq!(lane.upstream_stream(&one_more), Some(UpstreamStream::Waiting(key)));
+    let waiting = lane.proxy.connections.quic(key).unwrap().waiting_requests().unwrap();
+    assert_eq!(waiting.len(), 128 - 99 + 1);
+    assert!(!lane.group().h3_is_down(0, 0));
 }

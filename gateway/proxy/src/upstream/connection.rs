@@ -34,6 +34,9 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+/// Most exchanges that wait for a connection that they would share: for its handshake, or for what the server allows.
+pub(super) const MOST_WAITING: usize = 128;
+
 /// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, only
 /// one that was begun since will do, shared or new.
 pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
