@@ -775,17 +775,21 @@ fn go_on_over_quic(a: &mut Lane, b: &mut Lane) {
     }
 }
 
+/// The beginning of a connection over HTTP/2: a POST whose body does not come.
+fn http2_post() -> Vec<u8> {
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    // `:method`, `:scheme`, `:path`, `:authority`.
+    let headers = [0, 0, 14, 1, 4, 0, 0, 0, 1, 0x83, 0x87, 0x84, 0x41, 9];
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &headers, b"a.example"].concat()
+}
+
 /// A request that comes in one read with the end of the handshake has begun before that end is noted.
 #[test]
 fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http2() {
     let mut lane =
         Lane::new(snapshot(ClientLimits { header_timeout: Duration::from_secs(10), ..limits() }, Vec::new()));
     let (mut client, server) = tls_pair_before_the_end(&mut lane.proxy.scratch);
-    client.stage.extend(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
-    client.stage.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
-    // A POST whose body does not come: `:method`, `:scheme`, `:path`, `:authority`.
-    client.stage.extend([0, 0, 14, 1, 4, 0, 0, 0, 1, 0x83, 0x87, 0x84, 0x41, 9]);
-    client.stage.extend(b"a.example");
+    client.stage.extend(http2_post());
     client.flush(&mut lane.proxy.scratch).unwrap();
     let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
     let Conn::Client(mut client_conn) = conn else { unreachable!() };
@@ -863,4 +867,27 @@ fn no_more_requests_wait_for_a_connection_over_quic_than_may() {
     let waiting = lane.proxy.connections.quic(key).unwrap().waiting_requests().unwrap();
     assert_eq!(waiting.len(), 128 - 99 + 1);
     assert!(!lane.group().h3_is_down(0, 0));
+}
+
+/// A server that goes away gracefully says so twice: that it will, and which requests it has not looked at. Both may come in one read.
+#[test]
+fn the_second_goaway_of_a_read_says_which_requests_are_sent_again() {
+    let (mut server, address) = h3_server(limits());
+    let mut client = h3_client(address, |group| (group.tries, group.retry_per_second) = (2, 10));
+    let answered = client.request(GET);
+    client.event(&answered, Event::Forward);
+    go_on_over_quic(&mut client, &mut server);
+    assert!(client.is_over(&answered));
+    let (key, servers) = (client.quic(), server.quic());
+    let q = server.proxy.connections.quic(servers).unwrap();
+    q.leave_soon(0);
+    q.leave();
+    server.proxy.connections.mark_for_flush(servers);
+    server.turn();
+    let post = client.request(machine::Request { is_safe: false, is_idempotent: false, ..GET });
+    client.event(&post, Event::Forward);
+    assert!(matches!(client.upstream_stream(&post), Some(UpstreamStream::H3(at, _)) if at == key));
+    client.datagrams();
+    assert!(!client.is_over(&post), "it may be sent again, whatever its method");
+    assert!(matches!(client.upstream_stream(&post), Some(UpstreamStream::Waiting(at)) if at != key));
 }
