@@ -891,3 +891,33 @@ fn the_second_goaway_of_a_read_says_which_requests_are_sent_again() {
     assert!(!client.is_over(&post), "it may be sent again, whatever its method");
     assert!(matches!(client.upstream_stream(&post), Some(UpstreamStream::Waiting(at)) if at != key));
 }
+
+/// The next request's head has begun to come when the last response ends: it has `header_timeout`, not `keepalive_timeout`.
+#[test]
+fn a_header_block_has_its_time_over_http2_when_the_last_stream_ends() {
+    let (header_timeout, keepalive_timeout) = (Duration::from_secs(10), Duration::from_secs(75));
+    for (is_unfinished, until) in [(false, 75_000), (true, 10_000)] {
+        let mut lane = Lane::new(snapshot(ClientLimits { header_timeout, keepalive_timeout, ..limits() }, Vec::new()));
+        let (conn, peer) = connection(&lane.proxy.settings.listeners()[0]);
+        let key = lane.proxy.connections.insert(conn);
+        lane.proxy.admission.arrived(&lane.proxy.counters);
+        let Proxy { connections, settings, counters, .. } = &mut lane.proxy;
+        h2_client_begin(connections, settings, counters, &mut lane.cx, key);
+        let mut sent = http2_post();
+        if is_unfinished {
+            // HEADERS of the next stream, without END_HEADERS.
+            sent.extend([0, 0, 1, 1, 0, 0, 0, 0, 3, 0x83]);
+        }
+        rustix::io::write(&peer, &sent).unwrap();
+        lane.ready(key, READ);
+        let h2 = |lane: &mut Lane| {
+            let client_conn = lane.proxy.connections.client(key).unwrap();
+            let streams = &client_conn.protocol.h2().unwrap().streams;
+            (streams.iter().map(|(_, stream)| stream.exchange).collect::<Vec<Key>>(), client_conn.deadline.at())
+        };
+        let (exchanges, at) = h2(&mut lane);
+        assert_eq!((exchanges.len(), at), (1, 250));
+        abort_exchange(&mut lane.proxy, &mut lane.cx, exchanges[0]);
+        assert_eq!(h2(&mut lane), (Vec::new(), until));
+    }
+}
