@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! request stream ─► MessageReader ─► head ─► exchange (begin)
-//!                                └─► data, trailers, end, reset ─► exchange (up_*)
+//!                                └─► data, trailers, end, reset ─► exchange (request_*)
 //! ```
 //! A stream is read as far as its sink has room; what is not read is not acknowledged to the client's flow control, so
 //! that a slow upstream stalls its stream and nobody else's.

@@ -2,7 +2,7 @@
 //! have many responses under way share a second one, with narrow windows (`memory`).
 //!
 //! ```text
-//! dispatch ─► h3_dispatch ─┬─ open ─────────► stream ─► request out, response in ─► exchange (down_*)
+//! dispatch ─► h3_dispatch ─┬─ open ─────────► stream ─► request out, response in ─► exchange (response_*)
 //!                          ├─ being made ───► waits ──┬─ established ─► stream
 //!                          │                          └─ failed ──────► `not_taken`: another one, over TCP
 //!                          └─ failed lately, upgrade ─► (TCP)
