@@ -4,7 +4,7 @@
 use crate::access::Verdict;
 use crate::client::h2_connection::h2_client_begin;
 use crate::client::h3::h3_read;
-use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Turn};
+use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Standing, Turn};
 use crate::connections::Connections;
 use crate::counters::Counters;
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
@@ -291,6 +291,23 @@ fn a_raised_limit_resumes_a_lane_that_was_full() {
     lane.published.publish(snapshot(most(2), Vec::new()));
     lane.turn();
     assert!(lane.proxy.admission.is_listening());
+}
+
+/// A reload takes a listener away, and another one brings it back: its connections need not end.
+#[test]
+fn a_connection_whose_listener_comes_back_is_left_behind_no_more() {
+    let mut lane = Lane::new(snapshot(limits(), Vec::new()));
+    let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let key = lane.proxy.connections.insert(conn);
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    for (listeners, standing) in [(0, Standing::LeftBehind), (1, Standing::Current)] {
+        let mut config = snapshot(limits(), Vec::new());
+        config.listeners.truncate(listeners);
+        config.sockets.truncate(listeners);
+        lane.published.publish(config);
+        lane.turn();
+        assert_eq!(lane.proxy.connections.client(key).unwrap().client.standing, standing);
+    }
 }
 
 /// Finding 7: the client of such a relay has gone, so that nothing else holds the lane.
