@@ -161,6 +161,11 @@ impl Deadline {
         }
     }
 
+    /// When it is; it means nothing before it has been set.
+    pub fn at(&self) -> Millis {
+        self.at
+    }
+
     /// An entry has fired: whether it is time. If it is not yet, it is armed again. A stale entry is ignored.
     pub fn fired(&mut self, cx: &mut Context, key: impl Into<u64>) -> bool {
         if self.armed == 0 || self.armed > cx.timers.fired {

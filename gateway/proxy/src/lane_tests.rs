@@ -2,37 +2,44 @@
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
 use crate::access::Verdict;
-use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Turn};
+use crate::client::h2_connection::h2_client_begin;
+use crate::client::h3::h3_read;
+use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Standing, Turn};
 use crate::connections::Connections;
 use crate::counters::Counters;
-use crate::exchange::executor::{handshake_done, perform, refuse, request_sent, takes_place};
+use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
 use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 
 use crate::exchange::response::server_lost;
-use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
+use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
+use crate::h3::stream::Stream;
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
 use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window, note_held};
 use crate::mirrors::{Mirror, copy_body, copy_complete, copy_request};
+use crate::quic::UDP;
+use crate::quic_driver::quic_timeout;
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
-use crate::snapshot::{ClientLimits, Routing, Snapshot, Upstream, UpstreamHttp};
+use crate::snapshot::{ClientLimits, Quic, QuicSettings, Routing, Snapshot, Upstream, UpstreamHttp};
 use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_take};
+use quinn_proto::{Dir, Side as QuicSide, StreamId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
 use sealane_exchange::{Event, Head, Kind, Loss};
-use sealane_http::{BodyLength, Version};
+use sealane_http::h3::{MessageReader, Side, encode_request};
+use sealane_http::{BodyLength, Scheme, Version};
 use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
 use sealane_tls::policy::TicketKeys;
 use sealane_tls::{ClientContext, ServerContext, Session, sessions};
 use std::hash::RandomState;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -286,6 +293,23 @@ fn a_raised_limit_resumes_a_lane_that_was_full() {
     assert!(lane.proxy.admission.is_listening());
 }
 
+/// A reload takes a listener away, and another one brings it back: its connections need not end.
+#[test]
+fn a_connection_whose_listener_comes_back_is_left_behind_no_more() {
+    let mut lane = Lane::new(snapshot(limits(), Vec::new()));
+    let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let key = lane.proxy.connections.insert(conn);
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    for (listeners, standing) in [(0, Standing::LeftBehind), (1, Standing::Current)] {
+        let mut config = snapshot(limits(), Vec::new());
+        config.listeners.truncate(listeners);
+        config.sockets.truncate(listeners);
+        lane.published.publish(config);
+        lane.turn();
+        assert_eq!(lane.proxy.connections.client(key).unwrap().client.standing, standing);
+    }
+}
+
 /// Finding 7: the client of such a relay has gone, so that nothing else holds the lane.
 #[test]
 fn a_lane_that_drains_sends_relayed_bytes_to_their_end() {
@@ -479,6 +503,14 @@ fn go_on(end: &mut Transport, scratch: &mut Scratch) {
 
 /// Both ends of a TLS connection whose handshake is over; the client's has not read the tickets.
 fn tls_pair(scratch: &mut Scratch) -> (Transport, Transport) {
+    let (client, mut server) = tls_pair_before_the_end(scratch);
+    go_on(&mut server, scratch);
+    assert!(!client.is_handshaking() && !server.is_handshaking());
+    (client, server)
+}
+
+/// Both ends of a TLS connection whose handshake is over for the client; the server has not read the end of it.
+fn tls_pair_before_the_end(scratch: &mut Scratch) -> (Transport, Transport) {
     let (socket, peer) = socket_pair();
     let (mut client, mut server) = (Transport::new(socket), Transport::new(peer));
     let session = Session::client(&ClientContext::new(&client_policy()).unwrap(), scratch.empty_records()).unwrap();
@@ -490,8 +522,7 @@ fn tls_pair(scratch: &mut Scratch) -> (Transport, Transport) {
     server.start_server(Session::server(&context, false).unwrap(), scratch).unwrap();
     server.flush(scratch).unwrap();
     go_on(&mut client, scratch);
-    go_on(&mut server, scratch);
-    assert!(!client.is_handshaking() && !server.is_handshaking());
+    assert!(!client.is_handshaking() && server.is_handshaking());
     (client, server)
 }
 
@@ -673,4 +704,237 @@ fn copies_are_given_up_first_when_memory_is_short() {
     assert_eq!(counted(&lane), [1, 1, 1, 0], "there is nothing more to give");
     let _places = (copied(&mut lane), copied(&mut lane));
     assert_eq!(counted(&lane), [1, 1, 1, 0], "their places are free again");
+}
+
+/// A lane that clients reach over HTTP/3, and its address.
+fn h3_server(limits: ClientLimits) -> (Lane, SocketAddr) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut secure = listener(1);
+    secure.address = socket.local_addr().unwrap();
+    let settings = QuicSettings {
+        max_streams: 10,
+        stream_window: 1 << 16,
+        connection_window: 1 << 20,
+        send_window: 1 << 20,
+        migration: false,
+        offload: false,
+        retry_above: 100,
+        alt_svc: None,
+    };
+    let address = secure.address;
+    secure.tls = Some(tls());
+    secure.quic = Some(Quic { sockets: vec![Arc::new(socket.into())], settings });
+    let mut config = snapshot(limits, Vec::new());
+    config.listeners = vec![Arc::new(secure)];
+    (Lane::new(config), address)
+}
+
+/// A lane whose only server is to be asked over HTTP/3.
+fn h3_client(address: SocketAddr, change: impl FnOnce(&mut Upstream)) -> Lane {
+    let mut group = upstream(1);
+    group.servers[0].address = address;
+    (group.http, group.tls) = (UpstreamHttp::Three, Some(Arc::new(client_policy())));
+    change(&mut group);
+    Lane::new(snapshot(limits(), vec![group]))
+}
+
+impl Lane {
+    /// Reads the datagrams that have come to its only UDP socket.
+    fn datagrams(&mut self) {
+        self.proxy.ready(&mut self.cx, UDP, READ);
+        self.turn();
+    }
+
+    /// Its only connection over QUIC.
+    fn quic(&mut self) -> Key {
+        let connections = &mut self.proxy.connections;
+        connections.keys().into_iter().find(|key| connections.quic(*key).is_some()).expect("a connection over QUIC")
+    }
+}
+
+/// A connection may leave during its handshake: at `max_requests`, at a reload, in a drain. What has come by then may be a replay.
+#[test]
+fn a_request_before_the_end_of_a_handshake_is_early_whether_the_connection_leaves_or_not() {
+    for leaves in [false, true] {
+        let (mut lane, address) = h3_server(ClientLimits { handshake_timeout: Duration::ZERO, ..limits() });
+        let mut client = h3_client(address, |_| {});
+        let request = client.request(GET);
+        client.event(&request, Event::Forward);
+        client.turn();
+        // The client does not answer what this lane answers.
+        lane.datagrams();
+        let key = lane.quic();
+        let q = lane.proxy.connections.quic(key).unwrap();
+        let id = StreamId::new(QuicSide::Client, Dir::Bi, 0);
+        let index = q.add(Stream::new(id, MessageReader::new(Side::Server, 1000), 1000));
+        let mut head = Vec::new();
+        let sent = &client.proxy.exchanges.get(request.exchange).unwrap().request;
+        encode_request(&mut head, sent, BodyLength::None, Scheme::Https, false);
+        q.streams[index as usize].rest = head.into();
+        if leaves {
+            q.leave();
+        }
+        h3_read(&mut lane.proxy, &mut lane.cx, key, index);
+        assert_eq!(lane.proxy.counters.requests.value(), 1);
+        assert!(lane.proxy.connections.quic(key).unwrap().called_early);
+        assert!(client_is_handshaking(&lane.proxy.connections, ClientStream::H3(key, index)));
+        assert_eq!(lane.proxy.counters.client_timeouts.value(), 0);
+        quic_timeout(&mut lane.proxy, &mut lane.cx, key);
+        assert_eq!(lane.proxy.counters.client_timeouts.value(), 1, "`handshake_timeout` applies");
+    }
+}
+
+/// Reads and answers datagrams, in turn, until nothing comes any more.
+fn go_on_over_quic(a: &mut Lane, b: &mut Lane) {
+    for _ in 0..10 {
+        a.datagrams();
+        b.datagrams();
+    }
+}
+
+/// The beginning of a connection over HTTP/2: a POST whose body does not come.
+fn http2_post() -> Vec<u8> {
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    // `:method`, `:scheme`, `:path`, `:authority`.
+    let headers = [0, 0, 14, 1, 4, 0, 0, 0, 1, 0x83, 0x87, 0x84, 0x41, 9];
+    [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &settings[..], &headers, b"a.example"].concat()
+}
+
+/// A request that comes in one read with the end of the handshake has begun before that end is noted.
+#[test]
+fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http2() {
+    let mut lane =
+        Lane::new(snapshot(ClientLimits { header_timeout: Duration::from_secs(10), ..limits() }, Vec::new()));
+    let (mut client, server) = tls_pair_before_the_end(&mut lane.proxy.scratch);
+    client.stage.extend(http2_post());
+    client.flush(&mut lane.proxy.scratch).unwrap();
+    let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let Conn::Client(mut client_conn) = conn else { unreachable!() };
+    client_conn.handshake = Handshake::UnderWay(Opening::default());
+    client_conn.transport = server;
+    client_conn.handshake_until = 10_000;
+    let key = lane.proxy.connections.insert(Conn::Client(client_conn));
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    let Proxy { connections, settings, counters, .. } = &mut lane.proxy;
+    h2_client_begin(connections, settings, counters, &mut lane.cx, key);
+    assert_eq!(lane.proxy.connections.client(key).unwrap().deadline.at(), 10_000);
+    lane.ready(key, READ);
+    lane.turn();
+    let client_conn = lane.proxy.connections.client(key).unwrap();
+    assert!(client_conn.is_established());
+    assert_eq!(client_conn.protocol.h2().unwrap().streams.len(), 1);
+    assert_eq!(client_conn.deadline.at(), 250, "a quarter of `idle_timeout`");
+}
+
+#[test]
+fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http3() {
+    let (mut lane, address) = h3_server(limits());
+    let mut client = h3_client(address, |_| {});
+    let request = client.request(GET);
+    client.event(&request, Event::Forward);
+    client.turn();
+    lane.datagrams();
+    let key = lane.quic();
+    lane.proxy.connections.look_by(&mut lane.cx, ClientStream::H3(key, 0), 5);
+    go_on_over_quic(&mut client, &mut lane);
+    let q = lane.proxy.connections.quic(key).unwrap();
+    assert!(!q.is_handshaking());
+    assert_eq!(q.deadline.at(), 5);
+}
+
+/// Otherwise requests would wait again and again for a connection that does not come about, until `connect_timeout` is over.
+#[test]
+fn a_connection_over_quic_may_take_as_long_as_a_try() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (try_timeout, within) in [(None, 1000), (Some(200), 200), (Some(5000), 1000)] {
+        let mut lane = h3_client(silent.local_addr().unwrap(), |group| {
+            group.try_timeout = try_timeout.map(Duration::from_millis);
+        });
+        let request = lane.request(GET);
+        lane.event(&request, Event::Forward);
+        let key = lane.quic();
+        assert_eq!(lane.proxy.connections.quic(key).unwrap().deadline.at(), within);
+        quic_timeout(&mut lane.proxy, &mut lane.cx, key);
+        assert!(lane.group().h3_is_down(0, 0), "TCP is next");
+        assert_eq!(lane.group().h3_connection(0, Window::Wide), None);
+    }
+}
+
+/// A server that completes no handshake, or allows no streams, makes no queue without end; those who find it full go over TCP.
+#[test]
+fn no_more_requests_wait_for_a_connection_over_quic_than_may() {
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let mut lane = h3_client(silent.local_addr().unwrap(), |_| {});
+    let forward = |lane: &mut Lane| {
+        let request = lane.request(GET);
+        lane.event(&request, Event::Forward);
+        request
+    };
+    let mut requests: Vec<Request> = (0..128).map(|_| forward(&mut lane)).collect();
+    let key = lane.quic();
+    assert!(requests.iter().all(|request| lane.upstream_stream(request) == Some(UpstreamStream::Waiting(key))));
+    let over_tcp = forward(&mut lane);
+    assert!(lane.is_over(&over_tcp) || matches!(lane.upstream_stream(&over_tcp), Some(UpstreamStream::H1(_))));
+    // Those whose clients have left make room, wherever they are in the queue.
+    for request in requests.drain(1..100) {
+        abort_exchange(&mut lane.proxy, &mut lane.cx, request.exchange);
+    }
+    let one_more = forward(&mut lane);
+    assert_eq!(lane.upstream_stream(&one_more), Some(UpstreamStream::Waiting(key)));
+    let waiting = lane.proxy.connections.quic(key).unwrap().waiting_requests().unwrap();
+    assert_eq!(waiting.len(), 128 - 99 + 1);
+    assert!(!lane.group().h3_is_down(0, 0));
+}
+
+/// A server that goes away gracefully says so twice: that it will, and which requests it has not looked at. Both may come in one read.
+#[test]
+fn the_second_goaway_of_a_read_says_which_requests_are_sent_again() {
+    let (mut server, address) = h3_server(limits());
+    let mut client = h3_client(address, |group| (group.tries, group.retry_per_second) = (2, 10));
+    let answered = client.request(GET);
+    client.event(&answered, Event::Forward);
+    go_on_over_quic(&mut client, &mut server);
+    assert!(client.is_over(&answered));
+    let (key, servers) = (client.quic(), server.quic());
+    let q = server.proxy.connections.quic(servers).unwrap();
+    q.leave_soon(0);
+    q.leave();
+    server.proxy.connections.mark_for_flush(servers);
+    server.turn();
+    let post = client.request(machine::Request { is_safe: false, is_idempotent: false, ..GET });
+    client.event(&post, Event::Forward);
+    assert!(matches!(client.upstream_stream(&post), Some(UpstreamStream::H3(at, _)) if at == key));
+    client.datagrams();
+    assert!(!client.is_over(&post), "it may be sent again, whatever its method");
+    assert!(matches!(client.upstream_stream(&post), Some(UpstreamStream::Waiting(at)) if at != key));
+}
+
+/// The next request's head has begun to come when the last response ends: it has `header_timeout`, not `keepalive_timeout`.
+#[test]
+fn a_header_block_has_its_time_over_http2_when_the_last_stream_ends() {
+    let (header_timeout, keepalive_timeout) = (Duration::from_secs(10), Duration::from_secs(75));
+    for (is_unfinished, until) in [(false, 75_000), (true, 10_000)] {
+        let mut lane = Lane::new(snapshot(ClientLimits { header_timeout, keepalive_timeout, ..limits() }, Vec::new()));
+        let (conn, peer) = connection(&lane.proxy.settings.listeners()[0]);
+        let key = lane.proxy.connections.insert(conn);
+        lane.proxy.admission.arrived(&lane.proxy.counters);
+        let Proxy { connections, settings, counters, .. } = &mut lane.proxy;
+        h2_client_begin(connections, settings, counters, &mut lane.cx, key);
+        let mut sent = http2_post();
+        if is_unfinished {
+            // HEADERS of the next stream, without END_HEADERS.
+            sent.extend([0, 0, 1, 1, 0, 0, 0, 0, 3, 0x83]);
+        }
+        rustix::io::write(&peer, &sent).unwrap();
+        lane.ready(key, READ);
+        let h2 = |lane: &mut Lane| {
+            let client_conn = lane.proxy.connections.client(key).unwrap();
+            let streams = &client_conn.protocol.h2().unwrap().streams;
+            (streams.iter().map(|(_, stream)| stream.exchange).collect::<Vec<Key>>(), client_conn.deadline.at())
+        };
+        let (exchanges, at) = h2(&mut lane);
+        assert_eq!((exchanges.len(), at), (1, 250));
+        abort_exchange(&mut lane.proxy, &mut lane.cx, exchanges[0]);
+        assert_eq!(h2(&mut lane), (Vec::new(), until));
+    }
 }

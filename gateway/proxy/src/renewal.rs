@@ -65,7 +65,7 @@ fn renewed(connections: &mut Connections, settings: &LaneSettings, key: Key) -> 
     let Some((new, policy)) = new.and_then(|n| Some((n, same_policy(old, client.policy, &n.listener)?))) else {
         return false;
     };
-    (client.listener, client.policy) = (new.clone(), policy);
+    (client.listener, client.policy, client.standing) = (new.clone(), policy, Standing::Current);
     true
 }
 

@@ -438,7 +438,7 @@ fn look_for_certificate(connections: &mut Connections, key: Key) {
 
 /// Notes the end of the handshake, once. False if the connection is gone.
 fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
-    let keepalive = proxy.settings.limits().header_timeout;
+    let header_timeout = proxy.settings.limits().header_timeout;
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return false };
     if client_conn.is_established() || client_conn.transport.is_handshaking() {
         return true;
@@ -451,14 +451,15 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         proxy.counters.challenges_tls.inc();
         client_conn.transport.finish();
         client_conn.phase = ClientPhase::Closing { linger: true };
-        client_conn.deadline.after(cx, key, keepalive);
+        client_conn.deadline.after(cx, key, header_timeout);
         proxy.connections.mark_for_flush(key);
         return false;
     }
     let Some(tls) = &client_conn.transport.tls else { return true };
     let summary = tls.summary();
-    if client_conn.protocol.is_idle() {
-        client_conn.deadline.after(cx, key, keepalive);
+    // HTTP/2 has set its own, and those of requests that have come already.
+    if client_conn.protocol.is_idle() && !client_conn.protocol.is_h2() {
+        client_conn.deadline.after(cx, key, header_timeout);
     }
     client_conn.note_certificate();
     let exchange = client_conn.protocol.exchange();

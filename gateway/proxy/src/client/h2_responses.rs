@@ -144,7 +144,7 @@ pub(crate) fn h2_client_finish(
     key: Key,
     index: u32,
 ) {
-    let keepalive = settings.limits().keepalive_timeout;
+    let limits = settings.limits();
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.try_remove(index as usize) else { return };
@@ -155,7 +155,11 @@ pub(crate) fn h2_client_finish(
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {
         h2.idle_since = cx.now();
-        let at = cx.now() + keepalive.as_millis() as Millis;
+        let at = match h2.guard.block_since() {
+            // The next request has begun to come.
+            Some(since) => since + limits.header_timeout.as_millis() as Millis,
+            None => cx.now() + limits.keepalive_timeout.as_millis() as Millis,
+        };
         client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
     }
     connections.mark_for_flush(key);

@@ -213,7 +213,7 @@ fn h3_begin(
     let Begun { mut x, info } = begun;
     let limits = proxy.settings.limits().clone();
     let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return Ok(()) };
-    let handshaking = q.phase == Phase::Handshake;
+    let handshaking = q.is_handshaking();
     q.called_early |= handshaking;
     let Some(client) = q.client() else { return Ok(()) };
     x.number = client.next_request();

@@ -113,7 +113,8 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let Some(client) = q.client() else { return };
     client.cert = certificate.as_ref().map(client_cert);
     client.made.established = cx.micros();
-    q.deadline.set(cx, key, cx.now() + next_look(&limits));
+    // Requests in early data may have deadlines before that.
+    q.deadline.set_no_later(cx, key, cx.now() + next_look(&limits));
     if draining {
         q.leave_soon(cx.now());
     }
@@ -125,7 +126,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
 /// The connection is lost: closed by the client, timed out, or broken.
 pub(crate) fn h3_client_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reason: &ConnectionError) {
     let Some(q) = proxy.connections.quic(key) else { return };
-    if q.phase == Phase::Handshake {
+    if q.phase != Phase::Closed && q.is_handshaking() {
         handshake_failed(proxy, key, failure(reason));
     }
     match reason {
@@ -199,18 +200,17 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let instant = cx.instant();
     let Some(q) = proxy.connections.quic(key) else { return };
     let handshake_until = q.began / 1000 + limits.handshake_timeout.as_millis() as Millis;
-    match q.phase {
-        Phase::Closed => return,
-        // A request in early data has deadlines before that.
-        Phase::Handshake if now < handshake_until => {}
-        Phase::Handshake => {
-            proxy.counters.client_timeouts.inc();
-            handshake_failed(proxy, key, "timeout");
-            let Some(q) = proxy.connections.quic(key) else { return };
-            q.close(instant, Code::NoError, "");
-            return h3_client_gone(proxy, cx, key);
-        }
-        Phase::Open | Phase::Leaving => {}
+    if q.phase == Phase::Closed {
+        return;
+    }
+    // It may be leaving already. A request in early data has deadlines before that.
+    let handshaking = q.is_handshaking();
+    if handshaking && now >= handshake_until {
+        proxy.counters.client_timeouts.inc();
+        handshake_failed(proxy, key, "timeout");
+        let Some(q) = proxy.connections.quic(key) else { return };
+        q.close(instant, Code::NoError, "");
+        return h3_client_gone(proxy, cx, key);
     }
     if q.phase == Phase::Open && matches!(q.role, Role::Client(_, Stay::Until(at)) if at <= now) {
         q.leave();
@@ -218,7 +218,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if q.is_done() {
         return h3_client_close_if_done(proxy, cx, key);
     }
-    if q.streams.is_empty() && q.phase != Phase::Handshake {
+    if q.streams.is_empty() && !handshaking {
         if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
             // One that acknowledges nothing of its responses for as long has left.
             q.close(instant, Code::NoError, "");
@@ -228,7 +228,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         q.idle_since = now;
     }
     let mut next = now + next_look(&limits);
-    if q.phase == Phase::Handshake {
+    if handshaking {
         next = next.min(handshake_until);
     }
     let streams: Vec<(u32, Option<Key>, Millis)> =

@@ -282,7 +282,7 @@ pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStre
 pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStream) -> bool {
     match connections.get(side.conn()) {
         Some(Conn::Client(client_conn)) => client_conn.transport.is_handshaking(),
-        Some(Conn::Quic(q)) => q.phase == crate::h3::connection::Phase::Handshake,
+        Some(Conn::Quic(q)) => q.is_handshaking(),
         _ => false,
     }
 }

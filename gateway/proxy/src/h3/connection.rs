@@ -75,7 +75,8 @@ pub(crate) enum Phase {
     /// The handshake is not over; early data may come.
     Handshake,
     Open,
-    /// GOAWAY has gone out or come in: no new requests, the connection closes with the last of those there are.
+    /// GOAWAY has gone out or come in: no new requests, the connection closes with the last of those there are. The
+    /// handshake may still be under way ([`H3Connection::is_handshaking`]).
     Leaving,
     /// CONNECTION_CLOSE has gone out or come in. What is left is the protocol's: datagrams that still come.
     Closed,
@@ -168,6 +169,11 @@ impl H3Connection {
 
     pub fn is_client(&self) -> bool {
         matches!(self.role, Role::Client(..))
+    }
+
+    /// Whether the handshake is under way, so that a request that has come may be a replay; also if the connection is leaving.
+    pub fn is_handshaking(&self) -> bool {
+        !self.quic.is_established()
     }
 
     /// The requests that wait until it is made, or until the server allows more streams.

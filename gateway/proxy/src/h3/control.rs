@@ -92,13 +92,15 @@ impl H3Connection {
             self.uni.swap_remove(at);
         }
         result.map_err(|e| e.code())?;
+        let mut leaves_from = None;
         for event in events {
             match event {
                 // Nothing that is sent depends on them.
                 ControlEvent::Settings(_) => {}
                 // From a client it is about pushes, of which there are none.
                 ControlEvent::Goaway(_) if self.is_client() => {}
-                ControlEvent::Goaway(id) => return Ok(Some(id)),
+                // Each says less than the one before (RFC 9114 §5.2).
+                ControlEvent::Goaway(id) => leaves_from = Some(id),
                 ControlEvent::Priority(id, value) => {
                     // RFC 9114 §10.5: what costs the receiver more than the sender has a bound.
                     self.priority_budget.wasted(1, now).map_err(|_| Code::ExcessiveLoad)?;
@@ -108,6 +110,6 @@ impl H3Connection {
                 }
             }
         }
-        Ok(None)
+        Ok(leaves_from)
     }
 }

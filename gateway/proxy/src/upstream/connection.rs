@@ -34,6 +34,9 @@ use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+/// Most exchanges that wait for a connection that they would share: for its handshake, or for what the server allows.
+pub(super) const MOST_WAITING: usize = 128;
+
 /// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, only
 /// one that was begun since will do, shared or new.
 pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
@@ -165,8 +168,7 @@ fn connect_upstream(
         close_connection(proxy, cx, key);
         return Err(Errno::NOMEM);
     }
-    let wait = upstream.upstream.connect_timeout;
-    let wait = upstream.upstream.try_timeout.map_or(wait, |t| wait.min(t));
+    let wait = upstream.connect_within();
     match upstream_conn.syn() {
         None => upstream_conn.deadline.after(cx, key, wait),
         Some(_) => syn_begun(&mut proxy.connections, cx, key, wait),

@@ -18,7 +18,7 @@ use crate::h2::{SEND_BUFFER, h2_woken};
 use crate::lifecycle::close_connection;
 use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
-use crate::upstream::connection::upstream_lost;
+use crate::upstream::connection::{MOST_WAITING, upstream_lost};
 use crate::upstream::h2::{Stream, h2_send_request};
 use crate::upstream::phase::{Purpose, UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
@@ -46,8 +46,6 @@ const RESET_KNOWN_FOR: Duration = Duration::from_secs(5);
 const STRAY_FRAMES: usize = 65_536;
 /// Most streams on one connection, whatever the server allows.
 const MOST_STREAMS: usize = 128;
-/// Most exchanges that wait for a connection that is being made.
-const MOST_WAITING: usize = 128;
 /// Most bytes of a response's head and of its trailers.
 pub(super) const HEAD_LIMIT: u32 = 64 * 1024;
 

@@ -13,6 +13,7 @@
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Counters;
+use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
     response_arrived, response_broken, response_data, response_end, response_room, server_lost,
@@ -27,7 +28,7 @@ use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{QuicSettings, UpstreamHttp};
-use crate::upstream::connection::not_taken;
+use crate::upstream::connection::{MOST_WAITING, not_taken};
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};
@@ -77,6 +78,9 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     let mut connecting = 0;
     let key = match upstream.h3_connection(server, window).filter(|key| h3_usable(&mut proxy.connections, *key)) {
         Some(key) => {
+            if !h3_may_wait(&mut proxy.connections, &proxy.exchanges, key) {
+                return false;
+            }
             proxy.counters.upstream_reused.inc();
             key
         }
@@ -113,6 +117,15 @@ fn h3_usable(connections: &mut Connections, key: Key) -> bool {
     connections.quic(key).is_some_and(|q| matches!(q.phase, Phase::Handshake | Phase::Open))
 }
 
+/// Whether one more request may wait for a connection. Those that have been called off, or have gone elsewhere, wait no more.
+fn h3_may_wait(connections: &mut Connections, exchanges: &Exchanges, key: Key) -> bool {
+    let Some(waiting) = connections.quic(key).and_then(H3Connection::waiting_requests) else { return false };
+    if waiting.len() >= MOST_WAITING {
+        waiting.retain(|exchange| exchanges.waits_for(*exchange, key));
+    }
+    waiting.len() < MOST_WAITING
+}
+
 /// Begins to connect; `None` if that fails at once.
 fn h3_connect(
     connections: &mut Connections,
@@ -141,10 +154,9 @@ fn h3_connect(
     q.stream_window = stream_window as usize;
     let key = connections.insert(Conn::Quic(Box::new(q)));
     upstream.h3_note(server, window, key);
-    let wait = upstream.upstream.connect_timeout;
     let q = connections.quic(key)?;
     quic.note(&q.quic, key);
-    q.deadline.after(cx, key, wait);
+    q.deadline.after(cx, key, upstream.connect_within());
     connections.mark_for_flush(key);
     Some(key)
 }
