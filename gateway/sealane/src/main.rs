@@ -316,8 +316,9 @@ enum ConfigCommand {
     Schema,
     /// Print a configuration with every default filled in and secrets masked
     #[command(after_help = "\
-This command reads only the configuration and the files that `include` names, and sends no DNS queries.
-Exit code 0: printed. 1: the configuration has mistakes; they are printed as by `sealane check --offline`.
+This command reads only the configuration and the files that `include` names.
+It sends no DNS queries. Exit code 0: printed.
+1: the configuration has mistakes; they are printed as by `sealane check --offline`.
 
 Examples:
   sealane config show -c sealane.toml
