@@ -82,11 +82,10 @@ impl Browser {
                 assert!(answer.get("error").is_none(), "{method}: {}", answer["error"]);
                 return answer["result"].clone();
             }
-            match answer["method"].as_str() {
-                Some("Runtime.exceptionThrown" | "Runtime.consoleAPICalled" | "Log.entryAdded") => {
-                    self.log.push(answer["params"].to_string());
-                }
-                _ => {}
+            if let Some("Runtime.exceptionThrown" | "Runtime.consoleAPICalled" | "Log.entryAdded") =
+                answer["method"].as_str()
+            {
+                self.log.push(answer["params"].to_string());
             }
         }
     }
