@@ -459,7 +459,7 @@ pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
     let mut answered = false;
     if std::mem::take(&mut proxy.admission.owed)
         && let Some(hello) = proxy.admission.hellos.pop_front()
-        && let Some(after) = answer_hello(proxy, cx, hello, now)
+        && let Some(after) = answer_hello(proxy, cx, hello, start, now)
     {
         now = after;
         (begun, answered) = (true, true);
@@ -485,7 +485,7 @@ pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
             proxy.admission.owed = !answered;
             break;
         }
-        if let Some(after) = answer_hello(proxy, cx, hello, now) {
+        if let Some(after) = answer_hello(proxy, cx, hello, start, now) {
             now = after;
             (begun, answered) = (true, true);
         }
@@ -501,13 +501,21 @@ fn deferred_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     }
 }
 
-/// `None`: the client is gone, and what it did not take says nothing of how long the next will.
-fn answer_hello(proxy: &mut Proxy, cx: &mut Context, (key, since): (Key, Micros), before: Instant) -> Option<Instant> {
+/// `start`: when the turn's time for new clients began, and `before`: now. `None`: the client is gone, and what it did not take says
+/// nothing of how long the next will.
+fn answer_hello(
+    proxy: &mut Proxy,
+    cx: &mut Context,
+    (key, since): (Key, Micros),
+    start: Instant,
+    before: Instant,
+) -> Option<Instant> {
     let waits = |conn: &Conn| matches!(conn, Conn::Client(client_conn) if client_conn.phase == ClientPhase::Admission);
     if !proxy.connections.get(key).is_some_and(waits) {
         return None;
     }
-    proxy.counters.admission.record(cx.micros() - since);
+    // The lane's clock stands still during a turn, in which others may have come first.
+    proxy.counters.admission.record(cx.micros() - since + (before - start).as_micros() as Micros);
     start_session(proxy, cx, key);
     flush_marked(proxy, cx);
     let now = cx.instant();
