@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Lanes are asked so often.
 const EVERY: Duration = Duration::from_secs(1);
 /// How long an answer is waited for. A lane that is busier than this is left out.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answers that are added up.
 const KEPT: usize = 10;
 /// After so long without an answer, nothing is known any more.
@@ -211,7 +211,7 @@ impl TalkersWatch {
                     Err(TryRecvError::Disconnected) => break true,
                 }
             };
-            if ended || pending.got.len() >= lanes || now.saturating_duration_since(pending.asked) >= PATIENCE {
+            if ended || pending.got.len() >= lanes || now.saturating_duration_since(pending.asked) >= ANSWER_TIMEOUT {
                 return self.pending.take().map(|pending| pending.got);
             }
             return None;

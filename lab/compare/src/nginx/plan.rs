@@ -397,7 +397,7 @@ impl<'n> Site<'_, 'n> {
         }
     }
 
-    /// A connection for another name than that of its request: whoever asks for certificates must not be gone round.
+    /// A connection for another name than that of its request: a host that asks for certificates must not be reachable that way.
     fn other_names(&self, base: &Draft, listener: &Listener, plan: &mut Plan) {
         let asks = |n: &Node| n.all("ssl_verify_client").any(|v| v.word(1) != "off");
         if !listener.tls || !self.others.iter().any(|s| asks(s.node)) {

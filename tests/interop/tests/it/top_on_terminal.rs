@@ -43,7 +43,7 @@ fn script(socket: &Path, ended: &str) -> String {
 
 fn get(running: &Operated, host: &str, path: &str) {
     let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    // A held one may outlive the test's patience.
+    // A held request may last longer than the test waits.
     let _ = running.gateway.exchange(head);
 }
 
