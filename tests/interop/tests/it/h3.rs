@@ -192,6 +192,39 @@ fn early_data_is_marked_single_use_and_safe_methods_only() {
     assert_eq!(gateway.metric_with("sealane_early_data_connections_total", "accepted"), Some(2.0));
 }
 
+/// Early data of a connection that is ending is early data all the same: with `max_requests = 1` the first request ends the connection.
+/// The server answers 425, and the request is sent again without `Early-Data` only when the handshake is over (RFC 8470 §5.2).
+#[test]
+fn early_data_of_a_leaving_connection_waits_for_the_handshake() {
+    let site = Site::new();
+    let backend = Backend::answering(|request| match request.header("early-data") {
+        Some(_) => b"HTTP/1.1 425 Too Early\r\nContent-Length: 0\r\n\r\n".to_vec(),
+        None => ok(b"late"),
+    });
+    let setup = served(&site, &backend).tls("early_data = \"16KiB\"").lanes(1);
+    let gateway = setup.limits("max_requests = 1").start();
+    let config = over_quic(gateway.config(), true);
+    let mut first = Client::connect(gateway.address, &config);
+    first.get("/first");
+    first.close();
+    let reached = |path: &str| backend.requests().iter().filter(|request| request.target() == path).count();
+    let mut client = Client::begin(gateway.address, &config);
+    assert!(client.quic.has_0rtt(), "a ticket for early data");
+    client.open_control();
+    let id = client.open(&headers("GET", "/early", &[], BodyLength::None), true);
+    // The client sends, and reads nothing: its handshake does not end.
+    client.pump_once();
+    assert!(eventually(|| reached("/early") == 1));
+    // The same lane serves others, and has read the 425 long ago.
+    for _ in 0..20 {
+        assert_eq!(gateway.get("/other").text(), "late");
+    }
+    assert_eq!(reached("/early"), 1, "the request was repeated before the handshake was over");
+    let response = client.response(id).unwrap();
+    assert_eq!((response.status, response.body), (200, b"late".to_vec()));
+    assert_eq!(reached("/early"), 2);
+}
+
 #[test]
 fn websocket_over_http3() {
     let site = Site::new();
