@@ -16,6 +16,7 @@
 
 use crate::conn::{Client, Conn};
 use crate::connections::Connections;
+use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::executor::{refuse, refuse_over_limit, respond};
 use crate::exchange::routed::DeniedBy;
@@ -235,7 +236,7 @@ pub(crate) fn judge(
 pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verdict: Verdict, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let Verdict::Denied(by) = verdict else {
-        proxy.counters.too_early.inc();
+        proxy.counters.count(Count::TooEarly);
         return respond(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
     };
     if by == DeniedBy::Limit {
@@ -243,9 +244,9 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
     }
     x.routed.denied = Some(by);
     match by {
-        DeniedBy::Certificate => proxy.counters.certificates_denied.inc(),
-        DeniedBy::Header => proxy.counters.headers_denied.inc(),
-        _ => proxy.counters.requests_denied.inc(),
+        DeniedBy::Certificate => proxy.counters.count(Count::CertificatesDenied),
+        DeniedBy::Header => proxy.counters.count(Count::HeadersDenied),
+        _ => proxy.counters.count(Count::RequestsDenied),
     }
     refuse(proxy, cx, exchange, 403);
 }

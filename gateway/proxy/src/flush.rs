@@ -4,6 +4,7 @@ use crate::client::h2_connection::h2_client_drive;
 use crate::client::h2_responses::h2_client_room;
 use crate::conn::{ClientPhase, Conn};
 use crate::connections::Connections;
+use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, resume_source};
 use crate::lifecycle::{after_closing, close_connection, wire_failed};
@@ -36,7 +37,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
         return wire_failed(proxy, cx, key, e);
     }
     if allowed > Some(0) && transport.allowance == Some(0) && !transport.is_flushed() {
-        counters.syn_capped.inc();
+        counters.count(Count::SynCapped);
     }
     let has_room = transport.has_room();
     let flushed = transport.is_flushed();

@@ -2,6 +2,7 @@
 //!
 //! A route that says no more has [`Action::Proxy`], whose requests come through none of this.
 
+use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::mirrors::Mirror;
 use crate::service::Proxy;
@@ -184,10 +185,10 @@ pub(crate) fn choose_upstream(proxy: &mut Proxy, exchange: Key, by: &Forwarding)
     let client = connections.client_of(x.client_stream)?;
     let chosen = split.choose(&x.request.fields, x.client_ip(client), number);
     match chosen.by {
-        ChosenBy::Header => counters.split_by_header.inc(),
-        ChosenBy::Cookie => counters.split_by_cookie.inc(),
-        ChosenBy::Hash => counters.split_by_hash.inc(),
-        ChosenBy::Weight => counters.split_by_weight.inc(),
+        ChosenBy::Header => counters.count(Count::SplitByHeader),
+        ChosenBy::Cookie => counters.count(Count::SplitByCookie),
+        ChosenBy::Hash => counters.count(Count::SplitByHash),
+        ChosenBy::Weight => counters.count(Count::SplitByWeight),
     }
     x.routed.chosen = Some(chosen);
     Some(split.groups.get(chosen.share)?.upstream)

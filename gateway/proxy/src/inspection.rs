@@ -89,7 +89,7 @@ fn describe(x: &Exchange, id: RequestId, client: SocketAddr, now: Micros) -> Ope
     let request = x.question.as_deref().map_or(&x.request, asked_about);
     let is_relay = x.machine.is_relay();
     let of = |bytes: &[u8]| if is_relay { String::new() } else { text(bytes) };
-    let upstream = x.upstream.as_ref().map(|group| &group.upstream);
+    let upstream = x.upstream.as_ref().map(|group| group.settings());
     OpenRequest {
         id,
         client,

@@ -74,16 +74,16 @@ impl LaneSnapshot {
         if self.upstreams.iter().any(|u| Rc::ptr_eq(u, group)) {
             return Some((group.clone(), server));
         }
-        let old = &group.upstream;
+        let old = group.settings();
         let was = old.servers.get(server)?;
         let alike = self.upstreams.iter().filter(|u| {
-            let new = &u.upstream;
+            let new = u.settings();
             new.name == old.name && new.proxy_protocol == old.proxy_protocol && same_tls(new, old)
         });
         alike.into_iter().find_map(|u| {
             // The same server keeps its state over reloads.
             let same = |s: &crate::snapshot::Server| Arc::ptr_eq(&s.state, &was.state) && s.address == was.address;
-            Some((u.clone(), u.upstream.servers.iter().position(same)?))
+            Some((u.clone(), u.settings().servers.iter().position(same)?))
         })
     }
 
@@ -91,7 +91,7 @@ impl LaneSnapshot {
     pub fn new(snapshot: Arc<Snapshot>, old: Option<&LaneSnapshot>, slot: usize, lanes: usize) -> Self {
         let same_keys = old.is_some_and(|o| Arc::ptr_eq(&o.snapshot.ticket_keys, &snapshot.ticket_keys));
         let upstreams = snapshot.upstreams.iter().map(|upstream| {
-            let kept = old.and_then(|o| o.upstreams.iter().find(|u| Arc::ptr_eq(&u.upstream, upstream)));
+            let kept = old.and_then(|o| o.upstreams.iter().find(|u| Arc::ptr_eq(u.settings(), upstream)));
             kept.cloned().unwrap_or_else(|| Rc::new(LaneUpstream::new(upstream, old, slot, lanes)))
         });
         let upstreams: Rc<[Rc<LaneUpstream>]> = upstreams.collect();

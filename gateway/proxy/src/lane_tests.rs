@@ -6,7 +6,7 @@ use crate::client::h2_connection::h2_client_begin;
 use crate::client::h3::h3_read;
 use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Standing, Turn};
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
 use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 
@@ -160,7 +160,7 @@ impl Lane {
         let key = self.proxy.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
         if is_idle {
             self.group().put_idle(0, key);
-            self.proxy.counters.pooled.inc();
+            self.proxy.counters.count(Count::Pooled);
         }
         key
     }
@@ -230,7 +230,7 @@ fn room_counts_before_the_time_that_a_request_has_waited() {
     refuse(&mut lane.proxy, &mut lane.cx, first.exchange, 503);
     lane.turn();
     assert!(lane.upstream_stream(&second).is_some());
-    assert_eq!(lane.proxy.counters.queue_timeouts.value(), 0);
+    assert_eq!(lane.proxy.counters.value(Count::QueueTimeouts), 0);
 }
 
 /// Finding 12: under load those who wait would starve.
@@ -398,8 +398,8 @@ fn a_call_that_its_server_cancels_counts_as_the_servers() {
     server_lost(&mut lane.proxy, &mut lane.cx, request.exchange, Loss::Cancelled);
     assert!(lane.is_over(&request));
     let counters = &lane.proxy.counters;
-    assert_eq!((counters.status_5xx.value(), counters.client_aborts.value()), (1, 0), "a 502");
-    assert_eq!(counters.upstream_aborts.value(), 1);
+    assert_eq!((counters.value(Count::Status5xx), counters.value(Count::ClientAborts)), (1, 0), "a 502");
+    assert_eq!(counters.value(Count::UpstreamAborts), 1);
 }
 
 fn found_too_early(lane: &mut Lane) -> Request {
@@ -421,7 +421,7 @@ fn a_request_that_waits_for_the_handshake_has_no_place_at_a_server() {
     let mut lane = Lane::new(snapshot(limits(), vec![group]));
     let request = found_too_early(&mut lane);
     assert!(!lane.is_over(&request));
-    assert_eq!(lane.group().balancer.servers()[0].active(), 0);
+    assert_eq!(lane.group().under_way(0), 0);
 }
 
 /// Finding 13: every retry counts against the budget.
@@ -434,7 +434,10 @@ fn a_request_that_was_too_early_is_sent_again_only_within_the_budget() {
         let request = found_too_early(&mut lane);
         handshake_done(&mut lane.proxy, &mut lane.cx, request.exchange);
         let counters = &lane.proxy.counters;
-        assert_eq!((counters.retries.value(), counters.retries_denied.value()), (again.into(), (!again).into()));
+        assert_eq!(
+            (counters.value(Count::Retries), counters.value(Count::RetriesDenied)),
+            (again.into(), (!again).into())
+        );
         assert_eq!(lane.is_over(&request), !again, "the client is told to send it again itself");
     }
 }
@@ -490,7 +493,7 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     let key = proxy.connections.insert(Conn::Client(client));
     proxy.admission.arrived(&proxy.counters);
     lane.ready(key, WRITE);
-    assert_eq!(lane.proxy.counters.handshakes_limited.value(), 0);
+    assert_eq!(lane.proxy.counters.value(Count::HandshakesLimited), 0);
     assert_eq!(lane.proxy.connections.client(key).unwrap().phase, ClientPhase::Admission);
 }
 
@@ -579,7 +582,7 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
             let x = lane.proxy.exchanges.get(request.exchange).unwrap();
             assert_eq!((x.attempts, x.response_body.progress.since()), (0, 12_345), "the time of the try runs on");
         }
-        assert_eq!(lane.proxy.counters.retries.value(), 0);
+        assert_eq!(lane.proxy.counters.value(Count::Retries), 0);
     }
 }
 
@@ -600,7 +603,7 @@ fn a_connection_that_takes_no_request_is_a_failed_try() {
     lane.ready(key, READ);
     lane.turn();
     let counters = &lane.proxy.counters;
-    assert_eq!((counters.upstream_connects.value(), counters.retries.value()), (0, 0), "`tries` is 1");
+    assert_eq!((counters.value(Count::UpstreamConnects), counters.value(Count::Retries)), (0, 0), "`tries` is 1");
     assert!(lane.is_over(&request));
     assert!(lane.proxy.connections.get(key).is_none(), "no request could use it");
 }
@@ -693,7 +696,8 @@ fn copies_are_given_up_first_when_memory_is_short() {
     copy_complete(&mut lane.proxy, &mut lane.cx, complete.exchange);
     let counted = |lane: &Lane| {
         let c = &lane.proxy.counters;
-        [&c.mirrors_full, &c.mirrors_memory, &c.mirrors_failed, &c.memory_resets].map(|counter| counter.value())
+        [Count::MirrorsFull, Count::MirrorsMemory, Count::MirrorsFailed, Count::MemoryResets]
+            .map(|count| c.value(count))
     };
     let third = copied(&mut lane);
     assert_eq!(counted(&lane), [1, 0, 0, 0], "there is no place for a third");
@@ -775,12 +779,12 @@ fn a_request_before_the_end_of_a_handshake_is_early_whether_the_connection_leave
             q.leave();
         }
         h3_read(&mut lane.proxy, &mut lane.cx, key, index);
-        assert_eq!(lane.proxy.counters.requests.value(), 1);
+        assert_eq!(lane.proxy.counters.value(Count::Requests), 1);
         assert!(lane.proxy.connections.quic(key).unwrap().called_early);
         assert!(client_is_handshaking(&lane.proxy.connections, ClientStream::H3(key, index)));
-        assert_eq!(lane.proxy.counters.client_timeouts.value(), 0);
+        assert_eq!(lane.proxy.counters.value(Count::ClientTimeouts), 0);
         quic_timeout(&mut lane.proxy, &mut lane.cx, key);
-        assert_eq!(lane.proxy.counters.client_timeouts.value(), 1, "`handshake_timeout` applies");
+        assert_eq!(lane.proxy.counters.value(Count::ClientTimeouts), 1, "`handshake_timeout` applies");
     }
 }
 

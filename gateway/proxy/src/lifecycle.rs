@@ -3,6 +3,7 @@
 use crate::client::connection::{client_failed, client_ready};
 use crate::client::h2_connection::h2_abort_all;
 use crate::conn::Conn;
+use crate::counters::Count;
 use crate::quic_driver::quic_drive;
 use crate::service::Proxy;
 use crate::transport::TransportError;
@@ -55,7 +56,7 @@ pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
         Some(Conn::Upstream(upstream_conn)) => {
             if upstream_conn.phase.is_idle() {
-                proxy.counters.pooled.dec();
+                proxy.counters.fall(Count::Pooled);
                 upstream_conn.upstream.forget_idle(upstream_conn.server, key);
             }
             if upstream_conn.phase.is_listed() {

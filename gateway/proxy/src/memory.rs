@@ -13,7 +13,7 @@ use crate::client::connection::client_gone;
 use crate::client::h3_connection::h3_client_gone;
 use crate::conn::Conn;
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::ClientStream;
 use crate::flush::flush_marked;
@@ -150,7 +150,7 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
             break;
         }
         freed += held;
-        proxy.counters.memory_resets.inc();
+        proxy.counters.count(Count::MemoryResets);
         match proxy.connections.get_mut(key) {
             Some(Conn::Client(_)) => client_gone(proxy, cx, key),
             Some(Conn::Quic(q)) if q.phase != Phase::Closed => {

@@ -14,7 +14,7 @@
 
 use crate::conn::Conn;
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
@@ -173,24 +173,24 @@ pub(crate) fn copy_request(
     let Some(client) = connections.client_of(x.client_stream).map(|client| x.client_ip(client)) else { return };
     if !x.machine.is_message() {
         // Bytes of another protocol are no request.
-        return counters.mirrors_upgrade.inc();
+        return counters.count(Count::MirrorsUpgrade);
     }
     if x.machine.is_early() {
         // It may be a replay, and the copy could not wait for the end of the handshake as the request can.
-        return counters.mirrors_early.inc();
+        return counters.count(Count::MirrorsEarly);
     }
     if matches!(x.body, BodyLength::Known(length) if length > mirror.max_body as u64) {
-        return counters.mirrors_too_large.inc();
+        return counters.count(Count::MirrorsTooLarge);
     }
     if admission.is_short_of_memory() {
-        return counters.mirrors_memory.inc();
+        return counters.count(Count::MirrorsMemory);
     }
     let Some(place) = exchanges.copy_place(mirror.max_requests) else {
-        return counters.mirrors_full.inc();
+        return counters.count(Count::MirrorsFull);
     };
     let mut request = x.request.clone();
     mirror.remove.iter().for_each(|name| request.fields.remove_alike(name.as_bytes()));
-    if let Some(host) = &upstream.upstream.host_header {
+    if let Some(host) = &upstream.settings().host_header {
         // It was checked with the configuration.
         let _ = request.set_authority(host.as_bytes());
     }
@@ -222,7 +222,7 @@ pub(crate) fn copy_body(x: &mut Exchange, counters: &Counters, data: &[u8], drop
         // The gateway has refused the request, or its server has answered without it.
         x.copy = Copying::None;
     } else if data.len() > copy.max_body - copy.body.len() {
-        counters.mirrors_too_large.inc();
+        counters.count(Count::MirrorsTooLarge);
         x.copy = Copying::None;
     } else {
         copy.body.extend_from_slice(data);
@@ -287,7 +287,7 @@ fn start(proxy: &mut Proxy, cx: &mut Context, copy: Box<RequestCopy>, trailers: 
         mirror.exchange = Some(exchange);
         mirror.deadline.set(cx, key, until);
     }
-    proxy.counters.mirrors.inc();
+    proxy.counters.count(Count::Mirrors);
     proxy.exchanges.go_on_later(Later::Client(exchange));
 }
 
@@ -399,7 +399,7 @@ pub(crate) fn free_copies(proxy: &mut Proxy, cx: &mut Context, wanted: usize) ->
         freed += bytes;
         let Some(x) = proxy.exchanges.get_mut(exchange) else { continue };
         if x.copy.take().is_some() {
-            proxy.counters.mirrors_memory.inc();
+            proxy.counters.count(Count::MirrorsMemory);
         } else {
             give_up(proxy, cx, exchange);
         }
@@ -410,10 +410,10 @@ pub(crate) fn free_copies(proxy: &mut Proxy, cx: &mut Context, wanted: usize) ->
 /// A copy is over.
 pub(crate) fn mirror_finished(proxy: &mut Proxy, x: Box<Exchange>, key: Key) {
     if let Some(Conn::Mirror(mirror)) = proxy.connections.remove(key) {
-        let result = if mirror.is_answered { &proxy.counters.mirrors_answered } else { &proxy.counters.mirrors_failed };
-        result.inc();
+        let result = if mirror.is_answered { Count::MirrorsAnswered } else { Count::MirrorsFailed };
+        proxy.counters.count(result);
     }
-    proxy.counters.active.set(proxy.exchanges.len() as u64);
+    proxy.counters.set(Count::Active, proxy.exchanges.len() as u64);
     proxy.exchanges.recycle(x);
 }
 
@@ -498,10 +498,10 @@ mod tests {
         copy_body(&mut x, &counters, b"56789", false);
         assert!(matches!(&x.copy, Copying::Coming(copy) if copy.body == b"0123456789"));
         copy_body(&mut x, &counters, b"x", false);
-        assert!(matches!(x.copy, Copying::None) && counters.mirrors_too_large.value() == 1);
+        assert!(matches!(x.copy, Copying::None) && counters.value(Count::MirrorsTooLarge) == 1);
         x.copy = copy();
         copy_body(&mut x, &counters, b"x", true);
-        assert!(matches!(x.copy, Copying::None) && counters.mirrors_too_large.value() == 1);
+        assert!(matches!(x.copy, Copying::None) && counters.value(Count::MirrorsTooLarge) == 1);
         x.copy = copy();
         x.recycle();
         assert!(copies.take(1).is_some(), "an exchange that is over has no copy");

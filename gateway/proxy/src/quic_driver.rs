@@ -13,6 +13,7 @@ use crate::client::h3_connection::{
     h3_client_lost, h3_client_timeout, h3_hello_read,
 };
 use crate::conn::Standing;
+use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{Later, resume_source};
 use crate::flush::flush_marked;
@@ -199,7 +200,7 @@ fn quic_admit(proxy: &mut Proxy, cx: &mut Context) {
             break;
         }
     }
-    proxy.counters.handshake_nanos.add((before - start).as_nanos() as u64);
+    proxy.counters.add(Count::HandshakeNanos, (before - start).as_nanos() as u64);
 }
 
 /// All connections with clients are told to open no more streams; those without any close. With a successor there is

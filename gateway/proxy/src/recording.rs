@@ -161,7 +161,7 @@ pub(crate) fn recorded(recording: &mut Recording, client: &Client, x: &Exchange,
 fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
     let since = |time: Micros| (time >= x.started && time > 0).then(|| time - x.started);
     let server = x.upstream.as_ref().map(|group| {
-        let upstream = &group.upstream;
+        let upstream = group.settings();
         let server = upstream.servers.get(x.server).map_or_else(String::new, |server| server.name.clone());
         (upstream.name.clone(), server)
     });

@@ -7,7 +7,7 @@
 
 use crate::Failure;
 use crate::conn::Client;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::latency::Place;
 use crate::recording::{Recording, recorded};
@@ -176,7 +176,7 @@ impl Records {
 
     fn push(&self, counters: &Counters, (client, connection): (SocketAddr, ConnectionId), what: Occurrence) {
         if self.sink.queue.try_send(Record { client, connection, what }).is_err() {
-            counters.records_lost.inc();
+            counters.count(Count::RecordsLost);
         }
     }
 
@@ -210,7 +210,7 @@ impl Records {
         let what = match (&x.upstream, x.routed.failure) {
             (Some(upstream), Some(failure)) => Occurrence::ServerFailed {
                 request,
-                upstream: upstream.upstream.clone(),
+                upstream: upstream.settings().clone(),
                 server: x.server,
                 failure,
                 status: (!x.machine.is_relay()).then_some(x.status),
@@ -235,7 +235,7 @@ impl Records {
             request: RequestId(client.id, x.number),
             status: x.status,
             place: x.routed.shared_place().cloned(),
-            upstream: x.upstream.as_ref().map(|group| (group.upstream.clone(), x.server)),
+            upstream: x.upstream.as_ref().map(|group| (group.settings().clone(), x.server)),
             failure: x.routed.failure,
             trace: x.trace.id(),
         };
@@ -273,7 +273,7 @@ mod tests {
             records.handshake_failed(&counters, client, "timeout");
         }
         let queued = queue.try_iter().count();
-        assert_eq!((queued, counters.records_lost.value()), (2, 3));
+        assert_eq!((queued, counters.value(Count::RecordsLost)), (2, 3));
     }
 
     /// What is queued for nobody would take the room of errors.
@@ -295,7 +295,7 @@ mod tests {
         records.exchange(&counters, &client, &x, &cx);
         let queued: Vec<Record> = queue.try_iter().collect();
         assert!(matches!(&queued[..], [Record { what: Occurrence::Error(_), .. }]), "{queued:?}");
-        assert_eq!(counters.records_lost.value(), 0);
+        assert_eq!(counters.value(Count::RecordsLost), 0);
     }
 
     #[test]
@@ -332,6 +332,6 @@ mod tests {
         assert_eq!((reported(200), reported(404), reported(CLIENT_LEFT)), (0, 0, 0));
         let errors: usize = (0..1000).map(|_| reported(503)).sum();
         assert_eq!(errors, ERRORS_PER_SECOND as usize);
-        assert_eq!(counters.records_lost.value(), 0, "the log has lost nothing");
+        assert_eq!(counters.value(Count::RecordsLost), 0, "the log has lost nothing");
     }
 }

@@ -12,6 +12,7 @@
 use crate::accept::syn::is_proven;
 use crate::conn::{ClientPhase, Conn, Handshake, Persistence, Protocol, Turn};
 use crate::connections::Connections;
+use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, perform, request_sent};
 use crate::exchange::routed::Routed;
@@ -57,7 +58,7 @@ pub(crate) fn relay_client(
             return;
         }
         if !listener.permit(rules, client_conn.client.peer.ip()) {
-            proxy.counters.relays_denied.inc();
+            proxy.counters.count(Count::RelaysDenied);
             let client = (client_conn.client.peer, client_conn.client.id);
             proxy.log.records().connection_denied(&proxy.counters, client);
             return close_connection(proxy, cx, key);
@@ -65,7 +66,7 @@ pub(crate) fn relay_client(
     }
     let upstream = passthrough.and_then(|p| listener.upstreams.get(p.upstream).cloned());
     let Some(upstream) = upstream else {
-        proxy.counters.relays_refused.inc();
+        proxy.counters.count(Count::RelaysRefused);
         return close_connection(proxy, cx, key);
     };
     let side = ClientStream::H1(key);
@@ -90,8 +91,8 @@ pub(crate) fn relay_client(
     client_conn.deadline.after(cx, key, limits.idle_timeout);
     let exchange = proxy.exchanges.insert(x);
     client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
-    proxy.counters.relays.inc();
-    proxy.counters.active.set(proxy.exchanges.len() as u64);
+    proxy.counters.count(Count::Relays);
+    proxy.counters.set(Count::Active, proxy.exchanges.len() as u64);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let actions = x.machine.on(Event::Forward);
     perform(proxy, cx, exchange, actions);
@@ -137,7 +138,7 @@ pub(crate) fn relay_reads_on(connections: &Connections, exchanges: &Exchanges, k
 pub(crate) fn relay_done(proxy: &mut Proxy, cx: &mut Context, side: UpstreamStream) {
     let UpstreamStream::H1(key) = side else { return server_finish(proxy, cx, side, false) };
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let wait = upstream_conn.upstream.upstream.idle_timeout;
+    let wait = upstream_conn.upstream.settings().idle_timeout;
     upstream_conn.exchange = None;
     upstream_conn.phase = UpstreamPhase::Closing;
     upstream_conn.deadline.after(cx, key, wait);

@@ -8,7 +8,7 @@
 //! The id is nowhere but among the request's fields, so a request without one costs nothing.
 
 use crate::conn::Client;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::settings::LaneSettings;
 use crate::traces;
@@ -106,10 +106,10 @@ fn name_request(
             matches!((sent.next(), sent.next()), (Some((_, n, value)), None) if n.eq_ignore_ascii_case(name) && is_id(value))
         };
     if is_kept {
-        counters.request_ids_accepted.inc();
+        counters.count(Count::RequestIdsAccepted);
         return Ok(());
     }
-    counters.request_ids_made.inc();
+    counters.count(Count::RequestIdsMade);
     fields.remove_alike(name);
     fields.push(name, &ids.make())
 }
@@ -220,7 +220,7 @@ mod tests {
         assert_ne!(named(proxy, &[("x_request_id", "a")]).as_deref(), Some("a"), "not this header");
         let two = named(proxy, &[("x-request-id", "a"), ("x-request-id", "b")]);
         assert!(two.is_some_and(|id| id.len() == 32), "which of them?");
-        assert_eq!((counters.request_ids_accepted.value(), counters.request_ids_made.value()), (3, 12));
+        assert_eq!((counters.value(Count::RequestIdsAccepted), counters.value(Count::RequestIdsMade)), (3, 12));
     }
 
     #[test]

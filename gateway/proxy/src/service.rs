@@ -11,7 +11,7 @@ use crate::client::connection::{client_event, client_timeout, hello_arrived};
 use crate::clock::Clock;
 use crate::conn::{ClientPhase, Conn, Protocol};
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::credentials::password_checked;
 use crate::exchange::exchanges::Exchanges;
@@ -390,7 +390,7 @@ impl Service for Proxy {
                 flush_marked(self, cx);
             }
             Message::Datagram(datagram) => {
-                self.counters.quic_dropped_mailbox.set(self.settings.own_mailbox().refused(DATAGRAMS));
+                self.counters.set(Count::QuicDroppedMailbox, self.settings.own_mailbox().refused(DATAGRAMS));
                 quic_forwarded(self, cx, *datagram);
                 flush_marked(self, cx);
             }
@@ -401,7 +401,7 @@ impl Service for Proxy {
                 if self.admission.is_full(&self.settings) || self.admission.is_queue_full() {
                     self.admission.pause(cx, &self.settings);
                     self.admission.accept_again(cx);
-                    return self.counters.handover_limit.inc();
+                    return self.counters.count(Count::HandoverLimit);
                 }
                 let allowance = examine_handed_over(&c.fd, &listener);
                 let Some(key) = adopt_client(self, cx, c.fd, listener, c.peer, ClientPhase::HELLO, allowance) else {
@@ -421,7 +421,7 @@ impl Service for Proxy {
     }
 
     fn turn_took(&mut self, micros: u64) {
-        self.counters.turns.record(micros);
+        self.counters.turn_took(micros);
         probes::lane_turn(|| Some((self.settings.slot() as u64, micros)));
     }
 

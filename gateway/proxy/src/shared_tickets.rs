@@ -12,6 +12,7 @@
 
 use crate::accept::admission::queue_hello;
 use crate::conn::ClientPhase;
+use crate::counters::Count;
 use crate::service::Proxy;
 use sealane_lane::{Context, Key, Millis};
 use sealane_tls::sessions::{self, SharedTicket, SharedTickets};
@@ -67,7 +68,7 @@ pub(crate) fn ask(proxy: &mut Proxy, cx: &mut Context, key: Key, policy: [u8; 16
     let Some(store) = proxy.settings.snapshot().shared_tickets.clone() else { return false };
     let query = TicketQuery { slot: proxy.settings.slot(), connection: key, policy, id };
     if !(store.ask)(query) {
-        proxy.counters.tickets_failed.inc();
+        proxy.counters.count(Count::TicketsFailed);
         return false;
     }
     let Some(client_conn) = proxy.connections.client(key) else { return true };
@@ -82,16 +83,16 @@ pub(crate) fn arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, verdict: Ti
     let waits = proxy.connections.client(key).map(|client_conn| client_conn.phase);
     let Some(ClientPhase::AwaitsTicket { cheap }) = waits else {
         // The client is gone, or has been served without it.
-        return proxy.counters.tickets_late.inc();
+        return proxy.counters.count(Count::TicketsLate);
     };
     match verdict {
         TicketVerdict::Taken(ticket) => {
-            proxy.counters.tickets_taken.inc();
+            proxy.counters.count(Count::TicketsTaken);
             sessions::adopt(*ticket);
         }
-        TicketVerdict::Unknown => proxy.counters.tickets_unknown.inc(),
-        TicketVerdict::OtherLife => proxy.counters.tickets_other_life.inc(),
-        TicketVerdict::Failed => proxy.counters.tickets_failed.inc(),
+        TicketVerdict::Unknown => proxy.counters.count(Count::TicketsUnknown),
+        TicketVerdict::OtherLife => proxy.counters.count(Count::TicketsOtherLife),
+        TicketVerdict::Failed => proxy.counters.count(Count::TicketsFailed),
     }
     go_on(proxy, cx, key, cheap);
 }
@@ -199,7 +200,7 @@ mod tests {
         arrived(&mut proxy, &mut cx, key, taken(id));
         assert_eq!(phase(&mut proxy, key), Some(ClientPhase::Admission));
         assert!(adopted(&id) && !proxy.admission.is_empty());
-        assert_eq!((proxy.counters.tickets_taken.value(), proxy.counters.tickets_late.value()), (1, 0));
+        assert_eq!((proxy.counters.value(Count::TicketsTaken), proxy.counters.value(Count::TicketsLate)), (1, 0));
     }
 
     #[test]
@@ -213,7 +214,7 @@ mod tests {
         arrived(&mut proxy, &mut cx, key, taken(id));
         assert_eq!(phase(&mut proxy, key), Some(ClientPhase::Admission));
         assert!(!adopted(&id), "nobody uses what came too late");
-        assert_eq!((proxy.counters.tickets_taken.value(), proxy.counters.tickets_late.value()), (0, 1));
+        assert_eq!((proxy.counters.value(Count::TicketsTaken), proxy.counters.value(Count::TicketsLate)), (0, 1));
     }
 
     #[test]
@@ -235,7 +236,7 @@ mod tests {
         let (key, _peer) = client(&mut proxy, &cx, 10_000);
         let before = phase(&mut proxy, key);
         assert!(!ask(&mut proxy, &mut cx, key, POLICY, id(), true));
-        assert_eq!((phase(&mut proxy, key), proxy.counters.tickets_failed.value()), (before, 1));
+        assert_eq!((phase(&mut proxy, key), proxy.counters.value(Count::TicketsFailed)), (before, 1));
     }
 
     #[test]
@@ -249,7 +250,10 @@ mod tests {
             assert_eq!(phase(&mut proxy, key), Some(ClientPhase::Admission));
         }
         let c = &proxy.counters;
-        assert_eq!((c.tickets_unknown.value(), c.tickets_other_life.value(), c.tickets_failed.value()), (1, 1, 1));
+        assert_eq!(
+            (c.value(Count::TicketsUnknown), c.value(Count::TicketsOtherLife), c.value(Count::TicketsFailed)),
+            (1, 1, 1)
+        );
         assert!(!adopted(&id));
     }
 }

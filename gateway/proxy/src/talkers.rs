@@ -276,8 +276,8 @@ fn peer_of(conn: &Conn) -> Peer {
         },
         Conn::Client(_) | Conn::Mirror(_) => return (None, None),
     };
-    let name = group.upstream.servers.get(server).map_or_else(String::new, |server| server.name.clone());
-    (Some((std::rc::Rc::as_ptr(group), server)), Some((group.upstream.name.clone(), name)))
+    let name = group.settings().servers.get(server).map_or_else(String::new, |server| server.name.clone());
+    (Some((std::rc::Rc::as_ptr(group), server)), Some((group.settings().name.clone(), name)))
 }
 
 #[cfg(test)]

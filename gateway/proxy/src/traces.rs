@@ -15,7 +15,7 @@
 use crate::Failure;
 use crate::conn::Client;
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::executor::durations;
 use crate::latency;
@@ -321,8 +321,8 @@ pub(crate) fn finish(
     let record = record(x, client, ids, id_of(x, settings), rules.paths, cx.micros());
     let at = record.at;
     match queue.try_send(record) {
-        Ok(()) => counters.traces_queued.inc(),
-        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return counters.traces_lost.inc(),
+        Ok(()) => counters.count(Count::TracesQueued),
+        Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return counters.count(Count::TracesLost),
     }
     let place = x.routed.place().unwrap_or(&settings.snapshot().latency.no_host);
     let at = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
@@ -347,7 +347,7 @@ fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: boo
         host: Text::new(host),
         path: Text::new(if paths { x.request.path() } else { b"" }),
         route: routed.route.as_ref().map(|route| route.shared()),
-        upstream: x.upstream.as_ref().map(|group| (group.upstream.clone(), x.server)),
+        upstream: x.upstream.as_ref().map(|group| (group.settings().clone(), x.server)),
         failure: routed.failure,
         failed_attempts: x.attempts,
         bytes: (x.request_body.bytes, x.response_body.bytes),
@@ -489,13 +489,13 @@ mod tests {
         assert!(!record.context.is_sampled() && record.has_failed());
         let record = finished(200, Some(PARENT)).unwrap();
         assert!(record.context.is_sampled() && !record.has_failed());
-        assert_eq!((counters.traces_queued.value(), counters.traces_lost.value()), (2, 0));
+        assert_eq!((counters.value(Count::TracesQueued), counters.value(Count::TracesLost)), (2, 0));
         // Nobody takes them now.
         drop(records);
         let mut x = begun(&rules, "192.0.2.9:5", &[("traceparent", PARENT)]);
         x.client_stream = ClientStream::H1(key);
         finish(&connections, &counters, &settings, &cx, &x);
-        assert_eq!((counters.traces_queued.value(), counters.traces_lost.value()), (2, 1));
+        assert_eq!((counters.value(Count::TracesQueued), counters.value(Count::TracesLost)), (2, 1));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 use crate::metrics::process::ThreadTimes;
 use crate::metrics::regression::{Estimate, Regression};
 use sealane_lane::histogram::Distribution;
-use sealane_proxy::counters::Counters;
+use sealane_proxy::counters::{Count, Counters};
 use std::sync::Arc;
 
 /// The kinds of operations: the label `operation`.
@@ -55,12 +55,12 @@ impl Done {
     /// `requests`: those of HTTP/1, HTTP/2 and HTTP/3.
     fn of(counters: &Counters, requests: [u64; 3], cpu: f64) -> Self {
         let c = counters;
-        let resumed = c.resumed_tls13.value() + c.resumed_tls12.value();
+        let resumed = c.value(Count::ResumedTls13) + c.value(Count::ResumedTls12);
         let [http1, http2, http3] = requests;
-        let full = [c.full_ecdsa.value(), c.full_rsa.value(), c.full_ed25519.value()];
+        let full = [c.value(Count::FullEcdsa), c.value(Count::FullRsa), c.value(Count::FullEd25519)];
         let operations = [full[0], full[1], full[2], resumed, http1, http2, http3];
-        let handshakes = c.full_tls13.value() + c.full_tls12.value() + resumed;
-        Self { cpu, operations, plain_connections: c.accepted.value().saturating_sub(handshakes) }
+        let handshakes = c.value(Count::FullTls13) + c.value(Count::FullTls12) + resumed;
+        Self { cpu, operations, plain_connections: c.value(Count::Accepted).saturating_sub(handshakes) }
     }
 
     /// What was done since; `None` where counters have begun again, as those of a host do that has left the configuration.
@@ -193,9 +193,9 @@ mod tests {
             for lane in 0..2u64 {
                 let (handshakes, asked) = ((second * 37 + lane * 11) % 100, (second * 101 + lane * 59) % 1500);
                 let counters = &lanes[lane as usize];
-                counters.full_ecdsa.add(handshakes);
-                counters.full_tls13.add(handshakes);
-                counters.accepted.add(handshakes);
+                counters.add(Count::FullEcdsa, handshakes);
+                counters.add(Count::FullTls13, handshakes);
+                counters.add(Count::Accepted, handshakes);
                 requests[lane as usize][0] += asked;
                 cpu[lane as usize] += handshakes as f64 * 400e-6 + asked as f64 * 50e-6 + 0.001;
             }

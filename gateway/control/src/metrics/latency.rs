@@ -256,17 +256,17 @@ impl Latencies {
         );
         for (i, (transport, version, kind)) in HANDSHAKES.into_iter().enumerate() {
             let labels = [("transport", transport), ("version", version), ("kind", kind)];
-            sample(&mut family, &labels, &sum(&|lane| &lane.handshakes[i]));
+            sample(&mut family, &labels, &sum(&|lane| &lane.handshakes()[i]));
         }
         let help = "Time that ClientHellos over TCP waited for the lane to have time for their handshake.";
-        sample(&mut out.histogram("sealane_admission_wait_seconds", help), &[], &sum(&|lane| &lane.admission));
+        sample(&mut out.histogram("sealane_admission_wait_seconds", help), &[], &sum(&|lane| lane.admission()));
         let mut family = out.histogram(
             "sealane_lane_turn_seconds",
             "Time that a turn of a lane's loop took, without waiting for events. One turn in seven is measured.",
         );
         for (i, lane) in lanes.iter().enumerate() {
             let mut turns = Distribution::default();
-            turns.add(&lane.turns);
+            turns.add(lane.turns());
             sample(&mut family, &[("lane", &i.to_string())], &turns);
         }
         out.gauge("sealane_latency_series", "Series of latencies in use, at most max_series.")

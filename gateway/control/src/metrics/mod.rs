@@ -30,7 +30,7 @@ use crate::run::shortage::Shortages;
 use crate::vpn::status::{Status, StatusRegistry};
 use sealane_http::ParseError;
 use sealane_proxy::RequestError;
-use sealane_proxy::counters::{Counters, DESCRIPTIONS, TLS_FAILURES};
+use sealane_proxy::counters::{Count, Counters, DESCRIPTIONS, TLS_FAILURES};
 use sealane_proxy::talkers::LaneTalkers;
 use sealane_sys::fastopen_counts;
 use sealane_sys::segments::Segments;
@@ -178,11 +178,11 @@ impl LaneMetrics {
         let sum = |f: fn(&Counters) -> u64| self.lanes.iter().map(|l| f(l)).sum::<u64>();
         format!(
             "{} requests on {} connections; {} full and {} resumed handshakes; {} early-data connections; bye",
-            sum(|c| c.requests.value()),
-            sum(|c| c.accepted.value()),
-            sum(|c| c.full_tls13.value() + c.full_tls12.value()),
-            sum(|c| c.resumed_tls13.value() + c.resumed_tls12.value()),
-            sum(|c| c.early_data_accepted.value()),
+            sum(|c| c.value(Count::Requests)),
+            sum(|c| c.value(Count::Accepted)),
+            sum(|c| c.value(Count::FullTls13) + c.value(Count::FullTls12)),
+            sum(|c| c.value(Count::ResumedTls13) + c.value(Count::ResumedTls12)),
+            sum(|c| c.value(Count::EarlyDataAccepted)),
         )
     }
 }
@@ -202,21 +202,21 @@ impl LaneMetrics {
     pub fn shortages(&self) -> Shortages {
         let sum = |f: fn(&Counters) -> u64| self.lanes.iter().map(|l| f(l)).sum::<u64>();
         Shortages {
-            descriptors: sum(|c| c.paused_descriptors.value()),
-            connections: sum(|c| c.paused_connections.value()),
-            upstream: sum(|c| c.upstream_local_errors.value()),
+            descriptors: sum(|c| c.value(Count::PausedDescriptors)),
+            connections: sum(|c| c.value(Count::PausedConnections)),
+            upstream: sum(|c| c.value(Count::UpstreamLocalErrors)),
             log: self.log.as_ref().map_or(0, LogStats::dropped),
         }
     }
 
     /// Refused messages and failed handshakes by reason, without those that are 0.
     pub fn refused(&self) -> BTreeMap<String, u64> {
-        let parse = ParseError::ALL.iter().enumerate().map(|(i, e)| {
-            (format!("message: {}", e.label()), self.lanes.iter().map(|l| l.parse_errors[i].value()).sum())
-        });
-        let tls = TLS_FAILURES.iter().enumerate().map(|(i, reason)| {
-            (format!("handshake: {reason}"), self.lanes.iter().map(|l| l.tls_failures[i].value()).sum())
-        });
+        let parse = ParseError::ALL
+            .iter()
+            .map(|e| (format!("message: {}", e.label()), self.lanes.iter().map(|l| l.parse_errors(*e)).sum()));
+        let tls = TLS_FAILURES
+            .iter()
+            .map(|reason| (format!("handshake: {reason}"), self.lanes.iter().map(|l| l.tls_failures(reason)).sum()));
         parse.chain(tls).filter(|(_, n)| *n > 0).collect()
     }
 
@@ -237,18 +237,18 @@ impl LaneMetrics {
         }
         let help = "Requests and responses that the gateway refused as malformed, by reason.";
         let mut family = out.counter("sealane_parse_errors_total", help);
-        for (i, e) in ParseError::ALL.iter().enumerate() {
-            let sum: u64 = self.lanes.iter().map(|l| l.parse_errors[i].value()).sum();
+        for e in ParseError::ALL {
+            let sum: u64 = self.lanes.iter().map(|l| l.parse_errors(*e)).sum();
             family.sample(&[("reason", e.label())], sum);
         }
         let mut family = out.counter("sealane_handshake_failures_total", "Failed handshakes with clients, by reason.");
-        for (i, reason) in TLS_FAILURES.iter().enumerate() {
-            let sum: u64 = self.lanes.iter().map(|l| l.tls_failures[i].value()).sum();
+        for reason in TLS_FAILURES {
+            let sum: u64 = self.lanes.iter().map(|l| l.tls_failures(reason)).sum();
             family.sample(&[("reason", reason)], sum);
         }
         let mut family = out.counter("sealane_lane_requests_total", "Requests started, by lane.");
         for (i, lane) in self.lanes.iter().enumerate() {
-            family.sample(&[("lane", &i.to_string())], lane.requests.value());
+            family.sample(&[("lane", &i.to_string())], lane.value(Count::Requests));
         }
         self.latencies.render(&self.lanes, out);
         self.render_operations(out);

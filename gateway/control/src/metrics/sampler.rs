@@ -10,7 +10,7 @@ use crate::metrics::process::ThreadTimes;
 use crate::metrics::window::{Moment, Waits, Window};
 use crate::vpn::status::Status as TunnelStatus;
 use sealane_lane::histogram::Distribution;
-use sealane_proxy::counters::Counters;
+use sealane_proxy::counters::{Count, Counters};
 use sealane_sys::segments::Segments;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
@@ -33,29 +33,29 @@ const MINUTE: f64 = 60.0;
 type Limit = (&'static str, fn(&Counters) -> u64);
 
 const LIMITS: [Limit; 21] = [
-    ("requests refused: rate_limit", |c| c.rate_limited.value()),
-    ("connections refused: rate limit for connections", |c| c.connections_limited.value()),
-    ("connections refused: the client has too many", |c| c.clients_limited.value()),
-    ("requests refused: the client has too many open", |c| c.requests_limited.value()),
-    ("handshakes refused: rate limit for handshakes", |c| c.handshakes_limited.value()),
-    ("connections refused: allow or deny", |c| c.connections_denied.value()),
+    ("requests refused: rate_limit", |c| c.value(Count::RateLimited)),
+    ("connections refused: rate limit for connections", |c| c.value(Count::ConnectionsLimited)),
+    ("connections refused: the client has too many", |c| c.value(Count::ClientsLimited)),
+    ("requests refused: the client has too many open", |c| c.value(Count::RequestsLimited)),
+    ("handshakes refused: rate limit for handshakes", |c| c.value(Count::HandshakesLimited)),
+    ("connections refused: allow or deny", |c| c.value(Count::ConnectionsDenied)),
     ("requests refused: allow or deny", |c| {
-        c.requests_denied.value() + c.certificates_denied.value() + c.headers_denied.value()
+        c.value(Count::RequestsDenied) + c.value(Count::CertificatesDenied) + c.value(Count::HeadersDenied)
     }),
-    ("relayed connections refused: allow or deny", |c| c.relays_denied.value()),
-    ("requests refused by the server of forward_auth", |c| c.not_admitted.value()),
-    ("requests refused: wrong password (basic_auth)", |c| c.passwords_wrong.value()),
-    ("requests refused: too many wrong passwords (basic_auth)", |c| c.passwords_throttled.value()),
-    ("requests answered 503: all servers are full", |c| c.queue_full.value() + c.queue_timeouts.value()),
-    ("requests answered 503: no server can be used", |c| c.no_server.value()),
-    ("pauses of accepting: max_connections", |c| c.paused_connections.value()),
-    ("pauses of accepting: max_memory", |c| c.paused_memory.value()),
-    ("pauses of accepting: no file descriptors", |c| c.paused_descriptors.value()),
-    ("connections reset: the memory limit is reached", |c| c.memory_resets.value()),
-    ("bodies stopped: the client is too slow (min_body_rate)", |c| c.slow_clients.value()),
-    ("connections closed: the client is too slow", |c| c.client_timeouts.value()),
-    ("HTTP/2 connections closed: flood", |c| c.h2_floods.value()),
-    ("QUIC connections refused: a limit is reached", |c| c.quic_refused.value()),
+    ("relayed connections refused: allow or deny", |c| c.value(Count::RelaysDenied)),
+    ("requests refused by the server of forward_auth", |c| c.value(Count::NotAdmitted)),
+    ("requests refused: wrong password (basic_auth)", |c| c.value(Count::PasswordsWrong)),
+    ("requests refused: too many wrong passwords (basic_auth)", |c| c.value(Count::PasswordsThrottled)),
+    ("requests answered 503: all servers are full", |c| c.value(Count::QueueFull) + c.value(Count::QueueTimeouts)),
+    ("requests answered 503: no server can be used", |c| c.value(Count::NoServer)),
+    ("pauses of accepting: max_connections", |c| c.value(Count::PausedConnections)),
+    ("pauses of accepting: max_memory", |c| c.value(Count::PausedMemory)),
+    ("pauses of accepting: no file descriptors", |c| c.value(Count::PausedDescriptors)),
+    ("connections reset: the memory limit is reached", |c| c.value(Count::MemoryResets)),
+    ("bodies stopped: the client is too slow (min_body_rate)", |c| c.value(Count::SlowClients)),
+    ("connections closed: the client is too slow", |c| c.value(Count::ClientTimeouts)),
+    ("HTTP/2 connections closed: flood", |c| c.value(Count::H2Floods)),
+    ("QUIC connections refused: a limit is reached", |c| c.value(Count::QuicRefused)),
 ];
 
 /// What refuses clients.
@@ -130,13 +130,13 @@ impl Totals {
         Self {
             at,
             cpu: times.lanes.values().sum(),
-            requests: sum(|c| c.requests.value()),
-            errors_4xx: sum(|c| c.status_4xx.value()),
-            errors_5xx: sum(|c| c.status_5xx.value()),
-            full: sum(|c| c.full_tls13.value() + c.full_tls12.value()),
-            resumed: sum(|c| c.resumed_tls13.value() + c.resumed_tls12.value()),
-            open: sum(|c| c.open.value()),
-            sent: sum(|c| c.response_bytes.value() + c.relayed_down.value()),
+            requests: sum(|c| c.value(Count::Requests)),
+            errors_4xx: sum(|c| c.value(Count::Status4xx)),
+            errors_5xx: sum(|c| c.value(Count::Status5xx)),
+            full: sum(|c| c.value(Count::FullTls13) + c.value(Count::FullTls12)),
+            resumed: sum(|c| c.value(Count::ResumedTls13) + c.value(Count::ResumedTls12)),
+            open: sum(|c| c.value(Count::Open)),
+            sent: sum(|c| c.value(Count::ResponseBytes) + c.value(Count::RelayedDown)),
             refused: LIMITS.iter().map(|(_, of)| sum(*of)).sum(),
             durations,
         }
@@ -492,7 +492,7 @@ mod tests {
         let lanes: Vec<Arc<Counters>> = vec![Arc::default()];
         sampler.look_at_limits(0.0, &lanes);
         assert!(sampler.limits().is_empty());
-        lanes[0].rate_limited.add(5);
+        lanes[0].add(Count::RateLimited, 5);
         for second in 1..=30 {
             sampler.look_at_limits(f64::from(second), &lanes);
         }

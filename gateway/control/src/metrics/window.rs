@@ -4,7 +4,7 @@
 
 use crate::metrics::process::ThreadTimes;
 use sealane_lane::histogram::Distribution;
-use sealane_proxy::counters::Counters;
+use sealane_proxy::counters::{Count, Counters};
 use sealane_sys::segments::Segments;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -55,19 +55,21 @@ impl Moment {
     pub fn read(at: f64, lanes: &[Arc<Counters>], times: &ThreadTimes, segments: Option<Segments>) -> Self {
         let mut moment = Self { at, segments, ..Self::default() };
         for (slot, c) in lanes.iter().enumerate() {
-            let (full, resumed) =
-                (c.full_tls13.value() + c.full_tls12.value(), c.resumed_tls13.value() + c.resumed_tls12.value());
+            let (full, resumed) = (
+                c.value(Count::FullTls13) + c.value(Count::FullTls12),
+                c.value(Count::ResumedTls13) + c.value(Count::ResumedTls12),
+            );
             moment.lanes.push(LaneWork {
                 cpu: times.lanes.get(&slot).copied(),
-                requests: c.requests.value(),
+                requests: c.value(Count::Requests),
                 handshakes: full + resumed,
             });
             moment.full += full;
             moment.resumed += resumed;
-            moment.failed += c.tls_failures.iter().map(|reason| reason.value()).sum::<u64>();
-            moment.waiting += c.hellos_waiting.value();
-            moment.admission.add(&c.admission);
-            moment.turns.add(&c.turns);
+            moment.failed += c.failed_handshakes();
+            moment.waiting += c.value(Count::HellosWaiting);
+            moment.admission.add(c.admission());
+            moment.turns.add(c.turns());
         }
         moment
     }

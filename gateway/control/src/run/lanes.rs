@@ -7,7 +7,7 @@ use crate::run::inspection::Asked;
 use crate::run::passwords;
 use anyhow::{Result, bail};
 use sealane_lane::{Inbox, Mailbox, Micros, Published, mailbox};
-use sealane_proxy::counters::Counters;
+use sealane_proxy::counters::{Count, Counters};
 use sealane_proxy::inspection::Inspection;
 use sealane_proxy::limits::ClientCounts;
 use sealane_proxy::recording::Recording;
@@ -145,7 +145,7 @@ impl Lanes {
         for queue in &self.records {
             log_records::drain(queue, |error| metrics.failed(&error));
         }
-        let lost = self.counters.iter().map(|counters| counters.records_lost.value()).sum();
+        let lost = self.counters.iter().map(|counters| counters.value(Count::RecordsLost)).sum();
         log_records::tell_lost(lost - std::mem::replace(&mut self.lost_records, lost));
     }
 

@@ -8,7 +8,7 @@ use crate::accept::syn::{Signatures, may_answer};
 use crate::accept::{LISTENER, accept_clients, own_sockets};
 use crate::client::connection::{client_event, start_session};
 use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::flush::flush_marked;
 use crate::lane_state::{LaneListener, LaneSnapshot};
 use crate::limits::{ClientCounts, Counted, LaneLimits, Passed};
@@ -189,18 +189,18 @@ impl Admission {
     /// Pauses because there is no place for another client.
     pub fn pause_full(&mut self, cx: &mut Context, settings: &LaneSettings, counters: &Counters) {
         if self.clients < settings.limits().max_connections {
-            counters.paused_memory.inc();
+            counters.count(Count::PausedMemory);
             // Memory can be enough again without one of ours being closed.
             self.accept_again(cx);
         } else {
-            counters.paused_connections.inc();
+            counters.count(Count::PausedConnections);
         }
         self.pause(cx, settings);
     }
 
     /// Pauses because descriptors are used up.
     pub fn pause_without_descriptors(&mut self, cx: &mut Context, settings: &LaneSettings, counters: &Counters) {
-        counters.paused_descriptors.inc();
+        counters.count(Count::PausedDescriptors);
         self.lacks_descriptors = true;
         self.accept_again(cx);
         self.pause(cx, settings);
@@ -268,7 +268,7 @@ impl Admission {
     /// A client has connected.
     pub fn arrived(&mut self, counters: &Counters) {
         self.clients += 1;
-        counters.open.set(self.clients as u64);
+        counters.set(Count::Open, self.clients as u64);
     }
 
     /// A client's connection is over, whatever it spoke: there may be a place for another client. `counted`: it was among those
@@ -278,7 +278,7 @@ impl Admission {
             self.per_address.leave(settings.slot(), counted);
         }
         self.clients -= 1;
-        counters.open.set(self.clients as u64);
+        counters.set(Count::Open, self.clients as u64);
         self.resume(cx, settings);
     }
 
@@ -313,7 +313,7 @@ impl Admission {
         }
         let counted = self.per_address.admit(settings.slot(), peer, limits.client_prefixes, limits.max_per_client);
         if counted.is_none() {
-            counters.clients_limited.inc();
+            counters.count(Count::ClientsLimited);
         }
         counted.map(Some)
     }
@@ -358,7 +358,7 @@ impl Admission {
     pub fn allows_connection(&mut self, cx: &mut Context, peer: IpAddr, counters: &Counters) -> bool {
         let passed = self.rates.connection(cx, peer);
         if !passed {
-            counters.connections_limited.inc();
+            counters.count(Count::ConnectionsLimited);
         }
         passed
     }
@@ -368,7 +368,7 @@ impl Admission {
     pub fn allows_handshake(&mut self, cx: &mut Context, peer: IpAddr, counters: &Counters) -> bool {
         let passed = self.rates.handshake(cx, peer);
         if !passed {
-            counters.handshakes_limited.inc();
+            counters.count(Count::HandshakesLimited);
         }
         passed
     }
@@ -409,7 +409,7 @@ impl Admission {
             for passed in earlier.chain(news.iter().cloned()) {
                 // A lane that has ended lets nothing pass.
                 if let Err(Undelivered::Full(Message::Passed(passed))) = mailbox.send(Message::Passed(passed)) {
-                    counters.rate_news_lost.add(self.rates.keep(cx, slot, &passed));
+                    counters.add(Count::RateNewsLost, self.rates.keep(cx, slot, &passed));
                 }
             }
         }
@@ -490,7 +490,7 @@ pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
             (begun, answered) = (true, true);
         }
     }
-    proxy.counters.hellos_waiting.set(proxy.admission.hellos.len() as u64);
+    proxy.counters.set(Count::HellosWaiting, proxy.admission.hellos.len() as u64);
 }
 
 fn deferred_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
@@ -515,12 +515,12 @@ fn answer_hello(
         return None;
     }
     // The lane's clock stands still during a turn, in which others may have come first.
-    proxy.counters.admission.record(cx.micros() - since + (before - start).as_micros() as Micros);
+    proxy.counters.hello_waited(cx.micros() - since + (before - start).as_micros() as Micros);
     start_session(proxy, cx, key);
     flush_marked(proxy, cx);
     let now = cx.instant();
     proxy.admission.last = now - before;
-    proxy.counters.handshake_nanos.add(proxy.admission.last.as_nanos() as u64);
+    proxy.counters.add(Count::HandshakeNanos, proxy.admission.last.as_nanos() as u64);
     Some(now)
 }
 
@@ -545,10 +545,10 @@ mod tests {
         admission.arrived(&counters);
         admission.arrived(&counters);
         assert!(admission.has_clients() && admission.is_full(&settings));
-        assert_eq!(counters.open.value(), 2);
+        assert_eq!(counters.value(Count::Open), 2);
         admission.left(&mut Context::new().unwrap(), None, &settings, &counters);
         assert!(!admission.is_full(&settings));
-        assert_eq!(counters.open.value(), 1);
+        assert_eq!(counters.value(Count::Open), 1);
     }
 
     #[test]
@@ -572,7 +572,7 @@ mod tests {
             (0..3).map(|_| fixtures::client(&settings.listeners()[0], "192.0.2.1:5")).collect();
         let come = |client: &mut Client| admission.count_in(client, &settings, &counters);
         assert_eq!([come(&mut clients[0]), come(&mut clients[1]), come(&mut clients[2])], [true, true, false]);
-        assert_eq!(counters.clients_limited.value(), 1);
+        assert_eq!(counters.value(Count::ClientsLimited), 1);
         let peer = clients[0].peer.ip();
         let has_place =
             |admission: &Admission| admission.has_place_for(peer, &settings.listeners()[0], &settings, &counters);
@@ -616,7 +616,7 @@ mod tests {
         admission.arrived(&counters);
         admission.pause_full(&mut cx, &settings, &counters);
         assert!(!admission.is_listening() && settings.own_mailbox().is_closed());
-        assert_eq!((counters.paused_connections.value(), counters.paused_memory.value()), (1, 0));
+        assert_eq!((counters.value(Count::PausedConnections), counters.value(Count::PausedMemory)), (1, 0));
         admission.resume(&mut cx, &settings);
         assert!(!admission.is_listening(), "there is no place yet");
         admission.left(&mut cx, None, &settings, &counters);

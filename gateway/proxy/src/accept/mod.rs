@@ -7,6 +7,7 @@ pub(crate) mod syn;
 use crate::accept::syn::examine_syn;
 use crate::client::connection::{client_ready, first_phase, relay_all};
 use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, Handshake, Opening, Protocol, Standing};
+use crate::counters::Count;
 use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
@@ -79,14 +80,14 @@ pub(crate) fn accept_clients(proxy: &mut Proxy, cx: &mut Context, token: u64, mo
 }
 
 fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: SocketAddr, listener: &Rc<LaneListener>) {
-    proxy.counters.accepted.inc();
+    proxy.counters.count(Count::Accepted);
     let phase = match () {
         () if listener.listener.proxy_protocol => ClientPhase::ProxyHeader,
         () => first_phase(&listener.listener),
     };
     let trusted = &listener.listener.trusted_proxies;
     if phase == ClientPhase::ProxyHeader && !trusted.is_empty() && !trusted.contains(peer.ip()) {
-        return proxy.counters.untrusted_proxies.inc();
+        return proxy.counters.count(Count::UntrustedProxies);
     }
     if phase != ClientPhase::ProxyHeader && !listener.admits(peer.ip()) {
         let client = (peer, proxy.log.next_connection());
@@ -119,7 +120,7 @@ fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: Socke
 
 /// Counts and reports that a connection ends because its client's address is not let in.
 pub(crate) fn connection_denied(proxy: &Proxy, client: (SocketAddr, ConnectionId)) {
-    proxy.counters.connections_denied.inc();
+    proxy.counters.count(Count::ConnectionsDenied);
     proxy.log.records().connection_denied(&proxy.counters, client);
 }
 

@@ -11,7 +11,7 @@ use crate::accept::admission::Admission;
 use crate::client::connection::hello_arrived;
 use crate::conn::{ClientConnection, ClientPhase, Conn};
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use sealane_lane::{Context, Key, Millis};
@@ -78,7 +78,7 @@ pub(crate) fn examine_syn(counters: &Counters, socket: impl AsFd, listener: &Lan
     }
     let info = fastopen::info(socket).ok()?;
     if info.syn_data {
-        counters.syn_hellos.inc();
+        counters.count(Count::SynHellos);
     }
     (syn.unproven && info.state == State::SynReceived).then_some(0)
 }
@@ -122,11 +122,11 @@ pub(crate) fn may_answer(
     let hello = client_conn.transport.unread.len();
     if cheap && admission.may_sign_unproven(cx.now()) {
         client_conn.transport.allowance = Some(AMPLIFICATION * hello);
-        counters.syn_unproven.inc();
+        counters.count(Count::SynUnproven);
         return true;
     }
     client_conn.phase = ClientPhase::Hello { awaits_proof: true };
-    counters.syn_deferred.inc();
+    counters.count(Count::SynDeferred);
     false
 }
 

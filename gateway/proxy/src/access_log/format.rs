@@ -50,11 +50,11 @@ impl Entry<'_> {
     }
 
     pub fn upstream_server(&self) -> Option<&str> {
-        self.x.upstream.as_ref()?.upstream.servers.get(self.x.server).map(|s| s.name.as_str())
+        self.x.upstream.as_ref()?.settings().servers.get(self.x.server).map(|s| s.name.as_str())
     }
 
     pub fn upstream_name(&self) -> Option<&str> {
-        Some(&self.x.upstream.as_ref()?.upstream.name)
+        Some(&self.x.upstream.as_ref()?.settings().name)
     }
 
     pub fn route(&self) -> Option<&str> {
@@ -65,7 +65,7 @@ impl Entry<'_> {
     pub fn mirror(&self) -> Option<&str> {
         let route = self.x.routed.route.as_ref().filter(|_| self.x.copy.is_sent())?;
         let Action::Forward(by) = &route.route()?.action else { return None };
-        Some(&route.listener().upstreams.get(by.mirror.as_ref()?.upstream)?.upstream.name)
+        Some(&route.listener().upstreams.get(by.mirror.as_ref()?.upstream)?.settings().name)
     }
 
     /// A relayed connection is none of HTTP's.

@@ -8,7 +8,7 @@ use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeo
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
 use crate::conn::{AddressText, ClientConnection, ClientPhase, Conn, EarlyData, Handshake, Protocol, Turn};
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::streams::Later;
 use crate::h2::guard::PREFACE;
@@ -81,7 +81,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 Ok(ReadResult::End { .. }) => {
                     // A balancer that only looks whether somebody listens sends nothing.
                     if !client_conn.transport.unread.is_empty() {
-                        proxy.counters.bad_proxy_headers.inc();
+                        proxy.counters.count(Count::BadProxyHeaders);
                     }
                     return close_connection(proxy, cx, key);
                 }
@@ -155,7 +155,7 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             }
         }
         Err(_) => {
-            proxy.counters.bad_proxy_headers.inc();
+            proxy.counters.count(Count::BadProxyHeaders);
             close_connection(proxy, cx, key);
         }
     }
@@ -227,13 +227,13 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     client_conn.client.policy = Some(policy);
     let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
     opening.challenge = challenge;
-    proxy.counters.forged_session_ids.set(sessions::forged());
+    proxy.counters.set(Count::ForgedSessionIds, sessions::forged());
     if let Some(owner) = owner {
         if hand_over(proxy, cx, key, owner) {
             return;
         }
         // A full handshake here, then.
-        proxy.counters.handover_no_room.inc();
+        proxy.counters.count(Count::HandoverNoRoom);
     }
     if let Some(id) = shared
         && shared_tickets::ask(proxy, cx, key, tls.policies[policy].id, id, cheap)
@@ -275,7 +275,7 @@ fn hand_over(proxy: &mut Proxy, cx: &mut Context, key: Key, owner: usize) -> boo
     match mailbox.send(Message::Connection(HandedOver { fd, bytes, listener, peer })) {
         Ok(()) => {
             cx.unwatch(&client_conn.transport.fd);
-            proxy.counters.handed_over.inc();
+            proxy.counters.count(Count::HandedOver);
             close_connection(proxy, cx, key);
             true
         }
@@ -448,7 +448,7 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     };
     if opening.challenge.is_some() {
         // The handshake was the answer (RFC 8737 §3): nothing is served on this connection.
-        proxy.counters.challenges_tls.inc();
+        proxy.counters.count(Count::ChallengesTls);
         client_conn.transport.finish();
         client_conn.phase = ClientPhase::Closing { linger: true };
         client_conn.deadline.after(cx, key, header_timeout);
@@ -472,15 +472,15 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         c.signed(s.key);
     }
     match summary.map(|s| (s.version, s.resumed)) {
-        Some((Version::Tls13, false)) => c.full_tls13.inc(),
-        Some((Version::Tls13, true)) => c.resumed_tls13.inc(),
-        Some((Version::Tls12, false)) => c.full_tls12.inc(),
-        Some((Version::Tls12, true)) => c.resumed_tls12.inc(),
+        Some((Version::Tls13, false)) => c.count(Count::FullTls13),
+        Some((Version::Tls13, true)) => c.count(Count::ResumedTls13),
+        Some((Version::Tls12, false)) => c.count(Count::FullTls12),
+        Some((Version::Tls12, true)) => c.count(Count::ResumedTls12),
         None => {}
     }
     match opening.early {
-        EarlyData::Taken => c.early_data_accepted.inc(),
-        EarlyData::Offered => c.early_data_rejected.inc(),
+        EarlyData::Taken => c.count(Count::EarlyDataAccepted),
+        EarlyData::Offered => c.count(Count::EarlyDataRejected),
         EarlyData::None => {}
     }
     if let Some(exchange) = exchange {
@@ -565,19 +565,19 @@ pub(crate) fn client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
     match client_conn.phase {
         ClientPhase::ProxyHeader => {
-            proxy.counters.client_timeouts.inc();
-            proxy.counters.bad_proxy_headers.inc();
+            proxy.counters.count(Count::ClientTimeouts);
+            proxy.counters.count(Count::BadProxyHeaders);
             close_connection(proxy, cx, key);
         }
         ClientPhase::Hello { .. } | ClientPhase::AwaitsTicket { .. } | ClientPhase::Admission => {
-            proxy.counters.client_timeouts.inc();
+            proxy.counters.count(Count::ClientTimeouts);
             handshake_failed(proxy, key, "timeout");
             close_connection(proxy, cx, key);
         }
         ClientPhase::Open if client_conn.protocol.is_h2() => h2_client_timeout(proxy, cx, key),
         ClientPhase::Open => open_timeout(proxy, cx, key),
         ClientPhase::Closing { .. } => {
-            proxy.counters.client_timeouts.inc();
+            proxy.counters.count(Count::ClientTimeouts);
             client_gone(proxy, cx, key);
         }
         ClientPhase::Lingering { .. } => close_connection(proxy, cx, key),

@@ -3,6 +3,7 @@
 use crate::client::connection::{client_gone, handshake_failed};
 use crate::conn::{ClientPhase, Conn, Persistence, Protocol, Turn};
 use crate::connections::Connections;
+use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{begin_request, refuse};
@@ -149,8 +150,8 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     x.body = info.body;
     x.request_body.decoder.reset(info.body);
     x.begin(info.upgrade, early, proxy.settings.limits());
-    proxy.counters.requests.inc();
-    proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
+    proxy.counters.count(Count::Requests);
+    proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);
     let exchange = proxy.exchanges.insert(x);
     let wait = proxy.settings.first_look();
     if let Some(client_conn) = proxy.connections.client(key) {
@@ -216,13 +217,13 @@ fn consume_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, input: &[u8]
 
 /// A request that cannot be read is answered, and the connection closed: its bytes have no known position.
 fn bad_request(proxy: &mut Proxy, cx: &mut Context, key: Key, x: Box<Exchange>, error: ParseError) {
-    proxy.counters.parse_errors[error.index()].inc();
+    proxy.counters.parse_error(error);
     refuse_unread(proxy, cx, key, x, error.status());
 }
 
 /// Answers a request that was never read whole.
 fn refuse_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
-    proxy.counters.requests.inc();
+    proxy.counters.count(Count::Requests);
     x.client_stream = ClientStream::H1(key);
     x.started = cx.micros();
     x.begin_unread(Version::Http11);
@@ -260,7 +261,7 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         Phase::Streaming if x.machine.is_tunnel() && clean => request_end(proxy, cx, exchange),
         Phase::Streaming if x.machine.is_tunnel() => client_gone(proxy, cx, key),
         _ => {
-            proxy.counters.parse_errors[ParseError::Truncated.index()].inc();
+            proxy.counters.parse_error(ParseError::Truncated);
             client_gone(proxy, cx, key);
         }
     }
@@ -272,7 +273,7 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if client_conn.transport.is_handshaking()
         && (client_conn.protocol.exchange().is_none() || client_conn.handshake_until <= cx.now())
     {
-        proxy.counters.client_timeouts.inc();
+        proxy.counters.count(Count::ClientTimeouts);
         handshake_failed(proxy, key, "timeout");
         return client_gone(proxy, cx, key);
     }
@@ -285,7 +286,7 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             return;
         }
         // RFC 9110 §15.5.9.
-        proxy.counters.client_timeouts.inc();
+        proxy.counters.count(Count::ClientTimeouts);
         let x = proxy.exchanges.fresh(ClientStream::H1(key));
         return refuse_unread(proxy, cx, key, x, 408);
     };

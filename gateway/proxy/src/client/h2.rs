@@ -9,6 +9,7 @@
 use crate::client::h2_connection::H2Client;
 use crate::conn::{Conn, Protocol};
 use crate::connections::Connections;
+use crate::counters::Count;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse};
 use crate::exchange::expiry::sweep;
 use crate::exchange::priority::Priority;
@@ -118,8 +119,8 @@ pub(super) fn h2_request(
     } else {
         x.begin_unread(sealane_http::Version::Http2);
     }
-    proxy.counters.requests.inc();
-    proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
+    proxy.counters.count(Count::Requests);
+    proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);
     stream.exchange = proxy.exchanges.insert(x);
     let exchange = stream.exchange;
     h2.last_id = stream.id;
@@ -135,7 +136,7 @@ pub(super) fn h2_request(
     match info {
         Ok(info) => begin_request(proxy, cx, exchange, info.expect_continue),
         Err(e) => {
-            proxy.counters.parse_errors[e.index()].inc();
+            proxy.counters.parse_error(e);
             refuse(proxy, cx, exchange, e.status());
         }
     }
@@ -167,9 +168,9 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
 fn h2_client_gone(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Option<&h2::Error>) {
     if error.is_some_and(h2::Error::is_library) {
         // All that `h2` finds wrong with data that it has accepted so far is its length.
-        proxy.counters.parse_errors[ParseError::LengthMismatch.index()].inc();
+        proxy.counters.parse_error(ParseError::LengthMismatch);
     }
-    proxy.counters.h2_resets.inc();
+    proxy.counters.count(Count::H2Resets);
     // What `h2` finds wrong it has reset itself, and that is counted with what it writes.
     let found = error.is_some_and(h2::Error::is_library);
     let wasted = !found && calling_off_wastes(&proxy.exchanges, cx, exchange);

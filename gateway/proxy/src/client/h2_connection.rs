@@ -12,7 +12,7 @@ use crate::client::connection::{client_gone, handshake_failed};
 use crate::client::h2::{Stream, h2_request};
 use crate::conn::{ClientPhase, Conn, Protocol};
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::executor::abort_exchange;
 use crate::exchange::expiry::{check_deadlines, sweep};
 use crate::exchange::streams::ClientStream;
@@ -257,7 +257,7 @@ pub(crate) fn h2_client_begin(
     client_conn.protocol = Protocol::H2(Box::new(H2Client::new(&limits, cx.now())));
     let at = cx.now() + limits.header_timeout.as_millis() as Millis;
     client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
-    counters.h2_connections.inc();
+    counters.count(Count::H2Connections);
     connections.mark_for_flush(key);
 }
 
@@ -305,7 +305,7 @@ pub(crate) fn h2_flooded(connections: &mut Connections, counters: &Counters, key
     let Some(h2) = connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
     if !std::mem::replace(&mut h2.flooded, true) {
         h2.go_away(Reason::ENHANCE_YOUR_CALM);
-        counters.h2_floods.inc();
+        counters.count(Count::H2Floods);
         connections.mark_for_flush(key);
     }
 }
@@ -339,7 +339,7 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
         let polled = h2.poll(&mut client_conn.transport.stage, room);
         let faults = std::mem::take(&mut h2.faults);
-        proxy.counters.h2_refused.add(u64::from(std::mem::take(&mut h2.refused)));
+        proxy.counters.add(Count::H2Refused, u64::from(std::mem::take(&mut h2.refused)));
         let too_large = std::mem::take(&mut h2.too_large);
         let pending = matches!(polled, Polled::Pending);
         match polled {
@@ -372,8 +372,8 @@ fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if let Some(client_conn) = proxy.connections.client(key) {
         x.number = client_conn.client.next_request();
     }
-    proxy.counters.requests.inc();
-    proxy.counters.parse_errors[ParseError::HeadTooLarge.index()].inc();
+    proxy.counters.count(Count::Requests);
+    proxy.counters.parse_error(ParseError::HeadTooLarge);
     proxy.counters.status(x.status);
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
     proxy.exchanges.recycle(x);
@@ -383,9 +383,11 @@ fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option<&h2::Error>) {
     match error.and_then(h2::Error::reason) {
         // Ours has been counted where it was found.
-        Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_floods.inc(),
+        Some(Reason::ENHANCE_YOUR_CALM) if error.is_some_and(h2::Error::is_library) => {
+            proxy.counters.count(Count::H2Floods)
+        }
         Some(Reason::NO_ERROR) | None => {}
-        Some(_) if error.is_some_and(h2::Error::is_library) => proxy.counters.h2_errors.inc(),
+        Some(_) if error.is_some_and(h2::Error::is_library) => proxy.counters.count(Count::H2Errors),
         Some(_) => {}
     }
     h2_abort_all(proxy, cx, key);
@@ -421,7 +423,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     // Streams do not put the handshake off that is still to end behind early data.
     let handshake_until = client_conn.transport.is_handshaking().then_some(client_conn.handshake_until);
     if handshake_until.is_some_and(|at| at <= now) {
-        proxy.counters.client_timeouts.inc();
+        proxy.counters.count(Count::ClientTimeouts);
         handshake_failed(proxy, key, "timeout");
         return client_gone(proxy, cx, key);
     }
@@ -440,7 +442,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if began.is_some_and(|since| over(since, limits.header_timeout))
         || !flushed && over(h2.progress, limits.idle_timeout)
     {
-        proxy.counters.client_timeouts.inc();
+        proxy.counters.count(Count::ClientTimeouts);
         return client_gone(proxy, cx, key);
     }
     let mut next = now + sweep([limits.idle_timeout, limits.header_timeout]);

@@ -10,6 +10,7 @@
 
 use crate::client::h3_connection::h3_client_error;
 use crate::conn::Conn;
+use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse};
@@ -242,8 +243,8 @@ fn h3_begin(
     } else {
         x.begin_unread(Version::Http3);
     }
-    proxy.counters.requests.inc();
-    proxy.counters.active.set(proxy.exchanges.len() as u64 + 1);
+    proxy.counters.count(Count::Requests);
+    proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);
     let exchange = proxy.exchanges.insert(x);
     stream.exchange = Some(exchange);
     stream.receiving.begin_body();
@@ -254,7 +255,7 @@ fn h3_begin(
     match info {
         Ok(info) => begin_request(proxy, cx, exchange, info.expect_continue),
         Err(e) => {
-            proxy.counters.parse_errors[e.index()].inc();
+            proxy.counters.parse_error(e);
             refuse(proxy, cx, exchange, e.status());
         }
     }
@@ -283,7 +284,7 @@ fn h3_called_off(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
     let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
     // Before the head has come there is no exchange yet, and after the response none any more.
     let (exchange, served) = (stream.exchange.take(), stream.sending != Sending::Send);
-    proxy.counters.h3_resets.inc();
+    proxy.counters.count(Count::H3Resets);
     let wasted = exchange.map_or(!served, |exchange| calling_off_wastes(&proxy.exchanges, cx, exchange));
     if let Some(exchange) = exchange {
         abort_exchange(proxy, cx, exchange);
@@ -305,7 +306,7 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
     match error {
         H3Error::Connection(code, why) => h3_client_error(proxy, cx, key, code, why),
         H3Error::Stream(code, _) => {
-            proxy.counters.h3_stream_errors.inc();
+            proxy.counters.count(Count::H3StreamErrors);
             h3_cut(proxy, cx, key, index, code);
             client_wasted(proxy, cx, key, 1);
         }

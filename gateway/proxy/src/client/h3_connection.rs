@@ -5,7 +5,7 @@ use crate::client::connection::handshake_failed;
 use crate::client::h3::h3_cut;
 use crate::conn::{AddressText, Client, Conn, Standing};
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::forwarded::client_cert;
@@ -94,19 +94,19 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let took = cx.micros() - q.began;
     proxy.quic.handshake_over();
     let c = &proxy.counters;
-    c.quic_connections.inc();
+    c.count(Count::QuicConnections);
     if let Some(h) = &handshake {
         match h.summary.map(|s| s.resumed) {
-            Some(true) => c.resumed_tls13.inc(),
-            _ => c.full_tls13.inc(),
+            Some(true) => c.count(Count::ResumedTls13),
+            _ => c.count(Count::FullTls13),
         }
         let is_resumed = h.summary.is_some_and(|s| s.resumed);
         c.handshake_took(true, Version::Tls13, is_resumed, took);
         probes::handshake_done(|| Some((q.client_ref()?.id.to_u64(), took, is_resumed.into(), 1)));
         c.signed(h.summary.and_then(|s| s.key));
         match (h.early_offered, q.called_early) {
-            (true, true) => c.early_data_accepted.inc(),
-            (true, false) => c.early_data_rejected.inc(),
+            (true, true) => c.count(Count::EarlyDataAccepted),
+            (true, false) => c.count(Count::EarlyDataRejected),
             _ => {}
         }
     }
@@ -130,8 +130,8 @@ pub(crate) fn h3_client_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reas
         handshake_failed(proxy, key, failure(reason));
     }
     match reason {
-        ConnectionError::TransportError(_) => proxy.counters.quic_transport_errors.inc(),
-        ConnectionError::TimedOut => proxy.counters.client_timeouts.inc(),
+        ConnectionError::TransportError(_) => proxy.counters.count(Count::QuicTransportErrors),
+        ConnectionError::TimedOut => proxy.counters.count(Count::ClientTimeouts),
         _ => {}
     }
     h3_client_gone(proxy, cx, key);
@@ -139,7 +139,7 @@ pub(crate) fn h3_client_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reas
 
 /// The client has broken HTTP/3's rules: the connection closes with the code that says so.
 pub(crate) fn h3_client_error(proxy: &mut Proxy, cx: &mut Context, key: Key, code: Code, why: &'static str) {
-    proxy.counters.h3_connection_errors.inc();
+    proxy.counters.count(Count::H3ConnectionErrors);
     let Some(q) = proxy.connections.quic(key) else { return };
     q.close(cx.instant(), code, why);
     h3_client_gone(proxy, cx, key);
@@ -206,7 +206,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     // It may be leaving already. A request in early data has deadlines before that.
     let handshaking = q.is_handshaking();
     if handshaking && now >= handshake_until {
-        proxy.counters.client_timeouts.inc();
+        proxy.counters.count(Count::ClientTimeouts);
         handshake_failed(proxy, key, "timeout");
         let Some(q) = proxy.connections.quic(key) else { return };
         q.close(instant, Code::NoError, "");
@@ -242,7 +242,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             }
             // A head that does not come to its end, or a response that is not taken.
             None if due <= now => {
-                proxy.counters.client_timeouts.inc();
+                proxy.counters.count(Count::ClientTimeouts);
                 h3_cut(proxy, cx, key, index, Code::RequestCancelled);
             }
             None => next = next.min(due),

@@ -12,6 +12,7 @@
 //!
 //! It fails closed: where no server answers, the client gets 502, 503 or 504.
 
+use crate::counters::Count;
 use crate::exchange::executor::{perform, refuse};
 use crate::exchange::routed::Routed;
 use crate::exchange::routing::run_route;
@@ -110,7 +111,7 @@ pub(crate) fn authorize(
         x.request = question.request;
         return refuse(proxy, cx, exchange, 431);
     }
-    if let Some(host) = &upstream.upstream.host_header
+    if let Some(host) = &upstream.settings().host_header
         && x.request.set_authority(host.as_bytes()).is_err()
     {
         x.request = question.request;
@@ -150,7 +151,7 @@ pub(crate) fn admit(proxy: &mut Proxy, cx: &mut Context, exchange: Key, body: Bo
     if copied.is_err() {
         return refuse(proxy, cx, exchange, 502);
     }
-    proxy.counters.admitted.inc();
+    proxy.counters.count(Count::Admitted);
     run_route(proxy, cx, exchange, expects);
 }
 

@@ -12,6 +12,7 @@
 //! gets 503.
 
 use crate::access::{Verdict, is_address_in_doubt, turn_away};
+use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::executor::{refuse, respond_error};
 use crate::exchange::routed::DeniedBy;
@@ -67,7 +68,7 @@ pub(crate) fn authenticate(
         Place::Joined => true,
         Place::Full => false,
         Place::First => {
-            counters.passwords_asked.inc();
+            counters.count(Count::PasswordsAsked);
             logins.ask(PasswordCheck {
                 slot: settings.slot(),
                 digest,
@@ -119,7 +120,7 @@ fn log_in(proxy: &mut Proxy, cx: &mut Context, exchange: Key, user: Rc<str>, exp
         return refuse(proxy, cx, exchange, 431);
     }
     x.routed.user = Some(user);
-    proxy.counters.passwords_right.inc();
+    proxy.counters.count(Count::PasswordsRight);
     run_authenticated(proxy, cx, exchange, expects);
 }
 
@@ -144,7 +145,7 @@ fn tell_upstream(x: &mut Exchange, user: &str) -> Result<(), FieldError> {
 fn challenge(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.routed.challenge();
-    proxy.counters.passwords_wrong.inc();
+    proxy.counters.count(Count::PasswordsWrong);
     respond_error(proxy, cx, exchange, 401, expects);
 }
 
@@ -152,7 +153,7 @@ fn challenge(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) 
 fn throttled(proxy: &mut Proxy, cx: &mut Context, exchange: Key, wait: Duration, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.routed.deny_for(DeniedBy::Password, wait.as_secs() + 1);
-    proxy.counters.passwords_throttled.inc();
+    proxy.counters.count(Count::PasswordsThrottled);
     respond_error(proxy, cx, exchange, 429, expects);
 }
 
@@ -160,6 +161,6 @@ fn throttled(proxy: &mut Proxy, cx: &mut Context, exchange: Key, wait: Duration,
 pub(crate) fn unchecked(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.routed.denied = Some(DeniedBy::Password);
-    proxy.counters.passwords_unchecked.inc();
+    proxy.counters.count(Count::PasswordsUnchecked);
     refuse(proxy, cx, exchange, 503);
 }

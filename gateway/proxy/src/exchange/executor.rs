@@ -16,7 +16,7 @@ use crate::accept::admission::Admission;
 use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
 use crate::conn::Client;
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::expiry::look_soon;
@@ -64,7 +64,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     }
     let Some(client_stream) = proxy.exchanges.get(exchange).map(|x| x.client_stream) else { return };
     if !rules_hold(&mut proxy.connections, &proxy.settings, client_stream.conn()) {
-        proxy.counters.misdirected.inc();
+        proxy.counters.count(Count::Misdirected);
         return refuse(proxy, cx, exchange, 421);
     }
     let max_body = proxy.settings.limits().max_body;
@@ -92,24 +92,24 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
         && x.request.method() == Method::Get
         && let Some(answer) = proxy.settings.snapshot().challenges.http(x.request.host_name(), x.request.path())
     {
-        proxy.counters.challenges_http.inc();
+        proxy.counters.count(Count::ChallengesHttp);
         let body = answer.key_authorization.clone().into_bytes();
         return respond(proxy, cx, exchange, 200, b"application/octet-stream", &body, expects);
     }
     let decision = listener.listener.sites.decide(client.policy, x.request.host_name());
     if decision == Decision::Misdirected {
         // RFC 9110 §15.5.20: this name has other rules, and they have not been applied to this connection.
-        proxy.counters.misdirected.inc();
+        proxy.counters.count(Count::Misdirected);
         return refuse(proxy, cx, exchange, 421);
     }
     let refused = match x.request.method() {
-        Method::Connect if !listener.listener.allow_connect => Some(&proxy.counters.connects_refused),
+        Method::Connect if !listener.listener.allow_connect => Some(Count::ConnectsRefused),
         // RFC 9110 §9.3.8: a page that makes a browser send TRACE would see what the browser has added.
-        Method::Trace if !listener.listener.allow_trace => Some(&proxy.counters.traces_refused),
+        Method::Trace if !listener.listener.allow_trace => Some(Count::TracesRefused),
         _ => None,
     };
-    if let Some(counter) = refused {
-        counter.inc();
+    if let Some(count) = refused {
+        proxy.counters.count(count);
         return refuse(proxy, cx, exchange, 405);
     }
     if matches!(x.body, BodyLength::Known(n) if n > max_body) {
@@ -117,7 +117,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     }
     let actions = x.machine.on(Event::Accepted);
     if actions.has(Do::Respond) {
-        proxy.counters.too_early.inc();
+        proxy.counters.count(Count::TooEarly);
         send_response(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
         return perform(proxy, cx, exchange, actions.without(Do::Respond));
     }
@@ -175,7 +175,7 @@ fn count_place(
 pub(crate) fn refuse_over_limit(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.routed.deny_for(DeniedBy::Limit, 1);
-    proxy.counters.requests_limited.inc();
+    proxy.counters.count(Count::RequestsLimited);
     respond_error(proxy, cx, exchange, 429, expects);
 }
 
@@ -248,7 +248,7 @@ fn forward(
         return match why {
             Unprepared::Fields => refuse(proxy, cx, exchange, 500),
             Unprepared::Path => {
-                proxy.counters.bad_paths.inc();
+                proxy.counters.count(Count::BadPaths);
                 refuse(proxy, cx, exchange, 400);
             }
         };
@@ -261,7 +261,7 @@ fn forward(
             x
         }
     };
-    if let Some(host) = &upstream.upstream.host_header
+    if let Some(host) = &upstream.settings().host_header
         && x.request.set_authority(host.as_bytes()).is_err()
     {
         return refuse(proxy, cx, exchange, 500);
@@ -283,7 +283,7 @@ pub(crate) fn connected(proxy: &mut Proxy, cx: &mut Context, exchange: Key, swit
         // Nothing was sent, so the connection stays as it is.
         x.upstream_stream = None;
         x.routed.failure = Some(Failure::NoExtendedConnect);
-        proxy.counters.upstream_aborts.inc();
+        proxy.counters.count(Count::UpstreamAborts);
     }
     perform(proxy, cx, exchange, actions);
     None
@@ -389,7 +389,7 @@ pub(crate) fn handshake_done(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
     let granted = budget_allows(x, &proxy.counters, cx);
     let actions = x.machine.on(if granted { Event::RetryGranted } else { Event::RetryDenied });
     if granted {
-        proxy.counters.retries.inc();
+        proxy.counters.count(Count::Retries);
     }
     perform(proxy, cx, exchange, actions);
 }
@@ -423,7 +423,7 @@ fn send_error_text(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u
     {
         if x.routed.served.is_none() {
             x.routed.served = Some(Served::ErrorPage);
-            proxy.counters.error_pages.inc();
+            proxy.counters.count(Count::ErrorPages);
         }
         return send_response(proxy, cx, exchange, status, page.content_type.as_bytes(), &page.body, close);
     }
@@ -479,7 +479,7 @@ fn send_response(
     let client_stream = x.client_stream;
     if restore_request(x).is_some() {
         // Nobody has said that it may pass.
-        proxy.counters.not_authorized.inc();
+        proxy.counters.count(Count::NotAuthorized);
     }
     if close {
         client_close_after(connections, client_stream);
@@ -554,7 +554,7 @@ pub(crate) fn drain_is_over(proxy: &mut Proxy, cx: &mut Context, exchange: Key) 
 pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     if x.machine.request() != Phase::Draining {
-        proxy.counters.client_aborts.inc();
+        proxy.counters.count(Count::ClientAborts);
     }
     let actions = x.machine.on(Event::ClientGone);
     perform(proxy, cx, exchange, actions);
@@ -629,12 +629,12 @@ pub(crate) fn durations(x: &Exchange, now: Micros) -> [Option<Micros>; 2] {
 fn count_exchange(exchanges: &Exchanges, counters: &Counters, x: &Exchange) {
     let c = counters;
     if x.machine.is_relay() {
-        c.relayed_up.add(x.request_body.bytes);
-        c.relayed_down.add(x.response_body.bytes);
+        c.add(Count::RelayedUp, x.request_body.bytes);
+        c.add(Count::RelayedDown, x.response_body.bytes);
     } else {
         c.status(x.status);
-        c.request_bytes.add(x.request_body.bytes);
-        c.response_bytes.add(x.response_body.bytes);
+        c.add(Count::RequestBytes, x.request_body.bytes);
+        c.add(Count::ResponseBytes, x.response_body.bytes);
     }
-    c.active.set(exchanges.len() as u64);
+    c.set(Count::Active, exchanges.len() as u64);
 }

@@ -5,6 +5,7 @@
 //! exact. So a request on a kept connection costs no more than moving a deadline back.
 
 use crate::connections::Connections;
+use crate::counters::Count;
 use crate::exchange::credentials::unchecked;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{drain_is_over, refuse};
@@ -88,7 +89,7 @@ pub(crate) fn look_soon(
 ) {
     let Some(x) = exchanges.get(exchange) else { return };
     let Some(upstream) = &x.upstream else { return };
-    let at = cx.now() + shortest(settings.first_look(), &upstream.upstream);
+    let at = cx.now() + shortest(settings.first_look(), upstream.settings());
     let at = x.routed.try_until(upstream).map_or(at, |t| at.min(t));
     let at = x.question.as_ref().map_or(at, |question| at.min(question.until));
     connections.look_by(cx, x.client_stream, at);
@@ -112,7 +113,7 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let now = cx.now();
     let x = proxy.exchanges.get_mut(exchange)?;
     let upstream = x.upstream.as_ref();
-    let mut limits = limits(proxy.settings.limits(), upstream.map(|u| &*u.upstream));
+    let mut limits = limits(proxy.settings.limits(), upstream.map(|u| &**u.settings()));
     limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
     let verified_until = x.verification.map(|verification| verification.until);
     limits.authorized_until = x.question.as_ref().map(|question| question.until).or(verified_until);
@@ -151,26 +152,26 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
     }
     match passed.wait.party() {
         Some(Party::Client) => {
-            proxy.counters.client_timeouts.inc();
+            proxy.counters.count(Count::ClientTimeouts);
             if passed.reason == Reason::Rate {
-                proxy.counters.slow_clients.inc();
+                proxy.counters.count(Count::SlowClients);
             }
             if x.machine.is_answered() {
-                proxy.counters.client_aborts.inc();
+                proxy.counters.count(Count::ClientAborts);
             }
             refuse(proxy, cx, exchange, 408);
         }
         Some(Party::Upstream) => {
-            proxy.counters.upstream_timeouts.inc();
+            proxy.counters.count(Count::UpstreamTimeouts);
             if passed.reason == Reason::Rate {
-                proxy.counters.slow_upstreams.inc();
+                proxy.counters.count(Count::SlowUpstreams);
             }
             let silent = x.upstream.as_ref().map_or(Loss::Timeout { short: false }, |upstream| upstream.silence());
             let why = if passed.wait == Wait::Connection { Loss::ConnectTimeout } else { silent };
             server_lost(proxy, cx, exchange, why);
         }
         None => {
-            proxy.counters.idle_tunnels.inc();
+            proxy.counters.count(Count::IdleTunnels);
             if let Some(x) = proxy.exchanges.get_mut(exchange) {
                 x.ending = Ending::Idle;
             }
@@ -185,11 +186,11 @@ fn took_too_long(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let awaits_body = x.machine.request() == Phase::Streaming && !x.request_body.is_blocked();
     x.ending = Ending::TooLong;
-    proxy.counters.total_timeouts.inc();
+    proxy.counters.count(Count::TotalTimeouts);
     let (started, unanswered) = (x.started / 1000, !x.machine.is_answered());
     let [request, response] = directions(x);
     if unanswered && is_used_up_by_server(cx.now(), started, &request, &response) {
-        proxy.counters.upstream_timeouts.inc();
+        proxy.counters.count(Count::UpstreamTimeouts);
         account_for_loss(x, Loss::Timeout { short: false }, true);
     }
     refuse(proxy, cx, exchange, if awaits_body { 408 } else { 504 });

@@ -1,5 +1,6 @@
 //! Answers with a redirect: the client is sent where a rule or a table of redirects says.
 
+use crate::counters::Count;
 use crate::exchange::executor::{refuse, respond};
 use crate::exchange::routed::OwnAnswer;
 use crate::patterns::Groups;
@@ -28,7 +29,7 @@ pub(crate) fn send_redirect(
         _ => Some(Groups::default()),
     };
     let Some(groups) = groups else {
-        proxy.counters.bad_paths.inc();
+        proxy.counters.count(Count::BadPaths);
         return refuse(proxy, cx, exchange, 400);
     };
     redirect.location(&x.request, secure, matched, &groups, &mut location);
@@ -54,6 +55,6 @@ pub(super) fn send_redirect_of_table(
     });
     let Some((location, status)) = found else { return refuse(proxy, cx, exchange, 500) };
     x.routed.own = OwnAnswer::Location(location);
-    proxy.counters.table_redirects.inc();
+    proxy.counters.count(Count::TableRedirects);
     respond(proxy, cx, exchange, status, b"text/plain", b"", expects);
 }

@@ -105,7 +105,7 @@ pub(crate) fn request_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
 
 /// The request's body breaks the rules of its version.
 pub(crate) fn request_broken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: ParseError) {
-    proxy.counters.parse_errors[error.index()].inc();
+    proxy.counters.parse_error(error);
     let connection = proxy.exchanges.get(exchange).map(|x| x.client_stream.conn());
     refuse(proxy, cx, exchange, error.status());
     if let Some(connection) = connection {

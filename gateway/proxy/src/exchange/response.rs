@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::connections::Connections;
+use crate::counters::Count;
 use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse};
@@ -72,7 +73,7 @@ pub(crate) fn response_arrived(
     x.routed.succeeded();
     if restore_request(x).is_some() {
         x.routed.denied = Some(DeniedBy::Server);
-        proxy.counters.not_admitted.inc();
+        proxy.counters.count(Count::NotAdmitted);
     }
     x.headed = cx.micros();
     if let Some(upstream) = &x.upstream {
@@ -84,7 +85,7 @@ pub(crate) fn response_arrived(
     x.status = status;
     x.response_body.progress.begin(cx.now());
     if x.machine.is_tunnel() {
-        proxy.counters.tunnels.inc();
+        proxy.counters.count(Count::Tunnels);
         client_close_after(&mut proxy.connections, client_stream);
     }
     perform(proxy, cx, exchange, actions.without(Do::ForwardHead));
@@ -100,7 +101,7 @@ fn replace_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: 
     }
     let retry_after = x.response.fields.get(Known::RetryAfter).and_then(|value| std::str::from_utf8(value).ok());
     x.routed.replace(retry_after.and_then(|seconds| seconds.parse().ok()));
-    proxy.counters.error_pages_for_upstreams.inc();
+    proxy.counters.count(Count::ErrorPagesForUpstreams);
     refuse(proxy, cx, exchange, status);
 }
 
@@ -177,7 +178,7 @@ pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
 
 /// The response breaks the rules of its version.
 pub(crate) fn response_broken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: ParseError) {
-    proxy.counters.parse_errors[error.index()].inc();
+    proxy.counters.parse_error(error);
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
         x.routed.hint = Some(Failure::Nonsense(error));
     }
@@ -207,15 +208,15 @@ pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: 
     }
     account_for_loss(x, why, !actions.has(Do::CutClient));
     match why {
-        Loss::Unreachable | Loss::ConnectTimeout => proxy.counters.upstream_connect_failures.inc(),
-        Loss::Exhausted => proxy.counters.upstream_local_errors.inc(),
+        Loss::Unreachable | Loss::ConnectTimeout => proxy.counters.count(Count::UpstreamConnectFailures),
+        Loss::Exhausted => proxy.counters.count(Count::UpstreamLocalErrors),
         _ => {}
     }
     if actions.has(Do::AskRetry) {
         let granted = retry_is_granted(x, &proxy.counters, cx, why);
         actions = x.machine.on(if granted { Event::RetryGranted } else { Event::RetryDenied });
         if granted {
-            proxy.counters.retries.inc();
+            proxy.counters.count(Count::Retries);
             return actions;
         }
     }
@@ -225,8 +226,8 @@ pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: 
     }
     match why {
         Loss::Unreachable | Loss::ConnectTimeout | Loss::Exhausted => {}
-        Loss::Limited => proxy.counters.gateway_aborts.inc(),
-        _ => proxy.counters.upstream_aborts.inc(),
+        Loss::Limited => proxy.counters.count(Count::GatewayAborts),
+        _ => proxy.counters.count(Count::UpstreamAborts),
     }
     actions
 }

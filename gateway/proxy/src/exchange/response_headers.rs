@@ -70,7 +70,7 @@ fn add_routed_headers(x: &mut Exchange, settings: &LaneSettings, now: Micros, se
         return;
     }
     let Some(upstream) = &x.upstream else { return };
-    let (Some(sticky), Some(server)) = (&upstream.upstream.sticky, upstream.upstream.servers.get(x.server)) else {
+    let (Some(sticky), Some(server)) = (&upstream.settings().sticky, upstream.settings().servers.get(x.server)) else {
         return;
     };
     let text = set_cookie(&sticky.cookie, &server.sticky_id, secure);

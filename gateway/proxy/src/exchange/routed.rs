@@ -160,14 +160,14 @@ impl Routed {
     /// Notes what the request brings to the choice among an upstream's servers.
     #[inline]
     pub fn preference(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
-        upstream.retries.note_request();
-        if upstream.chooses_by_request {
+        upstream.note_request();
+        if upstream.chooses_by_request() {
             Self::look(x, upstream, peer);
         }
     }
 
     fn look(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {
-        let config = &upstream.upstream;
+        let config = upstream.settings();
         let fields = &x.request.fields;
         x.routed.hash = hash_of(&config.hash_key, fields, peer);
         if let Some(sticky) = &config.sticky {
@@ -321,6 +321,6 @@ impl Routed {
     /// When the try under way must have led to a response's head.
     #[inline]
     pub fn try_until(&self, upstream: &LaneUpstream) -> Option<Millis> {
-        Some(self.began + upstream.upstream.try_timeout?.as_millis() as Millis)
+        Some(self.began + upstream.settings().try_timeout?.as_millis() as Millis)
     }
 }

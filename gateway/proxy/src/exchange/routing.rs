@@ -2,6 +2,7 @@
 
 use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
 use crate::cors::{Cors, preflight_method};
+use crate::counters::Count;
 use crate::exchange::authorize::authorize;
 use crate::exchange::credentials::authenticate;
 use crate::exchange::executor::{refuse, respond, respond_error, run_action, takes_place};
@@ -38,7 +39,7 @@ pub(crate) fn route_request(
         Ok(Some(found)) => found,
         Ok(None) => return refuse(proxy, cx, exchange, 404),
         Err(_) => {
-            proxy.counters.bad_paths.inc();
+            proxy.counters.count(Count::BadPaths);
             return refuse(proxy, cx, exchange, 400);
         }
     };
@@ -69,7 +70,7 @@ pub(crate) fn route_request(
                 if let Some(seconds) = maintenance.retry_after {
                     x.routed.own = OwnAnswer::RetryAfter(seconds);
                 }
-                proxy.counters.maintenance.inc();
+                proxy.counters.count(Count::Maintenance);
                 return refuse(proxy, cx, exchange, 503);
             }
         }
@@ -92,7 +93,7 @@ pub(crate) fn route_request(
         }
     }
     if let Some(ms) = wait {
-        proxy.counters.rate_limited.inc();
+        proxy.counters.count(Count::RateLimited);
         x.routed.own = OwnAnswer::RetryAfter(ms.div_ceil(1000));
         return respond_error(proxy, cx, exchange, 429, expects);
     }
@@ -115,11 +116,11 @@ pub(crate) fn route_request(
 fn answer_preflight(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     if x.routed.cors == Cors::Refused {
-        proxy.counters.preflights_refused.inc();
+        proxy.counters.count(Count::PreflightsRefused);
         x.routed.denied = Some(DeniedBy::Origin);
         return refuse(proxy, cx, exchange, 403);
     }
-    proxy.counters.preflights.inc();
+    proxy.counters.count(Count::Preflights);
     x.routed.served = Some(Served::Preflight);
     respond(proxy, cx, exchange, 204, b"", b"", expects);
 }

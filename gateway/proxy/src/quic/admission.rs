@@ -4,7 +4,7 @@ use super::connection::Connection;
 use super::forwarding::long_header_id;
 use super::{Parts, QuicEndpoint, config};
 use crate::accept::admission::Admission;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::lane_state::LaneListener;
 use crate::settings::LaneSettings;
 use bytes::BytesMut;
@@ -98,11 +98,11 @@ impl QuicEndpoint {
         let mut answer = std::mem::take(&mut self.out.scratch);
         answer.clear();
         if full || endpoint.leaving {
-            counters.quic_refused.inc();
+            counters.count(Count::QuicRefused);
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
             self.out.push(index, &transmit, &answer);
         } else if !admitted {
-            counters.connections_denied.inc();
+            counters.count(Count::ConnectionsDenied);
             if self.denied.len() < MAX_REPORTED {
                 self.denied.push(incoming.remote_address());
             }
@@ -110,7 +110,7 @@ impl QuicEndpoint {
             self.out.push(index, &transmit, &answer);
         } else if pressure >= retry_above && incoming.may_retry() && !incoming.remote_address_validated() {
             // RFC 9000 §8.1.2: nothing is kept of a client that has not shown that it is where it says.
-            counters.quic_retries.inc();
+            counters.count(Count::QuicRetries);
             match endpoint.endpoint.retry(incoming, &mut answer) {
                 Ok(transmit) => self.out.push(index, &transmit, &answer),
                 Err(e) => endpoint.endpoint.ignore(e.into_incoming()),
@@ -147,7 +147,7 @@ impl QuicEndpoint {
         // Others that waited with it have taken places since: of the lane, or of this client.
         let is_full = admission.is_full(settings);
         if is_full {
-            counters.quic_refused.inc();
+            counters.count(Count::QuicRefused);
         }
         if is_full || !admission.has_place_for(remote.ip(), &listener, settings, counters) {
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
@@ -159,7 +159,7 @@ impl QuicEndpoint {
         let accept =
             || tls_quic::with_client(remote.ip(), || endpoint.endpoint.accept(incoming, now, &mut answer, None));
         let (accepted, foreign) = tls_quic::hear(!raw.is_empty(), accept);
-        counters.forged_session_ids.set(sessions::forged());
+        counters.set(Count::ForgedSessionIds, sessions::forged());
         let accepted = match accepted {
             Err(e) => {
                 if let Some(transmit) = &e.response {
@@ -168,7 +168,7 @@ impl QuicEndpoint {
                 Err(Rejected { remote, reason: failure(&e.cause) })
             }
             Ok((handle, protocol)) => {
-                counters.accepted.inc();
+                counters.count(Count::Accepted);
                 self.handshakes += 1;
                 let all_streams = listener.listener.quic.as_ref().map(|q| q.settings.max_streams);
                 let all_streams = all_streams.filter(|all| *all > config::FIRST_STREAMS);

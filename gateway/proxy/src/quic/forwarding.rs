@@ -8,7 +8,7 @@ use super::connection::Connection;
 use super::receive::Arrival;
 use super::succession::Sent;
 use super::{QuicEndpoint, config};
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::settings::LaneSettings;
 use bytes::BytesMut;
 use sealane_lane::{Context, Millis};
@@ -143,7 +143,7 @@ impl QuicEndpoint {
                 mail(settings, counters, listener, slot, arrival, &data);
                 return None;
             }
-            counters.forged_connection_ids.inc();
+            counters.count(Count::ForgedConnectionIds);
         } else if let Some(named) = named
             && let Some(predecessor) = snapshot.quic_predecessors.iter().find(|e| e.generation == named.generation)
         {
@@ -155,18 +155,18 @@ impl QuicEndpoint {
                 let message = Datagram { listener, slot: named.slot, remote, local, ecn, counted, fresh: false, data };
                 return match predecessor.channel.send(address, &message) {
                     Sent::Yes => {
-                        counters.quic_forwarded.inc();
+                        counters.count(Count::QuicForwarded);
                         None
                     }
                     Sent::Full => {
-                        counters.quic_dropped_process.inc();
+                        counters.count(Count::QuicDroppedProcess);
                         None
                     }
                     // Its connections have ended with it: a stateless reset tells the client.
                     Sent::Gone => Some(message.data),
                 };
             }
-            counters.forged_connection_ids.inc();
+            counters.count(Count::ForgedConnectionIds);
         }
         match self.moved.owner(cx.now(), remote, &data) {
             Some(slot) => {
@@ -195,7 +195,7 @@ impl QuicEndpoint {
             let (now, wait) = (cx.now(), settings.limits().handshake_timeout);
             self.moved.note(now, remote, first, slot, now + wait.as_millis() as Millis);
         }
-        counters.handed_over.inc();
+        counters.count(Count::HandedOver);
         for data in raw {
             // A copy, as in `mail`.
             let data = BytesMut::from(&data[..]);
@@ -219,7 +219,7 @@ fn mail(settings: &LaneSettings, counters: &Counters, listener: u32, slot: usize
     let data = BytesMut::from(data);
     let message = Datagram { listener, slot, remote, local, ecn, counted, fresh: false, data };
     if settings.mail_datagram(slot, message) {
-        counters.quic_forwarded.inc();
+        counters.count(Count::QuicForwarded);
     }
 }
 

@@ -4,6 +4,7 @@ use super::admission::FirstPacket;
 use super::forwarding::Datagram;
 use super::succession::Sent;
 use super::{ConnectionTable, Endpoint, Parts, QuicEndpoint};
+use crate::counters::Count;
 use bytes::BytesMut;
 use quinn_proto::{DatagramEvent, EcnCodepoint};
 use sealane_lane::Context;
@@ -49,7 +50,7 @@ impl QuicEndpoint {
             let Ok(filled) = endpoint.socket.receive(&mut batch) else { break };
             for (meta, bytes) in batch.iter_mut() {
                 if meta.truncated {
-                    parts.counters.quic_dropped_oversize.inc();
+                    parts.counters.count(Count::QuicDroppedOversize);
                     continue;
                 }
                 // A train is one allocation; its datagrams are parts of it.
@@ -80,7 +81,7 @@ impl QuicEndpoint {
     pub fn forwarded(&mut self, cx: &mut Context, d: Datagram, parts: &mut Parts<'_, impl ConnectionTable>) {
         let own = |e: &Endpoint| e.slot == d.slot && e.listener.as_ref().is_some_and(|l| l.listener.id == d.listener);
         let found = self.endpoints.iter().position(|e| e.as_ref().is_some_and(|e| own(e)));
-        let Some(index) = found else { return parts.counters.quic_dropped_misdirected.inc() };
+        let Some(index) = found else { return parts.counters.count(Count::QuicDroppedMisdirected) };
         let now = cx.instant();
         let Datagram { remote, local, ecn, counted, .. } = d;
         self.datagram(cx, index, now, Arrival { remote, local, ecn, counted, forwarded: true }, d.data, parts);
@@ -96,7 +97,7 @@ impl QuicEndpoint {
         data: BytesMut,
         parts: &mut Parts<'_, impl ConnectionTable>,
     ) {
-        parts.counters.quic_datagrams_in.inc();
+        parts.counters.count(Count::QuicDatagramsIn);
         let Some(data) = self.pass_on(cx, parts.settings, parts.counters, index, &arrival, data) else { return };
         let Arrival { remote, local, ecn, counted, forwarded } = arrival;
         let lanes = parts.settings.lanes();
@@ -136,7 +137,7 @@ impl QuicEndpoint {
                     let message = Datagram { listener, slot, remote, local, ecn, counted: false, fresh: true, data };
                     // One that is gone is a network that has lost it.
                     if successor.send(address, &message) == Sent::Full {
-                        parts.counters.quic_dropped_process.inc();
+                        parts.counters.count(Count::QuicDroppedProcess);
                     }
                 }
             }
@@ -147,7 +148,7 @@ impl QuicEndpoint {
             Some(DatagramEvent::Response(transmit)) => {
                 // RFC 9000 §17.2.1: a long header of version 0.
                 if matches!(answer[..], [128..=255, 0, 0, 0, 0, ..]) {
-                    parts.counters.quic_version_negotiations.inc();
+                    parts.counters.count(Count::QuicVersionNegotiations);
                 }
                 self.out.push(index, &transmit, &answer);
             }

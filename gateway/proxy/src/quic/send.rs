@@ -2,7 +2,7 @@
 
 use super::QuicEndpoint;
 use super::connection::Connection;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use quinn_proto::Transmit;
 use sealane_lane::Context;
 use sealane_sys::udp;
@@ -188,7 +188,7 @@ impl QuicEndpoint {
             self.out.scratch = scratch;
             let Some(transmit) = transmit else { break };
             let n = transmit.segment_size.map_or(1, |s| transmit.size.div_ceil(s.max(1)));
-            counters.quic_datagrams_out.add(n as u64);
+            counters.add(Count::QuicDatagramsOut, n as u64);
             self.out.push_scratch(index, &transmit);
             // A flight of a handshake that took one datagram, padded to its length, would have taken another.
             let whole = whole_flights && transmit.segment_size.is_none();
@@ -249,7 +249,7 @@ impl QuicEndpoint {
                 }
                 // Unreachable, no route, a probe that is too large: as if the network had lost it.
                 Err(_) => {
-                    counters.quic_send_errors.inc();
+                    counters.count(Count::QuicSendErrors);
                     out.sent += 1;
                 }
             }

@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::accept::proxy_protocol;
 use crate::conn::Conn;
 use crate::connections::Connections;
+use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
 use crate::exchange::response::server_lost;
@@ -68,8 +69,8 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
                     continue;
                 }
                 upstream_conn.phase.go_on(UpstreamPhase::Busy(Answer::Awaited { kept: true }));
-                proxy.counters.pooled.dec();
-                proxy.counters.upstream_reused.inc();
+                proxy.counters.fall(Count::Pooled);
+                proxy.counters.count(Count::UpstreamReused);
                 return send_request(proxy, cx, exchange, key);
             }
             continue;
@@ -142,7 +143,7 @@ fn connect_upstream(
         Some((transport, syn)) => (transport, Some(syn)),
         None => (Transport::new(open_plainly(place)?), None),
     };
-    proxy.counters.upstream_connects.inc();
+    proxy.counters.count(Count::UpstreamConnects);
     // Nothing can be read or written before the loop says so.
     transport.readable = false;
     transport.writable = false;
@@ -293,9 +294,9 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     let (server, only_h1) = (upstream_conn.server, making.purpose == Purpose::OverH1);
     let resumed = upstream_conn.transport.tls.as_ref().and_then(|t| t.summary()).is_some_and(|s| s.resumed);
     if resumed {
-        proxy.counters.upstream_resumed.inc()
+        proxy.counters.count(Count::UpstreamResumed)
     } else {
-        proxy.counters.upstream_full.inc()
+        proxy.counters.count(Count::UpstreamFull)
     }
     if !only_h1 {
         upstream.note_h2(server, h2);
@@ -355,7 +356,7 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     upstream_conn.deadline.after(cx, key, config.keepalive_timeout);
     (upstream_conn.upstream, upstream_conn.server) = (upstream.clone(), server);
     upstream.put_idle(server, key);
-    proxy.counters.pooled.inc();
+    proxy.counters.count(Count::Pooled);
 }
 
 /// Idle connections of groups that a reload has replaced go to those in their place, as far as these have room.
@@ -371,7 +372,7 @@ pub(crate) fn carry_pools(proxy: &mut Proxy, cx: &mut Context) {
         }
         // It leaves its old pool, and enters the new one as after any exchange.
         old.forget_idle(server, key);
-        proxy.counters.pooled.dec();
+        proxy.counters.fall(Count::Pooled);
         if let Some(upstream_conn) = proxy.connections.upstream(key) {
             upstream_conn.phase = UpstreamPhase::Busy(Answer::Headed { keep_alive: true });
         }
@@ -391,7 +392,7 @@ pub(crate) fn upstream_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, err
     {
         let failure = Failure::of_tls(e);
         if failure == Failure::Unlogged {
-            proxy.counters.upstream_not_transparent.inc();
+            proxy.counters.count(Count::UpstreamNotTransparent);
         }
         upstream_hint(&proxy.connections, &mut proxy.exchanges, key, failure);
     }
@@ -419,7 +420,7 @@ pub(crate) fn upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if upstream_conn.phase.is_busy() || upstream_conn.syn().is_some() && syn_timeout(proxy, cx, key) {
         return;
     }
-    proxy.counters.upstream_timeouts.inc();
+    proxy.counters.count(Count::UpstreamTimeouts);
     upstream_lost(proxy, cx, key, true);
 }
 

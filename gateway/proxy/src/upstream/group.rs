@@ -29,7 +29,7 @@ struct H3Server {
 }
 
 pub(crate) struct LaneUpstream {
-    pub upstream: Arc<Upstream>,
+    pub(super) upstream: Arc<Upstream>,
     /// By whether HTTP/1.1 alone is offered.
     contexts: RefCell<[Option<ClientContext>; 2]>,
     /// Idle connections by server, the latest last.
@@ -38,10 +38,10 @@ pub(crate) struct LaneUpstream {
     shared: RefCell<Vec<Vec<Key>>>,
     /// Servers that chose HTTP/2 when last asked, by index.
     speaks_h2: RefCell<Vec<bool>>,
-    pub balancer: Balancer,
-    pub retries: RetryBudget,
+    pub(super) balancer: Balancer,
+    pub(super) retries: RetryBudget,
     /// The choice depends on the request.
-    pub chooses_by_request: bool,
+    chooses_by_request: bool,
     /// Requests that wait for room, the first first.
     waiting: RefCell<VecDeque<Key>>,
     /// How many may.
@@ -66,6 +66,30 @@ pub(crate) fn same_tls(a: &Upstream, b: &Upstream) -> bool {
 }
 
 impl LaneUpstream {
+    /// What the snapshot says of it.
+    #[inline]
+    pub fn settings(&self) -> &Arc<Upstream> {
+        &self.upstream
+    }
+
+    /// Whether the choice of a server depends on the request.
+    #[inline]
+    pub fn chooses_by_request(&self) -> bool {
+        self.chooses_by_request
+    }
+
+    /// Notes a request, for the budget of those that are sent again.
+    #[inline]
+    pub fn note_request(&self) {
+        self.retries.note_request();
+    }
+
+    /// How many requests are under way with a server.
+    #[cfg(test)]
+    pub fn under_way(&self, server: usize) -> u32 {
+        self.balancer.servers()[server].active()
+    }
+
     /// The lane's TLS context towards the upstream. `only_h1`: for a request that HTTP/2 could not carry.
     pub fn context(&self, only_h1: bool) -> Result<Option<ClientContext>, BuildError> {
         let Some(policy) = &self.upstream.tls else { return Ok(None) };

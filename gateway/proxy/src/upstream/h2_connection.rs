@@ -8,6 +8,7 @@
 
 use crate::Failure;
 use crate::conn::Conn;
+use crate::counters::Count;
 use crate::exchange::expiry::sweep;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{Later, UpstreamStream};
@@ -360,7 +361,7 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                     continue;
                 }
                 if h2.served > 0 {
-                    proxy.counters.upstream_reused.inc();
+                    proxy.counters.count(Count::UpstreamReused);
                 }
                 h2_send_request(proxy, cx, exchange, key);
                 return true;
@@ -406,7 +407,7 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     upstream_conn.phase = UpstreamPhase::Shared(Box::new(h2));
     waiting.extend(upstream_conn.exchange.take());
     upstream_conn.deadline.after(cx, key, upstream_conn.upstream.upstream.keepalive_timeout);
-    proxy.counters.h2_upstream_connections.inc();
+    proxy.counters.count(Count::H2UpstreamConnections);
     for exchange in waiting {
         let Some(x) = proxy.exchanges.get(exchange) else { continue };
         // One that was called off and goes elsewhere does not wait here any more.
@@ -558,13 +559,13 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
 /// request of this response fails for that, and the others because of their connection.
 fn h2_note_limit(proxy: &mut Proxy, key: Key) {
     let Proxy { connections, exchanges, counters, .. } = proxy;
-    counters.h2_upstream_limits.inc();
+    counters.count(Count::H2UpstreamLimits);
     let Some(h2) = connections.upstream(key).and_then(|b| b.h2()) else { return };
     let (large, bytes) = h2.block;
     if bytes <= HEAD_LIMIT {
         return;
     }
-    counters.parse_errors[ParseError::HeadTooLarge.index()].inc();
+    counters.parse_error(ParseError::HeadTooLarge);
     for (_, stream) in &h2.streams {
         if let Some(x) = exchanges.get_mut(stream.exchange) {
             let is_its = stream.send.stream_id().as_u32() == large;
@@ -600,7 +601,7 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
         h2.progress = now;
     }
     if stuck && over(h2.progress, config.idle_timeout) {
-        proxy.counters.upstream_timeouts.inc();
+        proxy.counters.count(Count::UpstreamTimeouts);
         return h2_upstream_lost(proxy, cx, key, true);
     }
     if h2.streams.is_empty() {

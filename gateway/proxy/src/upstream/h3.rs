@@ -12,7 +12,7 @@
 
 use crate::conn::Conn;
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
@@ -81,7 +81,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
             if !h3_may_wait(&mut proxy.connections, &proxy.exchanges, key) {
                 return false;
             }
-            proxy.counters.upstream_reused.inc();
+            proxy.counters.count(Count::UpstreamReused);
             key
         }
         None => match h3_connect(
@@ -148,7 +148,7 @@ fn h3_connect(
     let settings_of_quic = QuicSettings { stream_window: stream_window.into(), ..SETTINGS };
     config.transport_config(Arc::new(config::transport(&settings_of_quic, Some(silence))));
     let connection = quic.connect(cx, settings, config, address, &policy.server_name)?;
-    counters.upstream_connects.inc();
+    counters.count(Count::UpstreamConnects);
     let role = Role::Server(Server::new(upstream.clone(), server));
     let mut q = H3Connection::new(connection, role, cx.now(), cx.micros());
     q.stream_window = stream_window as usize;
@@ -174,10 +174,10 @@ pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let handshake = q.quic.handshake();
     q.deadline.set(cx, key, cx.now() + next_look(&limits));
     match handshake.and_then(|h| h.summary).is_some_and(|s| s.resumed) {
-        true => proxy.counters.upstream_resumed.inc(),
-        false => proxy.counters.upstream_full.inc(),
+        true => proxy.counters.count(Count::UpstreamResumed),
+        false => proxy.counters.count(Count::UpstreamFull),
     }
-    proxy.counters.h3_upstream_connections.inc();
+    proxy.counters.count(Count::H3UpstreamConnections);
     h3_send_waiting(proxy, cx, key);
 }
 
@@ -394,7 +394,7 @@ pub(crate) fn h3_server_close_if_done(connections: &mut Connections, cx: &mut Co
 
 /// The server has broken HTTP/3's rules: the connection closes with the code that says so.
 pub(crate) fn h3_server_error(proxy: &mut Proxy, cx: &mut Context, key: Key, code: Code, why: &'static str) {
-    proxy.counters.h3_connection_errors.inc();
+    proxy.counters.count(Count::H3ConnectionErrors);
     let Some(q) = proxy.connections.quic(key) else { return };
     q.close(cx.instant(), code, why);
     h3_server_lost(proxy, cx, key);
@@ -432,7 +432,7 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     q.forget_streams();
     if let (false, Role::Server(Server { upstream, server, .. })) = (established, &q.role) {
         // UDP does not pass, nobody listens there, or it is not HTTP/3: TCP may do.
-        proxy.counters.h3_fallbacks.inc();
+        proxy.counters.count(Count::H3Fallbacks);
         upstream.h3_failed(*server, cx.now() + FORGET);
     }
     h3_forget(&mut proxy.connections, key);

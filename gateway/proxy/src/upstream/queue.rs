@@ -1,5 +1,6 @@
 //! Requests that wait while all servers of their group are full. `group` has the queues themselves, `pools` which of them are in use.
 
+use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::refuse;
 use crate::flush::flush_marked;
@@ -18,12 +19,12 @@ pub(super) fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
     let until = x.routed.wait_until(now + queue_timeout);
     if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
-        proxy.counters.queue_full.inc();
+        proxy.counters.count(Count::QueueFull);
         return refuse(proxy, cx, exchange, 503);
     }
     proxy.pools.schedule_queue(cx, upstream, until);
     if first {
-        proxy.counters.queued.inc();
+        proxy.counters.count(Count::Queued);
         // Another lane may have room to give.
         upstream.upstream.group.nudge();
     }
@@ -54,7 +55,7 @@ pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) -> bool {
             if upstream.balancer.may_have_room(preference) {
                 dispatch_request(proxy, cx, key);
             } else if x.routed.waits_until().is_none_or(|until| now >= until) {
-                proxy.counters.queue_timeouts.inc();
+                proxy.counters.count(Count::QueueTimeouts);
                 refuse(proxy, cx, key, 503);
             } else if passed_over == 0 && preference.takes_any() {
                 // There is no room for any of them.

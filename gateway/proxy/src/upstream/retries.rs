@@ -1,6 +1,6 @@
 //! What follows when a try at a server has failed: it counts against the server, and the request may be sent again.
 
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::executor::perform;
 use crate::exchange::response::try_lost;
@@ -64,7 +64,7 @@ pub(crate) fn budget_allows(x: &Exchange, counters: &Counters, cx: &Context) -> 
     let Some(upstream) = &x.upstream else { return false };
     let granted = upstream.retries.take(cx.now());
     if !granted {
-        counters.retries_denied.inc();
+        counters.count(Count::RetriesDenied);
     }
     granted
 }

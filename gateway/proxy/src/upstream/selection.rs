@@ -1,5 +1,6 @@
 //! Selects the server for a request. `balance` has the algorithms; `server_state` and `limits` have what lanes share.
 
+use crate::counters::Count;
 use crate::exchange::executor::refuse;
 use crate::service::Proxy;
 use crate::upstream::balance::Pick;
@@ -35,7 +36,7 @@ pub(crate) fn select_server(
             None
         }
         Pick::None => {
-            proxy.counters.no_server.inc();
+            proxy.counters.count(Count::NoServer);
             refuse(proxy, cx, exchange, 503);
             None
         }

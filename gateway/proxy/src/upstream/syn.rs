@@ -11,7 +11,7 @@
 //! ```
 
 use crate::connections::Connections;
-use crate::counters::Counters;
+use crate::counters::{Count, Counters};
 use crate::service::Proxy;
 use crate::transport::Transport;
 use crate::upstream::connection::{upstream_connected, upstream_lost};
@@ -65,7 +65,7 @@ pub(crate) fn open_with_hello(
     let address = upstream.upstream.servers.get(server)?.address;
     let now = cx.instant();
     if proxy.pools.is_paused(address.ip(), now) {
-        proxy.counters.upstream_syn_paused.inc();
+        proxy.counters.count(Count::UpstreamSynPaused);
         return None;
     }
     let context = upstream.context(only_h1).ok()??;
@@ -73,13 +73,13 @@ pub(crate) fn open_with_hello(
     let Proxy { scratch, counters, pools, .. } = proxy;
     let Some(made) = Session::client_for_syn(&context, upstream.wants_whole(server), scratch.empty_records()).ok()?
     else {
-        counters.upstream_syn_whole.inc();
+        counters.count(Count::UpstreamSynWhole);
         return None;
     };
     let mut data = header.to_vec();
     data.extend_from_slice(scratch.records());
     if data.len() > budget {
-        counters.upstream_syn_too_large.inc();
+        counters.count(Count::UpstreamSynTooLarge);
         return None;
     }
     let opened = fastopen_open::socket(address)
@@ -87,7 +87,7 @@ pub(crate) fn open_with_hello(
         .inspect_err(|e| {
             // Others come again with the plain connection.
             if e.raw_os_error() == Some(rustix::io::Errno::OPNOTSUPP.raw_os_error()) {
-                counters.upstream_syn_not_allowed.inc();
+                counters.count(Count::UpstreamSynNotAllowed);
             }
         })
         .ok()?;
@@ -295,11 +295,11 @@ pub(crate) fn syn_done(
     let rtt = fastopen::info(&upstream_conn.transport.fd).map(|i| i.rtt).ok().filter(|rtt| !rtt.is_zero());
     let address = upstream_conn.upstream.upstream.servers.get(upstream_conn.server).map(|s| s.address.ip());
     match syn.dial.how() {
-        How::Embedded => counters.upstream_syn_embedded.inc(),
-        How::NotTaken => counters.upstream_syn_not_taken.inc(),
-        How::NoCookie => counters.upstream_syn_no_cookie.inc(),
-        How::Hedged => counters.upstream_syn_hedged.inc(),
-        How::Refused => counters.upstream_syn_refused.inc(),
+        How::Embedded => counters.count(Count::UpstreamSynEmbedded),
+        How::NotTaken => counters.count(Count::UpstreamSynNotTaken),
+        How::NoCookie => counters.count(Count::UpstreamSynNoCookie),
+        How::Hedged => counters.count(Count::UpstreamSynHedged),
+        How::Refused => counters.count(Count::UpstreamSynRefused),
         How::Sequential => {}
     }
     let Some(address) = address else { return };

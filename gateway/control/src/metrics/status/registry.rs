@@ -398,7 +398,6 @@ impl StatusRegistry {
             cpu_seconds: cpu.get(&lane).copied(),
             counters: counters
                 .values()
-                .into_iter()
                 .zip(sealane_proxy::counters::DESCRIPTIONS)
                 .map(|(value, d)| (short_name(d.name, d.labels), value))
                 .collect(),
