@@ -4,10 +4,12 @@
 //! [`Actions`] say, in the order in which [`Action::ALL`] lists them. The machine owns no memory on the heap, sees no
 //! bytes, reads no clock and knows no HTTP version. Every rule about the course of an exchange is here, once:
 //!
-//! - which requests may be sent again after a failure ([`Loss`], RFC 9110 §9.2.2);
+//! - which requests may be sent again after a failure, and that this happens once for the age of a connection ([`Loss`], RFC 9110
+//!   §9.2.2);
 //! - how often a request goes on to another connection because one did not take it ([`MAX_NOT_TAKEN`]);
 //! - what early data may carry (RFC 8470 §4, §5.2);
-//! - what the answer to an upgrade or an extended CONNECT must be (RFC 6455 §4.1, RFC 8441 §5, RFC 9220 §3);
+//! - which connection suits an upgrade, a CONNECT or an extended CONNECT ([`Exchange::fit`]), and what the answer must be (RFC 6455
+//!   §4.1, RFC 8441 §5, RFC 9220 §3);
 //! - how many interim responses pass (RFC 9110 §15.2);
 //! - how long a client is read that was answered before its request was complete;
 //! - what may pass before a server has admitted a request, where one is asked ([`Event::Authorize`]), or before the client's
@@ -42,8 +44,12 @@
 
 mod actions;
 pub mod deadlines;
+mod loss;
+mod switching;
 
 pub use actions::{Action, Actions};
+pub use loss::Loss;
+pub use switching::{Fit, Switching};
 
 /// Interim responses that pass for one request. More are an upstream's failure.
 pub const MAX_INTERIM: u8 = 16;
@@ -93,69 +99,6 @@ pub enum Direction {
     Request,
     /// From the upstream server to the client.
     Response,
-}
-
-/// Why an upstream server's part of an exchange ended before its response did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// The server was never reached, and said so or its host did.
-    Unreachable,
-    /// The server was never reached; connecting took too long.
-    ConnectTimeout,
-    /// No connection could be begun: ports, descriptors or memory of the gateway's machine are used up.
-    Exhausted,
-    /// The server has said, or its protocol promises, that it has not processed the request: HTTP/2's REFUSED_STREAM or a
-    /// GOAWAY below the stream (RFC 9113 §8.7), HTTP/3's H3_REQUEST_REJECTED (RFC 9114 §4.1.1).
-    Unprocessed,
-    /// A kept connection ended before it answered. The server has probably not seen the request (RFC 9110 §9.2.2).
-    Stale,
-    /// The server failed, closed early, or sent something that is not HTTP.
-    Broken,
-    /// The gateway ended the connection at a limit of its own.
-    Limited,
-    /// The server has cancelled a gRPC call, as servers do when its deadline is over. The client gets the same reset: by
-    /// that clients tell a deadline from a failure.
-    Cancelled,
-    /// The server was silent for too long. `short`: tries are meant to be short, so that another server gets a chance.
-    Timeout {
-        /// A time limit per try is set.
-        short: bool,
-    },
-}
-
-impl Loss {
-    /// Whether a request may be sent again after this, given that none of its body has been released.
-    pub fn allows_retry(self, idempotent: bool) -> bool {
-        match self {
-            Self::Unreachable | Self::ConnectTimeout | Self::Exhausted | Self::Unprocessed => true,
-            Self::Stale | Self::Broken | Self::Limited => idempotent,
-            Self::Cancelled => false,
-            // Waiting as long again helps nobody, unless tries are meant to be short.
-            Self::Timeout { short } => short && idempotent,
-        }
-    }
-
-    /// The status that tells the client about it.
-    pub fn status(self) -> u16 {
-        match self {
-            Self::ConnectTimeout | Self::Timeout { .. } => 504,
-            Self::Exhausted => 503,
-            _ => 502,
-        }
-    }
-}
-
-/// To which protocols a server can switch on the connection that has been chosen for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switching {
-    /// To any, by HTTP/1.1's `Upgrade`; and bytes of a relayed connection can pass as they are.
-    Any,
-    /// To WebSocket, by an extended CONNECT (RFC 8441, RFC 9220).
-    WebSocket,
-    /// To none.
-    None,
-    /// The server's SETTINGS have not come, which say whether it takes an extended CONNECT.
-    Unknown,
 }
 
 /// A final response's head, as far as the machine must know it.
@@ -290,6 +233,8 @@ pub struct Exchange {
     upstream: Upstream,
     /// Bytes of the request's body that have left for a server, and so cannot be sent again.
     released: u64,
+    /// It is sent again because it was lost with a kept connection, which happens once.
+    was_stale: bool,
     /// What a server gets is a question about the request, not the request itself.
     authorizing: bool,
     /// The directions carry another protocol than HTTP.
@@ -316,6 +261,7 @@ impl Exchange {
             response: ResponseState::Awaiting { interim: 0 },
             upstream,
             released: 0,
+            was_stale: false,
             authorizing: false,
             tunnel: false,
             finished: false,
@@ -379,16 +325,17 @@ impl Exchange {
         self.facts.is_early
     }
 
-    /// Whether a server is wanted that can switch protocols: the client asks for that, and nobody else has to be asked first.
-    #[inline]
-    pub fn asks_upgrade(&self) -> bool {
-        !self.authorizing && matches!(self.facts.kind, Kind::WebSocket | Kind::Upgrade | Kind::ExtendedConnect)
-    }
-
-    /// The same for WebSocket.
+    /// Whether WebSocket is what a server is asked for: the client asks for it, and nobody else has to be asked first.
     #[inline]
     pub fn asks_websocket(&self) -> bool {
-        !self.authorizing && matches!(self.facts.kind, Kind::WebSocket | Kind::ExtendedConnect)
+        !self.is_authorizing() && matches!(self.facts.kind, Kind::WebSocket | Kind::ExtendedConnect)
+    }
+
+    /// What a loss is to this exchange. A request is sent again once for the age of a connection; if it is lost in the same way
+    /// again, the server has failed. To be asked before the loss is reported, by who accounts for it.
+    #[inline]
+    pub fn loss(&self, loss: Loss) -> Loss {
+        if loss == Loss::Stale && self.was_stale { Loss::Broken } else { loss }
     }
 
     /// Whether the server that has the request's head was asked to switch protocols.
@@ -522,16 +469,11 @@ impl Exchange {
             self.upstream = Upstream::Open { asks: false };
             return Actions::NONE.with(Action::SendHead);
         }
-        let asks = match (self.facts.kind, switching) {
-            (Kind::Message | Kind::Connect, _) | (Kind::Relay, Switching::Any) => false,
-            (Kind::WebSocket | Kind::ExtendedConnect, Switching::Unknown) => {
-                return Actions::NONE.with(Action::AwaitSettings);
-            }
-            // RFC 8441 §3: only servers that say so take an extended CONNECT.
-            (Kind::WebSocket | Kind::ExtendedConnect, Switching::None) | (Kind::Relay, _) => return self.refuse(502),
-            (Kind::WebSocket | Kind::ExtendedConnect, Switching::WebSocket) => true,
-            // RFC 9110 §7.8: a server may ignore the wish for another protocol, so it need not be passed on.
-            (Kind::Upgrade, _) | (_, Switching::Any) => switching == Switching::Any,
+        let asks = match self.facts.kind.fit(switching) {
+            Fit::Whole => self.facts.kind.asks_upgrade(),
+            Fit::WithoutUpgrade => false,
+            Fit::Unknown => return Actions::NONE.with(Action::AwaitSettings),
+            Fit::No => return self.refuse(502),
         };
         self.upstream = Upstream::Open { asks };
         let actions = Actions::NONE.with(Action::SendHead);
@@ -675,6 +617,8 @@ impl Exchange {
         }
         self.upstream = Upstream::None;
         self.response = ResponseState::Awaiting { interim: 0 };
+        // The request itself may go to another group, over other connections.
+        self.was_stale = false;
         Actions::NONE.with(Action::Admit)
     }
 
@@ -732,6 +676,7 @@ impl Exchange {
         if !matches!(self.upstream, Upstream::Selecting { .. } | Upstream::Open { .. }) {
             return Actions::NONE;
         }
+        let loss = self.loss(loss);
         let reset = Actions::NONE.with(Action::ResetUpstream);
         if self.is_answered() || loss == Loss::Cancelled {
             self.upstream = Upstream::None;
@@ -739,6 +684,7 @@ impl Exchange {
         }
         // A question changes nothing, whatever the request does.
         if self.released == 0 && loss.allows_retry(self.facts.is_idempotent || self.authorizing) {
+            self.was_stale |= loss == Loss::Stale;
             self.upstream = Upstream::Asking(loss.status());
             self.rewind();
             return reset.with(Action::AskRetry);

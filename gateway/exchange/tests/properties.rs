@@ -1,7 +1,7 @@
 //! The rules of an exchange, over random sequences of events. A failure prints the seed and the script of events.
 
 use sealane_exchange::{
-    Action, Actions, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
+    Action, Actions, Direction, Event, Exchange, Fit, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
     Switching,
 };
 
@@ -83,6 +83,7 @@ fn event(random: &mut Random) -> Event {
             Switching::WebSocket,
             Switching::None,
             Switching::Unknown,
+            Switching::NoTunnel,
         ])),
         5 => Event::Refuse { status: 503 },
         6 | 7 => Event::Moved { direction, bytes: random.pick(&[1, 1000, 300_000]) },
@@ -125,6 +126,8 @@ struct Observer {
     selects: u32,
     /// Connections that did not take the request in this try.
     not_taken: u8,
+    /// A kept connection was lost, and the request asked for a retry beside its tries.
+    was_stale: bool,
     handshake_done: bool,
     accepted: bool,
     /// A server must admit the request, or a password be right, before it may go on.
@@ -141,6 +144,15 @@ impl Observer {
             return;
         }
         let has = |action| actions.has(action);
+
+        // A stale connection is one once; then the server has failed. Of other losses the exchange knows no more than who tells it.
+        if let Event::Lost(loss) = event {
+            let taken_for = before.loss(loss);
+            let expected = if loss == Loss::Stale && self.was_stale { Loss::Broken } else { loss };
+            assert_eq!(taken_for, expected);
+            let mut other = *before;
+            assert_eq!((other.on(Event::Lost(taken_for)), &other), (actions, after), "it is what it is taken for");
+        }
 
         // What moved while the request was open has left for a server.
         if let Event::Moved { direction: Direction::Request, bytes } = event
@@ -172,9 +184,15 @@ impl Observer {
             self.connected = true;
             assert_eq!(self.unadmitted, before.is_authorizing(), "only the question goes before the answer");
             // Only what can carry WebSocket is asked for it, and nobody switches unasked.
+            let suits = matches!(before.fit(switching), Fit::Whole | Fit::WithoutUpgrade);
+            assert!(suits, "a head is sent over a connection that cannot carry it");
             self.asked = match facts.kind {
                 _ if self.unadmitted => false,
-                Kind::Message | Kind::Connect | Kind::Relay => false,
+                Kind::Message | Kind::Relay => false,
+                Kind::Connect => {
+                    assert_ne!(switching, Switching::NoTunnel, "it would be no tunnel");
+                    false
+                }
                 Kind::Upgrade => switching == Switching::Any,
                 Kind::WebSocket | Kind::ExtendedConnect => {
                     assert!(matches!(switching, Switching::Any | Switching::WebSocket), "it would be no WebSocket");
@@ -207,7 +225,7 @@ impl Observer {
             }
             assert_eq!((self.released, self.heads + self.responds), (0, 0));
             (self.unadmitted, self.upstream, self.connected, self.selects) = (false, false, false, 0);
-            self.verifying = false;
+            (self.verifying, self.was_stale) = (false, false);
         }
         if has(AwaitSettings) {
             assert!(event == Event::Connected(Switching::Unknown) && self.upstream && !self.connected);
@@ -269,6 +287,10 @@ impl Observer {
             };
             assert_eq!(self.heads + self.responds, 0);
             assert_eq!(self.released, 0, "what has been released is not kept");
+            if before.loss(loss) == Loss::Stale {
+                assert!(!self.was_stale, "a second retry for the age of a connection");
+                self.was_stale = true;
+            }
             let provably_unprocessed =
                 matches!(loss, Loss::Unreachable | Loss::ConnectTimeout | Loss::Exhausted | Loss::Unprocessed);
             assert!(provably_unprocessed || facts.is_idempotent || self.unadmitted, "an unsafe retry");

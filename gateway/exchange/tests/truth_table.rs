@@ -1,7 +1,7 @@
 //! The rows of the truth table in `docs/reference/http-versions.md`, as scripts.
 
 use sealane_exchange::{
-    Action, Action::*, Direction, Event, Exchange, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
+    Action, Action::*, Direction, Event, Exchange, Fit, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
     Switching,
 };
 
@@ -137,6 +137,32 @@ fn a_connection_that_does_not_take_the_request() {
     }
 }
 
+/// The age of a connection is no reason for a second retry: then the server has failed.
+#[test]
+fn a_stale_connection_is_one_once() {
+    assert_eq!(Loss::of_connection(true, true), Loss::Stale);
+    for (has_answered, awaited) in [(false, true), (true, false), (false, false)] {
+        assert_eq!(Loss::of_connection(has_answered, awaited), Loss::Broken);
+    }
+    let mut x = accepted(GET);
+    for event in [Event::Forward, CONNECTED] {
+        let _ = x.on(event);
+    }
+    assert_eq!(x.loss(Loss::Stale), Loss::Stale);
+    assert!(x.on(Event::Lost(Loss::Stale)).has(AskRetry));
+    for event in [Event::RetryGranted, CONNECTED] {
+        let _ = x.on(event);
+    }
+    assert_eq!(x.loss(Loss::Stale), Loss::Broken);
+    assert!(x.on(Event::Lost(Loss::Stale)).has(AskRetry), "as any other failure of a server");
+    // The request itself is not the question about it.
+    let mut x = accepted(GET);
+    for event in [Event::Authorize, CONNECTED, Event::Lost(Loss::Stale), Event::RetryGranted, CONNECTED, OK] {
+        let _ = x.on(event);
+    }
+    assert_eq!(x.loss(Loss::Stale), Loss::Stale);
+}
+
 #[test]
 fn losses_after_the_head_cut_the_client() {
     for loss in [Loss::Broken, Loss::Stale, Loss::Timeout { short: true }] {
@@ -188,10 +214,10 @@ fn a_request_that_must_be_admitted() {
         let facts = Request { kind, ..POST };
         let mut x = accepted(facts);
         assert_eq!(x.on(Event::Authorize).iter().collect::<Vec<_>>(), [SelectServer], "{kind:?}");
-        assert!(x.is_authorizing() && !x.asks_upgrade() && !x.asks_websocket());
+        assert!(x.is_authorizing() && !x.asks_websocket() && x.fit(Switching::NoTunnel) == Fit::Whole);
         assert!(x.on(Event::Forward).is_empty(), "one thing after the other");
         // Whatever the connection can carry: a question is a request like any other.
-        assert_eq!(x.on(Event::Connected(Switching::None)).iter().collect::<Vec<_>>(), [SendHead]);
+        assert_eq!(x.on(Event::Connected(Switching::NoTunnel)).iter().collect::<Vec<_>>(), [SendHead]);
         assert!(!x.asks_server_to_switch() && x.request() == Phase::Awaiting, "its body waits");
         assert!(x.on(Event::Interim).is_empty());
         assert_eq!(x.on(answer(204)).iter().collect::<Vec<_>>(), [Admit], "{kind:?}");
@@ -294,14 +320,16 @@ fn upgrades() {
 
 #[test]
 fn what_a_connection_can_switch_to() {
-    use Switching::{Any, None, Unknown, WebSocket};
+    use Switching::{Any, NoTunnel, None, Unknown, WebSocket};
     let on = |kind, switching| last(Request { kind, ..GET }, &[Event::Forward, Event::Connected(switching)]);
     let refused = (vec![ResetUpstream, Respond, FinishClient, Finish], 502);
     for kind in [Kind::WebSocket, Kind::ExtendedConnect] {
         for switching in [Any, WebSocket] {
             assert_eq!(on(kind, switching), (vec![SendHead], 0));
         }
-        assert_eq!(on(kind, None), refused, "a server that does not take an extended CONNECT");
+        for switching in [None, NoTunnel] {
+            assert_eq!(on(kind, switching), refused, "a server that does not take an extended CONNECT");
+        }
         assert_eq!(on(kind, Unknown), (vec![AwaitSettings], 0));
         let told = [Event::Forward, Event::Connected(Unknown), Event::Connected(WebSocket)];
         assert_eq!(last(Request { kind, ..GET }, &told).0, [SendHead]);
@@ -314,6 +342,8 @@ fn what_a_connection_can_switch_to() {
         for switching in [Any, WebSocket, None, Unknown] {
             assert_eq!(on(kind, switching), (vec![SendHead], 0), "{kind:?} {switching:?}");
         }
+        let expected = if kind == Kind::Connect { refused.clone() } else { (vec![SendHead], 0) };
+        assert_eq!(on(kind, NoTunnel), expected, "{kind:?}");
     }
     let switches = Event::Head(Head { status: 101, switches: true, confirms: true });
     for (kind, switching, asks) in [
@@ -323,6 +353,7 @@ fn what_a_connection_can_switch_to() {
         (Kind::Upgrade, WebSocket, false),
         (Kind::Upgrade, None, false),
         (Kind::Upgrade, Unknown, false),
+        (Kind::Upgrade, NoTunnel, false),
         (Kind::Message, Any, false),
     ] {
         let mut x = accepted(Request { kind, ..GET });

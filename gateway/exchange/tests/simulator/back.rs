@@ -130,8 +130,8 @@ impl Gateway {
 
     fn back_lost(&mut self, w: &mut World, link: usize, x: usize) {
         let port = self.port(link);
-        let stale = port.used && !port.answered;
-        self.lost(w, x, if stale { Loss::Stale } else { Loss::Broken });
+        let why = Loss::of_connection(port.used, !port.answered);
+        self.lost(w, x, why);
     }
 
     fn read_bytes(&mut self, w: &mut World, link: usize, x: usize) -> bool {

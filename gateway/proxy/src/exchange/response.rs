@@ -200,8 +200,7 @@ pub(crate) fn server_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, wh
 /// be done then; the server's side itself has been given up already.
 pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) -> Actions {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return Actions::NONE };
-    // A request is sent again once for the age of a connection. What loses it a second time is the server.
-    let why = if why == Loss::Stale && x.routed.lost_at.is_some() { Loss::Broken } else { why };
+    let why = x.machine.loss(why);
     let mut actions = x.machine.on(Event::Lost(why));
     if actions.is_empty() {
         return actions;

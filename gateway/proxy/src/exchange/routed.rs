@@ -126,7 +126,7 @@ pub(crate) struct Routed {
     /// When the try under way has begun.
     began: Millis,
     pub(super) own: OwnAnswer,
-    /// When a kept connection was lost under it. It is sent again once for that, over a connection that was begun since.
+    /// When a kept connection was lost under it. It is sent again over a connection that was begun since.
     pub lost_at: Option<Millis>,
     /// More than the loss itself will tell about the server that is about to be lost.
     pub hint: Option<Failure>,

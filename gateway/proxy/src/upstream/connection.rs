@@ -27,7 +27,7 @@ use crate::upstream::selection::select_server;
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
-use sealane_exchange::{Action as Do, Actions, Event, Loss};
+use sealane_exchange::{Action as Do, Actions, Event, Exchange as Machine, Fit, Loss, Switching};
 use sealane_lane::{Context, Deadline, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
@@ -49,7 +49,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         // A relayed connection needs one of its own.
         let relayed = x.machine.is_relay();
         let fresh = relayed || x.routed.lost_at.is_some();
-        let only_h1 = needs_h1(upstream.upstream.http, x.machine.asks_upgrade());
+        let only_h1 = !relayed && needs_h1(upstream.upstream.http, &x.machine);
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
         // A shared connection that was lost has left its upstream's list: what is found there is another.
         if !relayed && h3_dispatch(proxy, cx, exchange) {
@@ -111,11 +111,11 @@ pub(super) fn not_taken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, usef
     }
 }
 
-/// Whether a request must go over HTTP/1.1 where the server may choose: an upgrade is HTTP/1.1's own, and HTTP/2 might not
-/// carry it.
+/// Whether a request must go over HTTP/1.1 where the server may choose: HTTP/1.1 carries whatever a client asks for, and HTTP/2, of
+/// whose connection nothing is known yet, might not.
 #[inline]
-fn needs_h1(http: UpstreamHttp, upgrade: bool) -> bool {
-    upgrade && matches!(http, UpstreamHttp::Auto | UpstreamHttp::Three)
+fn needs_h1(http: UpstreamHttp, machine: &Machine) -> bool {
+    matches!(http, UpstreamHttp::Auto | UpstreamHttp::Three) && machine.fit(Switching::Unknown) != Fit::Whole
 }
 
 /// Begins to connect. `share`: HTTP/2 is expected, with such windows, and other requests may join.
@@ -439,7 +439,7 @@ pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeo
         UpstreamPhase::Making(_) if timeout => Loss::ConnectTimeout,
         UpstreamPhase::Making(_) => Loss::Unreachable,
         _ if timeout => upstream_conn.upstream.silence(),
-        UpstreamPhase::Busy(Answer::Awaited { kept: true }) => Loss::Stale,
+        UpstreamPhase::Busy(Answer::Awaited { kept }) => Loss::of_connection(kept, true),
         _ => Loss::Broken,
     };
     match upstream_conn.exchange.take() {
@@ -481,12 +481,16 @@ fn open_socket(path: &Path) -> Result<OwnedFd, Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sealane_exchange::Kind;
 
     /// The choice of a shared connection and the offer by ALPN must agree.
     #[test]
     fn upgrades_need_http1_where_the_server_chooses() {
         let all = [UpstreamHttp::One, UpstreamHttp::Two, UpstreamHttp::Auto, UpstreamHttp::Three];
-        assert_eq!(all.map(|http| needs_h1(http, true)), [false, false, true, true]);
-        assert_eq!(all.map(|http| needs_h1(http, false)), [false; 4]);
+        for kind in [Kind::Message, Kind::Connect, Kind::WebSocket, Kind::Upgrade, Kind::ExtendedConnect] {
+            let machine = Machine::new(sealane_exchange::Request { kind, ..Default::default() });
+            let asks = kind.asks_upgrade();
+            assert_eq!(all.map(|http| needs_h1(http, &machine)), [false, false, asks, asks], "{kind:?}");
+        }
     }
 }

@@ -25,7 +25,7 @@ use crate::upstream::phase::{Purpose, UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};
-use sealane_exchange::{Loss, Switching};
+use sealane_exchange::{Fit, Loss, Switching};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -343,7 +343,7 @@ impl H2Upstream {
 pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window: Window) -> bool {
     let Some(x) = proxy.exchanges.get(exchange) else { return true };
     let Some(upstream) = x.upstream.clone() else { return true };
-    let (server, lost_at, websocket) = (x.server, x.routed.lost_at, x.machine.asks_websocket());
+    let (server, lost_at, machine) = (x.server, x.routed.lost_at, x.machine);
     let mut at = 0;
     while let Some(key) = upstream.shared(server, at) {
         at += 1;
@@ -356,8 +356,7 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                 if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
                     continue;
                 }
-                let unknown = websocket && h2.switching() == Switching::Unknown;
-                if unknown && h2.waiting.len() >= MOST_WAITING {
+                if machine.fit(h2.switching()) == Fit::Unknown && h2.waiting.len() >= MOST_WAITING {
                     continue;
                 }
                 if h2.served > 0 {
@@ -526,19 +525,15 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
             }
             continue;
         }
-        let mut why = if timeout { upstream_conn.upstream.silence() } else { Loss::Broken };
-        if let Some(response) = &mut stream.response {
-            match Pin::new(response).poll(&mut task) {
-                Poll::Ready(Err(e)) if !timeout || unprocessed(&e) => {
-                    why = lost_with_connection(&e, answered, h2.suspects.has(stream.send.stream_id().as_u32()));
-                }
-                _ if answered && !timeout => why = Loss::Stale,
-                _ => {}
+        let response = stream.response.as_mut().map(|response| Pin::new(response).poll(&mut task));
+        let why = match &response {
+            _ if limited => Loss::Limited,
+            Some(Poll::Ready(Err(e))) if !timeout || unprocessed(e) => {
+                lost_with_connection(e, answered, h2.suspects.has(stream.send.stream_id().as_u32()))
             }
-        }
-        if limited {
-            why = Loss::Limited;
-        }
+            _ if timeout => upstream_conn.upstream.silence(),
+            awaited => Loss::of_connection(answered, awaited.is_some()),
+        };
         lost.push((stream.exchange, why));
     }
     let is_empty = h2.streams.len() == lost.len();
@@ -622,15 +617,9 @@ pub(super) fn unprocessed(e: &h2::Error) -> bool {
 }
 
 /// Why a request that waits for its response is lost with its connection. `answered`: the server has answered another one over
-/// it, so that the request may be sent again like one that finds its kept connection closed (RFC 9110 §9.2.2), whichever side
-/// ends it. `suspect`: if `h2` ends the connection, this may be the response whose frames are wrong. The next connection is not
-/// to end in the same way.
+/// it. `suspect`: if `h2` ends the connection, this may be the response whose frames are wrong.
 pub(super) fn lost_with_connection(e: &h2::Error, answered: bool, suspect: bool) -> Loss {
-    match () {
-        () if unprocessed(e) => Loss::Unprocessed,
-        () if !answered || suspect && e.is_library() => Loss::Broken,
-        () => Loss::Stale,
-    }
+    if unprocessed(e) { Loss::Unprocessed } else { Loss::of_connection(answered, !(suspect && e.is_library())) }
 }
 
 /// Whether `h2` has ended the connection because the server sends too much of something.

@@ -32,10 +32,10 @@ use crate::upstream::connection::{MOST_WAITING, not_taken};
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};
-use sealane_exchange::{Loss, Switching};
+use sealane_exchange::{Fit, Loss, Switching};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
-use sealane_http::{BodyLength, Method, ParseError, Scheme};
+use sealane_http::{BodyLength, ParseError, Scheme};
 use sealane_lane::{Context, Key, Millis};
 use sealane_tls::quic::QuicClient;
 use std::collections::VecDeque;
@@ -50,6 +50,9 @@ const DEAD_AFTER: Duration = Duration::from_secs(15);
 
 /// Bytes of response bodies that a server may have under way on a stream, on a connection with wide windows.
 const STREAM_WINDOW: u32 = 512 << 10;
+
+/// Upgrades and CONNECT go over TCP: whether a server can do them here is not known in advance.
+const SWITCHING: Switching = Switching::NoTunnel;
 
 /// Towards upstreams: windows for bulk, no streams of theirs.
 const SETTINGS: QuicSettings = QuicSettings {
@@ -69,9 +72,8 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
     let Some(upstream) = x.upstream.clone() else { return false };
     let server = x.server;
-    // An upgrade, and CONNECT, are HTTP/1.1's own: whether the server can do them here is not known in advance.
-    let plain = !x.machine.asks_upgrade() && x.request.method() != Method::Connect;
-    if upstream.upstream.http != UpstreamHttp::Three || !plain || upstream.h3_is_down(server, cx.now()) {
+    let suits = upstream.upstream.http == UpstreamHttp::Three && x.machine.fit(SWITCHING) == Fit::Whole;
+    if !suits || upstream.h3_is_down(server, cx.now()) {
         return false;
     }
     let window = grant_window(&mut proxy.connections, &mut proxy.exchanges, exchange, STREAM_WINDOW);
@@ -204,7 +206,7 @@ fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key,
     let max = proxy.settings.limits().http.head;
     let Some(q) = proxy.connections.quic(key) else { return };
     let index = q.add(Stream::new(id, MessageReader::new(Side::Client, max), Millis::MAX));
-    let Some(actions) = connected(proxy, cx, exchange, Switching::None) else {
+    let Some(actions) = connected(proxy, cx, exchange, SWITCHING) else {
         return h3_server_reset(&mut proxy.connections, key, index);
     };
     let Proxy { connections, exchanges, .. } = proxy;
@@ -437,8 +439,7 @@ pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     }
     h3_forget(&mut proxy.connections, key);
     for (exchange, awaited) in under_way {
-        // As for a kept connection over TCP that turns out to be closed (RFC 9110 §9.2.2), whichever side closes it.
-        server_lost(proxy, cx, exchange, if awaited && answered { Loss::Stale } else { Loss::Broken });
+        server_lost(proxy, cx, exchange, Loss::of_connection(answered, awaited));
     }
     h3_not_taken(proxy, cx, key, waiting, useful);
     proxy.connections.mark_for_flush(key);

@@ -29,28 +29,22 @@ pub(crate) fn connect_failed(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
 /// had nothing of a response.
 pub(crate) fn account_for_loss(x: &mut Exchange, why: Loss, unanswered: bool) {
     let failure = x.routed.lost(why);
-    let failed = !matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Limited | Loss::Cancelled);
-    if unanswered && failed {
+    if unanswered && why.avoids_server() {
         x.routed.note_tried(x.server);
-        if why != Loss::Exhausted {
+        if why.blames_server() {
             x.routed.failed(failure);
             nudge(x);
         }
     }
     x.routed.release();
-    // Of a stale connection the server has seen nothing: one such try per request is beside the others.
-    x.attempts += usize::from(why != Loss::Stale);
+    x.attempts += usize::from(why.uses_try());
 }
 
 /// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
 pub(crate) fn retry_is_granted(x: &mut Exchange, counters: &Counters, cx: &Context, why: Loss) -> bool {
     let Some(upstream) = &x.upstream else { return false };
-    let is_left = match why {
-        // It is the connection that was old, not the server that failed: the same server may be tried, but only once
-        // per request.
-        Loss::Stale => x.routed.lost_at.is_none(),
-        _ => x.attempts < upstream.upstream.tries && upstream.balancer.has_untried(x.routed.tried()),
-    };
+    let is_left =
+        !why.uses_try() || x.attempts < upstream.upstream.tries && upstream.balancer.has_untried(x.routed.tried());
     let granted = is_left && budget_allows(x, counters, cx);
     if granted && why == Loss::Stale {
         // Other kept connections may be as old.

@@ -88,18 +88,17 @@ impl Gateway {
         }
         self.touch(w, x);
         self.leave_place(w, x);
+        let why = self.xs[x].machine.loss(why);
         let mut actions = self.event(w, x, Event::Lost(why));
         let run = &mut self.xs[x];
-        run.attempts += usize::from(why != Loss::Stale);
-        if let (Some(server), false) = (run.server, matches!(why, Loss::Stale | Loss::Unprocessed | Loss::Cancelled)) {
+        run.attempts += usize::from(why.uses_try());
+        if let (Some(server), true) = (run.server, why.avoids_server()) {
             run.tried |= 1 << server;
         }
         if actions.has(Do::AskRetry) {
-            let left = if why == Loss::Stale {
-                !run.stale
-            } else {
-                run.attempts < self.settings.tries && run.tried.count_ones() < self.settings.servers as u32
-            };
+            assert!(!(run.stale && why == Loss::Stale), "request {:?}: a second stale connection", run.id);
+            let left = !why.uses_try()
+                || run.attempts < self.settings.tries && run.tried.count_ones() < self.settings.servers as u32;
             let granted = left && self.retries > 0;
             self.retries -= usize::from(granted);
             self.xs[x].stale |= granted && why == Loss::Stale;
