@@ -1,4 +1,8 @@
-//! The rows of the truth table in `docs/reference/http-versions.md`, as scripts.
+//! Scripts of events and what follows from them. `page` reads the truth table in `docs/reference/http-versions.md` and runs each of its
+//! rows; the tests here go further into what the page does not tell.
+
+#[path = "truth_table/page.rs"]
+mod page;
 
 use sealane_exchange::{
     Action, Action::*, Direction, Event, Exchange, Fit, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
