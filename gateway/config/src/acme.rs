@@ -146,8 +146,14 @@ impl AcmeSettings {
 
     /// Who updates the zone that a name is in: of several, the one with the longest zone.
     pub fn dns_update_for(&self, name: &str) -> Option<&DnsUpdate> {
-        let name = name.strip_prefix("*.").unwrap_or(name);
-        let is_in = |zone: &str| name.strip_suffix(zone).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let pattern = NamePattern::of_certificate(name)?;
+        // The record for a wildcard is that of the name behind it.
+        let host = pattern.suffix().unwrap_or(name);
+        let is_in = |zone: &str| {
+            [NamePattern::Exact(zone.into()), NamePattern::AnyDepth(zone.into())]
+                .iter()
+                .any(|names| names.matches(host))
+        };
         self.dns_updates.iter().filter(|update| is_in(&update.zone)).max_by_key(|update| update.zone.len())
     }
 
@@ -195,7 +201,8 @@ pub(super) fn read(
     }
     acme.settings.names = give_certificates(sink, &acme.settings, listeners, targets, hosts, store);
     let settings = &acme.settings;
-    let by_dns_only = |name: &String| settings.challenges == [AcmeChallenge::Dns01] || name.starts_with("*.");
+    let is_wildcard = |name: &str| NamePattern::of_certificate(name).is_some_and(|pattern| pattern.suffix().is_some());
+    let by_dns_only = |name: &String| settings.challenges == [AcmeChallenge::Dns01] || is_wildcard(name);
     let outside = |name: &&String| by_dns_only(name) && settings.dns_update_for(name).is_none();
     if !settings.dns_updates.is_empty()
         && let Some(name) = settings.names.iter().find(outside)

@@ -10,6 +10,7 @@ use crate::exchange::Exchange;
 use crate::records::RequestId;
 use sealane_http::{Fields, Version};
 use sealane_lane::{Context, Micros, Millis};
+use sealane_route::NamePattern;
 use std::net::SocketAddr;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::SystemTime;
@@ -55,7 +56,7 @@ const URLS: [&str; 9] = ["location", "referer", "referrer", "refresh", "link", "
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Requests for this host; `None`: for any.
-    pub host: Option<String>,
+    host: Option<NamePattern>,
     /// One in so many of them.
     pub one_in: u32,
     /// At most so many.
@@ -72,6 +73,7 @@ pub struct Recording {
 impl Recording {
     /// A recording of requests for a host, or any.
     pub fn new(host: Option<String>, one_in: u32, most: u32, millis: Millis, queue: SyncSender<Box<Recorded>>) -> Self {
+        let host = host.map(|host| NamePattern::Exact(host.to_ascii_lowercase().into()));
         Self { host, one_in: one_in.max(1), most, millis, queue, until: 0, passed: 0 }
     }
 
@@ -81,7 +83,7 @@ impl Recording {
     }
 
     fn wants(&mut self, x: &Exchange) -> bool {
-        let is_host = self.host.as_ref().is_none_or(|host| x.request.host_name().eq_ignore_ascii_case(host));
+        let is_host = self.host.as_ref().is_none_or(|host| host.matches(x.request.host_name()));
         if x.machine.is_relay() || !is_host {
             return false;
         }

@@ -146,19 +146,17 @@ impl Automatic {
 #[cfg(feature = "acme")]
 fn challenges(table: &sealane_acme::Table) -> Challenges {
     use sealane_acme::Proof;
-    use sealane_proxy::challenges::{HttpChallenge, MAX_CHALLENGES};
+    use sealane_proxy::challenges::MAX_CHALLENGES;
     let mut out = Challenges::default();
     for challenge in table.open.iter().take(MAX_CHALLENGES) {
-        let name = challenge.name.clone();
+        let name = &challenge.name;
         match &challenge.proof {
-            Proof::Http { token, key_authorization } => out.http.push(HttpChallenge {
-                name,
-                token: token.clone(),
-                key_authorization: key_authorization.clone(),
-            }),
+            Proof::Http { token, key_authorization } => {
+                out.add_http(name, token.clone(), key_authorization.clone());
+            }
             Proof::Tls { certificate, key } => {
-                let policy = challenge_policy(&name, certificate.clone(), key.clone_key());
-                out.tls.push((name, Arc::new(policy)));
+                let policy = challenge_policy(name, certificate.clone(), key.clone_key());
+                out.add_tls(name, Arc::new(policy));
             }
         }
     }
