@@ -3,8 +3,8 @@
 //! Requests notice nothing of it: nothing is kept for them that is not kept anyway. The answer has the oldest of
 //! them, whose number the question bounds.
 
+use crate::exchange::Exchange;
 use crate::exchange::authorize::asked_about;
-use crate::exchange::{Ending, Exchange};
 use crate::records::RequestId;
 use crate::service::Proxy;
 use sealane_exchange::Phase;
@@ -120,7 +120,7 @@ fn waits_for(x: &Exchange) -> &'static str {
         _ if machine.awaits_handshake() => "the end of the client's handshake",
         _ if machine.is_verifying() => "the check of the password",
         _ if machine.is_authorizing() => "the answer of forward_auth",
-        _ if matches!(x.ending, Ending::Draining { .. }) => "the rest of the request, which the gateway discards",
+        _ if x.drains_since().is_some() => "the rest of the request, which the gateway discards",
         (_, Phase::Awaiting) if !machine.has_server() => match x.upstream_stream {
             Some(_) => "the connection to the server",
             None => "a server with room",

@@ -13,6 +13,7 @@ use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, 
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
+use crate::h3::connection::{ClientHandshake, H3Connection, Role};
 use crate::h3::stream::Stream;
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
@@ -780,7 +781,8 @@ fn a_request_before_the_end_of_a_handshake_is_early_whether_the_connection_leave
         }
         h3_read(&mut lane.proxy, &mut lane.cx, key, index);
         assert_eq!(lane.proxy.counters.value(Count::Requests), 1);
-        assert!(lane.proxy.connections.quic(key).unwrap().called_early);
+        let called = |q: &H3Connection| matches!(q.role, Role::Client(_, _, ClientHandshake::CalledEarly));
+        assert!(called(lane.proxy.connections.quic(key).unwrap()));
         assert!(client_is_handshaking(&lane.proxy.connections, ClientStream::H3(key, index)));
         assert_eq!(lane.proxy.counters.value(Count::ClientTimeouts), 0);
         quic_timeout(&mut lane.proxy, &mut lane.cx, key);

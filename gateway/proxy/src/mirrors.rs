@@ -139,6 +139,17 @@ impl Copying {
     }
 }
 
+/// How far a copy has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CopyProgress {
+    /// It is made.
+    Made,
+    /// It is on its way to a server.
+    Begun,
+    /// A server has answered.
+    Answered,
+}
+
 /// The client of a copy.
 pub(crate) struct MirrorClient {
     exchange: Option<Key>,
@@ -150,9 +161,7 @@ pub(crate) struct MirrorClient {
     sent: usize,
     /// Bytes of the response's body that have been thrown away.
     discarded: usize,
-    is_begun: bool,
-    /// A server has answered.
-    is_answered: bool,
+    progress: CopyProgress,
     _place: CopyPlace,
 }
 
@@ -264,8 +273,7 @@ fn start(proxy: &mut Proxy, cx: &mut Context, copy: Box<RequestCopy>, trailers: 
         body,
         sent: 0,
         discarded: 0,
-        is_begun: false,
-        is_answered: false,
+        progress: CopyProgress::Made,
         _place: place,
     })));
     let mut x = proxy.exchanges.fresh(ClientStream::Mirror(key));
@@ -294,7 +302,8 @@ fn start(proxy: &mut Proxy, cx: &mut Context, copy: Box<RequestCopy>, trailers: 
 /// Begins a copy, or goes on with its body.
 pub(crate) fn mirror_go_on(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
     let Some(mirror) = proxy.connections.mirror(key) else { return };
-    if !std::mem::replace(&mut mirror.is_begun, true) {
+    if mirror.progress == CopyProgress::Made {
+        mirror.progress = CopyProgress::Begun;
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
         let _ = x.machine.on(Event::Accepted);
         let actions = x.machine.on(Event::Forward);
@@ -336,8 +345,8 @@ fn send_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
 /// The head of the response to a copy. The gateway makes one, too, where no server answers.
 pub(crate) fn mirror_head(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key) {
     let from_server = exchanges.get(exchange).is_some_and(|x| x.upstream_stream.is_some());
-    if let Some(mirror) = connections.mirror(key) {
-        mirror.is_answered |= from_server;
+    if let Some(mirror) = connections.mirror(key).filter(|_| from_server) {
+        mirror.progress = CopyProgress::Answered;
     }
 }
 
@@ -410,7 +419,10 @@ pub(crate) fn free_copies(proxy: &mut Proxy, cx: &mut Context, wanted: usize) ->
 /// A copy is over.
 pub(crate) fn mirror_finished(proxy: &mut Proxy, x: Box<Exchange>, key: Key) {
     if let Some(Conn::Mirror(mirror)) = proxy.connections.remove(key) {
-        let result = if mirror.is_answered { Count::MirrorsAnswered } else { Count::MirrorsFailed };
+        let result = match mirror.progress {
+            CopyProgress::Answered => Count::MirrorsAnswered,
+            CopyProgress::Made | CopyProgress::Begun => Count::MirrorsFailed,
+        };
         proxy.counters.count(result);
     }
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64);
@@ -460,8 +472,7 @@ mod tests {
             body: Vec::new(),
             sent: 0,
             discarded: 0,
-            is_begun: true,
-            is_answered: true,
+            progress: CopyProgress::Answered,
             _place: Copies::default().take(1).unwrap(),
         };
         let key = connections.insert(Conn::Mirror(Box::new(mirror)));

@@ -231,8 +231,8 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text("answered_by", x.routed.served.map(|by| by.name().as_bytes()));
     let end = match x.ending {
         Ending::Idle => Some(&b"idle"[..]),
-        Ending::TooLong | Ending::Draining { too_long: true, .. } => Some(&b"total_timeout"[..]),
-        Ending::No | Ending::Draining { too_long: false, .. } => None,
+        Ending::TooLong | Ending::DrainingTooLong { .. } => Some(&b"total_timeout"[..]),
+        Ending::No | Ending::Draining { .. } => None,
     };
     text("end", end);
     put("status", Value::Number(u64::from(x.status)));

@@ -214,8 +214,7 @@ fn h3_begin(
     let Begun { mut x, info } = begun;
     let limits = proxy.settings.limits().clone();
     let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return Ok(()) };
-    let handshaking = q.is_handshaking();
-    q.called_early |= handshaking;
+    let is_early = q.comes_early();
     let Some(client) = q.client() else { return Ok(()) };
     x.number = client.next_request();
     let last = client.is_at_last_request(limits.max_requests);
@@ -236,7 +235,7 @@ fn h3_begin(
     });
     if let Ok(info) = &info {
         x.body = info.body;
-        x.begin(info.upgrade, handshaking, &limits);
+        x.begin(info.upgrade, is_early, &limits);
         if info.upgrade {
             websocket::add_key(&mut x);
         }

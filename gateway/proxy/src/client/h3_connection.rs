@@ -10,7 +10,7 @@ use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
-use crate::h3::connection::{H3Connection, Phase, Role, Stay};
+use crate::h3::connection::{ClientHandshake, H3Connection, Phase, Role, Stay};
 use crate::h3::next_look;
 use crate::memory::{Held, count_in};
 use crate::quic::QuicEndpoint;
@@ -50,7 +50,12 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         made: Made::begun(cx.micros()),
     };
     let limits = proxy.settings.limits();
-    let q = Box::new(H3Connection::new(connection, Role::Client(client, Stay::Stays), cx.now(), cx.micros()));
+    let q = Box::new(H3Connection::new(
+        connection,
+        Role::Client(client, Stay::Stays, ClientHandshake::Silent),
+        cx.now(),
+        cx.micros(),
+    ));
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
     proxy.admission.talkers().accepted(remote.ip());
@@ -88,6 +93,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
         q.phase = Phase::Open;
     }
     let handshake = q.quic.handshake();
+    let called_early = q.end_handshake();
     let certificate = q.quic.peer_certificate();
     q.open_control(&our_settings(&limits));
     q.idle_since = cx.now();
@@ -104,7 +110,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
         c.handshake_took(true, Version::Tls13, is_resumed, took);
         probes::handshake_done(|| Some((q.client_ref()?.id.to_u64(), took, is_resumed.into(), 1)));
         c.signed(h.summary.and_then(|s| s.key));
-        match (h.early_offered, q.called_early) {
+        match (h.early_offered, called_early) {
             (true, true) => c.count(Count::EarlyDataAccepted),
             (true, false) => c.count(Count::EarlyDataRejected),
             _ => {}
@@ -171,7 +177,7 @@ pub(crate) fn h3_client_left(
     key: Key,
 ) {
     let Some(q) = connections.quic(key) else { return };
-    let Role::Client(client, stay) = &mut q.role else { return };
+    let Role::Client(client, stay, _) = &mut q.role else { return };
     if std::mem::replace(stay, Stay::CountedOut) == Stay::CountedOut {
         return;
     }
@@ -212,7 +218,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         q.close(instant, Code::NoError, "");
         return h3_client_gone(proxy, cx, key);
     }
-    if q.phase == Phase::Open && matches!(q.role, Role::Client(_, Stay::Until(at)) if at <= now) {
+    if q.phase == Phase::Open && matches!(q.role, Role::Client(_, Stay::Until(at), _) if at <= now) {
         q.leave();
     }
     if q.is_done() {

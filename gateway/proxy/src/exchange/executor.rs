@@ -27,7 +27,7 @@ use crate::exchange::routed::{DeniedBy, Routed, Served};
 use crate::exchange::routing::route_request;
 use crate::exchange::streams::{
     ClientStream, Later, UpstreamStream, client_close_after, client_data, client_detach, client_end, client_finish,
-    client_head, client_is_handshaking, client_is_read, client_reset, server_end, server_finish, server_reset,
+    client_head, client_is_handshaking, client_reset, nothing_more_is_read, server_end, server_finish, server_reset,
 };
 use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
@@ -531,11 +531,14 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
         // The connection lingers as a whole; of a copy nobody waits for the rest.
         ClientStream::H1(_) | ClientStream::Mirror(_) => return drain_is_over(proxy, cx, exchange),
         // All that is to be read of it has been.
-        ClientStream::H3(..) if client_is_read(&proxy.connections, client_stream) => {
+        ClientStream::H3(..) if nothing_more_is_read(&proxy.connections, client_stream) => {
             return drain_is_over(proxy, cx, exchange);
         }
         ClientStream::H2(..) | ClientStream::H3(..) => {
-            x.ending = Ending::Draining { since: now, too_long: x.ending == Ending::TooLong };
+            x.ending = match x.ending {
+                Ending::TooLong => Ending::DrainingTooLong { since: now },
+                _ => Ending::Draining { since: now },
+            };
             proxy.connections.look_by(cx, client_stream, now + LINGER);
         }
     }

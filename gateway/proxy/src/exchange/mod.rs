@@ -146,11 +146,13 @@ pub(crate) enum Ending {
     No,
     /// `total_timeout` of its route is over.
     TooLong,
-    /// A stream whose response has been sent since then, and whose request is still read and thrown away. `too_long`: the response
-    /// said that `total_timeout` was over.
+    /// A stream whose response has been sent since then, and whose request is still read and thrown away.
     Draining {
         since: Millis,
-        too_long: bool,
+    },
+    /// The same, where the response said that `total_timeout` was over.
+    DrainingTooLong {
+        since: Millis,
     },
     /// An upgraded or relayed connection on which neither side has sent anything for too long.
     Idle,
@@ -309,7 +311,7 @@ impl Exchange {
     #[inline]
     pub fn drains_since(&self) -> Option<Millis> {
         match self.ending {
-            Ending::Draining { since, .. } => Some(since),
+            Ending::Draining { since } | Ending::DrainingTooLong { since } => Some(since),
             Ending::No | Ending::TooLong | Ending::Idle => None,
         }
     }

@@ -288,7 +288,7 @@ pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStrea
 }
 
 /// Whether nothing more is read of a request, although it is not known to be complete: its head was refused.
-pub(crate) fn client_is_read(connections: &Connections, side: ClientStream) -> bool {
+pub(crate) fn nothing_more_is_read(connections: &Connections, side: ClientStream) -> bool {
     match (side, connections.get(side.conn())) {
         (ClientStream::H3(_, stream), Some(Conn::Quic(q))) => {
             q.streams.get(stream as usize).is_some_and(|s| s.receiving.is_over() && s.rest.is_empty())

@@ -20,7 +20,7 @@ use std::time::Instant;
 /// Who is at the other end.
 pub(crate) enum Role {
     /// A client; it opens the streams.
-    Client(Client, Stay),
+    Client(Client, Stay, ClientHandshake),
     /// An upstream's server; we open the streams.
     Server(Server),
 }
@@ -34,6 +34,17 @@ pub(crate) enum Stay {
     Until(Millis),
     /// It is no longer among the lane's clients.
     CountedOut,
+}
+
+/// How far the handshake of a client has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientHandshake {
+    /// It is not over, and no request has come.
+    Silent,
+    /// A request has come before it was over.
+    CalledEarly,
+    /// It is over and has been counted.
+    Over,
 }
 
 /// An upstream's server.
@@ -114,8 +125,6 @@ pub(crate) struct H3Connection {
     pub(super) next_id: u64,
     /// Bytes that a server may send ahead on each of its streams.
     pub stream_window: usize,
-    /// A request has come before the handshake was over.
-    pub called_early: bool,
 }
 
 impl H3Connection {
@@ -142,7 +151,6 @@ impl H3Connection {
             idle_since: now,
             next_id: 0,
             stream_window: 0,
-            called_early: false,
         }
     }
 
@@ -154,7 +162,7 @@ impl H3Connection {
     /// The client at the other end.
     pub fn client(&mut self) -> Option<&mut Client> {
         match &mut self.role {
-            Role::Client(client, _) => Some(client),
+            Role::Client(client, ..) => Some(client),
             Role::Server(_) => None,
         }
     }
@@ -162,7 +170,7 @@ impl H3Connection {
     /// The same, to look at.
     pub fn client_ref(&self) -> Option<&Client> {
         match &self.role {
-            Role::Client(client, _) => Some(client),
+            Role::Client(client, ..) => Some(client),
             Role::Server(_) => None,
         }
     }
@@ -174,6 +182,25 @@ impl H3Connection {
     /// Whether the handshake is under way, so that a request that has come may be a replay; also if the connection is leaving.
     pub fn is_handshaking(&self) -> bool {
         !self.quic.is_established()
+    }
+
+    /// Whether a request that has come is early data, which is noted for the end of the handshake.
+    pub fn comes_early(&mut self) -> bool {
+        let is_early = self.is_handshaking();
+        if let (true, Role::Client(_, _, opening)) = (is_early, &mut self.role) {
+            *opening = ClientHandshake::CalledEarly;
+        }
+        is_early
+    }
+
+    /// The client's handshake is over. Whether requests have come before that.
+    pub fn end_handshake(&mut self) -> bool {
+        match &mut self.role {
+            Role::Client(_, _, opening) => {
+                std::mem::replace(opening, ClientHandshake::Over) == ClientHandshake::CalledEarly
+            }
+            Role::Server(_) => false,
+        }
     }
 
     /// The requests that wait until it is made, or until the server allows more streams.

@@ -29,7 +29,7 @@ impl H3Connection {
     /// (RFC 9114 §5.2).
     pub fn leave_soon(&mut self, now: Millis) {
         if matches!(self.phase, Phase::Handshake | Phase::Open)
-            && let Role::Client(_, stay @ Stay::Stays) = &mut self.role
+            && let Role::Client(_, stay @ Stay::Stays, _) = &mut self.role
         {
             *stay = Stay::Until(now + GRACE);
             h3::put_goaway(&mut self.control_out, LAST_STREAM);

@@ -26,23 +26,38 @@ pub(crate) struct Connection {
     pub(super) handle: ConnectionHandle,
     /// Index of its endpoint.
     pub(super) endpoint: usize,
-    established: bool,
-    /// The peer has closed it: nothing is sent any more, whatever comes, nor the one answer that there may be
-    /// (RFC 9000 §10.2.2).
-    silent: bool,
+    stage: Stage,
     /// When the protocol's timer is known to fire.
     pub(super) armed: Option<Instant>,
-    /// The datagrams so far, as long as the hello may turn out to be another lane's; then nothing has been sent yet.
-    raw: Vec<BytesMut>,
-    /// The lane slot that the hello has turned out to be for.
-    foreign: Option<usize>,
-    /// Until when nothing is sent, so that the hello may still go to another lane.
-    hold: Option<Instant>,
+    /// Its hello may turn out to be another lane's; then nothing has been sent yet.
+    undecided: Option<Undecided>,
     /// Until when it is taken for one that is over soon: what only a lasting connection needs waits until then. That is
     /// more ids for it, looking for larger datagrams (both `send`), and the keys of a key update.
     brief_until: Option<Instant>,
     /// How many streams the client may have open, if it has not been told of all of them.
     all_streams: Option<u32>,
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Handshake,
+    Established,
+    /// The client has closed it: nothing is sent any more, whatever comes, nor the one answer that there may be
+    /// (RFC 9000 §10.2.2). `established`: the handshake was over before.
+    ClosedByClient {
+        established: bool,
+    },
+}
+
+/// What is kept of a connection whose hello may be another lane's.
+struct Undecided {
+    /// The datagrams so far.
+    raw: Vec<BytesMut>,
+    /// The lane slot that the hello has turned out to be for.
+    foreign: Option<usize>,
+    /// Until when nothing is sent.
+    hold: Instant,
 }
 
 impl Connection {
@@ -52,12 +67,9 @@ impl Connection {
             protocol,
             handle,
             endpoint,
-            established: false,
-            silent: false,
+            stage: Stage::Handshake,
             armed: None,
-            raw: Vec::new(),
-            foreign: None,
-            hold: None,
+            undecided: None,
             brief_until: None,
             all_streams: None,
         }
@@ -66,9 +78,7 @@ impl Connection {
     /// Makes it a client's. `raw`: its datagrams so far, if its hello may be another lane's; `foreign`: whose it is, if that
     /// is known.
     pub(super) fn accepted(&mut self, now: Instant, raw: Vec<BytesMut>, foreign: Option<usize>, all: Option<u32>) {
-        self.hold = (!raw.is_empty()).then(|| now + HOLD);
-        self.raw = raw;
-        self.foreign = foreign;
+        self.undecided = (!raw.is_empty()).then(|| Undecided { raw, foreign, hold: now + HOLD });
         self.brief_until = Some(now + BRIEF);
         self.all_streams = all;
     }
@@ -76,12 +86,11 @@ impl Connection {
     /// Takes a datagram in. `raw`: its bytes, in case that the hello goes to another lane.
     #[inline]
     pub(super) fn handle(&mut self, event: ConnectionEvent, raw: Option<BytesMut>) {
-        let may_move = !self.raw.is_empty();
-        if let (true, Some(raw)) = (may_move, raw) {
-            self.raw.push(raw);
+        let ((), foreign) = tls_quic::hear(self.may_move(), || self.protocol.handle_event(event));
+        if let Some(undecided) = &mut self.undecided {
+            undecided.raw.extend(raw);
+            undecided.foreign = undecided.foreign.or(foreign);
         }
-        let ((), foreign) = tls_quic::hear(may_move, || self.protocol.handle_event(event));
-        self.foreign = self.foreign.or(foreign);
     }
 
     /// Packets that were sent, and those of them that were lost.
@@ -96,7 +105,7 @@ impl Connection {
         let event = self.protocol.poll()?;
         match &event {
             Event::Connected => {
-                self.established = true;
+                self.stage = Stage::Established;
                 if self.brief_until.is_none() {
                     self.prepare_key_update();
                 }
@@ -104,8 +113,9 @@ impl Connection {
             Event::ConnectionLost { reason } if self.is_accepted() => {
                 // It may be ours to say so.
                 congestion::closes(self.protocol.congestion_state());
-                self.silent =
-                    matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_));
+                if matches!(reason, ConnectionError::ConnectionClosed(_) | ConnectionError::ApplicationClosed(_)) {
+                    self.stage = Stage::ClosedByClient { established: self.is_established() };
+                }
             }
             _ => {}
         }
@@ -115,40 +125,31 @@ impl Connection {
     /// Whether its hello may still go to another lane.
     #[inline]
     pub fn may_move(&self) -> bool {
-        !self.raw.is_empty()
+        self.undecided.is_some()
     }
 
     /// The datagrams of a hello that has turned out to be another lane's, and the slot of that lane. It stays here from
     /// the moment when it is clear that the hello is not.
     pub(super) fn take_foreign_hello(&mut self) -> Option<(Vec<BytesMut>, usize)> {
-        if self.raw.is_empty() {
-            return None;
-        }
-        if let Some(owner) = self.foreign {
-            return Some((std::mem::take(&mut self.raw), owner));
+        let undecided = self.undecided.as_mut()?;
+        if let Some(owner) = undecided.foreign {
+            return Some((std::mem::take(&mut undecided.raw), owner));
         }
         // Past the hello, or so much of it that it is none.
         if self.protocol.crypto_session().handshake_data().is_some()
-            || self.raw.len() > MAX_RAW
+            || undecided.raw.len() > MAX_RAW
             || self.protocol.is_closed()
         {
-            self.stays();
+            self.undecided = None;
         }
         None
     }
 
-    /// It does not go to another lane any more, whatever its hello says.
-    fn stays(&mut self) {
-        self.raw = Vec::new();
-        self.hold = None;
-    }
-
     /// Whether it keeps silent, because its hello may still go to another lane.
     pub fn is_held(&mut self, now: Instant) -> bool {
-        if self.hold.is_some_and(|until| until <= now) {
-            self.stays();
-        }
-        self.hold.is_some()
+        // After that it does not go to another lane any more, whatever its hello says.
+        self.undecided.take_if(|undecided| undecided.hold <= now);
+        self.undecided.is_some()
     }
 
     /// Whether it is taken for one that is over soon.
@@ -161,14 +162,14 @@ impl Connection {
         self.brief_until.is_some()
     }
 
-    /// Whether the peer has closed it, so that nothing is sent any more.
+    /// Whether the client has closed it, so that nothing is sent any more.
     pub(super) fn is_silent(&self) -> bool {
-        self.silent
+        matches!(self.stage, Stage::ClosedByClient { .. })
     }
 
     /// When it wants to be woken.
     pub(super) fn wakes_at(&mut self) -> Option<Instant> {
-        let own = [self.hold, self.brief_until];
+        let own = [self.undecided.as_ref().map(|undecided| undecided.hold), self.brief_until];
         self.protocol.poll_timeout().into_iter().chain(own.into_iter().flatten()).min()
     }
 
@@ -194,7 +195,7 @@ impl Connection {
     /// Whether the handshake is over.
     #[inline]
     pub fn is_established(&self) -> bool {
-        self.established
+        matches!(self.stage, Stage::Established | Stage::ClosedByClient { established: true })
     }
 
     /// What TLS has found out, once the hello has been read.

@@ -102,8 +102,14 @@ pub(crate) struct H2Upstream {
     waited: usize,
     /// When it was made.
     pub(super) began: Millis,
-    /// `h2` has ended it because the server sends too much of something.
-    pub(super) limited: bool,
+}
+
+/// How `h2` has ended a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Because the server sends too much of something.
+    Limited,
+    Otherwise,
 }
 
 /// Streams that may have made `h2` end the connection: it does not say which it was.
@@ -178,12 +184,11 @@ impl H2Upstream {
             progress: now,
             waited: 0,
             began: now,
-            limited: false,
         })
     }
 
-    /// Lets `h2` read what there is and write what there is room for. True when the connection is over.
-    fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> bool {
+    /// Lets `h2` read what there is and write what there is room for. `Some` when the connection is over.
+    fn poll(&mut self, stage: &mut Vec<u8>, room: usize) -> Option<End> {
         let before = stage.len();
         self.pipe.attach(stage, room);
         let polled = Pin::new(&mut self.connection).poll(&mut task::Context::from_waker(Waker::noop()));
@@ -192,8 +197,10 @@ impl H2Upstream {
         if self.settings != ServerSettings::Applied {
             self.note_opened(stage.get(before..).unwrap_or_default());
         }
-        if let Poll::Ready(Err(e)) = &polled {
-            self.limited |= is_limit(e);
+        match polled {
+            Poll::Ready(Err(e)) if is_limit(&e) => Some(End::Limited),
+            Poll::Ready(_) => Some(End::Otherwise),
+            Poll::Pending => None,
         }
         polled.is_ready()
     }
@@ -318,8 +325,8 @@ impl H2Upstream {
         self.life != Life::Over && self.pipe.is_drained()
     }
 
-    /// Lets `h2` read all input that is left, whatever it has to say to it.
-    fn read_all(&mut self) {
+    /// Lets `h2` read all input that is left, whatever it has to say to it. `Some` when the connection is over.
+    fn read_all(&mut self) -> Option<End> {
         let mut discarded = Vec::new();
         self.pipe.allow(None);
         self.poll(&mut discarded, usize::MAX);
@@ -472,12 +479,8 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         h2.allow_input();
         scratch.take_buffer(&mut upstream_conn.transport.stage);
         let room = upstream_conn.transport.frame_room() + upstream_conn.transport.stage.len();
-        let over = h2.poll(&mut upstream_conn.transport.stage, room);
-        if over {
-            if h2.limited {
-                h2_note_limit(proxy, key);
-            }
-            return h2_upstream_lost(proxy, cx, key, false);
+        if let Some(end) = h2.poll(&mut upstream_conn.transport.stage, room) {
+            return h2_ended(proxy, cx, key, end, false);
         }
         h2_woken(proxy, cx);
         let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return };
@@ -491,17 +494,24 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 }
 
 /// A connection is over: each of its streams is told, but for those whose responses have come whole. Their clients get the
-/// rest as they take it.
+/// A connection is over, and `h2` may not know yet.
 pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeout: bool) {
+    h2_ended(proxy, cx, key, End::Otherwise, timeout);
+}
+
+/// rest as they take it.
+fn h2_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, mut end: End, timeout: bool) {
+    if end == End::Limited {
+        h2_note_limit(proxy, key);
+    }
     // What has come of responses before the end is theirs.
     h2_woken(proxy, cx);
     let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return };
     if h2.life == Life::Over {
         return;
     }
-    let was_limited = h2.limited;
-    h2.read_all();
-    if h2.limited && !was_limited {
+    if h2.read_all() == Some(End::Limited) && end != End::Limited {
+        end = End::Limited;
         h2_note_limit(proxy, key);
     }
     h2_woken(proxy, cx);
@@ -512,9 +522,10 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
     h2.pipe.end();
     h2.life = Life::Over;
     // Sets the streams' ends, of which those that the server has never looked at are told apart.
-    h2.read_all();
+    if h2.read_all() == Some(End::Limited) {
+        end = End::Limited;
+    }
     let mut task = task::Context::from_waker(Waker::noop());
-    let limited = h2.limited;
     let answered = h2.answered;
     let mut lost = Vec::new();
     for (_, stream) in &mut h2.streams {
@@ -527,7 +538,7 @@ pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, ti
         }
         let response = stream.response.as_mut().map(|response| Pin::new(response).poll(&mut task));
         let why = match &response {
-            _ if limited => Loss::Limited,
+            _ if end == End::Limited => Loss::Limited,
             Some(Poll::Ready(Err(e))) if !timeout || unprocessed(e) => {
                 lost_with_connection(e, answered, h2.suspects.has(stream.send.stream_id().as_u32()))
             }

@@ -52,6 +52,9 @@ pub(crate) enum Purpose {
     ToShare(Vec<Key>),
 }
 
+// `UpstreamPhase::go_on` does not drop it.
+const _: () = assert!(!std::mem::needs_drop::<Answer>());
+
 impl UpstreamPhase {
     /// The step that is under way and the handshake in the SYN, of a connection that is being made with one.
     pub fn syn(&mut self) -> Option<(&mut Step, &mut UpstreamSyn)> {

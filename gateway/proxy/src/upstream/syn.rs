@@ -38,18 +38,40 @@ const SHORTEST_GRACE: Duration = Duration::from_millis(2);
 /// What a connection keeps that began with its hello in the SYN, until its handshake is over.
 pub(crate) struct UpstreamSyn {
     dial: Dial,
-    /// The embedded socket, the wire's, may still win.
-    embedded: bool,
+    embedded: Embedded,
     /// The plain one, until it takes the wire's place.
     plain: Option<OwnedFd>,
-    cookie_missing: bool,
-    /// The hello offered less than the ordinary one.
-    trimmed: bool,
-    /// The server has said something.
-    heard: bool,
-    /// The third packet waits for our Finished.
-    held: bool,
+    hello: HelloSize,
+    reply: Reply,
     give_up: Millis,
+}
+
+/// The embedded socket, which is the connection's as long as it has not lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Embedded {
+    /// It may still win. `cookie_missing`: there was none for its SYN.
+    MayWin { cookie_missing: bool },
+    /// It is given up.
+    Lost,
+}
+
+/// How much the hello in the SYN offers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HelloSize {
+    Ordinary,
+    /// Less than the ordinary one.
+    Trimmed,
+}
+
+/// What the server has said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    /// Nothing, and the third packet waits for our Finished.
+    AwaitedWithFinished,
+    /// Nothing.
+    Awaited,
+    /// Something.
+    Begun,
 }
 
 /// Opens a connection with its hello in the SYN. `None` where it is to be made in sequence, which is counted.
@@ -100,12 +122,10 @@ pub(crate) fn open_with_hello(
     let _ = dial.poll_action();
     let syn = UpstreamSyn {
         dial,
-        embedded: true,
+        embedded: Embedded::MayWin { cookie_missing: opened.cookie_missing },
         plain: None,
-        cookie_missing: opened.cookie_missing,
-        trimmed: made.trimmed,
-        heard: false,
-        held: cookie == Cookie::Ask,
+        hello: if made.trimmed { HelloSize::Trimmed } else { HelloSize::Ordinary },
+        reply: if cookie == Cookie::Ask { Reply::AwaitedWithFinished } else { Reply::Awaited },
         give_up: 0,
     };
     Some((transport, Box::new(syn)))
@@ -124,8 +144,8 @@ pub(crate) fn syn_begun(connections: &mut Connections, cx: &mut Context, key: Ke
 pub(crate) fn syn_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let Some((_, syn)) = upstream_conn.phase.syn() else { return };
-    if syn.embedded {
-        match fastopen_open::settled(&upstream_conn.transport.fd, syn.cookie_missing) {
+    if let Embedded::MayWin { cookie_missing } = syn.embedded {
+        match fastopen_open::settled(&upstream_conn.transport.fd, cookie_missing) {
             Ok(None) => {}
             Ok(Some(settled)) => syn.dial.handle_embedded(ended(settled)),
             Err(_) => syn.dial.handle_failed(Route::Embedded),
@@ -155,8 +175,8 @@ pub(crate) fn syn_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool
             syn_act(proxy, cx, key);
         }
         Step::Handshake => {
-            if syn.held {
-                syn.held = false;
+            if syn.reply == Reply::AwaitedWithFinished {
+                syn.reply = Reply::Awaited;
                 // The server's flight is late: perhaps it is lost, and is sent again only after the third packet.
                 let _ = sockopt::set_tcp_quickack(&upstream_conn.transport.fd, true);
             }
@@ -176,7 +196,7 @@ fn syn_act(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             Action::Drop(route) => {
                 if let Some(syn) = proxy.connections.upstream(key).and_then(UpstreamConnection::syn) {
                     match route {
-                        Route::Embedded => syn.embedded = false,
+                        Route::Embedded => syn.embedded = Embedded::Lost,
                         Route::Plain => syn.plain = None,
                     }
                 }
@@ -192,7 +212,7 @@ fn syn_act(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                     std::mem::replace(&mut upstream_conn.transport, transport).dismantle(scratch);
                 }
                 if let Some(syn) = upstream_conn.syn() {
-                    (syn.embedded, syn.held) = (false, false);
+                    (syn.embedded, syn.reply) = (Embedded::Lost, Reply::Awaited);
                 }
                 syn_arm(&mut proxy.connections, cx, key);
                 return upstream_connected(proxy, cx, key);
@@ -223,7 +243,9 @@ fn syn_won(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     *step = Step::Handshake;
     (upstream_conn.transport.readable, upstream_conn.transport.writable) = (true, true);
     // Without data in the SYN, the hello that follows carries the third packet.
-    syn.held &= syn.dial.how() == How::Embedded;
+    if syn.reply == Reply::AwaitedWithFinished && syn.dial.how() != How::Embedded {
+        syn.reply = Reply::Awaited;
+    }
     proxy.connections.mark_for_flush(key);
     // The server's flight may have come with its SYN-ACK, in the same event.
     upstream_go_on(proxy, cx, key);
@@ -237,7 +259,7 @@ fn syn_arm(connections: &mut Connections, cx: &mut Context, key: Key) {
     let Some((step, syn)) = upstream_conn.phase.syn() else { return };
     let until = match step {
         Step::Connecting => syn.dial.next_deadline().map(|t| t.saturating_duration_since(instant)),
-        Step::Handshake if syn.held => {
+        Step::Handshake if syn.reply == Reply::AwaitedWithFinished => {
             let rtt = fastopen::info(&upstream_conn.transport.fd).map_or(Duration::ZERO, |i| i.rtt);
             Some((rtt / 4).clamp(SHORTEST_GRACE, LONGEST_GRACE))
         }
@@ -251,8 +273,7 @@ fn syn_arm(connections: &mut Connections, cx: &mut Context, key: Key) {
 /// The server has said something.
 pub(crate) fn syn_heard(connections: &mut Connections, cx: &mut Context, key: Key) {
     let Some(syn) = connections.upstream(key).and_then(UpstreamConnection::syn) else { return };
-    syn.heard = true;
-    if std::mem::take(&mut syn.held) {
+    if std::mem::replace(&mut syn.reply, Reply::Begun) == Reply::AwaitedWithFinished {
         syn_arm(connections, cx, key);
     }
 }
@@ -262,9 +283,9 @@ pub(crate) fn syn_again(proxy: &mut Proxy, cx: &mut Context, key: Key, refused: 
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return false };
     let Some((step, syn)) = upstream_conn.phase.syn() else { return false };
     let again = match step {
-        Step::Handshake if refused => syn.trimmed && syn.dial.handle_refused(),
+        Step::Handshake if refused => syn.hello == HelloSize::Trimmed && syn.dial.handle_refused(),
         // A path that lets the SYN through and nothing after it.
-        Step::Handshake if !syn.heard => syn.dial.handle_broken(),
+        Step::Handshake if syn.reply != Reply::Begun => syn.dial.handle_broken(),
         Step::Handshake | Step::Connecting => false,
     };
     if !again {
@@ -273,7 +294,7 @@ pub(crate) fn syn_again(proxy: &mut Proxy, cx: &mut Context, key: Key, refused: 
     *step = Step::Connecting;
     // The broken one stays in its place until another wins.
     upstream_conn.transport.writable = false;
-    (syn.heard, syn.held) = (false, false);
+    syn.reply = Reply::Awaited;
     if refused {
         upstream_conn.upstream.note_whole(upstream_conn.server);
     }
