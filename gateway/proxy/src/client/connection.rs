@@ -250,9 +250,6 @@ fn refuse_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, error: HelloError
     let http = client_conn.transport.unread.first().is_some_and(u8::is_ascii_uppercase);
     let alert = error.alert();
     let answer = alert.as_ref().map_or(if http { SPEAKS_TLS } else { &[][..] }, |a| &a[..]);
-    if let Some(opening) = client_conn.opening() {
-        opening.large_hello = None;
-    }
     refuse_raw(proxy, cx, key, answer);
 }
 
@@ -547,6 +544,10 @@ pub(crate) fn client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
     let idle = proxy.settings.limits().idle_timeout;
     let Some(client_conn) = proxy.connections.client(key) else { return };
+    // Its place among the large hellos is free while the client is still read.
+    if let Some(opening) = client_conn.opening() {
+        opening.large_hello = None;
+    }
     if answer.is_empty() {
         return close_connection(proxy, cx, key);
     }
