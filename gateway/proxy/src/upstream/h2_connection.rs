@@ -202,7 +202,6 @@ impl H2Upstream {
             Poll::Ready(_) => Some(End::Otherwise),
             Poll::Pending => None,
         }
-        polled.is_ready()
     }
 
     /// Notes which streams `h2` has opened.
@@ -329,7 +328,7 @@ impl H2Upstream {
     fn read_all(&mut self) -> Option<End> {
         let mut discarded = Vec::new();
         self.pipe.allow(None);
-        self.poll(&mut discarded, usize::MAX);
+        self.poll(&mut discarded, usize::MAX)
     }
 
     /// Takes what is left of responses that have come whole out of `h2`, which forgets where they end.
