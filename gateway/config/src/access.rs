@@ -6,7 +6,7 @@ use super::Config;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Diagnostic, Errors, Severity, Sink};
 use super::fields::named;
-use super::identity;
+use super::files;
 use super::settings::{Setting, Shape, Strings, access as s, access_of_requests as r};
 use super::surroundings::Answers;
 use super::tls::client_names;
@@ -114,7 +114,7 @@ impl AccessLists {
         if let Some(index) = self.users.iter().position(|(path, _)| *path == file.value) {
             return index;
         }
-        let users = match identity::read(sink, "file of users", file) {
+        let users = match files::read(sink, "file of users", file) {
             Some(bytes) => users(&file.value, bytes).unwrap_or_else(|(message, help)| {
                 sink.error(&file.span, message, Some(help));
                 Users::default()
@@ -303,7 +303,7 @@ fn addresses(
         if lists.files.contains_key(&file.value) {
             continue;
         }
-        let set = match identity::read(sink, "list of addresses", file) {
+        let set = match files::read(sink, "list of addresses", file) {
             Some(bytes) => list(&file.value, bytes).unwrap_or_else(|mistakes| {
                 mistakes.into_iter().for_each(|m| sink.error(&file.span, m.message, m.help));
                 AddressSet::default()

@@ -1,9 +1,9 @@
 //! The access log in `[log]`: where lines go, what they look like, and which requests get one.
 
 use super::Kind;
+use super::certificates::load;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Place, Sink};
-use super::identity;
 use super::settings::log as s;
 use rustls::pki_types::{CertificateDer, ServerName};
 use sealane_proxy::{AccessLogRules, LogFormat, Template, TemplateError};
@@ -135,7 +135,7 @@ fn syslog_tls(
         }
     }
     server.roots = match ca {
-        Some(file) => identity::trust_anchors(sink, file).unwrap_or_default(),
+        Some(file) => load::trust_anchors(sink, file).unwrap_or_default(),
         None => {
             let roots = sink.trusted_roots().map(<[_]>::to_vec);
             if !sink.offline() && roots.as_ref().is_some_and(Vec::is_empty) {

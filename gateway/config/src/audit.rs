@@ -4,10 +4,10 @@
 //! breaks a rule is an error with the place of the setting, or of the table in which the setting is missing. The rules with their
 //! sources are in `docs/reference/policies.md`.
 
+use super::certificates::load::Loaded;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::{Hosts, Target, Upstreams};
-use super::identity::Loaded;
 use super::listen_address::ListenAddress;
 use super::listener::Draft;
 use super::settings::Shape;

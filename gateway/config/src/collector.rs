@@ -1,8 +1,9 @@
 //! OpenTelemetry collectors: where `[traces]` and `[otlp]` send what they export.
 
+use super::certificates::load;
 use super::decode::{self, At, Node};
 use super::diagnostics::Sink;
-use super::identity;
+use super::files;
 use http::{HeaderName, HeaderValue, Uri};
 use rustls::pki_types::{CertificateDer, ServerName};
 use std::borrow::Cow;
@@ -154,7 +155,7 @@ impl Written<'_> {
         }
         let roots = match (endpoint.tls, &ca) {
             (false, _) => Some(Vec::new()),
-            (true, Some(file)) => identity::trust_anchors(sink, file),
+            (true, Some(file)) => load::trust_anchors(sink, file),
             (true, None) => {
                 let roots = sink.trusted_roots();
                 if roots.is_some_and(<[_]>::is_empty) && !has_ca && !sink.offline() {
@@ -183,11 +184,11 @@ fn is_local(host: &str) -> bool {
 /// The header field in a file; `Some(None)` where the file is not read, or not yet.
 fn header(sink: &Sink, file: &At<PathBuf>) -> Option<Option<CollectorHeader>> {
     sink.names_file(&file.value);
-    identity::warn_if_readable(sink, file, "header field for the collector");
+    files::warn_if_readable(sink, file, "header field for the collector");
     if sink.content(&file.value).is_none() {
         return Some(None);
     }
-    let bytes = identity::read(sink, "header field for the collector", file)?;
+    let bytes = files::read(sink, "header field for the collector", file)?;
     let found = parse_header(bytes);
     if found.is_none() {
         let help = "the file must have one line, as in \"authorization: Bearer TOKEN\"".to_owned();

@@ -1,11 +1,13 @@
 //! What several gateways have in common: `[store]`, and where the keys of session tickets come from.
 
+use super::Config;
 use super::access::{Mistake, read_again};
+use super::certificates::load;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Errors, Place, Sink};
+use super::files;
 use super::settings::{store as s, top};
 use super::surroundings::Answers;
-use super::{Config, identity};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -174,12 +176,12 @@ pub(super) fn read(top: &Section, early_data: bool) -> (TicketKeySource, Option<
 
 fn ticket_key_file(sink: &Sink, file: &At<PathBuf>) -> TicketKeySource {
     let nothing = || TicketKeySource::File(file.value.clone(), Arc::new(KeyList(Vec::new())));
-    identity::warn_if_readable(sink, file, "file of ticket keys");
+    files::warn_if_readable(sink, file, "file of ticket keys");
     // Not read, or not yet.
     if sink.content(&file.value).is_none() {
         return nothing();
     }
-    let Some(bytes) = identity::read(sink, "file of ticket keys", file) else { return nothing() };
+    let Some(bytes) = files::read(sink, "file of ticket keys", file) else { return nothing() };
     match keys(&file.value, bytes) {
         Ok(keys) => TicketKeySource::File(file.value.clone(), Arc::new(keys)),
         Err((message, help)) => {
@@ -273,7 +275,7 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
     }
     let roots = match (is_tls, &ca) {
         (false, _) => Some(Vec::new()),
-        (true, Some(file)) => identity::trust_anchors(sink, file),
+        (true, Some(file)) => load::trust_anchors(sink, file),
         (true, None) => {
             let roots = sink.trusted_roots();
             if roots.is_some_and(<[_]>::is_empty) && section.key_span("ca").is_none() && !sink.offline() {
@@ -309,12 +311,12 @@ fn is_local(host: &str) -> bool {
 
 fn secret(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<[u8; KEY]>> {
     sink.names_file(&file.value);
-    identity::warn_if_readable(sink, file, "secret of the store");
+    files::warn_if_readable(sink, file, "secret of the store");
     if sink.content(&file.value).is_none() {
         // Not read, or not yet.
         return Some(Zeroizing::new([0; KEY]));
     }
-    let secret = key(identity::read(sink, "secret of the store", file)?.trim_ascii());
+    let secret = key(files::read(sink, "secret of the store", file)?.trim_ascii());
     if secret.is_none() {
         let help = format!("make one: openssl rand -base64 32 > {}", file.value.display());
         sink.error(&file.span, format!("{}: this is not 32 bytes in base64", file.value.display()), Some(help));
@@ -324,11 +326,11 @@ fn secret(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<[u8; KEY]>> {
 
 fn password(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<String>> {
     sink.names_file(&file.value);
-    identity::warn_if_readable(sink, file, "password of the store");
+    files::warn_if_readable(sink, file, "password of the store");
     if sink.content(&file.value).is_none() {
         return Some(Zeroizing::default());
     }
-    let bytes = identity::read(sink, "password of the store", file)?;
+    let bytes = files::read(sink, "password of the store", file)?;
     match std::str::from_utf8(bytes).map(|text| text.trim_end_matches(['\r', '\n'])) {
         Ok(text) if !text.is_empty() && !text.contains('\n') => Some(Zeroizing::new(text.to_owned())),
         _ => {

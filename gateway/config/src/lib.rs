@@ -8,7 +8,7 @@
 //!        └───────────── Answers ◀───────────────┘
 //!        │
 //!        ├── every mistake, with its place ──▶ Errors
-//!        └── decode, listener, host, upstream, tls, identity ──▶ Config ── snapshot_parts ──▶ what lanes get
+//!        └── decode, listener, host, upstream, tls, certificates ──▶ Config ── snapshot_parts ──▶ what lanes get
 //! ```
 //!
 //! Reading is a function of the text and of [`Answers`]: it opens no file and asks no network. What passes `check` also
@@ -31,15 +31,14 @@ mod cors;
 mod decode;
 mod diagnostics;
 mod document;
-pub mod encrypted_key;
 mod example;
 mod fields;
+mod files;
 mod fleet;
 mod forwarding;
 mod host;
 mod http3;
 mod https_records;
-mod identity;
 mod include;
 mod level;
 mod listen_address;
@@ -48,7 +47,6 @@ mod names;
 mod pages;
 mod parts;
 mod paths;
-mod pkcs12;
 mod plan;
 mod policy_id;
 mod post_quantum;
@@ -80,16 +78,16 @@ pub use acme::{
 };
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
-pub use certificates::{CertificateFiles, CertificateSet, read_again};
+pub use certificates::load::{Loaded, parse_revocation_lists};
+pub use certificates::{CertificateFiles, CertificateSet, encrypted_key, read_again};
 pub use collector::{Collector, CollectorEndpoint, CollectorHeader, CollectorProtocol, Signal};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
+pub use files::plain;
 pub use fleet::{KeyList, SharedEarlyData, StoreSettings, StoreUrl, TicketKeySource, read_ticket_keys_again};
 pub use http3::Http3;
 pub use https_records::HttpsRecord;
-pub use identity::parse_revocation_lists;
-pub use identity::{Loaded, plain};
 pub use include::{Include, MAX_INCLUDED};
 pub use level::{LEVELS, Level, LogSettings};
 pub use listen_address::{ListenAddress, UnixSocket};
@@ -337,7 +335,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         top.optional_at(&settings::top::resolver).map(|at| (at.value, sink.place_of(&at.span))).unzip();
     let resolver = resolver.unwrap_or_default();
 
-    let mut store = identity::Store::new();
+    let mut store = certificates::load::Store::new();
     store.fetching = revocation::fetching(&top);
     let listeners_absent = top.key_span("listener").is_none();
     let mut access = AccessLists::default();

@@ -2,11 +2,11 @@
 
 use super::access::{self, AccessLists};
 use super::addresses::{Addresses, Protocol};
+use super::certificates::load::{self, Store};
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
 use super::http3::{self, Http3};
-use super::identity::{self, Store};
 use super::listen_address::{ListenAddress, socket_path, unix_socket};
 use super::settings::listener as s;
 use super::settings::top;
@@ -298,7 +298,7 @@ pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target
         for (pattern, host) in target.hosts.iter() {
             let ip = matches!(&pattern, NamePattern::Exact(n) if n.starts_with('[') || n.parse::<IpAddr>().is_ok());
             let relayed = matches!(hosts.action(*host), Action::Passthrough { .. });
-            if ip || relayed || pattern == NamePattern::Any || identity::covers(&policy.identities, &pattern) {
+            if ip || relayed || pattern == NamePattern::Any || load::covers(&policy.identities, &pattern) {
                 continue;
             }
             let Some(name) = hosts.place(*host, &pattern) else { continue };

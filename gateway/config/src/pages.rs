@@ -3,8 +3,8 @@
 use super::access;
 use super::decode::{At, Node, Section};
 use super::diagnostics::Sink;
+use super::files;
 use super::host::MAX_BODY;
-use super::identity;
 use super::plan;
 use super::route::Routes;
 use super::settings::{error_page as e, maintenance as m};
@@ -80,7 +80,7 @@ fn page(sink: &Sink, file: At<PathBuf>, content_type: Option<At<String>>, routes
         _ => "text/html; charset=utf-8",
     };
     let content_type = content_type.map_or_else(|| by_name().to_owned(), |c| c.value);
-    let body = identity::read(sink, "page", &file).unwrap_or_default();
+    let body = files::read(sink, "page", &file).unwrap_or_default();
     // It is copied whole for each response.
     if body.len() > MAX_BODY {
         let help = "leave images and scripts to another host".to_owned();

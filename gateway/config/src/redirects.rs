@@ -5,7 +5,7 @@
 use super::Config;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Diagnostic, Errors, Severity, Sink};
-use super::identity;
+use super::files;
 use super::paths;
 use super::settings::redirects as s;
 use super::surroundings::Answers;
@@ -112,7 +112,7 @@ pub(super) fn read(section: Section, tables: &mut RedirectTables) -> Option<Acti
 }
 
 fn of_file(sink: &Sink, file: &At<PathBuf>) -> RedirectTable {
-    match identity::read(sink, "table of redirects", file) {
+    match files::read(sink, "table of redirects", file) {
         Some(bytes) => table(&file.value, bytes).unwrap_or_else(|mistakes| {
             mistakes.into_iter().for_each(|m| sink.error(&file.span, m.message, m.help));
             RedirectTable::default()

@@ -5,10 +5,10 @@
 //! last process had, and a response or list that has come since then takes its place without a reload.
 
 use super::Config;
+use super::certificates::load::{self, Loaded, Store};
 use super::certificates::{CertificateFiles, CertificateSet, with_identities};
 use super::decode::{At, Section};
 use super::diagnostics::{Errors, Place, Sink, Source};
-use super::identity::{self, Loaded, Store};
 use super::listener::Draft;
 use super::policy_id;
 use super::settings::{Choice, Setting, Strings, revocation as s, top};
@@ -125,7 +125,7 @@ pub(super) fn rules(
             true => store.fetching.list(sink, &written, authorities.unwrap_or_default()),
             false => {
                 let file = At { value: sink.base.join(&written.value), span: written.span.clone() };
-                let lists = identity::revocation_lists(sink, &file);
+                let lists = load::revocation_lists(sink, &file);
                 if let Some(end) = lists.as_ref().and_then(|lists| lists.next_update).filter(|end| *end < now()) {
                     warn_expired(sink, &written, end, rules.expired);
                 }
@@ -190,13 +190,13 @@ impl Fetching {
             return Some(missing);
         }
         let read = sink.content(&file).and_then(|content| content.as_ref().ok());
-        Some(read.and_then(|content| identity::parse_revocation_lists(&file, &content.bytes).ok()).unwrap_or(missing))
+        Some(read.and_then(|content| load::parse_revocation_lists(&file, &content.bytes).ok()).unwrap_or(missing))
     }
 
     /// What is fetched, if anything is.
     fn settings(&mut self, sink: &Sink) -> Option<RevocationSettings> {
         let roots = match (&self.secure, &self.ca) {
-            (_, Some(file)) => identity::trust_anchors(sink, file)?,
+            (_, Some(file)) => load::trust_anchors(sink, file)?,
             (Some(_), None) if !self.ca_wrong => sink.trusted_roots().map(<[_]>::to_vec).unwrap_or_default(),
             _ => Vec::new(),
         };
@@ -265,7 +265,7 @@ fn replaced(rules: &RevocationRules, new: &HashMap<PathBuf, Arc<RevocationLists>
 pub fn read_revocation_lists_again(file: &Path, answers: &Answers) -> Result<Arc<RevocationLists>, Errors> {
     // Without a text there is no place to name: messages name the file.
     let sink = Sink::new(Source::new(String::new(), ""), PathBuf::new(), Some(answers), None);
-    let read = identity::revocation_lists(&sink, &At { value: file.to_path_buf(), span: 0..0 });
+    let read = load::revocation_lists(&sink, &At { value: file.to_path_buf(), span: 0..0 });
     let (errors, warnings) = sink.finish();
     match read {
         Some(lists) if errors.is_empty() => Ok(Arc::new(lists)),
@@ -333,7 +333,7 @@ impl Config {
         let sets = self.listeners.iter().filter_map(|l| l.certificates.as_ref()).filter(|set| set.stapling);
         let entries = sets.flat_map(|set| &set.entries).filter(|(files, _)| files.ocsp.is_none());
         let without = entries.filter(|(_, loaded)| loaded.stated.responder.is_none() && !loaded.self_signed);
-        without.take(MAX_LOOKED_AT).filter_map(|(_, loaded)| identity::issuer(loaded.identity.chain.first()?)).collect()
+        without.take(MAX_LOOKED_AT).filter_map(|(_, loaded)| load::issuer(loaded.identity.chain.first()?)).collect()
     }
 
     /// Whether a response is fetched for a certificate from these files.

@@ -2,10 +2,10 @@
 
 use super::access;
 use super::audit::{self, Policy};
+use super::certificates::load::{self, Loaded, Store};
 use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
-use super::identity::{self, Loaded, Store};
 use super::policy_id::{self, PolicyId};
 use super::revocation;
 use super::settings::{certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u};
@@ -473,7 +473,7 @@ fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> 
     for entry in section.tables(&l::client_auth) {
         let mode = entry.required(&a::mode);
         let roots = entry.required(&a::ca);
-        let roots = roots.and_then(|file| identity::trust_anchors(sink, &file));
+        let roots = roots.and_then(|file| load::trust_anchors(sink, &file));
         let revocation = revocation::rules(&entry, &a::crl, &a::crl_expired, roots.as_deref(), store);
         good &= revocation.is_some();
         let allowed = entry.optional(&a::names);
@@ -627,7 +627,7 @@ pub(super) fn upstream(
         out.skip = skip.as_ref().is_some_and(|s| s.value);
         if let Some(file) = section.optional_at(&u::ca) {
             own_roots = true;
-            match identity::trust_anchors(sink, &file) {
+            match load::trust_anchors(sink, &file) {
                 Some(roots) => out.roots = roots,
                 None => good = false,
             }

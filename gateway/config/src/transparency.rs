@@ -5,7 +5,7 @@ use super::Config;
 use super::access::{Mistake, read_again};
 use super::decode::{At, Section};
 use super::diagnostics::{Errors, Sink};
-use super::identity;
+use super::files;
 use super::policy_id;
 use super::settings::upstream_tls as u;
 use super::surroundings::Answers;
@@ -109,7 +109,7 @@ fn log_list(sink: &Sink, file: &At<PathBuf>) -> Option<LogList> {
         return Some(LogList::new(file.value.clone(), None, Vec::new()));
     }
     let shown = file.value.display();
-    match parse_log_list(&file.value, identity::read(sink, "list of logs", file)?) {
+    match parse_log_list(&file.value, files::read(sink, "list of logs", file)?) {
         Ok(list) => {
             if let Some(days) = list.written.map(|written| now().saturating_sub(written) / 86_400).filter(|d| *d > OLD)
             {

@@ -10,9 +10,10 @@ pub use management::Management;
 pub use webhook::Webhook;
 
 use super::access;
+use super::certificates::load;
 use super::decode::{self, At, Section, nearest};
 use super::diagnostics::Sink;
-use super::identity;
+use super::files;
 use super::settings::{File, Setting, Shape, Strings, tunnel as s};
 use super::surroundings::Kind;
 use rustls::crypto::CryptoProvider;
@@ -434,7 +435,7 @@ const fn six((address, len): (IpAddr, u8)) -> Option<(Ipv6Addr, u8)> {
 }
 
 fn file(sink: &Sink, what: &str, at: &At<PathBuf>) -> Option<String> {
-    let bytes = identity::read(sink, what, at)?;
+    let bytes = files::read(sink, what, at)?;
     match String::from_utf8(bytes.to_vec()) {
         Ok(text) => Some(text),
         Err(_) => {
@@ -548,16 +549,16 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
     let versions = section.or(&s::tls_versions);
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let roots = match &ca {
-        Some(ca) => identity::certificates(sink, "CA file", ca)?,
+        Some(ca) => load::certificates(sink, "CA file", ca)?,
         None => Vec::new(),
     };
     let crls = match &crl {
-        Some(crl) => identity::revocation_lists(sink, crl)?.lists.iter().map(|list| list.to_vec()).collect(),
+        Some(crl) => load::revocation_lists(sink, crl)?.lists.iter().map(|list| list.to_vec()).collect(),
         None => Vec::<Vec<u8>>::new(),
     };
     let (cert, key) = (cert?, key);
-    let chain = identity::certificates(sink, "certificate", &cert)?;
-    let private = identity::private_key(sink, key.as_ref().unwrap_or(&cert), None)?;
+    let chain = load::certificates(sink, "certificate", &cert)?;
+    let private = load::private_key(sink, key.as_ref().unwrap_or(&cert), None)?;
     let expiries = [("ca", first_expiry(&roots)), ("server", first_expiry(&chain)), ("crl", first_list_expiry(&crls))];
     let expiries = expiries.into_iter().filter_map(|(what, at)| Some((what, at?))).collect();
     let revoked = Revoked::of(crls.iter().map(Vec::as_slice));

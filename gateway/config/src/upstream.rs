@@ -1,8 +1,8 @@
 //! `[[upstream]]`, and the servers named by a host's `to`.
 
+use super::certificates::load::Store;
 use super::decode::{self, At, Section};
 use super::diagnostics::{Place, Sink};
-use super::identity::Store;
 use super::plan::{self, Plan, ServerPlan};
 use super::settings::{self, Shape, upstream as s};
 use super::snippets;

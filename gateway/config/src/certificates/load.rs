@@ -1,13 +1,14 @@
 //! Certificates, keys, OCSP responses, trust anchors and revocation lists: the content of files, checked as far as can be
 //! without a connection: it parses, the key belongs to the leaf, the dates are good, nobody else can read the key.
 
-use super::certificates::CertificateFiles;
-use super::decode::At;
-use super::diagnostics::Sink;
+use super::CertificateFiles;
 use super::encrypted_key::{self, Undecipherable};
 use super::pkcs12::{self, Unopened};
-use super::revocation::Fetching;
-use super::surroundings::{Content, Kind, Unreadable};
+use crate::decode::At;
+use crate::diagnostics::Sink;
+use crate::files;
+use crate::revocation::Fetching;
+use crate::surroundings::{Content, Kind};
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject, SectionKind};
@@ -17,7 +18,6 @@ use sealane_route::NamePattern;
 use sealane_tls::policy::{Identities, Identity, KeyKind, RevocationLists};
 use sealane_tls::{crl, ocsp};
 use std::collections::HashMap;
-use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -44,7 +44,7 @@ pub struct Loaded {
 }
 
 /// Loads each pair of files once, however many listeners use it.
-pub(super) struct Store {
+pub(crate) struct Store {
     provider: CryptoProvider,
     loaded: HashMap<CertificateFiles, Option<Arc<Loaded>>>,
     now: i64,
@@ -250,12 +250,12 @@ impl Store {
         file: &At<PathBuf>,
         passphrase: Option<&At<PathBuf>>,
     ) -> Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
-        let bytes = read(sink, "PKCS#12 bundle", file)?;
+        let bytes = files::read(sink, "PKCS#12 bundle", file)?;
         let words = match passphrase {
             Some(passphrase) => passphrase_in(sink, passphrase)?,
             None => &[],
         };
-        warn_if_readable(sink, file, "bundle with a private key");
+        files::warn_if_readable(sink, file, "bundle with a private key");
         let shown = file.value.display();
         let convert = || {
             Some(format!(
@@ -387,12 +387,12 @@ fn dns_names(leaf: &X509Certificate) -> Vec<String> {
 }
 
 /// The name of a certificate's issuer.
-pub(super) fn issuer(certificate: &CertificateDer<'_>) -> Option<String> {
+pub(crate) fn issuer(certificate: &CertificateDer<'_>) -> Option<String> {
     X509Certificate::from_der(certificate).ok().map(|(_, leaf)| leaf.issuer().to_string())
 }
 
 /// Puts certificates into the tables that handshakes look names up in. `defaults` are indices into `all`.
-pub(super) fn index(all: &[Arc<Loaded>], default: Vec<u32>) -> Identities {
+pub(crate) fn index(all: &[Arc<Loaded>], default: Vec<u32>) -> Identities {
     let mut out = Identities { default, ..Identities::default() };
     for (i, loaded) in all.iter().enumerate() {
         out.all.push(Arc::clone(&loaded.identity));
@@ -412,7 +412,7 @@ pub(super) fn index(all: &[Arc<Loaded>], default: Vec<u32>) -> Identities {
 
 /// Whether some certificate is good for a host's names. A wildcard needs one for the names one label below its suffix;
 /// no certificate is for names of any depth.
-pub(super) fn covers(identities: &Identities, pattern: &NamePattern) -> bool {
+pub(crate) fn covers(identities: &Identities, pattern: &NamePattern) -> bool {
     let pattern = match pattern {
         NamePattern::AnyDepth(suffix) => &NamePattern::OneLabel(suffix.clone()),
         other => other,
@@ -421,9 +421,9 @@ pub(super) fn covers(identities: &Identities, pattern: &NamePattern) -> bool {
 }
 
 /// All certificates of a PEM file; at least one.
-pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
+pub(crate) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
     let Some(content) = sink.content(&file.value) else { return Some(vec![placeholder().0]) };
-    let bytes = bytes_of(sink, what, file, content)?;
+    let bytes = files::bytes_of(sink, what, file, content)?;
     let shown = file.value.display();
     match CertificateDer::pem_slice_iter(bytes).collect::<Result<Vec<_>, _>>() {
         Ok(found) if !found.is_empty() => Some(found),
@@ -447,7 +447,7 @@ pub(super) fn certificates(sink: &Sink, what: &str, file: &At<PathBuf>) -> Optio
 }
 
 /// Trust anchors: certificates that also serve as such.
-pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
+pub(crate) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<CertificateDer<'static>>> {
     let found = certificates(sink, "CA file", file)?;
     if sink.content(&file.value).is_none() {
         return Some(found);
@@ -465,11 +465,11 @@ pub(super) fn trust_anchors(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<Certi
 }
 
 /// Revocation lists of a PEM or DER file; at least one.
-pub(super) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<RevocationLists> {
+pub(crate) fn revocation_lists(sink: &Sink, file: &At<PathBuf>) -> Option<RevocationLists> {
     let Some(content) = sink.content(&file.value) else {
         return Some(RevocationLists { source: file.value.clone(), ..RevocationLists::default() });
     };
-    let bytes = bytes_of(sink, "revocation list", file, content)?;
+    let bytes = files::bytes_of(sink, "revocation list", file, content)?;
     match parse_revocation_lists(&file.value, bytes) {
         Ok(lists) => Some(lists),
         Err(why) => {
@@ -504,13 +504,13 @@ pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationL
 }
 
 /// The private key of a PEM file: PKCS#8, PKCS#1 or SEC1; PKCS#8 also under a passphrase.
-pub(super) fn private_key(
+pub(crate) fn private_key(
     sink: &Sink,
     file: &At<PathBuf>,
     passphrase: Option<&At<PathBuf>>,
 ) -> Option<PrivateKeyDer<'static>> {
     let Some(content) = sink.content(&file.value) else { return Some(placeholder().1) };
-    let bytes = bytes_of(sink, "private key", file, content)?;
+    let bytes = files::bytes_of(sink, "private key", file, content)?;
     let shown = file.value.display();
     let encrypted = bytes.windows(9).any(|w| w == b"ENCRYPTED");
     let key = match (PrivateKeyDer::from_pem_slice(bytes), passphrase) {
@@ -552,19 +552,8 @@ pub(super) fn private_key(
             return None;
         }
     };
-    warn_if_readable(sink, file, "private key");
+    files::warn_if_readable(sink, file, "private key");
     Some(key)
-}
-
-/// Warns of a secret that every user can read.
-pub(super) fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
-    if let Some(Ok(Content { mode, .. })) = sink.content(&file.value)
-        && mode & 0o004 != 0
-    {
-        let shown = file.value.display();
-        let message = format!("{shown}: every user of this machine can read this {what} (mode {mode:04o})");
-        sink.warn(&file.span, message, Some(format!("chmod 600 {shown}")));
-    }
 }
 
 /// The file of a pair that is a PKCS#12 bundle, if one is.
@@ -577,8 +566,8 @@ fn bundle_of<'a>(sink: &Sink, cert: &'a At<PathBuf>, key: &'a At<PathBuf>) -> Op
 
 /// The first line of a file.
 fn passphrase_in<'s>(sink: &Sink<'s>, passphrase: &At<PathBuf>) -> Option<&'s [u8]> {
-    let words = read(sink, "passphrase", passphrase)?;
-    warn_if_readable(sink, passphrase, "passphrase");
+    let words = files::read(sink, "passphrase", passphrase)?;
+    files::warn_if_readable(sink, passphrase, "passphrase");
     let words = words.split(|b| *b == b'\n').next().unwrap_or_default();
     let words = words.strip_suffix(b"\r").unwrap_or(words);
     if words.is_empty() {
@@ -623,7 +612,7 @@ fn pem_kinds(bytes: &[u8]) -> Vec<SectionKind> {
 }
 
 fn ocsp_response(sink: &Sink, file: &At<PathBuf>) -> Option<Vec<u8>> {
-    let bytes = read(sink, "OCSP response", file)?;
+    let bytes = files::read(sink, "OCSP response", file)?;
     if is_successful(bytes) {
         return Some(bytes.to_vec());
     }
@@ -662,34 +651,4 @@ fn pem_error(e: &pem::Error) -> String {
         pem::Error::Base64Decode(_) => "broken PEM: the part between BEGIN and END is not base64".to_owned(),
         e => e.to_string(),
     }
-}
-
-/// The content of a whole file. `None` also where it is not read, or not yet.
-pub(super) fn read<'s>(sink: &Sink<'s>, what: &str, file: &At<PathBuf>) -> Option<&'s [u8]> {
-    bytes_of(sink, what, file, sink.content(&file.value)?)
-}
-
-/// The bytes of a file, or a report why there are none.
-fn bytes_of<'s>(
-    sink: &Sink,
-    what: &str,
-    file: &At<PathBuf>,
-    content: &'s Result<Content, Unreadable>,
-) -> Option<&'s [u8]> {
-    match content {
-        Ok(content) => Some(&content.bytes),
-        Err(Unreadable { why, help }) => {
-            let message = format!("cannot read the {what} {}: {why}", file.value.display());
-            sink.error(&file.span, message, help.clone());
-            None
-        }
-    }
-}
-
-/// An I/O error in plain words, without "(os error 2)".
-pub fn plain(e: &io::Error) -> String {
-    let s = e.to_string();
-    let s = s.split(" (os error").next().unwrap_or(&s);
-    let mut chars = s.chars();
-    chars.next().map_or_else(String::new, |c| c.to_lowercase().chain(chars).collect())
 }

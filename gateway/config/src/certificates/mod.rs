@@ -4,11 +4,15 @@
 //! the pair again ([`read_again`]) and puts the new certificate in the place of the old one
 //! ([`Config::replace_certificates`]): nothing else of the configuration is read or changed.
 
-use super::Config;
-use super::decode::At;
-use super::diagnostics::{Errors, Sink, Source, Warning};
-use super::identity::{self, Loaded, Store};
-use super::surroundings::Answers;
+pub mod encrypted_key;
+pub(crate) mod load;
+mod pkcs12;
+
+use crate::Config;
+use crate::decode::At;
+use crate::diagnostics::{Errors, Sink, Source, Warning};
+use crate::surroundings::Answers;
+use load::{self, Loaded, Store};
 use sealane_tls::policy::{Identities, ServerPolicy};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -30,7 +34,7 @@ pub struct CertificateFiles {
 }
 
 impl CertificateFiles {
-    pub(super) fn new(
+    pub(crate) fn new(
         cert: &At<PathBuf>,
         key: Option<&At<PathBuf>>,
         passphrase: Option<&At<PathBuf>>,
@@ -47,7 +51,7 @@ impl CertificateFiles {
     }
 
     /// The file of a certificate that an authority issues for a name: the private key, then the chain.
-    pub(super) fn of_name(file: PathBuf, name: &str) -> Self {
+    pub(crate) fn of_name(file: PathBuf, name: &str) -> Self {
         Self { cert: file.clone(), key: file, passphrase: None, ocsp: None, name: Some(name.to_owned()) }
     }
 
@@ -59,7 +63,7 @@ impl CertificateFiles {
 
 /// Which certificates a client gets that asks for an unknown name, or for none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Defaults {
+pub(crate) enum Defaults {
     /// None: such a client is refused.
     Refuse,
     /// These.
@@ -71,22 +75,22 @@ pub(super) enum Defaults {
 /// The certificates of a listener, in the order of the configuration.
 #[derive(Clone, Debug)]
 pub struct CertificateSet {
-    pub(super) entries: Vec<(CertificateFiles, Arc<Loaded>)>,
-    pub(super) defaults: Defaults,
+    pub(crate) entries: Vec<(CertificateFiles, Arc<Loaded>)>,
+    pub(crate) defaults: Defaults,
     /// OCSP responses are fetched for those that name a responder.
-    pub(super) stapling: bool,
+    pub(crate) stapling: bool,
 }
 
 impl CertificateSet {
     /// The tables that handshakes look names up in.
-    pub(super) fn identities(&self) -> Identities {
+    pub(crate) fn identities(&self) -> Identities {
         let all: Vec<Arc<Loaded>> = self.entries.iter().map(|(_, loaded)| loaded.clone()).collect();
         let default = match &self.defaults {
             Defaults::Refuse => Vec::new(),
             Defaults::Marked(marked) => marked.clone(),
             Defaults::First => (0..all.len() as u32).filter(|i| all[*i as usize].names == all[0].names).collect(),
         };
-        identity::index(&all, default)
+        load::index(&all, default)
     }
 
     /// The same certificates, with those of `new` in place of the ones from the same files; `None` if none of them is here.
@@ -123,7 +127,7 @@ impl Config {
     }
 
     /// Changes the certificates of listeners; `None` leaves them as they are. Returns whether any have changed.
-    pub(super) fn change_certificates(&mut self, change: impl Fn(&CertificateSet) -> Option<CertificateSet>) -> bool {
+    pub(crate) fn change_certificates(&mut self, change: impl Fn(&CertificateSet) -> Option<CertificateSet>) -> bool {
         // Addresses of one listener share their set.
         let mut made: Vec<(*const CertificateSet, Arc<CertificateSet>, Arc<Identities>)> = Vec::new();
         for listener in &mut self.listeners {
@@ -143,7 +147,7 @@ impl Config {
 }
 
 /// The same policies with other certificates.
-pub(super) fn with_identities(policies: &[Arc<ServerPolicy>], identities: &Arc<Identities>) -> Vec<Arc<ServerPolicy>> {
+pub(crate) fn with_identities(policies: &[Arc<ServerPolicy>], identities: &Arc<Identities>) -> Vec<Arc<ServerPolicy>> {
     let with = |p: &Arc<ServerPolicy>| Arc::new(ServerPolicy { identities: identities.clone(), ..(**p).clone() });
     policies.iter().map(with).collect()
 }

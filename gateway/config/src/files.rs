@@ -1,0 +1,48 @@
+//! The content of files that settings name, and what is reported where it cannot be read.
+
+use crate::decode::At;
+use crate::diagnostics::Sink;
+use crate::surroundings::{Content, Unreadable};
+use std::io;
+use std::path::PathBuf;
+
+/// The content of a whole file. `None` also where it is not read, or not yet.
+pub(crate) fn read<'s>(sink: &Sink<'s>, what: &str, file: &At<PathBuf>) -> Option<&'s [u8]> {
+    bytes_of(sink, what, file, sink.content(&file.value)?)
+}
+
+/// The bytes of a file, or a report why there are none.
+pub(crate) fn bytes_of<'s>(
+    sink: &Sink,
+    what: &str,
+    file: &At<PathBuf>,
+    content: &'s Result<Content, Unreadable>,
+) -> Option<&'s [u8]> {
+    match content {
+        Ok(content) => Some(&content.bytes),
+        Err(Unreadable { why, help }) => {
+            let message = format!("cannot read the {what} {}: {why}", file.value.display());
+            sink.error(&file.span, message, help.clone());
+            None
+        }
+    }
+}
+
+/// An I/O error in plain words, without "(os error 2)".
+pub fn plain(e: &io::Error) -> String {
+    let s = e.to_string();
+    let s = s.split(" (os error").next().unwrap_or(&s);
+    let mut chars = s.chars();
+    chars.next().map_or_else(String::new, |c| c.to_lowercase().chain(chars).collect())
+}
+
+/// Warns of a secret that every user can read.
+pub(crate) fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
+    if let Some(Ok(Content { mode, .. })) = sink.content(&file.value)
+        && mode & 0o004 != 0
+    {
+        let shown = file.value.display();
+        let message = format!("{shown}: every user of this machine can read this {what} (mode {mode:04o})");
+        sink.warn(&file.span, message, Some(format!("chmod 600 {shown}")));
+    }
+}
