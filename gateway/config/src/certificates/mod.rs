@@ -12,7 +12,7 @@ use crate::Config;
 use crate::decode::At;
 use crate::diagnostics::{Errors, Sink, Source, Warning};
 use crate::surroundings::Answers;
-use load::{self, Loaded, Store};
+use load::{Loaded, Store};
 use sealane_tls::policy::{Identities, ServerPolicy};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
