@@ -8,7 +8,7 @@ use crate::decode::At;
 use crate::diagnostics::Sink;
 use crate::files;
 use crate::revocation::Fetching;
-use crate::surroundings::{Content, Kind};
+use crate::surroundings::Kind;
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject, SectionKind};
