@@ -1,9 +1,10 @@
-//! The table of deadlines: how long each direction of an exchange may wait, for whom, and what follows.
+//! The tables of deadlines: how long each direction of an exchange may wait, for whom, and what follows; and how long a
+//! connection may wait beside that ([`ConnectionState`]).
 //!
-//! HTTP/1.1, HTTP/2, HTTP/3 and relayed connections all use this table, and nothing else decides who is slow. The table
-//! does no I/O and reads no clock: states and times go in, a deadline and the party to blame come out.
+//! HTTP/1.1, HTTP/2, HTTP/3 and relayed connections all use these tables, and nothing else decides who is slow. They do no I/O
+//! and read no clock: states and times go in, a deadline and the party to blame come out. [`docs`] writes both tables for people.
 //!
-//! Rules:
+//! Rules of an exchange:
 //!
 //! - Each direction that waits has one party to blame. If the sink has no room it is the sink, else the source. Of an
 //!   upgraded or relayed connection both sides may be silent: nobody has failed when it is closed for that.
@@ -13,7 +14,12 @@
 //! - gRPC, event streams, upgraded and relayed connections may be silent in one direction for as long as the other
 //!   moves: they have an idle limit for both directions together, and no rate.
 
-use crate::{Exchange, Phase};
+mod connection;
+pub mod docs;
+
+pub use connection::{ConnectionDeadline, ConnectionLimits, ConnectionState, ConnectionWait};
+
+use crate::{Asked, Exchange, Phase, Upstream};
 
 /// Milliseconds, from any beginning.
 pub type Millis = u64;
@@ -57,8 +63,6 @@ pub enum Reason {
 /// What a direction waits for: a row of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// The head of a request, from its first byte. HTTP/1.1 and HTTP/2 know it of connections, HTTP/3 of streams.
-    RequestHead,
     /// The client's handshake, for a request that was sent too early.
     Handshake,
     /// The next bytes of a request's body.
@@ -83,173 +87,13 @@ pub enum Wait {
     Tunnel,
     /// The end of an exchange whose time as a whole is limited, no matter which side is waited for.
     Exchange,
-    /// Room at a client for the last bytes of a connection that closes. No exchange uses the connection any more.
-    LastBytes,
-    /// The client's end of a connection on which the gateway has sent its own.
-    ClientEnd,
 }
-
-/// One row of the table, for people.
-#[derive(Clone, Copy, Debug)]
-pub struct Row {
-    /// What is waited for.
-    pub wait: Wait,
-    /// Its name in the documentation.
-    pub name: &'static str,
-    /// Who is blamed; nobody where both sides may be silent.
-    pub party: Option<Party>,
-    /// The settings that limit it; `[limits]` for the client, `[[upstream]]` for the upstream.
-    pub settings: &'static [&'static str],
-    /// What becomes of the exchange while the response's head has not been sent.
-    pub before: &'static str,
-    /// And after that.
-    pub after: &'static str,
-}
-
-/// The table.
-pub const TABLE: &[Row] = &[
-    Row {
-        wait: Wait::RequestHead,
-        name: "a request's head, from its first byte",
-        party: Some(Party::Client),
-        settings: &["header_timeout (total)"],
-        before: "HTTP/1.1: 408; HTTP/2: the connection closes; HTTP/3: the stream is reset",
-        after: "",
-    },
-    Row {
-        wait: Wait::Handshake,
-        name: "the end of the handshake, for a request that the server refused as too early (425)",
-        party: Some(Party::Client),
-        settings: &["handshake_timeout (total)"],
-        before: "408",
-        after: "",
-    },
-    Row {
-        wait: Wait::RequestBody,
-        name: "a request's body",
-        party: Some(Party::Client),
-        settings: &["idle_timeout", "min_body_rate"],
-        before: "408",
-        after: "both sides are reset",
-    },
-    Row {
-        wait: Wait::RequestRoom,
-        name: "a server that does not read more of a request's body",
-        party: Some(Party::Upstream),
-        settings: &["idle_timeout", "min_body_rate"],
-        before: "504",
-        after: "both sides are reset",
-    },
-    Row {
-        wait: Wait::RequestRest,
-        name: "the rest of a request that was answered before it was complete",
-        party: Some(Party::Client),
-        settings: &[
-            "idle_timeout",
-            "min_body_rate",
-            "over HTTP/2 and HTTP/3 also 2 seconds or 512 KiB, whichever comes first (total); over HTTP/1.1 see the last row",
-        ],
-        before: "",
-        after: "the connection (HTTP/1.1) or the stream ends",
-    },
-    Row {
-        wait: Wait::Connection,
-        name: "a connection to a server, or a stream on a connection",
-        party: Some(Party::Upstream),
-        settings: &[
-            "connect_timeout per attempt",
-            "the sum of connect_timeout and first_byte_timeout (total)",
-            "try_timeout (total)",
-        ],
-        before: "another server, or 504",
-        after: "",
-    },
-    Row {
-        wait: Wait::Authorization,
-        name: "the response of a `forward_auth` server, including the connection to it",
-        party: Some(Party::Upstream),
-        settings: &["timeout in forward_auth (total)", "try_timeout (total)"],
-        before: "504; with try_timeout another server",
-        after: "",
-    },
-    Row {
-        wait: Wait::Password,
-        name: "the check of a password (`basic_auth`)",
-        party: None,
-        settings: &["10 seconds (total)"],
-        before: "503",
-        after: "",
-    },
-    Row {
-        wait: Wait::ResponseHead,
-        name: "a response's head, once the request has been sent",
-        party: Some(Party::Upstream),
-        settings: &["first_byte_timeout (total)", "try_timeout (total)"],
-        before: "504; with try_timeout another server",
-        after: "",
-    },
-    Row {
-        wait: Wait::ResponseBody,
-        name: "a response's body",
-        party: Some(Party::Upstream),
-        settings: &["idle_timeout", "min_body_rate"],
-        before: "",
-        after: "the response is cut off",
-    },
-    Row {
-        wait: Wait::ResponseRoom,
-        name: "a client that does not read more of a response",
-        party: Some(Party::Client),
-        settings: &["idle_timeout", "min_body_rate"],
-        before: "",
-        after: "the response is cut off",
-    },
-    Row {
-        wait: Wait::Tunnel,
-        name: "any byte of an upgraded or relayed connection",
-        party: None,
-        settings: &["idle_timeout (both directions together)"],
-        before: "",
-        after: "both sides are closed",
-    },
-    Row {
-        wait: Wait::Exchange,
-        name: "the end of an exchange on a route with `total_timeout`, also of an upgraded connection",
-        party: None,
-        settings: &["total_timeout (total)"],
-        before: "408 while the request's body is awaited, else 504",
-        after: "both sides are reset",
-    },
-    Row {
-        wait: Wait::LastBytes,
-        name: "a client that does not read the last bytes before its connection closes (HTTP/1.1, HTTP/2)",
-        party: Some(Party::Client),
-        settings: &["idle_timeout (total)"],
-        before: "",
-        after: "the connection is closed immediately",
-    },
-    Row {
-        wait: Wait::ClientEnd,
-        name: "the client to close its direction of a connection, after the gateway has closed the other direction (for \
-               example over HTTP/1.1, after a response to an incomplete request)",
-        party: Some(Party::Client),
-        settings: &["2 seconds or 512 KiB, whichever comes first (total)"],
-        before: "",
-        after: "the connection is closed immediately",
-    },
-];
 
 impl Wait {
     /// Who is blamed; nobody where both sides may be silent.
     pub fn party(self) -> Option<Party> {
         match self {
-            Self::RequestHead
-            | Self::Handshake
-            | Self::RequestBody
-            | Self::RequestRest
-            | Self::ResponseRoom
-            | Self::LastBytes
-            | Self::ClientEnd => Some(Party::Client),
+            Self::Handshake | Self::RequestBody | Self::RequestRest | Self::ResponseRoom => Some(Party::Client),
             Self::RequestRoom | Self::Connection | Self::Authorization | Self::ResponseHead | Self::ResponseBody => {
                 Some(Party::Upstream)
             }
@@ -273,15 +117,50 @@ pub enum Class {
 pub enum Step {
     /// It has not begun.
     Waiting,
-    /// Bytes pass. `blocked`: the sink has no room for more.
+    /// Bytes of a message pass.
     Open {
-        /// The sink has no room.
+        /// The sink has no room for more.
+        blocked: bool,
+    },
+    /// Bytes of another protocol than HTTP pass.
+    Tunnel {
+        /// The sink has no room for more.
         blocked: bool,
     },
     /// Nobody wants the rest of it.
     Dropped,
     /// It has ended.
     Done,
+}
+
+/// How far an exchange has come on its way to the head of its response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// No server has been chosen. The queue has timers of its own.
+    Unchosen,
+    /// The client's password is being checked.
+    Password,
+    /// The request waits for the end of the client's handshake.
+    Handshake,
+    /// A server has been chosen, and is asked whether the request may pass.
+    Question,
+    /// A server has been chosen, but does not have the request's head.
+    Connecting,
+    /// The server has the request's head.
+    Sent,
+}
+
+impl Stage {
+    fn of(exchange: &Exchange, chosen: bool) -> Self {
+        match exchange.upstream {
+            Upstream::Handshake(_) => Self::Handshake,
+            Upstream::Verifying => Self::Password,
+            _ if !chosen => Self::Unchosen,
+            _ if exchange.is_authorizing() => Self::Question,
+            Upstream::Open(Asked::Request | Asked::Switch) => Self::Sent,
+            _ => Self::Connecting,
+        }
+    }
 }
 
 /// How an exchange stands, as far as its deadlines go.
@@ -291,25 +170,17 @@ pub struct State {
     pub request: Step,
     /// The response's direction.
     pub response: Step,
-    /// A server has been chosen.
-    pub chosen: bool,
-    /// The server has the request's head.
-    pub sent: bool,
-    /// The bytes are no HTTP.
-    pub raw: bool,
-    /// The request waits for the end of the client's handshake.
-    pub handshake: bool,
-    /// A server is asked whether the request may pass.
-    pub authorizing: bool,
-    /// The client's password is being checked.
-    pub verifying: bool,
+    /// The way to the response's head.
+    pub stage: Stage,
 }
 
 impl State {
-    /// How an exchange stands. `blocked`: the sinks of the request and of the response have no room.
+    /// How an exchange stands. `chosen`: a server has been chosen. `blocked`: the sinks of the request and of the response have no
+    /// room.
     pub fn of(exchange: &Exchange, chosen: bool, blocked: [bool; 2]) -> Self {
         let step = |phase, blocked| match phase {
             Phase::Awaiting => Step::Waiting,
+            Phase::Streaming if exchange.is_tunnel() => Step::Tunnel { blocked },
             Phase::Streaming => Step::Open { blocked },
             Phase::Draining => Step::Dropped,
             Phase::Complete => Step::Done,
@@ -317,21 +188,16 @@ impl State {
         Self {
             request: step(exchange.request(), blocked[0]),
             response: step(exchange.response(), blocked[1]),
-            chosen,
-            sent: exchange.has_server(),
-            raw: exchange.is_tunnel(),
-            handshake: exchange.awaits_handshake(),
-            authorizing: exchange.is_authorizing(),
-            verifying: exchange.is_verifying(),
+            stage: Stage::of(exchange, chosen),
         }
     }
 
     /// What the request's direction waits for.
     pub fn request_wait(&self) -> Option<Wait> {
         match self.request {
-            Step::Open { blocked: true } => Some(Wait::RequestRoom),
-            Step::Open { .. } if self.raw => Some(Wait::Tunnel),
-            Step::Open { .. } => Some(Wait::RequestBody),
+            Step::Open { blocked: true } | Step::Tunnel { blocked: true } => Some(Wait::RequestRoom),
+            Step::Open { blocked: false } => Some(Wait::RequestBody),
+            Step::Tunnel { blocked: false } => Some(Wait::Tunnel),
             Step::Dropped => Some(Wait::RequestRest),
             Step::Waiting | Step::Done => None,
         }
@@ -339,19 +205,19 @@ impl State {
 
     /// What the response's direction waits for.
     pub fn response_wait(&self) -> Option<Wait> {
-        match self.response {
-            _ if self.handshake => Some(Wait::Handshake),
-            Step::Open { blocked: true } => Some(Wait::ResponseRoom),
-            Step::Open { .. } if self.raw => Some(Wait::Tunnel),
-            Step::Open { .. } => Some(Wait::ResponseBody),
-            Step::Waiting if self.verifying => Some(Wait::Password),
-            Step::Waiting if !self.chosen => None,
-            Step::Waiting if self.authorizing => Some(Wait::Authorization),
-            Step::Waiting if !self.sent => Some(Wait::Connection),
+        match (self.response, self.stage) {
+            (_, Stage::Handshake) => Some(Wait::Handshake),
+            (Step::Open { blocked: true } | Step::Tunnel { blocked: true }, _) => Some(Wait::ResponseRoom),
+            (Step::Open { blocked: false }, _) => Some(Wait::ResponseBody),
+            (Step::Tunnel { blocked: false }, _) => Some(Wait::Tunnel),
+            (Step::Waiting, Stage::Password) => Some(Wait::Password),
+            (Step::Waiting, Stage::Unchosen) => None,
+            (Step::Waiting, Stage::Question) => Some(Wait::Authorization),
+            (Step::Waiting, Stage::Connecting) => Some(Wait::Connection),
             // The request comes first, and its direction has a deadline.
-            Step::Waiting if self.request != Step::Done => None,
-            Step::Waiting => Some(Wait::ResponseHead),
-            Step::Dropped | Step::Done => None,
+            (Step::Waiting, Stage::Sent) if self.request != Step::Done => None,
+            (Step::Waiting, Stage::Sent) => Some(Wait::ResponseHead),
+            (Step::Dropped | Step::Done, _) => None,
         }
     }
 }
@@ -530,8 +396,8 @@ pub fn deadline(
             Party::Upstream => limits.upstream,
         };
         match wait {
-            // Of these no direction of an exchange waits; `Tunnel` and `Password` have nobody to blame.
-            Wait::RequestHead | Wait::LastBytes | Wait::ClientEnd | Wait::Tunnel | Wait::Exchange | Wait::Password => {}
+            // These have nobody to blame; of `Exchange` no direction waits.
+            Wait::Tunnel | Wait::Exchange | Wait::Password => {}
             Wait::Handshake => consider(since + limits.handshake, wait, Reason::Total),
             Wait::Authorization => {
                 let all = [limits.authorized_until, limits.try_until];
@@ -575,39 +441,6 @@ pub fn is_used_up_by_server(now: Millis, started: Millis, request: &Direction, r
     let whole = now.saturating_sub(started);
     let client = request.progress.waited_for_client(response.progress.since);
     waited.is_some_and(|since| 2 * now.saturating_sub(since) >= whole) && 10 * client < whole
-}
-
-/// The deadline of a client's connection that closes, from `now` on: of [`Wait::LastBytes`] or [`Wait::ClientEnd`].
-/// `idle`: the client's idle limit.
-pub fn closing(now: Millis, wait: Wait, idle: Millis) -> Millis {
-    now + if wait == Wait::ClientEnd { LINGER } else { idle }
-}
-
-/// The table as Markdown, for the documentation.
-pub fn table() -> String {
-    let mut text = String::from(
-        "| what the gateway waits for | who causes the wait | limits | before the response's head has been sent | after that |\n\
-         |---|---|---|---|---|\n",
-    );
-    for row in TABLE {
-        let (party, section) = match row.party {
-            _ if row.wait == Wait::Password => ("nobody", "the gateway's own"),
-            _ if row.wait == Wait::Exchange => ("nobody", "`[[host]]`, `[[host.route]]`"),
-            Some(Party::Client) => ("the client", "`[limits]`"),
-            Some(Party::Upstream) => ("the upstream", "`[[upstream]]`"),
-            None => ("nobody", "`[[upstream]]`"),
-        };
-        let settings: Vec<String> = row.settings.iter().map(|s| quoted(s)).collect();
-        let line = [row.name, party, &format!("{section}: {}", settings.join(", ")), row.before, row.after].join(" | ");
-        text.push_str(&format!("| {} |\n", line.replace("|  |", "| |")));
-    }
-    text
-}
-
-/// Names of settings stand in code.
-fn quoted(setting: &str) -> String {
-    let words = setting.split(' ').map(|w| if w.contains('_') { format!("`{w}`") } else { w.to_owned() });
-    words.collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

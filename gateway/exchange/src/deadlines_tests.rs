@@ -1,3 +1,4 @@
+use super::docs::{CONNECTIONS, TABLE, connections, table};
 use super::*;
 
 const IDLE: Millis = 1000;
@@ -18,17 +19,7 @@ fn limits() -> Limits {
 }
 
 fn open() -> State {
-    let request = Step::Open { blocked: false };
-    State {
-        request,
-        response: Step::Waiting,
-        chosen: true,
-        sent: true,
-        raw: false,
-        handshake: false,
-        authorizing: false,
-        verifying: false,
-    }
+    State { request: Step::Open { blocked: false }, response: Step::Waiting, stage: Stage::Sent }
 }
 
 /// Both directions of an exchange.
@@ -66,64 +57,91 @@ impl Random {
 }
 
 #[test]
-fn every_row_blames_the_party_that_the_function_blames() {
-    for row in TABLE {
-        assert_eq!(row.party, row.wait.party(), "{}", row.name);
+fn the_tables_have_a_row_for_each_wait() {
+    let twice = TABLE.iter().enumerate().find(|(i, row)| TABLE[..*i].iter().any(|other| other.wait == row.wait));
+    assert!(twice.is_none(), "{twice:?}");
+    let twice = CONNECTIONS
+        .iter()
+        .enumerate()
+        .find(|(i, row)| CONNECTIONS[..*i].iter().any(|other| (other.wait, other.party) == (row.wait, row.party)));
+    assert!(twice.is_none(), "{twice:?}");
+    let all = [
+        Wait::Handshake,
+        Wait::RequestBody,
+        Wait::RequestRoom,
+        Wait::RequestRest,
+        Wait::Connection,
+        Wait::Authorization,
+        Wait::Password,
+        Wait::ResponseHead,
+        Wait::ResponseBody,
+        Wait::ResponseRoom,
+        Wait::Tunnel,
+        Wait::Exchange,
+    ];
+    assert!(TABLE.iter().map(|row| row.wait).eq(all));
+    for wait in [
+        ConnectionWait::Handshake,
+        ConnectionWait::FirstRequest,
+        ConnectionWait::RequestHead,
+        ConnectionWait::Request,
+        ConnectionWait::Room,
+        ConnectionWait::LastBytes,
+        ConnectionWait::ClientEnd,
+    ] {
+        assert!(CONNECTIONS.iter().any(|row| (row.wait, row.party) == (wait, Party::Client)), "{wait:?}");
     }
 }
 
 #[test]
-fn a_connection_that_closes_is_let_go_of_in_time() {
-    assert_eq!(closing(100, Wait::LastBytes, IDLE), 100 + IDLE);
-    assert_eq!(closing(100, Wait::ClientEnd, IDLE), 100 + LINGER, "whatever the idle limit is");
-    assert!(TABLE.iter().any(|row| row.wait == Wait::LastBytes) && TABLE.iter().any(|row| row.wait == Wait::ClientEnd));
-}
-
-#[test]
-fn the_documentation_has_this_table() {
+fn the_documentation_has_these_tables() {
     let docs = include_str!("../../../docs/reference/http-versions.md");
-    let (_, after) =
-        docs.split_once("<!-- deadlines: begin -->\n").expect("docs/reference/http-versions.md has the table");
-    let (found, _) = after.split_once("<!-- deadlines: end -->").expect("the table has an end");
-    assert_eq!(found, table(), "replace the table in docs/reference/http-versions.md by the right-hand side");
+    for (name, expected) in [("deadlines", table()), ("connection deadlines", connections())] {
+        let (_, after) = docs.split_once(&format!("<!-- {name}: begin -->\n")).expect("http-versions.md has the table");
+        let (found, _) = after.split_once(&format!("<!-- {name}: end -->")).expect("the table has an end");
+        assert_eq!(found, expected, "replace the table in docs/reference/http-versions.md by the right-hand side");
+    }
 }
 
 #[test]
 fn a_direction_that_waits_has_one_party_to_blame() {
-    let steps = [Step::Waiting, Step::Open { blocked: false }, Step::Open { blocked: true }, Step::Dropped, Step::Done];
+    let steps = [
+        Step::Waiting,
+        Step::Open { blocked: false },
+        Step::Open { blocked: true },
+        Step::Tunnel { blocked: false },
+        Step::Tunnel { blocked: true },
+        Step::Dropped,
+        Step::Done,
+    ];
+    let stages = [Stage::Unchosen, Stage::Password, Stage::Handshake, Stage::Question, Stage::Connecting, Stage::Sent];
     for request in steps {
         for response in steps {
-            for flags in 0..64u8 {
-                let flag = |bit: u8| flags & 1 << bit != 0;
-                let state = State {
-                    request,
-                    response,
-                    chosen: flag(0),
-                    sent: flag(1),
-                    raw: flag(2),
-                    handshake: flag(3),
-                    authorizing: flag(4),
-                    verifying: flag(5),
+            for stage in stages {
+                let state = State { request, response, stage };
+                let expected = match request {
+                    Step::Open { blocked: true } | Step::Tunnel { blocked: true } => Some(Some(Party::Upstream)),
+                    Step::Open { blocked: false } | Step::Dropped => Some(Some(Party::Client)),
+                    Step::Tunnel { blocked: false } => Some(None),
+                    Step::Waiting | Step::Done => None,
                 };
-                if let Step::Open { blocked } = request {
-                    let expected = match () {
-                        () if blocked => Some(Party::Upstream),
-                        () if state.raw => None,
-                        () => Some(Party::Client),
-                    };
-                    assert_eq!(state.request_wait().map(Wait::party), Some(expected));
-                }
-                if let (Step::Open { blocked }, false) = (response, state.handshake) {
-                    let expected = match () {
-                        () if blocked => Some(Party::Client),
-                        () if state.raw => None,
-                        () => Some(Party::Upstream),
-                    };
-                    assert_eq!(state.response_wait().map(Wait::party), Some(expected));
-                }
+                assert_eq!(state.request_wait().map(Wait::party), expected);
+                let expected = match response {
+                    _ if stage == Stage::Handshake => Some(Some(Party::Client)),
+                    Step::Open { blocked: true } | Step::Tunnel { blocked: true } => Some(Some(Party::Client)),
+                    Step::Open { blocked: false } => Some(Some(Party::Upstream)),
+                    Step::Tunnel { blocked: false } => Some(None),
+                    Step::Waiting if stage == Stage::Password => Some(None),
+                    Step::Waiting if matches!(stage, Stage::Question | Stage::Connecting) => {
+                        Some(Some(Party::Upstream))
+                    }
+                    Step::Waiting if stage == Stage::Sent && request == Step::Done => Some(Some(Party::Upstream)),
+                    Step::Waiting | Step::Dropped | Step::Done => None,
+                };
+                assert_eq!(state.response_wait().map(Wait::party), expected);
                 // An exchange at a server never waits without a deadline.
                 let ended = request == Step::Done && matches!(response, Step::Done | Step::Dropped);
-                let begun = state.chosen && state.sent && request != Step::Waiting && response != Step::Dropped;
+                let begun = stage == Stage::Sent && request != Step::Waiting && response != Step::Dropped;
                 if begun && !ended {
                     let mut both = Both::begun(0);
                     assert!(both.deadline(0, &state, Class::Message, &limits()).is_some(), "{state:?}");
@@ -148,12 +166,13 @@ fn an_early_answer_does_not_excuse_a_client_that_stalls() {
 #[test]
 fn streams_and_tunnels_are_silent_only_when_both_directions_are() {
     let state = State { response: Step::Open { blocked: false }, ..open() };
-    for (state, class) in [(state, Class::Stream), (State { raw: true, ..state }, Class::Stream)] {
+    let tunnel = Step::Tunnel { blocked: false };
+    for state in [state, State { request: tunnel, response: tunnel, ..state }] {
         let mut both = Both::begun(0);
         for now in (0..100_000).step_by(500) {
             both.response.note(now);
             both.down += 1;
-            let next = both.deadline(now, &state, class, &limits()).unwrap();
+            let next = both.deadline(now, &state, Class::Stream, &limits()).unwrap();
             assert_eq!((next.at, next.reason), (now + 3 * IDLE, Reason::Idle));
         }
     }
@@ -267,22 +286,22 @@ fn heads_and_connections_have_a_total_time() {
     assert_eq!(total(&mut both, &done, &limits()), (2000, Wait::ResponseHead, Reason::Total));
     let tried = Limits { try_until: Some(300), ..limits() };
     assert_eq!(total(&mut both, &done, &tried), (300, Wait::ResponseHead, Reason::Total));
-    let connecting = State { sent: false, ..done };
+    let connecting = State { stage: Stage::Connecting, ..done };
     assert_eq!(total(&mut both, &connecting, &limits()), (700, Wait::Connection, Reason::Total));
-    let early = State { chosen: false, handshake: true, ..done };
+    let early = State { stage: Stage::Handshake, ..done };
     assert_eq!(total(&mut both, &early, &limits()), (500, Wait::Handshake, Reason::Total));
     let rest = State { request: Step::Dropped, response: Step::Done, ..open() };
     let lingers = Limits { rest_until: Some(200), ..limits() };
     assert_eq!(total(&mut both, &rest, &lingers), (200, Wait::RequestRest, Reason::Total));
     // A body that waits for the answer does not put the deadline off.
-    let asked = State { request: Step::Waiting, authorizing: true, ..done };
+    let asked = State { request: Step::Waiting, stage: Stage::Question, ..done };
     assert_eq!(total(&mut both, &asked, &limits()), (400, Wait::Authorization, Reason::Total));
-    assert_eq!(total(&mut both, &State { sent: false, ..asked }, &tried), (300, Wait::Authorization, Reason::Total));
+    assert_eq!(total(&mut both, &asked, &tried), (300, Wait::Authorization, Reason::Total));
     // A password is nobody's to wait for but the gateway's.
-    let checked = State { chosen: false, sent: false, verifying: true, ..asked };
+    let checked = State { stage: Stage::Password, ..asked };
     assert_eq!(total(&mut both, &checked, &limits()), (400, Wait::Password, Reason::Total));
     // In the queue there are other timers.
-    let queued = State { chosen: false, sent: false, ..done };
+    let queued = State { stage: Stage::Unchosen, ..done };
     assert_eq!(both.deadline(0, &queued, Class::Message, &limits()), None);
 }
 
@@ -311,12 +330,13 @@ fn a_try_does_not_pay_for_a_slow_upload() {
 #[test]
 fn the_shortest_limit_is_early_enough_to_look() {
     let limits = limits();
+    let tunnel = Step::Tunnel { blocked: false };
     for state in [
         open(),
         State { request: Step::Done, ..open() },
-        State { request: Step::Done, sent: false, ..open() },
+        State { request: Step::Done, stage: Stage::Connecting, ..open() },
         State { response: Step::Open { blocked: true }, ..open() },
-        State { raw: true, response: Step::Open { blocked: false }, ..open() },
+        State { request: tunnel, response: tunnel, ..open() },
     ] {
         let mut both = Both::begun(1234);
         let next = both.deadline(1234, &state, Class::Message, &limits).unwrap();
@@ -329,14 +349,15 @@ fn the_shortest_limit_is_early_enough_to_look() {
 fn the_time_of_an_exchange_is_over_whatever_it_waits_for() {
     let limited = Limits { total_until: Some(300), ..limits() };
     let done = State { request: Step::Done, ..open() };
+    let tunnel = Step::Tunnel { blocked: false };
     let states = [
         open(),
         done,
-        State { chosen: false, ..done },
-        State { sent: false, ..done },
+        State { stage: Stage::Unchosen, ..done },
+        State { stage: Stage::Connecting, ..done },
         State { response: Step::Open { blocked: true }, ..done },
-        State { raw: true, response: Step::Open { blocked: false }, ..open() },
-        State { verifying: true, chosen: false, ..done },
+        State { request: tunnel, response: tunnel, ..open() },
+        State { stage: Stage::Password, ..done },
     ];
     for state in states {
         for class in [Class::Message, Class::Stream] {
@@ -363,14 +384,15 @@ fn a_server_that_hangs_is_told_from_a_client_that_was_slow() {
         let mut both = Both::default();
         both.response.begin(since);
         assert_eq!(blames(&mut both, &done, 2000), blamed, "{since}");
-        assert_eq!(blames(&mut both, &State { sent: false, ..done }, 2000), blamed, "it does not take the connection");
-        assert_eq!(blames(&mut both, &State { sent: false, authorizing: true, ..done }, 2000), blamed);
+        for stage in [Stage::Connecting, Stage::Question] {
+            assert_eq!(blames(&mut both, &State { stage, ..done }, 2000), blamed, "it does not take the connection");
+        }
     }
     // The gateway waits for somebody else.
     let others = [
-        State { chosen: false, ..done },
-        State { handshake: true, ..done },
-        State { verifying: true, chosen: false, ..done },
+        State { stage: Stage::Unchosen, ..done },
+        State { stage: Stage::Handshake, ..done },
+        State { stage: Stage::Password, ..done },
         State { response: Step::Open { blocked: true }, ..done },
         open(),
     ];
@@ -390,4 +412,41 @@ fn a_server_that_hangs_is_told_from_a_client_that_was_slow() {
         both.request.turn(turned, Party::Client);
         assert_eq!(blames(&mut both, &blocked, 2000), blamed, "{turned}");
     }
+}
+
+/// An exchange's state is read off the machine.
+#[test]
+fn an_exchange_is_at_the_stage_that_its_machine_is_at() {
+    use crate::{Event, Head, Kind, Request, Switching};
+    let request = Request { is_safe: true, is_idempotent: true, is_early: true, ..Request::default() };
+    let stage = |x: &Exchange, chosen| State::of(x, chosen, [false, false]).stage;
+    let head = |status| Event::Head(Head { status, switches: false, confirms: false });
+    let mut x = Exchange::new(request);
+    let steps = [
+        (Event::Accepted, Stage::Unchosen),
+        (Event::Verify, Stage::Password),
+        (Event::Verified, Stage::Unchosen),
+        (Event::Authorize, Stage::Question),
+        (Event::Connected(Switching::Any), Stage::Question),
+        (head(204), Stage::Connecting),
+        (Event::Forward, Stage::Connecting),
+        (Event::Connected(Switching::Any), Stage::Sent),
+        (head(425), Stage::Handshake),
+        (Event::HandshakeDone, Stage::Connecting),
+    ];
+    for (event, expected) in steps {
+        let _ = x.on(event);
+        let chosen = !matches!(expected, Stage::Unchosen | Stage::Password);
+        assert_eq!(stage(&x, chosen), expected, "{event:?}");
+    }
+    assert_eq!(stage(&x, false), Stage::Unchosen);
+    let mut x = Exchange::new(Request { kind: Kind::Relay, has_body: true, ..request });
+    let _ = (x.on(Event::Forward), x.on(Event::Connected(Switching::Any)));
+    let state = State::of(&x, true, [true, false]);
+    assert_eq!((state.request, state.response), (Step::Tunnel { blocked: true }, Step::Tunnel { blocked: false }));
+}
+
+#[test]
+fn the_state_is_small() {
+    assert!(size_of::<State>() <= 6, "{}", size_of::<State>());
 }

@@ -21,12 +21,14 @@
 //! request:   Pending ──► Streaming ──► Complete
 //!               │            │            ▲
 //!               └────────────┴─► Draining ┘        read and thrown away: nobody wants the rest
-//! response:  Awaiting ─────► Streaming ──► Complete
+//! response:  Awaiting ─┬───► Streaming ──► Complete
+//!                      └───► Tunnel ─────► TunnelEnded  another protocol, or a relayed connection
 //! upstream:  Unaccepted ─► None ─► Selecting ─► Open ─► None
 //!                                      ▲          │     Selecting: a server is chosen, waited for, or connected to
 //!                                      └─ Asking ◄┤     Asking: may the request be sent again?
 //!                                           ▲     │
 //!                                           └ Handshake 425 to early data: once the client's handshake is over
+//! The end, from each of these: Over
 //! ```
 //!
 //! A request that must be admitted by a server goes through `Selecting`, `Open` and `Asking` twice: first with a question without
@@ -201,6 +203,39 @@ enum ResponseState {
     Streaming,
     /// All of it has.
     Complete,
+    /// Both directions carry another protocol than HTTP, or bytes of a relayed connection.
+    Tunnel,
+    /// The server has ended its direction of that.
+    TunnelEnded,
+}
+
+/// What goes to a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// The question whether the request may pass.
+    Question,
+    /// The request itself.
+    Request,
+}
+
+/// What a server has been asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    /// Whether the request may pass.
+    Question,
+    /// The request.
+    Request,
+    /// The request, and to switch protocols.
+    Switch,
+}
+
+impl Asked {
+    fn purpose(self) -> Purpose {
+        match self {
+            Self::Question => Purpose::Question,
+            Self::Request | Self::Switch => Purpose::Request,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -209,20 +244,19 @@ enum Upstream {
     Unaccepted,
     /// None is needed, yet or any more.
     None,
-    /// A server is chosen, waited for, or connected to. `not_taken`: so many connections did not take the request in this try.
-    Selecting { not_taken: u8 },
-    /// A server has the request's head. `asks`: it was asked to switch protocols.
-    Open { asks: bool },
-    /// Whether the request may be sent again is being asked; if not, the client gets this status.
-    Asking(u16),
-    /// The request is sent again when the client's handshake is over.
-    Handshake,
     /// The client's password is being checked.
     Verifying,
+    /// A server is chosen, waited for, or connected to. `not_taken`: so many connections did not take the request in this try.
+    Selecting { purpose: Purpose, not_taken: u8 },
+    /// A server has the head.
+    Open(Asked),
+    /// Whether the same may be sent again is being asked; if not, the client gets this status.
+    Asking { purpose: Purpose, status: u16 },
+    /// The same is sent again when the client's handshake is over.
+    Handshake(Purpose),
+    /// [`Action::Finish`] has been answered. Nothing the machine is told after that has an effect.
+    Over,
 }
-
-/// A try begins.
-const SELECTING: Upstream = Upstream::Selecting { not_taken: 0 };
 
 /// The state machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -235,12 +269,6 @@ pub struct Exchange {
     released: u64,
     /// It is sent again because it was lost with a kept connection, which happens once.
     was_stale: bool,
-    /// What a server gets is a question about the request, not the request itself.
-    authorizing: bool,
-    /// The directions carry another protocol than HTTP.
-    tunnel: bool,
-    /// [`Action::Finish`] has been answered. Nothing the machine is told after that has an effect.
-    finished: bool,
 }
 
 impl Default for Exchange {
@@ -262,9 +290,6 @@ impl Exchange {
             upstream,
             released: 0,
             was_stale: false,
-            authorizing: false,
-            tunnel: false,
-            finished: false,
         }
     }
 
@@ -290,27 +315,33 @@ impl Exchange {
     pub fn response(&self) -> Phase {
         match self.response {
             ResponseState::Awaiting { .. } => Phase::Awaiting,
-            ResponseState::Streaming => Phase::Streaming,
-            ResponseState::Complete => Phase::Complete,
+            ResponseState::Streaming | ResponseState::Tunnel => Phase::Streaming,
+            ResponseState::Complete | ResponseState::TunnelEnded => Phase::Complete,
         }
     }
 
     /// Whether a server has the request's head.
     #[inline]
     pub fn has_server(&self) -> bool {
-        matches!(self.upstream, Upstream::Open { .. })
+        matches!(self.upstream, Upstream::Open(_))
     }
 
     /// Whether the request is sent again once the client's handshake is over.
     #[inline]
     pub fn awaits_handshake(&self) -> bool {
-        self.upstream == Upstream::Handshake
+        matches!(self.upstream, Upstream::Handshake(_))
     }
 
     /// Whether a server is asked whether the request may pass, and has not answered.
     #[inline]
     pub fn is_authorizing(&self) -> bool {
-        self.authorizing
+        match self.upstream {
+            Upstream::Open(asked) => asked == Asked::Question,
+            Upstream::Selecting { purpose, .. } | Upstream::Asking { purpose, .. } | Upstream::Handshake(purpose) => {
+                purpose == Purpose::Question
+            }
+            Upstream::Unaccepted | Upstream::None | Upstream::Verifying | Upstream::Over => false,
+        }
     }
 
     /// Whether the client's password is being checked.
@@ -341,7 +372,7 @@ impl Exchange {
     /// Whether the server that has the request's head was asked to switch protocols.
     #[inline]
     pub fn asks_server_to_switch(&self) -> bool {
-        self.upstream == Upstream::Open { asks: true }
+        matches!(self.upstream, Upstream::Open(Asked::Switch))
     }
 
     /// It is a request of HTTP alone: its client wants neither a tunnel nor another protocol.
@@ -359,21 +390,29 @@ impl Exchange {
     /// Whether both directions carry another protocol than HTTP, or a relayed connection.
     #[inline]
     pub fn is_tunnel(&self) -> bool {
-        self.tunnel
+        matches!(self.response, ResponseState::Tunnel | ResponseState::TunnelEnded)
     }
 
     /// Takes an event; returns what is to be done about it.
     #[inline]
     pub fn on(&mut self, event: Event) -> Actions {
-        if self.finished {
-            return Actions::NONE;
-        }
         match event {
+            Event::Answer { .. }
+            | Event::Refuse { .. }
+            | Event::Moved { .. }
+            | Event::Ended(_)
+            | Event::ClientGone
+            | Event::DrainTimeout
+                if matches!(self.upstream, Upstream::Over) =>
+            {
+                Actions::NONE
+            }
+            // What all others ask of `upstream` does not hold at the end.
             Event::Accepted => self.accepted(),
-            Event::Authorize => self.authorize(),
+            Event::Authorize => self.select(Purpose::Question),
             Event::Verify => self.verify(),
             Event::Verified => self.verified(),
-            Event::Forward => self.forward(),
+            Event::Forward => self.select(Purpose::Request),
             Event::Answer { status } => self.answer(status),
             Event::Connected(switching) => self.connected(switching),
             Event::NotTaken => self.not_taken(),
@@ -387,7 +426,7 @@ impl Exchange {
             Event::Lost(loss) => self.lost(loss),
             Event::RetryGranted => self.retry(),
             Event::RetryDenied => match self.upstream {
-                Upstream::Asking(status) => self.refuse(status),
+                Upstream::Asking { status, .. } => self.refuse(status),
                 _ => Actions::NONE,
             },
             Event::HandshakeDone => self.handshake_done(),
@@ -400,7 +439,7 @@ impl Exchange {
 
     #[inline]
     fn accepted(&mut self) -> Actions {
-        if self.upstream != Upstream::Unaccepted {
+        if !matches!(self.upstream, Upstream::Unaccepted) {
             return Actions::NONE;
         }
         self.upstream = Upstream::None;
@@ -409,12 +448,6 @@ impl Exchange {
             return self.answer(425);
         }
         Actions::NONE
-    }
-
-    fn authorize(&mut self) -> Actions {
-        let actions = self.forward();
-        self.authorizing |= !actions.is_empty();
-        actions
     }
 
     fn verify(&mut self) -> Actions {
@@ -433,11 +466,16 @@ impl Exchange {
     }
 
     #[inline]
-    fn forward(&mut self) -> Actions {
-        if self.upstream != Upstream::None || self.is_answered() {
+    fn select(&mut self, purpose: Purpose) -> Actions {
+        if !matches!(self.upstream, Upstream::None) || self.is_answered() {
             return Actions::NONE;
         }
-        self.upstream = SELECTING;
+        self.begin_try(purpose)
+    }
+
+    #[inline]
+    fn begin_try(&mut self, purpose: Purpose) -> Actions {
+        self.upstream = Upstream::Selecting { purpose, not_taken: 0 };
         Actions::NONE.with(Action::SelectServer)
     }
 
@@ -447,7 +485,6 @@ impl Exchange {
             return self.end(Actions::NONE.with(Action::CutClient));
         }
         let actions = self.leave_upstream(Actions::NONE).respond(status);
-        self.authorizing = false;
         self.response = ResponseState::Complete;
         self.response_complete(actions)
     }
@@ -462,20 +499,18 @@ impl Exchange {
 
     #[inline]
     fn connected(&mut self, switching: Switching) -> Actions {
-        if !matches!(self.upstream, Upstream::Selecting { .. }) {
-            return Actions::NONE;
-        }
-        if self.authorizing {
-            self.upstream = Upstream::Open { asks: false };
+        let Upstream::Selecting { purpose, .. } = self.upstream else { return Actions::NONE };
+        if purpose == Purpose::Question {
+            self.upstream = Upstream::Open(Asked::Question);
             return Actions::NONE.with(Action::SendHead);
         }
-        let asks = match self.facts.kind.fit(switching) {
-            Fit::Whole => self.facts.kind.asks_upgrade(),
-            Fit::WithoutUpgrade => false,
+        let asked = match self.facts.kind.fit(switching) {
+            Fit::Whole if self.facts.kind.asks_upgrade() => Asked::Switch,
+            Fit::Whole | Fit::WithoutUpgrade => Asked::Request,
             Fit::Unknown => return Actions::NONE.with(Action::AwaitSettings),
             Fit::No => return self.refuse(502),
         };
-        self.upstream = Upstream::Open { asks };
+        self.upstream = Upstream::Open(asked);
         let actions = Actions::NONE.with(Action::SendHead);
         if self.facts.kind == Kind::Relay {
             self.open_tunnel();
@@ -491,7 +526,7 @@ impl Exchange {
 
     fn not_taken(&mut self) -> Actions {
         match &mut self.upstream {
-            Upstream::Selecting { not_taken } if *not_taken < MAX_NOT_TAKEN => {
+            Upstream::Selecting { not_taken, .. } if *not_taken < MAX_NOT_TAKEN => {
                 *not_taken += 1;
                 Actions::NONE.with(Action::ResetUpstream).with(Action::SelectServer)
             }
@@ -500,9 +535,8 @@ impl Exchange {
     }
 
     fn open_tunnel(&mut self) {
-        self.tunnel = true;
         self.request = RequestState::Streaming;
-        self.response = ResponseState::Streaming;
+        self.response = ResponseState::Tunnel;
     }
 
     #[inline]
@@ -534,7 +568,7 @@ impl Exchange {
             return self.end(Actions::NONE.with(Action::FinishClient));
         }
         let actions = if streamed { Actions::NONE.with(Action::EndRequest) } else { Actions::NONE };
-        if self.response == ResponseState::Complete {
+        if self.response() == Phase::Complete {
             return self.end(actions.with(Action::FinishClient));
         }
         actions
@@ -542,18 +576,23 @@ impl Exchange {
 
     #[inline]
     fn response_ended(&mut self) -> Actions {
-        if self.response != ResponseState::Streaming {
-            return Actions::NONE;
-        }
-        self.response = ResponseState::Complete;
         let actions = Actions::NONE.with(Action::EndResponse);
-        if self.tunnel && self.request != RequestState::Complete {
-            if self.facts.kind == Kind::Relay {
-                // One direction of a relayed connection has ended; the other goes on.
-                return actions;
+        match self.response {
+            ResponseState::Streaming => self.response = ResponseState::Complete,
+            ResponseState::Tunnel => {
+                self.response = ResponseState::TunnelEnded;
+                if self.request != RequestState::Complete {
+                    if self.facts.kind == Kind::Relay {
+                        // One direction of a relayed connection has ended; the other goes on.
+                        return actions;
+                    }
+                    // A server that ends an upgraded connection ends both directions.
+                    return self.end(actions.with(Action::CloseUpstream).with(Action::CloseClient));
+                }
             }
-            // A server that ends an upgraded connection ends both directions.
-            return self.end(actions.with(Action::CloseUpstream).with(Action::CloseClient));
+            ResponseState::Awaiting { .. } | ResponseState::Complete | ResponseState::TunnelEnded => {
+                return Actions::NONE;
+            }
         }
         self.response_complete(actions)
     }
@@ -570,30 +609,29 @@ impl Exchange {
     }
 
     fn interim(&mut self) -> Actions {
-        let passes = if self.authorizing { Actions::NONE } else { Actions::NONE.with(Action::ForwardInterim) };
-        match (&mut self.response, self.upstream) {
-            (ResponseState::Awaiting { interim }, Upstream::Open { .. }) if *interim < MAX_INTERIM => {
-                *interim += 1;
-                passes
-            }
-            (ResponseState::Awaiting { .. }, Upstream::Open { .. }) => Actions::NONE.with(Action::RejectResponse),
-            _ => Actions::NONE,
+        let (ResponseState::Awaiting { interim }, Upstream::Open(asked)) = (&mut self.response, self.upstream) else {
+            return Actions::NONE;
+        };
+        if *interim >= MAX_INTERIM {
+            return Actions::NONE.with(Action::RejectResponse);
         }
+        *interim += 1;
+        if asked == Asked::Question { Actions::NONE } else { Actions::NONE.with(Action::ForwardInterim) }
     }
 
     #[inline]
     fn head(&mut self, head: Head) -> Actions {
-        let Upstream::Open { asks } = self.upstream else { return Actions::NONE };
+        let Upstream::Open(asked) = self.upstream else { return Actions::NONE };
         if self.is_answered() {
             return Actions::NONE;
         }
         if head.status == 425 && self.facts.is_early {
-            return self.too_early();
+            return self.too_early(asked.purpose());
         }
-        if self.authorizing {
+        if asked == Asked::Question {
             return self.authorized(head);
         }
-        if !self.is_acceptable(head, asks) {
+        if !self.is_acceptable(head, asked) {
             return Actions::NONE.with(Action::RejectResponse);
         }
         let actions = Actions::NONE.with(Action::ForwardHead);
@@ -610,8 +648,8 @@ impl Exchange {
         if head.switches || head.status < 200 {
             return Actions::NONE.with(Action::RejectResponse);
         }
-        self.authorizing = false;
         if !(200..300).contains(&head.status) {
+            self.upstream = Upstream::Open(Asked::Request);
             self.response = ResponseState::Streaming;
             return Actions::NONE.with(Action::ForwardHead);
         }
@@ -622,14 +660,15 @@ impl Exchange {
         Actions::NONE.with(Action::Admit)
     }
 
-    /// Whether a head answers what was asked. `asks`: the server was asked to switch protocols.
+    /// Whether a head answers what was asked.
     #[inline]
-    fn is_acceptable(&self, head: Head, asks: bool) -> bool {
+    fn is_acceptable(&self, head: Head, asked: Asked) -> bool {
         match self.facts.kind {
             Kind::Connect => head.status != 101,
             // RFC 9110 §7.8: a server must not switch to what nobody asked for. To a key there is one right answer
             // (RFC 6455 §4.1).
-            Kind::Message | Kind::WebSocket | Kind::Upgrade => !head.switches || asks && head.confirms,
+            Kind::Message | Kind::WebSocket | Kind::Upgrade if !head.switches => true,
+            Kind::Message | Kind::WebSocket | Kind::Upgrade => asked == Asked::Switch && head.confirms,
             // RFC 8441 §5, RFC 9220 §3: to the client every 2xx is the beginning of WebSocket. Only an answer to our key
             // says that the server speaks it (RFC 6455 §4.1).
             Kind::ExtendedConnect => {
@@ -644,24 +683,22 @@ impl Exchange {
     }
 
     /// RFC 8470 §5.2: a request that was too early may be sent again once the handshake is over.
-    fn too_early(&mut self) -> Actions {
+    fn too_early(&mut self, purpose: Purpose) -> Actions {
         if self.released > 0 {
             // What was released of its body is not kept: the client has to send it again.
             return self.answer(425);
         }
         let actions = Actions::NONE.with(Action::ResetUpstream).with(Action::AwaitHandshake);
-        self.upstream = Upstream::Handshake;
+        self.upstream = Upstream::Handshake(purpose);
         self.rewind();
         actions
     }
 
     fn handshake_done(&mut self) -> Actions {
         // A request that a server has already got was marked as early: that server may still refuse it for that.
-        if self.upstream != Upstream::Handshake {
-            return Actions::NONE;
-        }
+        let Upstream::Handshake(purpose) = self.upstream else { return Actions::NONE };
         self.facts.is_early = false;
-        self.upstream = Upstream::Asking(425);
+        self.upstream = Upstream::Asking { purpose, status: 425 };
         Actions::NONE.with(Action::AskRetry)
     }
 
@@ -673,9 +710,11 @@ impl Exchange {
     }
 
     fn lost(&mut self, loss: Loss) -> Actions {
-        if !matches!(self.upstream, Upstream::Selecting { .. } | Upstream::Open { .. }) {
-            return Actions::NONE;
-        }
+        let purpose = match self.upstream {
+            Upstream::Selecting { purpose, .. } => purpose,
+            Upstream::Open(asked) => asked.purpose(),
+            _ => return Actions::NONE,
+        };
         let loss = self.loss(loss);
         let reset = Actions::NONE.with(Action::ResetUpstream);
         if self.is_answered() || loss == Loss::Cancelled {
@@ -683,9 +722,9 @@ impl Exchange {
             return self.end(reset.with(Action::CutClient));
         }
         // A question changes nothing, whatever the request does.
-        if self.released == 0 && loss.allows_retry(self.facts.is_idempotent || self.authorizing) {
+        if self.released == 0 && loss.allows_retry(self.facts.is_idempotent || purpose == Purpose::Question) {
             self.was_stale |= loss == Loss::Stale;
-            self.upstream = Upstream::Asking(loss.status());
+            self.upstream = Upstream::Asking { purpose, status: loss.status() };
             self.rewind();
             return reset.with(Action::AskRetry);
         }
@@ -695,17 +734,14 @@ impl Exchange {
     }
 
     fn retry(&mut self) -> Actions {
-        if !matches!(self.upstream, Upstream::Asking(_)) {
-            return Actions::NONE;
-        }
-        self.upstream = SELECTING;
-        Actions::NONE.with(Action::SelectServer)
+        let Upstream::Asking { purpose, .. } = self.upstream else { return Actions::NONE };
+        self.begin_try(purpose)
     }
 
     /// Whatever the server was doing for this exchange is not wanted any more.
     #[inline]
     fn leave_upstream(&mut self, actions: Actions) -> Actions {
-        let open = matches!(self.upstream, Upstream::Selecting { .. } | Upstream::Open { .. });
+        let open = matches!(self.upstream, Upstream::Selecting { .. } | Upstream::Open(_));
         self.upstream = Upstream::None;
         if open { actions.with(Action::ResetUpstream) } else { actions }
     }
@@ -713,18 +749,15 @@ impl Exchange {
     /// The end, which comes once. An upstream connection that is idle now may be used again.
     #[inline]
     fn end(&mut self, actions: Actions) -> Actions {
-        self.authorizing = false;
-        let whole = self.request == RequestState::Complete && self.response == ResponseState::Complete;
+        let whole = self.request == RequestState::Complete && self.response() == Phase::Complete;
         let actions = if actions.has(Action::CloseUpstream) {
-            self.upstream = Upstream::None;
             actions
         } else if self.has_server() && whole && actions.has(Action::FinishClient) {
-            self.upstream = Upstream::None;
-            actions.with(if self.tunnel { Action::CloseUpstream } else { Action::ReleaseUpstream })
+            actions.with(if self.is_tunnel() { Action::CloseUpstream } else { Action::ReleaseUpstream })
         } else {
             self.leave_upstream(actions)
         };
-        self.finished = true;
+        self.upstream = Upstream::Over;
         actions.with(Action::Finish)
     }
 }

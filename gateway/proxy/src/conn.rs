@@ -9,6 +9,7 @@ use crate::limits::Counted;
 use crate::memory::Held;
 use crate::mirrors::MirrorClient;
 use crate::records::ConnectionId;
+use crate::snapshot::ClientLimits;
 use crate::traces::Made;
 use crate::transport::Transport;
 use crate::unix_clients::{NAME, UNIX_CLIENT, is_unix};
@@ -16,7 +17,7 @@ use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::phase::UpstreamConnection;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use sealane_exchange::deadlines::{self, Wait};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready};
 use sealane_tls::hello::LargeHello;
 use sealane_tls::policy::ServerPolicy;
@@ -26,7 +27,6 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub(crate) enum Conn {
     Client(Box<ClientConnection>),
@@ -332,17 +332,18 @@ impl ClientCert {
 
 impl ClientConnection {
     /// Begins to close the connection: what is staged is sent, and then the client is read for a while if `linger`.
-    /// `idle`: the client's idle limit. The caller marks the connection for flush.
-    pub fn begin_closing(&mut self, cx: &mut Context, key: Key, linger: bool, idle: Duration) {
+    /// The caller marks the connection for flush.
+    pub fn begin_closing(&mut self, cx: &mut Context, key: Key, linger: bool, limits: &ClientLimits) {
         self.phase = ClientPhase::Closing { linger };
-        let at = deadlines::closing(cx.now(), Wait::LastBytes, idle.as_millis() as Millis);
+        let at = limits.until(ConnectionWait::LastBytes, cx.now());
         self.deadline.set(cx, key, at);
     }
 
     /// Begins to wait for the client's end of the connection, for a limited time and for limited bytes.
-    pub fn begin_lingering(&mut self, cx: &mut Context, key: Key) {
+    pub fn begin_lingering(&mut self, cx: &mut Context, key: Key, limits: &ClientLimits) {
         self.phase = ClientPhase::Lingering { read: 0 };
-        self.deadline.set(cx, key, deadlines::closing(cx.now(), Wait::ClientEnd, 0));
+        let at = limits.until(ConnectionWait::ClientEnd, cx.now());
+        self.deadline.set(cx, key, at);
     }
 
     /// Whether the handshake is over and has been counted, or there is none.

@@ -25,7 +25,7 @@ pub(crate) fn after_closing(proxy: &mut Proxy, cx: &mut Context, key: Key, linge
     match proxy.connections.client(key) {
         Some(client_conn) if linger && !client_conn.transport.ended => {
             let _ = rustix::net::shutdown(&client_conn.transport.fd, rustix::net::Shutdown::Write);
-            client_conn.begin_lingering(cx, key);
+            client_conn.begin_lingering(cx, key, proxy.settings.limits());
             client_conn.transport.readable = true;
             client_ready(proxy, cx, key);
         }

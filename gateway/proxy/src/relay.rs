@@ -21,6 +21,7 @@ use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::snapshot::{Action, Listener};
 use crate::upstream::phase::{Answer, UpstreamPhase};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Event, Switching};
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};
@@ -138,9 +139,9 @@ pub(crate) fn relay_reads_on(connections: &Connections, exchanges: &Exchanges, k
 pub(crate) fn relay_done(proxy: &mut Proxy, cx: &mut Context, side: UpstreamStream) {
     let UpstreamStream::H1(key) = side else { return server_finish(proxy, cx, side, false) };
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let wait = upstream_conn.upstream.settings().idle_timeout;
+    let at = upstream_conn.upstream.settings().until(ConnectionWait::LastBytes, cx.now());
     upstream_conn.exchange = None;
     upstream_conn.phase = UpstreamPhase::Closing;
-    upstream_conn.deadline.after(cx, key, wait);
+    upstream_conn.deadline.set(cx, key, at);
     proxy.connections.mark_for_flush(key);
 }

@@ -17,7 +17,6 @@ use sealane_lane::{Context, Key};
 
 /// Gives open connections the settings of the newest snapshot, or tells their clients to open new ones.
 pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettings, cx: &mut Context) {
-    let idle = settings.limits().idle_timeout;
     for key in connections.keys() {
         let Some(conn) = connections.get_mut(key) else { continue };
         let over_quic = matches!(conn, Conn::Quic(_));
@@ -37,7 +36,7 @@ pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettin
             // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
             _ if !rules_hold && waits && !client_conn.transport.is_handshaking() => {
                 client_conn.transport.finish();
-                client_conn.begin_closing(cx, key, true, idle);
+                client_conn.begin_closing(cx, key, true, settings.limits());
             }
             _ => continue,
         }

@@ -255,7 +255,6 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
     // Connections without a request under way end now, the others with their response. With a successor there is
     // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
     // last; a connection without a request is closed at the deadline.
-    let idle = proxy.settings.limits().idle_timeout;
     for key in proxy.connections.keys() {
         match proxy.connections.get_mut(key) {
             Some(Conn::Client(f)) => {
@@ -263,7 +262,7 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
                     Protocol::H2(h2) => h2.shut_down(cx.now()),
                     protocol if is_alone && f.phase == ClientPhase::Open && protocol.is_idle() => {
                         f.transport.finish();
-                        f.begin_closing(cx, key, true, idle);
+                        f.begin_closing(cx, key, true, proxy.settings.limits());
                     }
                     _ => continue,
                 }

@@ -22,7 +22,8 @@ use crate::transport::Transport;
 use crate::unix_clients::UNIX_CLIENT;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
-use sealane_lane::{Context, Deadline, Key, Millis};
+use sealane_exchange::deadlines::ConnectionWait;
+use sealane_lane::{Context, Deadline, Key};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -135,8 +136,9 @@ pub(crate) fn adopt_client(
     allowance: Option<usize>,
 ) -> Option<Key> {
     let limits = &proxy.settings.limits();
-    let wait = if phase == ClientPhase::Open { limits.header_timeout } else { limits.handshake_timeout };
-    let handshake_until = cx.now() + limits.handshake_timeout.as_millis() as Millis;
+    let handshake_until = limits.until(ConnectionWait::Handshake, cx.now());
+    let is_open = phase == ClientPhase::Open;
+    let at = if is_open { limits.until(ConnectionWait::FirstRequest, cx.now()) } else { handshake_until };
     let mut transport = Transport::new(fd);
     transport.allowance = allowance;
     let policy = listener.listener.tls.is_none().then_some(0);
@@ -173,6 +175,6 @@ pub(crate) fn adopt_client(
         close_connection(proxy, cx, key);
         return None;
     }
-    client_conn.deadline.after(cx, key, wait);
+    client_conn.deadline.set(cx, key, at);
     Some(key)
 }

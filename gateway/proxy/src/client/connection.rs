@@ -22,7 +22,7 @@ use crate::settings::LaneSettings;
 use crate::shared_tickets;
 use crate::snapshot::{Listener, Relays};
 use crate::transport::{ReadResult, TransportError};
-use sealane_exchange::deadlines::LINGER_BYTES;
+use sealane_exchange::deadlines::{ConnectionWait, LINGER_BYTES};
 use sealane_lane::{Context, Key, Ready};
 use sealane_sys::probes;
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
@@ -435,7 +435,6 @@ fn look_for_certificate(connections: &mut Connections, key: Key) {
 
 /// Notes the end of the handshake, once. False if the connection is gone.
 fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
-    let header_timeout = proxy.settings.limits().header_timeout;
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return false };
     if client_conn.is_established() || client_conn.transport.is_handshaking() {
         return true;
@@ -447,8 +446,7 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         // The handshake was the answer (RFC 8737 §3): nothing is served on this connection.
         proxy.counters.count(Count::ChallengesTls);
         client_conn.transport.finish();
-        client_conn.phase = ClientPhase::Closing { linger: true };
-        client_conn.deadline.after(cx, key, header_timeout);
+        client_conn.begin_closing(cx, key, true, proxy.settings.limits());
         proxy.connections.mark_for_flush(key);
         return false;
     }
@@ -456,7 +454,8 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     let summary = tls.summary();
     // HTTP/2 has set its own, and those of requests that have come already.
     if client_conn.protocol.is_idle() && !client_conn.protocol.is_h2() {
-        client_conn.deadline.after(cx, key, header_timeout);
+        let at = proxy.settings.limits().until(ConnectionWait::FirstRequest, cx.now());
+        client_conn.deadline.set(cx, key, at);
     }
     client_conn.note_certificate();
     let exchange = client_conn.protocol.exchange();
@@ -510,7 +509,6 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
         TransportError::Io => client_gone(proxy, cx, key),
         TransportError::Tls(e) => {
             handshake_failed(proxy, key, e.label());
-            let idle = proxy.settings.limits().idle_timeout;
             let Some(client_conn) = proxy.connections.client(key) else { return };
             // The alert waits to be sent.
             client_conn.transport.tls = None;
@@ -524,7 +522,7 @@ pub(crate) fn client_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error
                 if client_conn.protocol.is_h2() {
                     client_conn.protocol = Protocol::Unknown;
                 }
-                client_conn.begin_closing(cx, key, true, idle);
+                client_conn.begin_closing(cx, key, true, proxy.settings.limits());
             }
             proxy.connections.mark_for_flush(key);
         }
@@ -542,7 +540,6 @@ pub(crate) fn client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Sends bytes as they are and closes; for connections without a session.
 fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
-    let idle = proxy.settings.limits().idle_timeout;
     let Some(client_conn) = proxy.connections.client(key) else { return };
     // Its place among the large hellos is free while the client is still read.
     if let Some(opening) = client_conn.opening() {
@@ -552,7 +549,7 @@ fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
         return close_connection(proxy, cx, key);
     }
     client_conn.transport.send_raw(answer);
-    client_conn.begin_closing(cx, key, true, idle);
+    client_conn.begin_closing(cx, key, true, proxy.settings.limits());
     proxy.connections.mark_for_flush(key);
 }
 

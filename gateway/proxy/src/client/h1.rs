@@ -15,11 +15,12 @@ use crate::scratch::{HEAD_READ, READ_SIZE, Scratch, keep_rest};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use sealane_exchange::Phase;
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::h1::{
     ConnectionOption, RequestInfo, What, encode_chunk_header, encode_last_chunk, encode_response, parse_request,
 };
 use sealane_http::{BodyLength, Fields, ParseError, Version};
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key};
 
 // The source of requests.
 
@@ -112,7 +113,7 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
                     Ok(None) => {
                         if !client_conn.protocol.is_in_head() {
                             client_conn.protocol = Protocol::H1(Turn::InHead);
-                            let at = cx.now() + proxy.settings.limits().header_timeout.as_millis() as Millis;
+                            let at = proxy.settings.limits().until(ConnectionWait::RequestHead, cx.now());
                             client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
                         }
                         proxy.exchanges.put_back(x);
@@ -251,7 +252,7 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         }
         // It has said all it wants to say, and has not read all of the answer yet.
         client_conn.transport.finish();
-        client_conn.begin_closing(cx, key, false, proxy.settings.limits().idle_timeout);
+        client_conn.begin_closing(cx, key, false, proxy.settings.limits());
         return proxy.connections.mark_for_flush(key);
     };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
@@ -268,7 +269,6 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
 }
 
 pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let idle = proxy.settings.limits().idle_timeout;
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     if client_conn.transport.is_handshaking()
         && (client_conn.protocol.exchange().is_none() || client_conn.handshake_until <= cx.now())
@@ -281,7 +281,7 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         if !client_conn.protocol.is_in_head() {
             // Idle between requests: nobody is kept waiting.
             client_conn.transport.finish();
-            client_conn.begin_closing(cx, key, false, idle);
+            client_conn.begin_closing(cx, key, false, proxy.settings.limits());
             proxy.connections.mark_for_flush(key);
             return;
         }
@@ -382,14 +382,13 @@ pub(crate) fn h1_client_finish(
     key: Key,
     complete: bool,
 ) {
-    let keepalive = settings.limits().keepalive_timeout;
-    let idle = settings.limits().idle_timeout;
+    let limits = settings.limits();
     let Some(client_conn) = connections.client(key) else { return };
     // A client that was told that its connection is kept may have sent its next request already.
     let keep = client_conn.protocol.is_kept_alive() && complete && !settings.closes_idle();
     client_conn.protocol = Protocol::H1(Turn::Idle);
     if keep {
-        let at = cx.now() + keepalive.as_millis() as Millis;
+        let at = limits.until(ConnectionWait::Request, cx.now());
         client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
         if !client_conn.inbuf.is_empty() || client_conn.transport.readable {
             exchanges.go_on_later(Later::Conn(key));
@@ -397,7 +396,7 @@ pub(crate) fn h1_client_finish(
     } else {
         client_conn.transport.finish();
         let linger = !complete || !client_conn.inbuf.is_empty();
-        client_conn.begin_closing(cx, key, linger, idle);
+        client_conn.begin_closing(cx, key, linger, limits);
     }
     connections.mark_for_flush(key);
 }

@@ -30,6 +30,7 @@ use bytes::Bytes;
 use h2::server::{self, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
+use sealane_exchange::deadlines::{ConnectionState, ConnectionWait};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -255,7 +256,7 @@ pub(crate) fn h2_client_begin(
     let limits = settings.limits().clone();
     let Some(client_conn) = connections.client(key) else { return };
     client_conn.protocol = Protocol::H2(Box::new(H2Client::new(&limits, cx.now())));
-    let at = cx.now() + limits.header_timeout.as_millis() as Millis;
+    let at = limits.until(ConnectionWait::RequestHead, cx.now());
     client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
     counters.count(Count::H2Connections);
     connections.mark_for_flush(key);
@@ -286,12 +287,12 @@ pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, inpu
     }
     h2_client_drive(proxy, cx, key);
     proxy.connections.mark_for_flush(key);
-    let header_timeout = proxy.settings.limits().header_timeout.as_millis() as Millis;
     if let Some(client_conn) = proxy.connections.client(key)
         && let Some(since) = client_conn.protocol.h2().and_then(|h| h.guard.block_since())
     {
         // Without streams nobody would look before the connection has been idle for too long.
-        client_conn.deadline.set_no_later(cx, key, since + header_timeout);
+        let at = proxy.settings.limits().until(ConnectionWait::RequestHead, since);
+        client_conn.deadline.set_no_later(cx, key, at);
     }
     match proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) {
         Some(h2) => h2.pipe.take_back(input),
@@ -391,11 +392,10 @@ fn h2_client_closed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: Option
         Some(_) => {}
     }
     h2_abort_all(proxy, cx, key);
-    let idle = proxy.settings.limits().idle_timeout;
     let Some(client_conn) = proxy.connections.client(key) else { return };
     client_conn.protocol = Protocol::Unknown;
     client_conn.transport.finish();
-    client_conn.begin_closing(cx, key, true, idle);
+    client_conn.begin_closing(cx, key, true, proxy.settings.limits());
     proxy.connections.mark_for_flush(key);
 }
 
@@ -418,49 +418,49 @@ pub(crate) fn h2_exchanges(connections: &mut Connections, key: Key) -> Vec<Key> 
 pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let limits = proxy.settings.limits().clone();
     let now = cx.now();
-    let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
     let Some(client_conn) = proxy.connections.client(key) else { return };
     // Streams do not put the handshake off that is still to end behind early data.
     let handshake_until = client_conn.transport.is_handshaking().then_some(client_conn.handshake_until);
-    if handshake_until.is_some_and(|at| at <= now) {
-        proxy.counters.count(Count::ClientTimeouts);
-        handshake_failed(proxy, key, "timeout");
-        return client_gone(proxy, cx, key);
-    }
-    let Some(client_conn) = proxy.connections.client(key) else { return };
     let flushed = client_conn.transport.is_flushed();
     let waits = client_conn.transport.waiting();
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     if flushed || waits < std::mem::replace(&mut h2.waited, waits) {
         h2.progress = now;
     }
-    let began = match h2.state {
-        State::Handshake(_) => Some(h2.idle_since),
-        State::Open(_) => h2.guard.block_since(),
+    let state = ConnectionState {
+        handshake_until,
+        head_since: match h2.state {
+            State::Handshake(_) => Some(h2.idle_since),
+            State::Open(_) => h2.guard.block_since(),
+        },
+        stuck_since: (!flushed).then_some(h2.progress),
+        idle_since: h2.streams.is_empty().then_some(h2.idle_since),
     };
-    // A preface or a header block that does not come to its end, or a client that takes nothing.
-    if began.is_some_and(|since| over(since, limits.header_timeout))
-        || !flushed && over(h2.progress, limits.idle_timeout)
-    {
-        proxy.counters.count(Count::ClientTimeouts);
-        return client_gone(proxy, cx, key);
-    }
-    let mut next = now + sweep([limits.idle_timeout, limits.header_timeout]);
-    if h2.streams.is_empty() && began.is_none() {
-        if over(h2.idle_since, limits.keepalive_timeout) {
+    let look = now + sweep([limits.idle_timeout, limits.header_timeout]);
+    let mut next = match state.deadline(&limits.of_connection()) {
+        Some(passed) if passed.at <= now && passed.wait == ConnectionWait::Request => {
             h2.go_away(Reason::NO_ERROR);
-            next = now + limits.idle_timeout.as_millis() as Millis;
-        } else {
-            next = h2.idle_since + limits.keepalive_timeout.as_millis() as Millis;
+            limits.until(ConnectionWait::LastBytes, now)
         }
-    }
+        Some(passed) if passed.at <= now => {
+            proxy.counters.count(Count::ClientTimeouts);
+            if passed.wait == ConnectionWait::Handshake {
+                handshake_failed(proxy, key, "timeout");
+            }
+            return client_gone(proxy, cx, key);
+        }
+        // Without streams nothing is to be looked at before.
+        Some(next) if next.wait == ConnectionWait::Request => next.at,
+        Some(next) => look.min(next.at),
+        None => look,
+    };
     for exchange in h2_exchanges(&mut proxy.connections, key) {
         if let Some(at) = check_deadlines(proxy, cx, exchange) {
             next = next.min(at);
         }
     }
     if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.deadline.set(cx, key, handshake_until.map_or(next, |at| at.min(next)));
+        client_conn.deadline.set(cx, key, next);
     }
     // A GOAWAY may wait to be sent.
     proxy.connections.mark_for_flush(key);

@@ -17,8 +17,9 @@ use crate::transport::MIN_CREDIT;
 use bytes::Bytes;
 use h2::Reason;
 use http::{Response, StatusCode};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::BodyLength;
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key};
 
 /// What a head may come to in `h2`'s buffers, for reckoning room.
 const HEAD_COST: usize = 256;
@@ -157,8 +158,8 @@ pub(crate) fn h2_client_finish(
         h2.idle_since = cx.now();
         let at = match h2.guard.block_since() {
             // The next request has begun to come.
-            Some(since) => since + limits.header_timeout.as_millis() as Millis,
-            None => cx.now() + limits.keepalive_timeout.as_millis() as Millis,
+            Some(since) => limits.until(ConnectionWait::RequestHead, since),
+            None => limits.until(ConnectionWait::Request, cx.now()),
         };
         client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
     }

@@ -28,10 +28,11 @@ use crate::settings::LaneSettings;
 use bytes::Buf;
 use quinn_proto::StreamId;
 use sealane_exchange as machine;
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, Method, ParseError, Version};
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key};
 
 /// A request's head has come, but whether anything follows is not known yet.
 struct Begun {
@@ -50,7 +51,7 @@ pub(crate) fn h3_stream_opened(proxy: &mut Proxy, cx: &mut Context, key: Key, id
         proxy.connections.mark_for_flush(key);
         return client_wasted(proxy, cx, key, 1);
     }
-    let due = cx.now() + limits.header_timeout.as_millis() as Millis;
+    let due = limits.until(ConnectionWait::RequestHead, cx.now());
     let stream = Stream::new(id, MessageReader::new(Side::Server, limits.http.head), due);
     let index = q.add(stream);
     if id.index() > 0 {

@@ -20,6 +20,7 @@ use crate::settings::LaneSettings;
 use crate::snapshot::ClientLimits;
 use crate::traces::Made;
 use quinn_proto::ConnectionError;
+use sealane_exchange::deadlines::{ConnectionState, ConnectionWait};
 use sealane_http::h3::{Code, Settings};
 use sealane_lane::{Context, Key, Millis};
 use sealane_sys::probes;
@@ -63,7 +64,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
     if let Some(q) = proxy.connections.quic(key) {
         proxy.quic.note(&q.quic, key);
         q.open_control(&our_settings(limits));
-        q.deadline.after(cx, key, limits.handshake_timeout);
+        q.deadline.set(cx, key, limits.until(ConnectionWait::Handshake, cx.now()));
         if !is_counted {
             // Another lane has given the last place away in this moment.
             q.close(cx.instant(), Code::ExcessiveLoad, "too many connections");
@@ -205,13 +206,24 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let instant = cx.instant();
     let Some(q) = proxy.connections.quic(key) else { return };
-    let handshake_until = q.began / 1000 + limits.handshake_timeout.as_millis() as Millis;
     if q.phase == Phase::Closed {
         return;
     }
     // It may be leaving already. A request in early data has deadlines before that.
     let handshaking = q.is_handshaking();
-    if handshaking && now >= handshake_until {
+    let is_idle = q.streams.is_empty() && !handshaking;
+    if !is_idle {
+        q.idle_since = now;
+    }
+    let state = ConnectionState {
+        handshake_until: handshaking.then(|| limits.until(ConnectionWait::Handshake, q.began / 1000)),
+        // One that acknowledges nothing of its responses for as long has left.
+        idle_since: is_idle.then_some(q.idle_since),
+        ..ConnectionState::default()
+    };
+    let own = state.deadline(&limits.of_connection());
+    let passed = own.filter(|own| own.at <= now).map(|own| own.wait);
+    if passed == Some(ConnectionWait::Handshake) {
         proxy.counters.count(Count::ClientTimeouts);
         handshake_failed(proxy, key, "timeout");
         let Some(q) = proxy.connections.quic(key) else { return };
@@ -224,18 +236,13 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if q.is_done() {
         return h3_client_close_if_done(proxy, cx, key);
     }
-    if q.streams.is_empty() && !handshaking {
-        if now.saturating_sub(q.idle_since) >= limits.keepalive_timeout.as_millis() as Millis {
-            // One that acknowledges nothing of its responses for as long has left.
-            q.close(instant, Code::NoError, "");
-            return h3_client_gone(proxy, cx, key);
-        }
-    } else {
-        q.idle_since = now;
+    if passed == Some(ConnectionWait::Request) {
+        q.close(instant, Code::NoError, "");
+        return h3_client_gone(proxy, cx, key);
     }
     let mut next = now + next_look(&limits);
-    if handshaking {
-        next = next.min(handshake_until);
+    if let Some(own) = own {
+        next = next.min(own.at);
     }
     let streams: Vec<(u32, Option<Key>, Millis)> =
         q.streams.iter().map(|(i, s)| (i as u32, s.exchange, s.due)).collect();

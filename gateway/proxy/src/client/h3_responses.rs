@@ -6,9 +6,10 @@ use crate::exchange::exchanges::Exchanges;
 use crate::h3::stream::{Receiving, Stream};
 use crate::settings::LaneSettings;
 use crate::transport::HIGH_WATER;
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::BodyLength;
 use sealane_http::h3::{self, Code};
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key};
 
 fn h3_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
     match connections.get_mut(key)? {
@@ -71,13 +72,12 @@ pub(crate) fn h3_client_finish(
     key: Key,
     index: u32,
 ) {
-    let idle = settings.limits().idle_timeout.as_millis() as Millis;
     let Some(Conn::Quic(q)) = connections.get_mut(key) else { return };
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
     stream.exchange = None;
     stream.sending.end();
     stream.rest.clear();
-    stream.due = cx.now() + idle;
+    stream.due = settings.limits().until(ConnectionWait::LastBytes, cx.now());
     if !stream.receiving.is_over() {
         // RFC 9114 §4.1: the rest of a request whose response needs none of it.
         stream.receiving = Receiving::StopSent;

@@ -1,4 +1,5 @@
-//! Acts on the deadlines of exchanges. `sealane_exchange::deadlines` is the table that decides; this module asks it and does what follows.
+//! Acts on the deadlines of exchanges. `sealane_exchange::deadlines` has the tables that decide; this module asks them and does what
+//! follows. The adapters ask for the deadlines of their connections here.
 //!
 //! A client's connection has one timer, which looks at all of the client's exchanges, whatever they wait for. A timer that
 //! is set for the shortest of all limits when a wait may begin misses none of them; from the first look on the times are
@@ -17,7 +18,8 @@ use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
 use crate::upstream::retries::account_for_loss;
 use sealane_exchange::deadlines::{
-    BodyLimits, Class, Deadline, Direction, LINGER, Limits, Party, Reason, State, Wait, deadline, is_used_up_by_server,
+    BodyLimits, Class, ConnectionLimits, ConnectionWait, Deadline, Direction, LINGER, Limits, Party, Reason, State,
+    Wait, deadline, is_used_up_by_server,
 };
 use sealane_exchange::{Loss, Phase};
 use sealane_lane::{Context, Key, Millis};
@@ -31,8 +33,42 @@ pub(crate) fn sweep<const N: usize>(limits: [Duration; N]) -> Millis {
     limits.into_iter().min().map_or(SWEEP, |shortest| (millis(shortest) / 4).clamp(1, SWEEP))
 }
 
+#[inline]
 fn millis(time: Duration) -> Millis {
     time.as_millis() as Millis
+}
+
+impl ClientLimits {
+    /// Those of a client's connection.
+    #[inline(always)]
+    pub fn of_connection(&self) -> ConnectionLimits {
+        ConnectionLimits {
+            handshake: millis(self.handshake_timeout),
+            head: millis(self.header_timeout),
+            keepalive: millis(self.keepalive_timeout),
+            idle: millis(self.idle_timeout),
+        }
+    }
+
+    /// When a client's connection has waited for too long that has waited for this since then.
+    #[inline(always)]
+    pub fn until(&self, wait: ConnectionWait, since: Millis) -> Millis {
+        wait.until(since, &self.of_connection())
+    }
+}
+
+impl Upstream {
+    /// The limits of a connection to one of its servers.
+    #[inline(always)]
+    pub fn of_connection(&self) -> ConnectionLimits {
+        ConnectionLimits::of_server(millis(self.keepalive_timeout), millis(self.idle_timeout))
+    }
+
+    /// When a connection to a server has waited for too long that has waited for this since then.
+    #[inline(always)]
+    pub fn until(&self, wait: ConnectionWait, since: Millis) -> Millis {
+        wait.until(since, &self.of_connection())
+    }
 }
 
 fn limits(client: &ClientLimits, upstream: Option<&Upstream>) -> Limits {

@@ -27,6 +27,7 @@ use crate::upstream::selection::select_server;
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Action as Do, Actions, Event, Exchange as Machine, Fit, Loss, Switching};
 use sealane_lane::{Context, Deadline, Key, Ready};
 use sealane_sys::fastopen_open;
@@ -353,7 +354,8 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     }
     upstream_conn.phase.go_on(UpstreamPhase::Idle);
     upstream_conn.exchange = None;
-    upstream_conn.deadline.after(cx, key, config.keepalive_timeout);
+    let at = config.until(ConnectionWait::Request, cx.now());
+    upstream_conn.deadline.set(cx, key, at);
     (upstream_conn.upstream, upstream_conn.server) = (upstream.clone(), server);
     upstream.put_idle(server, key);
     proxy.counters.count(Count::Pooled);

@@ -26,6 +26,7 @@ use crate::upstream::phase::{UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream, SendStream};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Action as Do, Loss};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key};
@@ -347,7 +348,8 @@ pub(crate) fn h2_server_finish(proxy: &mut Proxy, cx: &mut Context, key: Key, in
         if h2.life != Life::Open || draining || config.upstream.keepalive == 0 || h2.takes_none() {
             return h2_upstream_close(proxy, cx, key);
         }
-        upstream_conn.deadline.after(cx, key, config.upstream.keepalive_timeout);
+        let at = config.upstream.until(ConnectionWait::Request, cx.now());
+        upstream_conn.deadline.set(cx, key, at);
     }
     proxy.connections.mark_for_flush(key);
 }

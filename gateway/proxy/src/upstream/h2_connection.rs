@@ -25,6 +25,7 @@ use crate::upstream::phase::{Purpose, UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};
+use sealane_exchange::deadlines::{ConnectionState, ConnectionWait};
 use sealane_exchange::{Fit, Loss, Switching};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
@@ -411,7 +412,8 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let mut waiting = upstream_conn.take_waiting();
     upstream_conn.phase = UpstreamPhase::Shared(Box::new(h2));
     waiting.extend(upstream_conn.exchange.take());
-    upstream_conn.deadline.after(cx, key, upstream_conn.upstream.upstream.keepalive_timeout);
+    let at = upstream_conn.upstream.upstream.until(ConnectionWait::Request, cx.now());
+    upstream_conn.deadline.set(cx, key, at);
     proxy.counters.count(Count::H2UpstreamConnections);
     for exchange in waiting {
         let Some(x) = proxy.exchanges.get(exchange) else { continue };
@@ -600,23 +602,32 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
     let config = &config.upstream;
     let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     let stuck = h2.life != Life::Over && !upstream_conn.transport.is_flushed();
-    let over = |since: Millis, limit: std::time::Duration| now.saturating_sub(since) >= limit.as_millis() as Millis;
     let waits = upstream_conn.transport.waiting();
     if !stuck || waits < std::mem::replace(&mut h2.waited, waits) {
         h2.progress = now;
     }
-    if stuck && over(h2.progress, config.idle_timeout) {
+    let is_empty = h2.streams.is_empty();
+    let state = ConnectionState {
+        stuck_since: stuck.then_some(h2.progress),
+        idle_since: is_empty.then_some(h2.idle_since),
+        ..ConnectionState::default()
+    };
+    let own = state.deadline(&config.of_connection());
+    let passed = own.filter(|own| own.at <= now).map(|own| own.wait);
+    if passed == Some(ConnectionWait::Room) {
         proxy.counters.count(Count::UpstreamTimeouts);
         return h2_upstream_lost(proxy, cx, key, true);
     }
-    if h2.streams.is_empty() {
-        if h2.life != Life::Open || over(h2.idle_since, config.keepalive_timeout) {
-            return h2_upstream_close(proxy, cx, key);
-        }
-        let at = h2.idle_since + config.keepalive_timeout.as_millis() as Millis;
-        return upstream_conn.deadline.set(cx, key, at);
+    if passed == Some(ConnectionWait::Request) || is_empty && h2.life != Life::Open {
+        return h2_upstream_close(proxy, cx, key);
     }
-    let next = now + sweep([config.idle_timeout]);
+    let look = now + sweep([config.idle_timeout]);
+    let next = match own {
+        // Without streams nothing is to be looked at before.
+        Some(own) if own.wait == ConnectionWait::Request => own.at,
+        Some(own) => look.min(own.at),
+        None => look,
+    };
     upstream_conn.deadline.set(cx, key, next);
 }
 

@@ -32,6 +32,7 @@ use crate::upstream::connection::{MOST_WAITING, not_taken};
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};
+use sealane_exchange::deadlines::ConnectionState;
 use sealane_exchange::{Fit, Loss, Switching};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
@@ -451,7 +452,7 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let (now, instant) = (cx.now(), cx.instant());
     let Some(q) = proxy.connections.quic(key) else { return };
     let Role::Server(Server { upstream, .. }) = &q.role else { return };
-    let keepalive = upstream.upstream.keepalive_timeout.as_millis() as Millis;
+    let own_limits = upstream.upstream.of_connection();
     match q.phase {
         Phase::Closed => return,
         Phase::Handshake => {
@@ -460,13 +461,19 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
         Phase::Open | Phase::Leaving => {}
     }
-    if !q.streams.is_empty() {
+    let is_idle = q.streams.is_empty();
+    if !is_idle {
         q.idle_since = now;
-    } else if now.saturating_sub(q.idle_since) >= keepalive {
-        q.close(instant, Code::NoError, "");
-        return h3_server_lost(proxy, cx, key);
     }
-    q.deadline.set(cx, key, now + next_look(&limits));
+    let state = ConnectionState { idle_since: is_idle.then_some(q.idle_since), ..ConnectionState::default() };
+    let look = now + next_look(&limits);
+    match state.deadline(&own_limits) {
+        Some(own) if own.at <= now => {
+            q.close(instant, Code::NoError, "");
+            h3_server_lost(proxy, cx, key);
+        }
+        own => q.deadline.set(cx, key, own.map_or(look, |own| look.min(own.at))),
+    }
 }
 
 /// The exchange is over.
