@@ -77,7 +77,9 @@ fn run<T>(work: impl Future<Output = T>) -> T {
 async fn connect(store: &dyn Store) -> Box<dyn Connection> {
     for _ in 0..500 {
         if let Ok(mut connection) = store.connect().await
-            && connection.execute(&[]).await.is_ok()
+            // A server that is still reading its disk answers INFO, but no GET.
+            && let Ok(said) = connection.execute(&[Operation::Get { key: key("ready") }]).await
+            && said.each.iter().all(Result::is_ok)
         {
             return connection;
         }
