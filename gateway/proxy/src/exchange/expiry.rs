@@ -251,6 +251,19 @@ mod tests {
     }
 
     #[test]
+    fn connections_have_the_limits_of_their_side() {
+        let (mut client, mut upstream) = (fixtures::limits(), fixtures::upstream(1));
+        let time = Duration::from_millis;
+        (client.handshake_timeout, client.header_timeout) = (time(1), time(2));
+        (client.keepalive_timeout, client.idle_timeout) = (time(3), time(4));
+        (upstream.keepalive_timeout, upstream.idle_timeout) = (time(5), time(6));
+        use ConnectionWait::{ClientEnd, FirstRequest, Handshake, LastBytes, Request, RequestHead, Room};
+        let all = [Handshake, FirstRequest, RequestHead, Request, Room, LastBytes, ClientEnd];
+        assert_eq!(all.map(|wait| client.until(wait, 100)), [101, 102, 102, 103, 104, 104, 100 + LINGER]);
+        assert_eq!([Request, Room, LastBytes].map(|wait| upstream.until(wait, 100)), [105, 106, 106]);
+    }
+
+    #[test]
     fn streams_are_looked_at_often_enough_and_not_too_often() {
         let looks = |limits: [u64; 2]| sweep(limits.map(Duration::from_millis));
         assert_eq!(
