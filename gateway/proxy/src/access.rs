@@ -214,7 +214,7 @@ pub(crate) fn judge(
         let Some(rule) = listener.access.rules.get(*rule) else { return Verdict::Denied(DeniedBy::Address) };
         if let Some(addresses) = &rule.addresses {
             // A QUIC client that has moved must be let in where it is now, too.
-            let moved_to = if x.told().is_none() { quic_address(connections, x.client_stream) } else { None };
+            let moved_to = if x.told().is_none() { quic_address(connections, x.client_stream()) } else { None };
             if !addresses.permits(x.client_ip(client)) || !moved_to.is_none_or(|ip| addresses.permits(ip)) {
                 return Verdict::Denied(DeniedBy::Address);
             }
@@ -262,14 +262,14 @@ fn quic_address(connections: &Connections, client: ClientStream) -> Option<IpAdd
 /// Whether a request came from an address that may be forged. Rules and shares that go by the address wait until it is proven:
 /// 425. Otherwise one client could use up what another one may have.
 pub(crate) fn is_address_in_doubt(connections: &Connections, x: &Exchange) -> bool {
-    x.machine.is_early() && !is_address_proven(connections, x.client_stream)
+    x.machine.is_early() && !is_address_proven(connections, x.client_stream())
 }
 
 /// Whether a client that sends early data has shown that it is where it says. Over TCP it has, unless its hello came in a SYN
 /// without a cookie; over QUIC the address is open until the handshake is over (RFC 9000 §8.1).
 fn is_address_proven(connections: &Connections, client: ClientStream) -> bool {
     match connections.get(client.conn()) {
-        Some(Conn::Client(client_conn)) => client_conn.transport.allowance.is_none(),
+        Some(Conn::Client(client_conn)) => !client_conn.is_unproven(),
         _ => false,
     }
 }

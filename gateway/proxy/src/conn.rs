@@ -25,6 +25,7 @@ use sealane_tls::{CertificateDescription, CertificateNames};
 use std::cell::OnceCell;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -331,6 +332,33 @@ impl ClientCert {
 }
 
 impl ClientConnection {
+    /// One that has been accepted at `began`.
+    pub fn new(
+        transport: Transport,
+        client: Client,
+        phase: ClientPhase,
+        began: Micros,
+        handshake_until: Millis,
+    ) -> Self {
+        Self {
+            transport,
+            client,
+            phase,
+            inbuf: Vec::new(),
+            deadline: Deadline::default(),
+            began,
+            handshake_until,
+            handshake: Handshake::UnderWay(Opening::default()),
+            deferred: None,
+            protocol: Protocol::Unknown,
+        }
+    }
+
+    /// It is looked at again at this time.
+    pub fn expire_at(&mut self, cx: &mut Context, key: Key, at: Millis) {
+        self.deadline.set(cx, key, at);
+    }
+
     /// Begins to close the connection: what is staged is sent, and then the client is read for a while if `linger`.
     /// The caller marks the connection for flush.
     pub fn begin_closing(&mut self, cx: &mut Context, key: Key, linger: bool, limits: &ClientLimits) {
@@ -344,6 +372,120 @@ impl ClientConnection {
         self.phase = ClientPhase::Lingering { read: 0 };
         let at = limits.until(ConnectionWait::ClientEnd, cx.now());
         self.deadline.set(cx, key, at);
+    }
+
+    /// Tells the client that the connection ends: over HTTP/2 with the last of its streams, else, if `ends_idle`, now where no request
+    /// is under way. True if something is to be sent.
+    pub fn shut_down(&mut self, cx: &mut Context, key: Key, ends_idle: bool, limits: &ClientLimits) -> bool {
+        let is_idle = self.phase == ClientPhase::Open && self.protocol.is_idle();
+        match &mut self.protocol {
+            Protocol::H2(h2) => h2.shut_down(cx.now()),
+            _ if ends_idle && is_idle => {
+                self.transport.finish();
+                self.begin_closing(cx, key, true, limits);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Whether the client has not shown that it is where it says, so that only so much is sent to it.
+    #[inline]
+    pub fn is_unproven(&self) -> bool {
+        self.transport.allowance().is_some()
+    }
+
+    /// The client is where it says.
+    pub fn note_proven(&mut self) {
+        self.transport.allow(None);
+    }
+
+    /// The hello of an unproven client is answered, with at most so many times its bytes.
+    pub fn allow_answer(&mut self, times: usize) {
+        self.transport.allow(Some(times * self.transport.unread.len()));
+    }
+
+    /// The whole hello waits until its client has shown that it is where it says.
+    pub fn await_proof(&mut self) {
+        self.phase = ClientPhase::Hello { awaits_proof: true };
+    }
+
+    pub fn awaits_proof(&self) -> bool {
+        self.phase == ClientPhase::Hello { awaits_proof: true }
+    }
+
+    /// The whole hello waits for crypto time.
+    pub fn await_answer(&mut self) {
+        self.phase = ClientPhase::Admission;
+    }
+
+    pub fn awaits_answer(&self) -> bool {
+        self.phase == ClientPhase::Admission
+    }
+
+    /// Whether what comes waits for the new clients' share of the turn.
+    pub fn awaits_admission(&self) -> bool {
+        match self.phase {
+            _ if self.is_established() => false,
+            ClientPhase::ProxyHeader | ClientPhase::Hello { .. } => true,
+            ClientPhase::Open => self.is_handshaking(),
+            ClientPhase::AwaitsTicket { .. }
+            | ClientPhase::Admission
+            | ClientPhase::Closing { .. }
+            | ClientPhase::Lingering { .. } => false,
+        }
+    }
+
+    /// Keeps what has come for the new clients' share of the turn. True if nothing was kept before.
+    pub fn defer(&mut self, ready: Ready) -> bool {
+        match &mut self.deferred {
+            Some(earlier) => {
+                earlier.error |= ready.error;
+                false
+            }
+            none => {
+                *none = Some(ready);
+                true
+            }
+        }
+    }
+
+    pub fn take_deferred(&mut self) -> Option<Ready> {
+        self.deferred.take()
+    }
+
+    /// Its socket, for what the system knows of it.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.transport.fd.as_fd()
+    }
+
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.transport.is_handshaking()
+    }
+
+    /// How many of `want` bytes the client has room for.
+    #[inline]
+    pub fn room(&mut self, want: usize) -> usize {
+        self.transport.room(0, want)
+    }
+
+    /// Whether it serves an exchange over HTTP/1.1 and stays open after it.
+    #[inline]
+    pub fn is_kept_alive(&self) -> bool {
+        self.protocol.is_kept_alive()
+    }
+
+    /// It closes after the exchange that it serves over HTTP/1.1.
+    #[inline]
+    pub fn close_after_exchange(&mut self) {
+        self.protocol.close_after_exchange();
+    }
+
+    /// The exchange that it served over HTTP/1.1 is over.
+    #[inline]
+    pub fn leave_exchange(&mut self) {
+        self.protocol = Protocol::H1(Turn::Idle);
     }
 
     /// Whether the handshake is over and has been counted, or there is none.

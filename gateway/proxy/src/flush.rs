@@ -32,11 +32,11 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     let Some(conn) = connections.get_mut(key) else { return };
     let Some(transport) = conn.transport() else { return };
     transport.needs_flush = false;
-    let allowed = transport.allowance;
+    let allowed = transport.allowance();
     if let Err(e) = transport.flush(scratch) {
         return wire_failed(proxy, cx, key, e);
     }
-    if allowed > Some(0) && transport.allowance == Some(0) && !transport.is_flushed() {
+    if allowed > Some(0) && transport.allowance() == Some(0) && !transport.is_flushed() {
         counters.count(Count::SynCapped);
     }
     let has_room = transport.has_room();
@@ -119,10 +119,10 @@ fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Con
         Conn::Quic(_) | Conn::Mirror(_) => return None,
     };
     let x = exchanges.get_mut(exchange)?;
-    if x.client_stream == ClientStream::H1(sink) {
+    if x.client_stream() == ClientStream::H1(sink) {
         x.response_body.unblock(cx.now()).then_some(Later::Server(exchange))
     } else {
-        let waits = x.upstream_stream == Some(UpstreamStream::H1(sink)) && x.request_body.unblock(cx.now());
+        let waits = x.upstream_stream() == Some(UpstreamStream::H1(sink)) && x.request_body.unblock(cx.now());
         waits.then_some(Later::Client(exchange))
     }
 }

@@ -182,7 +182,7 @@ pub(crate) fn choose_upstream(proxy: &mut Proxy, exchange: Key, by: &Forwarding)
     let Proxy { connections, exchanges, counters, .. } = proxy;
     let number = exchanges.draw();
     let x = exchanges.get_mut(exchange)?;
-    let client = connections.client_of(x.client_stream)?;
+    let client = connections.client_of(x.client_stream())?;
     let chosen = split.choose(&x.request.fields, x.client_ip(client), number);
     match chosen.by {
         ChosenBy::Header => counters.count(Count::SplitByHeader),
@@ -198,7 +198,7 @@ pub(crate) fn choose_upstream(proxy: &mut Proxy, exchange: Key, by: &Forwarding)
 pub(crate) fn watch_total(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get(exchange) else { return };
     if let Some(until) = RouteLimits::of(x).and_then(|limits| limits.until(x)) {
-        proxy.connections.look_by(cx, x.client_stream, until);
+        proxy.connections.look_by(cx, x.client_stream(), until);
     }
 }
 

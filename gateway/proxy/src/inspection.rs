@@ -75,7 +75,7 @@ pub(crate) fn inspect(proxy: &Proxy, cx: &Context, inspection: &Inspection) {
     }
     let open = found.into_iter().filter_map(|(_, key)| {
         let x = proxy.exchanges.get(key)?;
-        let client = proxy.connections.client_of(x.client_stream)?;
+        let client = proxy.connections.client_of(x.client_stream())?;
         Some(describe(x, RequestId(client.id, x.number), client.peer, now))
     });
     // If the answer cannot be taken, the client that asked has gone.
@@ -99,14 +99,14 @@ fn describe(x: &Exchange, id: RequestId, client: SocketAddr, now: Micros) -> Ope
         path: of(request.path()),
         upstream: upstream.map(|upstream| upstream.name.clone()),
         server: upstream
-            .filter(|_| x.upstream_stream.is_some())
+            .filter(|_| x.upstream_stream().is_some())
             .and_then(|upstream| Some(upstream.servers.get(x.server)?.name.clone())),
         waits_for: waits_for(x),
         age: now.saturating_sub(x.started),
         sent: since(x.sent),
         headed: since(x.headed),
         status: x.status,
-        failed_attempts: x.attempts,
+        failed_attempts: x.attempts(),
         bytes: (x.request_body.bytes, x.response_body.bytes),
     }
 }
@@ -121,7 +121,7 @@ fn waits_for(x: &Exchange) -> &'static str {
         _ if machine.is_verifying() => "the check of the password",
         _ if machine.is_authorizing() => "the answer of forward_auth",
         _ if x.drains_since().is_some() => "the rest of the request, which the gateway discards",
-        (_, Phase::Awaiting) if !machine.has_server() => match x.upstream_stream {
+        (_, Phase::Awaiting) if !machine.has_server() => match x.upstream_stream() {
             Some(_) => "the connection to the server",
             None => "a server with room",
         },

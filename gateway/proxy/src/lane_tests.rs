@@ -137,7 +137,7 @@ impl Lane {
 
     /// Where a request's server stands; `None` if it has none, and panics if the request is over.
     fn upstream_stream(&self, request: &Request) -> Option<UpstreamStream> {
-        self.proxy.exchanges.get(request.exchange).expect("a request that is not over").upstream_stream
+        self.proxy.exchanges.get(request.exchange).expect("a request that is not over").upstream_stream()
     }
 
     fn is_over(&self, request: &Request) -> bool {
@@ -265,7 +265,7 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     // The server takes nothing of the body, and goes away.
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     x.request_body.block(0);
-    x.upstream_stream = None;
+    x.leave_connection();
     let _ = x.machine.on(Event::Lost(Loss::Unprocessed));
     let _ = x.machine.on(Event::RetryGranted);
     lane.proxy.exchanges.take_later();
@@ -453,8 +453,8 @@ fn a_forged_address_uses_up_no_share() {
         let Proxy { connections, exchanges, admission, settings, .. } = &mut lane.proxy;
         let x = exchanges.get_mut(request.exchange).unwrap();
         // Its hello came in a SYN, with or without a cookie.
-        connections.client(x.client_stream.conn()).unwrap().transport.allowance = (!proven).then_some(0);
-        let client = connections.client_of(x.client_stream).unwrap();
+        connections.client(x.client_stream().conn()).unwrap().transport.allow((!proven).then_some(0));
+        let client = connections.client_of(x.client_stream()).unwrap();
         let listener = settings.listeners()[0].clone();
         let verdict = takes_place(connections, x, client, &listener, admission, settings);
         assert_eq!(verdict, if proven { Verdict::Admitted } else { Verdict::TooEarly });
@@ -490,7 +490,7 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     let peer = client.client.peer.ip();
     assert!(proxy.admission.allows_handshake(cx, peer, &proxy.counters));
     client.phase = ClientPhase::Hello { awaits_proof: true };
-    client.transport.allowance = Some(0);
+    client.transport.allow(Some(0));
     let key = proxy.connections.insert(Conn::Client(client));
     proxy.admission.arrived(&proxy.counters);
     lane.ready(key, WRITE);
@@ -573,7 +573,7 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
         let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
         let _ = x.machine.on(Event::Forward);
         (0..earlier).for_each(|_| assert!(!x.machine.on(Event::NotTaken).is_empty()));
-        x.upstream_stream = Some(UpstreamStream::Waiting(key));
+        x.await_connection(UpstreamStream::Waiting(key));
         x.response_body.progress.begin(12_345);
         upstream_handshake(&mut lane.proxy, &mut lane.cx, key);
         assert!(lane.proxy.connections.get(key).is_none());
@@ -581,7 +581,7 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
         if goes_on {
             assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(_))));
             let x = lane.proxy.exchanges.get(request.exchange).unwrap();
-            assert_eq!((x.attempts, x.response_body.progress.since()), (0, 12_345), "the time of the try runs on");
+            assert_eq!((x.attempts(), x.response_body.progress.since()), (0, 12_345), "the time of the try runs on");
         }
         assert_eq!(lane.proxy.counters.value(Count::Retries), 0);
     }
@@ -648,9 +648,9 @@ fn the_windows_of_servers_count_against_a_clients_connection() {
     const WIDE: u32 = 256 << 10;
     let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
     let requests: Vec<Request> = (0..100).map(|_| lane.request(GET)).collect();
-    let client = lane.proxy.exchanges.get(requests[0].exchange).unwrap().client_stream.conn();
+    let client = lane.proxy.exchanges.get(requests[0].exchange).unwrap().client_stream().conn();
     for (n, request) in (0..).zip(&requests[..99]) {
-        lane.proxy.exchanges.get_mut(request.exchange).unwrap().client_stream = ClientStream::H2(client, n);
+        lane.proxy.exchanges.get_mut(request.exchange).unwrap().comes_on(ClientStream::H2(client, n));
     }
     let Proxy { connections, exchanges, .. } = &mut lane.proxy;
     let mut grant = |n: usize| grant_window(connections, exchanges, requests[n].exchange, WIDE);

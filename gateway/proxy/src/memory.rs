@@ -105,7 +105,7 @@ pub(crate) fn note_held(connections: &mut Connections, exchanges: &mut Exchanges
         return;
     }
     let before = std::mem::replace(&mut x.held, held);
-    if let Some(client) = connections.get_mut(x.client_stream.conn()).and_then(Conn::client) {
+    if let Some(client) = connections.get_mut(x.client_stream().conn()).and_then(Conn::client) {
         client.held.change(before, held);
     }
 }
@@ -126,7 +126,7 @@ pub(crate) fn grant_window(
 ) -> Window {
     note_held(connections, exchanges, exchange, Held::default());
     let Some(x) = exchanges.get(exchange) else { return Window::Narrow };
-    let granted = connections.get_mut(x.client_stream.conn()).and_then(Conn::client).map_or(0, |c| c.held.windows());
+    let granted = connections.get_mut(x.client_stream().conn()).and_then(Conn::client).map_or(0, |c| c.held.windows());
     if granted + wide as usize > WINDOW_BUDGET {
         return Window::Narrow;
     }
@@ -169,7 +169,7 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
     let mut held: HashMap<Key, usize> = HashMap::new();
     let mut note = |exchange, bytes| {
         if let Some(x) = exchanges.get(exchange) {
-            *held.entry(x.client_stream.conn()).or_default() += bytes;
+            *held.entry(x.client_stream().conn()).or_default() += bytes;
         }
     };
     for key in keys {

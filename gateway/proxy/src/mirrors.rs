@@ -179,7 +179,7 @@ pub(crate) fn copy_request(
     }
     let Some(upstream) = listener.upstreams.get(mirror.upstream) else { return };
     let Some(x) = exchanges.get(exchange) else { return };
-    let Some(client) = connections.client_of(x.client_stream).map(|client| x.client_ip(client)) else { return };
+    let Some(client) = connections.client_of(x.client_stream()).map(|client| x.client_ip(client)) else { return };
     if !x.machine.is_message() {
         // Bytes of another protocol are no request.
         return counters.count(Count::MirrorsUpgrade);
@@ -344,7 +344,7 @@ fn send_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
 
 /// The head of the response to a copy. The gateway makes one, too, where no server answers.
 pub(crate) fn mirror_head(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, key: Key) {
-    let from_server = exchanges.get(exchange).is_some_and(|x| x.upstream_stream.is_some());
+    let from_server = exchanges.get(exchange).is_some_and(|x| x.upstream_stream().is_some());
     if let Some(mirror) = connections.mirror(key).filter(|_| from_server) {
         mirror.progress = CopyProgress::Answered;
     }
@@ -391,7 +391,7 @@ fn give_up(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
 pub(crate) fn free_copies(proxy: &mut Proxy, cx: &mut Context, wanted: usize) -> usize {
     let held = |key: Key| {
         let x = proxy.exchanges.get(key)?;
-        let bytes = match (&x.copy, proxy.connections.get(x.client_stream.conn())) {
+        let bytes = match (&x.copy, proxy.connections.get(x.client_stream().conn())) {
             (Copying::Coming(copy), _) => copy.body.capacity(),
             (_, Some(Conn::Mirror(mirror))) => mirror.body.capacity(),
             _ => 0,

@@ -178,7 +178,7 @@ fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
         status: x.status,
         server,
         failure: x.routed.failure,
-        failed_attempts: x.attempts,
+        failed_attempts: x.attempts(),
         sent: since(x.sent),
         headed: since(x.headed),
         took: x.until(now).saturating_sub(x.started),

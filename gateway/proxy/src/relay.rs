@@ -72,7 +72,7 @@ pub(crate) fn relay_client(
     };
     let side = ClientStream::H1(key);
     let mut x = proxy.exchanges.fresh(side);
-    x.client_stream = side;
+    x.comes_on(side);
     x.request.clear();
     // What is put here is visible ASCII, or is left out.
     let _ = x.request.set_method(b"TCP");

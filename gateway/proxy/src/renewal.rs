@@ -9,7 +9,7 @@
 //! [`begin_request`](crate::exchange::executor::begin_request) asks for each request, and only once the lane has taken up the newest snapshot.
 //! So a request that comes after the answer to a reload is never served under client-certificate rules of before.
 
-use crate::conn::{ClientPhase, Conn, Protocol, Standing};
+use crate::conn::{Conn, Standing};
 use crate::connections::Connections;
 use crate::settings::LaneSettings;
 use crate::snapshot::Listener;
@@ -30,17 +30,11 @@ pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettin
         client.standing = Standing::LeftBehind;
         let rules_hold = awaits_hello || rules_hold(connections, settings, key);
         let Some(client_conn) = connections.client(key) else { continue };
-        let waits = client_conn.phase == ClientPhase::Open && client_conn.protocol.is_idle();
-        match &mut client_conn.protocol {
-            Protocol::H2(h2) => h2.shut_down(cx.now()),
-            // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
-            _ if !rules_hold && waits && !client_conn.transport.is_handshaking() => {
-                client_conn.transport.finish();
-                client_conn.begin_closing(cx, key, true, settings.limits());
-            }
-            _ => continue,
+        // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
+        let ends_idle = !rules_hold && !client_conn.is_handshaking();
+        if client_conn.shut_down(cx, key, ends_idle, settings.limits()) {
+            connections.mark_for_flush(key);
         }
-        connections.mark_for_flush(key);
     }
 }
 

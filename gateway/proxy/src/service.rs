@@ -3,13 +3,13 @@
 //! New clients come through `accept`, whose `admission` bounds their share of a turn. Bytes of clients go to
 //! `client::connection`, bytes of upstreams to `upstream::connection`. `flush` sends what they have staged.
 
-use crate::accept::admission::{Admission, awaits_admission, serve_admission};
+use crate::accept::admission::{Admission, serve_admission};
 use crate::accept::syn::{examine_handed_over, maybe_proven};
 use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_sockets};
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::client::connection::{client_event, client_timeout, hello_arrived};
 use crate::clock::Clock;
-use crate::conn::{ClientPhase, Conn, Protocol};
+use crate::conn::{ClientPhase, Conn};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
@@ -258,15 +258,9 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
     for key in proxy.connections.keys() {
         match proxy.connections.get_mut(key) {
             Some(Conn::Client(f)) => {
-                match &mut f.protocol {
-                    Protocol::H2(h2) => h2.shut_down(cx.now()),
-                    protocol if is_alone && f.phase == ClientPhase::Open && protocol.is_idle() => {
-                        f.transport.finish();
-                        f.begin_closing(cx, key, true, proxy.settings.limits());
-                    }
-                    _ => continue,
+                if f.shut_down(cx, key, is_alone, proxy.settings.limits()) {
+                    proxy.connections.mark_for_flush(key);
                 }
-                proxy.connections.mark_for_flush(key);
             }
             Some(Conn::Upstream(b)) if b.phase.is_idle() => close_connection(proxy, cx, key),
             _ => {}
@@ -295,7 +289,7 @@ pub(crate) fn log_exchange(
     x: &Exchange,
 ) {
     if x.status >= log.records().from()
-        && let Some(client) = connections.client_of(x.client_stream)
+        && let Some(client) = connections.client_of(x.client_stream())
     {
         log.records_mut().exchange(counters, client, x, cx);
     }
@@ -303,8 +297,8 @@ pub(crate) fn log_exchange(
     if !log.wants(rules, x) {
         return;
     }
-    let Some(client) = connections.client_of(x.client_stream) else { return };
-    let tls = connections.get(x.client_stream.conn()).and_then(Conn::tls_version);
+    let Some(client) = connections.client_of(x.client_stream()) else { return };
+    let tls = connections.get(x.client_stream().conn()).and_then(Conn::tls_version);
     let entry = Entry { x, client, tls, now: cx.micros(), request_id: id_of(x, settings) };
     log.write(cx, rules, &entry, clock);
 }
@@ -324,7 +318,7 @@ impl Service for Proxy {
         match self.connections.get_mut(key) {
             Some(Conn::Client(client_conn)) => {
                 client_conn.transport.note(ready);
-                let unproven = client_conn.transport.allowance.is_some();
+                let unproven = client_conn.is_unproven();
                 if ready.write && !client_conn.transport.is_flushed() {
                     self.connections.mark_for_flush(key);
                 }
@@ -333,7 +327,7 @@ impl Service for Proxy {
                 }
                 let Self { connections, admission, .. } = self;
                 match connections.get_mut(key) {
-                    Some(Conn::Client(client_conn)) if awaits_admission(client_conn) => {
+                    Some(Conn::Client(client_conn)) if client_conn.awaits_admission() => {
                         admission.event(key, client_conn, ready)
                     }
                     _ => client_event(self, cx, key, ready),

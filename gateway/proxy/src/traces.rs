@@ -316,7 +316,7 @@ pub(crate) fn finish(
     if !recorded {
         return;
     }
-    let Some(client) = connections.client_of(x.client_stream) else { return };
+    let Some(client) = connections.client_of(x.client_stream()) else { return };
     let Some(queue) = rules.queues.get(settings.slot()) else { return };
     let record = record(x, client, ids, id_of(x, settings), rules.paths, cx.micros());
     let at = record.at;
@@ -349,7 +349,7 @@ fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: boo
         route: routed.route.as_ref().map(|route| route.shared()),
         upstream: x.upstream.as_ref().map(|group| (group.settings().clone(), x.server)),
         failure: routed.failure,
-        failed_attempts: x.attempts,
+        failed_attempts: x.attempts(),
         bytes: (x.request_body.bytes, x.response_body.bytes),
         times: TraceTimes {
             made: if x.number == 1 { client.made } else { Made::default() },
@@ -493,7 +493,7 @@ mod tests {
         // Nobody takes them now.
         drop(records);
         let mut x = begun(&rules, "192.0.2.9:5", &[("traceparent", PARENT)]);
-        x.client_stream = ClientStream::H1(key);
+        x.comes_on(ClientStream::H1(key));
         finish(&connections, &counters, &settings, &cx, &x);
         assert_eq!((counters.value(Count::TracesQueued), counters.value(Count::TracesLost)), (2, 1));
     }

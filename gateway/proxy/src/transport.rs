@@ -96,7 +96,7 @@ pub(crate) struct Transport {
     pub needs_flush: bool,
     sending: Sending,
     /// How many more bytes may be sent to a client that is not proven to be where it says (`crate::accept::syn`); `None`: any.
-    pub allowance: Option<usize>,
+    allowance: Option<usize>,
 }
 
 /// Where the direction towards the peer stands.
@@ -144,6 +144,18 @@ impl Transport {
         self.readable |= ready.read;
         self.writable |= ready.write;
         self.rdhup |= ready.peer_closed;
+    }
+
+    /// How many more bytes may be sent to a client that is not proven to be where it says; `None`: any.
+    #[inline]
+    pub fn allowance(&self) -> Option<usize> {
+        self.allowance
+    }
+
+    /// So many more may be sent from now on.
+    #[inline]
+    pub fn allow(&mut self, bytes: Option<usize>) {
+        self.allowance = bytes;
     }
 
     /// Bytes that wait to be sent.

@@ -7,7 +7,7 @@
 use crate::accept::syn::{Signatures, may_answer};
 use crate::accept::{LISTENER, accept_clients, own_sockets};
 use crate::client::connection::{client_event, start_session};
-use crate::conn::{Client, ClientConnection, ClientPhase, Conn};
+use crate::conn::{Client, ClientConnection, Conn};
 use crate::counters::{Count, Counters};
 use crate::flush::flush_marked;
 use crate::lane_state::{LaneListener, LaneSnapshot};
@@ -130,12 +130,8 @@ impl Admission {
 
     /// Defers an event of a new client; each is in the queue once.
     pub fn event(&mut self, key: Key, client_conn: &mut ClientConnection, ready: Ready) {
-        match &mut client_conn.deferred {
-            Some(earlier) => earlier.error |= ready.error,
-            none => {
-                *none = Some(ready);
-                self.steps.push_back(Step::Event(key));
-            }
+        if client_conn.defer(ready) {
+            self.steps.push_back(Step::Event(key));
         }
     }
 
@@ -423,25 +419,12 @@ fn has_spare_descriptors(settings: &LaneSettings) -> bool {
     spare.collect::<Vec<_>>().len() == SPARE_DESCRIPTORS
 }
 
-/// Whether what comes on a connection waits for the new clients' share of the turn.
-pub(crate) fn awaits_admission(client_conn: &ClientConnection) -> bool {
-    match client_conn.phase {
-        _ if client_conn.is_established() => false,
-        ClientPhase::ProxyHeader | ClientPhase::Hello { .. } => true,
-        ClientPhase::Open => client_conn.transport.is_handshaking(),
-        ClientPhase::AwaitsTicket { .. }
-        | ClientPhase::Admission
-        | ClientPhase::Closing { .. }
-        | ClientPhase::Lingering { .. } => false,
-    }
-}
-
 /// Queues a whole hello for crypto time, unless its client must prove its address first.
 pub(crate) fn queue_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
     if may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
         && let Some(client_conn) = proxy.connections.client(key)
     {
-        client_conn.phase = ClientPhase::Admission;
+        client_conn.await_answer();
         proxy.admission.hello(key, cx.micros());
     }
 }
@@ -496,7 +479,7 @@ pub(crate) fn serve_admission(proxy: &mut Proxy, cx: &mut Context) {
 fn deferred_event(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     // It may have timed out meanwhile.
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-    if let Some(ready) = client_conn.deferred.take() {
+    if let Some(ready) = client_conn.take_deferred() {
         client_event(proxy, cx, key, ready);
     }
 }
@@ -510,7 +493,7 @@ fn answer_hello(
     start: Instant,
     before: Instant,
 ) -> Option<Instant> {
-    let waits = |conn: &Conn| matches!(conn, Conn::Client(client_conn) if client_conn.phase == ClientPhase::Admission);
+    let waits = |conn: &Conn| matches!(conn, Conn::Client(client_conn) if client_conn.awaits_answer());
     if !proxy.connections.get(key).is_some_and(waits) {
         return None;
     }
@@ -599,7 +582,7 @@ mod tests {
         admission.event(key, &mut client_conn, Ready { read: true, ..Ready::default() });
         admission.event(key, &mut client_conn, Ready { error: true, ..Ready::default() });
         assert_eq!(admission.steps.len(), 3);
-        let deferred = client_conn.deferred.unwrap();
+        let deferred = client_conn.take_deferred().unwrap();
         assert!(deferred.read && deferred.error, "nothing that has come is lost");
         (0..MAX_WAITING).for_each(|_| admission.hello(key, 0));
         assert!(admission.is_queue_full());

@@ -6,7 +6,7 @@ pub(crate) mod syn;
 
 use crate::accept::syn::examine_syn;
 use crate::client::connection::{client_ready, first_phase, relay_all};
-use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, Handshake, Opening, Protocol, Standing};
+use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, Standing};
 use crate::counters::Count;
 use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
@@ -23,7 +23,7 @@ use crate::unix_clients::UNIX_CLIENT;
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, acceptfrom_with};
 use sealane_exchange::deadlines::ConnectionWait;
-use sealane_lane::{Context, Deadline, Key};
+use sealane_lane::{Context, Key};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -140,41 +140,31 @@ pub(crate) fn adopt_client(
     let is_open = phase == ClientPhase::Open;
     let at = if is_open { limits.until(ConnectionWait::FirstRequest, cx.now()) } else { handshake_until };
     let mut transport = Transport::new(fd);
-    transport.allowance = allowance;
+    transport.allow(allowance);
     let policy = listener.listener.tls.is_none().then_some(0);
-    let client_conn = ClientConnection {
-        transport,
-        client: Client {
-            listener,
-            policy,
-            peer,
-            id: proxy.log.next_connection(),
-            peer_text: AddressText::new(peer.ip()),
-            cert: None,
-            requests: 0,
-            standing: Standing::Current,
-            waste: WasteBudget::default(),
-            server_name: None,
-            counted: None,
-            held: Held::default(),
-            made: Made::begun(cx.micros()),
-        },
-        phase,
-        inbuf: Vec::new(),
-        deadline: Deadline::default(),
-        began: cx.micros(),
-        handshake_until,
-        handshake: Handshake::UnderWay(Opening::default()),
-        deferred: None,
-        protocol: Protocol::Unknown,
+    let client = Client {
+        listener,
+        policy,
+        peer,
+        id: proxy.log.next_connection(),
+        peer_text: AddressText::new(peer.ip()),
+        cert: None,
+        requests: 0,
+        standing: Standing::Current,
+        waste: WasteBudget::default(),
+        server_name: None,
+        counted: None,
+        held: Held::default(),
+        made: Made::begun(cx.micros()),
     };
+    let client_conn = ClientConnection::new(transport, client, phase, cx.micros(), handshake_until);
     let key = proxy.connections.insert(Conn::Client(Box::new(client_conn)));
     proxy.admission.arrived(&proxy.counters);
     let client_conn = proxy.connections.client(key)?;
-    if cx.watch(&client_conn.transport.fd, key.to_u64()).is_err() {
+    if cx.watch(client_conn.socket(), key.to_u64()).is_err() {
         close_connection(proxy, cx, key);
         return None;
     }
-    client_conn.deadline.set(cx, key, at);
+    client_conn.expire_at(cx, key, at);
     Some(key)
 }

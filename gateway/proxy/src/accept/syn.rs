@@ -9,7 +9,7 @@
 
 use crate::accept::admission::Admission;
 use crate::client::connection::hello_arrived;
-use crate::conn::{ClientConnection, ClientPhase, Conn};
+use crate::conn::{ClientConnection, Conn};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::lane_state::LaneListener;
@@ -63,10 +63,10 @@ fn is_unproven(socket: impl AsFd) -> bool {
 
 /// Whether a client has shown that it is where it says.
 pub(crate) fn is_proven(client_conn: &mut ClientConnection) -> bool {
-    if client_conn.transport.allowance.is_some() && !is_unproven(&client_conn.transport.fd) {
-        client_conn.transport.allowance = None;
+    if client_conn.is_unproven() && !is_unproven(client_conn.socket()) {
+        client_conn.note_proven();
     }
-    client_conn.transport.allowance.is_none()
+    !client_conn.is_unproven()
 }
 
 /// A new connection: how much may be sent to its client, which is nothing yet where that is unproven. Counts hellos
@@ -91,11 +91,11 @@ pub(crate) fn examine_handed_over(socket: impl AsFd, listener: &LaneListener) ->
 /// The third packet may have come. Goes on with what waited for it.
 pub(crate) fn maybe_proven(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-    if client_conn.transport.allowance.is_none() || is_unproven(&client_conn.transport.fd) {
+    if !client_conn.is_unproven() || is_unproven(client_conn.socket()) {
         return;
     }
-    client_conn.transport.allowance = None;
-    let waits = client_conn.phase == ClientPhase::Hello { awaits_proof: true };
+    client_conn.note_proven();
+    let waits = client_conn.awaits_proof();
     proxy.connections.mark_for_flush(key);
     if waits {
         hello_arrived(proxy, cx, key, true);
@@ -112,20 +112,19 @@ pub(crate) fn may_answer(
     cheap: bool,
 ) -> bool {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
-    if client_conn.transport.allowance.is_none() {
+    if !client_conn.is_unproven() {
         return true;
     }
-    if !is_unproven(&client_conn.transport.fd) {
-        client_conn.transport.allowance = None;
+    if !is_unproven(client_conn.socket()) {
+        client_conn.note_proven();
         return true;
     }
-    let hello = client_conn.transport.unread.len();
     if cheap && admission.may_sign_unproven(cx.now()) {
-        client_conn.transport.allowance = Some(AMPLIFICATION * hello);
+        client_conn.allow_answer(AMPLIFICATION);
         counters.count(Count::SynUnproven);
         return true;
     }
-    client_conn.phase = ClientPhase::Hello { awaits_proof: true };
+    client_conn.await_proof();
     counters.count(Count::SynDeferred);
     false
 }

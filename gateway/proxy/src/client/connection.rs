@@ -541,12 +541,12 @@ pub(crate) fn client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 /// Sends bytes as they are and closes; for connections without a session.
 fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
+    if answer.is_empty() {
+        return close_connection(proxy, cx, key);
+    }
     // Its place among the large hellos is free while the client is still read.
     if let Some(opening) = client_conn.opening() {
         opening.large_hello = None;
-    }
-    if answer.is_empty() {
-        return close_connection(proxy, cx, key);
     }
     client_conn.transport.send_raw(answer);
     client_conn.begin_closing(cx, key, true, proxy.settings.limits());

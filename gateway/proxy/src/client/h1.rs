@@ -146,7 +146,7 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
         x.number = client_conn.client.next_request();
         client_conn.comes_early()
     };
-    x.client_stream = ClientStream::H1(key);
+    x.comes_on(ClientStream::H1(key));
     x.started = cx.micros();
     x.body = info.body;
     x.request_body.decoder.reset(info.body);
@@ -225,7 +225,7 @@ fn bad_request(proxy: &mut Proxy, cx: &mut Context, key: Key, x: Box<Exchange>, 
 /// Answers a request that was never read whole.
 fn refuse_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
     proxy.counters.count(Count::Requests);
-    x.client_stream = ClientStream::H1(key);
+    x.comes_on(ClientStream::H1(key));
     x.started = cx.micros();
     x.begin_unread(Version::Http11);
     let exchange = proxy.exchanges.insert(x);

@@ -108,7 +108,7 @@ pub(super) fn h2_request(
     };
     // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
     let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
-    x.client_stream = ClientStream::H2(key, index);
+    x.comes_on(ClientStream::H2(key, index));
     x.started = cx.micros();
     if let Ok(info) = info {
         x.body = info.body;
@@ -174,7 +174,7 @@ fn h2_client_gone(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Opt
     // What `h2` finds wrong it has reset itself, and that is counted with what it writes.
     let found = error.is_some_and(h2::Error::is_library);
     let wasted = !found && calling_off_wastes(&proxy.exchanges, cx, exchange);
-    let connection = proxy.exchanges.get(exchange).map(|x| x.client_stream.conn());
+    let connection = proxy.exchanges.get(exchange).map(|x| x.client_stream().conn());
     abort_exchange(proxy, cx, exchange);
     if let (true, Some(connection)) = (wasted, connection) {
         client_wasted(proxy, cx, connection, 1);

@@ -366,7 +366,7 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
 /// Counts and logs a request that `h2` has answered with 431: it does not hand out heads that are too large.
 fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let mut x = proxy.exchanges.fresh(ClientStream::H2(key, u32::MAX));
-    x.client_stream = ClientStream::H2(key, u32::MAX);
+    x.comes_on(ClientStream::H2(key, u32::MAX));
     x.started = cx.micros();
     x.begin_unread(sealane_http::Version::Http2);
     x.status = ParseError::HeadTooLarge.status();

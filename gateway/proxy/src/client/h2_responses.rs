@@ -212,7 +212,7 @@ pub(crate) fn h2_client_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         stream.turn = h2.turns;
         let exchange = stream.exchange;
         if let Some(x) = proxy.exchanges.get_mut(exchange)
-            && x.client_stream == ClientStream::H2(key, index)
+            && x.client_stream() == ClientStream::H2(key, index)
             && x.response_body.unblock(cx.now())
         {
             resume_source(proxy, cx, Later::Server(exchange));

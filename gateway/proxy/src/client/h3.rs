@@ -220,7 +220,7 @@ fn h3_begin(
     x.number = client.next_request();
     let last = client.is_at_last_request(limits.max_requests);
     let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
-    x.client_stream = ClientStream::H3(key, index);
+    x.comes_on(ClientStream::H3(key, index));
     let priority = x.request.fields.get_named(b"priority").map(Priority::parse);
     let info = info.and_then(|mut info| {
         match info.body {

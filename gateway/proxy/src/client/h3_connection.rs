@@ -93,8 +93,8 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     if q.phase == Phase::Handshake {
         q.phase = Phase::Open;
     }
-    let handshake = q.quic.handshake();
     let called_early = q.end_handshake();
+    let handshake = q.quic.handshake();
     let certificate = q.quic.peer_certificate();
     q.open_control(&our_settings(&limits));
     q.idle_since = cx.now();

@@ -527,7 +527,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     x.request_body.begin(now);
     match client_stream {
         // It reads on to the next request.
-        ClientStream::H1(key) if proxy.connections.client(key).is_some_and(|c| c.protocol.is_kept_alive()) => {}
+        ClientStream::H1(key) if proxy.connections.client(key).is_some_and(|c| c.is_kept_alive()) => {}
         // The connection lingers as a whole; of a copy nobody waits for the rest.
         ClientStream::H1(_) | ClientStream::Mirror(_) => return drain_is_over(proxy, cx, exchange),
         // All that is to be read of it has been.

@@ -174,10 +174,10 @@ pub(crate) struct Exchange {
     pub machine: machine::Exchange,
     pub request: RequestHead,
     pub response: ResponseHead,
-    pub client_stream: ClientStream,
+    client_stream: ClientStream,
     /// Its number on its connection, for logs.
     pub number: u32,
-    pub upstream_stream: Option<UpstreamStream>,
+    upstream_stream: Option<UpstreamStream>,
     pub upstream: Option<Rc<LaneUpstream>>,
     /// The way that was chosen for it.
     pub routed: Routed,
@@ -196,7 +196,7 @@ pub(crate) struct Exchange {
     /// Status sent to the client.
     pub status: u16,
     /// Connections tried.
-    pub attempts: usize,
+    attempts: usize,
     /// The server in use: an index into the upstream's.
     pub server: usize,
     /// When its head was whole.
@@ -240,6 +240,45 @@ impl Exchange {
             ending: Ending::No,
             held: Held::default(),
         }
+    }
+
+    /// Where the request comes from, and the response goes to.
+    #[inline]
+    pub fn client_stream(&self) -> ClientStream {
+        self.client_stream
+    }
+
+    /// The request comes on this stream.
+    #[inline]
+    pub fn comes_on(&mut self, stream: ClientStream) {
+        self.client_stream = stream;
+    }
+
+    /// Where the request goes, if that is known.
+    #[inline]
+    pub fn upstream_stream(&self) -> Option<UpstreamStream> {
+        self.upstream_stream
+    }
+
+    /// The request waits for a connection, which may be for it alone.
+    #[inline]
+    pub fn await_connection(&mut self, stream: UpstreamStream) {
+        self.upstream_stream = Some(stream);
+    }
+
+    /// The request does not wait for its connection any more, nor goes over it.
+    pub fn leave_connection(&mut self) {
+        self.upstream_stream = None;
+    }
+
+    /// How many tries have been lost.
+    pub fn attempts(&self) -> usize {
+        self.attempts
+    }
+
+    /// A try is lost, which counts if `uses_try`.
+    pub fn count_try(&mut self, uses_try: bool) {
+        self.attempts += usize::from(uses_try);
     }
 
     /// Begins with the request whose head and `body` are in place. `upgrade`: it asks to switch protocols. `is_early`: it

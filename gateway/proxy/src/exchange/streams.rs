@@ -38,7 +38,7 @@ use crate::client::h3::h3_read;
 use crate::client::h3_responses::{
     h3_client_detach, h3_client_finish, h3_client_head, h3_client_interim, h3_client_reset,
 };
-use crate::conn::{Conn, Protocol, Turn};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
@@ -163,7 +163,7 @@ fn announce_http3(connections: &Connections, exchanges: &mut Exchanges, exchange
 pub(crate) fn client_credit(connections: &mut Connections, side: ClientStream, want: usize) -> usize {
     match side {
         ClientStream::H1(key) => match connections.get_mut(key) {
-            Some(Conn::Client(client_conn)) => client_conn.transport.room(0, want),
+            Some(Conn::Client(client_conn)) => client_conn.room(want),
             _ => 0,
         },
         ClientStream::H2(key, stream) => h2_client_credit(connections, key, stream, want),
@@ -232,7 +232,7 @@ pub(crate) fn client_close_after(connections: &mut Connections, side: ClientStre
     if let ClientStream::H1(key) = side
         && let Some(client_conn) = connections.client(key)
     {
-        client_conn.protocol.close_after_exchange();
+        client_conn.close_after_exchange();
     }
 }
 
@@ -247,7 +247,7 @@ pub(crate) fn client_detach(
     match side {
         ClientStream::H1(key) => {
             if let Some(client_conn) = connections.client(key) {
-                client_conn.protocol = Protocol::H1(Turn::Idle);
+                client_conn.leave_exchange();
             }
         }
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
@@ -263,9 +263,9 @@ pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStre
     match side {
         ClientStream::H1(key) => {
             let Proxy { connections, scratch, .. } = proxy;
-            if let (false, Some(Conn::Client(client_conn))) = (stuck, connections.get_mut(key)) {
+            if let (false, Some(transport)) = (stuck, connections.get_mut(key).and_then(Conn::transport)) {
                 // What the socket does not take at once is lost with the connection.
-                let _ = client_conn.transport.flush(scratch);
+                let _ = transport.flush(scratch);
             }
             // Without the end that its framing promises, and without close_notify.
             close_connection(proxy, cx, key);
@@ -281,7 +281,7 @@ pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStre
 /// Whether the client's handshake is still going on, so that what it has sent may be a replay.
 pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStream) -> bool {
     match connections.get(side.conn()) {
-        Some(Conn::Client(client_conn)) => client_conn.transport.is_handshaking(),
+        Some(Conn::Client(client_conn)) => client_conn.is_handshaking(),
         Some(Conn::Quic(q)) => q.is_handshaking(),
         _ => false,
     }
@@ -290,9 +290,7 @@ pub(crate) fn client_is_handshaking(connections: &Connections, side: ClientStrea
 /// Whether nothing more is read of a request, although it is not known to be complete: its head was refused.
 pub(crate) fn nothing_more_is_read(connections: &Connections, side: ClientStream) -> bool {
     match (side, connections.get(side.conn())) {
-        (ClientStream::H3(_, stream), Some(Conn::Quic(q))) => {
-            q.streams.get(stream as usize).is_some_and(|s| s.receiving.is_over() && s.rest.is_empty())
-        }
+        (ClientStream::H3(_, stream), Some(Conn::Quic(q))) => q.has_read_all(stream),
         _ => false,
     }
 }
@@ -304,7 +302,7 @@ pub(crate) fn nothing_more_is_read(connections: &Connections, side: ClientStream
 pub(crate) fn server_credit(connections: &mut Connections, side: UpstreamStream, want: usize) -> usize {
     match side {
         UpstreamStream::H1(key) => match connections.get_mut(key) {
-            Some(Conn::Upstream(upstream_conn)) => upstream_conn.transport.room(0, want),
+            Some(Conn::Upstream(upstream_conn)) => upstream_conn.room(want),
             _ => 0,
         },
         UpstreamStream::Waiting(_) => 0,

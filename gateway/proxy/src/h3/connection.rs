@@ -203,6 +203,11 @@ impl H3Connection {
         }
     }
 
+    /// Whether nothing more is read of a stream.
+    pub fn has_read_all(&self, stream: u32) -> bool {
+        self.streams.get(stream as usize).is_some_and(|s| s.receiving.is_over() && s.rest.is_empty())
+    }
+
     /// The requests that wait until it is made, or until the server allows more streams.
     pub fn waiting_requests(&mut self) -> Option<&mut VecDeque<Key>> {
         match &mut self.role {

@@ -93,17 +93,17 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
 pub(super) fn not_taken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, useful: bool, why: Option<Failure>) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     // The connection stays as it is.
-    x.upstream_stream = None;
+    x.leave_connection();
     let actions = if useful { x.machine.on(Event::NotTaken) } else { Actions::NONE };
     if !actions.has(Do::SelectServer) {
         x.routed.hint = why;
         return server_lost(proxy, cx, exchange, Loss::Unprocessed);
     }
-    let (attempts, progress, began) = (x.attempts, x.response_body.progress, x.routed.try_began());
+    let (attempts, progress, began) = (x.attempts(), x.response_body.progress, x.routed.try_began());
     perform(proxy, cx, exchange, actions);
     // The time of the try runs on.
     if let Some(x) = proxy.exchanges.get_mut(exchange)
-        && x.attempts == attempts
+        && x.attempts() == attempts
     {
         x.routed.go_on_with_try(began);
         if !x.machine.has_server() {
@@ -176,7 +176,7 @@ fn connect_upstream(
         Some(_) => syn_begun(&mut proxy.connections, cx, key, wait),
     }
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
-        x.upstream_stream = Some(if shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });
+        x.await_connection(if shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });
         x.trace.connecting = cx.micros();
     }
     if shared {
@@ -197,7 +197,7 @@ fn upstream_header(
     let version = upstream.upstream.proxy_protocol?;
     let x = exchange.and_then(|x| exchanges.get(x))?;
     // Where the client came to, as it will be told.
-    let (source, destination) = match connections.get(x.client_stream.conn()) {
+    let (source, destination) = match connections.get(x.client_stream().conn()) {
         Some(Conn::Client(client_conn)) => {
             let own = getsockname(&client_conn.transport.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
             (client_conn.client.peer, own)

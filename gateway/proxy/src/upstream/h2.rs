@@ -81,13 +81,13 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     };
     let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     if actions.has(Do::AwaitSettings) {
-        x.upstream_stream = Some(UpstreamStream::Waiting(key));
+        x.await_connection(UpstreamStream::Waiting(key));
         return h2.waiting.push(exchange);
     }
     let websocket = x.machine.asks_server_to_switch();
     let tunnel = websocket || x.request.method() == sealane_http::Method::Connect;
     let Ok(request) = message::write_request(x, secure, websocket) else {
-        x.upstream_stream = None;
+        x.leave_connection();
         return refuse(proxy, cx, exchange, 400);
     };
     let ended = x.body.is_empty() && !tunnel;
@@ -95,7 +95,7 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
         Ok(sent) => sent,
         Err(_) => {
             h2.leave();
-            x.upstream_stream = None;
+            x.leave_connection();
             return server_lost(proxy, cx, exchange, Loss::Unprocessed);
         }
     };
@@ -143,7 +143,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         let limits = &proxy.settings.limits().http;
         let Proxy { connections, exchanges, .. } = proxy;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        if x.upstream_stream != Some(UpstreamStream::H2(key, index)) || x.response_body.is_blocked() {
+        if x.upstream_stream() != Some(UpstreamStream::H2(key, index)) || x.response_body.is_blocked() {
             return;
         }
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
@@ -245,7 +245,7 @@ fn is_head_too_large(connections: &Connections, exchanges: &Exchanges, exchange:
     if !(e.is_library() && e.is_reset() && e.reason() == Some(Reason::PROTOCOL_ERROR)) {
         return false;
     }
-    let Some(UpstreamStream::H2(key, index)) = exchanges.get(exchange).and_then(|x| x.upstream_stream) else {
+    let Some(UpstreamStream::H2(key, index)) = exchanges.get(exchange).and_then(|x| x.upstream_stream()) else {
         return false;
     };
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return false };
@@ -257,7 +257,7 @@ fn is_head_too_large(connections: &Connections, exchanges: &Exchanges, exchange:
 
 /// What [`lost_with_connection`] asks of an exchange's connection and stream.
 fn h2_state_at_loss(connections: &Connections, exchanges: &Exchanges, exchange: Key) -> (bool, bool) {
-    let Some(UpstreamStream::H2(key, index)) = exchanges.get(exchange).and_then(|x| x.upstream_stream) else {
+    let Some(UpstreamStream::H2(key, index)) = exchanges.get(exchange).and_then(|x| x.upstream_stream()) else {
         return (false, false);
     };
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return (false, false) };

@@ -379,7 +379,7 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                 }
                 waiting.push(exchange);
                 if let Some(x) = proxy.exchanges.get_mut(exchange) {
-                    x.upstream_stream = Some(UpstreamStream::Waiting(key));
+                    x.await_connection(UpstreamStream::Waiting(key));
                 }
                 return true;
             }
@@ -418,7 +418,7 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     for exchange in waiting {
         let Some(x) = proxy.exchanges.get(exchange) else { continue };
         // One that was called off and goes elsewhere does not wait here any more.
-        if matches!(x.upstream_stream, Some(UpstreamStream::Waiting(k) | UpstreamStream::H1(k)) if k == key) {
+        if matches!(x.upstream_stream(), Some(UpstreamStream::Waiting(k) | UpstreamStream::H1(k)) if k == key) {
             h2_send_request(proxy, cx, exchange, key);
         }
     }
@@ -494,12 +494,12 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     }
 }
 
-/// A connection is over: each of its streams is told, but for those whose responses have come whole. Their clients get the
 /// A connection is over, and `h2` may not know yet.
 pub(crate) fn h2_upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeout: bool) {
     h2_ended(proxy, cx, key, End::Otherwise, timeout);
 }
 
+/// A connection is over: each of its streams is told, but for those whose responses have come whole. Their clients get the
 /// rest as they take it.
 fn h2_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, mut end: End, timeout: bool) {
     if end == End::Limited {

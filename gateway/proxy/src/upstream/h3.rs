@@ -106,7 +106,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
         },
     };
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
-        x.upstream_stream = Some(UpstreamStream::Waiting(key));
+        x.await_connection(UpstreamStream::Waiting(key));
         x.trace.connecting = connecting;
     }
     if let Some(waiting) = proxy.connections.quic(key).and_then(H3Connection::waiting_requests) {

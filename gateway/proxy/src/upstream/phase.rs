@@ -137,6 +137,12 @@ pub(crate) struct UpstreamConnection {
 }
 
 impl UpstreamConnection {
+    /// How many of `want` bytes the server has room for.
+    #[inline]
+    pub fn room(&mut self, want: usize) -> usize {
+        self.transport.room(0, want)
+    }
+
     #[inline]
     pub fn is_h2(&self) -> bool {
         matches!(self.phase, UpstreamPhase::Shared(_))

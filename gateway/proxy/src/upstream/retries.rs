@@ -37,14 +37,14 @@ pub(crate) fn account_for_loss(x: &mut Exchange, why: Loss, unanswered: bool) {
         }
     }
     x.routed.release();
-    x.attempts += usize::from(why.uses_try());
+    x.count_try(why.uses_try());
 }
 
 /// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
 pub(crate) fn retry_is_granted(x: &mut Exchange, counters: &Counters, cx: &Context, why: Loss) -> bool {
     let Some(upstream) = &x.upstream else { return false };
     let is_left =
-        !why.uses_try() || x.attempts < upstream.upstream.tries && upstream.balancer.has_untried(x.routed.tried());
+        !why.uses_try() || x.attempts() < upstream.upstream.tries && upstream.balancer.has_untried(x.routed.tried());
     let granted = is_left && budget_allows(x, counters, cx);
     if granted && why == Loss::Stale {
         // Other kept connections may be as old.
