@@ -1,10 +1,11 @@
 //! `[acme]`, and the names of listeners with `certificates = "auto"`.
 
+use super::certificates::load::{self, Store};
 use super::certificates::{CertificateFiles, CertificateSet, with_identities};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Place, Sink};
+use super::files;
 use super::host::{Hosts, Target};
-use super::identity::{self, Store};
 use super::listener::Draft;
 use super::settings::{acme as s, dns_update as u, external_account as e, fallback as f, top};
 use super::{Config, audit, tls, tunnel};
@@ -308,7 +309,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
 /// The certificates that the server of a directory is verified with.
 fn roots(section: &Section, ca: Option<&At<PathBuf>>) -> Option<Vec<CertificateDer<'static>>> {
     match ca {
-        Some(file) => identity::trust_anchors(section.sink, file),
+        Some(file) => load::trust_anchors(section.sink, file),
         None if section.key_span("ca").is_some() => None,
         None => Some(section.sink.trusted_roots().map(<[_]>::to_vec).unwrap_or_default()),
     }
@@ -369,7 +370,7 @@ fn dns_update(section: Section) -> Option<DnsUpdate> {
         // Not read, or not yet.
         None => Zeroizing::default(),
         Some(_) => {
-            let text = Zeroizing::new(identity::read(sink, "key for dynamic updates", &file)?.trim_ascii().to_vec());
+            let text = Zeroizing::new(files::read(sink, "key for dynamic updates", &file)?.trim_ascii().to_vec());
             match base64::prelude::BASE64_STANDARD.decode(&*text) {
                 Ok(key) if !key.is_empty() => Zeroizing::new(key),
                 _ => {
@@ -411,7 +412,7 @@ fn external_account(section: Section) -> Option<ExternalAccount> {
         // Not read, or not yet.
         return Some(ExternalAccount { id, key: Zeroizing::default() });
     }
-    let text = Zeroizing::new(identity::read(sink, "key of the external account", &file)?.trim_ascii().to_vec());
+    let text = Zeroizing::new(files::read(sink, "key of the external account", &file)?.trim_ascii().to_vec());
     match base64::prelude::BASE64_URL_SAFE_NO_PAD.decode(text.strip_suffix(b"=").unwrap_or(&text)) {
         Ok(key) if !key.is_empty() => Some(ExternalAccount { id, key: Zeroizing::new(key) }),
         _ => {
