@@ -1,6 +1,7 @@
 //! Ten faults, each as an operator sees it: the status page in Chromium and `sealane top` on a terminal name its cause in words.
 //!
-//! With `SEALANE_PICTURES` (`cargo xtask pictures` sets it), the pictures are written to that folder, for the page on troubleshooting.
+//! With `SEALANE_PICTURES` (`cargo xtask pictures` sets it), two pictures of each fault are written to that folder, for the page on
+//! troubleshooting: `NAME.png` shows the status page, and `NAME-top.png` shows `sealane top`.
 
 use crate::dns::{Says, dns};
 use crate::operating::{Operated, order};
@@ -10,11 +11,11 @@ use sealane_interop::chromium::Browser;
 use sealane_interop::frames::Frames;
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::tmux::Tmux;
+use sealane_interop::tmux::{self, Tmux};
 use sealane_interop::{WAIT_LIMIT, binary, client, eventually, need, ports, skip};
 use serde_json::Value;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -82,6 +83,13 @@ fn named(name: &str, running: &Operated, site: &Site, kind: &str, texts: &[&str]
     browser.screen(PAGE.0, PAGE.1, false);
     browser.prefer_dark(false);
     browser.open(&format!("http://{}/", running.gateway.admin), "document.body.dataset.looks >= 2");
+    let past = |seconds| {
+        if folder.is_some() {
+            // So that the lines have a past, and rates are those of now.
+            std::thread::sleep(Duration::from_secs(seconds));
+        }
+    };
+    past(8);
     let mut told = String::new();
     let shows = eventually(|| {
         told =
@@ -89,18 +97,32 @@ fn named(name: &str, running: &Operated, site: &Site, kind: &str, texts: &[&str]
         has_all(&told, texts)
     });
     assert!(shows, "{name}: the page: {told}");
-    if folder.is_some() {
-        // So that the lines have a past.
-        std::thread::sleep(Duration::from_secs(8));
-    }
     write(format!("{name}.png"), &browser.picture(PAGE.0, PAGE.1));
     drop(browser);
 
     let script = format!("exec {:?} top --socket {:?}", binary::sealane(), running.socket);
     let terminal = Tmux::start(&tmux, site.path(), TERMINAL, &script);
-    assert!(eventually(|| has_all(&terminal.screen(), texts)), "{name}: top:\n{}", terminal.screen());
-    let end = |screen: &str| screen.trim_end().to_owned() + "\n";
-    write(format!("{name}.txt"), end(&terminal.screen()).as_bytes());
+    past(4);
+    let mut screen = String::new();
+    let shows = eventually(|| {
+        screen = terminal.coloured();
+        has_all(&tmux::plain(&screen), texts)
+    });
+    assert!(shows, "{name}: top:\n{}", tmux::plain(&screen));
+    drop(terminal);
+    if folder.is_some() {
+        let file = site.path().join("top.html");
+        std::fs::write(&file, tmux::page(&screen)).expect("the site's folder can be written");
+        let mut browser = Browser::start(&chromium, site.path());
+        browser.open(&format!("file://{}", file.display()), "document.getElementById('screen')");
+        let size = |browser: &mut Browser, side: &str| {
+            let side = browser
+                .evaluate(&format!("Math.ceil(document.getElementById('screen').getBoundingClientRect().{side})"));
+            side.as_u64().and_then(|side| u32::try_from(side).ok()).expect("it has a size")
+        };
+        let (width, height) = (size(&mut browser, "width"), size(&mut browser, "height"));
+        write(format!("{name}-top.png"), &browser.picture(width, height));
+    }
 }
 
 /// A configuration with an admin socket, in front of plain HTTP.
@@ -278,8 +300,11 @@ fn a_flood_of_handshakes() {
                     // No session is resumed: each client is a new one.
                     let mut new = (**config).clone();
                     new.resumption = rustls::client::Resumption::disabled();
-                    let mut wire = client::connect(address, &Arc::new(new));
-                    // The handshake is over with the first bytes.
+                    // On a busy machine, some wait in vain.
+                    let Ok(socket) = TcpStream::connect_timeout(&address, WAIT_LIMIT) else { return };
+                    socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout above zero is allowed");
+                    let Ok(stream) = client::handshake(socket, &Arc::new(new), HOST) else { return };
+                    let mut wire = Wire::new(stream);
                     let _ = wire.send(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n"));
                     let _ = wire.response("GET");
                 });
@@ -458,7 +483,7 @@ fn the_memory_limit_is_reached() {
             let mut held = Vec::new();
             keep(&stop, Duration::from_millis(50), || {
                 // Some wait in the kernel's queue, where they are not accepted.
-                let stream = std::net::TcpStream::connect_timeout(&listen, Duration::from_secs(1));
+                let stream = TcpStream::connect_timeout(&listen, Duration::from_secs(1));
                 let Some(stream) = stream.ok().filter(|_| held.len() < 150) else { return };
                 let mut frames = Frames::begin(stream, &[(4, 0)]);
                 for stream in 0..20 {
