@@ -11,12 +11,13 @@ use std::fmt::Write as _;
 pub fn head(r: &Rates) -> String {
     let now = r.now;
     format!(
-        "sealane {} {} (pid {}), up {}; {} listeners, generation {}; rates {}",
+        "sealane {} {} (pid {}), up {}; {} listener{}, generation {}; rates {}",
         now.version,
         now.state,
         now.pid,
         span(now.uptime as u64),
         now.listeners.len(),
+        if now.listeners.len() == 1 { "" } else { "s" },
         now.generation,
         since(r)
     )
@@ -82,7 +83,8 @@ pub fn body(r: &Rates) -> String {
         bytes(r.rate("response_body_bytes")),
     );
     let servers_of = now.upstreams.iter().flat_map(|u| u.servers.iter().map(move |s| (&u.name, s)));
-    let failures: f64 = servers_of.map(|(group, server)| r.server(group, server).1).sum();
+    // From 0.0 on: the sum of nothing is -0.0.
+    let failures = servers_of.fold(0.0, |sum, (group, server)| sum + r.server(group, server).1);
     let _ = writeln!(
         t,
         "upstreams  {:>8.1}/s connects {:>8.1}/s reused {:>8.1}/s retries\n{:>19.1}/s failures {:>10} idle",

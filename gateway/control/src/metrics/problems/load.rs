@@ -70,7 +70,8 @@ fn handshakes(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
     }
     text.push('.');
     if recent.waiting > 0 {
-        text.push_str(&format!(" {} clients wait now.", number(recent.waiting as f64)));
+        let clients = if recent.waiting == 1 { "client waits" } else { "clients wait" };
+        text.push_str(&format!(" {} {clients} now.", number(recent.waiting as f64)));
     }
     if let Some(part) = part_of_handshakes(facts, recent) {
         text.push_str(&format!(" Handshakes take {} of the lanes' CPU time.", percent(part)));
@@ -183,10 +184,11 @@ fn heavy_client(facts: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let text = format!(
-        "One heavy client makes {} of all requests: {} per second, on {} open connections. The other clients together make {} per second.",
+        "One heavy client makes {} of all requests: {} per second, on {} open connection{}. The other clients together make {} per second.",
         percent(part.min(1.0)),
         number(load.requests),
         number(load.connections as f64),
+        if load.connections == 1 { "" } else { "s" },
         number((talkers.requests - load.requests).max(0.0))
     );
     Some(Finding { kind: "heavy_client", subject: address.to_string(), critical: false, text, client: Some(*address) })
@@ -201,13 +203,19 @@ fn lost_part(recent: &Recent) -> Option<f64> {
 
 fn packet_loss(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
     let part = lost_part(recent)?;
+    let losses = facts.talkers.map_or(&[][..], |talkers| &talkers.losses);
+    let told = || losses.iter().filter(|loss| loss.sent >= 20);
+    // Clients that are not accepted send again, too: then only the gateway's connections show that the network loses packets.
+    let are_waiting = facts.memory.short || refused(facts, "pauses of accepting") > 0;
+    if are_waiting && told().all(|loss| loss.lost == 0) {
+        return None;
+    }
     let mut text = format!(
         "Packets are lost in the network: {} of the TCP segments of this machine were sent again in the last {:.0} s.",
         percent(part),
         recent.seconds
     );
-    let losses = facts.talkers.map_or(&[][..], |talkers| &talkers.losses);
-    for loss in losses.iter().filter(|loss| loss.sent >= 20).take(3) {
+    for loss in told().take(3) {
         let whose = match &loss.server {
             None => "To clients".to_owned(),
             Some((upstream, server)) => format!("To server {server} of upstream \"{upstream}\""),
@@ -371,6 +379,16 @@ mod tests {
         {
             assert!(finding.text.contains(part), "{part}: {finding:?}");
         }
+        // Clients that are not accepted send again, too: then the gateway's own connections decide.
+        let limits = [limit("pauses of accepting: max_memory", 1)];
+        let kinds = |talkers| {
+            let recent = Some(recent.clone());
+            find(&Facts { recent, limits: &limits, talkers, ..Facts::default() })
+                .iter()
+                .map(|f| f.kind)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!((kinds(None), kinds(Some(&talkers))), (vec!["memory"], vec!["packet_loss", "memory"]));
         let few = Recent { segments: Some(Segments { sent: 100, retransmitted: 9 }), ..recent };
         assert_eq!(find(&Facts { recent: Some(few), ..Facts::default() }), []);
     }

@@ -146,10 +146,11 @@ impl Problems {
         }
     }
 
-    /// Those that clients notice first, then the others, each from the oldest on; then those that are over, the newest first.
+    /// Those that clients notice first, then the others, each from the oldest on, and what limits refuse behind its cause; then those
+    /// that are over, the newest first.
     pub fn list(&self) -> Vec<ProblemStatus> {
         let mut list: Vec<ProblemStatus> = self.known.iter().map(status).collect();
-        list.sort_by_key(|problem| (!problem.critical, problem.since));
+        list.sort_by_key(|problem| (!problem.critical, problem.kind == "limits", problem.since));
         list.extend(self.over.iter().rev().cloned());
         list
     }
@@ -240,6 +241,14 @@ mod tests {
         assert_eq!((list[1].kind.as_str(), list[1].until), ("server_down", Some(105)));
         problems.update(1000, vec![]);
         assert_eq!(problems.list()[0].until, Some(118), "the newest that is over comes first");
+    }
+
+    #[test]
+    fn what_limits_refuse_is_told_behind_its_cause() {
+        let mut problems = Problems::default();
+        problems.update(100, vec![finding("limits", "", false)]);
+        problems.update(101, vec![finding("heavy_client", "a", false)]);
+        assert_eq!(problems.list().iter().map(|p| p.kind.as_str()).collect::<Vec<_>>(), ["heavy_client", "limits"]);
     }
 
     #[test]

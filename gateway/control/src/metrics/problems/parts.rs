@@ -212,7 +212,9 @@ fn access_log(facts: &Facts<'_>) -> Vec<Finding> {
         kind: "access_log",
         critical: false,
         text: format!(
-            "Lines of the access log are lost: the gateway {why}. {} writes have failed since the start. Requests are not affected.",
+            "Lines of the access log are lost{}: the gateway {why}. {} writes have failed since the start. Requests are not affected.",
+            // ENOSPC, as the standard library writes it.
+            if why.contains("(os error 28)") { ", because the disk is full" } else { "" },
             number(*errors as f64)
         ),
         ..Finding::default()
@@ -372,7 +374,14 @@ mod tests {
         assert!(finding.text.contains("x.toml:3: unknown setting"), "{finding:?}");
         let log = Some(("cannot write /log: No space left on device (os error 28)".to_owned(), 1234));
         let finding = only(&Facts { log, ..Facts::default() });
-        assert!(finding.text.contains("No space left on device") && finding.text.contains("1,234"), "{finding:?}");
+        for part in
+            ["are lost, because the disk is full: the gateway cannot write /log", "No space left on device", "1,234"]
+        {
+            assert!(finding.text.contains(part), "{finding:?}");
+        }
+        let log = Some(("cannot write /log: Permission denied (os error 13)".to_owned(), 1));
+        let finding = only(&Facts { log, ..Facts::default() });
+        assert!(!finding.text.contains("full") && finding.text.contains("are lost: the gateway cannot"), "{finding:?}");
         let exports = [("traces", "connection refused".to_owned())];
         let finding = only(&Facts { exports: &exports, ..Facts::default() });
         assert!(finding.text.contains("does not take traces: connection refused"), "{finding:?}");
