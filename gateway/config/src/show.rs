@@ -1,7 +1,9 @@
 //! `sealane config show`: a configuration with every default filled in and secrets masked.
 
+use super::audit::Policy;
 use super::diagnostics::{Sink, Source};
-use super::settings::{Declared, Fallback, Secret, Shape, Table, top, uses};
+use super::settings::{Declared, Fallback, Secret, Shape, Table, top, upstream_protocol, uses};
+use super::tls::GROUPS;
 use super::{Document, Errors, Warning, default_lanes, snippets};
 use serde::Deserialize;
 use std::fmt::Write;
@@ -119,6 +121,14 @@ fn computed(table: &Table, setting: &Declared, written: &Values) -> Option<Value
         ("", "lanes") => i64::try_from(default_lanes()).ok().map(Value::Integer),
         (_, "versions") if written.get("preset").is_some_and(|p| p.as_str() == Some("modern")) => Some(words(&["1.3"])),
         (_, "versions") => Some(words(&["1.3", "1.2"])),
+        ("[listener.tls]", "groups") => {
+            let preset =
+                written.get("preset").and_then(Value::as_str).and_then(|p| p.to_ascii_lowercase().parse().ok());
+            let (_, allowed, _) = preset.unwrap_or(Policy::Intermediate).allowed();
+            let groups = upstream_protocol::groups.default().into_iter().filter(|group| allowed.contains(group));
+            let names = groups.filter_map(|group| GROUPS.iter().find(|(_, known)| *known == group));
+            Some(words(&names.map(|(name, _)| *name).collect::<Vec<_>>()))
+        }
         (_, "trust_forwarded") => Some(Value::Boolean(written.contains_key("trusted_proxies"))),
         _ => None,
     }

@@ -8,7 +8,9 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::policy_id::{self, PolicyId};
 use super::revocation;
-use super::settings::{certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_tls as u};
+use super::settings::{
+    certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_protocol as up, upstream_tls as u,
+};
 use super::transparency;
 use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::UpstreamHttp;
@@ -111,11 +113,15 @@ pub(super) fn versions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Versio
     good.then_some(out)
 }
 
-/// Reads what connections may negotiate. `preset` is that of a listener.
+/// Reads what connections may negotiate. `preset` is that of a listener; upstreams have none.
 fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
-    let versions = section.optional_at(&p::versions);
-    let groups = section.optional_at(&p::groups);
-    let suites = section.optional_at(&p::ciphers);
+    let (versions, groups, suites) = match preset {
+        Some(_) => (&p::versions, &p::groups, &p::ciphers),
+        None => (&up::versions, &up::groups, &up::ciphers),
+    };
+    let versions = section.optional_at(versions);
+    let groups = section.optional_at(groups);
+    let suites = section.optional_at(suites);
     let mut good = true;
     for (key, set) in [("versions", versions.is_some()), ("groups", groups.is_some()), ("ciphers", suites.is_some())] {
         good &= set || section.key_span(key).is_none();
@@ -150,7 +156,7 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
         let help = "remove these ciphers, or add their TLS version to \"versions\"".to_owned();
         section.sink.warn(&place(), "some of \"ciphers\" are for a TLS version that is not enabled", Some(help));
     }
-    let mut groups_used = groups.as_ref().map_or_else(|| p::groups.default(), |g| g.value.clone());
+    let mut groups_used = groups.as_ref().map_or_else(|| up::groups.default(), |g| g.value.clone());
     if groups.is_none() {
         groups_used.retain(|group| allowed_groups.contains(group));
     }
@@ -603,7 +609,7 @@ pub(super) fn upstream(
     let mut out = UpstreamTls {
         protocol: Protocol {
             versions: vec![Version::Tls13, Version::Tls12],
-            groups: p::groups.default(),
+            groups: up::groups.default(),
             suites: ALL_SUITES.to_vec(),
         },
         server_name: None,

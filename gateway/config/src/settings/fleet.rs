@@ -16,9 +16,9 @@ table! {
     /// server. See [many gateways](page:fleet).
     store "[store]", example_is_commented = true;
 
-    /// The server: `"redis://HOST:PORT"`, `"rediss://HOST:PORT"` (with TLS) or `"unix:///PATH"`. `"memory"`: there is
-    /// no server, and the gateway shares nothing. The default port is 6379. Without TLS, everybody on the network path
-    /// can read the password, and can make the gateways accept the same early data twice.
+    /// The server: `"redis://HOST:PORT"`, `"rediss://HOST:PORT"` (with TLS) or `"unix:///PATH"`. `"memory"` is for tests:
+    /// there is no server, and the gateway shares nothing. The default port is 6379. Without TLS, everybody on the
+    /// network path can read the password, and can make the gateways accept the same early data twice.
     url: Own<reading::StoreUrl> = Own(reading::url, || Shape::Text(None)), required("unix:///run/redis/redis-server.sock");
     /// A file with 32 random bytes in base64, as `openssl rand -base64 32` prints them. All gateways that share the
     /// server must have the same file. The gateways encrypt all values with keys that are derived from these bytes.

@@ -27,9 +27,9 @@ table! {
     /// A second signal stops the gateway immediately. Under systemd, the gateway extends the unit's `TimeoutStopSec=` to
     /// this time plus 15 seconds.
     drain_timeout: Time = Time::ANY, default("30s");
-    /// How long clients may resume TLS sessions. The gateway replaces the ticket keys at this interval, and the
-    /// previous key stays valid for one more interval. With `ticket_keys = "file"`, only a change of the file replaces
-    /// keys.
+    /// How long a client may resume a TLS session. The gateway replaces the ticket keys at this interval. The previous
+    /// key stays valid for one more interval, because its newest tickets may be used for that long. With
+    /// `ticket_keys = "file"`, only a change of the file replaces keys.
     ticket_lifetime: Time = TICKETS, default("12h");
     /// Where the keys of session tickets come from. `"own"`: the gateway makes the keys, and only this gateway resumes
     /// its sessions. `"file"`: from `ticket_keys_file`. `"store"`: from `[store]`; one of the gateways makes the keys

@@ -61,7 +61,8 @@ table! {
     public_port: Count = Count(1..=65_535), described("the port of `address`"), example(443);
     /// Without TLS: also accept HTTP/2 with prior knowledge (RFC 9113 §3.3), in addition to HTTP/1.1.
     h2c: Flag = Flag, default(false);
-    /// `"tcp"`: the gateway relays connections without reading them, see `passthrough`. Cannot be combined with `tls`.
+    /// Whether connections are HTTP (`"http"`), or relayed without decryption (`"tcp"`, see `passthrough`). If hosts have names, the
+    /// gateway reads the server name in the TLS ClientHello of a relayed connection. `"tcp"` cannot be combined with `tls`.
     mode: Choice<bool> = Choice(&[("http", false), ("tcp", true)]), default("http");
     /// HTTP/3 on the same address, over UDP. Needs `[listener.tls]` with TLS 1.3. Cannot be combined with
     /// `proxy_protocol`. See [HTTP/3](page:http3).
@@ -98,13 +99,34 @@ table! {
     alt_svc_port: Count = Count(1..=65_535), described("`public_port`"), example(443);
 }
 
+/// What `versions` may be.
+const TLS_VERSIONS: Own<Vec<Version>> =
+    Own(tls::versions, || Shape::List(Box::new(Shape::Choice(vec!["1.3", "1.2", "TLSv1.3", "TLSv1.2"]))));
+
 table! {
     protocol "";
 
-    /// TLS versions. The names `"TLSv1.3"` and `"TLSv1.2"` are also accepted.
-    versions: Own<Vec<Version>> = Own(tls::versions, || Shape::List(Box::new(Shape::Choice(
-        vec!["1.3", "1.2", "TLSv1.3", "TLSv1.2"])))),
-        described("`[\"1.3\", \"1.2\"]`; in `[listener.tls]` with `preset = \"modern\"`: only `\"1.3\"`"), example(["1.3", "1.2"]),
+    /// TLS versions.
+    versions: Own<Vec<Version>> = TLS_VERSIONS,
+        described("those of `preset`: `[\"1.3\", \"1.2\"]`; with `\"modern\"` only `\"1.3\"`"), example(["1.3", "1.2"]),
+        aliases("protocols", "ssl_protocols");
+    /// Key exchange groups, in order of preference.
+    groups: Words<Group> = Words(tls::GROUPS),
+        described("those of `preset`: `[\"X25519MLKEM768\", \"x25519\", \"secp256r1\", \"secp384r1\"]`; with `\"hipaa\"` all except `\"x25519\"`"),
+        example(["X25519MLKEM768", "x25519", "secp256r1", "secp384r1"]), aliases("curves");
+    /// Cipher suites of both TLS versions, in order of preference. The list must have at least one suite for each
+    /// version that is enabled.
+    ciphers: Words<Suite> = Words(tls::SUITES),
+        described("those of `preset`: all, AES-128-GCM first; with `\"hipaa\"` only AES-GCM"),
+        example(["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"]),
+        aliases("ssl_ciphers", "cipher_suites");
+}
+
+table! {
+    upstream_protocol "";
+
+    /// TLS versions.
+    versions: Own<Vec<Version>> = TLS_VERSIONS, described("`[\"1.3\", \"1.2\"]`"), example(["1.3", "1.2"]),
         aliases("protocols", "ssl_protocols");
     /// Key exchange groups, in order of preference.
     groups: Words<Group> = Words(tls::GROUPS), default(["X25519MLKEM768", "x25519", "secp256r1", "secp384r1"]),

@@ -485,9 +485,14 @@ fn what_is_shown_means_the_same() {
     for setting in ["", "http3 = true", "http3 = true\n[listener.quic]", "syn_tls = \"off\"", "proxy_protocol = true"] {
         texts.push(listener(setting));
     }
-    for setting in
-        ["resumption = false", "versions = \"1.2\"", "preset = \"modern\"", "early_data = \"16KiB\"", "tickets = 0"]
-    {
+    for setting in [
+        "resumption = false",
+        "versions = \"1.2\"",
+        "preset = \"modern\"",
+        "early_data = \"16KiB\"",
+        "tickets = 0",
+        "preset = \"hipaa\"",
+    ] {
         texts.push(listener_tls(setting));
     }
     for setting in [

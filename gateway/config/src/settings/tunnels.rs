@@ -93,8 +93,8 @@ table! {
     auth_command: Strings = Strings, example(["/usr/local/bin/check-password"]), secret(Arguments);
     /// After a client has sent the right password, the client can renew its keys for this long with a token instead of
     /// the password. The lifetime of a token is never extended. A token becomes invalid when its user's line is removed
-    /// from `users`, and when the process ends. Without `users` (only `auth_command`), a removed user keeps access
-    /// until the token expires.
+    /// from `users`. Without `users` (only `auth_command`), a removed user keeps access until the token expires. A restart
+    /// that ends the sessions also makes all tokens invalid; an upgrade does not.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
     /// The client's name is its user name, even if the client has a certificate: for `[[tunnel.client]]`, for limits
     /// of groups, in the log and in the status.
@@ -168,8 +168,8 @@ table! {
     /// The highest rate of new sessions, like `connect-freq` of OpenVPN: 1 to 10,000,000 per second, minute or hour
     /// (`"100/s"`, `"30/m"`, `"1000/h"`). Above the rate, clients get no answer and try again (`rate_limited`).
     connect_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), described("no limit"), example("100/s");
-    /// Tell a client to stop (`HALT`) that has sent and received less than `inactive_bytes` of IP packets in this
-    /// time. Pings of the tunnel do not count.
+    /// If a client has sent and received fewer than `inactive_bytes` bytes of IP packets in this time, the server tells it
+    /// to stop (`HALT`). Pings of the tunnel do not count.
     inactive: Time = Time::TIMEOUT, described("none: clients stay connected"), example("8h");
     /// The number of bytes that a client must send and receive in the time `inactive`, together.
     inactive_bytes: Size = Size(1..=i64::MAX as u64), default(1), needs("inactive");
@@ -183,10 +183,11 @@ table! {
     /// arrive one by one. Waiting halves the CPU time and delays packets by at most this long. Below that rate, the
     /// lane does not wait. `"0s"`: never wait.
     gather: Time = GATHER, default("250us");
-    /// `"kernel"`: Linux' `ovpn` module (6.16 and later); without the module, the gateway refuses to start. `"user"`:
-    /// user space. `"auto"`: the kernel, but user space if `listen` has a TCP address, if `client_to_client` is on, if
-    /// there are access lists (`allow`, `deny`), or if the kernel has no `ovpn` module. With the kernel, `epoch` and
-    /// `mssfix` have no effect. See [the tunnel](page:tunnel#kernel-data-plane).
+    /// Where packets are handled: in the kernel (`"kernel"`), in user space (`"user"`), or in the kernel if possible (`"auto"`).
+    /// The kernel needs Linux' `ovpn` module (6.16 and later). Without the module, the gateway refuses to start with `"kernel"`.
+    /// `"auto"` selects user space if `listen` has a TCP address, if `client_to_client` is on, if there are access lists (`allow`,
+    /// `deny`), or if the kernel has no `ovpn` module. In the kernel, `epoch` and `mssfix` have no effect. See
+    /// [the tunnel](page:tunnel#kernel-data-plane).
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
     /// A file of events, one JSON object per line: `connect`, `refuse`, `renew`, `move`, `key_exchange_failed`,

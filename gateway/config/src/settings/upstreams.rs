@@ -1,7 +1,8 @@
 //! `[[upstream]]` and its tables.
 
 use super::{
-    Choice, Count, File, Flag, One, Own, Shape, Size, Strings, Text, Time, argument, protocol, table, upstream_uses,
+    Choice, Count, File, Flag, One, Own, Shape, Size, Strings, Text, Time, argument, table, upstream_protocol,
+    upstream_uses,
 };
 use crate::upstream::{self as read, Entry, HTTP, SYN_TLS};
 use crate::{balancing, plan};
@@ -64,9 +65,10 @@ table! {
     retry_budget: Count = Count(0..=100), default(20);
     /// How many additional retries per second are always allowed, in all lanes together.
     retry_budget_min: Count = Count(0..=100_000), default(10);
-    /// After how many failures in a row, in all lanes together, a server is ejected. Failures are connections that
-    /// cannot be made, and connections that break, invalid responses and timeouts before the head of the response. The
-    /// head of a response is a success, whatever its status. The last usable server is never ejected. 0: never.
+    /// After how many failures in a row, in all lanes together, a server is ejected. A connection that cannot be made is a
+    /// failure. Before the head of the response, a connection that breaks, an invalid response and a timeout are
+    /// failures, too. The head of a response is a success, whatever its status. The last usable server is never ejected.
+    /// 0: never.
     eject_after: Count = Count(0..=1_000_000), default(5);
     /// How long the first ejection lasts. The time doubles with each further ejection in a row, to at most 32 times this value.
     eject_for: Time = Time::TIMEOUT, default("10s");
@@ -152,7 +154,7 @@ table! {
 }
 
 table! {
-    upstream_tls "[upstream.tls]", includes = &[&protocol::TABLE];
+    upstream_tls "[upstream.tls]", includes = &[&upstream_protocol::TABLE];
 
     /// The name that is sent as SNI and that the certificate must have. Must be set if the servers' names differ.
     server_name: Text = Text, described("the name in `servers`"), sets("app.internal"), aliases("sni");
@@ -168,7 +170,7 @@ table! {
     /// list could revoke.
     crl_expired: Choice<ExpiredLists> =
         Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
-    /// `"require"`: the server's certificate must be in transparency logs of at least two operators, so that the
+    /// Whether the server's certificate must be in transparency logs of at least two operators (`"require"`), so that the
     /// owner of the name can find the certificate there. The timestamps of the logs must be in the certificate, or in
     /// its OCSP response. See [certificates](page:certificates#require-certificate-transparency).
     transparency: Choice<bool> = Choice(&[("off", false), ("require", true)]), default("off");
