@@ -127,7 +127,7 @@ pub(super) fn read(
         );
     }
     let extras = route::extras(&section, &label, routes, upstreams, context, false);
-    routes.host_pages.push(extras.error_pages().to_vec());
+    routes.host_responses.push(extras.responses());
     let before = routes.all.len();
     let action = route::table(&section, own, extras, &label, routes, upstreams, context);
     forwarding::separate_cookies(sink, upstreams, &routes.all[before..]);

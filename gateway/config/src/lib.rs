@@ -404,8 +404,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     redirects.compile();
     routing.patterns = routes.patterns;
     routing.pages = routes.pages;
-    routing.host_pages = routes.host_pages;
-    routing.has_cors = routing.routes.iter().any(|route| route.cors.is_some());
+    routing.host_responses = routes.host_responses;
+    routing.has_cors = routing.routes.iter().any(|route| route.responses.cors.is_some());
     if let Some((key, span)) =
         access.certificates.take().filter(|_| !listeners.iter().any(listener::Draft::asks_for_certificates))
     {

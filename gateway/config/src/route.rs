@@ -20,7 +20,7 @@ use super::upstream::{self, Context};
 use sealane_proxy::cors::CorsRule;
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
 use sealane_proxy::patterns::Pattern;
-use sealane_proxy::rules::{self, FieldEdits, Rewrite, Route};
+use sealane_proxy::rules::{self, FieldEdits, Responses, Rewrite, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::path::Readings;
 use sealane_route::{Conditions, MAX_DEPTH, PathRule, RouteTable, RuleError};
@@ -42,8 +42,8 @@ pub(super) struct Routes {
     pub redirects: RedirectTables,
     /// Bodies of error pages.
     pub pages: Vec<Page>,
-    /// The error pages of each host.
-    pub host_pages: Vec<Vec<ErrorPage>>,
+    /// What the responses of each host have where no route is selected.
+    pub host_responses: Vec<Responses>,
 }
 
 /// What may be said of a host and of a route alike.
@@ -69,8 +69,15 @@ pub(super) struct Extras {
 }
 
 impl Extras {
-    pub fn error_pages(&self) -> &[ErrorPage] {
-        &self.error_pages
+    /// What responses have by these settings alone.
+    pub fn responses(&self) -> Responses {
+        Responses {
+            edits: self.response.iter().cloned().collect(),
+            hsts: self.hsts.clone(),
+            error_pages: self.error_pages.clone(),
+            cors: self.cors.clone().flatten(),
+            server_timing: self.server_timing.unwrap_or_default(),
+        }
     }
 
     fn is_empty(&self) -> bool {
@@ -303,6 +310,7 @@ pub(super) fn table(
             // With routes, it may be there for them.
             extras.also.need_upstream(host.sink, &action);
         }
+        let responses = extras.responses();
         let action = extras.also.with(action);
         let route = Route {
             label: String::new(),
@@ -312,14 +320,10 @@ pub(super) fn table(
             basic_auth: extras.basic_auth.flatten(),
             forward_auth: extras.forward_auth.flatten(),
             request: extras.request.into_iter().collect(),
-            response: extras.response.into_iter().collect(),
-            hsts: extras.hsts,
+            responses,
             rewrite: None,
             rate_limits: extras.rate_limits,
-            error_pages: extras.error_pages,
             maintenance: extras.maintenance.flatten(),
-            cors: extras.cors.flatten(),
-            server_timing: extras.server_timing.unwrap_or_default(),
         };
         routes.all.push(route);
         let everything =
@@ -466,14 +470,16 @@ fn route(
         basic_auth: own.basic_auth.unwrap_or_else(|| host.basic_auth.clone().flatten()),
         forward_auth: own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten()),
         request: join(&host.request, own.request),
-        response: join(&host.response, own.response),
-        hsts: own.hsts.or_else(|| host.hsts.clone()),
+        responses: Responses {
+            edits: join(&host.response, own.response),
+            hsts: own.hsts.or_else(|| host.hsts.clone()),
+            error_pages: own.error_pages.into_iter().chain(host.error_pages.iter().cloned()).collect(),
+            cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),
+            server_timing: own.server_timing.or(host.server_timing).unwrap_or_default(),
+        },
         rewrite: own.rewrite.map(|r| r.value),
         rate_limits,
-        error_pages: own.error_pages.into_iter().chain(host.error_pages.iter().cloned()).collect(),
         maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),
-        cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),
-        server_timing: own.server_timing.or(host.server_timing).unwrap_or_default(),
     });
     let at = path.as_ref().or(exact.as_ref());
     if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {

@@ -136,6 +136,13 @@ parse_errors! {
 
 impl std::error::Error for ParseError {}
 
+impl ParseError {
+    /// Whether the rest of a request's head is right and was read whole: the request is refused for what it asks.
+    pub fn leaves_head(self) -> bool {
+        self == Self::Expect
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -18,7 +18,7 @@ use crate::conn::{Client, Conn};
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::Exchange;
-use crate::exchange::executor::{refuse, refuse_over_limit, respond};
+use crate::exchange::executor::{refuse, refuse_over_limit, respond_error};
 use crate::exchange::routed::DeniedBy;
 use crate::exchange::streams::ClientStream;
 use crate::lane_state::LaneListener;
@@ -237,7 +237,7 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let Verdict::Denied(by) = verdict else {
         proxy.counters.count(Count::TooEarly);
-        return respond(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
+        return respond_error(proxy, cx, exchange, 425, expects);
     };
     if by == DeniedBy::Limit {
         return refuse_over_limit(proxy, cx, exchange, expects);

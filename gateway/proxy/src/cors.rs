@@ -91,6 +91,20 @@ pub(crate) fn preflight_method(head: &RequestHead) -> Option<&[u8]> {
     head.fields.get_named(b"Access-Control-Request-Method")
 }
 
+/// Removes what an upstream says about CORS.
+pub(crate) fn remove_headers(fields: &mut Fields) {
+    for name in [
+        "Access-Control-Allow-Origin",
+        "Access-Control-Allow-Methods",
+        "Access-Control-Allow-Headers",
+        "Access-Control-Allow-Credentials",
+        "Access-Control-Expose-Headers",
+        "Access-Control-Max-Age",
+    ] {
+        fields.remove_named(name.as_bytes());
+    }
+}
+
 impl CorsRule {
     /// Judges a request.
     pub(crate) fn judge(&self, head: &RequestHead, preflight: bool) -> Cors {
@@ -109,16 +123,7 @@ impl CorsRule {
     /// Adds to a response what browsers are told.
     pub(crate) fn add_headers(&self, cors: &Cors, fields: &mut Fields) {
         // What an upstream says of it counts no more: two values of one field are none for a browser.
-        for name in [
-            "Access-Control-Allow-Origin",
-            "Access-Control-Allow-Methods",
-            "Access-Control-Allow-Headers",
-            "Access-Control-Allow-Credentials",
-            "Access-Control-Expose-Headers",
-            "Access-Control-Max-Age",
-        ] {
-            fields.remove_named(name.as_bytes());
-        }
+        remove_headers(fields);
         let mut add = |name: &str, value: &[u8]| {
             // Values were checked with the configuration, or came as a field's value; what does not fit (4 GiB) is left out.
             let _ = fields.push(name.as_bytes(), value);

@@ -1,7 +1,5 @@
 //! Error pages and maintenance: what clients get in the place of the gateway's plain texts.
 
-use crate::snapshot::Routing;
-
 /// A body that the gateway answers with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Page {
@@ -18,7 +16,7 @@ pub struct ErrorPage {
     pub statuses: Vec<(u16, u16)>,
     /// It takes the place of upstreams' responses with these statuses, too.
     pub for_upstream: bool,
-    /// Index into [`Routing::pages`].
+    /// Index into [`Routing::pages`](crate::snapshot::Routing::pages).
     pub page: usize,
 }
 
@@ -40,15 +38,8 @@ pub struct Maintenance {
     pub access: Option<usize>,
     /// The value of `Retry-After`, in seconds.
     pub retry_after: Option<u64>,
-    /// Index into [`Routing::pages`]; `None`: the error page for 503, if there is one.
+    /// Index into [`Routing::pages`](crate::snapshot::Routing::pages); `None`: the error page for 503, if there is one.
     pub page: Option<usize>,
-}
-
-impl Routing {
-    /// The error pages of a host.
-    pub(crate) fn pages_of(&self, host: usize) -> &[ErrorPage] {
-        self.host_pages.get(host).map_or(&[], Vec::as_slice)
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 //! Control fills [`Route`]s; a request that came by one keeps a reference to it, so that its response gets what the
 //! route says, whether a server or the gateway makes the response.
 
-use crate::cors::CorsRule;
+use crate::cors::{self, Cors, CorsRule};
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::pages::{ErrorPage, Maintenance};
@@ -35,22 +35,51 @@ pub struct Route {
     pub forward_auth: Option<ForwardAuth>,
     /// Changes to the request's fields, for the upstream, one after the other.
     pub request: Vec<FieldEdits>,
-    /// Changes to the response's fields, for the client, one after the other.
-    pub response: Vec<FieldEdits>,
-    /// The value of `Strict-Transport-Security`, sent over TLS only (RFC 6797 §7.2).
-    pub hsts: Option<String>,
+    /// What responses have.
+    pub responses: Responses,
     /// What becomes of the path.
     pub rewrite: Option<Rewrite>,
     /// Indices into the snapshot's rate limits; the request must pass all of them.
     pub rate_limits: Vec<usize>,
-    /// What clients get in the place of errors: the route's own, then those of its host.
-    pub error_pages: Vec<ErrorPage>,
     /// Requests get 503.
     pub maintenance: Option<Maintenance>,
+}
+
+/// What responses have: those of a route, or those of a host where no route is selected.
+#[derive(Debug, Default)]
+pub struct Responses {
+    /// Changes to the fields, for the client, one after the other.
+    pub edits: Vec<FieldEdits>,
+    /// The value of `Strict-Transport-Security`, sent over TLS only (RFC 6797 §7.2).
+    pub hsts: Option<String>,
+    /// What clients get in the place of errors: the route's own, then those of its host.
+    pub error_pages: Vec<ErrorPage>,
     /// What pages of other origins may do.
     pub cors: Option<CorsRule>,
     /// Responses say how long the gateway and the server took.
     pub server_timing: bool,
+}
+
+impl Responses {
+    /// Changes a response for the client; `secure`: it goes over TLS.
+    pub(crate) fn finish(&self, fields: &mut Fields, cors: &Cors, secure: bool) {
+        // Values were checked with the configuration; what does not fit (4 GiB) is left out.
+        let _ = self.edits.iter().try_for_each(|edits| edits.apply(fields, &mut std::iter::empty()));
+        if let (Some(hsts), true) = (&self.hsts, secure) {
+            let _ = fields.set(Known::StrictTransportSecurity, hsts.as_bytes());
+        }
+        if let (Some(rule), true) = (&self.cors, *cors != Cors::Off) {
+            rule.add_headers(cors, fields);
+        }
+    }
+
+    /// Removes from a response's trailers what is removed from its head.
+    pub(crate) fn clean_trailers(&self, trailers: &mut Fields) {
+        self.edits.iter().for_each(|edits| edits.clean(trailers));
+        if self.cors.is_some() {
+            cors::remove_headers(trailers);
+        }
+    }
 }
 
 /// How a request's path is changed for the upstream. The query stays.
@@ -260,25 +289,10 @@ impl RouteRef {
         (self.listener.routing.clone(), self.index)
     }
 
-    /// What pages of other origins may do.
-    pub fn cors(&self) -> Option<&CorsRule> {
-        self.route()?.cors.as_ref()
-    }
-
     /// Where the durations of the route's requests are recorded.
     #[inline]
     pub fn place(&self) -> Option<&Arc<Place>> {
         self.listener.latency.routes.get(self.index)
-    }
-
-    /// Changes a response for the client; `secure`: it goes over TLS.
-    pub fn finish(&self, fields: &mut Fields, secure: bool) {
-        let Some(route) = self.route() else { return };
-        // Values were checked with the configuration; what does not fit (4 GiB) is left out.
-        let _ = route.response.iter().try_for_each(|edits| edits.apply(fields, &mut std::iter::empty()));
-        if let (Some(hsts), true) = (&route.hsts, secure) {
-            let _ = fields.set(Known::StrictTransportSecurity, hsts.as_bytes());
-        }
     }
 
     /// Removes from a request's trailers what is removed from its head.
@@ -297,11 +311,6 @@ impl RouteRef {
         for condition in rules.flat_map(|rule| rule.header_conditions()) {
             trailers.remove_alike(condition.name.as_bytes());
         }
-    }
-
-    /// Removes from a response's trailers what is removed from its head.
-    pub fn clean_response_trailers(&self, trailers: &mut Fields) {
-        self.route().into_iter().flat_map(|route| &route.response).for_each(|edits| edits.clean(trailers));
     }
 
     /// What the groups of the route's pattern have matched of a path. `None` where that cannot be said in whole characters.
@@ -423,6 +432,30 @@ mod tests {
         head.set_target(target.as_bytes()).unwrap();
         head.set_authority(b"Example.com:8080").unwrap();
         head
+    }
+
+    #[test]
+    fn trailers_are_cleaned_of_what_the_head_has() {
+        let cleaned = |with_cors: bool| {
+            let rule = CorsRule {
+                origins: None,
+                methods: "GET".to_owned(),
+                headers: None,
+                expose: None,
+                credentials: false,
+                max_age: None,
+            };
+            let edits = FieldEdits { remove: vec!["X-Secret".to_owned()], ..FieldEdits::default() };
+            let responses = Responses { edits: vec![edits], cors: with_cors.then_some(rule), ..Responses::default() };
+            let mut trailers = Fields::new();
+            for name in ["access-control-allow-origin", "Access-Control-Max-Age", "x_secret", "X-Sum"] {
+                trailers.push(name.as_bytes(), b"1").unwrap();
+            }
+            responses.clean_trailers(&mut trailers);
+            trailers.iter().map(|(_, name, _)| String::from_utf8_lossy(name).into_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(cleaned(true), ["X-Sum"]);
+        assert_eq!(cleaned(false), ["access-control-allow-origin", "Access-Control-Max-Age", "X-Sum"]);
     }
 
     #[test]

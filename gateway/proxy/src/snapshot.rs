@@ -10,12 +10,12 @@ use crate::challenges::Challenges;
 use crate::forwarding::Forwarding;
 use crate::latency::Latency;
 use crate::limits::RateLimit;
-use crate::pages::{ErrorPage, Page};
+use crate::pages::Page;
 use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
 use crate::redirects::RedirectTable;
 use crate::request_ids::RequestIdRules;
-use crate::rules::{Redirect, Route};
+use crate::rules::{Redirect, Responses, Route};
 use crate::shared_tickets::TicketStore;
 use crate::traces::TraceRules;
 use crate::upstream::balance::{Balance, HashKey, Sticky};
@@ -82,8 +82,8 @@ pub struct Routing {
     pub patterns: Vec<Pattern>,
     /// Bodies of error pages: routes and hosts name them by index.
     pub pages: Vec<Page>,
-    /// The error pages of hosts, in the order of a listener's actions.
-    pub host_pages: Vec<Vec<ErrorPage>>,
+    /// What the responses of hosts have where no route is selected, in the order of a listener's actions.
+    pub host_responses: Vec<Responses>,
     /// Some route has a rule for pages of other origins.
     pub has_cors: bool,
     /// New connections, by the client's address.

@@ -306,9 +306,9 @@ health = { path = "/up", interval = "1s", status = "200-204" }
     assert_eq!(routing.rate_limits.iter().map(rate).collect::<Vec<_>>(), [(30, 60, 1)]);
     let [api, own] = &routing.routes[..] else { panic!("{:?}", routing.routes) };
     assert_eq!(api.rewrite, Some(Rewrite::Prefix("/v1".to_owned())));
-    assert_eq!(api.hsts.as_deref(), Some("max-age=31536000"));
+    assert_eq!(api.responses.hsts.as_deref(), Some("max-age=31536000"));
     assert_eq!(
-        (own.hsts.as_deref(), &own.rate_limits[..], &api.rate_limits[..]),
+        (own.responses.hsts.as_deref(), &own.rate_limits[..], &api.rate_limits[..]),
         (Some("max-age=86400"), &[0][..], &[0][..])
     );
 

@@ -6,7 +6,7 @@ use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{begin_request, refuse};
+use crate::exchange::executor::{begin_request, refuse, refuse_head};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::request::{request_broken, request_data, request_end, request_read_size, request_room};
 use crate::exchange::streams::{ClientStream, Later};
@@ -218,21 +218,21 @@ fn consume_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, input: &[u8]
 
 /// A request that cannot be read is answered, and the connection closed: its bytes have no known position.
 fn bad_request(proxy: &mut Proxy, cx: &mut Context, key: Key, x: Box<Exchange>, error: ParseError) {
-    proxy.counters.parse_error(error);
-    refuse_unread(proxy, cx, key, x, error.status());
+    let exchange = begin_unread(proxy, cx, key, x, Some(error));
+    refuse_head(proxy, cx, exchange, error);
 }
 
-/// Answers a request that was never read whole.
-fn refuse_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, status: u16) {
+/// Begins with a request that was never read whole.
+fn begin_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, error: Option<ParseError>) -> Key {
     proxy.counters.count(Count::Requests);
     x.comes_on(ClientStream::H1(key));
     x.started = cx.micros();
-    x.begin_unread(Version::Http11);
+    x.begin_unread(Version::Http11, error);
     let exchange = proxy.exchanges.insert(x);
     if let Some(client_conn) = proxy.connections.client(key) {
         client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
     }
-    refuse(proxy, cx, exchange, status);
+    exchange
 }
 
 /// The client will send nothing more.
@@ -288,7 +288,8 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         // RFC 9110 §15.5.9.
         proxy.counters.count(Count::ClientTimeouts);
         let x = proxy.exchanges.fresh(ClientStream::H1(key));
-        return refuse_unread(proxy, cx, key, x, 408);
+        let exchange = begin_unread(proxy, cx, key, x, None);
+        return refuse(proxy, cx, exchange, 408);
     };
     if let Some(next) = check_deadlines(proxy, cx, exchange)
         && let Some(client_conn) = proxy.connections.client(key).filter(|f| f.protocol.exchange() == Some(exchange))

@@ -10,7 +10,7 @@ use crate::client::h2_connection::H2Client;
 use crate::conn::{Conn, Protocol};
 use crate::connections::Connections;
 use crate::counters::Count;
-use crate::exchange::executor::{abort_exchange, begin_request, refuse};
+use crate::exchange::executor::{abort_exchange, begin_request, refuse_head};
 use crate::exchange::expiry::sweep;
 use crate::exchange::priority::Priority;
 use crate::exchange::request::{request_broken, request_data, request_end, request_room};
@@ -110,14 +110,15 @@ pub(super) fn h2_request(
     let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
     x.comes_on(ClientStream::H2(key, index));
     x.started = cx.micros();
-    if let Ok(info) = info {
-        x.body = info.body;
-        x.begin(info.upgrade, early, &limits);
-        if info.upgrade {
-            crate::exchange::websocket::add_key(&mut x);
+    match info {
+        Ok(info) => {
+            x.body = info.body;
+            x.begin(info.upgrade, early, &limits);
+            if info.upgrade {
+                crate::exchange::websocket::add_key(&mut x);
+            }
         }
-    } else {
-        x.begin_unread(sealane_http::Version::Http2);
+        Err(e) => x.begin_unread(sealane_http::Version::Http2, Some(e)),
     }
     proxy.counters.count(Count::Requests);
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);
@@ -135,10 +136,7 @@ pub(super) fn h2_request(
     }
     match info {
         Ok(info) => begin_request(proxy, cx, exchange, info.expect_continue),
-        Err(e) => {
-            proxy.counters.parse_error(e);
-            refuse(proxy, cx, exchange, e.status());
-        }
+        Err(e) => refuse_head(proxy, cx, exchange, e),
     }
 }
 

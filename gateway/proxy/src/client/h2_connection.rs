@@ -368,7 +368,7 @@ fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let mut x = proxy.exchanges.fresh(ClientStream::H2(key, u32::MAX));
     x.comes_on(ClientStream::H2(key, u32::MAX));
     x.started = cx.micros();
-    x.begin_unread(sealane_http::Version::Http2);
+    x.begin_unread(sealane_http::Version::Http2, None);
     x.status = ParseError::HeadTooLarge.status();
     if let Some(client_conn) = proxy.connections.client(key) {
         x.number = client_conn.client.next_request();

@@ -13,7 +13,7 @@ use crate::conn::Conn;
 use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{abort_exchange, begin_request, refuse};
+use crate::exchange::executor::{abort_exchange, begin_request, refuse_head};
 use crate::exchange::priority::Priority;
 use crate::exchange::request::{request_broken, request_data, request_end, request_room};
 use crate::exchange::streams::{ClientStream, Later};
@@ -187,13 +187,7 @@ fn h3_head(
     let read = h3::read_request(section, false, &limits.http, &mut x.request, scratch.qpack());
     let info = match read {
         Ok(info) => Ok(info),
-        Err(H3Error::Message(e)) => {
-            // What the log shows must not be what the attacker chose.
-            x.request.clear();
-            x.request.version = Version::Http3;
-            let _ = x.request.set_target(b"-");
-            Err(e)
-        }
+        Err(H3Error::Message(e)) => Err(e),
         Err(e) => {
             exchanges.put_back(x);
             return Err(e);
@@ -234,14 +228,15 @@ fn h3_begin(
         }
         Ok(info)
     });
-    if let Ok(info) = &info {
-        x.body = info.body;
-        x.begin(info.upgrade, is_early, &limits);
-        if info.upgrade {
-            websocket::add_key(&mut x);
+    match &info {
+        Ok(info) => {
+            x.body = info.body;
+            x.begin(info.upgrade, is_early, &limits);
+            if info.upgrade {
+                websocket::add_key(&mut x);
+            }
         }
-    } else {
-        x.begin_unread(Version::Http3);
+        Err(e) => x.begin_unread(Version::Http3, Some(*e)),
     }
     proxy.counters.count(Count::Requests);
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);
@@ -254,10 +249,7 @@ fn h3_begin(
     }
     match info {
         Ok(info) => begin_request(proxy, cx, exchange, info.expect_continue),
-        Err(e) => {
-            proxy.counters.parse_error(e);
-            refuse(proxy, cx, exchange, e.status());
-        }
+        Err(e) => refuse_head(proxy, cx, exchange, e),
     }
     Ok(())
 }

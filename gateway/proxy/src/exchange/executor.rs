@@ -50,7 +50,7 @@ use crate::upstream::connection::dispatch_request;
 use crate::upstream::retries::budget_allows;
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase, Switching};
-use sealane_http::{BodyLength, Known, Method};
+use sealane_http::{BodyLength, Known, Method, ParseError};
 use sealane_lane::{Context, Key, Micros};
 use sealane_route::Decision;
 use sealane_sys::probes;
@@ -102,6 +102,8 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
         proxy.counters.count(Count::Misdirected);
         return refuse(proxy, cx, exchange, 421);
     }
+    let host = if let Decision::Host(host) = decision { Some(host) } else { None };
+    x.routed.host = host.map(|host| (listener.clone(), host));
     let refused = match x.request.method() {
         Method::Connect if !listener.listener.allow_connect => Some(Count::ConnectsRefused),
         // RFC 9110 §9.3.8: a page that makes a browser send TRACE would see what the browser has added.
@@ -118,12 +120,11 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let actions = x.machine.on(Event::Accepted);
     if actions.has(Do::Respond) {
         proxy.counters.count(Count::TooEarly);
-        send_response(proxy, cx, exchange, 425, b"text/plain", b"425 Too Early\n", expects);
+        send_error_text(proxy, cx, exchange, 425, expects);
         return perform(proxy, cx, exchange, actions.without(Do::Respond));
     }
-    let Decision::Host(host) = decision else { return refuse(proxy, cx, exchange, 404) };
+    let Some(host) = host else { return refuse(proxy, cx, exchange, 404) };
     let Some(action) = listener.listener.actions.get(host) else { return refuse(proxy, cx, exchange, 500) };
-    x.routed.host = Some((listener.clone(), host));
     // Where there are routes, their `allow`, `deny` and `maintenance` come first: `route_request` counts.
     let counts_here = !matches!(action, Action::Routes(_));
     if counts_here {
@@ -405,6 +406,34 @@ pub(crate) fn refuse(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status:
     perform(proxy, cx, exchange, actions);
 }
 
+/// Refuses a request for an error in its head. A head that was read whole names the host, which adds to the response.
+pub(crate) fn refuse_head(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: ParseError) {
+    proxy.counters.parse_error(error);
+    if error.leaves_head() {
+        find_host(proxy, exchange);
+    }
+    refuse(proxy, cx, exchange, error.status());
+}
+
+/// Notes the host of a request that will be refused, if the client may have a response of this host.
+fn find_host(proxy: &mut Proxy, exchange: Key) {
+    let Some(x) = proxy.exchanges.get(exchange) else { return };
+    if !rules_hold(&mut proxy.connections, &proxy.settings, x.client_stream.conn()) {
+        return;
+    }
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let Some(client) = proxy.connections.client_of(x.client_stream) else { return };
+    let listener = client.listener.clone();
+    if let Some(rule) = listener.listener.access
+        && judge(&proxy.connections, x, client, &listener, &[rule]) != Verdict::Admitted
+    {
+        return;
+    }
+    if let Decision::Host(host) = listener.listener.sites.decide(client.policy, x.request.host_name()) {
+        x.routed.host = Some((listener, host));
+    }
+}
+
 /// Sends an error's response.
 fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
     let Some(x) = proxy.exchanges.get(exchange) else { return };
@@ -417,6 +446,7 @@ fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
 /// Sends the text or the page of an error.
 fn send_error_text(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16, close: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    x.routed.refuse(&x.request);
     let of_upstream = x.routed.served == Some(Served::ReplacedPage);
     if let Some((listener, page)) = x.routed.page(status, of_upstream)
         && let Some(page) = listener.routing.pages.get(page)

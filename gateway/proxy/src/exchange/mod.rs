@@ -44,7 +44,7 @@ use sealane_exchange as machine;
 use sealane_exchange::Kind;
 use sealane_exchange::deadlines::{LINGER_BYTES, Party, Progress};
 use sealane_http::h1::{BodyDecoder, Limits};
-use sealane_http::{BodyLength, Fields, Known, Method, RequestHead, ResponseHead, Version};
+use sealane_http::{BodyLength, Fields, Known, Method, ParseError, RequestHead, ResponseHead, Version};
 use sealane_lane::{Micros, Millis};
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -305,12 +305,14 @@ impl Exchange {
         });
     }
 
-    /// Begins with a request that could not be read: all that can follow is a refusal.
-    pub fn begin_unread(&mut self, version: Version) {
-        // What the log shows must not be what the attacker chose.
-        self.request.clear();
-        self.request.version = version;
-        let _ = self.request.set_target(b"-");
+    /// Begins with a request that could not be read, for an error or in time: all that can follow is a refusal.
+    pub fn begin_unread(&mut self, version: Version, error: Option<ParseError>) {
+        if !error.is_some_and(ParseError::leaves_head) {
+            // What the log shows must not be what the attacker chose.
+            self.request.clear();
+            self.request.version = version;
+            let _ = self.request.set_target(b"-");
+        }
         self.machine = machine::Exchange::new(machine::Request {
             has_body: true,
             max_drained: LINGER_BYTES,

@@ -165,7 +165,9 @@ pub(crate) fn response_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
 pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     if let (false, Some(route)) = (x.response_body.trailers.is_empty(), &x.routed.route) {
-        route.clean_response_trailers(&mut x.response_body.trailers);
+        if let Some(route) = route.route() {
+            route.responses.clean_trailers(&mut x.response_body.trailers);
+        }
         clean_of_id(&mut x.response_body.trailers, &proxy.settings);
     }
     if x.machine.request() != Phase::Complete {

@@ -2,7 +2,6 @@
 //! where to go, when to come again.
 
 use crate::connections::Connections;
-use crate::cors::Cors;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::routed::{OwnAnswer, Sticky};
@@ -33,12 +32,9 @@ pub(crate) fn add_response_headers(
 /// Adds to a response what the way of its request says.
 fn add_routed_headers(x: &mut Exchange, settings: &LaneSettings, now: Micros, secure: bool, ours: bool) {
     let mut tells_times = false;
-    if let Some(route) = &x.routed.route {
-        route.finish(&mut x.response.fields, secure);
-        if let (Some(cors), true) = (route.cors(), x.routed.cors != Cors::Off) {
-            cors.add_headers(&x.routed.cors, &mut x.response.fields);
-        }
-        tells_times = route.route().is_some_and(|route| route.server_timing);
+    if let Some(responses) = x.routed.responses() {
+        responses.finish(&mut x.response.fields, &x.routed.cors, secure);
+        tells_times = responses.server_timing;
     }
     if tells_times {
         time_response(x, now);

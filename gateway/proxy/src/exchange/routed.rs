@@ -8,10 +8,11 @@ use crate::lane_state::LaneListener;
 use crate::latency::Place;
 use crate::limits::Counted;
 use crate::pages::page_for;
-use crate::rules::RouteRef;
+use crate::rules::{Responses, RouteRef};
 use crate::upstream::balance::{Lease, Preference, Tried, cookie, hash_of};
 use crate::upstream::group::LaneUpstream;
 use sealane_exchange::Loss;
+use sealane_http::RequestHead;
 use sealane_lane::Millis;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -209,15 +210,32 @@ impl Routed {
     /// The page for an answer with this status, by its index among those of the listener. `of_upstream`: the answer is an
     /// upstream's.
     pub fn page(&self, status: u16, of_upstream: bool) -> Option<(Rc<LaneListener>, usize)> {
-        let (listener, host) = self.host.as_ref()?;
+        let (listener, _) = self.host.as_ref()?;
         if let (Some(page), 503, false) = (self.page, status, of_upstream) {
             return Some((listener.clone(), page));
         }
-        let pages = match self.route.as_ref().and_then(RouteRef::route) {
-            Some(route) => &route.error_pages,
-            None => listener.routing.pages_of(*host),
-        };
+        let pages = &self.responses()?.error_pages;
         page_for(pages, status, of_upstream).map(|page| (listener.clone(), page))
+    }
+
+    /// What the response has: what the route says, or the host where no route is selected.
+    pub fn responses(&self) -> Option<&Responses> {
+        match (self.route.as_ref().and_then(RouteRef::route), &self.host) {
+            (Some(route), _) => Some(&route.responses),
+            (None, Some((listener, host))) => listener.routing.host_responses.get(*host),
+            (None, None) => None,
+        }
+    }
+
+    /// The gateway refuses the request: the response has what the host says, even if no route is selected.
+    pub fn refuse(&mut self, request: &RequestHead) {
+        if self.route.is_some() || self.host.is_none() {
+            return;
+        }
+        self.adds_headers = true;
+        if let Some(rule) = self.responses().and_then(|responses| responses.cors.as_ref()) {
+            self.cors = rule.judge(request, false);
+        }
     }
 
     /// A page takes the place of the upstream's response, which has said when to come again.

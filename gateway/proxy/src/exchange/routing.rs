@@ -33,7 +33,7 @@ pub(crate) fn route_request(
     // A preflight asks about the route of the request that is to follow.
     let preflight = asked
         .and_then(|method| find(method).ok().flatten())
-        .filter(|found| listener.routing.routes.get(*found.value).is_some_and(|route| route.cors.is_some()));
+        .filter(|found| listener.routing.routes.get(*found.value).is_some_and(|route| route.responses.cors.is_some()));
     let is_preflight = preflight.is_some();
     let found = match preflight.map_or_else(|| find(x.request.method_name()), |found| Ok(Some(found))) {
         Ok(Some(found)) => found,
@@ -46,7 +46,7 @@ pub(crate) fn route_request(
     let Some(route) = listener.routing.routes.get(*found.value) else { return refuse(proxy, cx, exchange, 500) };
     x.routed.route = Some(RouteRef::new(listener.clone(), found));
     x.routed.adds_headers = true;
-    if let Some(cors) = &route.cors {
+    if let Some(cors) = &route.responses.cors {
         x.routed.cors = cors.judge(&x.request, is_preflight);
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };

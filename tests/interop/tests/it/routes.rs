@@ -629,6 +629,93 @@ servers = "http://127.0.0.1:1"
 }
 
 #[test]
+fn what_a_server_says_about_cors_is_removed_from_trailers() {
+    let site = Site::new();
+    let app = Backend::answering(|_: &Message| {
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-sum\r\n\r\n2\r\nhi\r\n0\r\n\
+          Access-Control-Allow-Origin: *\r\naccess-control-allow-credentials: true\r\nx-sum: 1\r\n\r\n"
+            .to_vec()
+    });
+    let rest = format!(
+        "[[host]]\nnames = [\"*\"]\nto = {url:?}\ncors = {{ origins = \"https://app.example.com\" }}\n\
+         [[host.route]]\npath = \"/none\"\nto = {url:?}\ncors = false\n",
+        url = app.url()
+    );
+    let (gateway, _) = listening(&rest).start(&site);
+    let names = |path: &str| -> Vec<String> {
+        let lines = "TE: trailers\r\nConnection: TE\r\nOrigin: https://app.example.com\r\n";
+        let response = gateway.exchange(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n{lines}\r\n"));
+        let trailers = response.expect("it is answered").trailers;
+        trailers.into_iter().map(|(name, _)| name.to_ascii_lowercase()).collect()
+    };
+    assert_eq!(names("/"), ["x-sum"]);
+    assert_eq!(names("/none"), ["access-control-allow-origin", "access-control-allow-credentials", "x-sum"]);
+}
+
+/// A refusal before a route is selected is a response of the host like every other one.
+#[test]
+fn refusals_have_what_the_host_says() {
+    let site = Site::new();
+    let app = echo();
+    let page = site.file("page.html", "<h1>sorry</h1>");
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+hsts = true
+response_headers = {{ set = {{ X-Own = "1" }} }}
+cors = {{ origins = "https://app.example.com" }}
+[[host.error_page]]
+statuses = "400-599"
+file = {page:?}
+[[host.route]]
+path = "/admin"
+respond = {{}}
+response_headers = {{ set = {{ X-Route = "1" }} }}
+"#,
+        url = app.url()
+    );
+    let top = "[limits]\nmax_body_size = 10\n[request_id]\nresponse = true";
+    let (gateway, plain) = Listening { top, ..listening(&rest) }.start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    let origin = ("origin", "https://app.example.com");
+    for (method, target, field, status) in [
+        ("GET", "/%2fadmin", None, 400),
+        ("GET", "/a/../b", None, 400),
+        ("TRACE", "/x", None, 405),
+        ("GET", "/x", Some(("expect", "x")), 417),
+    ] {
+        let fields: Vec<_> = std::iter::once(origin).chain(field).collect();
+        let asked = Asked { method, target, fields: &fields, ..Asked::default() };
+        for (answer, version) in every.answers(asked).into_iter().zip(VERSIONS) {
+            let what = format!("{method} {target} over {version}: {answer:?}");
+            assert_eq!((answer.status, answer.body.as_str()), (status, "<h1>sorry</h1>"), "{what}");
+            assert_eq!((answer.field("x-own"), answer.field("x-route")), (Some("1"), None), "{what}");
+            assert_eq!(answer.field("access-control-allow-origin"), Some("https://app.example.com"), "{what}");
+            assert_eq!(answer.field("vary"), Some("Origin"), "{what}");
+            assert_eq!(answer.field("strict-transport-security").is_some(), version == "HTTP/3", "{what}");
+            // An expectation is refused before the request gets an ID.
+            assert_eq!(answer.field("x-request-id").is_some(), status != 417, "{what}");
+        }
+    }
+    let large = format!("POST /x HTTP/1.1\r\nHost: {HOST}\r\nOrigin: {}\r\nContent-Length: 11\r\n\r\n", origin.1);
+    let answer = gateway.exchange(large).expect("it is answered");
+    assert_eq!((answer.status(), answer.text().as_str()), (413, "<h1>sorry</h1>"));
+    for name in ["x-own", "strict-transport-security", "access-control-allow-origin", "x-request-id"] {
+        assert!(answer.header(name).is_some(), "no {name} in {answer:?}");
+    }
+    // Another origin may not read them, and a host that is not known adds nothing.
+    let other = [("origin", "https://evil.example")];
+    for answer in every.answers(Asked { target: "/%2fadmin", fields: &other, ..Asked::default() }) {
+        assert_eq!((answer.field("access-control-allow-origin"), answer.field("vary")), (None, Some("Origin")));
+    }
+    let broken = gateway.exchange("GET /x HTTP/1.1\r\n\r\n").expect("it is answered");
+    assert_eq!((broken.status(), broken.header("x-own")), (400, None));
+    assert!(eventually(|| site.logged("\"answered_by\":\"error_page\"") == 16), "{}", site.log());
+}
+
+#[test]
 fn pages_maintenance_and_origins_that_are_wrong_are_named() {
     let site = Site::new();
     let host = |lines: &str| format!("[[host]]\nnames = [\"*\"]\nrespond = {{}}\n{lines}\n");
