@@ -54,8 +54,7 @@ pub enum Reading {
 impl Document {
     /// A file's content. Relative paths are from the file's folder, wherever the program was started.
     pub fn of_file(path: &Path, bytes: &[u8]) -> Result<Self, Errors> {
-        let text = std::str::from_utf8(bytes)
-            .map_err(|e| about_file(path, format!("not UTF-8 text at byte {}", e.valid_up_to()), None))?;
+        let text = std::str::from_utf8(bytes).map_err(|e| not_text(path, bytes, e.valid_up_to()))?;
         Ok(Self {
             text: text.strip_prefix('\u{feff}').unwrap_or(text).to_owned(),
             name: path.display().to_string(),
@@ -152,6 +151,16 @@ impl Document {
         };
         (questions, done)
     }
+}
+
+/// The error about a file that is not text from this byte on, with its line.
+fn not_text(path: &Path, bytes: &[u8], from: usize) -> Errors {
+    let text = String::from_utf8_lossy(bytes);
+    let sink = Sink::new(Source::new(path.display().to_string(), &text), PathBuf::new(), None, None);
+    let replaced = from..from + char::REPLACEMENT_CHARACTER.len_utf8();
+    let message = format!("not UTF-8 text at byte {from}");
+    let error = sink.place_of(&replaced).diagnostic(Severity::Error, message, None);
+    Errors { errors: vec![error], warnings: Vec::new(), files: Vec::new() }
 }
 
 /// One error about a whole file.

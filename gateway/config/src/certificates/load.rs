@@ -516,6 +516,8 @@ pub(crate) fn private_key(
     let key = match (PrivateKeyDer::from_pem_slice(bytes), passphrase) {
         (Ok(key), passphrase) => {
             if let Some(passphrase) = passphrase {
+                // A file that is not there or has no passphrase is an error all the same.
+                passphrase_in(sink, passphrase)?;
                 let help = "remove \"passphrase_file\", or encrypt the key".to_owned();
                 sink.warn(&passphrase.span, format!("{shown}: the private key is not encrypted"), Some(help));
             }

@@ -32,6 +32,26 @@ fn a_key_of_another_certificate() {
 }
 
 #[test]
+fn the_passphrase_of_a_key_that_is_not_encrypted() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    std::fs::create_dir(folder.path("folder")).unwrap();
+    folder.write("empty", "");
+    folder.write("words", "open sesame\n");
+    for (file, wanted) in [
+        ("none", "error: cannot read the passphrase none: no such file or directory"),
+        ("folder", "error: cannot read the passphrase folder: "),
+        ("empty", "error: empty: there is no passphrase in this file"),
+        ("words", "warning: certs/a.key: the private key is not encrypted"),
+    ] {
+        let key = format!("\"certs/a.key\", passphrase_file = {file:?}");
+        let report = folder.report(&one_listener("certs/a.pem", "KEY").replace("\"KEY\"", &key));
+        assert!(report.starts_with("sealane.toml:3:") && report.contains(wanted), "{file}: {report}");
+        assert_eq!(report.contains("error: "), file != "words", "{report}");
+    }
+}
+
+#[test]
 fn a_chain_in_the_wrong_order() {
     let folder = Folder::new();
     folder.certificate("a", &["a.example"]);

@@ -47,8 +47,15 @@ fn a_file_that_is_not_there() {
 fn bytes_that_are_not_text() {
     let folder = Folder::new();
     let path = folder.write("sealane.toml", b"lanes = 1\n\xff\xfe");
-    let errors = sealane_control::resolve::load_and_wait(&path).unwrap_err();
-    assert!(errors.to_string().ends_with("error: not UTF-8 text at byte 10"), "{errors}");
+    let report = |path| sealane_control::resolve::load_and_wait(path).unwrap_err().to_string();
+    let said = report(&path);
+    let start = format!("{}:2:1: error: not UTF-8 text at byte 10\n", path.display());
+    assert!(said.starts_with(&start), "{said}");
+    let main = folder.write("sealane.toml", "include = \"part.toml\"\n");
+    let part = folder.write("part.toml", b"[[host]]\nnames = \"caf\xe9.example\"\n");
+    let said = report(&main);
+    let start = format!("{}:2:13: error: not UTF-8 text at byte 21\n", part.display());
+    assert!(said.starts_with(&start) && said.contains("\n2 | names = \"caf\u{fffd}.example\"\n"), "{said}");
 }
 
 /// One wrong line each, with a piece of what is said about it.
