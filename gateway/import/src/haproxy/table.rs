@@ -18,7 +18,7 @@ const SPOE: &str = "Sealane asks no SPOE agents: keep HAProxy in front, or let t
 pub const KEYWORDS: &[(&str, Kind)] = &[
     // Sections.
     ("global", Translated("the top level, `[limits]`, `[log]`")),
-    ("defaults", Translated("the values are inherited, also from a section that is named")),
+    ("defaults", Translated("the values are inherited, also from a named section (`defaults NAME`)")),
     ("frontend", Translated("`[[listener]]`, `[[host]]`")),
     ("backend", Translated("`[[upstream]]`")),
     ("listen", Translated("`[[listener]]`, `[[host]]`, `[[upstream]]`")),
@@ -170,8 +170,18 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
         "option http-keep-alive",
         NotNeeded("the default: connections of clients and servers are kept for the next request"),
     ),
-    ("option httpclose", NotNeeded("a client's connection is kept until it is idle for keepalive_timeout")),
-    ("option forceclose", NotNeeded("a client's connection is kept until it is idle for keepalive_timeout")),
+    (
+        "option httpclose",
+        NotNeeded(
+            "requests get the same responses on a connection that stays open; keepalive_timeout closes idle connections",
+        ),
+    ),
+    (
+        "option forceclose",
+        NotNeeded(
+            "requests get the same responses on a connection that stays open; keepalive_timeout closes idle connections",
+        ),
+    ),
     (
         "option prefer-last-server",
         NotNeeded("the balancing algorithm decides for each request; sticky keeps a client with a server"),
@@ -184,7 +194,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "option http-restrict-req-hdr-names",
         Translated(
-            "no setting; the report says: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets",
+            "no setting; the report says: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets (some get 400)",
         ),
     ),
     (
@@ -333,7 +343,10 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("lua-load-per-thread", Missing(CODE)),
     ("lua-prepend-path", Missing(CODE)),
     ("h1-case-adjust", Missing("header names keep their original case")),
-    ("h2-workaround-bogus-websocket-clients", NotNeeded("Sealane offers WebSocket over HTTP/2 only where it works")),
+    (
+        "h2-workaround-bogus-websocket-clients",
+        NotNeeded("Sealane offers WebSocket over HTTP/2 to all clients; current browsers support it"),
+    ),
     ("limited-quic", NotNeeded("QUIC does not depend on OpenSSL, so it has no limited mode")),
     ("no-quic", NotNeeded("HTTP/3 is off unless http3 is set")),
     ("default-path", NotNeeded("relative paths start at the folder of the configuration file")),

@@ -12,7 +12,8 @@ const FAST_CGI: &str =
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CODE: &str = "no code is run: let the server do it";
-const ERRORS: &str = "it has no effect: no error_page applies to it";
+const ERRORS: &str =
+    "if a translated error_page is in effect here, add upstream = true to it; if none is, nothing needs to be done";
 const REWRITE: &str = "responses are passed on unchanged: let the server write its public address (from X-Forwarded-*)";
 const MAIL: &str = "mail is not proxied";
 const LOGS: &str = "the log goes to the standard error, with [log] level";
@@ -98,7 +99,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     (
         "underscores_in_headers",
         Missing(
-            "headers with underscores are passed on, except spellings of a header that the gateway removes or sets",
+            "headers with underscores are passed on, except spellings of a header that the gateway removes or sets (some get 400)",
         ),
     ),
     ("ignore_invalid_headers", NotNeeded("an invalid header is answered with 400")),
@@ -168,7 +169,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("override_charset", Missing("let the server send the character set")),
     ("types", NotNeeded("the server sends Content-Type")),
     ("error_page", Translated("`error_page`, if the page is a file")),
-    ("recursive_error_pages", Missing(ERRORS)),
+    ("recursive_error_pages", Missing("an error page is never replaced by a second error page")),
     ("proxy_intercept_errors", Missing(ERRORS)),
     ("fastcgi_intercept_errors", Missing(ERRORS)),
     ("msie_padding", NotNeeded(PROCESS)),
