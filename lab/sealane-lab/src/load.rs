@@ -106,8 +106,8 @@ pub struct Args {
     /// ALPN protocols to offer ('' for none) [default: the value for --http]
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     alpn: Option<Vec<String>>,
-    /// What the client verifies. `none`: not even the handshake's signature; with ECDSA, this check needs as
-    /// much CPU time on the client as the handshake needs on the server
+    /// What the client verifies. `none`: nothing, so that the client needs less CPU time. With ECDSA, verifying
+    /// the handshake's signature needs as much CPU time on the client as the handshake needs on the server
     #[arg(long, value_enum, default_value_t = VerifyArg::Full)]
     verify: VerifyArg,
     /// Certificate authorities to trust (PEM) [default: those of the system]

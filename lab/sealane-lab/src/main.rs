@@ -49,7 +49,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Generate load on a server; report rates, latencies, the server's CPU time, and whether they can be trusted.
+    /// Generate load on a server; report rates, latencies, the server's CPU time, and whether these figures can be trusted.
     Load(Box<load::Args>),
     /// Measure the phases of a request, compare variants, and list what a server offers.
     Probe(Box<probe::Args>),
