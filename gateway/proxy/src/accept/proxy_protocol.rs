@@ -89,9 +89,11 @@ fn parse_v2(input: &[u8]) -> Result<Option<ProxyHeader>, BadHeader> {
     let source = match (header[12] & 0xf, header[13]) {
         (0, _) => None, // LOCAL
         (1, 0x11) if len >= 12 => {
+            check_extensions(&body[12..])?;
             Some(SocketAddr::new(Ipv4Addr::new(body[0], body[1], body[2], body[3]).into(), port(8)))
         }
         (1, 0x21) if len >= 36 => {
+            check_extensions(&body[36..])?;
             let mut ip = [0; 16];
             ip.copy_from_slice(&body[..16]);
             Some(SocketAddr::new(Ipv6Addr::from(ip).into(), port(32)))
@@ -100,6 +102,16 @@ fn parse_v2(input: &[u8]) -> Result<Option<ProxyHeader>, BadHeader> {
         _ => return Err(BadHeader),
     };
     Ok(Some(ProxyHeader { consumed: 16 + len, source }))
+}
+
+/// §2.2: extensions (a type, two bytes of length, and a value) fill what follows the addresses.
+fn check_extensions(mut rest: &[u8]) -> Result<(), BadHeader> {
+    while !rest.is_empty() {
+        let Some(([_, high, low], values)) = rest.split_first_chunk::<3>() else { return Err(BadHeader) };
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        rest = values.get(length..).ok_or(BadHeader)?;
+    }
+    Ok(())
 }
 
 /// Appends a header that says from where to where a connection goes. Of a client without an address it says that it is unknown.
@@ -178,6 +190,21 @@ mod tests {
             let mut bytes = Vec::new();
             encode(&mut bytes, version, UNIX_CLIENT, "1.2.3.4:5".parse().unwrap());
             assert_eq!(parse(&bytes), Ok(Some(ProxyHeader { consumed: bytes.len(), source: None })));
+        }
+    }
+
+    #[test]
+    fn extensions_fill_the_header() {
+        let with = |extensions: &[u8]| {
+            let length = 12 + extensions.len() as u8;
+            let bytes = [&V2_SIGNATURE[..], &[0x21, 0x11, 0, length], &[1; 12], extensions].concat();
+            parse(&bytes).map(|header| header.is_some_and(|h| h.source.is_some() && h.consumed == bytes.len()))
+        };
+        for good in [&b""[..], b"\x04\0\0", b"\x04\0\x02ab\x01\0\x01c"] {
+            assert_eq!(with(good), Ok(true), "{good:?}");
+        }
+        for bad in [&b"\x04"[..], b"\x04\0", b"\x04\0\x01", b"\x04\0\x02ab\x01\x01\0c"] {
+            assert_eq!(with(bad), Err(BadHeader), "{bad:?}");
         }
     }
 

@@ -63,6 +63,9 @@ fn without_or_with_a_bad_header_nobody_is_served() {
         b"PROXY TCP4 203.0.113.7 192.0.2.1 1234 443 and more, more than fits into the longest line of version one that there may be\r\n",
         &[V2, &[0x11, 0x11, 0, 12], &[0; 12]].concat(),
         &v2(1, 0x11, &[1, 2, 3]),
+        // An extension that is longer than the header, and half of one.
+        &v2(1, 0x11, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x04, 0, 3, 0, 0]),
+        &v2(1, 0x11, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x04]),
     ] {
         assert!(seen(&gateway, &backend, header).is_err(), "{:?} was served", String::from_utf8_lossy(header));
     }
