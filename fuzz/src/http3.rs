@@ -41,6 +41,7 @@ pub mod stream {
                         said.push(('h', s.to_vec()));
                     }
                     Piece::Trailers(s) => said.push(('t', s.to_vec())),
+                    Piece::TooLarge(e) => said.push(('!', e.to_string().into_bytes())),
                     Piece::Data(d) => match said.last_mut() {
                         Some(('d', all)) => all.extend_from_slice(d),
                         _ => said.push(('d', d.to_vec())),

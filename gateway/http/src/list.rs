@@ -256,14 +256,16 @@ pub fn read_trailers<'a>(
     trailers: &mut Fields,
 ) -> Result<(), ParseError> {
     trailers.clear();
+    let limits = &Limits { head: limits.trailers.min(limits.head), ..*limits };
+    let too_large = |e| match e {
+        ParseError::HeadTooLarge | ParseError::TooManyFields => ParseError::TrailersTooLarge,
+        e => e,
+    };
     let mut size = 0;
     for (name, value) in fields {
-        let known = check(name, value, &mut size, limits)?;
-        if size > limits.trailers {
-            return Err(ParseError::TrailersTooLarge);
-        }
+        let known = check(name, value, &mut size, limits).map_err(too_large)?;
         if known != Known::Te {
-            push(trailers, known, name, value, limits)?;
+            push(trailers, known, name, value, limits).map_err(too_large)?;
         }
     }
     trailers.keep_trailers_only();

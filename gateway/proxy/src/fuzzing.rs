@@ -5,7 +5,7 @@ use crate::accept::proxy_protocol::{self, ProxyHeader};
 use crate::access_log::Template;
 use crate::access_log::format::{escape, escape_json};
 use crate::h2::frames::{ACK, CONTINUATION, END_HEADERS, HEADERS, RST_STREAM, SETTINGS, WINDOW_UPDATE};
-use crate::h2::guard::{Guard, PREFACE};
+use crate::h2::guard::{Fault, Guard, PREFACE};
 use crate::h2::window::Window;
 use crate::quic::config::{CID_LEN, id_of, named};
 use crate::quic::forwarding::long_header_id;
@@ -107,18 +107,18 @@ pub fn h2_guard(data: &[u8]) {
     let run = |step: usize| {
         let mut guard = Guard::new(0);
         guard.observe(PREFACE, 0).expect("a preface is no flood");
-        let flooded = bytes.chunks(step).any(|piece| guard.observe(piece, 5).is_err());
-        let malformed: Vec<u32> = (0..256).filter(|stream| guard.are_trailers_malformed(*stream)).collect();
-        (guard.counted(), malformed, flooded, guard.is_settled(), guard.block_since().is_some(), guard.take_opened())
+        let fault = bytes.chunks(step).find_map(|piece| guard.observe(piece, 5).err());
+        let noted: Vec<_> = (0..256).map(|stream| guard.trailers().take(stream)).collect();
+        (guard.counted(), noted, fault, guard.is_settled(), guard.block_since().is_some(), guard.take_opened())
     };
     let whole = run(bytes.len().max(1));
     assert_eq!(run(step), whole, "in pieces of {step}");
     assert_eq!(run(1), whole, "byte by byte");
-    let (_, _, flooded, settled, in_block, opened) = whole;
+    let (_, _, fault, settled, in_block, opened) = whole;
     let frames = frames(&bytes);
     let floods = frames.iter().filter(|f| !matches!(f.kind, 0 | HEADERS | CONTINUATION)).count();
-    assert!(!flooded || floods > 200, "{floods} frames are a flood");
-    if flooded {
+    assert!(fault != Some(Fault::Flood) || floods > 200, "{floods} frames are a flood");
+    if fault.is_some() {
         return;
     }
     let windows = frames.iter().filter(|f| f.kind == WINDOW_UPDATE && f.stream == 0);

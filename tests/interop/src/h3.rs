@@ -490,6 +490,7 @@ fn read_so_far(bytes: &[u8]) -> Result<(Response, MessageReader), Failure> {
                 h3::read_trailers(section, &limits, &mut fields, &mut scratch).map_err(malformed)?;
                 response.trailers = listed(&fields);
             }
+            Piece::TooLarge(e) => return Err(malformed(e.into())),
         }
         rest = &rest[used..];
         if interim {

@@ -95,7 +95,7 @@ impl BodyDecoder {
             extension: 0,
             allowance: EXTENSION_ALLOWANCE,
             most_fields: limits.fields,
-            most_trailer_bytes: limits.trailers,
+            most_trailer_bytes: limits.trailers.min(limits.head),
             trailers: Fields::new(),
         };
         decoder.reset(length);

@@ -47,8 +47,8 @@ pub struct Limits {
     pub target: usize,
     /// Most header fields (else 431); of trailer fields as many again.
     pub fields: usize,
-    /// Most bytes of a trailer section, the final empty line included (else 431). The caller's read buffer must be
-    /// able to hold as many.
+    /// Most bytes of a trailer section if that is less than `head` (else 431), counted as those of a head. It is passed on as a
+    /// whole, so the caller's read buffer must be able to hold as many.
     pub trailers: usize,
 }
 
@@ -66,6 +66,6 @@ pub struct Tolerance {
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { head: 32 * 1024, target: 8 * 1024, fields: 128, trailers: 4 * 1024 }
+        Self { head: 32 * 1024, target: 8 * 1024, fields: 128, trailers: 16 * 1024 }
     }
 }

@@ -3,6 +3,7 @@
 use super::error::{Code, H3Error};
 use super::settings::Settings;
 use super::varint::{self, Partial};
+use crate::error::ParseError;
 
 const DATA: u64 = 0x00;
 const HEADERS: u64 = 0x01;
@@ -13,6 +14,9 @@ const GOAWAY: u64 = 0x07;
 const MAX_PUSH_ID: u64 = 0x0d;
 /// RFC 9218 §7.2: of a request stream; 0xf0701 is for pushes.
 const PRIORITY_UPDATE: u64 = 0xf0700;
+
+/// Stands for a frame whose payload nobody wants: more than a type can be.
+const SKIPPED: u64 = u64::MAX;
 
 /// Most bytes of a frame on the control stream that are kept.
 const MAX_CONTROL: u64 = 4096;
@@ -62,6 +66,8 @@ pub enum Piece<'a> {
     Data(&'a [u8]),
     /// A field section: the trailers.
     Trailers(&'a [u8]),
+    /// A field section that is larger than the limit, as head or as trailers. Its bytes are skipped from here on.
+    TooLarge(ParseError),
 }
 
 /// Reads a request stream, in either direction: `HEADERS DATA* HEADERS?`, each after the other (§4.1).
@@ -104,7 +110,10 @@ impl MessageReader {
                 },
                 At::Length(kind) => match self.partial.feed(&mut rest) {
                     Some(length) => {
-                        self.allow(kind, length)?;
+                        self.allow(kind)?;
+                        if kind == HEADERS && length > self.max_section as u64 {
+                            return Ok((input.len() - rest.len(), self.skip_section(length)));
+                        }
                         self.at = if length == 0 && kind != HEADERS { At::Kind } else { At::Payload(kind, length) };
                     }
                     None => return Ok((input.len(), Piece::NeedMore)),
@@ -117,9 +126,6 @@ impl MessageReader {
                         let (section, _) = rest.split_at(n);
                         let used = input.len() - rest.len() + n;
                         return Ok((used, self.section(section)));
-                    }
-                    if self.kept.len() + n > self.max_section {
-                        return Err(H3Error::Message(crate::ParseError::HeadTooLarge));
                     }
                     self.kept.extend_from_slice(&rest[..n]);
                     rest = &rest[n..];
@@ -151,6 +157,13 @@ impl MessageReader {
         if self.note_section() { Piece::Trailers(section) } else { Piece::Head(section) }
     }
 
+    /// A field section of so many bytes is too large to be read.
+    fn skip_section(&mut self, length: u64) -> Piece<'static> {
+        let trailers = self.note_section();
+        self.at = At::Payload(SKIPPED, length);
+        Piece::TooLarge(if trailers { ParseError::TrailersTooLarge } else { ParseError::HeadTooLarge })
+    }
+
     /// A field section is whole; whether it is the trailers.
     fn note_section(&mut self) -> bool {
         self.at = At::Kind;
@@ -160,7 +173,7 @@ impl MessageReader {
     }
 
     /// Whether a frame may be here.
-    fn allow(&mut self, kind: u64, length: u64) -> Result<(), H3Error> {
+    fn allow(&mut self, kind: u64) -> Result<(), H3Error> {
         let unexpected = |why| Err(fatal(Code::FrameUnexpected, why));
         match kind {
             HEADERS => {
@@ -168,9 +181,6 @@ impl MessageReader {
                     return unexpected("HEADERS after the end of a message");
                 }
                 self.kept.clear();
-                if length > self.max_section as u64 {
-                    return Err(H3Error::Message(crate::ParseError::HeadTooLarge));
-                }
                 Ok(())
             }
             DATA => match self.phase {
@@ -309,7 +319,7 @@ impl UniReader {
                     return Err(fatal(Code::ExcessiveLoad, "a control frame is too long"));
                 }
                 self.kept.clear();
-                self.at = At::Payload(if known { kind } else { u64::MAX }, length);
+                self.at = At::Payload(if known { kind } else { SKIPPED }, length);
                 // Empty SETTINGS are whole with their length.
                 if length == 0 { self.control_frame(peer) } else { Ok(None) }
             }
@@ -317,7 +327,7 @@ impl UniReader {
                 let n = left.min(input.len() as u64) as usize;
                 let (bytes, rest) = input.split_at(n);
                 *input = rest;
-                if kind != u64::MAX {
+                if kind != SKIPPED {
                     self.kept.extend_from_slice(bytes);
                 }
                 self.at = At::Payload(kind, left - n as u64);

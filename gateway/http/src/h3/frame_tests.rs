@@ -20,6 +20,7 @@ fn pieces(side: Side, bytes: &[u8], step: usize) -> Result<Vec<(char, Vec<u8>)>,
                 Piece::NeedMore => break,
                 Piece::Head(s) => out.push(('h', s.to_vec())),
                 Piece::Trailers(s) => out.push(('t', s.to_vec())),
+                Piece::TooLarge(e) => out.push(('!', format!("{e:?}").into_bytes())),
                 Piece::Data(d) => match out.last_mut() {
                     Some(('d', data)) => data.extend_from_slice(d),
                     _ => out.push(('d', d.to_vec())),
@@ -67,7 +68,19 @@ fn what_may_not_be_on_a_request_stream() {
     assert_eq!(code(b""), Code::RequestIncomplete);
     assert_eq!(code(&h[..h.len() - 1]), Code::FrameError);
     assert_eq!(code(&[&h[..], &d[..1]].concat()), Code::FrameError);
-    assert_eq!(all_ways(&frame(HEADERS, &[0; 65])), Err(H3Error::Message(crate::ParseError::HeadTooLarge)));
+}
+
+/// What follows a section that is too large is read as what it is, and the section not at all.
+#[test]
+fn sections_above_the_limit_are_skipped() {
+    let (h, large) = (frame(HEADERS, b"h"), frame(HEADERS, &[1; 65]));
+    let (head, data) = (('h', b"h".to_vec()), ('d', b"d".to_vec()));
+    let stream = [&h[..], &frame(DATA, b"d"), &large].concat();
+    let trailers = ('!', b"TrailersTooLarge".to_vec());
+    assert_eq!(all_ways(&stream).unwrap(), [head, data.clone(), trailers]);
+    assert_eq!(all_ways(&[stream, frame(DATA, b"d")].concat()).unwrap_err().code(), Code::FrameUnexpected);
+    let all = all_ways(&[large, frame(DATA, b"d")].concat());
+    assert_eq!(all.unwrap(), [('!', b"HeadTooLarge".to_vec()), data]);
 }
 
 #[test]

@@ -82,7 +82,7 @@ pub fn read_trailers(
     fields: &mut Fields,
     scratch: &mut QpackScratch,
 ) -> Result<(), H3Error> {
-    scratch.decode(section, limits.trailers.max(256), limits.fields).map_err(|e| match e {
+    scratch.decode(section, limits.trailers.min(limits.head), limits.fields).map_err(|e| match e {
         H3Error::Message(_) => ParseError::TrailersTooLarge.into(),
         other => other,
     })?;

@@ -189,7 +189,7 @@ pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         }
         let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
         let Protocol::H2(h2) = &mut client_conn.protocol else { return };
-        let H2Client { streams, guard, .. } = &mut **h2;
+        let H2Client { streams, guard, list_limit, .. } = &mut **h2;
         let Some(stream) = streams.get_mut(index as usize) else { return };
         let Some(body) = &mut stream.body else { return };
         let mut task = task::Context::from_waker(&stream.waker);
@@ -205,14 +205,15 @@ pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                         Poll::Ready(Err(e)) => return h2_client_gone(proxy, cx, exchange, Some(&e)),
                     };
                     stream.body = None;
-                    if guard.are_trailers_malformed(stream.id) {
-                        return request_broken(proxy, cx, exchange, ParseError::PseudoField);
+                    let noted = guard.trailers().take(stream.id);
+                    if x.machine.request() == Phase::Draining {
+                        // It has its response.
+                        return request_end(proxy, cx, exchange);
                     }
-                    let limits = &proxy.settings.limits().http;
-                    let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.request_body.trailers));
-                    return match read {
-                        Some(Err(e)) => request_broken(proxy, cx, exchange, e),
-                        _ => request_end(proxy, cx, exchange),
+                    let (limits, into) = (&proxy.settings.limits().http, &mut x.request_body.trailers);
+                    return match message::read_trailers(trailers.as_ref(), noted, *list_limit, limits, into) {
+                        Ok(()) => request_end(proxy, cx, exchange),
+                        Err(e) => request_broken(proxy, cx, exchange, e),
                     };
                 }
             }

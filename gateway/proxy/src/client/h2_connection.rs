@@ -19,7 +19,7 @@ use crate::exchange::streams::ClientStream;
 use crate::exchange::waste;
 use crate::exchange::waste::client_wasted;
 use crate::h2::backlog::{self, BITE, NO_BUDGET};
-use crate::h2::guard::Guard;
+use crate::h2::guard::{Fault, Guard};
 use crate::h2::pipe::Pipe;
 use crate::h2::window::Window;
 use crate::h2::{SEND_BUFFER, h2_woken};
@@ -62,6 +62,8 @@ pub(crate) struct H2Client {
     pub(crate) pipe: Pipe,
     pub(crate) guard: Guard,
     pub(crate) streams: Slab<Stream>,
+    /// Most bytes of a list of fields, by the rules that held when the connection began.
+    pub(super) list_limit: usize,
     /// Bytes given to `h2` since it last wrote.
     pub(crate) fed: usize,
     /// What the client lets us send on all streams together.
@@ -80,8 +82,8 @@ pub(crate) struct H2Client {
     waited: usize,
     /// When the client was told to open no more streams.
     leaving_since: Option<Millis>,
-    /// The client does too much of something, and is told so.
-    flooded: bool,
+    /// The client does what it must not, and is told so.
+    at_fault: bool,
     /// Streams that `h2` has reset for the client's faults.
     faults: u32,
     /// Streams that were refused.
@@ -119,6 +121,7 @@ impl H2Client {
             pipe,
             guard: Guard::new(now),
             streams: Slab::new(),
+            list_limit: limits.http.head,
             fed: 0,
             window: Window::new(),
             last_id: 0,
@@ -128,7 +131,7 @@ impl H2Client {
             progress: now,
             waited: 0,
             leaving_since: None,
-            flooded: false,
+            at_fault: false,
             faults: 0,
             refused: 0,
             too_large: 0,
@@ -266,19 +269,19 @@ pub(crate) fn h2_client_begin(
 pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
     let now = cx.now();
     let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
-    let mut flood = false;
+    let mut fault = None;
     if !input.is_empty() {
-        flood = h2.guard.observe(input, now).is_err();
+        fault = h2.guard.observe(input, now).err();
         h2.window.open(h2.guard.take_opened());
         h2.pipe.give(input);
     }
-    if flood {
+    if let Some(fault) = fault {
         if matches!(h2.state, State::Handshake(_)) {
             // The preface may be there by now; without it nobody could read a GOAWAY.
             h2_client_drive(proxy, cx, key);
         }
-        // If it is gone, `h2` has found the flood too, and that was counted.
-        h2_flooded(&mut proxy.connections, &proxy.counters, key);
+        // If it is gone, `h2` has found it too, and that was counted.
+        h2_at_fault(&mut proxy.connections, &proxy.counters, key, fault);
         let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return input.clear() };
         if matches!(h2.state, State::Handshake(_)) {
             input.clear();
@@ -300,13 +303,16 @@ pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, inpu
     }
 }
 
-/// The client does too much of something: it is told so (GOAWAY) when the connection is next driven, and the
-/// connection ends.
-pub(crate) fn h2_flooded(connections: &mut Connections, counters: &Counters, key: Key) {
+/// The client does what it must not: it is told so (GOAWAY) when the connection is next driven, and the connection ends.
+pub(crate) fn h2_at_fault(connections: &mut Connections, counters: &Counters, key: Key, fault: Fault) {
     let Some(h2) = connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
-    if !std::mem::replace(&mut h2.flooded, true) {
-        h2.go_away(Reason::ENHANCE_YOUR_CALM);
-        counters.count(Count::H2Floods);
+    if !std::mem::replace(&mut h2.at_fault, true) {
+        let (reason, count) = match fault {
+            Fault::Flood => (Reason::ENHANCE_YOUR_CALM, Count::H2Floods),
+            Fault::PriorityUpdate => (Reason::PROTOCOL_ERROR, Count::H2Errors),
+        };
+        h2.go_away(reason);
+        counters.count(count);
         connections.mark_for_flush(key);
     }
 }
@@ -345,7 +351,11 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         let pending = matches!(polled, Polled::Pending);
         match polled {
             Polled::Request(request, respond) => h2_request(proxy, cx, key, request, respond),
-            Polled::Pending => h2.apply_priority_updates(),
+            Polled::Pending => {
+                h2.apply_priority_updates();
+                let H2Client { guard, streams, last_id, .. } = &mut **h2;
+                guard.trailers().tidy(|id| id > *last_id || streams.iter().any(|(_, s)| s.id == id));
+            }
             Polled::Closed(error) => {
                 h2_client_closed(proxy, cx, key, error.as_ref());
                 return false;

@@ -152,6 +152,7 @@ pub(crate) fn h2_client_finish(
     if stream.transport_blocked {
         h2.waiting[usize::from(stream.priority.urgency)] -= 1;
     }
+    h2.guard.trailers().forget(stream.id);
     let Stream { slot, .. } = stream;
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {

@@ -31,7 +31,7 @@ use sealane_exchange as machine;
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Side};
 use sealane_http::list::ListInfo;
-use sealane_http::{BodyLength, Method, ParseError, Version};
+use sealane_http::{BodyLength, Known, Method, ParseError, Version};
 use sealane_lane::{Context, Key};
 
 /// A request's head has come, but whether anything follows is not known yet.
@@ -86,8 +86,11 @@ fn h3_read_with(
             return Ok(());
         };
         let (exchange, id) = (stream.exchange, stream.id);
+        // It has its response, and what it still sends is thrown away unread.
+        let mut drains = false;
         if let Some(exchange) = exchange {
             let Some(x) = proxy.exchanges.get(exchange) else { return Ok(()) };
+            drains = x.machine.request() == machine::Phase::Draining;
             if !matches!(x.machine.request(), machine::Phase::Streaming | machine::Phase::Draining) {
                 // Nobody can take the body yet, or there is none; but the client may call all of it off.
                 if let Some(q) = proxy.connections.quic(key)
@@ -157,12 +160,16 @@ fn h3_read_with(
                     Some(h3_head(&mut proxy.exchanges, &mut proxy.scratch, &proxy.settings, cx, key, index, section)?);
             }
             Piece::Data(bytes) => {
-                stream.count(bytes)?;
+                if !drains {
+                    stream.count(bytes)?;
+                }
                 let Some(exchange) = exchange else { return Ok(()) };
                 if !request_data(proxy, cx, exchange, bytes, false) {
                     return Ok(());
                 }
             }
+            Piece::Trailers(_) | Piece::TooLarge(_) if drains => {}
+            Piece::TooLarge(e) => return Err(e.into()),
             Piece::Trailers(section) => {
                 let Proxy { exchanges, scratch, settings, .. } = proxy;
                 let Some(x) = exchange.and_then(|x| exchanges.get_mut(x)) else { return Ok(()) };
@@ -221,7 +228,12 @@ fn h3_begin(
             // RFC 9114 §4.1.2.
             BodyLength::Known(n) if ended && n > 0 => return Err(ParseError::LengthMismatch),
             BodyLength::Known(n) => stream.promised = Some(n),
-            BodyLength::Chunked if ended => info.body = BodyLength::None,
+            BodyLength::Chunked if ended => {
+                info.body = BodyLength::None;
+                // As over the other versions: nothing is left to wait for (RFC 9110 §10.1.1).
+                info.expect_continue = false;
+                x.request.fields.remove(Known::Expect);
+            }
             // RFC 9110 §9.3.8.
             BodyLength::Chunked if x.request.method() == Method::Trace => return Err(ParseError::BodyForbidden),
             _ => {}
@@ -259,12 +271,13 @@ fn h3_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) -> Result
     let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get(index as usize)) else {
         return Ok(());
     };
-    // RFC 9114 §4.1.2.
-    if stream.is_short() {
+    let phase = stream.exchange.and_then(|x| proxy.exchanges.get(x)).map(|x| x.machine.request());
+    // RFC 9114 §4.1.2. One that drains has been answered already, maybe for this.
+    if phase != Some(machine::Phase::Draining) && stream.is_short() {
         return Err(ParseError::LengthMismatch.into());
     }
-    if let Some(exchange) = stream.exchange
-        && proxy.exchanges.get(exchange).is_some_and(|x| x.machine.request() != machine::Phase::Complete)
+    if let (Some(exchange), Some(phase)) = (stream.exchange, phase)
+        && phase != machine::Phase::Complete
     {
         request_end(proxy, cx, exchange);
     }

@@ -11,13 +11,14 @@
 //! | what the client sends breaks a rule, so that the stream is reset or the request fails halfway | 1 |
 //! | a request is served to its end | -1 |
 
-use crate::client::h2_connection::h2_flooded;
+use crate::client::h2_connection::h2_at_fault;
 use crate::client::h3_connection::h3_client_error;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
+use crate::h2::guard::Fault;
 use crate::service::Proxy;
 use sealane_http::h3::Code;
 use sealane_lane::{Context, Key, Millis};
@@ -87,7 +88,7 @@ pub(crate) fn client_wasted(proxy: &mut Proxy, cx: &mut Context, connection: Key
             Some(Conn::Quic(_)) => {
                 h3_client_error(proxy, cx, connection, Code::ExcessiveLoad, "too many requests are wasted");
             }
-            _ => h2_flooded(&mut proxy.connections, &proxy.counters, connection),
+            _ => h2_at_fault(&mut proxy.connections, &proxy.counters, connection, Fault::Flood),
         }
     }
 }

@@ -13,7 +13,7 @@ use super::frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, Event, Frames, HEADERS, Header, PRIORITY_UPDATE, RST_STREAM, SETTINGS,
     WINDOW_UPDATE,
 };
-use super::trailers::TrailerWatch;
+use super::trailers::BlockWatch;
 use crate::exchange::priority::Priority;
 use crate::exchange::waste::Flood;
 use sealane_lane::Millis;
@@ -62,6 +62,21 @@ impl Bucket {
     }
 }
 
+/// What the client must not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Too much of something.
+    Flood,
+    /// A PRIORITY_UPDATE that is sent on a stream, or that is for the connection (RFC 9218 §7.1).
+    PriorityUpdate,
+}
+
+impl From<Flood> for Fault {
+    fn from(_: Flood) -> Self {
+        Self::Flood
+    }
+}
+
 /// Reads a client's frames.
 pub(crate) struct Guard {
     /// Bytes of the preface that are still to come.
@@ -82,7 +97,7 @@ struct Costs {
     /// The client knows our SETTINGS.
     settled: bool,
     backlog: Backlog,
-    trailers: TrailerWatch,
+    trailers: BlockWatch,
     /// Priorities that were changed, by stream.
     updates: Vec<(u32, Priority)>,
     /// By how much the client has opened the connection's window.
@@ -100,7 +115,7 @@ impl Guard {
             block_since: None,
             settled: false,
             backlog: Backlog::default(),
-            trailers: TrailerWatch::default(),
+            trailers: BlockWatch::of_client(),
             updates: Vec::new(),
             opened: 0,
         };
@@ -143,9 +158,9 @@ impl Guard {
         &mut self.costs.backlog
     }
 
-    /// Whether a stream's trailers, which are read now, have pseudo-header fields.
-    pub fn are_trailers_malformed(&mut self, stream: u32) -> bool {
-        self.costs.trailers.are_malformed(stream)
+    /// The blocks of trailers.
+    pub fn trailers(&mut self) -> &mut BlockWatch {
+        &mut self.costs.trailers
     }
 
     /// All counts as text: two guards that have read the same bytes have the same. For `crate::fuzzing`.
@@ -155,7 +170,7 @@ impl Guard {
     }
 
     /// Looks at bytes, in any pieces.
-    pub fn observe(&mut self, mut bytes: &[u8], now: Millis) -> Result<(), Flood> {
+    pub fn observe(&mut self, mut bytes: &[u8], now: Millis) -> Result<(), Fault> {
         let Self { preface, frames, costs } = self;
         // In steps of which rounding takes nothing.
         let elapsed = now.saturating_sub(costs.filled) / REFILL_STEP * REFILL_STEP;
@@ -174,16 +189,13 @@ impl Guard {
                 costs.trailers.piece(piece);
                 Ok(())
             }
-            Event::Ends(header, payload) => {
-                costs.end(header, payload);
-                Ok(())
-            }
+            Event::Ends(header, payload) => costs.end(header, payload),
         })
     }
 }
 
 impl Costs {
-    fn begin(&mut self, header: Header, now: Millis) -> Result<(), Flood> {
+    fn begin(&mut self, header: Header, now: Millis) -> Result<(), Fault> {
         match header.kind {
             DATA => self.backlog.note(header),
             HEADERS | CONTINUATION => {
@@ -196,13 +208,15 @@ impl Costs {
             }
             RST_STREAM if self.resets.take().is_ok() => {}
             WINDOW_UPDATE => self.windows.take()?,
+            // RFC 9218 §7.1.
+            PRIORITY_UPDATE if header.stream != 0 => return Err(Fault::PriorityUpdate),
             // PRIORITY, SETTINGS, PING, PRIORITY_UPDATE, and what is unknown.
             _ => self.control.take()?,
         }
         Ok(())
     }
 
-    fn end(&mut self, header: Header, payload: &[u8]) {
+    fn end(&mut self, header: Header, payload: &[u8]) -> Result<(), Fault> {
         let number = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes) & 0x7fff_ffff;
         match (header.kind, payload.split_first_chunk::<4>()) {
             (HEADERS | CONTINUATION, _) if header.flags & END_HEADERS != 0 => {
@@ -210,10 +224,12 @@ impl Costs {
                 self.trailers.end(header);
             }
             (SETTINGS, _) if header.flags & ACK != 0 => self.settled = true,
+            (PRIORITY_UPDATE, Some((id, _))) if number(id) == 0 => return Err(Fault::PriorityUpdate),
             (PRIORITY_UPDATE, Some((id, value))) => self.updates.push((number(id), Priority::parse(value))),
             (WINDOW_UPDATE, Some((more, []))) if header.stream == 0 => self.opened += u64::from(number(more)),
             _ => {}
         }
+        Ok(())
     }
 }
 
@@ -233,23 +249,30 @@ mod tests {
             bytes
         };
         for (trailers, malformed) in [
-            (headers(END_HEADERS, 1, &[0x84]), true),
-            (headers(END_HEADERS, 1, &[0x8f]), false),
+            (headers(END_HEADERS, 1, &[0x84]), Some(true)),
+            (headers(END_HEADERS, 1, &[0x8f]), Some(false)),
             // Padding and priority are no fields.
-            (headers(END_HEADERS | PADDED, 1, &[2, 0x8f, 0x84, 0x84]), false),
-            (headers(END_HEADERS | PADDED | HAS_PRIORITY, 1, &[1, 0x84, 0x84, 0x84, 0x84, 0x84, 0x8f, 0x84]), false),
-            (headers(END_HEADERS | PADDED | HAS_PRIORITY, 1, &[1, 0, 0, 0, 0, 0, 0x84, 0]), true),
-            ([headers(0, 1, &[0x8f]), frame(CONTINUATION, END_HEADERS, &[0x84])].concat(), true),
-            ([headers(0, 1, &[0x04]), frame(CONTINUATION, END_HEADERS, &[1, b'/'])].concat(), true),
+            (headers(END_HEADERS | PADDED, 1, &[2, 0x8f, 0x84, 0x84]), Some(false)),
+            (
+                headers(END_HEADERS | PADDED | HAS_PRIORITY, 1, &[1, 0x84, 0x84, 0x84, 0x84, 0x84, 0x8f, 0x84]),
+                Some(false),
+            ),
+            (headers(END_HEADERS | PADDED | HAS_PRIORITY, 1, &[1, 0, 0, 0, 0, 0, 0x84, 0]), Some(true)),
+            ([headers(0, 1, &[0x8f]), frame(CONTINUATION, END_HEADERS, &[0x84])].concat(), Some(true)),
+            ([headers(0, 1, &[0x04]), frame(CONTINUATION, END_HEADERS, &[1, b'/'])].concat(), Some(true)),
             // A request's.
-            (headers(END_HEADERS, 3, &[0x84]), false),
+            (headers(END_HEADERS, 3, &[0x84]), None),
         ] {
             for piece in 1..12 {
                 let mut guard = begun();
                 guard.observe(&headers(END_HEADERS, 1, &[0x82, 0x84]), 0).unwrap();
                 trailers.chunks(piece).for_each(|bytes| guard.observe(bytes, 0).unwrap());
-                assert_eq!(guard.are_trailers_malformed(1), malformed, "{trailers:02x?} by {piece}");
-                assert!(!guard.are_trailers_malformed(1) && !guard.are_trailers_malformed(3));
+                // A block that is a request's is not noted; in all others each field was dropped.
+                let noted = guard.trailers().take(1).map(|noted| {
+                    noted.check_trailers(&http::HeaderMap::new(), 0) == Err(sealane_http::ParseError::PseudoField)
+                });
+                assert_eq!(noted, malformed, "{trailers:02x?} by {piece}");
+                assert!(guard.trailers().take(1).is_none() && guard.trailers().take(3).is_none());
             }
         }
     }
@@ -272,7 +295,7 @@ mod tests {
                     guard.observe(piece, 0).unwrap();
                 }
             }
-            assert_eq!(guard.observe(&bytes, 0), Err(Flood), "{kind}");
+            assert_eq!(guard.observe(&bytes, 0), Err(Fault::Flood), "{kind}");
             guard.observe(&bytes, 1000).unwrap();
         }
     }
@@ -319,7 +342,7 @@ mod tests {
             guard.sent_data(1, true);
             guard.observe(&update, 0).unwrap();
         }
-        assert_eq!(guard.observe(&update, 0), Err(Flood));
+        assert_eq!(guard.observe(&update, 0), Err(Fault::Flood));
     }
 
     #[test]
@@ -354,9 +377,17 @@ mod tests {
     #[test]
     fn priority_updates() {
         let mut guard = begun();
-        guard.observe(&frame(PRIORITY_UPDATE, 0, b"\0\0\0\x05u=1, i"), 0).unwrap();
-        guard.observe(&frame(PRIORITY_UPDATE, 0, b"\0\0"), 0).unwrap();
-        guard.observe(&frame(PRIORITY_UPDATE, 0, &[b'x'; 500]), 0).unwrap();
+        let update = |payload: &[u8]| {
+            let mut bytes = frame(PRIORITY_UPDATE, 0, payload);
+            bytes[8] = 0;
+            bytes
+        };
+        guard.observe(&update(b"\0\0\0\x05u=1, i"), 0).unwrap();
+        guard.observe(&update(b"\0\0"), 0).unwrap();
+        guard.observe(&update(&[b'x'; 500]), 0).unwrap();
         assert_eq!(guard.updates()[..], [(5, Priority { urgency: 1, incremental: true })]);
+        // RFC 9218 §7.1: of no stream, and on a stream.
+        assert_eq!(guard.observe(&update(b"\x80\0\0\0u=1"), 0), Err(Fault::PriorityUpdate));
+        assert_eq!(begun().observe(&frame(PRIORITY_UPDATE, 0, b"\0\0\0\x05u=1"), 0), Err(Fault::PriorityUpdate));
     }
 }

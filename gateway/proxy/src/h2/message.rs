@@ -1,6 +1,7 @@
 //! Heads between `h2`'s form (the `http` crate's) and ours. What comes in goes through `sealane_http::list`, which
 //! judges it; what goes out has been judged already.
 
+use super::trailers::Noted;
 use crate::exchange::Exchange;
 use bytes::{Bytes, BytesMut};
 use h2::ext::Protocol;
@@ -44,20 +45,34 @@ pub(crate) fn read_request(
     list::read_request(&pseudo, pairs(&parts.headers), Version::Http2, ended, limits, head)
 }
 
-/// Reads a response, interim or final.
+/// Reads a response, interim or final. `noted`: what was in its head's block.
 pub(crate) fn read_response(
     parts: &http::response::Parts,
+    noted: Option<Noted>,
     ended: bool,
     limits: &Limits,
     method: sealane_http::Method,
     head: &mut ResponseHead,
 ) -> Result<ListInfo, ParseError> {
+    if let Some(noted) = noted {
+        noted.check_response(&parts.headers)?;
+    }
     let pseudo = Pseudo { status: Some(parts.status.as_str().as_bytes()), ..Pseudo::default() };
     list::read_response(&pseudo, pairs(&parts.headers), Version::Http2, ended, limits, method, head)
 }
 
-/// Reads trailers.
-pub(crate) fn read_trailers(trailers: &HeaderMap, limits: &Limits, into: &mut Fields) -> Result<(), ParseError> {
+/// Reads trailers that `h2` has handed out, if there are any. `noted`: what was in their block; `most`: the limit of `h2`, above
+/// which it drops fields.
+pub(crate) fn read_trailers(
+    trailers: Option<&HeaderMap>,
+    noted: Option<Noted>,
+    most: usize,
+    limits: &Limits,
+    into: &mut Fields,
+) -> Result<(), ParseError> {
+    let Some(trailers) = trailers else { return Ok(()) };
+    // Of trailers of which nothing is known any more, nobody can say that they are whole.
+    noted.ok_or(ParseError::PseudoField)?.check_trailers(trailers, most)?;
     list::read_trailers(pairs(trailers), limits, into)
 }
 

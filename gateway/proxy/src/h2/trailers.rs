@@ -1,17 +1,23 @@
-//! Finds pseudo-header fields in a client's trailers, where they are an error (RFC 9113 §8.1): `h2` drops them without a
-//! word.
+//! Counts the fields of header blocks, to find what `h2` drops of them without a word: pseudo-header fields in trailers, and
+//! those of a request in a response, which are errors (RFC 9113 §8.1, §8.3); and what is above its limit in trailers.
 //!
-//! Only the blocks of trailers are looked at, so requests without trailers cost nothing. Fields that refer to the dynamic
-//! table are skipped: what the table holds is `h2`'s to know, and none of them is passed on in any case. To know it here would
-//! take reading every header block; to have no table (SETTINGS_HEADER_TABLE_SIZE 0) would cost the compression of all
-//! requests, and holds only for what follows the client's acknowledgement. Trailers of upstreams are not looked at: whether
-//! a block is one of trailers takes the statuses of those before it.
+//! Of a client only the blocks of trailers are looked at, so requests without trailers cost nothing. The values of fields are
+//! skipped, and those that refer to the dynamic table are `h2`'s to know: that fewer fields come out of `h2` than were in the
+//! block is enough to refuse it.
 
 use super::frames::{CONTINUATION, HAS_PRIORITY, Header, PADDED};
+use http::HeaderMap;
+use sealane_http::ParseError;
 use std::collections::VecDeque;
 
-/// Streams with malformed trailers that are remembered until these are read.
-const MOST_MALFORMED: usize = 256;
+/// Blocks that are remembered until their messages are read. Each stream has few, and there are not so many streams.
+const MOST_NOTED: usize = 1024;
+/// Of more blocks those are forgotten that belong to no stream.
+const MANY_NOTED: usize = 512;
+/// Most bytes of an entry of the dynamic table (RFC 7541 §4.1).
+const MOST_ENTRY: usize = 4096;
+/// What a field counts beside its bytes (RFC 9113 §6.5.2).
+const OVERHEAD: usize = 32;
 /// The static table's entries for pseudo-header fields (RFC 7541, Appendix A).
 const PSEUDO: std::ops::RangeInclusive<u64> = 1..=14;
 
@@ -44,15 +50,17 @@ enum Integer {
 
 /// Reads one header block (RFC 7541 §6) in pieces.
 #[derive(Clone, Copy, Debug)]
-struct TrailerScan {
+struct BlockScan {
     expect: Expect,
-    /// There is one.
+    /// Fields so far.
+    fields: u32,
+    /// There is a pseudo-header field among those that do not refer to the dynamic table.
     has_pseudo: bool,
 }
 
-impl TrailerScan {
+impl BlockScan {
     fn new() -> Self {
-        Self { expect: Expect::Field, has_pseudo: false }
+        Self { expect: Expect::Field, fields: 0, has_pseudo: false }
     }
 
     /// Looks at bytes. What is no header block is `h2`'s to refuse.
@@ -66,12 +74,16 @@ impl TrailerScan {
             }
             bytes = rest;
             match self.expect {
-                Expect::Field => match byte {
-                    0x80.. => self.integer(byte, 7, Integer::Indexed),
-                    0x40..=0x7f => self.integer(byte, 6, Integer::NameIndex),
-                    0x20..=0x3f => self.integer(byte, 5, Integer::TableSize),
-                    0..=0x1f => self.integer(byte, 4, Integer::NameIndex),
-                },
+                Expect::Field => {
+                    let (prefix, of) = match byte {
+                        0x80.. => (7, Integer::Indexed),
+                        0x40..=0x7f => (6, Integer::NameIndex),
+                        0x20..=0x3f => (5, Integer::TableSize),
+                        0..=0x1f => (4, Integer::NameIndex),
+                    };
+                    self.fields = self.fields.saturating_add(u32::from(!matches!(of, Integer::TableSize)));
+                    self.integer(byte, prefix, of);
+                }
                 Expect::Integer { value, shift, of } => {
                     let value = value.saturating_add(u64::from(byte & 0x7f).checked_shl(shift).unwrap_or(u64::MAX));
                     match byte & 0x80 {
@@ -126,17 +138,55 @@ impl TrailerScan {
     }
 }
 
-/// Watches a client's header blocks for trailers.
-#[derive(Default)]
-pub(crate) struct TrailerWatch {
+/// What a header block had in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Noted {
+    stream: u32,
+    /// Bytes, encoded.
+    bytes: u32,
+    fields: u32,
+    has_pseudo: bool,
+}
+
+impl Noted {
+    /// Whether `h2` has handed out all fields of trailers; if not, why. `most` is its limit.
+    pub fn check_trailers(&self, trailers: &HeaderMap, most: usize) -> Result<(), ParseError> {
+        let dropped = (self.fields as usize).saturating_sub(trailers.len());
+        if dropped == 0 {
+            return Ok(());
+        }
+        let left: usize = trailers.iter().map(|(name, value)| name.as_str().len() + value.len() + OVERHEAD).sum();
+        // No more than this can have been in them. Huffman codes have at least five bits.
+        let all = left + 2 * self.bytes as usize + dropped * (MOST_ENTRY + OVERHEAD);
+        Err(if self.has_pseudo || all < most { ParseError::PseudoField } else { ParseError::TrailersTooLarge })
+    }
+
+    /// Whether a response's head had one pseudo-header field, its status: `h2` drops those that only requests have.
+    pub fn check_response(&self, head: &HeaderMap) -> Result<(), ParseError> {
+        if self.fields as usize == head.len() + 1 { Ok(()) } else { Err(ParseError::PseudoField) }
+    }
+}
+
+/// Watches header blocks as they come.
+pub(crate) struct BlockWatch {
     /// The last stream that the client has opened: what comes on one up to it is trailers.
     last_stream: u32,
     block: Option<Block>,
-    /// Streams whose trailers have pseudo-header fields, until these are read.
-    malformed: VecDeque<u32>,
+    /// In the order in which they came.
+    noted: VecDeque<Noted>,
 }
 
-impl TrailerWatch {
+impl BlockWatch {
+    /// For a client's trailers.
+    pub fn of_client() -> Self {
+        Self { last_stream: 0, block: None, noted: VecDeque::new() }
+    }
+
+    /// For all blocks of a server: whether a block is one of trailers takes the statuses of those before it.
+    pub fn of_server() -> Self {
+        Self { last_stream: u32::MAX, ..Self::of_client() }
+    }
+
     /// A frame of a header block begins.
     pub fn begin(&mut self, header: Header) {
         match &mut self.block {
@@ -156,24 +206,37 @@ impl TrailerWatch {
 
     /// The block has ended with this frame.
     pub fn end(&mut self, header: Header) {
-        if self.block.take().is_some_and(|block| block.scan.has_pseudo) {
-            if self.malformed.len() == MOST_MALFORMED {
-                self.malformed.pop_front();
-            }
-            self.malformed.push_back(header.stream);
+        let Some(Block { scan, bytes, .. }) = self.block.take() else { return };
+        if self.noted.len() == MOST_NOTED {
+            self.noted.pop_front();
         }
+        self.noted.push_back(Noted { stream: header.stream, bytes, fields: scan.fields, has_pseudo: scan.has_pseudo });
     }
 
-    /// Whether a stream's trailers have pseudo-header fields; forgets the stream.
-    pub fn are_malformed(&mut self, stream: u32) -> bool {
-        let at = self.malformed.iter().position(|id| *id == stream);
-        at.is_some_and(|at| self.malformed.remove(at).is_some())
+    /// Takes what is known of a stream's next block.
+    pub fn take(&mut self, stream: u32) -> Option<Noted> {
+        let at = self.noted.iter().position(|noted| noted.stream == stream)?;
+        self.noted.remove(at)
+    }
+
+    /// The stream is over.
+    pub fn forget(&mut self, stream: u32) {
+        self.noted.retain(|noted| noted.stream != stream);
+    }
+
+    /// Forgets blocks of streams that are not there any more, if there are many.
+    pub fn tidy(&mut self, is_there: impl Fn(u32) -> bool) {
+        if self.noted.len() > MANY_NOTED {
+            self.noted.retain(|noted| is_there(noted.stream));
+        }
     }
 }
 
-/// A header block of trailers, in frames.
+/// A header block, in frames.
 struct Block {
-    scan: TrailerScan,
+    scan: BlockScan,
+    /// Bytes of it so far.
+    bytes: u32,
     /// The next byte is the length of the padding.
     padded: bool,
     /// Bytes of priority to come.
@@ -185,7 +248,7 @@ struct Block {
 impl Block {
     fn new(header: Header) -> Self {
         let skip = if header.flags & HAS_PRIORITY != 0 { 5 } else { 0 };
-        Self { scan: TrailerScan::new(), padded: header.flags & PADDED != 0, skip, fragment: header.length }
+        Self { scan: BlockScan::new(), bytes: 0, padded: header.flags & PADDED != 0, skip, fragment: header.length }
     }
 
     fn feed(&mut self, mut bytes: &[u8]) {
@@ -200,7 +263,9 @@ impl Block {
         self.fragment -= bytes.len() as u32;
         let skipped = bytes.len().min(self.skip as usize);
         self.skip -= skipped as u32;
-        self.scan.feed(&bytes[skipped..]);
+        let bytes = &bytes[skipped..];
+        self.bytes = self.bytes.saturating_add(bytes.len() as u32);
+        self.scan.feed(bytes);
     }
 }
 
@@ -210,7 +275,7 @@ mod tests {
 
     fn has_pseudo(block: &[u8]) -> bool {
         let found = |piece: usize| {
-            let mut scan = TrailerScan::new();
+            let mut scan = BlockScan::new();
             block.chunks(piece).for_each(|bytes| scan.feed(bytes));
             scan.has_pseudo
         };
@@ -255,10 +320,72 @@ mod tests {
         }
     }
 
+    fn note(block: &[u8]) -> Noted {
+        let mut watch = BlockWatch::of_server();
+        let header = Header { length: block.len() as u32, kind: super::super::frames::HEADERS, flags: 0, stream: 1 };
+        watch.begin(header);
+        watch.piece(block);
+        watch.end(header);
+        assert_eq!(watch.take(3), None);
+        watch.take(1).unwrap()
+    }
+
+    #[test]
+    fn what_was_dropped_of_trailers_is_an_error_and_has_a_cause() {
+        let block = [literal(0, b"a", b"1"), vec![0x3f, 0xe1, 0x1f], literal(0x40, b"b", b"2"), vec![0xbe]].concat();
+        let noted = note(&block);
+        assert_eq!((noted.fields, noted.bytes), (3, block.len() as u32));
+        let mut trailers = HeaderMap::new();
+        trailers.append("a", http::HeaderValue::from_static("1"));
+        trailers.append("b", http::HeaderValue::from_static("2"));
+        // One of the dynamic table that is no ordinary field.
+        assert_eq!(noted.check_trailers(&trailers, 32 * 1024), Err(ParseError::PseudoField));
+        trailers.append("b", http::HeaderValue::from_static("2"));
+        assert_eq!(noted.check_trailers(&trailers, 32 * 1024), Ok(()));
+        let large = [&[0x00, 1, b'a', 0x7f, 0x81, 0xf9, 0x01][..], &[b'v'; 32_000]].concat();
+        assert_eq!(note(&large).fields, 1);
+        assert_eq!(note(&large).check_trailers(&HeaderMap::new(), 32_000), Err(ParseError::TrailersTooLarge));
+        let pseudo = [vec![0x84], large].concat();
+        assert_eq!(note(&pseudo).check_trailers(&HeaderMap::new(), 32_000), Err(ParseError::PseudoField));
+    }
+
+    #[test]
+    fn a_response_has_one_pseudo_field() {
+        let mut head = HeaderMap::new();
+        head.append("a", http::HeaderValue::from_static("1"));
+        let plain = [vec![0x88], literal(0, b"a", b"1")].concat();
+        assert_eq!(note(&plain).check_response(&head), Ok(()));
+        assert_eq!(note(&[&[0x84][..], &plain].concat()).check_response(&head), Err(ParseError::PseudoField));
+    }
+
+    #[test]
+    fn blocks_of_a_stream_come_in_their_order_and_are_bounded() {
+        let mut watch = BlockWatch::of_server();
+        let come = |watch: &mut BlockWatch, stream: u32, fields: usize| {
+            let header = Header { length: fields as u32, kind: super::super::frames::HEADERS, flags: 0, stream };
+            watch.begin(header);
+            watch.piece(&vec![0x88; fields]);
+            watch.end(header);
+        };
+        come(&mut watch, 1, 1);
+        come(&mut watch, 3, 2);
+        come(&mut watch, 1, 3);
+        assert_eq!(watch.take(1).map(|n| n.fields), Some(1));
+        assert_eq!(watch.take(1).map(|n| n.fields), Some(3));
+        watch.forget(3);
+        assert_eq!(watch.take(3), None);
+        for stream in 0..2 * MOST_NOTED as u32 {
+            come(&mut watch, stream, 1);
+        }
+        assert_eq!(watch.noted.len(), MOST_NOTED);
+        watch.tidy(|stream| stream == 2000);
+        assert_eq!(watch.noted.iter().map(|n| n.stream).collect::<Vec<_>>(), [2000]);
+    }
+
     #[test]
     fn nonsense_ends_nowhere_bad() {
         let mut seed = 1u32;
-        let mut scan = TrailerScan::new();
+        let mut scan = BlockScan::new();
         for _ in 0..100_000 {
             seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
             scan.feed(&seed.to_be_bytes()[..2]);

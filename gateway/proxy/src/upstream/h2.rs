@@ -147,7 +147,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
             return;
         }
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-        let Some(H2Upstream { streams, answered, .. }) = upstream_conn.h2_mut() else { return };
+        let Some(H2Upstream { streams, answered, blocks, .. }) = upstream_conn.h2_mut() else { return };
         let Some(stream) = streams.get_mut(index as usize) else { return };
         let mut task = task::Context::from_waker(&stream.waker);
         if let Some(future) = &mut stream.response {
@@ -174,7 +174,8 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
             };
             let ended = stream.body.as_ref().is_some_and(RecvStream::is_end_stream);
             let method = if stream.tunnel { sealane_http::Method::Connect } else { x.request.method() };
-            let info = match message::read_response(&parts, ended, limits, method, &mut x.response) {
+            let noted = blocks.take(stream.send.stream_id().as_u32());
+            let info = match message::read_response(&parts, noted, ended, limits, method, &mut x.response) {
                 Ok(info) => info,
                 Err(e) => return response_broken(proxy, cx, exchange, e),
             };
@@ -192,31 +193,30 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         }
         let Some(body) = &mut stream.body else { return };
         if stream.rest.is_empty() {
-            if let Some(trailers) = stream.whole.take() {
-                stream.body = None;
-                let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.response_body.trailers));
-                return match read {
-                    Some(Err(e)) => response_broken(proxy, cx, exchange, e),
-                    _ => response_end(proxy, cx, exchange),
-                };
-            }
-            match backlog::poll_joined(body, &mut task) {
-                Poll::Pending => return,
-                Poll::Ready(Some(Ok(data))) => stream.rest = data,
-                Poll::Ready(Some(Err(e))) => return h2_stream_lost(proxy, cx, exchange, &e),
-                Poll::Ready(None) => {
-                    let trailers = match body.poll_trailers(&mut task) {
+            let trailers = match stream.whole.take() {
+                Some(trailers) => Some(trailers.map(|t| *t)),
+                None => match backlog::poll_joined(body, &mut task) {
+                    Poll::Pending => return,
+                    Poll::Ready(Some(Ok(data))) => {
+                        stream.rest = data;
+                        None
+                    }
+                    Poll::Ready(Some(Err(e))) => return h2_stream_lost(proxy, cx, exchange, &e),
+                    Poll::Ready(None) => match body.poll_trailers(&mut task) {
                         Poll::Pending => return,
-                        Poll::Ready(Ok(trailers)) => trailers,
+                        Poll::Ready(Ok(trailers)) => Some(trailers),
                         Poll::Ready(Err(e)) => return h2_stream_lost(proxy, cx, exchange, &e),
-                    };
-                    stream.body = None;
-                    let read = trailers.map(|t| message::read_trailers(&t, limits, &mut x.response_body.trailers));
-                    return match read {
-                        Some(Err(e)) => response_broken(proxy, cx, exchange, e),
-                        _ => response_end(proxy, cx, exchange),
-                    };
-                }
+                    },
+                },
+            };
+            if let Some(trailers) = trailers {
+                stream.body = None;
+                let noted = blocks.take(stream.send.stream_id().as_u32());
+                let into = &mut x.response_body.trailers;
+                return match message::read_trailers(trailers.as_ref(), noted, HEAD_LIMIT as usize, limits, into) {
+                    Ok(()) => response_end(proxy, cx, exchange),
+                    Err(e) => response_broken(proxy, cx, exchange, e),
+                };
             }
             if stream.rest.is_empty() {
                 continue;
@@ -341,7 +341,9 @@ pub(crate) fn h2_server_finish(proxy: &mut Proxy, cx: &mut Context, key: Key, in
     let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return };
     let config = upstream_conn.upstream.clone();
     let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
-    let Some(Stream { slot, .. }) = h2.streams.try_remove(index as usize) else { return };
+    let Some(Stream { slot, send, .. }) = h2.streams.try_remove(index as usize) else { return };
+    h2.blocks.forget(send.stream_id().as_u32());
+    drop(send);
     StreamWaker::retire(slot);
     if h2.streams.is_empty() {
         h2.idle_since = cx.now();

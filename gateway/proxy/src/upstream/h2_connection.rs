@@ -13,8 +13,9 @@ use crate::exchange::expiry::sweep;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
-use crate::h2::frames::{ACK, CONTINUATION, Event, Frames, HEADERS, Header, SETTINGS};
+use crate::h2::frames::{ACK, CONTINUATION, END_HEADERS, Event, Frames, HEADERS, Header, SETTINGS};
 use crate::h2::pipe::Pipe;
+use crate::h2::trailers::BlockWatch;
 use crate::h2::{SEND_BUFFER, h2_woken};
 use crate::lifecycle::close_connection;
 use crate::memory::{Window, grant_window};
@@ -90,6 +91,8 @@ pub(crate) struct H2Upstream {
     opened: u32,
     /// The stream of the header block that came last, and its bytes.
     pub(super) block: (u32, u32),
+    /// What was in header blocks that are not read yet.
+    pub(super) blocks: BlockWatch,
     /// Requests sent so far.
     pub(super) served: u64,
     /// The head of a response has come: the server works, and this connection with it.
@@ -178,6 +181,7 @@ impl H2Upstream {
             written: Frames::new(),
             opened: 0,
             block: (0, 0),
+            blocks: BlockWatch::of_server(),
             served: 0,
             answered: false,
             life: Life::Open,
@@ -227,7 +231,7 @@ impl H2Upstream {
 
     /// Notes what `h2` does not tell of the input.
     fn observe(&mut self, input: &[u8]) {
-        let Self { frames, backlog, settings, block, suspects, .. } = self;
+        let Self { frames, backlog, settings, block, blocks, suspects, streams, .. } = self;
         if self.pipe.is_drained() {
             suspects.keep_last();
         }
@@ -239,8 +243,15 @@ impl H2Upstream {
                     match header.kind {
                         HEADERS => *block = (header.stream, header.length),
                         CONTINUATION => block.1 = block.1.saturating_add(header.length),
-                        _ => {}
+                        _ => return Ok(()),
                     }
+                    blocks.begin(header);
+                }
+                Event::Block(piece) => blocks.piece(piece),
+                Event::Ends(header, _)
+                    if matches!(header.kind, HEADERS | CONTINUATION) && header.flags & END_HEADERS != 0 =>
+                {
+                    blocks.end(header);
                 }
                 Event::Ends(Header { kind: SETTINGS, flags, .. }, _)
                     if flags & ACK == 0 && *settings == ServerSettings::Awaited =>
@@ -251,6 +262,8 @@ impl H2Upstream {
             }
             Ok::<(), Infallible>(())
         });
+        // Servers go on for a while with streams that were called off.
+        blocks.tidy(|id| streams.iter().any(|(_, s)| s.send.stream_id().as_u32() == id));
     }
 
     /// Lets `h2` read the rest of the input, or a bite of it where small frames may be many.

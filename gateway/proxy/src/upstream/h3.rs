@@ -350,6 +350,7 @@ fn h3_server_read_with(
                     return Ok(());
                 }
             }
+            Piece::TooLarge(e) => return Err(e.into()),
             Piece::Trailers(section) => {
                 h3::read_trailers(section, limits, &mut x.response_body.trailers, scratch.qpack())?;
             }

@@ -99,6 +99,7 @@ fn read(mut stream: &[u8], draft: &Draft) -> Option<Response> {
     loop {
         let used = match reader.read(stream).ok()? {
             (_, Piece::NeedMore) => break,
+            (_, Piece::TooLarge(_)) => return None,
             (used, Piece::Head(section)) => {
                 read_response(section, false, &limits, method, &mut head, &mut scratch).ok()?;
                 used

@@ -106,6 +106,7 @@ mod tls_conformance;
 mod tls_early_skip;
 mod top_on_terminal;
 mod traces;
+mod trailers_limits;
 mod transparency;
 mod trusted_proxies;
 mod truth_table;
