@@ -197,11 +197,14 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node) -> Option<AccessLogTar
             let (at_path, at_folder) = (sink.kind(&path), sink.kind(folder));
             let is_folder = at_path == Some(Kind::Folder);
             if is_folder || at_folder.is_some_and(|kind| kind != Kind::Folder) {
-                let message = match is_folder {
-                    true => format!("{} is a folder", path.display()),
-                    false => format!("there is no folder {}", folder.display()),
+                let folder = folder.display();
+                let (message, help) = match is_folder {
+                    true => (
+                        format!("{} is a folder", path.display()),
+                        "write \"off\", \"stdout\" or a file's path".to_owned(),
+                    ),
+                    false => (format!("there is no folder {folder}"), format!("create it: mkdir -p {folder}")),
                 };
-                let help = "write \"off\", \"stdout\" or a file's path".to_owned();
                 sink.error(&node.span(), message, Some(help));
                 return None;
             }

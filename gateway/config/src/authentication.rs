@@ -2,6 +2,7 @@
 
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
+use super::plan;
 use super::settings::{basic_auth as b, forward_auth as f};
 use super::templates;
 use sealane_proxy::rules::FieldEdits;
@@ -47,6 +48,11 @@ pub(super) fn realm(sink: &Sink, key: &str, node: &Node) -> Option<String> {
         return None;
     }
     Some(s)
+}
+
+/// The target of the request for permission.
+pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    plan::target(sink, key, node, "/verify")
 }
 
 /// What `forward_auth` says.

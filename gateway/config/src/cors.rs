@@ -78,9 +78,14 @@ pub(super) fn origins(sink: &Sink, key: &str, node: &Node) -> Option<Option<Vec<
                     format!("write \"{}\"", bare.to_ascii_lowercase())
                 }
                 text if !text.contains("://") => format!("write \"https://{bare}\""),
-                _ => "write a scheme, a host and a port that is not the scheme's own: \"https://app.example.com\", \
-                      \"https://*.example.com\", \"http://localhost:3000\""
-                    .to_owned(),
+                text => without_path(text).map_or_else(
+                    || {
+                        "write a scheme and a host, and the port only if it is not the default port of the scheme: \
+                         \"https://app.example.com\", \"https://*.example.com\", \"http://localhost:3000\""
+                            .to_owned()
+                    },
+                    |origin| format!("write \"{origin}\": an origin has no path"),
+                ),
             };
             sink.error(&origin.span, format!("\"{}\" does not name an origin", origin.value), Some(help));
         }
@@ -88,6 +93,14 @@ pub(super) fn origins(sink: &Sink, key: &str, node: &Node) -> Option<Option<Vec<
     };
     let good: Vec<OriginPattern> = written.into_iter().filter_map(one).collect();
     (good.len() == wanted).then_some(Some(good))
+}
+
+/// The origin of a URL with a path.
+fn without_path(url: &str) -> Option<String> {
+    let (scheme, rest) = url.split_once("://")?;
+    let (authority, _) = rest.split_once('/')?;
+    let origin = format!("{scheme}://{authority}").to_ascii_lowercase();
+    OriginPattern::parse(&origin).map(|_| origin)
 }
 
 /// Names of headers, or `"*"`.

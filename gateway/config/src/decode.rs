@@ -2,7 +2,9 @@
 //! ([`settings`](super::settings)), and at the end reports those that are not declared.
 
 use super::diagnostics::Sink;
-use super::settings::{Declared, Fallback, Kind, Many, ManyOr, One, Setting, Table, Time};
+use super::settings::{
+    Declared, Fallback, Kind, Many, ManyOr, One, Setting, Table, Time, host, listener, route, upstream,
+};
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::path::PathBuf;
@@ -168,20 +170,33 @@ impl<'s, 'd> Section<'s, 'd> {
             if self.declared.all().any(|setting| setting.key == name) {
                 continue;
             }
+            // Perhaps a setting of a table whose heading is broken.
+            if self.title.is_empty() && self.sink.broken_syntax {
+                continue;
+            }
             if let Some((_, instead)) = self.declared.refused.iter().find(|(refused, _)| *refused == name) {
                 let message = format!("\"{name}\" is not supported");
                 self.sink.error(&key.span(), message, Some((*instead).to_owned()));
                 continue;
             }
+            let snippet = self.sink.snippet_of(&key.span(), self.span.start);
+            let others = [&host::TABLE, &route::TABLE, &listener::TABLE, &upstream::TABLE];
+            let has_it = |table: &&&'static Table| table.all().any(|setting| setting.key == name);
+            let others: Vec<&str> = others.iter().filter(has_it).map(|table| table.title).collect();
             let help = match meant(name, self.declared.all()) {
+                _ if snippet.is_some() && !others.is_empty() => format!("it is a setting of {}", others.join(" and ")),
                 Some(best) => format!("did you mean \"{best}\"?"),
                 None => format!("settings here are {}", listed(self.declared.all().map(|setting| setting.key))),
             };
-            let place = match self.title {
-                "" => String::from("at the top level"),
-                title => format!("in {title}"),
+            let message = match (snippet, self.title) {
+                (Some((snippet, used)), title) => {
+                    let used = self.sink.place(&used);
+                    format!("\"{name}\" in [snippet.{snippet}] is not a setting of {title} (used at {used})")
+                }
+                (None, "") => format!("unknown setting \"{name}\" at the top level"),
+                (None, title) => format!("unknown setting \"{name}\" in {title}"),
             };
-            self.sink.error(&key.span(), format!("unknown setting \"{name}\" {place}"), Some(help));
+            self.sink.error(&key.span(), message, Some(help));
         }
     }
 }

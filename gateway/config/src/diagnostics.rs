@@ -206,6 +206,17 @@ pub(super) struct Sink<'t> {
     files: RefCell<HashSet<PathBuf>>,
     /// Values that no message may have.
     masked: RefCell<Vec<Zeroizing<String>>>,
+    /// Settings that tables have from snippets.
+    borrowed: RefCell<Vec<Borrowed>>,
+}
+
+/// A setting that a table has from a snippet.
+struct Borrowed {
+    /// Where its name stands, in the snippet.
+    key: Range<usize>,
+    snippet: String,
+    /// Where the snippet is used.
+    used: Range<usize>,
 }
 
 impl<'t> Sink<'t> {
@@ -222,6 +233,7 @@ impl<'t> Sink<'t> {
             found: RefCell::default(),
             files: RefCell::default(),
             masked: RefCell::default(),
+            borrowed: RefCell::default(),
         }
     }
 
@@ -294,6 +306,21 @@ impl<'t> Sink<'t> {
         if value.len() >= shortest {
             self.masked.borrow_mut().push(Zeroizing::new(value.to_owned()));
         }
+    }
+
+    /// Notes that a table has a setting from a snippet.
+    pub fn borrows(&self, key: &Range<usize>, snippet: &str, used: &Range<usize>) {
+        let borrowed = Borrowed { key: key.clone(), snippet: snippet.to_owned(), used: used.clone() };
+        self.borrowed.borrow_mut().push(borrowed);
+    }
+
+    /// The snippet that a setting is from, and where the table that begins at `table` uses it.
+    pub fn snippet_of(&self, key: &Range<usize>, table: usize) -> Option<(String, Range<usize>)> {
+        let borrowed = self.borrowed.borrow();
+        let uses = borrowed.iter().filter(|b| b.key == *key);
+        // The first use behind the table's beginning is its own.
+        let own = uses.min_by_key(|b| (b.used.start < table, b.used.start));
+        own.map(|b| (b.snippet.clone(), b.used.clone()))
     }
 
     /// Reports text that is no TOML. To be called before anything else is reported.

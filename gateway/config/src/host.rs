@@ -41,6 +41,8 @@ pub(super) struct Host {
 #[derive(Default)]
 pub(super) struct Hosts {
     pub all: Vec<Host>,
+    /// Some of their names or listeners are wrong: what else a listener serves is not known.
+    pub incomplete: bool,
 }
 
 impl Hosts {
@@ -140,7 +142,11 @@ pub(super) fn read(
     let chosen: Vec<usize> = match &listeners {
         // All on which that can be done.
         None => (0..targets.len()).filter(|i| fits(&targets[*i]) || action.is_none()).collect(),
-        Some(list) => list.iter().flat_map(|l| select(sink, l, targets)).collect(),
+        Some(list) => {
+            let selected: Vec<Vec<usize>> = list.iter().map(|l| select(sink, l, targets)).collect();
+            hosts.incomplete |= selected.iter().any(Vec::is_empty);
+            selected.concat()
+        }
     };
     if let Some(plain) = chosen.iter().map(|i| &targets[*i]).find(|t| asks_passwords && !t.tls && !t.tcp) {
         let message = format!("listener \"{}\" takes passwords of basic_auth without encryption", plain.written);
@@ -200,7 +206,10 @@ pub(super) fn read(
 fn enter(sink: &Sink, targets: &mut [&mut Target], hosts: &mut Hosts, host: u32, name: &At<String>) {
     let pattern: NamePattern = match name.value.parse() {
         Ok(pattern) => pattern,
-        Err(e) => return malformed(sink, name, e),
+        Err(e) => {
+            hosts.incomplete = true;
+            return malformed(sink, name, e);
+        }
     };
     // Before the search for a second one: it may be in the same list.
     hosts.all[host as usize].names.push(At { value: pattern.clone(), span: name.span.clone() });

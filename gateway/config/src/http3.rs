@@ -1,6 +1,6 @@
 //! `http3` and `[listener.quic]`.
 
-use super::decode::Section;
+use super::decode::{At, Section};
 use super::settings::{listener, quic as s};
 use super::tls::ListenerPolicies;
 use sealane_proxy::snapshot::QuicSettings;
@@ -35,12 +35,24 @@ impl Http3 {
     }
 }
 
-/// Reads what a `[[listener]]` says of HTTP/3.
-pub(super) fn read(section: &Section, tls: Option<&ListenerPolicies>, proxy_protocol: bool) -> Option<Http3> {
+/// Reads what a `[[listener]]` says of HTTP/3. `socket`: one of its addresses is this Unix socket.
+pub(super) fn read(
+    section: &Section,
+    tls: Option<&ListenerPolicies>,
+    proxy_protocol: bool,
+    socket: Option<&At<String>>,
+) -> Option<Http3> {
     let wanted = section.optional_at(&listener::http3);
     let quic = section.table(&listener::quic).map(settings);
     let wanted = wanted.filter(|w| w.value)?;
+    if let Some(text) = socket {
+        let help = "write the Unix socket in a [[listener]] of its own: HTTP/3 needs UDP".to_owned();
+        section.sink.error(&text.span, "\"http3\" is for IP addresses", Some(help));
+        return None;
+    }
     let wrong = match tls {
+        // What is wrong with it is told already.
+        None if section.key_span("tls").is_some() => return None,
         None => Some((
             "\"http3\" needs [listener.tls]",
             "add [listener.tls] with certificates, or remove \"http3\": HTTP/3 is always encrypted",

@@ -425,7 +425,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
     audit::plain_upstreams(sink, &places, &upstreams, &hosts);
     if !sink.offline() {
-        listener::warn_uncovered(sink, &listeners, &targets, &hosts);
+        listener::warn_uncovered(sink, &listeners, &targets, &hosts, acme.is_some());
     }
     let (sites, actions, host_labels) =
         sites::compile(sink, &listeners, &targets, hosts, &routing.routes, &upstreams.plans);

@@ -153,11 +153,7 @@ fn read(
         sink.error(&port.span, "\"public_port\" is for listeners with TLS", Some(help));
     }
     let public_port = public_port.and_then(|port| u16::try_from(port.value).ok());
-    let mut http3 = http3::read(&section, tls.as_ref(), trust.proxy_protocol);
-    if let (Some(_), Some(text)) = (&http3, all().find(|text| is_socket(text))) {
-        let help = "write the Unix socket in a [[listener]] of its own: HTTP/3 needs UDP".to_owned();
-        sink.error(&text.span, "\"http3\" is for IP addresses", Some(help));
-    }
+    let mut http3 = http3::read(&section, tls.as_ref(), trust.proxy_protocol, all().find(|text| is_socket(text)));
     if let Some(http3) = &mut http3 {
         http3.announced_port = http3.announced_port.or(public_port);
     }
@@ -253,10 +249,9 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
     written.value
 }
 
-/// A name without a certificate, and the listeners that serve it.
-/// Warns of listeners that no host is for. A plain one may be there for the challenges of ACME alone (`has_acme`).
+/// Warns of listeners that no host uses. A plain one may be there for the challenges of ACME alone (`has_acme`).
 pub(super) fn warn_idle(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts, has_acme: bool) {
-    if hosts.all.is_empty() {
+    if hosts.all.is_empty() || hosts.incomplete {
         // That is told.
         return;
     }
@@ -266,29 +261,31 @@ pub(super) fn warn_idle(sink: &Sink, listeners: &[Draft], targets: &[Target], ho
             continue;
         }
         let (message, help) = match listener.tcp {
-            true => ("closes every connection: no host with \"passthrough\" is for it", "add one"),
-            false => ("refuses every request: no host is for it", "name it in \"listeners\" of a host"),
+            true => ("closes every connection: no host with \"passthrough\" uses it", "add one"),
+            false => ("refuses every request: no host uses it", "name it in \"listeners\" of a host"),
         };
         let message = format!("listener {} {message}", listener.written);
         sink.warn(&listener.span, message, Some(format!("{help}, or remove the listener")));
     }
 }
 
+/// A name without a certificate, and the listeners that serve it.
 struct Uncovered<'a> {
     name: &'a At<NamePattern>,
     listeners: Vec<&'a str>,
 }
 
 /// Warns of hosts whose clients would get a certificate for another name: once per name, whatever the number of
-/// listeners.
-pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts) {
+/// listeners. `has_acme`: automatic certificates are known.
+pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts, has_acme: bool) {
     // By place and advice.
     let mut found: BTreeMap<(usize, &str), Uncovered> = BTreeMap::new();
     for (listener, target) in listeners.iter().zip(targets) {
-        let Some(policy) = listener.tls.as_ref().and_then(|t| t.policies.first()) else { continue };
-        let help = match policy.identities.default.is_empty() {
+        let Some(tls) = &listener.tls else { continue };
+        let Some(policy) = tls.policies.first().filter(|_| tls.automatic.is_none() || has_acme) else { continue };
+        let usual = match policy.identities.default.is_empty() {
             true => {
-                "add a certificate for this name: with strict_sni, the gateway refuses clients that ask for this name"
+                "add a certificate for this name: with strict_sni = true, the gateway refuses clients that ask for this name"
             }
             false => {
                 "add a certificate for this name: clients that ask for this name get the default certificate, and do \
@@ -302,6 +299,13 @@ pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target
                 continue;
             }
             let Some(name) = hosts.place(*host, &pattern) else { continue };
+            let help = match &pattern {
+                NamePattern::AnyDepth(_) if tls.automatic.is_some() => {
+                    "certificates = \"auto\" gets no certificates for names with \"**\": write each name, or a name with \"*\" \
+                     and challenges = [\"dns-01\"]"
+                }
+                _ => usual,
+            };
             let new = || Uncovered { name, listeners: Vec::new() };
             let uncovered = found.entry((name.span.start, help)).or_insert_with(new);
             if !uncovered.listeners.contains(&listener.written.as_str()) {

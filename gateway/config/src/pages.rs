@@ -24,9 +24,9 @@ pub(super) fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(u16, 
     }
     let wanted = nodes.len();
     let one = |node: &Node| {
-        let range = plan::statuses(sink, key, node)?;
+        let help = format!("write {key} = [404, \"500-599\"]");
+        let range = plan::statuses_as_in(sink, key, node, &help)?;
         if range.0 < 400 {
-            let help = format!("write {key} = [404, \"500-599\"]");
             sink.error(&node.span(), "an error page is for statuses from 400 to 599", Some(help));
             return None;
         }

@@ -55,14 +55,25 @@ pub(super) fn path_regex(sink: &Sink, key: &str, node: &Node) -> Option<Written>
             let help = match &why {
                 PatternError::Long => "write several routes".to_owned(),
                 PatternError::Large => "write smaller numbers in {…}, or several routes".to_owned(),
-                PatternError::Syntax(_) => {
-                    "write a regular expression as in \"^/users/([0-9]+)$\"; in TOML, '…' needs no \\\\".to_owned()
-                }
+                PatternError::Syntax(why) => remedy(key, why),
             };
             sink.error(&node.span(), format!("\"{key}\" is refused: {why}"), Some(help));
             None
         }
     }
+}
+
+/// What to write instead of an expression that is none.
+fn remedy(key: &str, why: &str) -> String {
+    let remedy = match key {
+        _ if why.contains("look-around") => "write the expression without (?=, (?!, (?<= and (?<!",
+        _ if why.contains("escape sequence") => {
+            "in TOML, write the expression in single quotes, so that a backslash needs no second backslash"
+        }
+        "path_regex" => "write a regular expression such as '^/users/([0-9]+)$'",
+        _ => "write a regular expression such as '^(alice|bob)$'",
+    };
+    remedy.to_owned()
 }
 
 /// The index of a compiled expression among those of the configuration.

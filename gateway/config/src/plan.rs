@@ -115,9 +115,14 @@ pub(super) fn read(section: &Section, resolver: ResolverKind) -> Plan {
 
 /// The path of a health check.
 pub(super) fn path(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    target(sink, key, node, "/health")
+}
+
+/// The target of a request that the gateway makes. `example`: another one.
+pub(super) fn target(sink: &Sink, key: &str, node: &Node, example: &str) -> Option<String> {
     let s = decode::text(sink, key, node)?;
     if !s.starts_with('/') || !s.bytes().all(|b| b.is_ascii_graphic()) {
-        sink.error(&node.span(), format!("\"{s}\" is not a path"), Some(format!("write {key} = \"/health\"")));
+        sink.error(&node.span(), format!("\"{s}\" is not a path"), Some(format!("write {key} = \"{example}\"")));
         return None;
     }
     Some(s)
@@ -149,6 +154,11 @@ fn health(section: Section) -> HealthCheck {
 
 /// `200`, `"200"` or `"200-399"`.
 pub(super) fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<(u16, u16)> {
+    statuses_as_in(sink, key, node, &format!("write {key} = 200 or {key} = \"200-399\""))
+}
+
+/// The same, with another help.
+pub(super) fn statuses_as_in(sink: &Sink, key: &str, node: &Node, help: &str) -> Option<(u16, u16)> {
     let text = match node.get_ref() {
         toml::de::DeValue::Integer(i) => i.as_str().to_owned(),
         _ => decode::text(sink, key, node)?,
@@ -157,8 +167,8 @@ pub(super) fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<(u16, u16)
     match (from.trim().parse::<u16>(), to.trim().parse::<u16>()) {
         (Ok(from), Ok(to)) if (100..=599).contains(&from) && from <= to && to <= 599 => Some((from, to)),
         _ => {
-            let help = format!("write {key} = 200 or {key} = \"200-399\"");
-            sink.error(&node.span(), format!("\"{text}\" is not a status or a range of statuses"), Some(help));
+            let message = format!("\"{text}\" is not a status or a range of statuses");
+            sink.error(&node.span(), message, Some(help.to_owned()));
             None
         }
     }

@@ -121,9 +121,14 @@ pub(super) fn rules(
     let mut rules = RevocationRules { expired: section.or(expired), ..RevocationRules::default() };
     let mut good = true;
     for written in section.optional(crl).unwrap_or_default() {
-        let lists = match ["http://", "https://"].iter().any(|scheme| written.value.starts_with(scheme)) {
-            true => store.fetching.list(sink, &written, authorities.unwrap_or_default()),
-            false => {
+        let lists = match written.value.split_once("://") {
+            Some(("http" | "https", _)) => store.fetching.list(sink, &written, authorities.unwrap_or_default()),
+            Some((scheme, _)) => {
+                let message = format!("a revocation list cannot be fetched over {scheme}://");
+                sink.error(&written.span, message, Some("write a file, or a URL with http:// or https://".to_owned()));
+                None
+            }
+            None => {
                 let file = At { value: sink.base.join(&written.value), span: written.span.clone() };
                 let lists = load::revocation_lists(sink, &file);
                 if let Some(end) = lists.as_ref().and_then(|lists| lists.next_update).filter(|end| *end < now()) {

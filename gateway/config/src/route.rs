@@ -489,7 +489,7 @@ fn route(
         sink.error(&at.span, format!("no request has the path \"{}\"", at.value), Some(help));
     } else if let Some(at) = at.filter(|at| Readings::of(at.value.as_bytes()).is_ok_and(Readings::differ)) {
         let message = format!(
-            "requests for \"{}\" get 400 if a server could read this path differently and another route matches that reading",
+            "requests for \"{}\" get 400: servers can read this path in another way, which does not select this route",
             at.value
         );
         let help =

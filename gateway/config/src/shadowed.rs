@@ -66,8 +66,9 @@ impl ByPath {
                         [one] => format!("this route gets no requests: the route at {one} gets all of them"),
                         _ => format!("this route gets no requests: the routes at {} get them", places.join(" and ")),
                     };
-                    let help = "remove it, or give it a condition that those before it do not have; of routes for one path, those \
-                                with \"path_regex\" come first, then those with \"methods\", then those with the most \"headers\"";
+                    let help = "remove it, or give it a condition that the routes that take precedence do not have; of routes for \
+                                one path, routes with \"path_regex\" take precedence, then routes with \"methods\", then routes \
+                                with the most \"headers\"";
                     sink.warn(&route.span, message, Some(help.to_owned()));
                 }
             }

@@ -93,6 +93,7 @@ fn extend<'d>(
         used.insert(name.value.clone());
         for (key, value) in snippet.settings.iter().filter(|(key, _)| **key.get_ref() != *uses::r#use.key) {
             if !table.contains_key(&**key.get_ref()) {
+                sink.borrows(&key.span(), &name.value, &name.span);
                 table.insert(key.clone(), value.clone());
             }
         }
@@ -115,9 +116,10 @@ pub(super) fn declared(sink: &Sink, _: &str, node: &Node) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Document;
     use super::super::diagnostics::Source;
     use super::*;
-    use std::path::PathBuf;
+    use std::path::{Path, PathBuf};
 
     /// The document without snippets, and what is said of it.
     fn applied(text: &str) -> (toml::Table, Vec<String>) {
@@ -163,6 +165,24 @@ request_headers = { set = { A = "1" } }
 "#;
         assert_eq!(applied(text), (wanted.parse().unwrap(), Vec::new()));
         assert_eq!(applied(wanted), (wanted.parse().unwrap(), Vec::new()), "without snippets nothing changes");
+    }
+
+    #[test]
+    fn a_setting_of_another_table_is_named_with_its_snippet() {
+        let text = "[snippet.slow]\nfirst_byte_timeout = \"5m\"\nhst = true\n[[listener]]\naddress = \":80\"\n[[host]]\nnames = [\"*\"]\n\
+                    to = \"127.0.0.1:1\"\nuse = \"slow\"\n[[upstream]]\nname = \"u\"\nservers = \"127.0.0.1:1\"\nuse = \"slow\"\n";
+        let errors = Document::of_file(Path::new("f.toml"), text.as_bytes()).unwrap().read_offline().unwrap_err();
+        let report = errors.to_string();
+        for wanted in [
+            "\"first_byte_timeout\" in [snippet.slow] is not a setting of [[host]] (used at line 9)",
+            "help: it is a setting of [[upstream]]",
+            "\"hst\" in [snippet.slow] is not a setting of [[host]] (used at line 9)",
+            "help: did you mean \"hsts\"?",
+            "\"hst\" in [snippet.slow] is not a setting of [[upstream]] (used at line 13)",
+        ] {
+            assert!(report.contains(wanted), "{wanted}\n{report}");
+        }
+        assert_eq!(errors.errors.len(), 3, "{report}");
     }
 
     #[test]

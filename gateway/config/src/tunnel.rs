@@ -550,7 +550,9 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let roots = match &ca {
         Some(ca) => load::certificates(sink, "CA file", ca)?,
-        None => Vec::new(),
+        None if optional => Vec::new(),
+        // That it is missing, or wrong, is told already.
+        None => return None,
     };
     let crls = match &crl {
         Some(crl) => load::revocation_lists(sink, crl)?.lists.iter().map(|list| list.to_vec()).collect(),

@@ -239,7 +239,7 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
         match kind {
             None => kind = Some((https, entry)),
             Some((first, at)) if first != https => {
-                let message = format!("\"{}\" and \"{}\" differ in http and https", at.value, entry.value);
+                let message = format!("\"{}\" and \"{}\" have different schemes", at.value, entry.value);
                 let help = "all servers of one upstream must use the same scheme; write two upstreams".to_owned();
                 sink.error(&entry.span, message, Some(help));
                 good = false;

@@ -61,6 +61,11 @@ fn next(text: &str) -> Option<(usize, usize)> {
     STARTS.iter().enumerate().filter_map(|(kind, start)| Some((text.find(start)?, kind))).min()
 }
 
+/// Whether a text has a reference.
+pub(super) fn has_reference(text: &str) -> bool {
+    next(text).is_some()
+}
+
 /// The variables of the environment that a text asks for.
 pub(super) fn variables(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();

@@ -10,7 +10,6 @@ use crate::fields;
 use crate::forwarding::{self, Mirror};
 use crate::pages;
 use crate::paths::{self, Written};
-use crate::plan;
 use crate::redirects as tables;
 use crate::upstream::{Entry, entries, entries_shape};
 use sealane_proxy::access::HeaderCondition;
@@ -339,7 +338,7 @@ table! {
     upstream: Text = Text, required("auth");
     /// The path, optionally with a query, that the gateway requests. The method is HEAD if the client's request is
     /// HEAD, and GET in all other cases.
-    path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
+    path: Own<String> = Own(auth::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
     /// A table of header names and values that the request for permission has, in the place of headers of these names that the client
     /// sent. Values can contain parts of the client's request, as in `request_headers`.
     set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);

@@ -6,6 +6,7 @@ use crate::diagnostics::Sink;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
+use toml::de::DeValue;
 
 /// A type of settings.
 pub(crate) trait Kind {
@@ -127,15 +128,24 @@ impl Kind for Time {
     type Value = Duration;
 
     fn decode(&self, sink: &Sink, key: &str, node: &Node) -> Option<Duration> {
-        let d = decode::duration(sink, key, node)?;
+        // A zero without a unit is a zero.
+        let d = match node.get_ref() {
+            DeValue::Integer(zero) if zero.as_str() == "0" && !self.0.contains(&Duration::ZERO) => Duration::ZERO,
+            _ => decode::duration(sink, key, node)?,
+        };
         if self.0.contains(&d) {
             return Some(d);
         }
-        let message = match (d.is_zero(), *self.0.end() == Self::LONGEST) {
-            (true, true) => format!("\"{key}\" must be longer than zero"),
-            _ => format!("\"{key}\" is out of range: {}", range_of_time(&self.0)),
+        let (message, help) = match (d.is_zero(), *self.0.end() == Self::LONGEST) {
+            (true, true) => {
+                (format!("\"{key}\" must be longer than zero"), Some(format!("write a time such as {key} = \"10s\"")))
+            }
+            _ => (format!("\"{key}\" is out of range: {}", range_of_time(&self.0)), None),
         };
-        let help = (*self.0.start() == Duration::ZERO).then(|| "\"0s\" switches it off".to_owned());
+        let help = match *self.0.start() == Duration::ZERO {
+            true => Some("\"0s\" switches it off".to_owned()),
+            false => help,
+        };
         sink.error(&node.span(), message, help);
         None
     }

@@ -180,7 +180,7 @@ fn messages() {
         (listener("") + &respond + "forward_auth = { path = \"/\" }\n", "forward_auth has no \"upstream\""),
         (
             listener("") + &respond + "forward_auth = { upstream = \"u\", path = \"verify\" }\n",
-            "\"verify\" is not a path",
+            "write path = \"/verify\"",
         ),
         (listener("") + &respond + "forward_auth = true\n", "neither a table nor false"),
         (
@@ -269,6 +269,32 @@ fn messages() {
         (listener("") + &respond + "total_timeout = \"5s\"\n", "\"total_timeout\" without an upstream"),
         (listener("") + &respond + "min_body_rate = 5\n", "\"min_body_rate\" without an upstream"),
         (listener("") + &respond + "total_timeout = 5\n", "\"total_timeout\" has no unit"),
+        (
+            upstream("servers = [\"http://127.0.0.1\"]\nidle_timeout = 0\n"),
+            "write a time such as idle_timeout = \"10s\"",
+        ),
+        (
+            tls("").replace("[listener.tls]", "http3 = true\n[listener.tls]").replace("certs/a.key", "certs/none.key")
+                + &respond,
+            "cannot read the private key",
+        ),
+        (
+            "[[listener]]\naddress = \"unix:x.sock\"\nhttp3 = true\n".to_owned() + &respond,
+            "\"http3\" is for IP addresses",
+        ),
+        (
+            listener("") + &respond + "cors = { origins = [\"https://a.example/x\"] }\n",
+            "write \"https://a.example\": an origin has no path",
+        ),
+        (
+            listener("") + &respond + "[[host.error_page]]\nstatuses = \"4xx\"\nfile = \"list.txt\"\n",
+            "write statuses = [404, \"500-599\"]",
+        ),
+        (
+            tls("client_auth = { mode = \"require\", ca = \"certs/a.pem\", crl = \"ftp://a.example/x\" }") + &respond,
+            "write a file, or a URL with http:// or https://",
+        ),
+        ("[[listener]\naddress = \"127.0.0.1:0\"\n".to_owned(), "unclosed array table"),
         (listener("") + &respond + "mirror = true\n", "neither a table nor false"),
         (listener("") + &respond + "mirror = { percent = 5 }\n", "\"mirror\" does not say where copies go"),
         (listener("") + &respond + "mirror = { to = \"http://127.0.0.1:1\" }\n", "\"mirror\" without an upstream"),
@@ -545,6 +571,65 @@ fn routes_whose_path_is_refused_are_not_compared() {
     }
 }
 
+/// What follows from another mistake is not told.
+#[test]
+fn a_mistake_leads_to_no_other_messages() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    folder.ca("ca");
+    let certificates = "certificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }\n";
+    let report = |tls: &str, host: &str| {
+        folder.report(&format!(
+            "[[listener]]\naddress = \"127.0.0.1:4430\"\n[listener.tls]\n{tls}[[host]]\n{host}\nrespond = {{}}\n"
+        ))
+    };
+    // A reference that cannot be replaced is not NGINX's syntax.
+    let text = report(
+        certificates,
+        "names = [\"a.example\"]\nresponse_headers = { set = { X-A = \"${env:SEALANE_TEST_NONE}\" } }",
+    );
+    assert!(text.contains("the environment has no variable") && !text.contains("warning: "), "{text}");
+    // The host would use the listener.
+    for host in ["names = [\"a b\"]", "names = [\"a.example\"]\nlisteners = [\":1\"]"] {
+        let text = report(certificates, host);
+        assert!(text.contains("error: ") && !text.contains("warning: "), "{text}");
+    }
+    // With "auto", it is not known which names have certificates.
+    let acme = "[acme]\nca = \"certs/ca.pem\"\nstorage = \"acme\"\n";
+    let text = report("certificates = \"auto\"\n", "names = [\"b.example\"]")
+        + &folder.report(&format!(
+            "{acme}directory = \"x\"\n[[listener]]\naddress = \"127.0.0.1:4430\"\ntls.certificates = \"auto\"\n\
+             [[host]]\nnames = [\"b.example\"]\nrespond = {{}}\n"
+        ));
+    assert!(!text.contains("is for \"b.example\""), "{text}");
+    let text = folder.report(&format!(
+        "{acme}[[listener]]\naddress = \"127.0.0.1:4430\"\ntls.certificates = \"auto\"\n\
+         [[host]]\nnames = [\"b.example\", \"**.b.example\"]\nrespond = {{}}\n"
+    ));
+    assert!(text.contains("certificates = \"auto\" gets no certificates for names with \"**\""), "{text}");
+    // The CA of a tunnel.
+    let text = folder.report(
+        "[tunnel]\nlisten = \"udp://:1194\"\nnetwork = \"10.9.0.0/24\"\ncert = \"certs/a.pem\"\nkey = \"certs/a.key\"\n",
+    );
+    assert!(text.contains("[tunnel] has no \"ca\"") && !text.contains("cannot be used"), "{text}");
+}
+
+/// An expression that is refused, and what to write instead.
+#[test]
+fn the_help_for_an_expression_is_about_its_mistake() {
+    let folder = Folder::new();
+    let start = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\n[[host.route]]\nrespond = {}\n";
+    for (conditions, help) in [
+        ("path_regex = '(?<=a)b'", "write the expression without (?=, (?!, (?<= and (?<!"),
+        ("path_regex = '\\q'", "write the expression in single quotes"),
+        ("path_regex = '('", "write a regular expression such as '^/users/([0-9]+)$'"),
+        ("cookies = { a = { regex = '(' } }", "write a regular expression such as '^(alice|bob)$'"),
+    ] {
+        let text = folder.report(&format!("{start}{conditions}\n"));
+        assert!(text.contains(help), "{text}");
+    }
+}
+
 /// Values for responses have no parts of the request.
 #[test]
 fn parts_of_the_request_in_headers_of_responses_are_warned_of() {
@@ -580,12 +665,12 @@ fn listeners_without_hosts_are_warned_of() {
              [[host]]\nnames = [\"*\"]\nlisteners = [\"127.0.0.1:4430\"]\nrespond = {{}}\n"
         ))
     };
-    let wanted = "warning: listener 127.0.0.1:4431 refuses every request: no host is for it";
+    let wanted = "warning: listener 127.0.0.1:4431 refuses every request: no host uses it";
     let text = report("", "");
     assert!(text.contains(wanted) && text.matches("warning: ").count() == 1, "{text}");
     assert!(report(tls, "").contains(wanted));
     let text = report("mode = \"tcp\"", "");
-    assert!(text.contains("closes every connection: no host with \"passthrough\" is for it"), "{text}");
+    assert!(text.contains("closes every connection: no host with \"passthrough\" uses it"), "{text}");
     // It may be there for challenges.
     folder.ca("ca");
     let text = report("", "[acme]\nca = \"certs/ca.pem\"\nstorage = \"acme\"\n");

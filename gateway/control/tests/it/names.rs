@@ -143,6 +143,12 @@ fn a_plain_listener_redirects_what_needs_a_certificate() {
     let narrow = host("\"secret.example\"", "listeners = [\"127.0.0.1:443\"]") + &host("\"*\"", "");
     let config = taken(&(tls(443, &some) + &plain(80) + &narrow));
     assert_eq!(sent(&config, 1, "secret.example"), "https://secret.example/");
+    // Also where the wider host is for this listener alone. Its other names state their own rules.
+    let narrow = host("\"secret.example\"", "listeners = [\"127.0.0.1:443\"]")
+        + &host("\"*\"", "listeners = [\"127.0.0.1:80\"]");
+    let config = taken(&(tls(443, &require(", for = [\"secret.example\"]")) + &plain(80) + &narrow));
+    assert_eq!(sent(&config, 1, "secret.example"), "https://secret.example/");
+    assert_eq!(sent(&config, 1, "public.example"), "proxied");
     // Where clients are only asked, one without a certificate gets no more over plain HTTP.
     let asked = "client_auth = { mode = \"optional\", ca = \"certs/ca.pem\" }";
     assert_eq!(sent(&taken(&(tls(443, asked) + &plain(80) + &host("\"*\"", ""))), 1, "x.example"), "proxied");
