@@ -10,7 +10,8 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 no directive is undecided; 1 the file cannot be read, or directives are undecided;
+Exit codes: 0 no directive is undecided, and the result passes `sealane check --offline`;
+1 directives are undecided, or Sealane refuses the result, or the file cannot be read;
 2 wrong usage.";
 
 /// Where configurations come from.
@@ -50,7 +51,8 @@ Examples:
 Example:
   sealane import openvpn /etc/openvpn/server.conf --out sealane.toml
 
-{EXIT_CODES}"))]
+Exit codes: 0 no option is undecided; 1 the file cannot be read, or options are undecided;
+2 wrong usage."))]
     Openvpn {
         /// The OpenVPN configuration, such as /etc/openvpn/server.conf
         file: PathBuf,

@@ -114,7 +114,8 @@ Examples:
         /// The server, HOST:PORT
         #[arg(long, value_name = "HOST:PORT", conflicts_with = "redirect", required_unless_present = "redirect")]
         to: Option<String>,
-        /// Redirect this machine's connections to these TCP ports through the proxy
+        /// Redirect this machine's connections to this TCP port through the proxy; several ports
+        /// with commas or by repeating the option
         #[arg(long, value_name = "PORT", value_delimiter = ',')]
         redirect: Vec<u16>,
         /// Send data in the SYN without a Fast Open cookie, to servers that accept it

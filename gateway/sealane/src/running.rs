@@ -48,11 +48,6 @@ impl At {
         self.socket.map_or_else(Where::usual, Where::Socket)
     }
 
-    /// The socket, where one was named.
-    pub fn path(self) -> Option<PathBuf> {
-        self.socket
-    }
-
     /// The socket of a configuration, unless one was named.
     pub fn place_in(self, config: &Path) -> Result<Where> {
         let known = match self.socket {

@@ -40,7 +40,7 @@ pub enum Table {
     Requests,
     /// What the last reload has changed
     Changes,
-    /// What is wrong now, and was lately
+    /// Problems, and those that ended lately
     Problems,
     /// Clients with the most requests (addresses only over the admin socket)
     Clients,

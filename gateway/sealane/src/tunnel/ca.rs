@@ -1,7 +1,6 @@
 //! `sealane tunnel ca …`: what a tunnel's CA has issued, and what is done about it.
 
 use super::print;
-use crate::running::At;
 use crate::top::rates::days_from_now;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
@@ -74,8 +73,9 @@ pub struct Reader {
     /// The gateway's configuration, which names its admin socket [default: tunnel.toml in the folder]
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    #[command(flatten)]
-    at: At,
+    /// The gateway's admin socket, instead of the socket in --config
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
     /// Only write the files: do not reload the gateway
     #[arg(long, conflicts_with_all = ["config", "socket"])]
     no_reload: bool,
@@ -208,7 +208,7 @@ impl Reader {
         }
         let usual = folder.join("tunnel.toml");
         let config = self.config.or_else(|| usual.exists().then_some(usual));
-        let socket = match (self.at.path(), &config) {
+        let socket = match (self.socket, &config) {
             (Some(path), _) => Some(path),
             (None, Some(config)) => resolve::document_and_wait(config)?.admin_socket()?,
             (None, None) => None,

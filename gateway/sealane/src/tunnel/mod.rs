@@ -155,7 +155,7 @@ Examples:
 pub struct Target {
     /// The client's name
     name: String,
-    /// The gateway's configuration, which names its admin socket
+    /// The gateway's configuration: use the admin socket that it names, instead of --socket
     #[arg(short, long, value_name = "FILE", conflicts_with = "socket")]
     config: Option<PathBuf>,
     #[command(flatten)]
