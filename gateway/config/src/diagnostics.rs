@@ -66,6 +66,14 @@ impl Place {
         let Self { file, line, column, excerpt } = self.clone();
         Diagnostic { severity, file, line, column, message, help, excerpt }
     }
+
+    /// The error with the file and the line in front; a command's arguments have none.
+    pub fn locate(&self, error: anyhow::Error) -> anyhow::Error {
+        match self.file.is_empty() {
+            true => error,
+            false => error.context(format!("{}:{}:{}", self.file, self.line, self.column)),
+        }
+    }
 }
 
 /// A [`Diagnostic`] that does not stop the configuration from being used.

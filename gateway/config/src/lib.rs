@@ -304,6 +304,14 @@ pub enum SynTls {
 }
 
 impl Config {
+    /// An error about an address that is to be listened on, with the line that names the address.
+    pub fn locate_address(&self, address: SocketAddr, error: impl Into<anyhow::Error>) -> anyhow::Error {
+        match self.listens.iter().find(|(listens, _)| *listens == address) {
+            Some((_, place)) => place.locate(error.into()),
+            None => error.into(),
+        }
+    }
+
     /// Whether HTTP/3 is served at an address, as it is written.
     pub fn has_http3_at(&self, address: SocketAddr) -> bool {
         self.listeners.iter().any(|l| l.address.ip() == Some(address) && l.http3.is_some())

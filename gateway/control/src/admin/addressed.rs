@@ -2,10 +2,15 @@
 //! then read what a browser on this machine is told; but it cannot choose what the browser says in `Host`. So names are
 //! answered only when they are known: IP addresses, `localhost`, and those of `[admin] names`.
 
-use hyper::Request;
 use hyper::header::HOST;
+use hyper::{Request, Version};
 use sealane_http::RequestHead;
 use std::net::IpAddr;
+
+/// Whether a request lacks the `Host` that its version demands (RFC 9112 §3.2).
+pub(super) fn lacks_host<B>(request: &Request<B>) -> bool {
+    request.version() != Version::HTTP_10 && !request.headers().contains_key(HOST)
+}
 
 /// Whether a request is addressed to us. One without any host (HTTP/1.0) is no browser's.
 pub(super) fn is_addressed<B>(request: &Request<B>, names: &[String]) -> bool {
@@ -49,5 +54,20 @@ mod tests {
         }
         assert!(!addressed("/", &["127.0.0.1", "evil.example"]));
         assert!(!addressed("http://evil.example/", &["127.0.0.1"]));
+    }
+
+    #[test]
+    fn only_http_1_0_has_no_host() {
+        for (version, hosts, lacks) in [
+            (Version::HTTP_11, &["localhost"][..], false),
+            (Version::HTTP_11, &[], true),
+            (Version::HTTP_10, &[], false),
+        ] {
+            let mut request = Request::builder().version(version);
+            for host in hosts {
+                request = request.header(HOST, *host);
+            }
+            assert_eq!(lacks_host(&request.body(()).unwrap()), lacks, "{version:?} {hosts:?}");
+        }
     }
 }

@@ -25,7 +25,7 @@ pub mod ask;
 mod page;
 mod unix;
 
-use crate::config::RunAs;
+use crate::config::{Config, RunAs};
 use crate::log;
 use crate::metrics::LaneMetrics;
 use crate::metrics::prometheus::{Format, Writer};
@@ -45,7 +45,6 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -86,30 +85,34 @@ pub struct Opened {
 
 /// Opens what is configured. `inherited` is a predecessor's TCP listener; `successor`: the Unix socket's path is a
 /// predecessor's until this process serves.
-pub fn open(
-    address: Option<SocketAddr>,
-    inherited: Option<OwnedFd>,
-    path: Option<&Path>,
-    successor: bool,
-) -> Result<Opened> {
-    let tcp = match address {
-        None => None,
-        Some(address) => {
-            let inherited = inherited.map(std::net::TcpListener::from);
-            let fits = |l: &std::net::TcpListener| {
-                l.local_addr().is_ok_and(|a| a == address || (address.port() == 0 && a.ip() == address.ip()))
-            };
-            let listener = match inherited.filter(fits) {
-                Some(listener) => listener,
-                None => std::net::TcpListener::bind(address)
-                    .with_context(|| format!("cannot listen on {address} for the admin page"))?,
-            };
-            listener.set_nonblocking(true)?;
-            Some((listener.local_addr()?, listener))
-        }
+pub fn open(config: &Config, inherited: Option<OwnedFd>, successor: bool) -> Result<Opened> {
+    let tcp = config.admin.map(|address| {
+        open_tcp(address, inherited.map(std::net::TcpListener::from)).map_err(|e| config.locate_address(address, e))
+    });
+    let unix = config.admin_socket.as_deref().map(|path| {
+        let place = config.admin_socket_place.as_ref();
+        SocketFile::open(path, successor).map_err(|e| match place {
+            Some(place) => place.locate(e),
+            None => e,
+        })
+    });
+    Ok(Opened { tcp: tcp.transpose()?, unix: unix.transpose()? })
+}
+
+fn open_tcp(
+    address: SocketAddr,
+    inherited: Option<std::net::TcpListener>,
+) -> Result<(SocketAddr, std::net::TcpListener)> {
+    let fits = |l: &std::net::TcpListener| {
+        l.local_addr().is_ok_and(|a| a == address || (address.port() == 0 && a.ip() == address.ip()))
     };
-    let unix = path.map(|path| SocketFile::open(path, successor)).transpose()?;
-    Ok(Opened { tcp, unix })
+    let listener = match inherited.filter(fits) {
+        Some(listener) => listener,
+        None => std::net::TcpListener::bind(address)
+            .with_context(|| format!("cannot listen on {address} for the admin page"))?,
+    };
+    listener.set_nonblocking(true)?;
+    Ok((listener.local_addr()?, listener))
 }
 
 impl Opened {
@@ -364,6 +367,9 @@ const NOT_ADDRESSED: &str = "this listener serves requests only for its IP addre
                              web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";
 
 async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
+    if site.commands.is_none() && addressed::lacks_host(&request) {
+        return text(StatusCode::BAD_REQUEST, "an HTTP/1.1 request must have a Host\n".to_owned());
+    }
     // Who may connect to the socket's file is no web page.
     if site.commands.is_none()
         && !addressed::is_addressed(&request, &site.names.read().unwrap_or_else(PoisonError::into_inner))

@@ -8,14 +8,17 @@ use crate::certificates::watch::{FileSet, Reread};
 use crate::certificates::{automatic, stapling};
 use crate::config::{
     self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Effective, Errors, Found, Include,
-    MAX_INCLUDED, NamedServer, Origin, Policy, Print, Question, Reading, Severity, Unreadable, Warning, about_file,
-    plain, service_domain,
+    MAX_INCLUDED, NamedServer, Origin, Place, Policy, Print, Question, Reading, Severity, Unreadable, Warning,
+    about_file, plain, service_domain,
 };
+use crate::run::sockets::{can_listen, has_address};
 use crate::vpn::settings::PARTS;
 use crate::{dns, fleet, telemetry, traces};
 use sealane_sys::privileges::{find_group, find_user};
+use sealane_sys::unix_socket::{self, Occupied};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::future::Future;
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -391,24 +394,82 @@ pub async fn names(config: &mut Config, limit: Duration) -> Vec<Warning> {
     warnings
 }
 
+/// An error where something else is in the place of a Unix socket.
+fn no_socket(path: &Path, place: &Place) -> Option<Diagnostic> {
+    let meta = std::fs::symlink_metadata(path).ok().filter(|meta| !meta.file_type().is_socket());
+    meta.map(|_| {
+        let message = format!("{} exists, but is not a socket", path.display());
+        let help = "remove it, or choose another path".to_owned();
+        place.diagnostic(Severity::Error, message, Some(help))
+    })
+}
+
+/// Where a running gateway listens.
+#[derive(Clone, Debug)]
+pub(crate) struct Places {
+    admin: Option<SocketAddr>,
+    admin_socket: Option<PathBuf>,
+    ports: Vec<u16>,
+    sockets: Vec<PathBuf>,
+}
+
+impl Places {
+    /// Those of a configuration.
+    pub fn of(config: &Config) -> Self {
+        let addresses = || config.listeners.iter().map(|listener| &listener.address);
+        Self {
+            admin: config.admin,
+            admin_socket: config.admin_socket.clone(),
+            ports: addresses().filter_map(|address| address.ip()).map(|ip| ip.port()).collect(),
+            sockets: addresses().filter_map(|address| address.unix()).map(|socket| socket.path.clone()).collect(),
+        }
+    }
+}
+
+/// What the next start would refuse of `[admin]`, which a reload does not change, as far as it is new.
+pub(crate) fn admin_refused(config: &Config, running: &Places) -> impl Future<Output = Result<(), Errors>> + use<> {
+    let address = config.admin.filter(|address| running.admin != Some(*address));
+    let listen = address.and_then(|address| config.listens.iter().find(|(listens, _)| *listens == address)).cloned();
+    let socket = config.admin_socket.clone().filter(|path| running.admin_socket.as_ref() != Some(path));
+    let socket = socket.zip(config.admin_socket_place.clone());
+    let (running, files) = (running.clone(), config.files.clone());
+    let look = move || {
+        let address = listen.and_then(|(address, place)| {
+            // What a listener of this gateway has may be free at the next start.
+            let ours = running.ports.contains(&address.port());
+            let free = if ours { has_address(address) } else { can_listen(address) };
+            free.err().map(|e| place.diagnostic(Severity::Error, e.to_string(), None))
+        });
+        let socket = socket.and_then(|(path, place)| match unix_socket::occupied(&path)? {
+            Occupied::ByFile => no_socket(&path, &place),
+            Occupied::ByProgram if running.sockets.contains(&path) => None,
+            Occupied::ByProgram => {
+                let message = format!("another program listens on {}", path.display());
+                let help = "stop it, or choose another path".to_owned();
+                Some(place.diagnostic(Severity::Error, message, Some(help)))
+            }
+        });
+        address.into_iter().chain(socket).collect()
+    };
+    async move {
+        // A file system that does not answer says nothing about the configuration.
+        let errors: Vec<Diagnostic> = bounded("admin", Instant::now() + FILES_LIMIT, look).await.unwrap_or_default();
+        if errors.is_empty() { Ok(()) } else { Err(Errors { errors, warnings: Vec::new(), files }) }
+    }
+}
+
 /// What this machine, as it is now, would refuse when the gateway starts, and `check` says: addresses that are not
 /// its own, a file in the admin socket's place, a log that cannot be written.
 pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
     let mut found = Vec::new();
     for (address, place) in &config.listens {
-        if let Err(e) = crate::run::sockets::has_address(*address) {
+        if let Err(e) = has_address(*address) {
             found.push(place.diagnostic(Severity::Error, e.to_string(), None));
         }
     }
     let admin_socket = config.admin_socket.as_ref().zip(config.admin_socket_place.as_ref());
-    for (socket, place) in config.socket_places.iter().map(|(path, place)| (path, place)).chain(admin_socket) {
-        if !std::fs::symlink_metadata(socket).is_ok_and(|meta| !meta.file_type().is_socket()) {
-            continue;
-        }
-        let message = format!("{} exists, but is not a socket", socket.display());
-        let help = "remove it, or choose another path".to_owned();
-        found.push(place.diagnostic(Severity::Error, message, Some(help)));
-    }
+    let sockets = config.socket_places.iter().map(|(path, place)| (path, place)).chain(admin_socket);
+    found.extend(sockets.filter_map(|(socket, place)| no_socket(socket, place)));
     // A warning: another user may serve.
     if let (AccessLogTarget::File(log), Some(place)) = (&config.access_log, &config.access_log_place)
         && !crate::run::user::may_write(log)

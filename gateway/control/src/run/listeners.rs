@@ -163,7 +163,7 @@ impl Listeners {
                 }
             };
             if !self.open.contains_key(&address) {
-                let opened = self.open(address, config.lanes)?;
+                let opened = self.open(address, config.lanes).map_err(|e| config.locate_address(address, e))?;
                 self.open.insert(address, opened);
             }
             let (id, opened) = &self.open[&address];
@@ -181,7 +181,7 @@ impl Listeners {
                             sockets::complete_udp(bound, sockets, config.lanes)
                         }
                         None => sockets::open_udp(opened.address, config.lanes)
-                            .map_err(|e| anyhow::anyhow!("{e} (for HTTP/3)"))?,
+                            .map_err(|e| config.locate_address(address, anyhow::anyhow!("{e} (for HTTP/3)")))?,
                     };
                     place.insert(udp).sockets.clone()
                 }

@@ -36,7 +36,7 @@ use crate::metrics::LaneMetrics;
 use crate::metrics::latency::Latencies;
 use crate::metrics::status::StatusRegistry;
 use crate::metrics::talkers::TalkersWatch;
-use crate::resolve;
+use crate::resolve::{self, Places};
 use crate::run::access_log_writer::AccessLog;
 use crate::run::commands::{Command, Commands, PendingCommand, Reply};
 use crate::run::lanes::{LaneEvent, Lanes};
@@ -138,12 +138,19 @@ struct Loaded {
     after: Look,
 }
 
-/// Reads a configuration again, and resolves its names if it is to be served here. Nothing here waits without a limit, and
-/// heartbeats and commands go on meanwhile.
-async fn load(origin: Origin, files: Vec<PathBuf>, resolve_names: bool) -> Loaded {
+/// Reads a configuration again, for a reload of what is `running` here, or for a successor. Nothing here waits without a limit,
+/// and heartbeats and commands go on meanwhile.
+async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>) -> Loaded {
     // As the files are before they are read: what changes meanwhile has changed since.
     let before = Look::bounded(files.clone()).await;
     let mut config = resolve::load(&origin).await;
+    let refused = match (&config, &running) {
+        (Ok((read, _)), Some(running)) => Some(resolve::admin_refused(read, running)),
+        _ => None,
+    };
+    if let Some(refused) = refused {
+        config = refused.await.and(config);
+    }
     // Of files that were read, it is known which state was read.
     let read = config.as_mut().map_or_else(|_| HashMap::new(), |(config, _)| std::mem::take(&mut config.prints));
     let before = before.with(Look::of_read(read));
@@ -152,7 +159,7 @@ async fn load(origin: Origin, files: Vec<PathBuf>, resolve_names: bool) -> Loade
     let sets = config.as_ref().map_or_else(|_| Vec::new(), |(config, _)| FileSet::of(config));
     let paths = sets.iter().flat_map(FileSet::all).chain(named).cloned();
     let after = Look::bounded(files.into_iter().chain(paths).collect()).await;
-    if let (Ok((config, warnings)), true) = (&mut config, resolve_names) {
+    if let (Ok((config, warnings)), Some(_)) = (&mut config, running) {
         warnings.extend(resolve::names(config, dns::LOAD_LIMIT).await);
     }
     Loaded { config: config.map_err(|e| e.to_string()), wanted, before, after }
@@ -243,12 +250,7 @@ impl Running {
             Some((log, lanes)) => (Some(log), lanes.into_iter().map(Some).collect()),
             None => (None, (0..config.lanes).map(|_| None).collect()),
         };
-        let mut opened = admin::open(
-            config.admin,
-            inherited_state.admin.take(),
-            config.admin_socket.as_deref(),
-            inherited_state.is_successor(),
-        )?;
+        let mut opened = admin::open(&config, inherited_state.admin.take(), inherited_state.is_successor())?;
         if let Some(run_as) = &run_as {
             opened.give(run_as)?;
         }
@@ -756,10 +758,11 @@ impl Running {
         }
         self.loading = Some(pending);
         let (origin, files) = (self.config.origin.clone(), self.looked_at());
+        let running = (!upgrade).then(|| Places::of(&self.config));
         let tell = self.tell_loaded.clone();
         tokio::spawn(async move {
             // Nobody takes it only when the process ends.
-            let _ = tell.send(load(origin, files, !upgrade).await).await;
+            let _ = tell.send(load(origin, files, running).await).await;
         });
     }
 

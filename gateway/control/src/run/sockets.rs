@@ -211,6 +211,17 @@ pub fn has_address(address: SocketAddr) -> Result<(), SocketError> {
     }
 }
 
+/// [`has_address`], and no other process has the port. Whether this user may have it, a start as root need not care.
+pub fn can_listen(address: SocketAddr) -> Result<(), SocketError> {
+    has_address(address)?;
+    match bound(address, false) {
+        Err(errno @ Errno::ADDRINUSE) => {
+            Err(SocketError { address, errno, holder: holder_of(address, false), udp: false })
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Raises the soft limit of open files to the hard one, and returns it. A connection needs a descriptor, proxied two.
 pub fn raise_open_files() -> u64 {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

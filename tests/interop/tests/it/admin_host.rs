@@ -59,6 +59,10 @@ to = {:?}
         let answer = ask(gateway.admin, &format!("GET /healthz HTTP/1.1\r\nHost: {host}\r\n"));
         assert!(answer.starts_with("HTTP/1.1 200 "), "{host}: {answer}");
     }
+    for target in ["/metrics", &format!("http://{}/metrics", gateway.admin)] {
+        let answer = ask(gateway.admin, &format!("GET {target} HTTP/1.1\r\n"));
+        assert!(answer.starts_with("HTTP/1.1 400 ") && !answer.contains("sealane_"), "{answer}");
+    }
     // No browser's: it has no host at all.
     assert!(ask(gateway.admin, "GET /healthz HTTP/1.0\r\n").starts_with("HTTP/1.0 200 "));
     let status = run(["status", "--admin", &gateway.admin.to_string()]);

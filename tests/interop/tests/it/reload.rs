@@ -154,6 +154,53 @@ fn a_pipe_without_a_writer_stops_nothing_but_its_reload() {
     assert_eq!(order(&gateway.socket, "reload").expect("it is good again"), "reloaded\n");
 }
 
+/// What `[admin]` says takes effect at the next start: a mistake must not wait until then.
+#[test]
+fn an_admin_listener_that_a_start_would_refuse_is_refused() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let gateway = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let good = gateway.text();
+    let (socket, listen) = (gateway.socket.display().to_string(), gateway.gateway.admin.to_string());
+    let folder = site.path().join("folder");
+    std::fs::create_dir(&folder).expect("our own folder");
+    let file = site.file("file.sock", "not a socket");
+    let other = site.path().join("other.sock");
+    let _other = std::os::unix::net::UnixListener::bind(&other).expect("our own folder");
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let taken = taken.local_addr().expect("it is bound");
+    let place = |what: &str| {
+        let line = good.lines().position(|line| line.starts_with(what)).expect("it is there") + 1;
+        format!("sealane.toml:{line}:")
+    };
+    let instead = |old: &str, new: &dyn std::fmt::Display| good.replace(&format!("{old:?}"), &format!("\"{new}\""));
+    for (text, place, wanted) in [
+        (instead(&socket, &folder.display()), place("socket"), "exists, but is not a socket"),
+        (instead(&socket, &file.display()), place("socket"), "exists, but is not a socket"),
+        (instead(&socket, &other.display()), place("socket"), "another program listens on"),
+        (instead(&listen, &"192.0.2.9:99"), place("listen"), "192.0.2.9 is not an address of this machine"),
+        (instead(&listen, &taken), place("listen"), "is taken by"),
+    ] {
+        gateway.write(&text);
+        let said = format!("{:#}", order(&gateway.socket, "reload").expect_err("a start would refuse it"));
+        for words in ["the running configuration stays", &place, wanted] {
+            assert!(said.contains(words), "no {words:?} in {said}");
+        }
+        // So does a start, at the same line.
+        let second = text.replace(&gateway.gateway.address.to_string(), &ports::free().to_string());
+        let file = site.file("second.toml", second.replace(&listen, &ports::free().to_string()));
+        let output = Command::new(binary::sealane()).arg("serve").arg("-c").arg(file).output().expect("it runs");
+        let err = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && err.contains(&place.replace("sealane", "second")), "{err}");
+    }
+    // What the gateway has itself, and what is free, may be there.
+    let free = site.path().join("free.sock");
+    for text in [instead(&socket, &free.display()), instead(&listen, &ports::free()), good.clone()] {
+        gateway.write(&text);
+        order(&gateway.socket, "reload").expect("the file is good");
+    }
+}
+
 #[test]
 fn what_a_reload_does_not_change_is_said_to_who_asked() {
     let site = Site::new();
