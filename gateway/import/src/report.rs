@@ -1,5 +1,6 @@
 //! What became of each directive.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -173,7 +174,12 @@ impl Report {
     pub fn to_text(&self, all: bool) -> String {
         let mut out = String::new();
         for outcome in Outcome::ALL.iter().rev().filter(|o| all || **o != Outcome::Same) {
+            // A file that is included several times has the same lines several times.
+            let mut said = BTreeSet::new();
             for (_, place, text, says) in self.entries().filter(|e| e.0 == *outcome) {
+                if *outcome != Outcome::Same && !said.insert((place, text, says)) {
+                    continue;
+                }
                 let colon = if says.is_empty() { "" } else { ": " };
                 // Writing to a string cannot fail.
                 let _ = writeln!(out, "{place}: {}: {text}{colon}{says}", outcome.title());

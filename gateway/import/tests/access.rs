@@ -338,3 +338,124 @@ fn logs_have_their_formats() {
     );
     assert!(!lines("haproxy", &haproxy.replace(" log global\n", "")).iter().any(|l| l.starts_with("access")));
 }
+
+/// What the report says of a directive.
+fn report_on(text: &str, directive: &str) -> String {
+    let all = imported("nginx", text, &[]).report.to_text(true);
+    all.lines().filter(|l| l.contains(directive)).collect::<Vec<_>>().join("\n")
+}
+
+fn two_sites(http: &str, one: &str, other: &str) -> String {
+    format!(
+        "events {{}} http {{ {http} server {{ listen 80; server_name a.test; {one} }} server {{ listen 80; server_name b.test; {other} }} }}"
+    )
+}
+
+const PASS: &str = "location / { proxy_pass http://10.0.0.1; }";
+
+#[test]
+fn a_limit_of_bodies_is_the_same_only_where_it_holds_for_all() {
+    let text = two_sites("client_max_body_size 8m;", PASS, PASS);
+    says("nginx", &text, &["max_body_size = \"8MiB\""]);
+    assert!(report_on(&text, "client_max").contains("the same"));
+    // A site that answers itself has no bodies to pass on.
+    let text = two_sites("", &format!("client_max_body_size 0; {PASS}"), "return 301 https://$host$request_uri;");
+    says("nginx", &text, &["max_body_size = 0"]);
+    // The default is a limit, too.
+    let text = two_sites("", &format!("client_max_body_size 8m; {PASS}"), PASS);
+    says("nginx", &text, &["max_body_size = \"8MiB\""]);
+    let said = report_on(&text, "client_max");
+    assert!(said.contains("different") && said.contains("accepts only 1MiB (1 MiB is NGINX's default)"), "{said}");
+    let text = two_sites("client_max_body_size 2m;", &format!("client_max_body_size 8m; {PASS}"), PASS);
+    assert!(report_on(&text, "client_max_body_size 8m").contains("accepts only 2MiB;"));
+    assert!(report_on(&text, "client_max_body_size 2m").contains("different"));
+}
+
+#[test]
+fn no_limit_of_bodies_at_one_place_does_not_become_no_limit_everywhere() {
+    for (http, wanted) in [("", "max_body_size = \"1MiB\""), ("client_max_body_size 4m;", "max_body_size = \"4MiB\"")] {
+        let inner = "location /up/ { client_max_body_size 0; proxy_pass http://10.0.0.1; }";
+        let text = two_sites(http, &format!("{PASS} {inner}"), PASS);
+        let Imported { toml, report, .. } = imported("nginx", &text, &[]);
+        assert!(toml.contains(wanted), "{toml}");
+        assert_eq!(report.undecided().len(), 1, "{:?}", report.undecided());
+        assert!(report.undecided()[0].contains("client_max_body_size 0"));
+    }
+}
+
+#[test]
+fn a_limit_of_open_requests_is_for_all_sites_or_undecided() {
+    let zone = "limit_conn_zone $binary_remote_addr zone=a:1m; limit_conn_status 429;";
+    let limited = format!("limit_conn a 20; {PASS}");
+    for text in [
+        two_sites(&format!("{zone} limit_conn a 20;"), PASS, PASS),
+        two_sites(zone, &limited, &limited),
+        two_sites(zone, &limited, "return 301 https://$host$request_uri;"),
+    ] {
+        says("nginx", &text, &["max_requests_per_client = 20"]);
+        assert!(report_on(&text, "limit_conn_status").contains("the same"));
+    }
+    for text in [
+        two_sites(zone, &limited, PASS),
+        two_sites(zone, &limited, &limited.replace("20", "30")),
+        two_sites(&format!("{zone} limit_conn a 9;"), &limited, PASS),
+    ] {
+        undecided("nginx", &text);
+        assert!(!imported("nginx", &text, &[]).toml.contains("_per_client ="), "{text}");
+    }
+}
+
+#[test]
+fn the_limits_of_a_zone_count_together() {
+    let zone = "limit_req_zone $binary_remote_addr zone=api:1m rate=10r/s;";
+    let of = |path: &str, burst: u32| {
+        format!("location {path} {{ limit_req zone=api burst={burst} nodelay; proxy_pass http://10.0.0.1; }}")
+    };
+    let text = two_sites(zone, &[of("/a/", 5), of("/b/", 20)].concat(), &of("/", 20));
+    let all = lines("nginx", &text);
+    let has = |line: &str| all.iter().filter(|l| *l == line).count();
+    assert_eq!(has("[[rate_limit]]"), 2);
+    assert_eq!((has("rate_limit = [\"api\", \"api-2\"]"), has("rate_limit = [\"api\"]")), (1, 2), "{}", all.join("\n"));
+    assert_eq!((has("burst = 21"), has("burst = 6")), (1, 1));
+    assert!(report_on(&text, "burst=5").contains("\"api\" counts all requests of the zone"));
+}
+
+#[test]
+fn what_upstreams_say_of_their_connections_is_not_for_clients() {
+    let text = site("location / { proxy_pass http://api; }").replace(
+        "server {",
+        "keepalive_timeout 65; upstream api { server 10.0.0.1; keepalive 8; keepalive_timeout 60s; } server {",
+    );
+    assert!(
+        report_on(&text, "keepalive_timeout 60s").contains("the same"),
+        "{}",
+        report_on(&text, "keepalive_timeout")
+    );
+    says("nginx", &text, &["keepalive_timeout = \"65s\""]);
+}
+
+#[test]
+fn what_a_person_has_to_write_is_named() {
+    let dots = site("location / { proxy_pass http://10.0.0.1; } location ~ /\\.(?!well-known) { deny all; }");
+    let said = report_on(&dots, "well-known");
+    assert!(said.contains("path_regex = '/\\.'") && said.contains("path = \"/.well-known/\""), "{said}");
+    let rewritten = site(
+        "rewrite ^/(\\d+)/(.+)$ /posts/$1-$2 last; location / { proxy_pass http://10.0.0.1; } location /posts/ { proxy_pass http://10.0.0.2; } location ~ x$ { proxy_pass http://10.0.0.3; }",
+    );
+    let said = report_on(&rewritten, "rewrite ");
+    assert!(said.contains("rewrite = \"/posts/{1}-{2}\""), "{said}");
+    let maintenance =
+        site("error_page 503 /m.html; location = /m.html { root /srv; internal; } location / { return 503; }");
+    assert!(
+        report_on(&maintenance, "error_page").contains("maintenance = { page"),
+        "{}",
+        report_on(&maintenance, "error")
+    );
+    let pages = site(
+        "error_page 404 502 /e.html; location = /e.html { root /srv; internal; } proxy_intercept_errors on; location / { proxy_pass http://10.0.0.1:80; }",
+    );
+    let Imported { toml, .. } = imported("nginx", &pages, &[]);
+    assert!(toml.contains("statuses = [404]") && toml.contains("statuses = [502]"), "{toml}");
+    assert_eq!(toml.matches("upstream = true").count(), 1, "{toml}");
+    assert!(toml.contains("host_header = \"10.0.0.1\""), "{toml}");
+}

@@ -1,6 +1,7 @@
 //! Who may connect, and how often: `allow`, `deny`, `auth_…`, `limit_req`, `limit_conn`.
 
 use super::auth;
+use super::http::{everywhere, in_effect};
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
@@ -23,6 +24,10 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
     ("auth_ldap", "Sealane asks no LDAP; write forward_auth, or basic_auth with a file of users"),
     ("perl_access", "Perl is not run; let the server check"),
 ];
+
+const SATISFY: &str = "Sealane requires every check, and the translation has all of them: a client that passes one check must pass the others, \
+     too. Keep one check, and remove the others from the routes of this location: allow and deny, or basic_auth or forward_auth (a route \
+     with basic_auth = false asks for no password)";
 
 /// The guards of a scope that are on.
 fn guards<'d>(scope: &Scope<'d>) -> Vec<(&'d Directive, &'static str)> {
@@ -148,17 +153,11 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Optio
                     import.same(d, "the addresses allow no client, so the other check decides");
                     (found, says) = (Access::default(), "the other check decides");
                 } else {
-                    import.decide(
-                        d,
-                        "Sealane requires every check: a client that passes one check must pass the others, too",
-                    );
+                    import.decide(d, SATISFY);
                 }
             }
             "any" if guards.len() > 1 => {
-                import.decide(
-                    d,
-                    "Sealane requires every check: a client that passes one check must pass the others, too",
-                );
+                import.decide(d, SATISFY);
             }
             "any" => import.same(d, "there is only one check"),
             "all" => import.same(d, "the default"),
@@ -206,17 +205,44 @@ pub(super) fn moot<'d>(import: &mut Import<'d>, scope: &Scope<'d>, says: &str) {
     }
 }
 
+/// An option of a `limit_req`.
+fn option<'d>(d: &'d Directive, name: &str) -> Option<&'d str> {
+    d.arguments().into_iter().find_map(|a| a.strip_prefix(name)?.strip_prefix('='))
+}
+
+/// How many requests may come at once besides the first.
+fn burst(d: &Directive) -> Option<u32> {
+    option(d, "burst").map_or(Some(0), |b| b.parse().ok())
+}
+
+/// Notes which bursts the `limit_req`s of each zone have.
+pub(super) fn bursts<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
+    let mut found = Vec::new();
+    everywhere(block, &["limit_req"], &mut found);
+    for d in found {
+        let (Some(zone), Some(burst)) = (option(d, "zone"), burst(d)) else { continue };
+        let there = import.bursts.entry(zone.to_owned()).or_default();
+        if !there.iter().any(|(b, _)| *b == burst) {
+            there.push((burst, d));
+        }
+    }
+    import.bursts.values_mut().for_each(|all| all.sort_by_key(|(burst, _)| std::cmp::Reverse(*burst)));
+}
+
 /// `limit_req`, as names of `[[rate_limit]]`s.
 pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec<(String, Place)> {
-    let mut out = Vec::new();
+    let mut out: Vec<(String, Place)> = Vec::new();
     for d in scope.all(&["limit_req"]) {
-        let option = |name: &str| d.arguments().into_iter().find_map(|a| a.strip_prefix(name)?.strip_prefix('='));
-        let Some(zone) = option("zone").and_then(|z| import.zones.get(z).map(|d| (z.to_owned(), *d))) else {
+        let Some(zone) = option(d, "zone").and_then(|z| import.zones.get(z).map(|d| (z.to_owned(), *d))) else {
             import.decide(d, "there is no limit_req_zone of this name");
             continue;
         };
-        let burst = option("burst").map_or(Some(0), |b| b.parse::<u32>().ok());
-        let Some(settings) = burst.and_then(|b| rate_limit(import, &zone.0, zone.1, b, d)) else {
+        // The requests of a zone count together: a limit with a smaller burst counts some of them once more.
+        let own = burst(d);
+        let all = import.bursts.get(&zone.0).cloned().unwrap_or_default();
+        let all = all.into_iter().filter(|(b, _)| own.is_some_and(|own| *b >= own));
+        let names: Option<Vec<String>> = all.map(|(b, used)| rate_limit(import, &zone.0, zone.1, b, used)).collect();
+        let Some(names) = names.filter(|names| !names.is_empty()) else {
             import.decide(d, "this limit cannot be translated; write a [[rate_limit]]");
             continue;
         };
@@ -227,8 +253,19 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
                 import.differs(d, "rate_limit: requests above the rate are not delayed, but get 429 with Retry-After")
             }
         }
-        if !out.iter().any(|(n, _)| *n == settings) {
-            out.push((settings, d.place.clone()));
+        if let [common, .., own] = names.as_slice() {
+            import.differs(
+                d,
+                format!(
+                    "\"{common}\" counts all requests of the zone, and \"{own}\", with the smaller burst, only those under this or a smaller \
+                     burst; NGINX compares the count of all requests with each burst"
+                ),
+            );
+        }
+        for name in names {
+            if !out.iter().any(|(n, _)| *n == name) {
+                out.push((name, d.place.clone()));
+            }
         }
     }
     if let Some((d, value)) = scope.value("limit_req_dry_run")
@@ -242,7 +279,6 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             _ => import.differs(d, "the status is 429"),
         }
     }
-    connection_limits(import, scope);
     out
 }
 
@@ -323,9 +359,15 @@ fn exempting(import: &mut Import, variable: &str) -> bool {
     true
 }
 
-/// `limit_conn`: Sealane has one limit per client, for all listeners.
-fn connection_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) {
-    for d in scope.all(&["limit_conn"]) {
+/// `limit_conn`: NGINX counts the requests that a client has open. Sealane has one such limit for all hosts.
+pub(super) fn connection_limits<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
+    let mut found = Vec::new();
+    everywhere(block, &["limit_conn"], &mut found);
+    let held = in_effect(block, "limit_conn");
+    let text = |all: &[&Directive]| all.iter().map(|d| d.arguments().join(" ")).collect::<Vec<_>>();
+    let is_for_all = held.iter().all(|all| text(all) == text(&held[0]));
+    // Where a server answers before, that is said already.
+    for d in found.into_iter().filter(|d| !import.report.is_known(d.id)).collect::<Vec<_>>() {
         let (Some(zone), Some(n)) = (d.word(1), d.word(2).and_then(|n| n.parse::<u32>().ok())) else {
             import.decide(d, "is not understood");
             continue;
@@ -334,17 +376,36 @@ fn connection_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) {
         let by_address =
             key.and_then(|k| k.word(1)).is_some_and(|k| matches!(k, "$binary_remote_addr" | "$remote_addr"));
         if !by_address || !(1..=1_000_000).contains(&n) {
-            import.decide(d, "connections are limited by client only ([limits] max_connections_per_client)");
+            import.decide(d, "open requests are limited by client only ([limits] max_requests_per_client)");
             continue;
         }
         if let Some(key) = key {
-            import.same(key, "[limits] max_connections_per_client");
+            import.same(key, "[limits] max_requests_per_client");
         }
-        let there = import.out.limits.value("max_connections_per_client").and_then(|v| v.parse::<u32>().ok());
-        // The strictest of several holds for all.
+        if !is_for_all {
+            import.decide(
+                d,
+                "NGINX limits the open requests of a client here, and not, or otherwise, elsewhere; [limits] max_requests_per_client applies to \
+                 all hosts together: write a number that is enough for all of them (further requests get 429), or let the server limit",
+            );
+            continue;
+        }
+        let there = import.out.limits.value("max_requests_per_client").and_then(|v| v.parse::<u32>().ok());
         if there.is_none_or(|there| n < there) {
-            import.out.limits.set("max_connections_per_client", n.to_string(), &d.place);
+            import.out.limits.set("max_requests_per_client", n.to_string(), &d.place);
         }
-        import.differs(d, "[limits] max_connections_per_client: connections of a client to all hosts together, the smallest number of all limit_conn");
+        import.differs(
+            d,
+            "[limits] max_requests_per_client: further requests of a client get 429 (NGINX: limit_conn_status), and the addresses of an IPv6 \
+             /64 network are one client",
+        );
+    }
+    let mut found = Vec::new();
+    everywhere(block, &["limit_conn_status"], &mut found);
+    for d in found {
+        match d.word(1) {
+            Some("429") => import.same(d, "429"),
+            _ => import.differs(d, "the status is 429"),
+        }
     }
 }

@@ -219,8 +219,17 @@ fn path_with_groups(d: &Directive) -> Option<(Expression, String)> {
 
 /// Why a `rewrite` is undecided.
 pub(super) const NO_SEARCH: &str = "this rewrite cannot be translated. Sealane replaces a path by a constant, or with the groups of one \
-     expression, and only if all new paths get to the same location: write a route with path_regex and rewrite, or let the server \
-     rewrite the path";
+     expression: write a route with path_regex and rewrite, or let the server rewrite the path";
+
+/// Why a `rewrite` is undecided whose new paths may get to several locations: with the route that gets to the first of them.
+pub(super) fn several(d: &Directive, template: &str) -> String {
+    format!(
+        "the new paths may get to several locations, depending on the groups (a location with a regular expression may match some of them): \
+         if all of them belong to one location, write a route with path_regex = '{}', rewrite = \"{template}\" and the upstream of this \
+         location, or let the server rewrite the path",
+        d.word(1).unwrap_or("")
+    )
+}
 
 /// Whether NGINX selects a location for the new path of a `rewrite` in a block, and runs no other directive of the block before.
 pub(super) fn searches(block: &[Directive], d: &Directive, of_server: bool) -> bool {

@@ -1,8 +1,9 @@
 //! The main context and `http`: what holds for all servers.
 
+use super::actions::PASSES;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
-use super::{log, server, sockets, upstreams};
+use super::{access, log, server, sockets, upstreams};
 use crate::output::quoted;
 use crate::units::{nginx_time, shown_size, size};
 
@@ -41,6 +42,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
         }
     }
     websocket_maps(import);
+    access::bursts(import, block);
     let servers: Vec<&'d Directive> = block.iter().filter(|d| d.name() == "server").collect();
     let sockets = sockets::sockets(import, &servers);
     for socket in &sockets {
@@ -50,6 +52,8 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
         server::hosts(import, &scope, &servers, index, &sockets);
     }
     limits(import, block);
+    body_size(import, block);
+    access::connection_limits(import, block);
     log::log(import, block);
     let mut resolvers = Vec::new();
     everywhere(block, &["resolver"], &mut resolvers);
@@ -97,6 +101,32 @@ pub(super) fn everywhere<'d>(block: &'d [Directive], names: &[&str], out: &mut V
     }
 }
 
+/// The same, but for those of `upstream`, which are about connections to servers.
+fn of_clients<'d>(block: &'d [Directive], names: &[&str], out: &mut Vec<&'d Directive>) {
+    for d in block.iter().filter(|d| d.name() != "upstream") {
+        if names.contains(&d.name()) {
+            out.push(d);
+        }
+        of_clients(d.inner(), names, out);
+    }
+}
+
+/// For each block that passes requests on, the directives of a name that hold there.
+pub(super) fn in_effect<'d>(block: &'d [Directive], name: &str) -> Vec<Vec<&'d Directive>> {
+    fn visit<'d>(scope: &Scope<'d>, block: &'d [Directive], name: &str, out: &mut Vec<Vec<&'d Directive>>) {
+        for d in block.iter().filter(|d| matches!(d.name(), "server" | "location" | "if" | "limit_except")) {
+            let inner = scope.within(d.inner());
+            if d.inner().iter().any(|d| PASSES.contains(&d.name()) || d.name() == "try_files") {
+                out.push(inner.all(&[name]));
+            }
+            visit(&inner, d.inner(), name, out);
+        }
+    }
+    let mut out = Vec::new();
+    visit(&Scope::of(block), block, name, &mut out);
+    out
+}
+
 /// How the values of a limit are read: as TOML, with a number by which they are compared.
 type Read = fn(&str) -> Option<(u64, String)>;
 
@@ -114,28 +144,22 @@ fn time(text: &str) -> Option<(u64, String)> {
     (ms > 0).then(|| (ms * unit, quoted(&shown)))
 }
 
-fn body(text: &str) -> Option<(u64, String)> {
-    // 0 is no limit, and so the largest.
-    size(text).map(|n| if n == 0 { (u64::MAX, "0".to_owned()) } else { (n, shown_size(n)) })
-}
-
 fn number(text: &str) -> Option<(u64, String)> {
     text.parse::<u32>().ok().filter(|n| *n > 0).map(|n| (u64::from(n), n.to_string()))
 }
 
 /// Settings that Sealane has once for all hosts.
 fn limits(import: &mut Import, block: &[Directive]) {
-    let all: [(&[&str], &str, Read); 6] = [
+    let all: [(&[&str], &str, Read); 5] = [
         (&["client_header_timeout"], "header_timeout", time),
         (&["client_body_timeout", "send_timeout"], "idle_timeout", time),
         (&["keepalive_timeout"], "keepalive_timeout", time),
         (&["keepalive_requests"], "max_requests", number),
         (&["http2_max_concurrent_streams"], "max_streams", number),
-        (&["client_max_body_size"], "max_body_size", body),
     ];
     for (names, key, read) in all {
         let mut found = Vec::new();
-        everywhere(block, names, &mut found);
+        of_clients(block, names, &mut found);
         let mut best: Option<(u64, String, &Directive)> = None;
         for d in &found {
             match d.word(1).and_then(read) {
@@ -145,23 +169,21 @@ fn limits(import: &mut Import, block: &[Directive]) {
             }
         }
         let Some((largest, text, d)) = best else { continue };
-        import.out.limits.set(key, text, &d.place);
+        import.out.limits.set(key, text.clone(), &d.place);
         // Where some have none of their own, NGINX's default holds for these.
         for d in &found {
             match d.word(1).and_then(read) {
                 Some((n, _)) if n == largest => import.same(d, format!("[limits] {key}")),
                 Some(_) => import.differs(
                     d,
-                    format!("[limits] {key} applies to all hosts: the import writes the largest value; let the server refuse more"),
+                    format!(
+                        "[limits] {key} applies to all hosts: the import writes the largest value ({})",
+                        text.trim_matches('"')
+                    ),
                 ),
                 None => {}
             }
         }
-    }
-    if !import.out.limits.has("max_body_size") {
-        // NGINX's default.
-        let place = import.main.clone();
-        import.out.limits.set("max_body_size", shown_size(1 << 20), &place);
     }
     let mut found = Vec::new();
     everywhere(block, &["large_client_header_buffers"], &mut found);
@@ -179,6 +201,72 @@ fn limits(import: &mut Import, block: &[Directive]) {
     }
 }
 
+/// NGINX's default of `client_max_body_size`.
+const BODY: u64 = 1 << 20;
+
+/// `client_max_body_size`: Sealane has one limit for all hosts. Where there is none in NGINX, and one elsewhere, a person decides: the
+/// import keeps the limit.
+fn body_size<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
+    let value = |d: &Directive| d.word(1).and_then(size);
+    let mut found = Vec::new();
+    of_clients(block, &["client_max_body_size"], &mut found);
+    let (found, unread): (Vec<_>, Vec<_>) = found.into_iter().partition(|d| value(d).is_some());
+    unread.into_iter().for_each(|d| import.missing(d, "is not a value for [limits] max_body_size"));
+    // What holds where requests are passed on; `None`: the default.
+    let mut held: Vec<Option<&'d Directive>> = in_effect(block, "client_max_body_size")
+        .iter()
+        .map(|all| all.last().copied().filter(|d| value(d).is_some()))
+        .collect();
+    if held.is_empty() {
+        held.extend(found.iter().copied().map(Some));
+    }
+    let size_of = |d: &Option<&'d Directive>| d.and_then(value).unwrap_or(BODY);
+    let mut sizes: Vec<u64> = held.iter().map(size_of).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let unlimited = sizes.first() == Some(&0);
+    let chosen = sizes.last().copied().unwrap_or(BODY);
+    let by = held.iter().flatten().find(|d| value(d) == Some(chosen));
+    let place = by.map_or_else(|| import.main.clone(), |d| d.place.clone());
+    let text = if chosen == 0 { "0".to_owned() } else { shown_size(chosen) };
+    import.out.limits.set("max_body_size", text.clone(), &place);
+    let bare = |text: String| text.trim_matches('"').to_owned();
+    let text = bare(text);
+    // What is not kept, and where it is the default.
+    let is_default = held.iter().any(Option::is_none) && chosen > BODY;
+    let smaller =
+        sizes.iter().filter(|n| **n != 0 && **n < chosen).map(|n| bare(shown_size(*n))).collect::<Vec<_>>().join(", ");
+    for d in found {
+        let used = held.iter().flatten().any(|h| h.id == d.id);
+        match value(d) {
+            _ if !used => import.same(d, "no request is passed on under this limit"),
+            Some(0) if unlimited && chosen != 0 => import.decide(
+                d,
+                format!(
+                    "NGINX has no limit here, but {text} or less elsewhere, and [limits] max_body_size applies to all hosts. The import writes \
+                     {text}, with which larger bodies get 413 here, too: write the size that bodies may have here, or 0 (no limit on any host), \
+                     and let the other servers refuse more"
+                ),
+            ),
+            Some(n) if n == chosen && smaller.is_empty() => import.same(d, "[limits] max_body_size"),
+            Some(n) if n == chosen => {
+                let default = if is_default { " (1 MiB is NGINX's default)" } else { "" };
+                import.differs(
+                    d,
+                    format!(
+                        "[limits] max_body_size applies to all hosts: it is {text} also where NGINX accepts only {smaller}{default}; let the \
+                         servers refuse more there"
+                    ),
+                );
+            }
+            _ => import.differs(
+                d,
+                format!("[limits] max_body_size applies to all hosts, and is {text}: let the server refuse more than this limit"),
+            ),
+        }
+    }
+}
+
 /// The main context.
 pub(super) fn main(import: &mut Import, block: &[Directive]) {
     for d in block {
@@ -188,7 +276,11 @@ pub(super) fn main(import: &mut Import, block: &[Directive]) {
                 if let [group, ..] = rest {
                     import.out.top.set("group", quoted(group), &d.place);
                 }
-                import.same(d, "user");
+                import.differs(
+                    d,
+                    "user: the gateway reads certificates, keys and sealane.toml as this user when it reloads (NGINX: as root), so this user \
+                     must be able to read them",
+                );
             }
             ("worker_processes", ["auto", ..]) => import.same(d, "the default: one lane per core"),
             ("worker_processes", [n, ..]) => match n.parse::<u32>() {

@@ -62,6 +62,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         geos: BTreeMap::new(),
         lists: BTreeMap::new(),
         zones: BTreeMap::new(),
+        bursts: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
         trusts: false,
         chosen: Vec::new(),
@@ -137,6 +138,14 @@ fn rest(import: &mut Import, block: &[Directive]) {
                 _ if d.name() == "proxy_cookie_path" && d.arguments().iter().any(|a| a.contains(';')) => (
                     Outcome::Undecided,
                     "cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite",
+                ),
+                _ if d.name() == "underscores_in_headers" && d.arguments() == ["on"] => {
+                    (Outcome::Same, "headers with underscores are passed on")
+                }
+                _ if d.name() == "error_page" => (
+                    Outcome::NotTranslated,
+                    "a location that responds with \"return\" has no error page: for maintenance, write maintenance = { page = \"FILE\" } in \
+                     the host or route; for other pages, write the text as respond.body",
                 ),
                 Some(Kind::NotNeeded(why)) => (Outcome::Same, why),
                 Some(Kind::Missing(_)) if d.arguments() == ["off"] && !STRICT_IF_OFF.contains(&d.name()) => {

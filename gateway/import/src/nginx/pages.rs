@@ -16,16 +16,22 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
     let intercept = scope.value("proxy_intercept_errors").filter(|(_, value)| *value == "on").map(|(d, _)| d);
     let mut out = Vec::new();
     for d in all {
-        let mut page = match page(site, d) {
+        let page = match page(site, d) {
             Ok(page) => page,
             Err(why) => {
                 import.missing(d, why);
                 continue;
             }
         };
-        page.upstream = intercept.is_some();
         import.differs(d, "error_page: the page is for the gateway's own errors, not for responses of \"return\"");
-        out.push(page);
+        // Of servers' responses, only those from 500 are replaced.
+        let (replaced, own): (Vec<u16>, Vec<u16>) =
+            page.statuses.iter().partition(|s| intercept.is_some() && **s >= 500);
+        for (statuses, upstream) in [(own, false), (replaced, true)] {
+            if !statuses.is_empty() {
+                out.push(ErrorPage { statuses, upstream, ..page.clone() });
+            }
+        }
     }
     if let Some(d) = intercept {
         match out.iter().flat_map(|p| &p.statuses).all(|s| *s >= 500) && !out.is_empty() {

@@ -70,6 +70,8 @@ pub(super) struct Import<'d> {
     pub lists: BTreeMap<Id, Option<Access>>,
     /// `limit_req_zone`s by name.
     pub zones: BTreeMap<String, &'d Directive>,
+    /// For each of them the bursts of its `limit_req`s, the largest first.
+    pub bursts: BTreeMap<String, Vec<(u32, &'d Directive)>>,
     /// `limit_conn_zone`s by name.
     pub connection_zones: BTreeMap<String, &'d Directive>,
     /// Whether the server that is being translated trusts proxies.

@@ -67,7 +67,11 @@ pub(super) fn upstream<'d>(
         Some(HostHeader::Literal(name, place)) => host_header(import, d, &mut up, name, place),
         // Without a word about it NGINX sends the name in proxy_pass.
         None if target.authority.starts_with("unix:") => host_header(import, d, &mut up, "localhost", &d.place),
-        None => host_header(import, d, &mut up, target.authority, &d.place),
+        None => {
+            let port = format!(":{}", target.scheme().port());
+            let name = target.authority.strip_suffix(&port).unwrap_or(target.authority);
+            host_header(import, d, &mut up, name, &d.place);
+        }
     }
     http_settings(import, scope, target.protocol, &mut up);
     if target.tls {
@@ -152,6 +156,7 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
                 }
                 None => import.missing(d, "is not a duration"),
             },
+            "keepalive_requests" => import.same(d, "not needed"),
             "sticky" => match (d.word(1), d.word(2)) {
                 (Some("cookie"), Some(name)) if super::headers::is_name(name) => {
                     up.settings.set("sticky", quoted(name), &d.place);

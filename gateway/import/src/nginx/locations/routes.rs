@@ -105,13 +105,35 @@ fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
             "regular expressions for paths are not translated: the location with the longest prefix handles these requests",
         ),
         false => {
-            import.decide(l.d, "no path_regex matches the same paths as this expression: write routes for these paths, or let the server refuse them");
+            let text = l.d.arguments().last().copied().unwrap_or_default();
+            let says = "no path_regex matches the same paths as this expression: write routes for these paths, or let the server refuse them";
+            match except(text) {
+                Some((before, name)) => import.decide(
+                    l.d,
+                    format!(
+                        "Sealane's expressions have no look-ahead. Write a route with path_regex = '{before}' that does what this location does \
+                         (and one more for each longer path of the host, with this path and the same path_regex), and a route with path = \
+                         \"/{}/\", for what the expression excepts, that does what the location around it does",
+                        name.trim_end_matches('/')
+                    ),
+                ),
+                None => import.decide(l.d, says),
+            }
             access::moot(import, &l.scope, "see the location");
         }
     }
     for d in l.d.inner() {
         import.whole(d, crate::Outcome::NotTranslated, "its location is not translated");
     }
+}
+
+/// For an expression such as `/\.(?!well-known)`, what it matches without its exception, and the name that it excepts.
+fn except(text: &str) -> Option<(&str, String)> {
+    let (before, behind) = text.trim_start_matches('^').split_once("(?!")?;
+    let name = behind.split(')').next()?;
+    let plain = |name: &str| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_/".contains(&b));
+    let dotted = before.ends_with("\\.") && matches!(before.trim_end_matches("\\."), "/" | "(^|/)" | "(?:^|/)");
+    (dotted && plain(name)).then(|| (before, format!(".{name}")))
 }
 
 /// A client writes `%25` for the character `%`, and so routes see it.

@@ -169,7 +169,7 @@ impl<'d> Site<'d> {
             let cost = self.locations.len() * (self.locations.iter().map(|l| l.depth + 1).max().unwrap_or(1) + 20);
             let found = import.budget.take(cost).and_then(|()| self.location_for(&new.template));
             if found.is_none() {
-                import.decide(step.d, actions::NO_SEARCH);
+                import.decide(step.d, actions::several(step.d, &new.template));
             }
             searches.0.insert(key, found);
         }
