@@ -256,14 +256,16 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
     // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
     // last; a connection without a request is closed at the deadline.
     for key in proxy.connections.keys() {
-        match proxy.connections.get_mut(key) {
-            Some(Conn::Client(f)) => {
-                if f.shut_down(cx, key, is_alone, proxy.settings.limits()) {
-                    proxy.connections.mark_for_flush(key);
-                }
+        let has_more_to_send = match proxy.connections.get_mut(key) {
+            Some(Conn::Client(f)) => f.shut_down(cx, key, is_alone, proxy.settings.limits()),
+            Some(Conn::Upstream(b)) if b.phase.is_idle() => {
+                close_connection(proxy, cx, key);
+                false
             }
-            Some(Conn::Upstream(b)) if b.phase.is_idle() => close_connection(proxy, cx, key),
-            _ => {}
+            _ => false,
+        };
+        if has_more_to_send {
+            proxy.connections.mark_for_flush(key);
         }
     }
     quic_drain(proxy, cx);
