@@ -459,3 +459,14 @@ fn what_a_person_has_to_write_is_named() {
     assert_eq!(toml.matches("upstream = true").count(), 1, "{toml}");
     assert!(toml.contains("host_header = \"10.0.0.1\""), "{toml}");
 }
+
+#[test]
+fn http_2_is_for_all_servers_where_http_says_so() {
+    let tls = "listen 443 ssl; ssl_certificate /a.pem; ssl_certificate_key /a.key; location / { proxy_pass http://10.0.0.1; }";
+    let text = |http: &str, server: &str| format!("events {{}} http {{ {http} server {{ {server} {tls} }} }}");
+    for (http, server, wanted) in [("", "", false), ("http2 on;", "", true), ("http2 on;", "http2 off;", false)] {
+        let Imported { toml, report, .. } = imported("nginx", &text(http, server), &[]);
+        assert_eq!(!toml.contains("alpn = [\"http/1.1\"]"), wanted, "{http} {server}\n{toml}");
+        assert!(!report.to_text(false).contains("http2"), "{http} {server}");
+    }
+}

@@ -44,7 +44,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     websocket_maps(import);
     access::bursts(import, block);
     let servers: Vec<&'d Directive> = block.iter().filter(|d| d.name() == "server").collect();
-    let sockets = sockets::sockets(import, &servers);
+    let sockets = sockets::sockets(import, block, &servers);
     for socket in &sockets {
         server::listener(import, &scope, &servers, socket);
     }

@@ -181,13 +181,18 @@ fn listen(d: &Directive) -> Result<Listen, &'static str> {
     Ok(out)
 }
 
-/// All addresses of the servers, with the names by which each is reached.
-pub(super) fn sockets<'d>(import: &mut Import<'d>, servers: &[&'d Directive]) -> Vec<Socket> {
+/// All addresses of the servers of a block, with the names by which each is reached.
+pub(super) fn sockets<'d>(import: &mut Import<'d>, block: &'d [Directive], servers: &[&'d Directive]) -> Vec<Socket> {
     let mut all: Vec<Socket> = Vec::new();
+    for d in block.iter().filter(|d| d.name() == "http2") {
+        import.same(d, "[listener.tls]");
+    }
     for (index, server) in servers.iter().enumerate() {
         let own: Vec<&Directive> = server.inner().iter().filter(|d| d.name() == "listen").collect();
-        let switch =
-            |name: &str| server.inner().iter().rfind(|d| d.name() == name).is_some_and(|d| d.word(1) == Some("on"));
+        let switch = |name: &str| {
+            let last = |block: &'d [Directive]| block.iter().rfind(|d| d.name() == name);
+            last(server.inner()).or_else(|| last(block)).is_some_and(|d| d.word(1) == Some("on"))
+        };
         let mut add = |import: &mut Import<'d>, one: Listen, origin: &Place, d: Option<&Directive>| {
             for address in &one.addresses {
                 let at = all.iter().position(|s| s.address == *address).unwrap_or_else(|| {
