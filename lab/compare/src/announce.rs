@@ -2,13 +2,19 @@
 //!
 //! An entry of the report announces a difference if its line takes part in the request, if its directive can have this effect, and if
 //! the request does what the entry is about: an entry about a header announces nothing for a request without that header. An entry
-//! that announces too much hides a mistake of the translation, so each kind of directive has the narrowest rule that is true.
+//! that announces too much hides a mistake of the translation, so each kind of directive has the narrowest rule that is true, and a
+//! directive without a rule announces nothing. Only an undecided directive without a rule may have any effect on requests, for as long as
+//! it stands under `undecided` in the translation: the gateway does not start with it ([`open`]).
 
 use crate::Kind;
 use crate::difference::{Aspect, Difference};
 use crate::draft::{Behaviour, Draft, Shown, Times};
 use crate::translation::Entry;
 use crate::tree::{Place, Scope};
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::net::IpAddr;
+use std::path::Path;
 
 /// A difference, and the request or handshake that shows it.
 #[derive(Clone, Copy, Debug)]
@@ -23,11 +29,33 @@ pub struct Case<'c> {
     pub draft: Option<&'c Draft>,
     /// What differs.
     pub difference: &'c Difference,
+    /// Whether a back-end got the request: from the original, and from the translation.
+    pub asked: (bool, bool),
+    /// The translation's status; 0: there is none.
+    pub status: u16,
+}
+
+/// The entries that hold for a translation. What a person has decided, and taken out of `undecided`, announces nothing: only the
+/// comparison says what the decision does.
+pub fn open(entries: Vec<Entry>, undecided: &BTreeSet<String>) -> Vec<Entry> {
+    // The import may have been given another path to the same file.
+    let name = |file: &str| Path::new(file).file_name().map(OsStr::to_owned);
+    let stands = |e: &Entry| {
+        let behind = format!(":{}: {}: {}", e.place.line, e.directive, e.says);
+        undecided.iter().any(|u| u.strip_suffix(&behind).is_some_and(|file| name(file) == name(&e.place.file)))
+    };
+    entries.into_iter().filter(|e| e.outcome != "undecided" || stands(e)).collect()
+}
+
+/// Whether an entry is about a limit that the translation has once for all hosts.
+fn is_for_all(entry: &Entry) -> bool {
+    entry.directive.starts_with("client_max_body_size ") && entry.says.contains("applies to all hosts")
 }
 
 /// The entry of the report that has announced a difference.
 pub fn announced<'e>(entries: &'e [Entry], case: &Case<'_>) -> Option<&'e Entry> {
-    let all = entries.iter().filter(|e| e.place == *case.place || case.scope.contains(&e.place));
+    let takes_part = |e: &&Entry| e.place == *case.place || case.scope.contains(&e.place) || is_for_all(e);
+    let all = entries.iter().filter(takes_part);
     // The line itself explains more than one near it, and what is missing more than what is a little different.
     let rank = |e: &&Entry| {
         let outcome = match e.outcome.as_str() {
@@ -44,13 +72,18 @@ impl Case<'_> {
     fn is_effect_of(&self, entry: &Entry) -> bool {
         // What the report says of an answer, or of certain paths, it says of these only.
         if entry.outcome != "undecided" && entry.says.contains("get 501") {
-            return self.is_untranslated();
+            return self.is_untranslated() || self.is_file();
+        }
+        let nothing =
+            ["get 503", "nothing is relayed", "nothing listens", "no address to listen", "relayed connection"];
+        if entry.outcome != "undecided" && nothing.iter().any(|n| entry.says.contains(n)) {
+            return self.is_unserved();
         }
         if let Some((_, sample)) = entry.says.split_once("this route does not match ") {
             return self.draft.is_some_and(|d| is_beside(sample, &d.path)) && !self.is_tls();
         }
         if entry.says.contains("the three characters %25") {
-            return self.draft.is_some_and(|d| d.path.contains('%'));
+            return self.draft.is_some_and(|d| d.path.contains('%')) && !self.is_tls();
         }
         let words: Vec<&str> = entry.directive.split(' ').collect();
         match self.kind {
@@ -100,6 +133,47 @@ impl Case<'_> {
             Aspect::Backend => self.difference.translation == "none",
             _ => false,
         }
+    }
+
+    /// The original answers with a file, or says that there is none. Where the translation names a server for these requests, the
+    /// server answers.
+    fn is_file(&self) -> bool {
+        let is_new = self.asked == (false, true) && self.draft.is_some_and(|d| d.files);
+        is_new
+            && match self.aspect() {
+                Aspect::Status => {
+                    matches!(self.difference.original.as_str(), "200" | "206" | "301" | "304" | "403" | "404" | "405")
+                }
+                Aspect::Backend | Aspect::Content | Aspect::Location | Aspect::Header(_) => true,
+                _ => false,
+            }
+    }
+
+    /// One side has this status.
+    fn has_status(&self, status: &str) -> bool {
+        self.is(&[Aspect::Status])
+            && [&self.difference.original, &self.difference.translation].contains(&&status.to_owned())
+    }
+
+    /// What an error page changes for these statuses: headers and content, and the status if the original replaces it.
+    fn is_page(&self, statuses: &[&str]) -> bool {
+        let is_listed = |text: &str| statuses.contains(&text);
+        match self.aspect() {
+            Aspect::Header(_) | Aspect::Content => self.status >= 400,
+            Aspect::Status => !self.at_once() && is_listed(&self.difference.translation),
+            _ => false,
+        }
+    }
+
+    /// The protocol, version, suites or groups of a handshake, as far as words name them.
+    fn is_negotiated(&self, words: &[&str]) -> bool {
+        matches!(self.aspect(), Aspect::Negotiated(what) if words.iter().any(|w| what.starts_with(w)))
+    }
+
+    /// A header at the back-end that has addresses.
+    fn is_address(&self) -> bool {
+        let has = |text: &str| text.split([',', ' ']).any(|w| w.parse::<IpAddr>().is_ok());
+        self.is_received("") && has(&self.difference.original) && has(&self.difference.translation)
     }
 
     /// A header of the response; `Location` is one.
@@ -188,39 +262,76 @@ impl Case<'_> {
             "proxy_hide_header" | "proxy_pass_header" | "grpc_hide_header" | "grpc_pass_header" => {
                 self.is_response_header(&[argument])
             }
-            "expires" => self.is_response_header(&["cache-control", "expires"]) || self.is_untranslated(),
+            "expires" => self.is_response_header(&["cache-control", "expires"]),
             "etag" => self.is_response_header(&["etag"]),
-            "charset" => self.is_response_header(&["content-type"]),
+            "charset" | "source_charset" | "charset_types" | "override_charset" => {
+                self.is_response_header(&["content-type"])
+            }
             "if_modified_since" => self.is_response_header(&["last-modified"]),
-            "proxy_redirect" => self.is_response_header(&["location", "refresh"]),
-            "proxy_ignore_headers" | "more_set_headers" | "more_clear_headers" => self.is_response_header(&[]),
+            "userid" | "userid_name" | "userid_path" => self.is_response_header(&["set-cookie", "p3p"]),
+            // It rewrites what servers send.
+            "proxy_redirect" => self.is_response_header(&["location", "refresh"]) && self.server_fails(),
+            "more_set_headers" | "more_clear_headers" => self.is_response_header(&[argument.trim_end_matches(':')]),
             n if n.starts_with("proxy_cookie") => self.is_response_header(&["set-cookie"]),
             "sticky" if different => self.is_response_header(&["set-cookie"]),
             n if n.starts_with("gzip") || n.starts_with("brotli") => {
                 self.is(&[Aspect::Content]) || self.is_response_header(&["content-encoding", "vary", "etag"])
             }
-            n if n.starts_with("sub_filter") => self.is(&[Aspect::Content]) || self.is_response_header(&[]),
-            "proxy_pass_request_headers"
-            | "proxy_http_version"
-            | "set_real_ip_from"
-            | "real_ip_header"
-            | "real_ip_recursive"
-            | "underscores_in_headers" => self.is_received(""),
-            n if n.starts_with("proxy_ssl") || n.starts_with("grpc_ssl") => {
-                self.is_received("") || (undecided && self.is(&[Aspect::Status, Aspect::Backend]))
+            n if n.starts_with("sub_filter") || n.starts_with("ssi") || n.starts_with("add_") => {
+                self.is(&[Aspect::Content])
+                    || self.is_response_header(&["content-type", "etag", "last-modified", "accept-ranges"])
             }
-            "error_page" | "proxy_intercept_errors" | "recursive_error_pages" => self.is_error(),
+            n if n.starts_with("image_filter") || n.starts_with("xslt_") => {
+                self.is(&[Aspect::Content]) || self.is_response_header(&["content-type", "etag", "last-modified"])
+            }
+            // Copies run without caches.
+            n if n.contains("_cache")
+                || matches!(n, "proxy_no_cache" | "fastcgi_no_cache" | "slice" | "proxy_store") =>
+            {
+                self.is_response_header(&["age"])
+            }
+            "proxy_pass_request_headers" => self.is_received(""),
+            "set_real_ip_from" | "real_ip_header" | "real_ip_recursive" if !undecided => self.is_address(),
+            "underscores_in_headers" => {
+                matches!(self.aspect(), Aspect::Received(header) if header.contains('_'))
+            }
+            n if n.starts_with("proxy_ssl") || n.starts_with("grpc_ssl") => {
+                self.is_received("(TLS)") || (undecided && self.is(&[Aspect::Status, Aspect::Backend]))
+            }
+            "error_page" => {
+                let statuses: Vec<&str> =
+                    words[1..].iter().copied().filter(|w| w.bytes().all(|b| b.is_ascii_digit())).collect();
+                // A page that a server makes, or a redirect.
+                let is_passed = words.iter().any(|w| w.starts_with('@') || w.starts_with('=') || w.contains("://"));
+                self.is_page(&statuses)
+                    || is_passed && self.status >= 400 && self.is(&[Aspect::Backend, Aspect::Location])
+            }
+            "proxy_intercept_errors" | "grpc_intercept_errors" | "recursive_error_pages" => self.is_page(&[]),
             "limit_req" if different => {
                 // A request that NGINX would delay is refused.
                 let delayed = !words.contains(&"nodelay");
                 self.refuses_with("429") && (delayed || self.difference.original.starts_with("some refused"))
             }
-            "limit_conn" if different => self.is_limit() && self.difference.translation.starts_with("some refused"),
-            "limit_req_status" => self.refuses_with("429") && self.difference.original.starts_with("some refused"),
-            "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" | "limit_conn_status"
-            | "limit_req_dry_run" => self.is_limit(),
+            "limit_conn" if different => {
+                self.refuses_with("429") && self.difference.original.starts_with("some refused")
+            }
+            "limit_req_status" | "limit_conn_status" => {
+                self.refuses_with("429") && self.difference.original.starts_with("some refused")
+            }
+            "limit_req_dry_run" | "limit_conn_dry_run" => self.refuses_with("429"),
+            "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" => undecided && self.is_limit(),
+            // The translation accepts more.
+            "client_max_body_size" if !undecided => {
+                let is_more = match self.aspect() {
+                    Aspect::Status => self.difference.original == "413",
+                    Aspect::Backend => self.asked == (false, true),
+                    _ => false,
+                };
+                is_more && self.draft.is_some_and(|d| d.content > 0)
+            }
             "client_max_body_size" => {
-                self.is(&[Aspect::Status, Aspect::Backend]) && self.draft.is_some_and(|d| d.content > 0)
+                let of_backend = self.is(&[Aspect::Backend]) && self.asked.0 != self.asked.1;
+                (self.has_status("413") || of_backend) && self.draft.is_some_and(|d| d.content > 0)
             }
             // The default is a choice of the server, whatever the client asks for.
             // Wherever its variable is used.
@@ -229,9 +340,11 @@ impl Case<'_> {
                 true => self.is_limit(),
                 false => self.is_at_backend() && self.involves(argument),
             },
-            "map" => !self.is_tls() && self.involves(argument),
+            "map" if undecided => !self.is_tls() && self.involves(argument),
             "geo" if different => self.is_limit(),
-            "geo" => !self.is_tls() && self.involves(if words.len() > 2 { argument } else { "$remote_addr" }),
+            "geo" if undecided => {
+                !self.is_tls() && self.involves(if words.len() > 2 { argument } else { "$remote_addr" })
+            }
             "split_clients" => self.is(&[Aspect::Backend]) || self.is_untranslated(),
             // Some requests are not copied.
             "mirror" | "mirror_request_body" => {
@@ -242,25 +355,42 @@ impl Case<'_> {
                 self.is(&[Aspect::Copy]) && self.difference.translation == "none" && (is_one || !different)
             }
             "auth_basic" if different => self.is_response_header(&["www-authenticate"]),
-            "auth_request" if different => self.server_fails() && (self.is_error() || self.is_at_backend()),
+            // NGINX answers with 500 unless the service says yes, 401 or 403.
+            "auth_request" if different => {
+                let is_status = self.is(&[Aspect::Status]) && self.difference.original == "500";
+                let is_rest = matches!(self.aspect(), Aspect::Header(_) | Aspect::Content | Aspect::Location);
+                self.server_fails() && (is_status || is_rest || self.is_at_backend())
+            }
             "if" if different && is_of_claim => !self.is_tls() && self.involves(argument.trim_start_matches('(')),
             "if" if different && entry.says.contains("even with an empty value or 0") => {
                 !self.is_tls() && self.gives_nothing(argument)
             }
-            "if" if different => self.is(&[Aspect::Status]) && self.difference.translation == "403",
-            "return" if different => self.is(&[Aspect::Status]) && self.difference.translation == "404",
-            "proxy_pass" | "grpc_pass" if different => match entry.says.contains("slash between") {
-                true => self.is(&[Aspect::Request]),
-                false => self.is(&[Aspect::Status, Aspect::Backend]),
-            },
+            "if" if different => {
+                // Both refuse.
+                let is_refusal = !self.difference.original.starts_with(['1', '2', '3']);
+                self.is(&[Aspect::Status]) && self.difference.translation == "403" && is_refusal
+            }
+            "return" if different => {
+                self.is(&[Aspect::Status])
+                    && self.difference.translation == "404"
+                    && self.difference.original.parse::<u16>().is_err()
+            }
+            "return" if !undecided => self.is(&[Aspect::Content]) || self.is_response_header(&["content-type"]),
+            "proxy_pass" | "grpc_pass" if different => self.is(&[Aspect::Request]),
             "proxy_next_upstream" | "proxy_next_upstream_tries" | "grpc_next_upstream" | "grpc_next_upstream_tries" => {
-                self.server_fails() && (self.is(&[Aspect::Status]) || self.is_at_backend())
+                let fails =
+                    |d: &Draft| matches!(d.behaviour, Behaviour::Error | Behaviour::Missing | Behaviour::Forbidden);
+                self.draft.is_some_and(fails) && (self.is(&[Aspect::Status]) || self.is_at_backend())
             }
             // A server of a group; requests may be counted, and the group is compared, not the server.
             "server" if different && !argument.is_empty() => self.is_limit(),
             "upstream" if different => false,
             // Without files there is no answer here.
-            "root" | "alias" | "index" | "autoindex" if !undecided => self.is_untranslated(),
+            "root" | "alias" | "index" | "autoindex" | "try_files" | "random_index" | "dav_methods" | "gzip_static"
+                if !undecided =>
+            {
+                self.is_untranslated() || self.is_file()
+            }
             n if !undecided && ["fastcgi_", "uwsgi_", "scgi_", "memcached_"].iter().any(|p| n.starts_with(p)) => {
                 self.is_untranslated()
             }
@@ -270,49 +400,35 @@ impl Case<'_> {
                     || (self.is(&[Aspect::Status]) && closed(&self.difference.translation))
                     || (self.is(&[Aspect::Backend]) && self.difference.translation == "none")
             }
-            "ssl_verify_client" | "ssl_client_certificate" | "ssl_verify_depth" | "ssl_crl" if undecided => {
+            "ssl_verify_client" | "ssl_client_certificate" | "ssl_crl" if undecided => {
                 self.is_tls() || self.is(&[Aspect::Status, Aspect::Backend])
             }
-            // A certificate is asked for under another name, or is refused in the handshake.
-            "ssl_verify_client" | "ssl_client_certificate" | "ssl_verify_depth" | "ssl_crl" => {
+            // A certificate is asked for under another name, or is refused in the handshake: over HTTP/2, the connection is closed.
+            "ssl_verify_client" | "ssl_client_certificate" | "ssl_crl" => {
                 let other_name = self.draft.is_some_and(|d| d.sni.is_some());
-                self.is_handshake()
+                let without = self.draft.is_some_and(|d| d.shown != Shown::Known);
+                let refused = |text: &str| text.starts_with("handshake refused") || text.starts_with("closed without");
+                let is_refusal = self.is(&[Aspect::Status])
+                    && matches!(self.difference.original.as_str(), "400" | "403" | "421")
+                    && refused(&self.difference.translation);
+                without && is_refusal
                     || other_name && self.is(&[Aspect::Status]) && self.difference.original == "421"
                     || other_name && self.is(&[Aspect::Backend]) && self.difference.original == "none"
-                    || self.is(&[Aspect::Backend]) && self.difference.translation == "none"
+                    || without && self.is(&[Aspect::Backend]) && self.difference.translation == "none"
             }
             "listen" => true,
             "ssl_reject_handshake" => self.is_handshake() || self.is(&[Aspect::Backend]),
-            n if n.starts_with("ssl_") || matches!(n, "http2" | "http3") => self.is_handshake(),
-            n if n.starts_with("keepalive")
-                || n.ends_with("_timeout")
-                || n.ends_with("_log")
-                || n.ends_with("_buffers")
-                || n.ends_with("_buffer_size")
-                || n.ends_with("_buffering")
-                || n.starts_with("worker_")
-                || n.starts_with("types_hash")
-                || n.starts_with("open_file")
-                || matches!(
-                    n,
-                    "least_conn"
-                        | "ip_hash"
-                        | "hash"
-                        | "random"
-                        | "zone"
-                        | "log_format"
-                        | "user"
-                        | "resolver"
-                        | "merge_slashes"
-                        | "include"
-                        | "http"
-                        | "events"
-                        | "load_module"
-                ) =>
-            {
-                false
+            "ssl_protocols" => self.is_negotiated(&["version", "SSL 3", "TLS 1", "suite", "handshake"]),
+            "ssl_ciphers" | "ssl_prefer_server_ciphers" => {
+                let others = ["ALPN", "version", "group", "SSL 3", "TLS 1"];
+                self.is_negotiated(&[""]) && !self.is_negotiated(&others)
             }
-            _ => !self.is_tls(),
+            "ssl_ecdh_curve" => self.is_negotiated(&["group", "handshake"]),
+            "ssl_conf_command" | "ssl_dhparam" => matches!(self.aspect(), Aspect::Negotiated(_)),
+            "ssl_certificate" | "ssl_certificate_key" => self.is_handshake(),
+            "http2" | "http3" => self.is_negotiated(&["ALPN"]),
+            n if n.starts_with("ssl_") => undecided && self.is_handshake(),
+            _ => undecided && !self.is_tls(),
         }
     }
 
@@ -322,15 +438,32 @@ impl Case<'_> {
         match (word(0), word(1)) {
             (
                 "http-response" | "http-after-response",
-                "set-header" | "add-header" | "del-header" | "replace-header",
+                "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value",
             ) => self.is_response_header(&[word(2)]),
-            ("http-request", "set-header" | "add-header" | "del-header" | "replace-header") => {
+            ("http-request", "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value") => {
                 self.is_received(word(2))
             }
             ("http-response" | "http-after-response", _) => self.is_error(),
             ("http-request", "auth") if different => self.is_response_header(&["www-authenticate"]),
             ("http-request", "track-sc0" | "track-sc1" | "track-sc2") | ("stick-table", _) => self.is_limit(),
             ("http-request", "deny") if different && entry.says.contains("429") => self.is_limit(),
+            // A refusal with another status.
+            (
+                "http-request" | "tcp-request",
+                "deny" | "reject" | "silent-drop" | "tarpit" | "content" | "connection",
+            ) if !undecided => {
+                let is_refusal = !self.difference.original.starts_with(['1', '2', '3']);
+                let refused = matches!(self.difference.translation.as_str(), "403" | "429");
+                self.is_limit() || self.is(&[Aspect::Status]) && refused && is_refusal
+            }
+            ("http-request" | "redirect", _) if !undecided => self.is_untranslated() || self.is_received(""),
+            ("use_backend" | "default_backend" | "acl", _) if !undecided => self.is_unserved(),
+            ("stats" | "listen" | "frontend" | "monitor-uri", _) if !undecided => {
+                // Statistics have an address of their own in the translation.
+                let uri = if word(1) == "uri" { word(2) } else { "/haproxy?stats" };
+                let is_there = self.draft.is_some_and(|d| d.path.starts_with(uri));
+                (self.is_unserved() || is_there) && !self.is_tls()
+            }
             ("compression", _) | ("filter", "compression") => {
                 self.is(&[Aspect::Content]) || self.is_response_header(&["content-encoding", "vary", "etag"])
             }
@@ -339,10 +472,13 @@ impl Case<'_> {
             }
             ("option", "forwardfor" | "forwarded" | "originalto")
             | ("unique-id-header" | "http-send-name-header", _) => self.is_received(""),
-            (
-                "errorfile" | "errorfiles" | "http-errors" | "http-error" | "errorloc" | "errorloc302" | "errorloc303",
-                _,
-            ) => self.is_error(),
+            ("errorloc" | "errorloc302" | "errorloc303", status) => {
+                self.is_page(&[status]) || self.is(&[Aspect::Location]) || self.has_status(status)
+            }
+            ("errorfile" | "errorfiles" | "http-errors" | "http-error", status) => {
+                let at = words.iter().position(|w| *w == "status");
+                self.is_page(&[at.map_or(status, |at| word(at + 1))])
+            }
             ("bind", _) if !undecided => {
                 let closed = |text: &str| text.starts_with("no connection");
                 self.is_handshake()
@@ -350,8 +486,13 @@ impl Case<'_> {
                     || (self.is(&[Aspect::Backend]) && self.difference.translation == "none")
             }
             ("bind", _) => true,
-            ("server" | "default-server", _) => self.is_at_backend() || self.is(&[Aspect::Status]),
-            (w, _) if w.starts_with("ssl-default-bind") || w.starts_with("tune.ssl") => self.is_handshake(),
+            ("server" | "default-server" | "server-template", _) if !undecided => {
+                self.is_received("(TLS)") || self.is_received("(PROXY protocol)") || self.is_unserved()
+            }
+            ("server" | "default-server" | "server-template", _) => self.is_at_backend() || self.is(&[Aspect::Status]),
+            (w, _) if w.starts_with("ssl-default-bind") || w.starts_with("tune.ssl") => {
+                matches!(self.aspect(), Aspect::Negotiated(_))
+            }
             (
                 "timeout" | "balance" | "hash-type" | "log" | "maxconn" | "retries" | "fullconn" | "log-format"
                 | "resolvers" | "global" | "defaults" | "http-check" | "tcp-check" | "http-reuse" | "capture"
@@ -359,7 +500,19 @@ impl Case<'_> {
                 _,
             ) => false,
             ("option", o) if o != "http_proxy" && o != "transparent" && o != "httpclose" => false,
-            _ => !self.is_tls(),
+            _ => undecided && !self.is_tls(),
+        }
+    }
+
+    /// Nothing of the translation takes the request, or no server does.
+    fn is_unserved(&self) -> bool {
+        match self.aspect() {
+            Aspect::Status => {
+                let text = self.difference.translation.as_str();
+                matches!(text, "501" | "503") || text.starts_with("no connection")
+            }
+            Aspect::Backend => self.difference.translation == "none",
+            _ => false,
         }
     }
 }
@@ -419,7 +572,8 @@ mod tests {
     fn line(entries: &[Entry], draft: &Draft, difference: &Difference) -> Option<u32> {
         let scope: Scope = Arc::new(entries.iter().map(|e| e.place.clone()).collect());
         let at = place(1);
-        let case = Case { kind: Kind::Nginx, place: &at, scope: &scope, draft: Some(draft), difference };
+        let (asked, status) = ((true, true), 200);
+        let case = Case { kind: Kind::Nginx, place: &at, scope: &scope, draft: Some(draft), difference, asked, status };
         announced(entries, &case).map(|e| e.place.line)
     }
 
@@ -438,7 +592,8 @@ mod tests {
         assert_eq!(is(difference(Aspect::Received("host".into()), "1", "2")), None);
         let d = difference(Aspect::Status, "404", "501");
         let (at, nothing) = (place(1), Scope::default());
-        let case = Case { kind: Kind::Nginx, place: &at, scope: &nothing, draft: None, difference: &d };
+        let (asked, status) = ((false, false), 501);
+        let case = Case { kind: Kind::Nginx, place: &at, scope: &nothing, draft: None, difference: &d, asked, status };
         assert_eq!(announced(&entries, &case), None, "no line of these takes part");
     }
 
@@ -487,5 +642,103 @@ mod tests {
         let other = difference(Aspect::Backend, "10.0.0.1:80", "10.0.0.2:80");
         assert_eq!(line(&entries, &draft().at("/appx"), &other), Some(9));
         assert_eq!(line(&entries, &draft().at("/app/x"), &other), None);
+    }
+
+    #[test]
+    fn what_has_no_rule_announces_nothing() {
+        let aspects = [
+            Aspect::Status,
+            Aspect::Location,
+            Aspect::Backend,
+            Aspect::Request,
+            Aspect::Content,
+            Aspect::Received("x-user".into()),
+            Aspect::Header("x-frame-options".into()),
+            Aspect::Certificate,
+        ];
+        for directive in [
+            "proxy_cache_path /var/cache levels=1:2 keys_zone=a:1m",
+            "proxy_cache a",
+            "ssl_session_tickets off",
+            "worker_connections 100",
+            "limit_rate 1m",
+            "some_new_directive on",
+        ] {
+            for outcome in ["different", "not_translated"] {
+                let entries = [entry(3, outcome, directive, "")];
+                for aspect in &aspects {
+                    let d = difference(aspect.clone(), "403", "200");
+                    assert_eq!(line(&entries, &draft(), &d), None, "{directive}: {aspect:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_error_page_changes_errors_and_not_who_may_connect() {
+        let entries = [entry(3, "different", "error_page 404 503 /e.html", "")];
+        let status = |a: &str, b: &str| difference(Aspect::Status, a, b);
+        assert_eq!(line(&entries, &draft(), &status("200", "404")), Some(3));
+        assert_eq!(line(&entries, &draft(), &status("410", "200")), None);
+        let many = Draft { times: Times::AtOnce(10), ..draft() };
+        assert_eq!(line(&entries, &many, &status("some refused: 503", "none refused")), None);
+    }
+
+    #[test]
+    fn a_server_may_answer_where_the_original_has_files_only() {
+        let entries = [entry(3, "not_translated", "alias /srv", "run a file server")];
+        let (at, scope) = (place(1), Arc::new(BTreeSet::from([place(3)])));
+        let d = difference(Aspect::Status, "404", "200");
+        let is = |files: bool, asked| {
+            let draft = Draft { files, ..draft() };
+            let case = Case {
+                kind: Kind::Nginx,
+                place: &at,
+                scope: &scope,
+                draft: Some(&draft),
+                difference: &d,
+                asked,
+                status: 200,
+            };
+            announced(&entries, &case).is_some()
+        };
+        assert!(is(true, (false, true)));
+        assert!(!is(false, (false, true)), "a location that refuses");
+        assert!(!is(true, (true, true)));
+    }
+
+    #[test]
+    fn a_limit_for_all_hosts_announces_larger_bodies_and_nothing_else() {
+        let says = "[limits] max_body_size applies to all hosts";
+        let entries = [entry(3, "different", "client_max_body_size 64m", says)];
+        let (at, scope) = (place(1), Scope::default());
+        let is = |content: u64, original: &str, translation: &str| {
+            let draft = Draft { content, ..draft() };
+            let d = difference(Aspect::Status, original, translation);
+            let (asked, status) = ((false, true), 200);
+            let case = Case {
+                kind: Kind::Nginx,
+                place: &at,
+                scope: &scope,
+                draft: Some(&draft),
+                difference: &d,
+                asked,
+                status,
+            };
+            announced(&entries, &case).is_some()
+        };
+        assert!(is(1 << 20, "413", "200"));
+        assert!(!is(0, "413", "200") && !is(1 << 20, "403", "200") && !is(1 << 20, "200", "413"));
+    }
+
+    #[test]
+    fn what_a_person_has_decided_announces_nothing() {
+        let entries = || vec![entry(3, "undecided", "satisfy any", "x"), entry(4, "different", "gzip on", "y")];
+        let lines = |undecided: &[&str]| -> Vec<u32> {
+            let undecided = undecided.iter().map(|u| (*u).to_owned()).collect();
+            open(entries(), &undecided).iter().map(|e| e.place.line).collect()
+        };
+        assert_eq!(lines(&["/etc/n:3: satisfy any: x"]), [3, 4]);
+        assert_eq!(lines(&[]), [4]);
     }
 }

@@ -105,6 +105,8 @@ const OWN_REDIRECTS: &str =
 const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
 /// For HAProxy.
 pub const PORTS: &str = "hosts are compared without a port; HAProxy compares them as the client writes them";
+/// For HAProxy.
+pub const CASES: &str = "hosts are compared in any case; HAProxy compares them as they are written unless -i is set";
 const HOST: &str = "Sealane forwards Host as the client wrote it ($host of NGINX is in lower case and without a port)";
 const LOWER: &str = "redirects of the gateway name the host in lower case";
 const NAMES: &str = "servers that have a name get it in the handshake (NGINX: proxy_ssl_server_name on)";
@@ -117,8 +119,10 @@ const TEXTS: &str =
 const CLAIMS: &str =
     "Sealane removes headers that only a proxy may send from requests of clients that are not in trusted_proxies";
 const OTHER_RULES: &str = "Sealane answers a request with 421 if its connection was opened for a name with other rules for client certificates";
+const REQUEST_IDS: &str = "[request_id] applies to requests of all hosts";
+const UNDERSCORES: &str = "Sealane passes on headers with underscores (NGINX: underscores_in_headers on)";
 /// Statuses of errors that no route asks for.
-const LIMITS: &[u16] = &[400, 408, 413, 414, 429, 431, 502, 503, 504];
+const LIMITS: &[u16] = &[400, 408, 413, 414, 421, 429, 431, 502, 503, 504];
 
 const OLD_VERSIONS: &str = "Sealane does not support TLS 1.0 and 1.1";
 const OLD_SUITES: &str =
@@ -129,14 +133,20 @@ fn differs(aspect: Aspect, original: impl Into<String>, translation: impl Into<S
     (original != translation).then_some(Difference { aspect, original, translation, general: None })
 }
 
+/// What a comparison has to know of both configurations.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'c> {
+    /// Addresses of servers that stand for each other.
+    pub groups: &'c [Vec<String>],
+    /// Addresses of servers that get copies.
+    pub mirrors: &'c BTreeSet<String>,
+    /// The header that has the translation's request IDs.
+    pub request_id: Option<&'c str>,
+}
+
 /// Compares what was seen of one request.
-pub fn of_request(
-    draft: &Draft,
-    original: &Seen,
-    translation: &Seen,
-    groups: &[Vec<String>],
-    mirrors: &BTreeSet<String>,
-) -> Vec<Difference> {
+pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Setup<'_>) -> Vec<Difference> {
+    let Setup { groups, mirrors, request_id } = *setup;
     let mut out = Vec::new();
     if let Times::AtOnce(_) = draft.times {
         out.extend(differs(Aspect::Status, refused(original), refused(translation)));
@@ -163,6 +173,7 @@ pub fn of_request(
     };
     let ((there, copies_there), (here, copies_here)) = (of(original), of(translation));
     let mut at_backends = backends(&there, &here, groups);
+    at_backends.retain(|d| !request_id.is_some_and(|header| is_other_id(d, header, draft)));
     for difference in at_backends.iter_mut().filter(|d| d.general.is_none()) {
         let sent =
             |name: &str, value: &str| draft.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && v == value);
@@ -173,6 +184,14 @@ pub fn of_request(
             {
                 Some(CLAIMS)
             }
+            // Where the original has no IDs of its own.
+            Aspect::Received(name)
+                if request_id.is_some_and(|header| header.eq_ignore_ascii_case(name))
+                    && (difference.original == "-" || sent(name, &difference.original)) =>
+            {
+                Some(REQUEST_IDS)
+            }
+            Aspect::Received(name) if name.contains('_') && difference.original == "-" => Some(UNDERSCORES),
             _ => None,
         };
     }
@@ -229,6 +248,16 @@ pub fn of_request(
     out
 }
 
+/// Both programs have made an ID, and so another one.
+fn is_other_id(difference: &Difference, header: &str, draft: &Draft) -> bool {
+    let is_id = |text: &str| text.len() == 32 && text.bytes().all(|b| b.is_ascii_hexdigit());
+    let sent = |value: &str| draft.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case(header) && v == value);
+    matches!(&difference.aspect, Aspect::Received(name) if name.eq_ignore_ascii_case(header))
+        && is_id(&difference.original)
+        && difference.translation != "-"
+        && !sent(&difference.translation)
+}
+
 fn refused(seen: &Seen) -> String {
     let one = |s: &u16| if *s == 0 { "connection closed".to_owned() } else { s.to_string() };
     let all: Vec<String> = seen.refused.iter().map(one).collect();
@@ -270,7 +299,7 @@ fn lines(all: &[Received]) -> String {
 }
 
 /// A text without encoded letters and digits.
-fn decoded(text: &str) -> String {
+pub fn decoded(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
     while let Some((before, behind)) = rest.split_once('%') {
@@ -489,23 +518,48 @@ mod tests {
         Draft::new(&listener, "a", &place(2), &Scope::default())
     }
 
+    fn compared(original: &Seen, translation: &Seen, groups: &[Vec<String>]) -> Vec<Difference> {
+        let mirrors = BTreeSet::new();
+        of_request(
+            &draft(),
+            original,
+            translation,
+            &Setup { groups, mirrors: &mirrors, request_id: Some("X-Request-ID") },
+        )
+    }
+
     #[test]
     fn servers_of_one_group_stand_for_each_other() {
         let groups = vec![vec!["10.0.0.1:80".to_owned(), "10.0.0.2:80".to_owned()]];
         let (a, b) = (seen(200, &[], Some("10.0.0.1:80"), "/"), seen(200, &[], Some("10.0.0.2:80"), "/"));
-        assert!(of_request(&draft(), &a, &b, &groups, &BTreeSet::new()).is_empty());
-        assert_eq!(of_request(&draft(), &a, &b, &[], &BTreeSet::new())[0].aspect, Aspect::Backend);
+        assert!(compared(&a, &b, &groups).is_empty());
+        assert_eq!(compared(&a, &b, &[])[0].aspect, Aspect::Backend);
         let c = seen(200, &[], Some("10.0.0.2:80"), "/other");
-        assert_eq!(of_request(&draft(), &a, &c, &groups, &BTreeSet::new())[0].aspect, Aspect::Request);
+        assert_eq!(compared(&a, &c, &groups)[0].aspect, Aspect::Request);
     }
 
     #[test]
     fn own_errors_may_have_other_texts_and_not_other_headers() {
         let a = seen(404, &[("Server", "nginx"), ("Content-Type", "text/html"), ("X-A", "1")], None, "");
         let b = seen(404, &[("Content-Type", "text/plain")], None, "");
-        let found = of_request(&draft(), &a, &b, &[], &BTreeSet::new());
+        let found = compared(&a, &b, &[]);
         assert_eq!(found.iter().map(|d| d.aspect.clone()).collect::<Vec<_>>(), [Aspect::Header("x-a".to_owned())]);
-        let found = of_request(&draft(), &a, &seen(403, &[], None, ""), &[], &BTreeSet::new());
+        let found = compared(&a, &seen(403, &[], None, ""), &[]);
         assert_eq!(found.len(), 1, "what follows from another status is not said");
+    }
+
+    #[test]
+    fn ids_of_requests_may_differ_and_not_be_missing() {
+        let with = |value: &str| {
+            let mut out = seen(200, &[], Some("10.0.0.1:80"), "/");
+            let header = (!value.is_empty()).then(|| ("X-Request-ID".to_owned(), value.to_owned()));
+            out.received[0].headers.extend(header);
+            out
+        };
+        let (one, two) = ("0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210");
+        assert!(compared(&with(one), &with(two), &[]).is_empty());
+        let general = |a: &str, b: &str| compared(&with(a), &with(b), &[])[0].general;
+        assert_eq!(general("", two), Some(REQUEST_IDS));
+        assert_eq!(general(one, ""), None);
     }
 }

@@ -113,6 +113,8 @@ pub struct Draft {
     pub behaviour: Behaviour,
     /// Further headers of the back-end's response.
     pub served: Vec<String>,
+    /// Whether the original answers with files.
+    pub files: bool,
     /// The line that it is for.
     pub place: Place,
     /// The lines that take part in its answer.
@@ -139,6 +141,7 @@ impl Draft {
             times: Times::Once,
             behaviour: Behaviour::Answer,
             served: Vec::new(),
+            files: false,
             place: place.clone(),
             scope: scope.clone(),
         }

@@ -1,8 +1,8 @@
 //! One comparison from the beginning to the end.
 
-use crate::announce::{Case, announced};
+use crate::announce::{Case, announced, open};
 use crate::client::{Client, Seen};
-use crate::difference::{PORTS, of_handshake, of_request};
+use crate::difference::{CASES, PORTS, Setup, of_handshake, of_request};
 use crate::draft::{Draft, Plan};
 use crate::files::Files;
 use crate::network::{Addresses, Network, Program};
@@ -84,6 +84,8 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         None => (made_by_import, base.clone()),
     };
     let table = translation::read(&translated)?;
+    let undecided = translation::undecided(&table);
+    let entries = open(entries, &undecided);
     let abilities = match kind {
         Kind::Nginx => abilities(&program)?,
         Kind::Haproxy => Abilities { http3: has_quic(&program)?, ..Abilities::default() },
@@ -112,7 +114,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         Kind::Haproxy => haproxy::prepare(&tree, &base, &named, &mut files)?,
     }
     let mut report = Report::new(kind);
-    report.undecided = table.get("undecided").and_then(|u| u.as_array()).map_or(0, Vec::len);
+    report.undecided = undecided.len();
     plan.servers.extend(translation::servers(&table));
     plan.sockets.extend(translation::sockets(&table));
     let (old_sockets, new_sockets) =
@@ -163,7 +165,9 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         }
     }
     drop((original, gateway));
-    judge(&plan, &entries, &there, &here, &mut report);
+    let request_id = translation::request_id(&table);
+    let setup = Setup { groups: &plan.groups, mirrors: &plan.mirrors, request_id: request_id.as_deref() };
+    judge(&plan, &entries, &setup, (&there, &here), &mut report);
     report.made = files.made();
     report.untried.append(&mut plan.untried);
     report.finish();
@@ -380,16 +384,27 @@ fn look(side: &Side, plan: &Plan, http3: bool, files: &Files, end: Instant, coun
     Ok(out)
 }
 
-fn judge(plan: &Plan, entries: &[translation::Entry], there: &Saw, here: &Saw, report: &mut Report) {
+fn judge(
+    plan: &Plan,
+    entries: &[translation::Entry],
+    setup: &Setup<'_>,
+    (there, here): (&Saw, &Saw),
+    report: &mut Report,
+) {
     let kind = report.kind;
     for (draft, (there, here)) in plan.drafts.iter().zip(there.requests.iter().zip(&here.requests)) {
         report.requests += 1;
-        for mut difference in of_request(draft, there, here, &plan.groups, &plan.mirrors) {
+        let asked = |seen: &Seen| seen.received.iter().any(|r| !plan.mirrors.contains(&r.address));
+        let asked = (asked(there), asked(here));
+        let status = here.response.as_ref().map_or(0, |r| r.status);
+        for mut difference in of_request(draft, there, here, setup) {
             if kind == Kind::Haproxy && draft.host.contains(':') {
                 difference.general = Some(PORTS);
+            } else if kind == Kind::Haproxy && draft.host.bytes().any(|b| b.is_ascii_uppercase()) {
+                difference.general = difference.general.or(Some(CASES));
             }
             let (place, scope) = (&draft.place, &draft.scope);
-            let case = Case { kind, place, scope, draft: Some(draft), difference: &difference };
+            let case = Case { kind, place, scope, draft: Some(draft), difference: &difference, asked, status };
             report.add(place, &difference, || Draft::text(draft), announced(entries, &case));
         }
     }
@@ -403,7 +418,8 @@ fn judge(plan: &Plan, entries: &[translation::Entry], there: &Saw, here: &Saw, r
             report.handshakes += 1;
             for difference in of_handshake(handshakes, there, here) {
                 let (place, scope) = (&handshakes.listener.place, &handshakes.scope);
-                let case = Case { kind, place, scope, draft: None, difference: &difference };
+                let (asked, status) = ((false, false), 0);
+                let case = Case { kind, place, scope, draft: None, difference: &difference, asked, status };
                 let text = || format!("handshake with {}", handshakes.listener.address);
                 report.add(place, &difference, text, announced(entries, &case));
             }

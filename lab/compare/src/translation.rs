@@ -67,6 +67,18 @@ pub fn read(path: &Path) -> anyhow::Result<Table> {
     text.parse().with_context(|| path.display().to_string())
 }
 
+/// What nobody has decided yet.
+pub fn undecided(table: &Table) -> BTreeSet<String> {
+    let all = table.get("undecided").and_then(Value::as_array).into_iter().flatten();
+    all.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// The header of `[request_id]`.
+pub fn request_id(table: &Table) -> Option<String> {
+    let section = table.get("request_id")?.as_table()?;
+    Some(section.get("header").and_then(Value::as_str).unwrap_or("X-Request-ID").to_owned())
+}
+
 fn tables<'t>(table: &'t mut Table, key: &str) -> impl Iterator<Item = &'t mut Table> {
     let list = table.get_mut(key).and_then(Value::as_array_mut).map(|a| a.iter_mut()).into_iter().flatten();
     list.filter_map(Value::as_table_mut)

@@ -2,8 +2,9 @@
 
 use super::runnable::Abilities;
 use super::servers::{Server, servers};
-use super::variables::{Wish, grant, of_if, of_map};
+use super::variables::{Wish, condition, grant, of_if, of_map};
 use super::{http, listen, server, server_address, socket};
+use crate::difference::decoded;
 use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, Times};
 use crate::files::CREDENTIALS;
 use crate::samples;
@@ -11,6 +12,26 @@ use crate::tree::{Node, Place, Scope, walk};
 use crate::words::{in_and_out, is_dns_name, size};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Directives that answer or refuse requests, or send them elsewhere: where none of them is, NGINX answers with files.
+const ANSWERS: &[&str] = &[
+    "return",
+    "rewrite",
+    "if",
+    "internal",
+    "allow",
+    "deny",
+    "satisfy",
+    "auth_basic",
+    "auth_request",
+    "auth_jwt",
+    "limit_except",
+    "stub_status",
+    "secure_link",
+    "valid_referers",
+    "empty_gif",
+    "mirror",
+];
 
 /// Headers that no client sends, or that mean something to the connection.
 const NOT_SENT: &[&str] = &[
@@ -33,6 +54,9 @@ const MAX_WISHES: usize = 40;
 const MAX_AT_ONCE: u64 = 150;
 /// The largest content that is sent.
 const MAX_CONTENT: u64 = 64 << 20;
+
+/// NGINX's own limit.
+const DEFAULT_CONTENT: u64 = 1 << 20;
 
 /// How a location selects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -260,14 +284,8 @@ struct Site<'s, 'n> {
 }
 
 impl<'n> Site<'_, 'n> {
-    /// The lines that take part in the answer for a path.
-    fn scope(&self, path: &str, own: Option<&Location<'n>>) -> Scope {
-        let mut out = self.shared.clone();
-        let own_lines = |node: &Node, out: &mut BTreeSet<Place>| {
-            out.insert(node.place.clone());
-            node.inner().iter().filter(|n| n.name() != "location").for_each(|n| n.lines(out));
-        };
-        own_lines(self.server.node, &mut out);
+    /// The locations of which one takes a path.
+    fn taking(&self, path: &str) -> Vec<&Location<'n>> {
         // Of several prefixes the longest takes the request.
         let length = |l: &&Location<'_>| match &l.matcher {
             Matcher::Prefix(p) if path.starts_with(p.as_str()) => p.len(),
@@ -283,7 +301,31 @@ impl<'n> Site<'_, 'n> {
                 && (length(l) == usize::MAX || Some(length(l)) == longest)
                 && (!exact || is_exact(l) || l.matcher == Matcher::Named)
         };
-        for location in self.locations.iter().filter(takes).chain(own) {
+        self.locations.iter().filter(takes).collect()
+    }
+
+    /// Whether NGINX answers with files, whichever location takes a path.
+    fn is_file(&self, path: &str) -> bool {
+        let answers = |n: &Node| {
+            let is_named = n.name() == "try_files" && n.words.last().is_some_and(|w| w.starts_with('@'));
+            ANSWERS.contains(&n.name()) || n.name().ends_with("_pass") || n.name().contains("_by_") || is_named
+        };
+        // A rewrite of the server is for other paths, or redirects.
+        let around = self.nodes.iter().copied().chain(self.server.node.inner()).filter(|n| n.name() != "rewrite");
+        let path = decoded(path);
+        let locations = self.taking(&path).into_iter().filter(|l| l.matcher != Matcher::Named);
+        !locations.flat_map(|l| &l.chain).flat_map(|n| n.inner()).chain(around).any(answers)
+    }
+
+    /// The lines that take part in the answer for a path.
+    fn scope(&self, path: &str, own: Option<&Location<'n>>) -> Scope {
+        let mut out = self.shared.clone();
+        let own_lines = |node: &Node, out: &mut BTreeSet<Place>| {
+            out.insert(node.place.clone());
+            node.inner().iter().filter(|n| n.name() != "location").for_each(|n| n.lines(out));
+        };
+        own_lines(self.server.node, &mut out);
+        for location in self.taking(path).into_iter().chain(own) {
             location.chain.iter().for_each(|n| own_lines(n, &mut out));
         }
         // What these lines name: maps of variables, zones, groups of servers, and what those name.
@@ -323,7 +365,8 @@ impl<'n> Site<'_, 'n> {
         self.derive(&mut own);
         // What a location for gRPC may take is a call, over HTTP/2 where the listener speaks it.
         let is_grpc = |d: &Draft| self.locations.iter().any(|l| l.is_grpc() && l.may_take(&d.path));
-        for draft in own.drafts {
+        for mut draft in own.drafts {
+            draft.files = self.is_file(&draft.path);
             if !is_grpc(&draft) || draft.is_grpc() {
                 plan.push(draft);
                 continue;
@@ -394,6 +437,28 @@ impl<'n> Site<'_, 'n> {
             for location in &self.locations {
                 self.location(&base, location, plan);
             }
+            self.default_content(&base, plan);
+        }
+    }
+
+    /// A request for the first location that passes requests on, and for which a test holds.
+    fn passed(&self, base: &Draft, is: impl Fn(&Location<'n>) -> bool) -> Option<Draft> {
+        let passes = |l: &&Location<'n>| l.node().all("proxy_pass").next().is_some() && is(l);
+        let (location, path) =
+            self.locations.iter().filter(passes).find_map(|l| Some((l, paths(l).into_iter().next()?)))?;
+        let scope = self.scope(&path, Some(location));
+        Some(Draft { place: location.node().place.clone(), scope, ..base.clone().at(&path) })
+    }
+
+    /// A body that is larger than NGINX's own limit, where no other one is set.
+    fn default_content(&self, base: &Draft, plan: &mut Plan) {
+        let is_limit = |n: &Node| n.name() == "client_max_body_size";
+        if self.nodes.iter().copied().chain(self.server.node.inner()).any(is_limit) {
+            return;
+        }
+        let has_none = |l: &Location<'n>| !l.chain.iter().flat_map(|n| n.inner()).any(is_limit);
+        if let Some(draft) = self.passed(base, has_none) {
+            plan.push(Draft { method: "POST".to_owned(), content: DEFAULT_CONTENT + 1, ..draft });
         }
     }
 
@@ -486,12 +551,21 @@ impl<'n> Site<'_, 'n> {
         self.clients(&draft, node, plan);
     }
 
+    /// What an `if` asks to be tried: values of its variable, or, where a `map` or `geo` sets it, of what this reads.
+    fn of_if(&self, node: &Node) -> Option<Vec<Wish>> {
+        let set = |n: &&&Node| {
+            let variable = n.words.last().and_then(|w| w.strip_prefix('$'));
+            matches!(n.name(), "map" | "geo") && variable.is_some_and(|v| condition(node).is_some_and(|c| c.0 == v))
+        };
+        self.nodes.iter().find(set).map_or_else(|| of_if(node), |map| of_map(map))
+    }
+
     /// `if` and `rewrite`.
     fn block(&self, draft: &Draft, block: &'n Node, location: Option<&Location<'n>>, plan: &mut Plan) {
         for node in block.inner() {
             match node.name() {
                 "if" => {
-                    let granted: Option<Vec<Draft>> = of_if(node).map(|wishes| {
+                    let granted: Option<Vec<Draft>> = self.of_if(node).map(|wishes| {
                         let draft = Draft { place: node.place.clone(), ..draft.clone() };
                         wishes.iter().filter_map(|w| grant(&draft, w)).flatten().collect()
                     });
@@ -569,7 +643,7 @@ impl<'n> Site<'_, 'n> {
                     plan.push(Draft { method: "POST".to_owned(), content, ..draft.clone() });
                 }
             }
-            Some(0) => {}
+            Some(0) => plan.push(Draft { method: "POST".to_owned(), content: DEFAULT_CONTENT + 1, ..draft.clone() }),
             _ => plan.skip(&node.place, "so much is not sent"),
         }
     }
@@ -596,6 +670,14 @@ impl<'n> Site<'_, 'n> {
             }
         };
         let behaviour = if node.name() == "limit_conn" { Behaviour::Hold } else { Behaviour::Answer };
+        // A limit of the server or of all servers is tried where requests are passed on: elsewhere, other refusals would be counted.
+        let passes = |l: &Location<'n>| l.node().inner().iter().any(|n| n.name().ends_with("_pass"));
+        let is_own = self.locations.iter().any(|l| l.node().inner().iter().any(|n| n.place == node.place));
+        let draft = match is_own || self.taking(&draft.path).into_iter().any(passes) {
+            true => Some(draft.clone()),
+            false => self.passed(draft, |_| true).map(|d| Draft { place: node.place.clone(), ..d }),
+        };
+        let Some(draft) = draft else { return };
         match at_once {
             Some(n) if n <= MAX_AT_ONCE => {
                 plan.push(Draft { times: Times::AtOnce(n as u32), behaviour, ..draft.clone() });
@@ -795,5 +877,46 @@ mod tests {
         assert!(calls.iter().any(|d| d.over == Over::Http2) && calls.iter().any(|d| d.over == Over::Http3));
         assert!(plan.drafts.iter().any(|d| d.over == Over::Http3 && d.path == "/x" || d.path == "/"));
         assert!(plan.untried.iter().any(|u| u.why.starts_with("HTTP/3 of this NGINX")));
+    }
+
+    #[test]
+    fn files_are_told_from_answers_and_conditions_are_tried_by_their_maps() {
+        let location = |line: u32, path: &str, inner: Vec<Node>| node(line, &["location", path], Some(inner));
+        let server = node(
+            5,
+            &["server"],
+            Some(vec![
+                node(6, &["listen", "80"], None),
+                node(7, &["if", "($bad)"], Some(vec![node(7, &["return", "403"], None)])),
+                location(8, "/", vec![node(8, &["proxy_pass", "http://10.0.0.1"], None)]),
+            ]),
+        );
+        let files = node(
+            10,
+            &["server"],
+            Some(vec![
+                node(11, &["listen", "81"], None),
+                location(12, "/files/", vec![node(12, &["root", "/srv"], None)]),
+                location(13, "/inner/", vec![node(13, &["root", "/srv"], None), node(13, &["internal"], None)]),
+                location(14, "/gone/", vec![node(14, &["return", "404"], None)]),
+                location(15, "/", vec![node(15, &["proxy_pass", "http://10.0.0.1"], None)]),
+            ]),
+        );
+        let map = node(
+            2,
+            &["map", "$http_user_agent", "$bad"],
+            Some(vec![node(3, &["default", "0"], None), node(4, &["~*(semrush|ahrefs)", "1"], None)]),
+        );
+        let plan = plan(&[node(1, &["http"], Some(vec![map, server, files]))], &Abilities::default());
+        let sent = |d: &&Draft| d.headers.iter().any(|(n, v)| n == "user-agent" && v.eq_ignore_ascii_case("semrush"));
+        assert!(plan.drafts.iter().filter(sent).any(|d| d.place.line == 7), "the if by its map");
+        assert!(plan.untried.is_empty(), "{:?}", plan.untried);
+        let of = |path: &'static str| plan.drafts.iter().filter(move |d| d.path == path && d.to.port() == 81);
+        assert!(of("/files/").count() > 0 && of("/files/").all(|d| d.files));
+        assert!(of("/file%73/").count() > 0 && of("/file%73/").all(|d| d.files));
+        for path in ["/inner/", "/gone/", "/"] {
+            assert!(of(path).count() > 0 && of(path).all(|d| !d.files), "{path}");
+        }
+        assert!(plan.drafts.iter().any(|d| d.content == DEFAULT_CONTENT + 1), "NGINX's own limit");
     }
 }

@@ -63,6 +63,11 @@ const DROPPED: &[&str] = &[
     "ssl_stapling_file",
 ];
 
+/// Dropped wherever they are: a request that is answered from a cache says nothing of how it would be passed on.
+const CACHES: &[&str] = &["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_cache"];
+/// The same, of one name.
+const OTHER_CACHES: &[&str] = &["proxy_store", "proxy_store_access", "slice"];
+
 /// Dropped if their files are not here.
 const OPTIONAL: &[&str] =
     &["ssl_dhparam", "ssl_session_ticket_key", "ssl_password_file", "load_module", "geoip_country"];
@@ -210,6 +215,8 @@ impl Writer<'_> {
     fn words(&mut self, node: &Node) -> anyhow::Result<Option<Vec<String>>> {
         let name = node.name();
         if DROPPED.contains(&name)
+            || CACHES.iter().any(|c| name.starts_with(c))
+            || OTHER_CACHES.contains(&name)
             || name.ends_with("_by_lua_block")
             || self.refused.contains(&(node.place.clone(), name.to_owned()))
         {
@@ -249,7 +256,6 @@ impl Writer<'_> {
             {
                 with(self.files.instead(&path()))
             }
-            "proxy_cache_path" | "fastcgi_cache_path" => with(self.folder.join(format!("cache-{}", node.place.line))),
             _ => Ok(Some(node.words.clone())),
         }
     }

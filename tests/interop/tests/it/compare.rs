@@ -264,6 +264,106 @@ fn a_configuration_with_ten_sites_moves() {
     assert!(said.contains(" 0 differences not announced"), "{said}");
 }
 
+/// Sites with what is in nearly every file: a cache, compression, error pages, and directives that a person decides about.
+const SITES: &str = r#"http {
+    proxy_cache_path /nonexistent/cache levels=1:2 keys_zone=blog:1m;
+    gzip on;
+    client_max_body_size 4k;
+    ssl_session_tickets off;
+    ssl_certificate /nonexistent/acme.pem;
+    ssl_certificate_key /nonexistent/acme-key.pem;
+    limit_req_zone $binary_remote_addr zone=login:1m rate=30r/m;
+    proxy_set_header Host $host;
+    proxy_intercept_errors on;
+    geo $office { default 0; 10.20.0.0/16 1; }
+    upstream www { server 10.0.0.1:3000; }
+    upstream git { server 10.0.0.2:3000; }
+    upstream registry { server 10.0.0.3:5000; }
+    server { listen 443 ssl http2; server_name www.acme.test; return 301 https://acme.test$request_uri; }
+    server {
+        listen 443 ssl;
+        server_name acme.test;
+        error_page 404 /errors/404.html;
+        error_page 500 502 503 504 /errors/50x.html;
+        location /errors/ { internal; root /nonexistent; }
+        location / { proxy_pass http://www; proxy_cache blog; proxy_cache_valid 200 10m; proxy_cache_use_stale error; }
+        location = /login { limit_req zone=login burst=3 nodelay; proxy_pass http://www; }
+        location /v1/ { return 410; }
+        location /internal/ { if ($office = 0) { return 403; } proxy_pass http://www; }
+        location ~ ^/(wp-admin|wp-login) { deny all; }
+    }
+    server {
+        listen 443 ssl;
+        server_name grafana.acme.test;
+        auth_basic Metrics;
+        auth_basic_user_file /nonexistent/grafana;
+        location / { proxy_pass http://10.0.0.4:3000; }
+        location /api/health { auth_basic off; proxy_pass http://10.0.0.4:3000; }
+    }
+    server { listen 443 ssl; server_name git.acme.test; location / { proxy_pass http://git; } }
+    server {
+        listen 443 ssl;
+        server_name registry.acme.test;
+        location /v2/ {
+            if ($http_user_agent ~ "^(docker\/1\.(3|4|5(?!\.[0-9]-dev))|Go ).*$") { return 404; }
+            auth_basic Registry;
+            auth_basic_user_file /nonexistent/registry;
+            proxy_pass http://registry;
+        }
+    }
+    server {
+        listen 443 ssl;
+        server_name admin.acme.test;
+        ssl_client_certificate /nonexistent/ca.pem;
+        ssl_verify_client on;
+        allow 10.30.0.0/16;
+        deny all;
+        add_header X-Content-Type-Options nosniff always;
+        location / { proxy_pass http://10.0.0.5:8080; proxy_set_header X-Request-ID $request_id; }
+    }
+}
+"#;
+
+/// What protects a site is not announced away, whatever else the file has, and whatever a person has decided by hand.
+#[test]
+fn a_protection_that_is_missing_in_a_translation_of_nginx_is_found() {
+    need!("nginx");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("nginx.conf", SITES);
+    let output = sealane_interop::gateway::run(["import", "nginx", file.to_str().expect("plain")]);
+    let imported = String::from_utf8(output.stdout).expect("TOML is UTF-8");
+    let (before, behind) = imported.split_once("undecided = [\n").expect("it has undecided directives");
+    let (undecided, behind) = behind.split_once("\n]\n").expect("the list ends");
+    assert!(undecided.contains("auth_basic_user_file") && undecided.contains("if ($http_user_agent"), "{undecided}");
+    let decided = format!("{before}{behind}");
+    let compared = |name: &str, text: String| {
+        let translated = site.file(name, text);
+        compare("nginx", &file, &["--translated", translated.to_str().expect("plain")])
+    };
+    let output = compared("decided.toml", decided.clone());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    let planted: [(&[&str], &str); 10] = [
+        (&["status = 410"], "respond = { status = 200 }"),
+        (&["allow = [\"10.20.0.0/16\"]"], ""),
+        (&["https://acme.test{uri}"], "redirect = { to = \"https://evil.test{uri}\", status = 301 }"),
+        (&["rate_limit = [\"login\"]"], ""),
+        (&["upstream = \"git\""], "upstream = \"registry\""),
+        (&["[[listener.tls.client_auth]]", "mode = \"require\"", "ca = \"", "for = [\"admin.acme.test\"]"], ""),
+        (&["basic_auth = { users = \"/nonexistent/grafana\""], ""),
+        (&["basic_auth = { users = \"/nonexistent/registry\""], ""),
+        (&["allow = [\"10.30.0.0/16\"]"], ""),
+        (&["respond = { status = 403 }"], "upstream = \"www\""),
+    ];
+    for (at, (parts, instead)) in planted.into_iter().enumerate() {
+        let is = |line: &str| parts.iter().any(|part| line.contains(part));
+        assert!(decided.lines().any(is), "{parts:?}\n{decided}");
+        let lines: Vec<&str> = decided.lines().map(|line| if is(line) { instead } else { line }).collect();
+        let output = compared(&format!("planted-{at}.toml"), lines.join("\n"));
+        assert_eq!(output.status.code(), Some(1), "{parts:?}\n{}", text(&output));
+    }
+}
+
 const SPOKEN: &str = r#"http {
     server {
         listen 443 ssl;
