@@ -87,7 +87,10 @@ fn snippets_that_are_wrong_are_named_where_they_stand() {
         ("", "there is no snippet \"private\""),
         ("[snippet.privat]\nhsts = true\n", "did you mean \"privat\"?"),
         ("[snippet.private]\nhtst = true\n", "8 | htst = true"),
-        ("[snippet.private]\nservers = \"http://a\"\n", "unknown setting \"servers\" in [[host]]"),
+        (
+            "[snippet.private]\nservers = \"http://a\"\n",
+            "\"servers\" in [snippet.private] is not a setting of [[host]] (used at line 6)",
+        ),
         ("[snippet.private]\n[snippet.other]\nhsts = true\n", "no table uses the snippet \"other\""),
     ] {
         let file = site.file("checked.toml", text(more));
