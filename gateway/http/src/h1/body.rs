@@ -117,6 +117,12 @@ impl BodyDecoder {
         self.trailers.clear();
     }
 
+    /// Limits the trailers of the body that begins. Only bodies with [`BodyLength::Chunked`] have trailers.
+    pub fn limit_trailers(&mut self, limits: &Limits) {
+        self.most_fields = limits.fields;
+        self.most_trailer_bytes = limits.trailers.min(limits.head);
+    }
+
     /// Whether the body is complete.
     #[inline]
     pub fn is_done(&self) -> bool {

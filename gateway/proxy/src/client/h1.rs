@@ -150,6 +150,9 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     x.started = cx.micros();
     x.body = info.body;
     x.request_body.decoder.reset(info.body);
+    if info.body == BodyLength::Chunked {
+        x.request_body.decoder.limit_trailers(&proxy.settings.limits().http);
+    }
     x.begin(info.upgrade, early, proxy.settings.limits());
     proxy.counters.count(Count::Requests);
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);

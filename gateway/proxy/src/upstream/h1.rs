@@ -199,6 +199,9 @@ fn consume_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8])
                     let trailing = info.body.is_empty() && used < input.len();
                     *answer = Answer::Headed { keep_alive: info.keep_alive && !trailing };
                     x.response_body.decoder.reset(info.body);
+                    if info.body == BodyLength::Chunked {
+                        x.response_body.decoder.limit_trailers(limits);
+                    }
                     if !response_arrived(proxy, cx, exchange, info.body, info.upgrade) {
                         return input.len();
                     }

@@ -296,7 +296,7 @@ fn pseudo_fields_of_requests_are_an_error_in_responses_and_all_of_them_in_traile
         assert_eq!(ask(), Err(200), "{case}");
     }
     assert_eq!(ask(), Ok(200));
-    assert_eq!(gateway.metric("sealane_http2_upstream_connections_total"), Some(1.0));
+    assert_eq!(gateway.metric_with("sealane_http2_connections_total", "side=\"upstream\""), Some(1.0));
 }
 
 fn third(gateway: &Gateway) -> Client {
