@@ -290,7 +290,7 @@ fn a_path_that_is_taken_is_not_taken_over() {
         ("socket_mode = \"rw\"\n", "\"rw\" is not a mode"),
         ("socket_mode = \"0755\"\n", "bits to execute"),
         ("socket_owner = \"nobody-of-this-name\"\n", "there is no user \"nobody-of-this-name\""),
-        ("http3 = true\n", "needs [listener.tls]"),
+        ("http3 = true\n", "\"http3\" is for IP addresses"),
     ] {
         let refused = said("check", text(more));
         assert!(refused.contains(wanted), "{more}{refused}");
