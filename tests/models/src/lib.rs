@@ -8,7 +8,7 @@ extern crate self as sealane_proxy;
 #[path = "../../../gateway/lane/src/counter.rs"]
 pub mod counter;
 #[path = "../../../gateway/control/src/health/grants.rs"]
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the models use a part of this file")]
 mod grants;
 #[path = "../../../gateway/lane/src/mailbox.rs"]
 pub mod mailbox;

@@ -90,8 +90,8 @@ impl ConnectionState {
         let after = |wait: ConnectionWait, since: Option<Millis>| {
             since.map(|since| ConnectionDeadline { at: wait.until(since, limits), wait })
         };
-        // A connection is not idle while its handshake goes on, a request begins to come, or the peer has something to take: the end of
-        // idleness would come again and again before the time for that is over.
+        // A connection is not idle while its handshake goes on, a request begins to come, or the peer has something to take.
+        // Otherwise the end of idleness, which has passed, would hide the deadline of a peer that takes nothing.
         let is_busy = self.handshake_until.is_some() || self.head_since.is_some() || self.stuck_since.is_some();
         let all = [
             self.handshake_until.map(|at| ConnectionDeadline { at, wait: ConnectionWait::Handshake }),
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(next(idle), Some((3010, ConnectionWait::Request)));
         let stuck = ConnectionState { stuck_since: Some(20), ..idle };
         assert_eq!(next(stuck), Some((1020, ConnectionWait::Room)), "a GOAWAY may wait to be sent");
-        // A GOAWAY for idleness that the peer does not take: the time for that is not put off by the idleness.
+        // The peer does not take the GOAWAY that idleness has caused: the deadline for that stays.
         let late = ConnectionState { stuck_since: Some(2500), ..idle };
         assert_eq!(next(late), Some((3500, ConnectionWait::Room)));
         let head = ConnectionState { head_since: Some(30), ..stuck };
