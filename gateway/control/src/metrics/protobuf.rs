@@ -148,6 +148,7 @@ fn bytes(out: &mut Vec<u8>, field: u64, value: &[u8]) {
 mod tests {
     use super::*;
     use crate::metrics::prometheus::{Exemplar, Format, Writer};
+    use sealane_lane::histogram::{Distribution, Histogram};
 
     /// A message's fields: their numbers, and what they hold.
     fn fields(mut message: &[u8]) -> Vec<(u64, Vec<u8>)> {
@@ -219,6 +220,28 @@ mod tests {
         let exemplars: Vec<usize> = buckets.iter().map(|bucket| of(bucket, 3).len()).collect();
         assert_eq!(exemplars, [0, 1, 0]);
         assert!(of(&histogram, 5).is_empty(), "it has no native buckets");
+    }
+
+    /// Prometheus drops the classic buckets with their exemplars when it stores the native histogram, which has its own.
+    #[test]
+    fn a_native_histogram_has_the_exemplar_too() {
+        let mut times = Distribution::default();
+        let recorded = Histogram::default();
+        recorded.record(500_000);
+        times.add(&recorded);
+        let mut w = Writer::new(Format::Protobuf);
+        let exemplar = Exemplar { trace_id: "4bf9", value: 0.5, at: 10.25 };
+        w.histogram("wait_seconds", "Time.").sample_with(&[], &[(1.0, 1)], 0, 0.5, Some(exemplar)).native(&times);
+        let body = w.into_body();
+        let family = fields(&body[1 + usize::from(body[0] >= 0x80)..]);
+        let histogram = fields(&of(&fields(&of(&family, 4)[0]), 7)[0]);
+        assert_eq!((of(&histogram, 5).len(), of(&histogram, 12).len()), (1, 1), "it has native buckets");
+        let exemplars = of(&histogram, 16);
+        assert_eq!(exemplars.len(), 1);
+        let exemplar = fields(&exemplars[0]);
+        assert_eq!(of(&exemplar, 2), [0.5f64.to_le_bytes()]);
+        let label = fields(&of(&exemplar, 1)[0]);
+        assert_eq!([of(&label, 1), of(&label, 2)], [[b"trace_id".to_vec()], [b"4bf9".to_vec()]]);
     }
 
     #[test]
