@@ -48,6 +48,7 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::cost::OPERATIONS;
 
     #[test]
     fn digits_are_those_of_the_standard() {
@@ -62,6 +63,13 @@ mod tests {
         let policy = policy.to_str().unwrap();
         assert!(policy.matches("'sha256-").count() == 2 && !policy.contains("unsafe"), "{policy}");
         assert_eq!((PAGE.matches("<script").count(), PAGE.matches("<style").count()), (1, 1));
+    }
+
+    #[test]
+    fn each_kind_of_operation_has_a_chart() {
+        for operation in OPERATIONS {
+            assert!(PAGE.contains(&format!("\"cpu_microseconds_{operation}\", micros]")), "{operation}");
+        }
     }
 
     /// What could make HTML or code of a text, or get something from elsewhere, is not in the page.
