@@ -360,7 +360,12 @@ mod tests {
         let found = find(&Facts { limits: &limits, ..facts });
         assert_eq!(found.iter().map(|f| f.kind).collect::<Vec<_>>(), ["heavy_client", "limits"]);
         assert!(found[0].text.contains("93 % of all requests: 930 per second"), "{found:?}");
+        assert!(found[0].text.contains("on 3 open connections."), "{found:?}");
         assert!(found[1].text.contains("rate_limit (400)"), "{found:?}");
+        let one = Load { connections: 1, ..load(930.0) };
+        let alone = Talkers { clients: vec![(address(9), one), (address(2), load(70.0))], ..talkers.clone() };
+        let found = find(&Facts { limits: &limits, talkers: Some(&alone), ..Facts::default() });
+        assert!(found[0].text.contains("on 1 open connection. The other"), "{found:?}");
         // What rules refuse is no problem, nor is one client that came too fast.
         let limits = [limit("requests refused: allow or deny", 400), limit("requests refused: rate_limit", 1)];
         assert_eq!(find(&Facts { limits: &limits, talkers: Some(&talkers), ..Facts::default() }), []);
