@@ -208,6 +208,42 @@ mod tests {
         assert_eq!(found.iter().flatten().count(), 2, "{found:?}");
     }
 
+    /// Each counter belongs to its own kind: no two kinds have the same cost.
+    #[test]
+    fn every_kind_of_operation_is_told_from_the_others() {
+        const COSTS: [f64; OPERATIONS.len()] = [450e-6, 1300e-6, 350e-6, 120e-6, 30e-6, 50e-6, 80e-6, 4e-6];
+        const MOST: [u64; OPERATIONS.len()] = [100, 50, 100, 300, 3000, 2000, 1000, 50_000];
+        let lanes: Vec<Arc<Counters>> = vec![Arc::default()];
+        let mut costs = CpuCosts::new(1);
+        let (mut cpu, mut tunnel, mut packets, mut requests, mut seed) = (0.0, 0.0, 0, [[0u64; 3]], 1u64);
+        for second in 0..200u64 {
+            let n = MOST.map(|most| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (seed >> 33) % most
+            });
+            for (kind, key, version) in [
+                (0, Count::FullEcdsa, Count::FullTls13),
+                (1, Count::FullRsa, Count::FullTls12),
+                (2, Count::FullEd25519, Count::FullTls13),
+            ] {
+                lanes[0].add(key, n[kind]);
+                lanes[0].add(version, n[kind]);
+            }
+            lanes[0].add(Count::ResumedTls13, n[3] / 2);
+            lanes[0].add(Count::ResumedTls12, n[3] - n[3] / 2);
+            lanes[0].add(Count::Accepted, n[..4].iter().sum());
+            requests[0].iter_mut().zip(&n[4..7]).for_each(|(all, n)| *all += n);
+            packets += n[7];
+            cpu += 0.001 + n[..OF_LANES].iter().zip(COSTS).map(|(n, cost)| *n as f64 * cost).sum::<f64>();
+            tunnel += 0.001 + n[7] as f64 * COSTS[7];
+            costs.look(second as f64, &lanes, &requests, Some(packets), &times(&[cpu], Some(tunnel)));
+        }
+        for ((found, cost), operation) in costs.estimates().into_iter().zip(COSTS).zip(OPERATIONS) {
+            let is_right = |e: Estimate| (e.cost - cost).abs() < 0.05 * cost && e.error < 0.05 * cost;
+            assert!(found.is_some_and(is_right), "{operation}: {found:?}");
+        }
+    }
+
     #[test]
     fn what_begins_again_and_long_pauses_are_left_out() {
         let lanes: Vec<Arc<Counters>> = vec![Arc::default()];

@@ -2,7 +2,8 @@
 
 use sealane_interop::backend::Backend;
 use sealane_interop::gateway::{Gateway, before, run};
-use sealane_interop::site::Site;
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::{Everywhere, Listening};
 use sealane_interop::{client, eventually, skip};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -96,4 +97,38 @@ fn costs_of_handshakes_and_requests_are_estimated_with_their_errors() {
         assert!(eventually(shown), "{:?}", run(["top", "--admin", &admin, "--rounds", "1"]));
     });
     assert_eq!(gateway.metric_with("sealane_full_handshakes_total", "key=\"rsa\""), Some(0.0));
+}
+
+/// The regression is about numbers (`metrics::cost::tests`); these are the numbers of each kind of handshake and of each version.
+#[test]
+fn every_kind_of_operation_is_counted_for_itself() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let identities = [site.ecdsa.clone(), site.issue_rsa("rsa", &[HOST]), site.issue_ed25519("ed25519", &[HOST])];
+    for (identity, kind) in identities.iter().zip(["ecdsa", "rsa", "ed25519"]) {
+        let gateway = before(&site, [backend.url()]).identities(&[identity]).start();
+        // The second connection resumes the session of the first one.
+        let config = Arc::new(client::config(&site.ca));
+        for _ in 0..2 {
+            let response = client::exchange(gateway.address, &config, &client::get("/")).expect("a response comes");
+            assert_eq!(response.text(), "hello");
+        }
+        let full = |key: &str| gateway.metric_with("sealane_full_handshakes_total", &format!("key=\"{key}\""));
+        for key in ["ecdsa", "rsa", "ed25519"] {
+            assert_eq!(full(key), Some(if key == kind { 1.0 } else { 0.0 }), "{key} with a certificate of {kind}");
+        }
+        let resumed = "version=\"1.3\",kind=\"resumed\"";
+        assert_eq!(gateway.metric_with("sealane_handshakes_total", resumed), Some(1.0), "{kind}");
+    }
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n", backend.url());
+    let (gateway, plain) = Listening { rest: &rest, ..Listening::default() }.start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    for _ in 0..2 {
+        assert_eq!(every.get("/").map(|(status, _)| status), [200; 3]);
+    }
+    for version in ["HTTP/1", "HTTP/2", "HTTP/3"] {
+        for name in ["sealane_request_first_byte_seconds_count", "sealane_request_duration_seconds_count"] {
+            let label = format!("protocol=\"{version}\",class=\"2xx\"");
+            assert!(eventually(|| gateway.metric_with(name, &label) == Some(2.0)), "{version}: {}", gateway.metrics());
+        }
+    }
 }
