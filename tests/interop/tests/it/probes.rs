@@ -74,6 +74,18 @@ fn probes(elf: &[u8]) -> BTreeMap<String, Vec<Probe>> {
     found
 }
 
+/// The probes in the table of the page, with the number of their arguments.
+fn documented(page: &str) -> BTreeMap<String, usize> {
+    // | `name` | when | `arg0`, `arg1` |
+    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
+    rows.filter_map(|row| {
+        let (name, rest) = row.split_once('`')?;
+        let arguments = rest.rsplit(" | ").next()?;
+        Some((name.to_owned(), arguments.matches('`').count() / 2))
+    })
+    .collect()
+}
+
 #[test]
 fn the_program_has_the_probes_of_the_documentation() {
     let elf = std::fs::read(binary::sealane()).expect("the program was built");
@@ -84,15 +96,7 @@ fn the_program_has_the_probes_of_the_documentation() {
     let page =
         std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/how-to/tracing.md"))
             .expect("the page is there");
-    // Rows of the table: | `name` | when | `arg0`, `arg1` |
-    let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
-    let documented: BTreeMap<String, usize> = rows
-        .filter_map(|row| {
-            let (name, rest) = row.split_once('`')?;
-            let arguments = rest.rsplit(" | ").next()?;
-            Some((name.to_owned(), arguments.matches('`').count() / 2))
-        })
-        .collect();
+    let documented = documented(&page);
     let in_program: BTreeMap<String, usize> =
         found.iter().map(|(name, all)| (name.clone(), all[0].arguments)).collect();
     assert_eq!(documented, in_program);
@@ -104,6 +108,27 @@ fn the_program_has_the_probes_of_the_documentation() {
             let semaphore = offset_of(&elf, probe.semaphore).unwrap_or_else(|| panic!("{name}: {probe:?}"));
             assert_eq!(&elf[semaphore..semaphore + 2], [0, 0], "{name}: {probe:?}");
         }
+    }
+}
+
+/// bpftrace needs rights that containers do not have, so the packaged script is compared with the table by its text.
+#[test]
+fn the_script_uses_the_probes_of_the_documentation() {
+    let read = |path: &str| {
+        let file = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path);
+        std::fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+    };
+    let (script, documented) = (read("packaging/bpftrace/sealane.bt"), documented(&read("docs/how-to/tracing.md")));
+    let mut used = BTreeMap::new();
+    for part in script.split("\nusdt:").skip(1) {
+        let (probe, body) = part.split_once('\n').expect("a probe has a body");
+        let name = probe.strip_prefix("/usr/bin/sealane:sealane:").unwrap_or_else(|| panic!("{probe}"));
+        let numbers = body.match_indices("arg").filter_map(|(at, _)| body[at + 3..].chars().next()?.to_digit(10));
+        used.insert(name.to_owned(), numbers.map(|number| number as usize + 1).max().unwrap_or(0));
+    }
+    assert_eq!(used.keys().collect::<Vec<_>>(), documented.keys().collect::<Vec<_>>());
+    for (name, arguments) in used {
+        assert!(arguments <= documented[&name], "{name} has no argument {}", arguments - 1);
     }
 }
 
