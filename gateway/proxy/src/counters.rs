@@ -392,7 +392,7 @@ pub struct Counters {
     tls_failures: [Counter; TLS_FAILURES.len()],
     /// How long handshakes with clients took, in the order of [`HANDSHAKES`].
     handshakes: [Histogram; HANDSHAKES.len()],
-    /// How long ClientHellos waited for crypto time.
+    /// How long ClientHellos, also those over QUIC, waited for crypto time.
     admission: Histogram,
     /// How long turns of the lane's loop took; not all are measured.
     turns: Histogram,

@@ -300,10 +300,10 @@ impl<const N: usize, const H: usize> Drop for SeriesSet<N, H> {
 pub type Place = SeriesSet<PLACE_SERIES, 2>;
 
 /// The times of an upstream: see [`UPSTREAM_STEPS`].
-pub type UpstreamTimes = SeriesSet<1, 3>;
+pub type UpstreamTimes = SeriesSet<1, 4>;
 
 /// The steps that are timed for each upstream, in order: name and help of their metrics.
-pub const UPSTREAM_STEPS: [(&str, &str); 3] = [
+pub const UPSTREAM_STEPS: [(&str, &str); 4] = [
     (
         "sealane_upstream_connect_seconds",
         "Time to connect to a server over TCP, without TLS. Without servers with syn_tls, whose handshake begins in the SYN.",
@@ -313,12 +313,17 @@ pub const UPSTREAM_STEPS: [(&str, &str); 3] = [
         "sealane_upstream_wait_seconds",
         "Time from sending a request's head to a server until the head of its response came.",
     ),
+    (
+        "sealane_upstream_transfer_seconds",
+        "Time from the head of a server's response until its end was read. Without upgraded connections and responses that broke off.",
+    ),
 ];
 /// See [`UPSTREAM_STEPS`].
 pub(crate) const CONNECT: usize = 0;
 pub(crate) const HANDSHAKE: usize = 1;
 /// The index of the wait for the head of the response in [`UPSTREAM_STEPS`].
 pub const WAIT: usize = 2;
+pub(crate) const TRANSFER: usize = 3;
 
 /// The protocol and the class of each of a place's series, in order.
 pub fn place_series() -> impl Iterator<Item = (&'static str, &'static str)> {

@@ -30,7 +30,7 @@ use crate::upstream::h3::{
 };
 use quinn_proto::{Dir, Event, StreamEvent, StreamId};
 use sealane_http::h3::Code;
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key, Micros, Millis};
 
 /// Rounds of flushing per turn.
 const ROUNDS: usize = 8;
@@ -180,7 +180,8 @@ fn quic_admit(proxy: &mut Proxy, cx: &mut Context) {
     let start = cx.instant();
     let mut before = start;
     while proxy.quic.has_waiting() {
-        match proxy.quic.accept_next(before, &proxy.admission, &proxy.settings, &proxy.counters) {
+        let micros = cx.micros() + (before - start).as_micros() as Micros;
+        match proxy.quic.accept_next((before, micros), &proxy.admission, &proxy.settings, &proxy.counters) {
             Some(Ok(accepted)) => {
                 let key = h3_client_accepted(proxy, cx, accepted);
                 quic_drive(proxy, cx, key);

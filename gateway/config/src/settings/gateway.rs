@@ -176,7 +176,7 @@ table! {
     metrics "[metrics]";
 
     /// The maximum number of latency series. Each combination of host, route, upstream, HTTP version and status class
-    /// that has had a request is one series, and each upstream is one series. A series takes 1.4 to 2.1 KiB in each
+    /// that has had a request is one series, and each upstream is one series. A series takes 1.4 to 2.7 KiB in each
     /// lane that has recorded a value in it. Above the maximum, the gateway records the values of new series together,
     /// as host `(other)` or upstream `(other)`. The same number limits the VPN clients that have their own series.
     max_series: Count = Count(0..=100_000), default(1000);

@@ -258,7 +258,7 @@ impl Latencies {
             let labels = [("transport", transport), ("version", version), ("kind", kind)];
             sample(&mut family, &labels, &sum(&|lane| &lane.handshakes()[i]));
         }
-        let help = "Time that ClientHellos over TCP waited for the lane to have time for their handshake.";
+        let help = "Time that ClientHellos over TCP and QUIC waited for the lane to have time for their handshake.";
         sample(&mut out.histogram("sealane_admission_wait_seconds", help), &[], &sum(&|lane| lane.admission()));
         let mut family = out.histogram(
             "sealane_lane_turn_seconds",

@@ -12,7 +12,7 @@ use crate::exchange::streams::{
     ClientStream, client_close_after, client_credit, client_data, client_head, client_interim, server_reset,
 };
 use crate::exchange::websocket;
-use crate::latency::WAIT;
+use crate::latency::{TRANSFER, WAIT};
 use crate::memory::read_within_budget;
 use crate::request_ids::clean_of_id;
 use crate::scratch::{HEAD_READ, READ_SIZE};
@@ -164,6 +164,10 @@ pub(crate) fn response_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
 /// The response has come whole; its trailers, if any, are in the flow. Of a tunnel: the server has ended it.
 pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    // A relay has no head. How long a connection of another protocol is open says nothing about how fast the server is.
+    if let Some(upstream) = x.upstream.as_ref().filter(|_| x.headed > 0 && !x.machine.is_tunnel()) {
+        upstream.record(proxy.settings.slot(), TRANSFER, cx.micros().saturating_sub(x.headed));
+    }
     if let (false, Some(route)) = (x.response_body.trailers.is_empty(), &x.routed.route) {
         if let Some(route) = route.route() {
             route.responses.clean_trailers(&mut x.response_body.trailers);

@@ -9,7 +9,7 @@ use crate::lane_state::LaneListener;
 use crate::settings::LaneSettings;
 use bytes::BytesMut;
 use quinn_proto::{ConnectionError, Incoming};
-use sealane_lane::Context;
+use sealane_lane::{Context, Micros};
 use sealane_tls::{quic as tls_quic, sessions};
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -36,6 +36,8 @@ pub(super) struct FirstPacket {
 pub(super) struct Waiting {
     endpoint: usize,
     incoming: Incoming,
+    /// Since when it waits.
+    since: Micros,
     /// The datagrams so far, if they may have to go to another lane.
     raw: Vec<BytesMut>,
 }
@@ -122,20 +124,21 @@ impl QuicEndpoint {
             self.out.push(index, &transmit, &answer);
         } else {
             let raw = raw.into_iter().collect();
-            self.waiting.push_back(Waiting { endpoint: index, incoming, raw });
+            self.waiting.push_back(Waiting { endpoint: index, incoming, since: cx.micros(), raw });
         }
         self.out.scratch = answer;
     }
 
     /// Begins the handshake of the client that has waited longest. `None` if there is none, or its listener is gone.
+    /// `micros`: what the lane's clock would say now, if it did not stand still during a turn.
     pub fn accept_next(
         &mut self,
-        now: Instant,
+        (now, micros): (Instant, Micros),
         admission: &Admission,
         settings: &LaneSettings,
         counters: &Counters,
     ) -> Option<Result<Accepted, Rejected>> {
-        let Waiting { endpoint: index, incoming, raw } = self.waiting.pop_front()?;
+        let Waiting { endpoint: index, incoming, since, raw } = self.waiting.pop_front()?;
         let endpoint = self.endpoints.get_mut(index)?.as_mut()?;
         let Some(listener) = endpoint.listener.clone() else {
             endpoint.endpoint.ignore(incoming);
@@ -155,6 +158,7 @@ impl QuicEndpoint {
             self.out.scratch = answer;
             return None;
         }
+        counters.hello_waited(micros.saturating_sub(since));
         #[expect(clippy::result_large_err, reason = "it is quinn-proto's, and is looked at right below")]
         let accept =
             || tls_quic::with_client(remote.ip(), || endpoint.endpoint.accept(incoming, now, &mut answer, None));

@@ -3,11 +3,11 @@
 use crate::operating::{Operated, order};
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::{Gateway, before, configured};
 use sealane_interop::http::Message;
 use sealane_interop::peers::curl;
-use sealane_interop::site::Site;
-use sealane_interop::{eventually, need, ports};
+use sealane_interop::site::{HOST, Site};
+use sealane_interop::{eventually, h3, need, ports};
 use std::time::Duration;
 
 /// The value of the one sample whose series has this name and these labels.
@@ -96,6 +96,7 @@ respond = {{ status = 204 }}
         counted(&gateway, name, &["host=\"(none)\"", "route=\"\"", "upstream=\"\"", h1, "class=\"4xx\""], 2.0);
     }
     counted(&gateway, "sealane_upstream_wait_seconds", &["upstream=\"app\""], 4.0);
+    counted(&gateway, "sealane_upstream_transfer_seconds", &["upstream=\"app\""], 4.0);
     counted(&gateway, "sealane_handshake_seconds", &["transport=\"tcp\"", "version=\"1.2\"", "kind=\"full\""], 0.0);
     let metrics = gateway.metrics();
     let handshakes = ["full", "resumed"].map(|kind| {
@@ -153,6 +154,53 @@ fn a_slow_server_is_seen() {
     let (first_byte, total) = (sum(FIRST_BYTE, "route=\"= /slow\""), sum(DURATION, "route=\"= /slow\""));
     let wait = sum("sealane_upstream_wait_seconds", "upstream=\"host * /slow\"");
     assert!(wait <= first_byte && first_byte <= total, "{metrics}");
+}
+
+#[test]
+fn handshakes_over_quic_are_measured_for_themselves() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let gateway = before(&site, [backend.url()]).listener("http3 = true").start();
+    let config = h3::over_quic(gateway.config(), false);
+    assert_eq!(h3::Client::connect(gateway.address, &config).get("/").status, 200);
+    let quic = |kind: &str| {
+        let labels = ["transport=\"quic\"", "version=\"1.3\"", &format!("kind=\"{kind}\"")];
+        value(&gateway.metrics(), "sealane_handshake_seconds_count", &labels)
+    };
+    assert_eq!((quic("full"), quic("resumed")), (Some(1.0), Some(0.0)));
+    // It has waited for the lane's time, however shortly.
+    counted(&gateway, "sealane_admission_wait_seconds", &[], 1.0);
+    counted(&gateway, DURATION, &["protocol=\"HTTP/3\"", "class=\"2xx\""], 1.0);
+    assert_eq!(h3::Client::connect(gateway.address, &config).get("/").status, 200);
+    assert_eq!(quic("full").zip(quic("resumed")).map(|(full, resumed)| full + resumed), Some(2.0));
+    counted(&gateway, "sealane_admission_wait_seconds", &[], 2.0);
+}
+
+/// The head of a response comes at once, the rest of its body later.
+#[test]
+fn the_transfer_of_a_response_is_not_the_wait_for_it() {
+    let site = Site::new();
+    let backend = Backend::start(|mut connection| {
+        while let Some(request) = connection.request() {
+            let length = if request.target() == "/broken" { 10 } else { 5 };
+            connection.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\nhe"));
+            std::thread::sleep(Duration::from_millis(300));
+            connection.send("llo");
+            if length == 10 {
+                return;
+            }
+        }
+    });
+    let gateway = before(&site, [backend.url()]).start();
+    assert_eq!(gateway.get("/").text(), "hello");
+    // What breaks off was not transferred.
+    let broken = gateway.exchange(get(HOST, "/broken"));
+    assert!(broken.is_err(), "{broken:?}");
+    counted(&gateway, "sealane_upstream_wait_seconds", &[], 2.0);
+    counted(&gateway, "sealane_upstream_transfer_seconds", &[], 1.0);
+    let metrics = gateway.metrics();
+    let transfer = value(&metrics, "sealane_upstream_transfer_seconds_sum", &[]).expect("it was counted");
+    let total = value(&metrics, &format!("{DURATION}_sum"), &["class=\"2xx\""]).expect("it was counted");
+    assert!((0.25..=total).contains(&transfer), "{transfer} {total}: {metrics}");
 }
 
 #[test]
