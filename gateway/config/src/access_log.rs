@@ -6,7 +6,7 @@ use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Place, Sink};
 use super::settings::log as s;
 use rustls::pki_types::{CertificateDer, ServerName};
-use sealane_proxy::{AccessLogRules, LogFormat, Template, TemplateError};
+use sealane_proxy::{AccessLogRules, LOG_FIELDS, LogFields, LogFormat, Template, TemplateError};
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
@@ -80,8 +80,10 @@ pub(super) fn read(section: Section) -> AccessLog {
     let access = section.optional_at(&s::access);
     let rotate_size = section.optional_at(&s::rotate_size);
     let keep = section.or(&s::rotate_keep) as u32;
+    let fields = section.optional_at(&s::fields);
     let rules = AccessLogRules {
         format: section.or(&s::format),
+        fields: fields.as_ref().map(|fields| fields.value).unwrap_or_default(),
         statuses: section.optional(&s::statuses).unwrap_or_default(),
         skip_paths: section.optional(&s::skip_paths).map_or_else(Vec::new, |paths| skip_paths(sink, paths)),
         one_in: section.or(&s::sample) as u32,
@@ -101,6 +103,10 @@ pub(super) fn read(section: Section) -> AccessLog {
                 sink.error(span, "this is for an access log that is sent to syslog under TLS", Some(help));
             }
         }
+    }
+    if let (Some(fields), LogFormat::Combined | LogFormat::Template(_)) = (&fields, &rules.format) {
+        let help = "set format = \"json\" or format = \"logfmt\", or name the variables in a template".to_owned();
+        sink.error(&fields.span, "\"fields\" has no effect on this format", Some(help));
     }
     section.finish();
     let place = access.as_ref().map(|access| sink.place_of(&access.span));
@@ -274,6 +280,26 @@ pub(super) fn format(sink: &Sink, key: &str, node: &Node) -> Option<LogFormat> {
             None
         }
     }
+}
+
+/// Names of fields, as in the reference.
+pub(super) fn fields(sink: &Sink, key: &str, node: &Node) -> Option<LogFields> {
+    let mut indices = Vec::new();
+    let mut is_good = true;
+    for at in decode::strings(sink, key, node)? {
+        match LOG_FIELDS.iter().position(|name| *name == at.value) {
+            Some(index) => indices.push(index),
+            None => {
+                let help = match decode::nearest(&at.value, LOG_FIELDS.iter().copied()) {
+                    Some(best) => format!("did you mean \"{best}\"?"),
+                    None => format!("the fields are {}", decode::listed(LOG_FIELDS.iter().copied())),
+                };
+                sink.error(&at.span, format!("\"{}\" is not a field of the access log", at.value), Some(help));
+                is_good = false;
+            }
+        }
+    }
+    is_good.then(|| LogFields::at(indices.into_iter()))
 }
 
 /// `"404"`, `"5xx"`, `"500-503"`.

@@ -74,7 +74,7 @@ mod transport;
 pub mod unix_clients;
 mod upstream;
 
-pub use access_log::{AccessLogRules, LogFormat, LogSink, Template, TemplateError};
+pub use access_log::{AccessLogRules, FIELDS as LOG_FIELDS, LogFields, LogFormat, LogSink, Template, TemplateError};
 pub use exchange::failure::Failure;
 pub use quic::Datagram;
 pub use quic::succession::{Channel, QuicPredecessor, QuicSuccessor};

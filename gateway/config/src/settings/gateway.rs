@@ -7,8 +7,8 @@ use super::{
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
 use crate::{LEVELS, Level, ResolverKind, rate, read_resolver, snippets};
-use sealane_proxy::LogFormat;
 use sealane_proxy::limits::RateKey;
+use sealane_proxy::{LogFields, LogFormat};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -143,6 +143,10 @@ table! {
     /// The format of an access log line: `"combined"`, `"json"`, `"logfmt"`, or a template with NGINX's variables, such
     /// as `"$remote_addr $request_method $uri $status"`. See [the access log](page:access-log).
     format: Own<LogFormat> = Own(log_read::format, || Shape::Text(None)), default("combined"), aliases("log_format");
+    /// Which fields lines in the formats `"json"` and `"logfmt"` have. See [the access log](page:access-log) for their
+    /// names.
+    fields: Own<LogFields> = Own(log_read::fields, || Shape::List(Box::new(Shape::Text(None)))), described("all"),
+        example(["time", "remote", "status", "duration"]);
     /// Only requests with these statuses get a line: `"404"`, `"5xx"`, `"500-503"`.
     statuses: Own<Vec<RangeInclusive<u16>>> = Own(log_read::statuses, || Shape::List(Box::new(Shape::Text(None)))),
         described("all"), example(["4xx", "5xx"]);

@@ -200,66 +200,141 @@ enum Value<'v> {
     Seconds(Micros),
 }
 
-/// Gives all fields of a line by name, those that are there.
+macro_rules! fields {
+    ($($field:ident: $name:literal),+ $(,)?) => {
+        /// A field of a JSON or logfmt line.
+        #[derive(Clone, Copy, Debug)]
+        enum Field {
+            $($field),+
+        }
+
+        /// The names of the fields of JSON and logfmt lines, in their order.
+        pub const FIELDS: &[&str] = &[$($name),+];
+    };
+}
+
+fields! {
+    Time: "time",
+    Remote: "remote",
+    Method: "method",
+    Host: "host",
+    Target: "target",
+    Protocol: "protocol",
+    Tls: "tls",
+    Route: "route",
+    Upstream: "upstream",
+    Group: "group",
+    Mirror: "mirror",
+    Referer: "referer",
+    UserAgent: "user_agent",
+    ClientCertificate: "client_certificate",
+    User: "user",
+    Error: "error",
+    Denied: "denied",
+    AnsweredBy: "answered_by",
+    End: "end",
+    Status: "status",
+    BytesIn: "bytes_in",
+    BytesOut: "bytes_out",
+    Connection: "connection",
+    Request: "request",
+    RequestId: "request_id",
+    TraceId: "trace_id",
+    FirstByte: "first_byte",
+    Duration: "duration",
+}
+
+/// Which fields JSON and logfmt lines have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogFields(u32);
+
+impl Default for LogFields {
+    /// All.
+    fn default() -> Self {
+        Self(u32::MAX)
+    }
+}
+
+impl LogFields {
+    /// Those at these indices of [`FIELDS`].
+    pub fn at(indices: impl Iterator<Item = usize>) -> Self {
+        const { assert!(FIELDS.len() <= u32::BITS as usize) };
+        Self(indices.fold(0, |all, index| all | 1 << (index % FIELDS.len())))
+    }
+
+    fn has(self, field: Field) -> bool {
+        self.0 & 1 << field as u32 != 0
+    }
+}
+
+/// Gives the fields of a line by name: those that are wanted and there.
 fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl FnMut(&str, Value)) {
     let Entry { x, .. } = entry;
-    put("time", Value::Text(clock.iso()));
-    let mut own = Vec::with_capacity(48);
-    entry.address(&mut own, rules);
-    put("remote", Value::Text(&own));
-    let mut text = |name: &str, value: Option<&[u8]>| {
-        if let Some(value) = value {
-            put(name, Value::Text(value));
+    let mut put = |field: Field, value: Value| {
+        if rules.fields.has(field) {
+            put(FIELDS[field as usize], value);
         }
     };
-    text("method", Some(x.request.method_name()));
-    text("host", Some(x.request.authority()).filter(|a| !a.is_empty()));
-    text("target", Some(entry.target(rules)));
-    text("protocol", entry.protocol().map(str::as_bytes));
-    text("tls", entry.tls_version().map(str::as_bytes));
-    text("route", entry.route().map(str::as_bytes));
-    text("upstream", entry.upstream_server().map(str::as_bytes));
-    text("group", group_of(x).map(str::as_bytes));
-    text("mirror", entry.mirror().map(str::as_bytes));
-    text("referer", x.request.fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
-    text("user_agent", x.request.fields.get(Known::UserAgent));
-    text("client_certificate", entry.fingerprint().map(str::as_bytes));
-    text("user", entry.user());
+    put(Field::Time, Value::Text(clock.iso()));
+    let mut own = Vec::with_capacity(48);
+    entry.address(&mut own, rules);
+    put(Field::Remote, Value::Text(&own));
+    let mut text = |field: Field, value: Option<&[u8]>| {
+        if let Some(value) = value {
+            put(field, Value::Text(value));
+        }
+    };
+    text(Field::Method, Some(x.request.method_name()));
+    text(Field::Host, Some(x.request.authority()).filter(|a| !a.is_empty()));
+    text(Field::Target, Some(entry.target(rules)));
+    text(Field::Protocol, entry.protocol().map(str::as_bytes));
+    text(Field::Tls, entry.tls_version().map(str::as_bytes));
+    text(Field::Route, entry.route().map(str::as_bytes));
+    text(Field::Upstream, entry.upstream_server().map(str::as_bytes));
+    text(Field::Group, group_of(x).map(str::as_bytes));
+    text(Field::Mirror, entry.mirror().map(str::as_bytes));
+    text(Field::Referer, x.request.fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
+    text(Field::UserAgent, x.request.fields.get(Known::UserAgent));
+    text(Field::ClientCertificate, entry.fingerprint().map(str::as_bytes));
+    text(Field::User, entry.user());
     let failure = x.routed.failure.map(Failure::text);
-    text("error", failure.as_ref().map(|f| f.as_bytes()));
-    text("denied", x.routed.denied.map(|by| by.name().as_bytes()));
-    text("answered_by", x.routed.served.map(|by| by.name().as_bytes()));
+    text(Field::Error, failure.as_ref().map(|f| f.as_bytes()));
+    text(Field::Denied, x.routed.denied.map(|by| by.name().as_bytes()));
+    text(Field::AnsweredBy, x.routed.served.map(|by| by.name().as_bytes()));
     let end = match x.ending {
         Ending::Idle => Some(&b"idle"[..]),
         Ending::TooLong | Ending::DrainingTooLong { .. } => Some(&b"total_timeout"[..]),
         Ending::No | Ending::Draining { .. } => None,
     };
-    text("end", end);
-    put("status", Value::Number(u64::from(x.status)));
-    put("bytes_in", Value::Number(x.request_body.bytes));
-    put("bytes_out", Value::Number(x.response_body.bytes));
+    text(Field::End, end);
+    put(Field::Status, Value::Number(u64::from(x.status)));
+    put(Field::BytesIn, Value::Number(x.request_body.bytes));
+    put(Field::BytesOut, Value::Number(x.response_body.bytes));
     own.clear();
     connection_id(&mut own, entry.client.id);
-    put("connection", Value::Text(&own));
+    put(Field::Connection, Value::Text(&own));
     own.clear();
     entry.number(&mut own);
-    put("request", Value::Text(&own));
+    put(Field::Request, Value::Text(&own));
     if let Some(id) = entry.request_id {
-        put("request_id", Value::Text(id));
+        put(Field::RequestId, Value::Text(id));
     }
     if let Some(trace) = x.trace.id() {
-        put("trace_id", Value::Text(&trace.text()));
+        put(Field::TraceId, Value::Text(&trace.text()));
     }
     if let Some(micros) = entry.first_byte() {
-        put("first_byte", Value::Seconds(micros));
+        put(Field::FirstByte, Value::Seconds(micros));
     }
-    put("duration", Value::Seconds(entry.duration()));
+    put(Field::Duration, Value::Seconds(entry.duration()));
 }
 
 fn json(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Clock) {
-    let mut separator = b'{';
+    b.push(b'{');
+    let mut is_first = true;
     fields(entry, rules, clock, |name, value| {
-        b.push(std::mem::replace(&mut separator, b','));
+        if !std::mem::take(&mut is_first) {
+            b.push(b',');
+        }
         b.push(b'"');
         b.extend_from_slice(name.as_bytes());
         b.extend_from_slice(b"\":");
@@ -406,6 +481,33 @@ pub(super) mod tests {
              referer=\"https://b.example/p?secret=1\" user_agent=\"a \\\"b\\\"=c\\u00ff\" status=200 bytes_in=7 bytes_out=11 \
              connection=0-0 request=0-0-3 first_byte=0.500000 duration=1.234567\n"
         );
+    }
+
+    #[test]
+    fn lines_have_the_fields_that_are_wanted() {
+        let index = |name: &&str| FIELDS.iter().position(|field| field == name).unwrap();
+        let of = |format, wanted: &[&str]| {
+            let fields = LogFields::at(wanted.iter().map(index));
+            rendered(&AccessLogRules { format, fields, ..AccessLogRules::default() })
+        };
+        // In the order of the lines, whatever the order in which they are named.
+        let wanted = ["duration", "status", "remote", "error"];
+        assert_eq!(of(LogFormat::Json, &wanted), "{\"remote\":\"192.0.2.77\",\"status\":200,\"duration\":1.234567}\n");
+        assert_eq!(of(LogFormat::Logfmt, &wanted), "remote=192.0.2.77 status=200 duration=1.234567\n");
+        // No request has failed.
+        assert_eq!([of(LogFormat::Json, &["error"]), of(LogFormat::Logfmt, &["error"])], ["{}\n", "\n"]);
+        // Each name is that of its field. The time may have gone on.
+        let all = of(LogFormat::Json, &FIELDS[1..]);
+        let mut rest = &all[..];
+        for name in &FIELDS[1..] {
+            let alone = of(LogFormat::Json, &[*name]);
+            let alone = alone.trim_end().trim_matches(['{', '}']);
+            assert!(alone.is_empty() || alone.starts_with(&format!("\"{name}\":")), "{name}: {alone}");
+            let at = rest.find(alone).unwrap_or_else(|| panic!("{alone} does not follow in {all}"));
+            rest = &rest[at + alone.len()..];
+        }
+        let default = rendered(&AccessLogRules { format: LogFormat::Json, ..AccessLogRules::default() });
+        assert!(default.ends_with(&all[1..]), "{default}");
     }
 
     #[test]

@@ -6,7 +6,7 @@
 pub(crate) mod format;
 mod template;
 
-pub use format::LogFormat;
+pub use format::{FIELDS, LogFields, LogFormat};
 pub use template::{Template, TemplateError};
 
 use crate::clock::Clock;
@@ -27,6 +27,8 @@ pub type LogSink = Box<dyn FnMut(Vec<u8>) -> Vec<u8> + Send>;
 pub struct AccessLogRules {
     /// What a line looks like.
     pub format: LogFormat,
+    /// Which fields JSON and logfmt lines have.
+    pub fields: LogFields,
     /// Requests with these statuses get a line; empty: all.
     pub statuses: Vec<RangeInclusive<u16>>,
     /// Requests whose path begins so get no line.
@@ -43,6 +45,7 @@ impl Default for AccessLogRules {
     fn default() -> Self {
         Self {
             format: LogFormat::Combined,
+            fields: LogFields::default(),
             statuses: Vec::new(),
             skip_paths: Vec::new(),
             one_in: 1,

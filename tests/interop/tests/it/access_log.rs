@@ -86,6 +86,22 @@ fn requests_are_chosen_and_personal_data_is_left_out() {
 }
 
 #[test]
+fn lines_have_the_fields_that_are_named() {
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let log = site.path().join("access.log");
+    let fields = "fields = [\"status\", \"target\", \"error\", \"upstream\"]";
+    for (format, line) in [
+        ("json", "{\"target\":\"/one\",\"upstream\":\"SERVER\",\"status\":200}"),
+        ("logfmt", "target=/one upstream=SERVER status=200"),
+    ] {
+        let gateway = logging(&site, &backend, &format!("access = {log:?}\nformat = \"{format}\"\n{fields}"));
+        assert_eq!(gateway.get("/one").text(), "hello");
+        assert_eq!(lines(&log, 1), [line.replace("SERVER", &backend.address.to_string())]);
+        std::fs::remove_file(&log).expect("our own file");
+    }
+}
+
+#[test]
 fn a_syslog_server_gets_a_message_for_each_line() {
     let site = Site::new();
     let backend = Backend::saying("hello");
