@@ -200,7 +200,8 @@ pub fn grpc_go() -> Result<PathBuf, String> {
     MADE.get_or_init(|| built_by_go("grpc-go")).clone()
 }
 
-/// The OpenTelemetry collector with our small program around it (`peers/otelcol`). The error says why there is none.
+/// The OpenTelemetry collector, whose own builder has made the program of its Go modules (`peers/otelcol`). The error says why there is
+/// none.
 pub fn otel_collector() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     MADE.get_or_init(|| built_by_go("otelcol")).clone()
