@@ -18,7 +18,7 @@ const SUITE: &str = "sid";
 const NEEDS: &[(&str, &str)] = &[("apt-get", "apt"), ("dpkg-deb", "dpkg")];
 const PROGRAMS: [&str; 2] = ["prometheus", "promtool"];
 /// The tests that start it.
-const TESTS: [&str; 3] = ["monitoring::", "monitoring_load::", "metrics_formats::"];
+const TESTS: [&str; 4] = ["monitoring::", "monitoring_load::", "metrics_formats::", "traces::prometheus_keeps"];
 
 /// Runs the job; the status is 0 when it passed or was skipped.
 pub fn run() -> anyhow::Result<u8> {

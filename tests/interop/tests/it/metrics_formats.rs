@@ -99,7 +99,8 @@ fn prometheus_scrapes_open_metrics() {
     let program = need!("prometheus");
     let (site, backend) = (Site::new(), Backend::saying("hello"));
     let gateway = served(&site, &backend);
-    let prometheus = Prometheus::start(&site, &program, &[gateway.admin], "");
+    // For native histograms, it would ask for protobuf.
+    let prometheus = Prometheus::start_with(&site, &program, &[gateway.admin], "", false);
     assert!(eventually(|| prometheus.targets()[0]["health"] == "up"), "{}", prometheus.targets());
     // Counters are described without `_total` in OpenMetrics alone, and only OpenMetrics has units.
     let requests = prometheus.metadata("sealane_requests");
