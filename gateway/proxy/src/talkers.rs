@@ -188,8 +188,9 @@ impl Talkers {
             let known = self.seen.get(&key).copied();
             let mut seen = known.unwrap_or_default();
             if let Some(client) = connections.client_at(key) {
-                // What no earlier question has seen has come since the last one, if the connection itself has.
-                let is_new = last.is_some_and(|last| client.made.began >= last);
+                // What no earlier question has seen has come since the last one, if the connection itself has, or its handshake has begun
+                // since: over QUIC, a client waits for that where nobody looks.
+                let is_new = last.is_some_and(|last| client.made.began.max(client.made.admitted) >= last);
                 if known.is_none() && is_new {
                     // Many connections are open for less time than there is between two questions.
                     seen.packets = Some((0, 0));

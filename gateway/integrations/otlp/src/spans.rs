@@ -91,7 +91,7 @@ pub(crate) fn append(spans: &mut Vec<Span>, record: &TraceRecord) {
     spans.push(server_span(&maker));
     let made = &times.made;
     if made.established > 0 {
-        // QUIC's handshake begins with its first packet.
+        // A connection that another lane has handed over may not have waited here.
         let admitted = if made.admitted > 0 { made.admitted } else { made.began };
         if made.admitted > 0 {
             spans.push(maker.step(own, "admission", (made.began, admitted)));

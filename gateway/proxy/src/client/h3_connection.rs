@@ -33,7 +33,7 @@ fn our_settings(limits: &ClientLimits) -> Settings {
 
 /// Takes in a connection whose handshake has begun.
 pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: Accepted) -> Key {
-    let Accepted { connection, listener, remote } = accepted;
+    let Accepted { connection, listener, remote, since } = accepted;
     let client = Client {
         listener,
         policy: None,
@@ -48,7 +48,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         server_name: None,
         counted: None,
         held: Held::default(),
-        made: Made::begun(cx.micros()),
+        made: Made { began: since, admitted: cx.micros(), established: 0 },
     };
     let limits = proxy.settings.limits();
     let q = Box::new(H3Connection::new(

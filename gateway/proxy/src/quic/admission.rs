@@ -49,6 +49,8 @@ pub(crate) struct Accepted {
     pub listener: Rc<LaneListener>,
     /// The client.
     pub remote: SocketAddr,
+    /// When its first packet came.
+    pub since: Micros,
 }
 
 /// A hello that came to nothing.
@@ -178,7 +180,7 @@ impl QuicEndpoint {
                 let all_streams = all_streams.filter(|all| *all > config::FIRST_STREAMS);
                 let mut connection = Connection::new(protocol, handle, index);
                 connection.accepted(now, raw, foreign, all_streams);
-                Ok(Accepted { connection, listener, remote })
+                Ok(Accepted { connection, listener, remote, since })
             }
         };
         self.out.scratch = answer;

@@ -18,7 +18,7 @@ use sealane_interop::process::Server;
 use sealane_interop::prometheus::Prometheus;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::versions::{Asked, Everywhere, VERSIONS};
-use sealane_interop::{client, eventually, h2, need, ports, skip};
+use sealane_interop::{client, eventually, h2, h3, need, ports, skip};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -279,6 +279,22 @@ fn spans_show_the_steps_of_a_request() {
     assert_eq!(gateway.get("/thing/private").status(), 200);
     let spans = wait_for(&collector, 3);
     assert!(!format!("{spans:?}").contains("private"));
+}
+
+/// The span of the admission begins with the client's first packet.
+#[test]
+fn spans_show_the_steps_of_a_connection_over_quic() {
+    let (site, origin, collector) = (Site::new(), Backend::saying("hello"), collector());
+    let (gateway, _) = gateway(&site, &traces(&collector.url(), "sample = 1"), "192.0.2.1", &to(&origin));
+    let config = h3::over_quic(gateway.config(), false);
+    assert_eq!(h3::Client::connect(gateway.address, &config).get("/").status, 200);
+    let spans = wait_for(&collector, 1);
+    let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
+    assert_eq!(names, ["GET", "admission", "handshake", "routing", "GET", "connect"]);
+    let [admission, handshake] = [&spans[1], &spans[2]];
+    assert!(admission.start_time_unix_nano <= admission.end_time_unix_nano, "{admission:?}");
+    assert_eq!(admission.end_time_unix_nano, handshake.start_time_unix_nano);
+    assert!(handshake.start_time_unix_nano < handshake.end_time_unix_nano, "{handshake:?}");
 }
 
 #[test]
