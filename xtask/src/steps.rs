@@ -396,6 +396,15 @@ pub fn build(workspace: &Workspace, checks: Checks) -> anyhow::Result<u8> {
     run(build, workspace)
 }
 
+/// The gateway without instrumentation, built as [`build`] builds the one that is counted. In a folder of its own, so that it is never
+/// taken for the other.
+pub fn build_uninstrumented(workspace: &Workspace, folder: &Path) -> anyhow::Result<u8> {
+    let mut build = Checks::Off.cargo(workspace);
+    build.args(["build", "--release", "--workspace", "--bin", "sealane", "--features", "sealane-proxy/uninstrumented"]);
+    build.arg("--target-dir").arg(folder);
+    run(build, workspace)
+}
+
 /// The report's tests in a browser, with their screenshots kept.
 pub fn browser(workspace: &Workspace) -> anyhow::Result<u8> {
     let shots = workspace.target().join("screenshots");

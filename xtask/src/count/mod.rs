@@ -16,6 +16,7 @@ use clap::ValueEnum;
 use rig::{Rig, Tool};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use stored::Stored;
 
@@ -40,6 +41,9 @@ pub struct Options {
     /// The commit that the gateway was built from, to be stored [default: HEAD]
     #[arg(long, value_name = "ID", requires = "store")]
     commit: Option<String>,
+    /// Also count a gateway that is built without instrumentation, and print the difference
+    #[arg(long, conflicts_with_all = ["check", "store", "json", "sealane"])]
+    instrumentation: bool,
     /// Only these cases
     #[arg(long, value_enum, num_args = 1.., value_name = "CASE")]
     only: Vec<Case>,
@@ -125,13 +129,10 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
             (built("sealane"), built("sealane-lab"))
         }
     };
-    let rig = Rig::new(&workspace.target().join("count"), sealane, lab)?;
-    let mut costs = Costs::new();
-    for &case in Case::value_variants() {
-        if options.only.is_empty() || options.only.contains(&case) {
-            eprintln!("counting {}", case.name());
-            costs.insert(case, cost(&rig, case).with_context(|| case.name())?);
-        }
+    let rig = Rig::new(&workspace.target().join("count"), sealane, lab.clone())?;
+    let costs = all(&rig, &options.only)?;
+    if options.instrumentation {
+        return instrumentation(workspace, lab, &options.only, &costs);
     }
     let path = stored_figures(workspace);
     let mut stored = Stored::load(&path)?;
@@ -163,6 +164,43 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         stored.differs(workspace.root()).iter().for_each(|line| eprintln!("count: {line}"));
     }
     Ok(u8::from(!found.is_empty()))
+}
+
+/// Runs these cases; none means all.
+fn all(rig: &Rig, only: &[Case]) -> anyhow::Result<Costs> {
+    let mut costs = Costs::new();
+    for &case in Case::value_variants() {
+        if only.is_empty() || only.contains(&case) {
+            eprintln!("counting {}", case.name());
+            costs.insert(case, cost(rig, case).with_context(|| case.name())?);
+        }
+    }
+    Ok(costs)
+}
+
+/// Counts a gateway without instrumentation as well, and prints what instrumentation costs.
+fn instrumentation(workspace: &Workspace, lab: PathBuf, only: &[Case], with: &Costs) -> anyhow::Result<u8> {
+    let folder = workspace.target().join("uninstrumented");
+    let status = steps::build_uninstrumented(workspace, &folder)?;
+    if status != 0 {
+        return Ok(status);
+    }
+    let rig = Rig::new(&workspace.target().join("count-uninstrumented"), folder.join("release/sealane"), lab)?;
+    print!("{}", difference(with, &all(&rig, only)?));
+    Ok(0)
+}
+
+/// The instructions of two gateways side by side.
+fn difference(with: &Costs, without: &Costs) -> String {
+    let mut text = format!("{:<16}{:>14}{:>14}{:>14}{:>10}\n", "instructions", "with", "without", "difference", "part");
+    for (case, cost) in with {
+        let Some(less) = without.get(case) else { continue };
+        let (with, without) = (cost.instructions, less.instructions);
+        let part = (with - without) / with * 100.0;
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{:<16}{with:>14.0}{without:>14.0}{:>14.0}{part:>8.2} %", case.name(), with - without);
+    }
+    text
 }
 
 /// What is not as it should be about a case, in three runs of it: what the scheduler did once it does not do again.
@@ -200,4 +238,21 @@ fn cost(rig: &Rig, case: Case) -> anyhow::Result<Cost> {
         of_rustls: each(few.of_rustls, many.of_rustls, 100.0),
         copies: each(few.copies, many.copies, 100.0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_difference_is_a_part_of_what_is_built_with_instrumentation() {
+        let costs = |instructions| {
+            let cost = Cost { instructions, system_calls: 6.0, allocations: 2.0, of_rustls: 2.0, copies: 4.0 };
+            Costs::from([(Case::Keepalive, cost)])
+        };
+        let text = difference(&costs(20_000.0), &costs(19_800.0));
+        let line: Vec<&str> = text.lines().last().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(line, ["keepalive", "20000", "19800", "200", "1.00", "%"]);
+        assert_eq!(difference(&costs(1.0), &Costs::new()).lines().count(), 1);
+    }
 }

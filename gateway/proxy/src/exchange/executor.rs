@@ -627,7 +627,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
         Some((connection, x.number.into(), x.status.into(), total.unwrap_or(0), first_byte.unwrap_or(0)))
     });
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
-    if x.trace.is_on() {
+    if x.trace.is_on() && !cfg!(feature = "uninstrumented") {
         traces::finish(&proxy.connections, &proxy.counters, &proxy.settings, cx, &x);
     }
     if actions.has(Do::CutClient) {
@@ -642,7 +642,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
 
 /// Records how long a request took.
 fn time_exchange(settings: &LaneSettings, cx: &Context, x: &Exchange) {
-    if x.machine.is_relay() {
+    if x.machine.is_relay() || cfg!(feature = "uninstrumented") {
         return;
     }
     let place = x.routed.place().unwrap_or(&settings.snapshot().latency.no_host);
