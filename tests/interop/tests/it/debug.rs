@@ -202,7 +202,7 @@ fn open_requests_are_listed_with_what_they_wait_for() {
     assert!(refused.to_string().contains("admin socket only"), "{refused}");
 }
 
-/// Header fields and timings of requests for one host, over each version of HTTP, without secrets.
+/// Header fields and timings of requests for one host, without secrets. What is recorded is the same for all versions of HTTP.
 #[test]
 fn a_recording_has_fields_and_timings_and_no_secrets() {
     let (site, listen) = (Site::new(), ports::free());
