@@ -101,7 +101,7 @@ mod syn_client;
 mod syn_cookies;
 mod syn_tls;
 mod syn_upstream;
-mod syslog_tls;
+mod syslog_servers;
 mod tls_conformance;
 mod tls_early_skip;
 mod top_on_terminal;

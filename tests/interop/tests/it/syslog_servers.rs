@@ -1,4 +1,4 @@
-//! The access log sent to rsyslog under TLS.
+//! The access log sent to rsyslog: over UDP, TCP and TLS.
 
 use sealane_interop::backend::Backend;
 use sealane_interop::gateway::{Gateway, configured, run};
@@ -12,34 +12,43 @@ use std::process::Command;
 /// Where Debian has rsyslog's driver for TLS (package rsyslog-gnutls).
 const DRIVER: &str = "/usr/lib/x86_64-linux-gnu/rsyslog/lmnsd_gtls.so";
 
-/// An rsyslog that listens with this certificate, and the file to which it writes `PROGRAM MSGID MESSAGE` of each message.
-fn rsyslog(site: &Site, program: &Path, identity: &Identity) -> (Server, SocketAddr, PathBuf) {
+/// An rsyslog that listens with these modules (their names and parameters), and the file to which it writes `PROGRAM MSGID MESSAGE` of each
+/// message.
+fn rsyslog(site: &Site, program: &Path, settings: &str, modules: &[(&str, &str)]) -> (Server, SocketAddr, PathBuf) {
     let (address, folder) = (ports::free(), site.path().join("rsyslog"));
     std::fs::create_dir_all(&folder).expect("a folder can be made");
     let file = folder.join("received.log");
-    let config = site.file(
-        "rsyslog.conf",
-        format!(
-            "global(workDirectory=\"{folder}\" DefaultNetstreamDriver=\"gtls\" DefaultNetstreamDriverCAFile=\"{ca}\"\n\
-             DefaultNetstreamDriverCertFile=\"{cert}\" DefaultNetstreamDriverKeyFile=\"{key}\")\n\
-             module(load=\"imtcp\" StreamDriver.Name=\"gtls\" StreamDriver.Mode=\"1\" StreamDriver.AuthMode=\"anon\")\n\
-             template(name=\"line\" type=\"string\" string=\"%pri-text% %programname% %msgid% %msg%\\n\")\n\
-             ruleset(name=\"all\") {{ action(type=\"omfile\" file=\"{file}\" template=\"line\") }}\n\
-             input(type=\"imtcp\" address=\"{ip}\" port=\"{port}\" ruleset=\"all\")\n",
-            folder = folder.display(),
-            ca = site.ca.display(),
-            cert = identity.cert.display(),
-            key = identity.key.display(),
-            file = file.display(),
-            ip = address.ip(),
-            port = address.port(),
-        ),
+    let mut text = format!("global(workDirectory=\"{}\" {settings})\n", folder.display());
+    for (name, parameters) in modules {
+        text += &format!("module(load=\"{name}\" {parameters})\n");
+    }
+    text += &format!(
+        "template(name=\"line\" type=\"string\" string=\"%pri-text% %programname% %msgid% %msg%\\n\")\n\
+         ruleset(name=\"all\") {{ action(type=\"omfile\" file=\"{}\" template=\"line\") }}\n",
+        file.display()
     );
+    for (name, _) in modules {
+        let (ip, port) = (address.ip(), address.port());
+        text += &format!("input(type=\"{name}\" address=\"{ip}\" port=\"{port}\" ruleset=\"all\")\n");
+    }
     let mut command = Command::new(program);
-    command.arg("-n").arg("-f").arg(config).arg("-i").arg(folder.join("pid"));
+    command.arg("-n").arg("-f").arg(site.file("rsyslog.conf", text)).arg("-i").arg(folder.join("pid"));
     let mut server = Server::start(command, site.path());
     server.wait_until(|| TcpStream::connect(address).is_ok());
     (server, address, file)
+}
+
+/// The same under TLS, with this certificate.
+fn rsyslog_under_tls(site: &Site, program: &Path, identity: &Identity) -> (Server, SocketAddr, PathBuf) {
+    let settings = format!(
+        "DefaultNetstreamDriver=\"gtls\" DefaultNetstreamDriverCAFile=\"{}\" DefaultNetstreamDriverCertFile=\"{}\" \
+         DefaultNetstreamDriverKeyFile=\"{}\"",
+        site.ca.display(),
+        identity.cert.display(),
+        identity.key.display()
+    );
+    let module = "StreamDriver.Name=\"gtls\" StreamDriver.Mode=\"1\" StreamDriver.AuthMode=\"anon\"";
+    rsyslog(site, program, &settings, &[("imtcp", module)])
 }
 
 fn logging(site: &Site, backend: &Backend, log: &str) -> Gateway {
@@ -54,6 +63,27 @@ fn logging(site: &Site, backend: &Backend, log: &str) -> Gateway {
 }
 
 #[test]
+fn rsyslog_reads_lines_over_udp_and_tcp() {
+    let program = need!("rsyslogd");
+    let (site, backend) = (Site::new(), Backend::saying("hello"));
+    let (_server, address, file) = rsyslog(&site, &program, "", &[("imudp", ""), ("imtcp", "")]);
+    let received = || std::fs::read_to_string(&file).unwrap_or_default();
+    for transport in ["udp", "tcp"] {
+        let gateway = logging(&site, &backend, &format!("access = \"syslog+{transport}://{address}\""));
+        let line = format!("local7.info sealane access /{transport} 200");
+        // What is sent over UDP may be lost.
+        let arrives = || {
+            assert_eq!(gateway.plain_get(&format!("/{transport}"), "").text(), "hello");
+            received().lines().any(|received| received == line)
+        };
+        assert!(eventually(arrives), "{transport}: {}", received());
+        assert_eq!(gateway.metric("sealane_access_log_dropped_total"), Some(0.0), "{transport}");
+    }
+    let strange = |line: &&str| !line.starts_with("local7.info sealane access /");
+    assert_eq!(received().lines().find(strange), None);
+}
+
+#[test]
 fn lines_go_to_a_server_with_the_right_certificate_alone() {
     let program = need!("rsyslogd");
     if !Path::new(DRIVER).exists() {
@@ -61,7 +91,7 @@ fn lines_go_to_a_server_with_the_right_certificate_alone() {
     }
     let (site, backend) = (Site::new(), Backend::saying("hello"));
     let identity = site.issue("logs", &["logs.example.com"]);
-    let (_server, address, file) = rsyslog(&site, &program, &identity);
+    let (_server, address, file) = rsyslog_under_tls(&site, &program, &identity);
     let received = || std::fs::read_to_string(&file).unwrap_or_default();
     let access = format!("access = \"syslog+tls://{address}\"");
     let ca = format!("syslog_ca = {:?}", site.ca);
