@@ -106,7 +106,7 @@ const DEFAULTS: &str = "settings that the original leaves at its defaults have S
 /// For HAProxy.
 pub const PORTS: &str = "hosts are compared without a port; HAProxy compares them as the client writes them";
 /// For HAProxy.
-pub const CASES: &str = "hosts are compared in any case; HAProxy compares them as they are written unless -i is set";
+pub const CASES: &str = "hosts are compared without regard to upper and lower case; HAProxy compares them as they are written unless -i is set";
 const HOST: &str = "Sealane forwards Host as the client wrote it ($host of NGINX is in lower case and without a port)";
 const LOWER: &str = "redirects of the gateway name the host in lower case";
 const NAMES: &str = "servers that have a name get it in the handshake (NGINX: proxy_ssl_server_name on)";
@@ -225,7 +225,7 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
                     Some(ONE_HSTS)
                 }
                 Aspect::Location if difference.original == decoded(&difference.translation) => Some(SPELLING),
-                // A host is the same in any case.
+                // Upper and lower case do not distinguish hosts.
                 Aspect::Location if difference.original.eq_ignore_ascii_case(&difference.translation) => Some(LOWER),
                 Aspect::Location if draft.behaviour == Behaviour::RedirectToItself => Some(OWN_REDIRECTS),
                 // The server was asked for its own address.

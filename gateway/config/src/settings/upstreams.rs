@@ -160,14 +160,14 @@ table! {
     server_name: Text = Text, described("the name in `servers`"), sets("app.internal"), aliases("sni");
     /// PEM file of the CAs that may have signed the server's certificate.
     ca: File = File, described("the system's CAs"), sets("certs/internal-ca.pem");
-    /// One or several revocation lists, PEM or DER: files, or URLs that begin with `http://` or `https://`. The gateway
-    /// reads a changed file without a reload, and fetches lists from URLs every `refresh` of `[revocation]`. A
-    /// certificate whose issuer has no list here is refused; with a URL, until the gateway has fetched the list for the
-    /// first time. See [certificates](page:certificates#revoke-client-certificates).
+    /// One or several revocation lists in PEM or DER: files, or URLs that begin with `http://` or `https://`. When a
+    /// file changes, the gateway reads it again without a reload. It fetches lists from URLs once per `refresh` of
+    /// `[revocation]`. Every issuer of certificates needs a list: the gateway refuses a certificate whose issuer has no
+    /// list here. If the issuer's list is at a URL, the gateway also refuses the certificate until it has fetched this
+    /// list for the first time. See [certificates](page:certificates#revoke-client-certificates).
     crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/internal.crl"]);
-    /// How the gateway uses an expired list (its "next update" has passed). `"accept"`: the list stays in use until
-    /// there is a newer list. `"refuse"`: until there is a newer list, the gateway refuses all certificates that the
-    /// list could revoke.
+    /// What the gateway does with an expired list (its "next update" has passed) until there is a newer list. `"accept"`: the
+    /// gateway continues to use the expired list. `"refuse"`: the gateway refuses all certificates that the list is for.
     crl_expired: Choice<ExpiredLists> =
         Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
     /// Whether the server's certificate must be in transparency logs of at least two operators (`"require"`), so that the
