@@ -198,7 +198,9 @@ pub(super) fn read(
     let plain = targets.iter().any(|t| !t.tls && !t.tcp);
     if acme.settings.challenges == [AcmeChallenge::Http01] && !plain {
         let help = "add [[listener]] with address = \":80\", or \"tls-alpn-01\" to \"challenges\"".to_owned();
-        sink.error(&first, "no listener can answer \"http-01\": all have TLS", Some(help));
+        let message = "no listener can answer \"http-01\": the authority sends this challenge without TLS, and all listeners \
+                       have TLS";
+        sink.error(&first, message, Some(help));
     }
     acme.settings.names = give_certificates(sink, &acme.settings, listeners, targets, hosts, store);
     let settings = &acme.settings;
@@ -208,7 +210,7 @@ pub(super) fn read(
     if !settings.dns_updates.is_empty()
         && let Some(name) = settings.names.iter().find(outside)
     {
-        let help = "add an [[acme.dns_update]] with the zone of this name".to_owned();
+        let help = "add an [[acme.dns_update]] whose \"zone\" is the zone of this name, or a zone above it".to_owned();
         sink.error(&first, format!("no zone of [[acme.dns_update]] contains the name {name}"), Some(help));
     }
     Some(acme)
@@ -453,9 +455,12 @@ fn give_certificates(
         };
         let names: BTreeSet<String> = target.hosts.iter().filter_map(name).collect();
         if names.is_empty() {
-            let help = "write \"names\" in a [[host]], as in names = [\"www.example.com\"]; wildcards need \"dns-01\""
+            let help = "write a DNS name in a [[host]], as in names = [\"www.example.com\"]; a name with \"*\" also needs \
+                        challenges = [\"dns-01\"] in [acme]; names with \"**\", the name \"*\", addresses and hosts with \
+                        \"passthrough\" get no certificate"
                 .to_owned();
-            sink.error(&span, "certificates = \"auto\", and no host of this listener has a name", Some(help));
+            let message = "certificates = \"auto\", but no host of this listener has a name for a certificate";
+            sink.error(&span, message, Some(help));
             continue;
         }
         let entry = |name: &String| {

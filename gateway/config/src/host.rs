@@ -219,8 +219,7 @@ fn enter(sink: &Sink, targets: &mut [&mut Target], hosts: &mut Hosts, host: u32,
         }
         let first = target.hosts.get(&pattern).and_then(|first| hosts.place(*first, &pattern));
         let place = first.map_or_else(|| " elsewhere".to_owned(), |n| format!(" at {}", sink.place(&n.span)));
-        let help =
-            "remove the name from one of the hosts; for other rules for some paths, add a [[host.route]] to the first";
+        let help = "remove the name from one of the hosts; to treat some paths differently, add a [[host.route]] to the first host";
         let message = format!("a second host for \"{}\"; the first is{place}", name.value);
         sink.error(&name.span, message, Some(help.to_owned()));
         return;
@@ -235,7 +234,7 @@ fn malformed(sink: &Sink, name: &At<String>, e: NameError) {
         }
         _ if name.value.contains("://") => Some("write only the host name".to_owned()),
         _ if name.value.starts_with('.') => {
-            Some(format!("write \"*{0}\" for names with one more label, \"**{0}\" for any depth", name.value))
+            Some(format!("write \"*{0}\" for names with one more label, \"**{0}\" for one or more", name.value))
         }
         _ if name.value == "_" || name.value.is_empty() => Some("write \"*\" for every name".to_owned()),
         _ => None,

@@ -301,8 +301,12 @@ pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target
             let Some(name) = hosts.place(*host, &pattern) else { continue };
             let help = match &pattern {
                 NamePattern::AnyDepth(_) if tls.automatic.is_some() => {
-                    "certificates = \"auto\" gets no certificates for names with \"**\": write each name, or a name with \"*\" \
-                     and challenges = [\"dns-01\"]"
+                    "certificates = \"auto\" cannot get a certificate for a name with \"**\", because a wildcard of a certificate \
+                     stands for one label: list each name instead, or write \"*\" and set challenges = [\"dns-01\"] in [acme]"
+                }
+                NamePattern::OneLabel(_) if tls.automatic.is_some() => {
+                    "certificates = \"auto\" gets a certificate for a name with \"*\" only by \"dns-01\": set \
+                     challenges = [\"dns-01\"] in [acme], or list each name instead"
                 }
                 _ => usual,
             };

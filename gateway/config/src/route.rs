@@ -297,7 +297,7 @@ pub(super) fn table(
             host.sink.place(first)
         );
         let help = format!(
-            "remove \"{key}\" (it is only for requests that no route matches), or add a condition to the route"
+            "remove \"{key}\", which is only for requests that no route matches, or give that route a condition"
         );
         host.sink.warn(&span, message, Some(help));
     }

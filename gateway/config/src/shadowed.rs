@@ -63,12 +63,17 @@ impl ByPath {
                 if let Some(by) = taken_by(routes, at) {
                     let places: Vec<String> = by.into_iter().map(|place| sink.place(place)).collect();
                     let message = match &places[..] {
-                        [one] => format!("this route gets no requests: the route at {one} gets all of them"),
-                        _ => format!("this route gets no requests: the routes at {} get them", places.join(" and ")),
+                        [one] => format!(
+                            "this route gets no requests: the route at {one} takes precedence and matches all of them"
+                        ),
+                        _ => format!(
+                            "this route gets no requests: the routes at {} take precedence and together match all of them",
+                            places.join(" and ")
+                        ),
                     };
-                    let help = "remove it, or give it a condition that the routes that take precedence do not have; of routes for \
-                                one path, routes with \"path_regex\" take precedence, then routes with \"methods\", then routes \
-                                with the most \"headers\"";
+                    let help = "remove this route, or give it a condition that the other route does not have. Of several routes for \
+                                one path, the gateway tries those with \"path_regex\" first, then those with \"methods\", then \
+                                those with the most \"headers\", then the first in the file";
                     sink.warn(&route.span, message, Some(help.to_owned()));
                 }
             }
@@ -96,13 +101,16 @@ impl ByPath {
             if let [(path, by), rest @ ..] = &taken[..] {
                 let place = sink.place(by);
                 let message = match rest.len() {
-                    0 => format!("the route at {place} gets the requests for \"{path}\" of this table"),
+                    0 => format!(
+                        "the redirect for \"{path}\" in this table has no effect: the route at {place} takes precedence"
+                    ),
                     n => format!(
-                        "other routes get the requests for {} paths of this table: for \"{path}\", the route at {place}",
+                        "the redirects for {} paths in this table have no effect, because other routes take precedence: for \
+                         \"{path}\", the route at {place}",
                         n + 1
                     ),
                 };
-                let help = "remove these paths from the table, or the other route";
+                let help = "remove these paths from the table, or remove the other routes";
                 sink.warn(&route.span, message, Some(help.to_owned()));
             }
         }

@@ -245,10 +245,12 @@ impl<'a, 't> View<'a, 't> {
                         other => format!("b.a.{}", other.suffix().unwrap_or(suffix)),
                     };
                     let message = format!(
-                        "\"{}\" is for one label: \"{deeper}\" leads to the same host without the client certificate",
+                        "client_auth for \"{}\" does not apply to \"{deeper}\", and this name leads to the same host or servers \
+                         without a client certificate",
                         at.value
                     );
-                    self.sink.error(&at.span, message, Some(format!("write \"**.{suffix}\" for any depth")));
+                    let help = format!("\"*\" stands for one label: write \"**.{suffix}\", for one or more labels");
+                    self.sink.error(&at.span, message, Some(help));
                     reported.insert(own.host);
                 }
             }
@@ -279,10 +281,10 @@ impl<'a, 't> View<'a, 't> {
             let (name, own, here) = (&at.value, &own.value, &listener.written);
             let message = match asks {
                 false => format!(
-                    "\"{own}\" needs a client certificate on listener {here}, but the same host is served as \"{name}\" without it"
+                    "\"{own}\" needs a client certificate on listener {here}, but \"{name}\", a name of the same host, needs none"
                 ),
                 true => format!(
-                    "listener {here} serves \"{name}\" to clients whose certificates it refuses for \"{own}\", which is the same host"
+                    "listener {here} accepts certificates for \"{name}\" that it refuses for \"{own}\", a name of the same host"
                 ),
             };
             let help = format!("use the same client_auth for both names, or write a separate [[host]] for \"{name}\"");
@@ -318,7 +320,7 @@ impl<'a, 't> View<'a, 't> {
                 if listener.tls.is_none() && !meant {
                     redirects.entry(i).or_default().insert(pattern.clone(), guard.public_port());
                 } else if reported.insert((other.host, &listener.written)) {
-                    self.report(i, listener, guard, &name);
+                    self.report(i, listener, guard, &name, other.host != own.host);
                 }
             }
         }
@@ -346,8 +348,8 @@ impl<'a, 't> View<'a, 't> {
                 let (here, there) = (&listener.written, &self.listeners[*open].written);
                 let message = match (served.relayed, rule(&self.listeners[*open], &name)) {
                     (true, _) => format!(
-                        "the host of \"{}\" is only relayed (passthrough), on listener {there}: the gateway asks no \
-                         client for a certificate",
+                        "the host of \"{}\" is only relayed (passthrough), on listener {there}: the gateway cannot ask \
+                         clients for a certificate there",
                         at.value
                     ),
                     (false, None) => format!(
@@ -355,7 +357,7 @@ impl<'a, 't> View<'a, 't> {
                         at.value
                     ),
                     (false, Some(_)) => format!(
-                        "the host of \"{}\" is served only on listener {there}, to clients whose certificates this listener refuses",
+                        "the host of \"{}\" is served only on listener {there}, which accepts certificates that this listener refuses",
                         at.value
                     ),
                 };
@@ -383,39 +385,51 @@ impl<'a, 't> View<'a, 't> {
                 if self.is_way_to(relayed, own) && reported.insert(index) {
                     let (here, there) = (&self.listeners[listener].written, &self.listeners[guard].written);
                     let message = format!(
-                        "\"{}\" needs a client certificate on listener {there}, but \"{}\" is relayed to the same server on {here}",
+                        "\"{}\" needs a client certificate on listener {there}, but listener {here} relays \"{}\" to the same \
+                         server (passthrough): the gateway cannot ask for a certificate there",
                         shown(name),
                         at.value
                     );
-                    let help = "relay to other servers, or serve these names with \"to\" or \"upstream\"".to_owned();
+                    let help =
+                        "relay to other servers, or replace \"passthrough\" with \"to\" or \"upstream\"".to_owned();
                     self.sink.error(&at.span, message, Some(help));
                 }
             }
         }
     }
 
-    fn report(&self, index: usize, listener: &Draft, guard: &Draft, name: &str) {
+    /// `is_wider`: a wider host than the protected one is the way around, as it has the same servers.
+    fn report(&self, index: usize, listener: &Draft, guard: &Draft, name: &str, is_wider: bool) {
         let Some(at) = self.place(index, name) else { return };
         let shown = shown(name);
         let (here, there) = (&listener.written, &guard.written);
+        let (how, instead) = match is_wider {
+            true => (
+                format!("; there, the host \"{}\" gets its requests and has the same server", at.value),
+                "give this host other servers, ",
+            ),
+            false => (String::new(), ""),
+        };
         let (message, help) = match (&listener.tls, rule(listener, name)) {
             (None, _) => (
                 format!(
                     "\"{shown}\" needs a client certificate on listener {there}, but is also served on {here}, without TLS"
                 ),
                 format!(
-                    "remove \"{here}\" from \"listeners\"; if \"listeners\" is missing, that listener redirects \
+                    "remove \"{here}\" from \"listeners\", or remove \"listeners\": without it, listener {here} redirects \
                      clients to https://"
                 ),
             ),
             (Some(_), None) => (
-                format!("\"{shown}\" needs a client certificate on listener {there}, but not on listener {here}"),
-                format!("set listeners = [\"{there}\"] for this host, or add the client_auth to listener {here}"),
+                format!("\"{shown}\" needs a client certificate on listener {there}, but not on listener {here}{how}"),
+                format!(
+                    "{instead}set listeners = [\"{there}\"] for this host, or add the same client_auth to listener {here}"
+                ),
             ),
             (Some(_), Some(_)) => (
-                format!("listener {here} serves \"{shown}\" to clients whose certificates listener {there} refuses"),
+                format!("listener {here} accepts certificates for \"{shown}\" that listener {there} refuses{how}"),
                 format!(
-                    "set listeners = [\"{there}\"] for this host, or give both listeners the same \"ca\" and \"crl\""
+                    "{instead}set listeners = [\"{there}\"] for this host, or write the same client_auth for both listeners"
                 ),
             ),
         };
@@ -438,7 +452,7 @@ fn check_relayed(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &H
             let host = target.hosts.find(&at.value.sample());
             if host.is_some_and(|host| matches!(hosts.action(*host), Action::Passthrough { .. })) {
                 let message = format!(
-                    "connections for \"{}\" are relayed (passthrough): the gateway cannot ask for a certificate",
+                    "connections for \"{}\" are relayed (passthrough), so the gateway cannot ask for a certificate",
                     at.value
                 );
                 let help = "remove the name from \"for\", or serve its host with \"to\" or \"upstream\"".to_owned();
@@ -475,11 +489,14 @@ fn warn_one_label(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &
             };
             let (true, Some(at)) = (noticed, hosts.place(*host, &pattern)) else { continue };
             let what = match target.hosts.find_pattern(&any) {
-                Some((wider, _)) => format!("go to the host \"{wider}\""),
-                None => "get 404".to_owned(),
+                Some((wider, _)) => format!("the host \"{wider}\" gets its requests"),
+                None => "its requests get 404".to_owned(),
             };
-            let message = format!("\"{pattern}\" is for one label: requests for \"b.a.{suffix}\" {what}");
-            sink.warn(&at.span, message, Some(format!("write \"**.{suffix}\" for names of any depth")));
+            let message = format!("\"{pattern}\" does not match \"b.a.{suffix}\": {what}");
+            let help = format!(
+                "\"*\" stands for one label: if this host is also for names with more labels, write \"**.{suffix}\""
+            );
+            sink.warn(&at.span, message, Some(help));
         }
     }
 }

@@ -110,7 +110,7 @@ fn mistakes_are_told_where_they_stand() {
     let report = |text: &str| folder.report(text);
     let nameless = report(&text(&folder, "[[host]]\nnames = [\"*\"]\nrespond = {}\n"));
     assert!(
-        nameless.contains("sealane.toml:7:16: error: certificates = \"auto\", and no host of this listener has a name"),
+        nameless.contains("sealane.toml:7:16: error: certificates = \"auto\", but no host of this listener has a name"),
         "{nameless}"
     );
     let host = "[[host]]\nnames = [\"a.example\"]\nrespond = {}\n";

@@ -518,7 +518,7 @@ fn routes_that_get_no_requests_are_warned_of() {
         (
             "",
             beta("true") + &beta("\"1\""),
-            "warning: this route gets no requests: the route at line 6 gets all of them",
+            "warning: this route gets no requests: the route at line 6 takes precedence and matches all of them",
         ),
         ("", beta("\"1\"") + &beta("true"), ""),
         (
@@ -526,7 +526,7 @@ fn routes_that_get_no_requests_are_warned_of() {
             route("path = \"/a\"\nmethods = [\"GET\"]")
                 + &route("path = \"/a/\"\nmethods = [\"PUT\"]")
                 + &route("path = \"/a\"\nmethods = [\"PUT\", \"GET\"]"),
-            "warning: this route gets no requests: the routes at line 6 and line 10 get them",
+            "warning: this route gets no requests: the routes at line 6 and line 10 take precedence and together match all of them",
         ),
         (
             "",
@@ -543,14 +543,14 @@ fn routes_that_get_no_requests_are_warned_of() {
         (
             "",
             route("exact = \"/old\"") + &moved,
-            "warning: the route at line 6 gets the requests for \"/old\" of this table",
+            "warning: the redirect for \"/old\" in this table has no effect: the route at line 6 takes precedence",
         ),
         ("", route("exact = \"/old\"\nmethods = [\"GET\"]") + &moved, ""),
         (
             "",
             moved.clone()
                 + "[[host.route]]\nredirects = { paths = { \"/old\" = \"/b\", \"/older\" = \"/b\", \"/c\" = \"/d\" } }\n",
-            "other routes get the requests for 2 paths of this table: for \"/old\", the route at line 6",
+            "the redirects for 2 paths in this table have no effect, because other routes take precedence: for \"/old\", the route at line 6",
         ),
     ] {
         let text = report(own, &routes);
@@ -609,7 +609,12 @@ fn a_mistake_leads_to_no_other_messages() {
         "{acme}[[listener]]\naddress = \"127.0.0.1:4430\"\ntls.certificates = \"auto\"\n\
          [[host]]\nnames = [\"b.example\", \"**.b.example\"]\nrespond = {{}}\n"
     ));
-    assert!(text.contains("certificates = \"auto\" gets no certificates for names with \"**\""), "{text}");
+    assert!(text.contains("certificates = \"auto\" cannot get a certificate for a name with \"**\""), "{text}");
+    let text = folder.report(&format!(
+        "{acme}[[listener]]\naddress = \"127.0.0.1:4430\"\ntls.certificates = \"auto\"\n\
+         [[host]]\nnames = [\"b.example\", \"*.b.example\"]\nrespond = {{}}\n"
+    ));
+    assert!(text.contains("gets a certificate for a name with \"*\" only by \"dns-01\""), "{text}");
     // The CA of a tunnel.
     let text = folder.report(
         "[tunnel]\nlisten = \"udp://:1194\"\nnetwork = \"10.9.0.0/24\"\ncert = \"certs/a.pem\"\nkey = \"certs/a.key\"\n",

@@ -69,7 +69,7 @@ fn sent(config: &Config, listener: usize, name: &str) -> String {
 #[test]
 fn deeper_names_under_weaker_rules_are_refused() {
     let rule = require(", for = [\"*.a.example\"]");
-    let wanted = "help: write \"**.a.example\" for any depth";
+    let wanted = "help: \"*\" stands for one label: write \"**.a.example\"";
     for names in
         ["\"**.a.example\"", "[\"*.a.example\", \"**.a.example\"]", "\"*\"", "[\"*.a.example\", \"c.b.a.example\"]"]
     {
@@ -88,7 +88,7 @@ fn deeper_names_under_weaker_rules_are_refused() {
 #[test]
 fn the_names_of_a_host_stand_under_the_same_rules() {
     let both = host("[\"a.example\", \"public.example\"]", "");
-    let wanted = "\"a.example\" needs a client certificate on listener 127.0.0.1:443, but the same host is served as \"public.example\" without it";
+    let wanted = "\"a.example\" needs a client certificate on listener 127.0.0.1:443, but \"public.example\", a name of the same host, needs none";
     let rule = |mode: &str, ca: &str, lines: &str| format!("{{ mode = \"{mode}\", ca = \"certs/{ca}.pem\"{lines} }}");
     let rules = |rules: &[String]| tls(443, &format!("client_auth = [{}]", rules.join(", ")));
     let (secret, open) = (", for = [\"a.example\"]", ", for = [\"public.example\"]");
@@ -98,10 +98,10 @@ fn the_names_of_a_host_stand_under_the_same_rules() {
     // A name for all others is a name like any other.
     refused(
         &(rules(&[rule("require", "ca", secret)]) + &host("[\"a.example\", \"*\"]", "")),
-        "served as \"*\" without it",
+        "but \"*\", a name of the same host, needs none",
     );
     // Another authority, or no revocation.
-    let refuses = "to clients whose certificates it refuses for \"";
+    let refuses = "that it refuses for \"a.example\", a name of the same host";
     refused(&(rules(&[rule("require", "ca", secret), rule("require", "other", open)]) + &both), refuses);
     let revoking = rule("require", "ca", &format!(", crl = \"certs/ca.crl\"{secret}"));
     refused(&(rules(&[revoking, rule("require", "ca", open)]) + &both), refuses);
@@ -205,7 +205,7 @@ fn another_listener_must_not_require_less() {
     taken(&(tls(443, &require("")) + &tls(444, &require("")) + &hosts));
     taken(&(tls(443, &require("")) + &tls(444, "") + &narrow));
     // Other authorities, or no revocation.
-    let wanted = "to clients whose certificates listener 127.0.0.1:443 refuses";
+    let wanted = "that listener 127.0.0.1:443 refuses";
     let others = require("").replace("ca.pem", "other.pem");
     match folder().load(&(tls(443, &require("")) + &tls(444, &others) + &hosts)) {
         Ok(_) => panic!("taken"),
@@ -255,7 +255,7 @@ fn a_required_name_is_served_where_it_is_required() {
     let others = same.replace("ca.pem", "other.pem");
     refused(
         &(secret.clone() + &tls(444, &others) + &host("\"a.example\"", &only(444)) + &other),
-        "the host of \"a.example\" is served only on listener 127.0.0.1:444, to clients whose certificates this listener refuses",
+        "the host of \"a.example\" is served only on listener 127.0.0.1:444, which accepts certificates that this listener refuses",
     );
     taken(&(secret.clone() + &tls(444, &same) + &host("\"a.example\"", &only(444)) + &other));
     let tcp = "[[listener]]\naddress = \"127.0.0.1:23\"\nmode = \"tcp\"\n";
@@ -269,7 +269,7 @@ fn a_wider_host_must_not_relay_to_the_same_servers() {
     let tcp = "[[listener]]\naddress = \"127.0.0.1:23\"\nmode = \"tcp\"\n";
     let wanted = |port: u16| {
         format!(
-            "\"a.example\" needs a client certificate on listener 127.0.0.1:443, but \"*\" is relayed to the same server on 127.0.0.1:{port}"
+            "\"a.example\" needs a client certificate on listener 127.0.0.1:443, but listener 127.0.0.1:{port} relays \"*\" to the same server"
         )
     };
     let own = host("\"a.example\"", "");
@@ -287,7 +287,10 @@ fn one_server_is_known_by_each_of_its_spellings() {
     for to in
         ["localhost:1", "http://LOCALHOST:1", "http://[::ffff:127.0.0.1]:1", "http://app.localhost:1", "0.0.0.0:1"]
     {
-        refused(&(base.clone() + &narrow + &host_to("\"*\"", to, "")), "but not on listener 127.0.0.1:444");
+        refused(
+            &(base.clone() + &narrow + &host_to("\"*\"", to, "")),
+            "but not on listener 127.0.0.1:444; there, the host \"*\" gets its requests",
+        );
     }
     for to in ["localhost:2", "http://[::1]:1", "127.0.0.2:1", "http://app.example:1"] {
         taken(&(base.clone() + &narrow + &host_to("\"*\"", to, "")));
@@ -298,18 +301,18 @@ fn one_server_is_known_by_each_of_its_spellings() {
 fn one_label_is_warned_of_where_it_makes_a_difference() {
     let warned = |text: &str| {
         let (_, warnings) = folder().load(text).unwrap_or_else(|e| panic!("{e}"));
-        let found = warnings.into_iter().filter(|w| w.message.contains("is for one label"));
+        let found = warnings.into_iter().filter(|w| w.message.contains("does not match"));
         found.map(|w| w.message).collect::<Vec<_>>()
     };
     let one = host("\"*.x.example\"", "");
-    let lost = "\"*.x.example\" is for one label: requests for \"b.a.x.example\" get 404";
+    let lost = "\"*.x.example\" does not match \"b.a.x.example\": its requests get 404";
     assert_eq!(warned(&(plain(80) + &plain(81) + &one)), [lost]);
     // Somebody else would get them.
-    let wider = lost.replace("get 404", "go to the host \"*\"");
+    let wider = lost.replace("its requests get 404", "the host \"*\" gets its requests");
     assert_eq!(warned(&(tls(443, "") + &one + &host("\"*\"", ""))), [wider]);
     // No client has had a certificate for deeper names; or one has.
     assert!(warned(&(tls(443, "") + &one)).is_empty());
-    let lost = "\"*.a.example\" is for one label: requests for \"b.a.a.example\" get 404";
+    let lost = "\"*.a.example\" does not match \"b.a.a.example\": its requests get 404";
     assert_eq!(warned(&(tls(443, "") + &host("\"*.a.example\"", ""))), [lost]);
     assert!(warned(&(tls(443, "") + &host("[\"*.a.example\", \"*.b.a.example\"]", ""))).is_empty());
     assert!(warned(&(plain(80) + &host("[\"*.x.example\", \"**.x.example\"]", ""))).is_empty());

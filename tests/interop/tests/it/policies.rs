@@ -66,8 +66,8 @@ fn a_deeper_host_under_a_one_label_rule_is_refused() {
     let rule = require(&site, ", for = [\"*.example.test\"]");
     let hosts = "[[host]]\nnames = [\"**.example.test\"]\nrespond = { body = \"secret\" }";
     let said = refused(&site, &file(&site, &rule, hosts));
-    assert!(said.contains("\"b.a.example.test\" leads to the same host without the client certificate"), "{said}");
-    assert!(said.contains("help: write \"**.example.test\" for any depth"), "{said}");
+    assert!(said.contains("client_auth for \"*.example.test\" does not apply to \"b.a.example.test\""), "{said}");
+    assert!(said.contains("help: \"*\" stands for one label: write \"**.example.test\""), "{said}");
 }
 
 #[test]
