@@ -4,16 +4,20 @@
 //! a predecessor and a successor.
 
 pub mod access_log_writer;
+mod changed_files;
 pub(crate) mod commands;
+mod execute;
 pub mod inspection;
 mod lanes;
 pub(crate) mod listeners;
 pub(crate) mod memory;
 mod passwords;
 pub mod recording;
+mod reload;
 pub(crate) mod shortage;
 pub mod signals;
 pub mod sockets;
+mod successor;
 pub mod syn_tls;
 mod syslog;
 pub(crate) mod systemd;
@@ -24,39 +28,38 @@ use crate::admin::{self, Admin};
 use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
-use crate::certificates::watch::{FileSet, FileWatch, Reread};
-use crate::config::{
-    AccessLogTarget, CertificateFiles, Config, Loaded as Certificate, Origin, TicketKeySource, Warning,
-};
+use crate::certificates::watch::{FileSet, FileWatch};
+use crate::config::{AccessLogTarget, Config, TicketKeySource};
 use crate::dns;
 use crate::fleet::Fleet;
 use crate::health::LiveUpstreams;
-use crate::log::{self, LogSettings};
+use crate::log;
 use crate::metrics::LaneMetrics;
 use crate::metrics::latency::Latencies;
 use crate::metrics::status::StatusRegistry;
 use crate::metrics::talkers::TalkersWatch;
-use crate::resolve::{self, Places};
+use crate::resolve;
 use crate::run::access_log_writer::AccessLog;
-use crate::run::commands::{Command, Commands, PendingCommand, Reply};
+use crate::run::commands::{Command, Commands, PendingCommand};
 use crate::run::lanes::{LaneEvent, Lanes};
 use crate::run::listeners::Listeners;
 use crate::run::memory::MemoryWatch;
+use crate::run::reload::Loaded;
 use crate::run::shortage::ShortageWatch;
 use crate::run::signals::{Event, Signals};
 use crate::run::systemd::Notifier;
 use crate::run::watch::{Look, Watched};
 use crate::telemetry::Telemetry;
 use crate::traces::Traces;
-use crate::upgrade::handover::{self, HandoverState, InheritedState, Program, Successor};
+use crate::upgrade::handover::{self, InheritedState, Program};
 use crate::upgrade::stored_tunnel;
-use crate::vpn::{Steer, Vpn};
+use crate::vpn::Vpn;
 use anyhow::{Context as _, Result, bail};
 use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
-use sealane_proxy::{Channel, Message, QuicPredecessor, QuicSuccessor};
+use sealane_proxy::{Channel, Message};
 use sealane_sys::privileges;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -69,9 +72,6 @@ use tokio::time::Instant;
 const LOG_TIMEOUT: Duration = Duration::from_secs(2);
 /// The same of the last traces.
 const TRACES_TIMEOUT: Duration = Duration::from_secs(2);
-/// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
-const MAX_PREDECESSORS: usize = 16;
-const NO_UPGRADE_NOW: &str = "not upgraded: another upgrade or the stop of the gateway is in progress";
 /// How often files are looked at when changes of them are to be noticed.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
@@ -126,43 +126,6 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
     // Nothing that still waits (for a successor that says nothing) delays the end.
     runtime.shutdown_background();
     result
-}
-
-/// A configuration that was read beside everything else that control does.
-struct Loaded {
-    config: Result<(Config, Vec<Warning>), String>,
-    /// The files that one with errors names: when they come, it is read again.
-    wanted: Vec<PathBuf>,
-    /// The files as they were before and after.
-    before: Look,
-    after: Look,
-}
-
-/// Reads a configuration again, for a reload of what is `running` here, or for a successor. Nothing here waits without a limit,
-/// and heartbeats and commands go on meanwhile.
-async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>) -> Loaded {
-    // As the files are before they are read: what changes meanwhile has changed since.
-    let before = Look::bounded(files.clone()).await;
-    let mut config = resolve::load(&origin).await;
-    let refused = match (&config, &running) {
-        (Ok((read, _)), Some(running)) => Some(resolve::admin_refused(read, running)),
-        _ => None,
-    };
-    if let Some(refused) = refused {
-        config = refused.await.and(config);
-    }
-    // Of files that were read, it is known which state was read.
-    let read = config.as_mut().map_or_else(|_| HashMap::new(), |(config, _)| std::mem::take(&mut config.prints));
-    let before = before.with(Look::of_read(read));
-    let wanted = config.as_ref().err().map_or_else(Vec::new, |e| e.files.clone());
-    let named = config.as_ref().map_or(&wanted, |(config, _)| &config.files);
-    let sets = config.as_ref().map_or_else(|_| Vec::new(), |(config, _)| FileSet::of(config));
-    let paths = sets.iter().flat_map(FileSet::all).chain(named).cloned();
-    let after = Look::bounded(files.into_iter().chain(paths).collect()).await;
-    if let (Ok((config, warnings)), Some(_)) = (&mut config, running) {
-        warnings.extend(resolve::names(config, dns::LOAD_LIMIT).await);
-    }
-    Loaded { config: config.map_err(|e| e.to_string()), wanted, before, after }
 }
 
 /// Everything that is up.
@@ -477,498 +440,10 @@ impl Running {
         }
     }
 
-    /// Publishes other ticket keys.
-    fn publish_keys(&mut self) -> Result<()> {
-        let generation = self.published.newest().generation + 1;
-        let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
-        self.publish(snapshot);
-        self.status.keys_rotated();
-        Ok(())
-    }
-
-    /// Takes certificates and lists that were read again. What is refused leaves what is served.
-    fn take_files(&mut self, read: Vec<Reread>) -> Result<()> {
-        let mut new = HashMap::new();
-        let (mut lists, mut tables, mut users) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut revoked, mut logs) = (HashMap::new(), HashMap::new());
-        for read in read {
-            match read {
-                Reread::Certificate(files, Ok((loaded, warnings))) => {
-                    // An authority may issue certificates for days: that they end soon is no news.
-                    for warning in warnings.iter().filter(|_| !self.config.is_automatic(&files.cert)) {
-                        log::warn!("{warning}");
-                    }
-                    log::info!("{} has changed: clients now get the new certificate", files.cert.display());
-                    self.status.certificate_read(&files.cert, None);
-                    new.insert(files, loaded);
-                }
-                Reread::Certificate(files, Err(errors)) => {
-                    let shown = files.cert.display();
-                    log::error!("{shown}: the certificate in use stays; the changed files are refused:\n{errors}");
-                    self.status.certificate_read(&files.cert, Some(errors.to_string()));
-                }
-                Reread::AddressList(file, Ok(set)) => {
-                    log::info!("{} has changed: the gateway now uses the new list of addresses", file.display());
-                    self.status.list_read(true);
-                    lists.push((file, set));
-                }
-                Reread::AddressList(file, Err(errors)) => {
-                    log::error!("{}: the list in use stays; the changed file is refused:\n{errors}", file.display());
-                    self.status.list_read(false);
-                }
-                Reread::Redirects(file, Ok(table)) => {
-                    let (file_shown, entries) = (file.display(), table.len());
-                    log::info!("{file_shown} has changed: the gateway now uses the new table of {entries} redirects");
-                    self.status.redirects_read(true);
-                    tables.push((file, table));
-                }
-                Reread::Redirects(file, Err(errors)) => {
-                    log::error!("{}: the table in use stays; the changed file is refused:\n{errors}", file.display());
-                    self.status.redirects_read(false);
-                }
-                Reread::RevocationLists(file, Ok(read)) => {
-                    let name = self.config.name_of_lists(&file);
-                    log::info!("{name} has changed: the gateway now uses the new revocation list");
-                    self.status.revocation_lists_read(true);
-                    revoked.insert(file, read);
-                }
-                Reread::RevocationLists(file, Err(errors)) => {
-                    let name = self.config.name_of_lists(&file);
-                    log::error!("{name}: the revocation list in use stays; the changed file is refused:\n{errors}");
-                    self.status.revocation_lists_read(false);
-                }
-                Reread::LogList(file, Ok(read)) => {
-                    log::info!(
-                        "{} has changed: the gateway now uses the new list of {} logs",
-                        file.display(),
-                        read.len()
-                    );
-                    self.status.log_list_read(true);
-                    logs.insert(file, read);
-                }
-                Reread::LogList(file, Err(errors)) => {
-                    log::error!("{}: the list in use stays; the changed file is refused:\n{errors}", file.display());
-                    self.status.log_list_read(false);
-                }
-                Reread::Users(file, Ok(read)) => {
-                    log::info!("{} has changed: the gateway now uses the new list of users", file.display());
-                    self.status.users_read(true);
-                    users.push((file, read));
-                }
-                Reread::TicketKeys(file, Ok(keys)) => {
-                    log::info!("{} has changed: the gateway now uses the new ticket keys", file.display());
-                    self.status.ticket_keys_read(true);
-                    self.ring.take_from_file(keys.keys());
-                    self.config.ticket_keys = TicketKeySource::File(file, keys);
-                    self.publish_keys()?;
-                }
-                Reread::TicketKeys(file, Err(errors)) => {
-                    log::error!("{}: the keys in use stay; the changed file is refused:\n{errors}", file.display());
-                    self.status.ticket_keys_read(false);
-                }
-                Reread::Users(file, Err(errors)) => {
-                    log::error!("{}: the users in use stay; the changed file is refused:\n{errors}", file.display());
-                    self.status.users_read(false);
-                }
-            }
-        }
-        if !lists.is_empty() || !tables.is_empty() || !users.is_empty() {
-            lists.into_iter().for_each(|(file, set)| self.config.access.replace(&file, set));
-            tables.into_iter().for_each(|(file, table)| self.config.redirects.replace(&file, &table));
-            users.into_iter().for_each(|(file, read)| self.config.access.replace_users(&file, read));
-            // Everything else stays as it is, and with it what lanes have made of it. It holds while the gateway drains, too.
-            let mut snapshot = (*self.published.newest()).clone();
-            snapshot.generation += 1;
-            snapshot.access = self.config.access.rules().clone();
-            snapshot.redirects = self.config.redirects.tables().clone();
-            self.publish(snapshot);
-        }
-        let verified_anew = !revoked.is_empty() || !logs.is_empty();
-        if verified_anew && !self.draining {
-            self.config.replace_revocation_lists(&revoked);
-            self.config.replace_log_lists(&logs);
-            self.upstreams.replace_tls(&self.config);
-            self.publish_configuration()?;
-        }
-        if new.is_empty() || self.draining {
-            return Ok(());
-        }
-        let new = self.stapling.admit(&self.config, new, Instant::now());
-        self.replace_certificates(&new)
-    }
-
-    /// Takes OCSP responses, and certificates that have waited for theirs.
-    fn take_staples(&mut self) -> Result<()> {
-        let ready = self.stapling.ready(Instant::now());
-        self.replace_certificates(&ready)
-    }
-
-    /// Puts certificates in the place of those from the same files, and gives all of them their OCSP responses.
-    fn replace_certificates(&mut self, new: &HashMap<CertificateFiles, Arc<Certificate>>) -> Result<()> {
-        self.config.replace_certificates(new);
-        // A replaced certificate is asked about.
-        self.stapling.configure(&self.config);
-        if !self.stapling.enter(&mut self.config) && new.is_empty() {
-            return Ok(());
-        }
-        self.publish_configuration()
-    }
-
-    /// Publishes what has changed in the configuration without a reload.
-    fn publish_configuration(&mut self) -> Result<()> {
-        let generation = self.published.newest().generation + 1;
-        let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
-        self.publish(snapshot);
-        self.status.configured(&self.config, &self.listeners, generation);
-        Ok(())
-    }
-
-    fn execute(&mut self, pending: PendingCommand) {
-        match pending.command.clone() {
-            Command::Drain => {
-                self.say_stopping(self.config.drain_timeout);
-                pending.reply(self.drain(None));
-            }
-            Command::Quit => {
-                self.say_stopping(Duration::ZERO);
-                self.draining = true;
-                self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
-                pending.reply(Ok(String::new()));
-            }
-            Command::Reopen => {
-                if let Some(log) = &self.log {
-                    log.reopen();
-                }
-                self.vpn.iter().for_each(Vpn::reopen_log);
-                let said = match self.log.is_some() || self.vpn.is_some() {
-                    true => "the log was opened again",
-                    false => "there is no log file to reopen",
-                };
-                pending.reply(Ok(said.to_owned()));
-            }
-            Command::Reload | Command::Upgrade => self.load(pending),
-            Command::Renew(name) => {
-                let renewed = self.automatic.renew(name);
-                tokio::spawn(async move { pending.answer(renewed.await) });
-            }
-            Command::Inspect { limit, older_than } => {
-                let asked = self.lanes.inspect(limit, older_than);
-                tokio::spawn(async move { pending.answer(inspection::answer(asked, limit).await) });
-            }
-            Command::Record(request) => recording::start(&request, pending, |recording| self.lanes.record(recording)),
-            Command::Steer(steering) => {
-                let Some(door) = self.vpn.as_ref().map(Vpn::door) else {
-                    return pending.answer(Err("this gateway has no [tunnel]".to_owned()));
-                };
-                let what = match steering.what {
-                    Steer::Kick { .. } => "disconnected",
-                    Steer::Message(_) => "sent a message",
-                };
-                let whom = steering.whom.clone();
-                tokio::spawn(async move {
-                    let done = door.steer(*steering).await;
-                    let line = |n| format!("{whom} was {what} ({n} connection{})", if n == 1 { "" } else { "s" });
-                    pending.answer(done.map(line));
-                });
-            }
-            Command::ReadUdp => {
-                self.listeners.read_udp();
-                let generation = self.published.newest().generation + 1;
-                pending.reply(match self.listeners.snapshot(&self.config, &self.ring, generation) {
-                    Ok(snapshot) => {
-                        self.publish(snapshot);
-                        Ok(String::new())
-                    }
-                    Err(e) => Err(format!("no HTTP/3: {e:#}")),
-                });
-            }
-            Command::Succeeded(result) => {
-                let reply = match result {
-                    Ok((pid, read_no_more)) => {
-                        self.notifier.main_process(pid);
-                        // The path of the admin socket is the successor's now.
-                        self.admin.leave();
-                        self.listeners.leave_unix();
-                        let successor = self.successor_channel.take().map(|(channel, not_read)| {
-                            if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
-                                log::warn!("QUIC connections of this process end: {e}");
-                            }
-                            QuicSuccessor { channel, read_no_more, not_read }
-                        });
-                        self.drain(successor)
-                            .map(|_| format!("process {pid} serves now; this process finishes its open requests"))
-                    }
-                    Err(e) => {
-                        self.status.upgrade_failed();
-                        Err(format!("not upgraded: {e}; this process continues"))
-                    }
-                };
-                match self.upgrading.take() {
-                    Some(asked) => asked.reply(reply),
-                    None => pending.reply(reply),
-                }
-            }
-        }
-    }
-
-    /// Once. After an upgrade it is the successor that serves, so the service does not stop.
-    fn say_stopping(&self, drain: Duration) {
-        if !self.draining {
-            self.notifier.stopping(drain);
-        }
-    }
-
-    fn drain(&mut self, successor: Option<QuicSuccessor>) -> Reply {
-        self.draining = true;
-        // A successor renews from now on.
-        self.automatic.stop();
-        self.stapling.stop();
-        self.metrics.set_draining();
-        let limit = self.config.drain_timeout;
-        self.lanes.send_all(|| Message::Drain { limit, successor: successor.clone() });
-        Ok(format!("finishing open requests for at most {} s; repeat to stop immediately", limit.as_secs()))
-    }
-
     fn publish(&self, mut snapshot: Snapshot) {
         snapshot.upstreams = self.upstreams.current();
         self.published.publish(snapshot);
         self.lanes.wake();
-    }
-
-    /// Starts to read the configuration again, for a reload or an upgrade; [`Running::loaded`] goes on. One at a time.
-    fn load(&mut self, pending: PendingCommand) {
-        if self.loading.is_some() {
-            // A signal while one like it waits already asks for nothing more.
-            let same = |g: &PendingCommand| {
-                matches!(g.command, Command::Upgrade) == matches!(pending.command, Command::Upgrade)
-            };
-            if pending.is_awaited() || !self.waiting.iter().any(same) {
-                self.waiting.push_back(pending);
-            }
-            return;
-        }
-        let upgrade = matches!(pending.command, Command::Upgrade);
-        match (upgrade, self.draining, &self.config.origin) {
-            (false, true, _) => return pending.reply(Err("not reloaded: the gateway is stopping".to_owned())),
-            (false, false, _) => self.notifier.reloading(),
-            // It starts with the same arguments again.
-            (true, _, Origin::CommandLine(_)) => return self.upgrade(pending, None),
-            (true, true, _) => return pending.reply(Err(NO_UPGRADE_NOW.to_owned())),
-            (true, false, Origin::File(_)) => {}
-        }
-        self.loading = Some(pending);
-        let (origin, files) = (self.config.origin.clone(), self.looked_at());
-        let running = (!upgrade).then(|| Places::of(&self.config));
-        let tell = self.tell_loaded.clone();
-        tokio::spawn(async move {
-            // Nobody takes it only when the process ends.
-            let _ = tell.send(load(origin, files, running).await).await;
-        });
-    }
-
-    /// Goes on with what a configuration was read for.
-    fn loaded(&mut self, loaded: Loaded) {
-        let Some(pending) = self.loading.take() else { return };
-        match (&pending.command, loaded.config) {
-            // What the configuration's errors are is said on the standard error; the asker gets them too.
-            (Command::Reload, config) => {
-                let reply = self.reload(Loaded { config, ..loaded });
-                pending.reply(reply);
-            }
-            // A configuration that is wrong is found here, where it costs nothing.
-            (_, Err(e)) => {
-                self.status.upgrade_failed();
-                pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}")));
-            }
-            (_, Ok((config, _))) => self.upgrade(pending, Some(&config)),
-        }
-        while let (None, Some(next)) = (&self.loading, self.waiting.pop_front()) {
-            self.load(next);
-        }
-    }
-
-    /// Takes a configuration in that was read again. All or nothing: an error leaves everything as it was.
-    fn reload(&mut self, loaded: Loaded) -> Reply {
-        if self.draining {
-            return Err("not reloaded: the gateway is stopping".to_owned());
-        }
-        self.wanted = loaded.wanted;
-        let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
-        // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched =
-            self.config.reload_on_change.then(|| Watched::new(self.named_files(), &loaded.before, &loaded.after));
-        // After an error the certificates are those of before, and so is what is known of their files.
-        if result.is_ok() {
-            self.files = FileWatch::start(FileSet::of(&self.config), &loaded.before, &loaded.after);
-        }
-        let reply = match result {
-            Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
-            Ok(notes) => Ok(format!("reloaded; some changes need more than a reload:\n{}", notes.join("\n"))),
-            Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
-        };
-        self.status.reloaded(&reply);
-        self.notifier.ready(&self.status.sentence());
-        reply
-    }
-
-    /// The files whose changes matter.
-    fn named_files(&self) -> Vec<PathBuf> {
-        self.config.files.iter().chain(&self.wanted).cloned().collect()
-    }
-
-    /// What is looked at before and after a configuration is read.
-    fn looked_at(&self) -> Vec<PathBuf> {
-        let sets = FileSet::of(&self.config);
-        sets.iter().flat_map(FileSet::all).cloned().chain(self.named_files()).collect()
-    }
-
-    /// Returns the settings that take effect later, for the response to the command.
-    fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>) -> Result<Vec<String>> {
-        for warning in warnings {
-            log::warn!("{warning}");
-        }
-        let mut notes = Vec::new();
-        for (name, differs) in [
-            ("lanes", config.lanes != self.config.lanes),
-            ("[admin] listen", config.admin != self.config.admin),
-            ("[admin] socket", config.admin_socket != self.config.admin_socket),
-            ("[log] access", config.access_log != self.config.access_log),
-            ("[log] rotation", config.rotation != self.config.rotation),
-            ("user", config.user != self.config.user),
-        ] {
-            if differs {
-                // Only root can change to another user, and a successor starts as the user of this process.
-                let only_start = name == "user" && !privileges::is_root();
-                let until = if only_start { "start" } else { "start or upgrade" };
-                notes.push(format!("{name} keeps its value until the next {until}"));
-            }
-        }
-        config.lanes = self.config.lanes;
-        config.admin = self.config.admin;
-        config.admin_socket.clone_from(&self.config.admin_socket);
-        config.access_log = self.config.access_log.clone();
-        config.rotation = self.config.rotation;
-        config.user.clone_from(&self.config.user);
-        self.stapling.enter_new(&mut config);
-        self.ring.set_lifetime(config.ticket_lifetime);
-        if self.automatic.changes(&config) {
-            // Its orders end.
-            self.listeners.set_challenges(Arc::default());
-        }
-        let generation = self.published.newest().generation + 1;
-        let snapshot = go_by(&mut self.ring, &config).and_then(|()| self.fleet.configure(&config)).and_then(|()| {
-            self.listeners.set_shared_tickets(self.fleet.tickets());
-            self.traces.configure(&config);
-            self.listeners.set_traces(self.traces.rules());
-            self.listeners.snapshot(&config, &self.ring, generation)
-        });
-        if snapshot.is_err() {
-            // All or nothing: what was opened is closed again, and what was set on sockets that stay is as it was.
-            self.ring.set_lifetime(self.config.ticket_lifetime);
-            let _ = go_by(&mut self.ring, &self.config).and_then(|()| self.fleet.configure(&self.config));
-            self.listeners.set_shared_tickets(self.fleet.tickets());
-            self.traces.configure(&self.config);
-            self.listeners.set_traces(self.traces.rules());
-            self.listeners.forget_unused(&self.config);
-            let as_before = self.listeners.snapshot(&self.config, &self.ring, generation);
-            // The link to the store is a new one, and lanes must hear of it.
-            if let (true, Ok(as_before)) = (config.store != self.config.store, as_before) {
-                self.publish(as_before);
-            }
-        }
-        let snapshot = snapshot?;
-        log::start(LogSettings {
-            // A level that was set at run time stays until the file has another than before.
-            level: if config.log.level == self.config.log.level { log::level() } else { config.log.level },
-            ..config.log
-        });
-        self.listeners.forget_unused(&config);
-        self.upstreams.apply(&config);
-        self.publish(snapshot);
-        match (&self.vpn, config.tunnel.take()) {
-            (Some(vpn), Some(settings)) => {
-                notes.extend(vpn.obstacle(&settings));
-                vpn.reload((*settings).into());
-            }
-            (None, None) => {}
-            (Some(_), None) | (None, Some(_)) => {
-                notes.push("adding or removing [tunnel] takes effect at the next start".to_owned())
-            }
-        }
-        self.admin.answer_to(&config.admin_names);
-        self.config = config;
-        self.status.configured(&self.config, &self.listeners, generation);
-        self.automatic.configure(&self.config);
-        self.status.automatic(self.automatic.reporter());
-        self.stapling.reconfigure(&self.config);
-        self.status.stapling(self.stapling.reporter());
-        self.status.lists(self.stapling.list_reporter());
-        self.status.fleet(self.fleet.reporter());
-        self.status.traces(self.traces.reporter());
-        self.telemetry.configure(&self.config, &self.metrics, &self.status);
-        self.status.telemetry(self.telemetry.reporter());
-        Ok(notes)
-    }
-
-    /// Starts a successor, which will serve `next` (`None`: the same as this process); the rest follows when it has said
-    /// that it serves.
-    fn upgrade(&mut self, pending: PendingCommand, next: Option<&Config>) {
-        if self.upgrading.is_some() || self.draining {
-            return pending.reply(Err(NO_UPGRADE_NOW.to_owned()));
-        }
-        let next = next.unwrap_or(&self.config);
-        let obstacle = match (&self.vpn, &next.tunnel) {
-            (Some(vpn), Some(settings)) => vpn.obstacle(settings),
-            (Some(_), None) => Some("removing [tunnel] needs a restart".to_owned()),
-            (None, Some(_)) => Some("adding [tunnel] needs a restart".to_owned()),
-            (None, None) => None,
-        };
-        if let Some(why) = obstacle {
-            self.status.upgrade_failed();
-            return pending.reply(Err(format!("not upgraded: {why}")));
-        }
-        let (ours, theirs) = match Channel::pair() {
-            Ok(pair) => pair,
-            Err(e) => {
-                self.status.upgrade_failed();
-                return pending.reply(Err(format!("not upgraded: {e}; this process continues")));
-            }
-        };
-        let (udp, not_read) = self.listeners.udp_to_hand_over(next);
-        self.successor_channel = Some((Arc::new(ours), not_read.into()));
-        let generation = self.listeners.generation();
-        let myself = QuicPredecessor { generation, ids_have_macs: true, channel: Arc::new(theirs) };
-        let predecessors = self.listeners.predecessors();
-        let (names, services) = dns::all_known();
-        let state = HandoverState {
-            listeners: self.listeners.to_hand_over(),
-            unix: self.listeners.unix_to_hand_over(next),
-            admin: self.admin.descriptor(),
-            tickets: self.ring.current(),
-            tickets_age: self.ring.age(),
-            tunnel: self.vpn.is_some(),
-            names,
-            services,
-            udp,
-            predecessors: std::iter::once(myself).chain(predecessors.iter().take(MAX_PREDECESSORS).cloned()).collect(),
-        };
-        match Successor::start(&self.program, &state) {
-            Err(e) => {
-                self.status.upgrade_failed();
-                pending.reply(Err(format!("not upgraded: {e:#}; this process continues")));
-            }
-            Ok(successor) => {
-                self.upgrading = Some(pending);
-                let (commands, tunnel) = (self.commands.clone(), self.vpn.as_ref().map(Vpn::door));
-                tokio::spawn(async move {
-                    let waited =
-                        tokio::task::spawn_blocking(|| successor.wait(tunnel).map_err(|e| format!("{e:#}"))).await;
-                    let result = waited.unwrap_or_else(|e| Err(e.to_string()));
-                    let result = result.map(|(pid, pair)| (pid, Arc::new(pair)));
-                    commands.tell(Command::Succeeded(result)).await;
-                });
-            }
-        }
     }
 }
 

@@ -1,0 +1,117 @@
+//! Executes the commands of signals and the admin API. A reload continues in `reload.rs`, an upgrade in `successor.rs`.
+
+use super::commands::{Command, PendingCommand, Reply};
+use super::{Running, inspection, recording};
+use crate::log;
+use crate::vpn::{Steer, Vpn};
+use sealane_proxy::{Message, QuicSuccessor};
+use std::time::Duration;
+
+impl Running {
+    /// Executes a command, or starts to.
+    pub(super) fn execute(&mut self, pending: PendingCommand) {
+        match pending.command.clone() {
+            Command::Drain => {
+                self.say_stopping(self.config.drain_timeout);
+                pending.reply(self.drain(None));
+            }
+            Command::Quit => {
+                self.say_stopping(Duration::ZERO);
+                self.draining = true;
+                self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
+                pending.reply(Ok(String::new()));
+            }
+            Command::Reopen => {
+                if let Some(log) = &self.log {
+                    log.reopen();
+                }
+                self.vpn.iter().for_each(Vpn::reopen_log);
+                let said = match self.log.is_some() || self.vpn.is_some() {
+                    true => "the log was opened again",
+                    false => "there is no log file to reopen",
+                };
+                pending.reply(Ok(said.to_owned()));
+            }
+            Command::Reload | Command::Upgrade => self.load(pending),
+            Command::Renew(name) => {
+                let renewed = self.automatic.renew(name);
+                tokio::spawn(async move { pending.answer(renewed.await) });
+            }
+            Command::Inspect { limit, older_than } => {
+                let asked = self.lanes.inspect(limit, older_than);
+                tokio::spawn(async move { pending.answer(inspection::answer(asked, limit).await) });
+            }
+            Command::Record(request) => recording::start(&request, pending, |recording| self.lanes.record(recording)),
+            Command::Steer(steering) => {
+                let Some(door) = self.vpn.as_ref().map(Vpn::door) else {
+                    return pending.answer(Err("this gateway has no [tunnel]".to_owned()));
+                };
+                let what = match steering.what {
+                    Steer::Kick { .. } => "disconnected",
+                    Steer::Message(_) => "sent a message",
+                };
+                let whom = steering.whom.clone();
+                tokio::spawn(async move {
+                    let done = door.steer(*steering).await;
+                    let line = |n| format!("{whom} was {what} ({n} connection{})", if n == 1 { "" } else { "s" });
+                    pending.answer(done.map(line));
+                });
+            }
+            Command::ReadUdp => {
+                self.listeners.read_udp();
+                let generation = self.published.newest().generation + 1;
+                pending.reply(match self.listeners.snapshot(&self.config, &self.ring, generation) {
+                    Ok(snapshot) => {
+                        self.publish(snapshot);
+                        Ok(String::new())
+                    }
+                    Err(e) => Err(format!("no HTTP/3: {e:#}")),
+                });
+            }
+            Command::Succeeded(result) => {
+                let reply = match result {
+                    Ok((pid, read_no_more)) => {
+                        self.notifier.main_process(pid);
+                        // The path of the admin socket is the successor's now.
+                        self.admin.leave();
+                        self.listeners.leave_unix();
+                        let successor = self.successor_channel.take().map(|(channel, not_read)| {
+                            if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
+                                log::warn!("QUIC connections of this process end: {e}");
+                            }
+                            QuicSuccessor { channel, read_no_more, not_read }
+                        });
+                        self.drain(successor)
+                            .map(|_| format!("process {pid} serves now; this process finishes its open requests"))
+                    }
+                    Err(e) => {
+                        self.status.upgrade_failed();
+                        Err(format!("not upgraded: {e}; this process continues"))
+                    }
+                };
+                match self.upgrading.take() {
+                    Some(asked) => asked.reply(reply),
+                    None => pending.reply(reply),
+                }
+            }
+        }
+    }
+
+    /// Once. After an upgrade it is the successor that serves, so the service does not stop.
+    fn say_stopping(&self, drain: Duration) {
+        if !self.draining {
+            self.notifier.stopping(drain);
+        }
+    }
+
+    fn drain(&mut self, successor: Option<QuicSuccessor>) -> Reply {
+        self.draining = true;
+        // A successor renews from now on.
+        self.automatic.stop();
+        self.stapling.stop();
+        self.metrics.set_draining();
+        let limit = self.config.drain_timeout;
+        self.lanes.send_all(|| Message::Drain { limit, successor: successor.clone() });
+        Ok(format!("finishing open requests for at most {} s; repeat to stop immediately", limit.as_secs()))
+    }
+}
