@@ -29,33 +29,31 @@ const PLACE_LOOKS: usize = 10;
 /// How long limits are looked back at.
 const MINUTE: f64 = 60.0;
 
-/// What refuses clients, in words, and how often it did.
-type Limit = (&'static str, fn(&Counters) -> u64);
+/// What refuses clients, in words, and the counters of how often it did.
+type Limit = (&'static str, &'static [Count]);
 
 const LIMITS: [Limit; 21] = [
-    ("requests refused: rate_limit", |c| c.value(Count::RateLimited)),
-    ("connections refused: rate limit for connections", |c| c.value(Count::ConnectionsLimited)),
-    ("connections refused: the client has too many", |c| c.value(Count::ClientsLimited)),
-    ("requests refused: the client has too many open", |c| c.value(Count::RequestsLimited)),
-    ("handshakes refused: rate limit for handshakes", |c| c.value(Count::HandshakesLimited)),
-    ("connections refused: allow or deny", |c| c.value(Count::ConnectionsDenied)),
-    ("requests refused: allow or deny", |c| {
-        c.value(Count::RequestsDenied) + c.value(Count::CertificatesDenied) + c.value(Count::HeadersDenied)
-    }),
-    ("relayed connections refused: allow or deny", |c| c.value(Count::RelaysDenied)),
-    ("requests refused by the server of forward_auth", |c| c.value(Count::NotAdmitted)),
-    ("requests refused: wrong password (basic_auth)", |c| c.value(Count::PasswordsWrong)),
-    ("requests refused: too many wrong passwords (basic_auth)", |c| c.value(Count::PasswordsThrottled)),
-    ("requests answered 503: all servers are full", |c| c.value(Count::QueueFull) + c.value(Count::QueueTimeouts)),
-    ("requests answered 503: no server can be used", |c| c.value(Count::NoServer)),
-    ("pauses of accepting: max_connections", |c| c.value(Count::PausedConnections)),
-    ("pauses of accepting: max_memory", |c| c.value(Count::PausedMemory)),
-    ("pauses of accepting: no file descriptors", |c| c.value(Count::PausedDescriptors)),
-    ("connections reset: the memory limit is reached", |c| c.value(Count::MemoryResets)),
-    ("bodies stopped: the client is too slow (min_body_rate)", |c| c.value(Count::SlowClients)),
-    ("connections closed: the client is too slow", |c| c.value(Count::ClientTimeouts)),
-    ("HTTP/2 connections closed: flood", |c| c.value(Count::H2Floods)),
-    ("QUIC connections refused: a limit is reached", |c| c.value(Count::QuicRefused)),
+    ("requests refused: rate_limit", &[Count::RateLimited]),
+    ("connections refused: rate limit for connections", &[Count::ConnectionsLimited]),
+    ("connections refused: the client has too many", &[Count::ClientsLimited]),
+    ("requests refused: the client has too many open", &[Count::RequestsLimited]),
+    ("handshakes refused: rate limit for handshakes", &[Count::HandshakesLimited]),
+    ("connections refused: allow or deny", &[Count::ConnectionsDenied]),
+    ("requests refused: allow or deny", &[Count::RequestsDenied, Count::CertificatesDenied, Count::HeadersDenied]),
+    ("relayed connections refused: allow or deny", &[Count::RelaysDenied]),
+    ("requests refused by the server of forward_auth", &[Count::NotAdmitted]),
+    ("requests refused: wrong password (basic_auth)", &[Count::PasswordsWrong]),
+    ("requests refused: too many wrong passwords (basic_auth)", &[Count::PasswordsThrottled]),
+    ("requests answered 503: all servers are full", &[Count::QueueFull, Count::QueueTimeouts]),
+    ("requests answered 503: no server can be used", &[Count::NoServer]),
+    ("pauses of accepting: max_connections", &[Count::PausedConnections]),
+    ("pauses of accepting: max_memory", &[Count::PausedMemory]),
+    ("pauses of accepting: no file descriptors", &[Count::PausedDescriptors]),
+    ("connections reset: the memory limit is reached", &[Count::MemoryResets]),
+    ("bodies stopped: the client is too slow (min_body_rate)", &[Count::SlowClients]),
+    ("connections closed: the client is too slow", &[Count::ClientTimeouts]),
+    ("HTTP/2 connections closed: flood", &[Count::H2Floods]),
+    ("QUIC connections refused: a limit is reached", &[Count::QuicRefused]),
 ];
 
 /// What refuses clients.
@@ -137,7 +135,7 @@ impl Totals {
             resumed: sum(|c| c.value(Count::ResumedTls13) + c.value(Count::ResumedTls12)),
             open: sum(|c| c.value(Count::Open)),
             sent: sum(|c| c.value(Count::ResponseBytes) + c.value(Count::RelayedDown)),
-            refused: LIMITS.iter().map(|(_, of)| sum(*of)).sum(),
+            refused: LIMITS.iter().map(|(_, counts)| total(lanes, counts)).sum(),
             durations,
         }
     }
@@ -337,7 +335,7 @@ impl Sampler {
     }
 
     fn look_at_limits(&mut self, at: f64, lanes: &[Arc<Counters>]) {
-        let counts = LIMITS.map(|(_, of)| lanes.iter().map(|lane| of(lane)).sum::<u64>());
+        let counts = LIMITS.map(|(_, counts)| total(lanes, counts));
         // The first that stays is a minute old, or the oldest that there is.
         while self.limits.get(1).is_some_and(|(then, _)| at - then >= MINUTE) {
             self.limits.pop_front();
@@ -360,6 +358,11 @@ impl Sampler {
     pub fn places(&self) -> Vec<PlaceStatus> {
         self.places.iter().map(|(labels, place)| place.status(labels)).collect()
     }
+}
+
+/// The sum of counters over all lanes.
+fn total(lanes: &[Arc<Counters>], counts: &[Count]) -> u64 {
+    lanes.iter().flat_map(|lane| counts.iter().map(|count| lane.value(*count))).sum()
 }
 
 /// When it is looked again, after a look that was `planned`, began `at` and `took` so long. Control looks a little late each time: this
