@@ -15,7 +15,7 @@ pub struct CertificateDescription {
     pub serial: Option<String>,
 }
 
-/// Short names of attributes, as OpenSSL has them.
+/// Short names of attributes, as OpenSSL has them, by object identifier.
 const ATTRIBUTES: &[(&str, &str)] = &[
     ("2.5.4.3", "CN"),
     ("2.5.4.4", "SN"),
@@ -30,15 +30,24 @@ const ATTRIBUTES: &[(&str, &str)] = &[
     ("2.5.4.13", "description"),
     ("2.5.4.15", "businessCategory"),
     ("2.5.4.17", "postalCode"),
+    ("2.5.4.41", "name"),
     ("2.5.4.42", "GN"),
     ("2.5.4.43", "initials"),
+    ("2.5.4.44", "generationQualifier"),
+    ("2.5.4.45", "x500UniqueIdentifier"),
     ("2.5.4.46", "dnQualifier"),
     ("2.5.4.65", "pseudonym"),
     ("2.5.4.97", "organizationIdentifier"),
     ("1.2.840.113549.1.9.1", "emailAddress"),
+    ("1.2.840.113549.1.9.2", "unstructuredName"),
     ("0.9.2342.19200300.100.1.1", "UID"),
     ("0.9.2342.19200300.100.1.25", "DC"),
 ];
+
+/// OpenSSL's short name for an attribute of a certificate's subject, by the attribute's object identifier (`2.5.4.3`: `CN`).
+pub fn attribute_name(oid: &str) -> Option<&'static str> {
+    ATTRIBUTES.iter().find(|(known, _)| *known == oid).map(|(_, short)| *short)
+}
 
 impl CertificateDescription {
     /// Describes a certificate in DER. One that does not parse has no description.
@@ -54,8 +63,7 @@ fn name(name: &X509Name) -> Option<String> {
     for part in name.iter_rdn() {
         let mut together = Vec::new();
         for attribute in part.iter() {
-            let oid = attribute.attr_type().to_id_string();
-            let (_, short) = ATTRIBUTES.iter().find(|(known, _)| *known == oid)?;
+            let short = attribute_name(&attribute.attr_type().to_id_string())?;
             together.push(format!("{short}={}", escaped(attribute.as_str().ok()?)));
         }
         together.reverse();
@@ -117,6 +125,7 @@ mod tests {
         let of = |text| described(&[(DnType::CommonName, text)], 200).subject.unwrap();
         assert_eq!(of("#1 ä\r\n"), "CN=\\#1 \\C3\\A4\\0D\\0A");
         assert_eq!(of(" a\"b<c>;\\+ "), "CN=\\ a\\\"b\\<c\\>\\;\\\\\\+\\ ");
+        assert_eq!((attribute_name("2.5.4.97"), attribute_name("1.2.3")), (Some("organizationIdentifier"), None));
         assert_eq!(described(&[], 200), CertificateDescription { serial: Some("C8".into()), ..Default::default() });
     }
 

@@ -40,7 +40,7 @@ mod verifier;
 
 pub use authentication::{CertificateNames, REAUTHENTICATE_AFTER};
 pub use client::ClientContext;
-pub use description::CertificateDescription;
+pub use description::{CertificateDescription, attribute_name};
 pub use records::Records;
 pub use rustls::pki_types::CertificateDer;
 pub use server::{BuildError, ServerContext};

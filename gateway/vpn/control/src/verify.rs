@@ -9,6 +9,7 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_sig
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use sealane_tls::attribute_name;
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList, RevocationCheckDepth,
     RevocationOptionsBuilder, UnknownStatusPolicy,
@@ -305,34 +306,6 @@ impl NameRule {
     }
 }
 
-/// Attributes of a subject, as OpenSSL abbreviates them (`SN` of `openssl asn1parse`'s table).
-const ATTRIBUTES: &[(&str, &str)] = &[
-    ("2.5.4.3", "CN"),
-    ("2.5.4.4", "SN"),
-    ("2.5.4.5", "serialNumber"),
-    ("2.5.4.6", "C"),
-    ("2.5.4.7", "L"),
-    ("2.5.4.8", "ST"),
-    ("2.5.4.9", "street"),
-    ("2.5.4.10", "O"),
-    ("2.5.4.11", "OU"),
-    ("2.5.4.12", "title"),
-    ("2.5.4.13", "description"),
-    ("2.5.4.15", "businessCategory"),
-    ("2.5.4.17", "postalCode"),
-    ("2.5.4.41", "name"),
-    ("2.5.4.42", "GN"),
-    ("2.5.4.43", "initials"),
-    ("2.5.4.44", "generationQualifier"),
-    ("2.5.4.45", "x500UniqueIdentifier"),
-    ("2.5.4.46", "dnQualifier"),
-    ("2.5.4.65", "pseudonym"),
-    ("1.2.840.113549.1.9.1", "emailAddress"),
-    ("1.2.840.113549.1.9.2", "unstructuredName"),
-    ("0.9.2342.19200300.100.1.1", "UID"),
-    ("0.9.2342.19200300.100.1.25", "DC"),
-];
-
 /// Formats a subject as OpenVPN does: `C=KR, O=Example, Inc., CN=vpn, emailAddress=a@example.com`. `None` if a value is in
 /// neither UTF-8 nor ASCII.
 fn subject(name: &X509Name<'_>) -> Option<String> {
@@ -345,8 +318,7 @@ fn subject(name: &X509Name<'_>) -> Option<String> {
                 _ => " + ",
             });
             let oid = attribute.attr_type().to_id_string();
-            let known = ATTRIBUTES.iter().find(|(id, _)| *id == oid);
-            out.push_str(known.map_or(oid.as_str(), |(_, short)| short));
+            out.push_str(attribute_name(&oid).unwrap_or(&oid));
             out.push('=');
             for c in attribute.as_str().ok()?.chars() {
                 match c {
