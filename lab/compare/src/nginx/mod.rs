@@ -1,8 +1,11 @@
 //! NGINX: what its configuration asks to be tried, and a copy of it that can run anywhere.
 
+mod location;
+mod naming;
 mod plan;
 mod runnable;
 mod servers;
+mod site;
 mod variables;
 
 pub use plan::plan;
