@@ -572,9 +572,13 @@ mod tests {
     fn line(entries: &[Entry], draft: &Draft, difference: &Difference) -> Option<u32> {
         let scope: Scope = Arc::new(entries.iter().map(|e| e.place.clone()).collect());
         let at = place(1);
+        announced(entries, &case(&at, &scope, draft, difference)).map(|e| e.place.line)
+    }
+
+    /// A difference of a request whose answer is 200.
+    fn case<'a>(place: &'a Place, scope: &'a Scope, draft: &'a Draft, difference: &'a Difference) -> Case<'a> {
         let (asked, status) = ((true, true), 200);
-        let case = Case { kind: Kind::Nginx, place: &at, scope: &scope, draft: Some(draft), difference, asked, status };
-        announced(entries, &case).map(|e| e.place.line)
+        Case { kind: Kind::Nginx, place, scope, draft: Some(draft), difference, asked, status }
     }
 
     #[test]
@@ -691,16 +695,7 @@ mod tests {
         let d = difference(Aspect::Status, "404", "200");
         let is = |files: bool, asked| {
             let draft = Draft { files, ..draft() };
-            let case = Case {
-                kind: Kind::Nginx,
-                place: &at,
-                scope: &scope,
-                draft: Some(&draft),
-                difference: &d,
-                asked,
-                status: 200,
-            };
-            announced(&entries, &case).is_some()
+            announced(&entries, &Case { asked, ..case(&at, &scope, &draft, &d) }).is_some()
         };
         assert!(is(true, (false, true)));
         assert!(!is(false, (false, true)), "a location that refuses");
@@ -715,17 +710,7 @@ mod tests {
         let is = |content: u64, original: &str, translation: &str| {
             let draft = Draft { content, ..draft() };
             let d = difference(Aspect::Status, original, translation);
-            let (asked, status) = ((false, true), 200);
-            let case = Case {
-                kind: Kind::Nginx,
-                place: &at,
-                scope: &scope,
-                draft: Some(&draft),
-                difference: &d,
-                asked,
-                status,
-            };
-            announced(&entries, &case).is_some()
+            announced(&entries, &Case { asked: (false, true), ..case(&at, &scope, &draft, &d) }).is_some()
         };
         assert!(is(1 << 20, "413", "200"));
         assert!(!is(0, "413", "200") && !is(1 << 20, "403", "200") && !is(1 << 20, "200", "413"));
