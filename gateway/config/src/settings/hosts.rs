@@ -103,8 +103,9 @@ table! {
 table! {
     uses "";
 
-    /// Names of `[snippet.NAME]` tables, whose settings this table gets. What the table sets itself replaces settings of snippets, and
-    /// later snippets replace settings of earlier ones: always the whole setting.
+    /// Names of `[snippet.NAME]` tables, whose settings this table gets. A setting of the table itself replaces the
+    /// same setting of a snippet, and a later snippet in the list replaces the same setting of an earlier one. The
+    /// whole setting is replaced: lists and tables are not joined.
     r#use: Strings = Strings, example(["private"]);
 }
 
@@ -351,9 +352,9 @@ table! {
 }
 
 table! {
-    /// Each request goes to one of the groups. The first of these rules that applies decides: the value of `header` is
-    /// the name of a group; the value of `cookie` is the name of a group; `hash_by`; chance, by weight. **Every client
-    /// can send every header and cookie**, and can so choose a group.
+    /// Each request goes to one of the groups. The first rule that applies selects the group: `header`, if its value is
+    /// the name of a group; `cookie`, if its value is the name of a group; `hash_by`, if the request has the value;
+    /// otherwise chance, by weight. **Every client can send every header and cookie**, and can thereby choose a group.
     split "split";
 
     /// 2 to 64 groups.

@@ -47,14 +47,14 @@ table! {
 }
 
 table! {
-    /// A header with an ID by which all programs that handle a request know it. If a proxy in the listener's
-    /// `trusted_proxies` has sent a valid ID (1 to 128 letters, digits and characters of `-_.~+/=:@`), the gateway
-    /// keeps it. In all other cases, the gateway replaces the header: the new ID has 32 random hexadecimal digits.
-    /// Upstreams, `forward_auth`, the access log and traces get the ID. See
+    /// A header with an ID of the request, so that all programs that handle the request use the same ID. If a proxy in
+    /// the listener's `trusted_proxies` has sent a valid ID (1 to 128 letters, digits and characters of `-_.~+/=:@`),
+    /// the gateway keeps it. In all other cases, the gateway replaces the header: the new ID has 32 random hexadecimal
+    /// digits. Upstreams, `forward_auth`, the access log and traces get the ID. See
     /// [operating](page:operating#follow-a-request).
     request_id "[request_id]", example_is_commented = true;
 
-    /// The name of the header: one that nothing else gives a meaning to.
+    /// The name of the header. It must be a header that has no other meaning.
     header: Own<String> = Own(forwarding::id_header, || Shape::Text(None)), default("X-Request-Id");
     /// Whether responses have the header, too. It replaces a header of this name from the upstream.
     response: Flag = Flag, default(false);

@@ -73,7 +73,7 @@ table! {
     /// How long the first ejection lasts. The time doubles with each further ejection in a row, to at most 32 times this value.
     eject_for: Time = Time::TIMEOUT, default("10s");
     /// How long a server that is new or up again gets fewer requests: its weight grows from a tenth to the full weight
-    /// during this time. `"0s"`: at once the full weight.
+    /// during this time. `"0s"`: the full weight immediately.
     slow_start: Time = Time::ANY, default("0s");
     /// How often names are resolved again.
     resolve_interval: Time = RESOLVE,
