@@ -9,6 +9,41 @@
 use std::arch::asm;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
 
+/// The place of a probe, a `nop`, and its note for tracers. `$arguments`: the registers as the notes write them.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+macro_rules! note {
+    ($name:ident, $arguments:literal) => {
+        concat!(
+            "990: nop\n",
+            ".pushsection .note.stapsdt,\"\",\"note\"\n",
+            ".balign 4\n",
+            ".4byte 992f-991f, 994f-993f, 3\n",
+            "991: .asciz \"stapsdt\"\n",
+            "992: .balign 4\n",
+            "993: .8byte 990b\n",
+            ".8byte _.stapsdt.base\n",
+            ".8byte {semaphore}\n",
+            ".asciz \"sealane\"\n",
+            ".asciz \"",
+            stringify!($name),
+            "\"\n",
+            ".asciz \"",
+            $arguments,
+            "\"\n",
+            "994: .balign 4\n",
+            ".popsection\n",
+            ".ifndef _.stapsdt.base\n",
+            ".pushsection .stapsdt.base,\"aGR\",\"progbits\",.stapsdt.base,comdat\n",
+            ".weak _.stapsdt.base\n",
+            ".hidden _.stapsdt.base\n",
+            "_.stapsdt.base: .space 1\n",
+            ".size _.stapsdt.base, 1\n",
+            ".popsection\n",
+            ".endif",
+        )
+    };
+}
+
 /// A probe: its name, its semaphore, its arguments with their registers, and these registers as the notes write them. The arguments are
 /// computed only for a tracer; without them (`None`), the probe is not fired.
 ///
@@ -35,28 +70,7 @@ macro_rules! probe {
                 #[cfg(target_arch = "x86_64")]
                 unsafe {
                     asm!(
-                        "990: nop",
-                        ".pushsection .note.stapsdt,\"\",\"note\"",
-                        ".balign 4",
-                        ".4byte 992f-991f, 994f-993f, 3",
-                        "991: .asciz \"stapsdt\"",
-                        "992: .balign 4",
-                        "993: .8byte 990b",
-                        ".8byte _.stapsdt.base",
-                        ".8byte {semaphore}",
-                        ".asciz \"sealane\"",
-                        concat!(".asciz \"", stringify!($name), "\""),
-                        concat!(".asciz \"", $notes_x86, "\""),
-                        "994: .balign 4",
-                        ".popsection",
-                        ".ifndef _.stapsdt.base",
-                        ".pushsection .stapsdt.base,\"aGR\",\"progbits\",.stapsdt.base,comdat",
-                        ".weak _.stapsdt.base",
-                        ".hidden _.stapsdt.base",
-                        "_.stapsdt.base: .space 1",
-                        ".size _.stapsdt.base, 1",
-                        ".popsection",
-                        ".endif",
+                        note!($name, $notes_x86),
                         semaphore = sym $semaphore,
                         $(in($x86) $arg,)+
                         options(att_syntax, nostack, preserves_flags)
@@ -66,28 +80,7 @@ macro_rules! probe {
                 #[cfg(target_arch = "aarch64")]
                 unsafe {
                     asm!(
-                        "990: nop",
-                        ".pushsection .note.stapsdt,\"\",\"note\"",
-                        ".balign 4",
-                        ".4byte 992f-991f, 994f-993f, 3",
-                        "991: .asciz \"stapsdt\"",
-                        "992: .balign 4",
-                        "993: .8byte 990b",
-                        ".8byte _.stapsdt.base",
-                        ".8byte {semaphore}",
-                        ".asciz \"sealane\"",
-                        concat!(".asciz \"", stringify!($name), "\""),
-                        concat!(".asciz \"", $notes_arm, "\""),
-                        "994: .balign 4",
-                        ".popsection",
-                        ".ifndef _.stapsdt.base",
-                        ".pushsection .stapsdt.base,\"aGR\",\"progbits\",.stapsdt.base,comdat",
-                        ".weak _.stapsdt.base",
-                        ".hidden _.stapsdt.base",
-                        "_.stapsdt.base: .space 1",
-                        ".size _.stapsdt.base, 1",
-                        ".popsection",
-                        ".endif",
+                        note!($name, $notes_arm),
                         semaphore = sym $semaphore,
                         $(in($arm) $arg,)+
                         options(nostack, preserves_flags)
