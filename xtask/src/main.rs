@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// The whole test suite: formatting, layers, dependencies, clippy, docs, counts, tests
+    /// Run the whole test suite: formatting, layers, dependencies, clippy, docs, counts, tests
     Test {
         /// Install what the tests need without asking (as CI does)
         #[arg(long)]
@@ -61,7 +61,7 @@ enum Command {
         /// Only these steps
         #[arg(long, value_enum, num_args = 1.., value_name = "STEP")]
         only: Vec<Step>,
-        /// All but these steps
+        /// All steps except these
         #[arg(long, value_enum, num_args = 1.., value_name = "STEP")]
         skip: Vec<Step>,
     },
@@ -71,13 +71,13 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
-    /// Clippy over everything, warnings denied
+    /// Run clippy on all code; warnings are errors
     Lint,
-    /// Write the files that are generated from the declarations of the configuration's settings (docs/reference)
+    /// Write the files that are generated from the code: the references of settings and of the import (docs/reference)
     Generate,
     /// Check that each crate imports only from the layers above its own, and that only some crates use `unsafe`
     Layers,
-    /// Check the licences, sources and advisories of all dependencies, and that none is banned (deny.toml)
+    /// Check the licences, sources and advisories of all dependencies, and that no dependency is banned (deny.toml)
     Deny {
         /// Only update the copy of the advisories, from a clone of the RustSec database
         #[arg(long, value_name = "FOLDER")]
@@ -111,7 +111,7 @@ enum Command {
     },
     /// Build the documentation as a searchable site (mdBook) in target/book
     Docs {
-        /// Open it in a browser
+        /// Open the site in a browser
         #[arg(long)]
         open: bool,
     },
@@ -123,7 +123,7 @@ enum Command {
     Release(release::Options),
     /// Install the programs that tests talk to (curl, NGINX, HAProxy…)
     Setup {
-        /// Do not ask
+        /// Install them without asking
         #[arg(long)]
         yes: bool,
     },

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 #[derive(clap::Args)]
 pub struct Options {
-    /// How long, as in 60m or 24h
+    /// Duration of the run, such as 60m or 24h
     #[arg(long = "for", value_name = "TIME", default_value = "60m", value_parser = duration)]
     time: Duration,
-    /// Add this run to those of a folder
+    /// Add this run to the runs in this folder
     #[arg(long, value_name = "FOLDER")]
     resume: Option<PathBuf>,
-    /// Cause the faults of an earlier run, in the same order
+    /// Seed of an earlier run: cause the same faults in the same order
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Store all runs of the folder in docs/measurements

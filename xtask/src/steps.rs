@@ -19,9 +19,9 @@ pub enum Step {
     Layers,
     /// Licences, bans, sources and advisories of dependencies
     Deny,
-    /// Clippy, warnings denied
+    /// Clippy; warnings are errors
     Lint,
-    /// Documentation builds, warnings denied
+    /// Build of the code's documentation; warnings are errors
     Doc,
     /// The oldest supported compiler compiles everything
     Minimum,

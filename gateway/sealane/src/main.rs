@@ -162,7 +162,7 @@ Examples:
         /// Print which listeners, upstreams and certificates are ready for post-quantum cryptography
         #[arg(long)]
         post_quantum: bool,
-        /// Print only DNS records of type HTTPS for all names, for a zone file (with --json: beside the result)
+        /// Print only DNS records of type HTTPS for all names, for a zone file (with --json: in addition to the result)
         #[arg(long, conflicts_with = "post_quantum")]
         dns_records: bool,
         /// Print the result as JSON
@@ -199,7 +199,7 @@ Examples:
         /// The table to show; in a terminal, the keys 0 to 9, ! and c choose another table
         #[arg(long, value_name = "TABLE", value_enum, default_value_t)]
         table: tables::Table,
-        /// Sort the table by this column; in a terminal, s chooses the next column, S the one before, and r reverses the order
+        /// Sort the table by this column; in a terminal, s chooses the next column, S the previous column, and r reverses the order
         #[arg(long, value_name = "COLUMN")]
         sort: Option<String>,
     },

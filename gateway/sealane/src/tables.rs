@@ -19,12 +19,12 @@ const MOST_TEXT: usize = 48;
 /// What `sealane top` shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Table {
-    /// Rates of everything, lanes, and servers
+    /// Rates, lanes and servers
     #[default]
     Overview,
     /// Hosts and routes, with the durations of the last five minutes
     Hosts,
-    /// Servers of the upstreams, with the reason where they are not used
+    /// Servers of the upstreams; for a server that is not used, the reason
     Servers,
     /// The newest requests that got 5xx
     Errors,
@@ -36,11 +36,11 @@ pub enum Table {
     Certificates,
     /// Clients of the tunnel
     Tunnel,
-    /// Requests under way (admin socket only)
+    /// Open requests (admin socket only)
     Requests,
-    /// What the last reload has changed
+    /// Settings that the last reload has changed
     Changes,
-    /// Problems, and those that ended lately
+    /// Problems, and problems that ended recently
     Problems,
     /// Clients with the most requests (addresses only over the admin socket)
     Clients,

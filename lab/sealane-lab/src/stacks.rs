@@ -51,7 +51,7 @@ enum Command {
         /// A program, a process ID, a libssl.so, or the name of a built library
         what: String,
         /// Seconds of sampling per kind of work; each round of the comparison with light locks (lighter locks
-        /// instead of pthread's read-write locks) takes a quarter of it
+        /// instead of pthread's read-write locks) takes a quarter of this time
         #[arg(long, default_value_t = 2.0, value_parser = positive)]
         seconds: f64,
         /// Print JSON

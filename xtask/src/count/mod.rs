@@ -23,7 +23,7 @@ use stored::Stored;
 /// Options of `cargo xtask count`.
 #[derive(Default, clap::Args)]
 pub struct Options {
-    /// Fail if the figures differ from the stored ones: 2 % more or fewer instructions, or more of anything else
+    /// Fail if the figures differ from the stored figures: 2 % more or fewer instructions, or more system calls, allocations or copies
     #[arg(long, conflicts_with = "store")]
     check: bool,
     /// Store the figures, with the reason why they changed
@@ -35,7 +35,7 @@ pub struct Options {
     /// Count this gateway instead of building one
     #[arg(long, value_name = "FILE", requires = "lab")]
     sealane: Option<PathBuf>,
-    /// Load it with this `sealane-lab` instead of building one
+    /// Generate the load with this `sealane-lab` instead of building one
     #[arg(long, value_name = "FILE", requires = "sealane")]
     lab: Option<PathBuf>,
     /// The commit that the gateway was built from, to be stored [default: HEAD]

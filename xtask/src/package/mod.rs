@@ -28,7 +28,7 @@ const EMULATED_SUITES: &[&str] = &["bookworm"];
 /// What is asked for.
 #[derive(clap::Args)]
 pub struct Options {
-    /// Build with this profile: `dist` is what is shipped
+    /// Build with this profile; releases use `dist`
     #[arg(long, value_name = "NAME", default_value = "dist")]
     profile: String,
     /// Build nothing; package `sealane` and `sealane-lab` from this folder

@@ -27,7 +27,7 @@ pub struct Options {
     /// Sign SHA256SUMS with this minisign key; the passphrase is asked for
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
-    /// Build with this profile: `dist` is what is shipped
+    /// Build with this profile; releases use `dist`
     #[arg(long, value_name = "NAME", default_value = "dist")]
     profile: String,
     /// Build for these architectures [default: this machine's]

@@ -123,7 +123,7 @@ pub enum CaCommand {
         /// How many days the new certificate is valid
         #[arg(long, default_value_t = LEAF_DAYS, value_parser = clap::value_parser!(i64).range(1..=36500))]
         days: i64,
-        /// Address that clients connect to, if it is not the folder's: HOST:PORT
+        /// Address that clients connect to, if it differs from the address in the folder: HOST:PORT
         #[arg(long, value_name = "HOST:PORT")]
         remote: Option<String>,
         #[command(flatten)]

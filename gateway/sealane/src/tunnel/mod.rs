@@ -62,7 +62,7 @@ pub enum TunnelCommand {
         /// How many days the certificate is valid
         #[arg(long, default_value_t = LEAF_DAYS, value_parser = clap::value_parser!(i64).range(1..=36500))]
         days: i64,
-        /// Address that clients connect to, if it is not the folder's: HOST:PORT
+        /// Address that clients connect to, if it differs from the address in the folder: HOST:PORT
         #[arg(long, value_name = "HOST:PORT")]
         remote: Option<String>,
         #[command(flatten)]
@@ -110,7 +110,7 @@ Examples:
     },
     /// Print nftables rules that let clients reach other networks (source NAT), or apply them
     ///
-    /// The rules are in a table of their own, `sealane_tunnel`. The command also says if the system does
+    /// The rules are in the separate nftables table `sealane_tunnel`. The command also says if the system does
     /// not forward packets. With `nat = true` in `[tunnel]`, the gateway applies the rules at each start.
     Nat {
         /// The gateway's configuration file
