@@ -1,7 +1,7 @@
 //! Backends on threads, as well or badly behaved as a test wants.
 
 use crate::http::{Message, Wire};
-use crate::{WAIT_LIMIT, eventually};
+use crate::{WAIT_LIMIT, eventually, websocket_accept};
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -145,6 +145,23 @@ impl Backend {
         Self::answering(move |request| match request.method() {
             "HEAD" => head_of(&answer).to_vec(),
             _ => answer.clone(),
+        })
+    }
+
+    /// One that answers a WebSocket handshake, then sends back all that comes, and its own end with it.
+    pub fn websocket_echo() -> Self {
+        Self::start(|mut connection| {
+            let Ok(Some(request)) = connection.wire.request_head() else { return };
+            connection.note(&request);
+            let accept = websocket_accept(request.header("sec-websocket-key").unwrap_or_default());
+            connection.send(format!(
+                "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                 Sec-WebSocket-Accept: {accept}\r\n\r\n"
+            ));
+            let mut buffer = vec![0; 50_000];
+            while let Ok(n @ 1..) = connection.wire.stream.read(&mut buffer) {
+                connection.send(&buffer[..n]);
+            }
         })
     }
 

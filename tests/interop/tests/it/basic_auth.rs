@@ -15,8 +15,7 @@ use sealane_interop::ports;
 use sealane_interop::process::{self, Server};
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
-use sealane_interop::{base64, binary, eventually, need, skip, websocket_accept};
-use std::io::Read;
+use sealane_interop::{base64, binary, eventually, need, skip};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 
@@ -242,28 +241,11 @@ fn guesses_are_throttled_by_address() {
     assert!(result(&gateway, "throttled") >= 1.0);
 }
 
-/// Answers a WebSocket handshake, then sends back all that comes.
-fn echo() -> Backend {
-    Backend::start(|mut connection| {
-        let Ok(Some(request)) = connection.wire.request_head() else { return };
-        connection.note(&request);
-        let accept = websocket_accept(request.header("sec-websocket-key").unwrap_or_default());
-        connection.send(format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Accept: {accept}\r\n\r\n"
-        ));
-        let mut buffer = vec![0; 50_000];
-        while let Ok(n @ 1..) = connection.wire.stream.read(&mut buffer) {
-            connection.send(&buffer[..n]);
-        }
-    })
-}
-
 #[test]
 fn a_websocket_opens_only_with_a_password() {
     let site = Site::new();
     site.file("users.txt", users());
-    let app = echo();
+    let app = Backend::websocket_echo();
     let (gateway, plain) = gateway(&site, 1, "", &app.url(), ASK);
     for (password, right) in [("wrong", false), ("open sesame", true)] {
         let authorization = basic("alice", password);

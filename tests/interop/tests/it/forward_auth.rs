@@ -6,6 +6,7 @@ use http::Request;
 use sealane_http::{BodyLength, Scheme};
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
+use sealane_interop::eventually;
 use sealane_interop::gateway::Gateway;
 use sealane_interop::h2;
 use sealane_interop::h3::{self, Client, over_quic};
@@ -13,8 +14,6 @@ use sealane_interop::http::{Message, Wire};
 use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
-use sealane_interop::{eventually, websocket_accept};
-use std::io::Read;
 use std::net::SocketAddr;
 
 /// Says who a session belongs to: `good` is Alice's.
@@ -159,27 +158,10 @@ fn a_body_waits_for_the_answer_and_passes_whole() {
     drop(gateway);
 }
 
-/// Answers a WebSocket handshake, then sends back all that comes.
-fn echo() -> Backend {
-    Backend::start(|mut connection| {
-        let Ok(Some(request)) = connection.wire.request_head() else { return };
-        connection.note(&request);
-        let accept = websocket_accept(request.header("sec-websocket-key").unwrap_or_default());
-        connection.send(format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Accept: {accept}\r\n\r\n"
-        ));
-        let mut buffer = vec![0; 50_000];
-        while let Ok(n @ 1..) = connection.wire.stream.read(&mut buffer) {
-            connection.send(&buffer[..n]);
-        }
-    })
-}
-
 #[test]
 fn a_websocket_opens_only_if_it_is_admitted() {
     let site = Site::new();
-    let (app, auth) = (echo(), Backend::answering(verdict));
+    let (app, auth) = (Backend::websocket_echo(), Backend::answering(verdict));
     let (gateway, plain) = gateway(&site, &app.url(), &auth.url(), ASK);
     for (cookie, admitted) in [("session=unknown", false), ("session=good", true), ("session=wordy", true)] {
         let before = app.requests().len();

@@ -3,38 +3,15 @@
 
 use sealane_interop::backend::Backend;
 use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, block, kind};
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::Gateway;
 use sealane_interop::h3::{Client, Failure, data, headers, over_quic};
-use sealane_interop::ports;
 use sealane_interop::site::Site;
-use sealane_interop::versions::{Asked, Everywhere};
+use sealane_interop::versions::{Asked, Everywhere, Listening};
 use std::net::SocketAddr;
 
 fn gateway(site: &Site, backend: &Backend, listener: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
-        r#"
-[admin]
-listen = "@ADMIN@"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-{listener}
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-{listener}
-[[host]]
-names = ["*"]
-to = {url:?}
-"#,
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
-        url = backend.url(),
-    );
-    (configured(site, &text), plain)
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n", backend.url());
+    Listening { both: listener, rest: &rest, ..Listening::default() }.start(site)
 }
 
 #[test]

@@ -10,8 +10,7 @@ use sealane_interop::gateway::Gateway;
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::versions::{Everywhere, Listening};
-use sealane_interop::{eventually, h2, h3, websocket_accept};
-use std::io::Read;
+use sealane_interop::{eventually, h2, h3};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -212,28 +211,12 @@ fn a_response_that_is_under_way_is_cut_off() {
     assert_eq!(ended(&gateway), 3.0);
 }
 
-/// Answers a WebSocket handshake, then sends back all that comes.
-fn echo() -> Backend {
-    Backend::start(|mut connection| {
-        let Ok(Some(request)) = connection.wire.request_head() else { return };
-        let accept = websocket_accept(request.header("sec-websocket-key").unwrap_or_default());
-        connection.send(format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Accept: {accept}\r\n\r\n"
-        ));
-        let mut buffer = vec![0; 50_000];
-        while let Ok(n @ 1..) = connection.wire.stream.read(&mut buffer) {
-            connection.send(&buffer[..n]);
-        }
-    })
-}
-
 /// However busy an upgraded connection is.
 #[test]
 fn an_upgraded_connection_ends_after_its_time() {
     const PAUSE: Duration = Duration::from_millis(5);
     let site = Site::new();
-    let app = echo();
+    let app = Backend::websocket_echo();
     let (gateway, plain) = gateway(&site, &[&app], "total_timeout = \"2s\"", "");
     let started = Instant::now();
     let goes_on = |rounds: &mut u32| {

@@ -2,28 +2,14 @@
 //! for the same.
 
 use sealane_interop::backend::Backend;
-use sealane_interop::gateway::{Gateway, configured};
-use sealane_interop::ports;
+use sealane_interop::gateway::Gateway;
 use sealane_interop::site::Site;
-use sealane_interop::versions::{Asked, Everywhere, VERSIONS};
+use sealane_interop::versions::{Asked, Everywhere, Listening, VERSIONS};
 use std::net::SocketAddr;
 
 fn gateway(site: &Site, backend: &Backend, listener: &str) -> (Gateway, SocketAddr) {
-    let plain = ports::free();
-    let text = format!(
+    let rest = format!(
         r#"
-[admin]
-listen = "@ADMIN@"
-[[listener]]
-address = "@ADDRESS@"
-http3 = true
-{listener}
-[listener.tls]
-certificates = {{ cert = {cert:?}, key = {key:?} }}
-[[listener]]
-address = "{plain}"
-h2c = true
-{listener}
 [[host]]
 names = ["*"]
 to = {url:?}
@@ -33,11 +19,9 @@ path = "/beta"
 headers = {{ X-Debug = true }}
 respond = {{ status = 403 }}
 "#,
-        cert = site.ecdsa.cert,
-        key = site.ecdsa.key,
         url = backend.url(),
     );
-    (configured(site, &text), plain)
+    Listening { both: listener, rest: &rest, ..Listening::default() }.start(site)
 }
 
 /// What only a trusted proxy may say; the value is in none of what the gateway writes itself.

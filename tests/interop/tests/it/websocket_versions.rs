@@ -8,25 +8,8 @@ use sealane_interop::backend::Backend;
 use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::h2::{self, End};
 use sealane_interop::h3::{self, Client, over_quic};
+use sealane_interop::noise;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{noise, websocket_accept};
-use std::io::Read;
-
-/// Answers the handshake, then sends back all that comes, and its own end with it.
-fn echo() -> Backend {
-    Backend::start(|mut connection| {
-        let Ok(Some(request)) = connection.wire.request_head() else { return };
-        let accept = websocket_accept(request.header("sec-websocket-key").unwrap_or_default());
-        connection.send(format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
-             Sec-WebSocket-Accept: {accept}\r\n\r\n"
-        ));
-        let mut buffer = vec![0; 50_000];
-        while let Ok(n @ 1..) = connection.wire.stream.read(&mut buffer) {
-            connection.send(&buffer[..n]);
-        }
-    })
-}
 
 const CONTINUATION: u8 = 0;
 const TEXT: u8 = 1;
@@ -94,7 +77,7 @@ fn gateway(site: &Site, backend: &Backend, plain: bool) -> Gateway {
 
 #[test]
 fn over_http1() {
-    let (site, backend) = (Site::new(), echo());
+    let (site, backend) = (Site::new(), Backend::websocket_echo());
     let gateway = gateway(&site, &backend, false);
     let mut wire = gateway.connect();
     wire.send(format!(
@@ -116,7 +99,7 @@ fn over_http1() {
 
 #[test]
 fn over_http2() {
-    let (site, backend) = (Site::new(), echo());
+    let (site, backend) = (Site::new(), Backend::websocket_echo());
     let gateway = gateway(&site, &backend, true);
     h2::run(async {
         let mut client = h2::connect(gateway.address).await.ready().await.expect("the connection is open");
@@ -148,7 +131,7 @@ fn over_http2() {
 
 #[test]
 fn over_http3() {
-    let (site, backend) = (Site::new(), echo());
+    let (site, backend) = (Site::new(), Backend::websocket_echo());
     let gateway = gateway(&site, &backend, false);
     let mut client = Client::connect(gateway.address, &over_quic(gateway.config(), false));
     let mut request = h3::head("GET", "/", &[("sec-websocket-version", "13")]);
