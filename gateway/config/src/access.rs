@@ -378,7 +378,8 @@ fn list(file: &Path, bytes: &[u8]) -> Result<AddressSet, Vec<Mistake>> {
         mistakes.push(Mistake { message: format!("{shown}: {} more lines are wrong", wrong - MAX_TOLD), help: None });
     }
     if blocks.len() > MAX_BLOCKS {
-        mistakes.extend(whole(format!("{shown}: the list has {} blocks, above {MAX_BLOCKS}", blocks.len())));
+        mistakes
+            .extend(whole(format!("{shown}: the list has {} blocks, but may have at most {MAX_BLOCKS}", blocks.len())));
     }
     if mistakes.is_empty() { Ok(blocks.into_iter().collect()) } else { Err(mistakes) }
 }

@@ -22,7 +22,7 @@ pub(super) fn read(section: &Section, upstream: &mut Upstream) {
         && balance.as_ref().is_some_and(|b| b.value != Balance::Hash)
     {
         let help = "write balance = \"hash\", or remove \"hash_by\"".to_owned();
-        sink.error(&by.span, "\"hash_by\" without balance = \"hash\"", Some(help));
+        sink.error(&by.span, "\"hash_by\" has no effect without balance = \"hash\"", Some(help));
     }
     upstream.balance = match (&balance, &hash_by) {
         (Some(balance), _) => balance.value,
@@ -40,7 +40,7 @@ pub(super) fn read(section: &Section, upstream: &mut Upstream) {
         if let (Some(span), None) = (span, section.key_span("max_connections")) {
             let help =
                 "add max_connections = 100: if every server has this many requests, further requests wait".to_owned();
-            sink.error(span, format!("\"{name}\" without \"max_connections\""), Some(help));
+            sink.error(span, format!("\"{name}\" has no effect without \"max_connections\""), Some(help));
         }
     }
     upstream.queue = queue.map_or(upstream.queue, |q| q.value as usize);

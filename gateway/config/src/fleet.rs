@@ -221,7 +221,7 @@ fn keys(file: &Path, bytes: &[u8]) -> Result<KeyList, (String, String)> {
         1..=MAX_KEYS => Ok(keys),
         n => {
             let help = "remove the oldest keys: a key is useful for twice ticket_lifetime".to_owned();
-            Err((format!("{shown} has {n} keys, and may have {MAX_KEYS}"), help))
+            Err((format!("{shown} has {n} keys, but may have at most {MAX_KEYS}"), help))
         }
     }
 }
@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(read(&format!("{a}\n{a}\n")).unwrap_err(), "keys, line 2: this key is repeated");
         assert!(read(&BASE64_STANDARD.encode([1; 31])).is_err());
         let many: String = (0..9).map(|n| BASE64_STANDARD.encode([n; KEY]) + "\n").collect();
-        assert_eq!(read(&many).unwrap_err(), "keys has 9 keys, and may have 8");
+        assert_eq!(read(&many).unwrap_err(), "keys has 9 keys, but may have at most 8");
         assert!(
             !format!("{:?}", read(&a).unwrap()).contains('1') || !format!("{:?}", read(&b).unwrap()).contains("[2")
         );

@@ -418,7 +418,11 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         access.certificates.take().filter(|_| !listeners.iter().any(listener::Draft::asks_for_certificates))
     {
         let help = "add client_auth = { mode = \"optional\", ca = \"clients.pem\" } to [listener.tls]".to_owned();
-        sink.error(&span, format!("\"{key}\" refuses everybody: no listener asks for client certificates"), Some(help));
+        sink.error(
+            &span,
+            format!("\"{key}\" refuses every client: no listener asks for client certificates"),
+            Some(help),
+        );
     }
 
     let takes_early_data = |l: &listener::Draft| l.takes_early_data();
@@ -614,7 +618,9 @@ fn limits(top: &Section, routing: &mut Routing) -> ClientLimits {
     let uri = section.optional_at(&s::max_uri_size);
     let target = uri.as_ref().map_or_else(|| s::max_uri_size.default(), |u| u.value) as usize;
     if let Some(uri) = uri.filter(|u| u.value as usize > head) {
-        let help = "\"max_uri_size\" counts within \"max_header_size\"".to_owned();
+        let help =
+            "the URI counts as part of the head: write a smaller \"max_uri_size\", or a larger \"max_header_size\""
+                .to_owned();
         section.sink.error(&uri.span, "\"max_uri_size\" is above \"max_header_size\"", Some(help));
     }
     // 0 is "no limit" in the file, and the largest number for lanes, which then need not ask.

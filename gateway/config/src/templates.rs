@@ -21,7 +21,11 @@ pub(super) fn of_requests(sink: &Sink, span: &Range<usize>, edits: FieldEdits) -
                     Some(best) => format!("did you mean {{{best}}}?"),
                     None => format!("write one of {}", decode::listed(Template::parts())),
                 };
-                sink.error(span, format!("\"{name}\" has {{{part}}}, which is no part of a request"), Some(help));
+                sink.error(
+                    span,
+                    format!("\"{name}\" has {{{part}}}, which is not the name of a part of the request"),
+                    Some(help),
+                );
                 false
             }
         };

@@ -47,7 +47,7 @@ pub(super) fn read(section: &Section, tcp: bool, only_sockets: bool) -> Trust {
         sink.error(&list.span, "\"trusted_proxies\" with mode = \"tcp\" and without \"proxy_protocol\"", Some(help));
     }
     if let (Some(header), None) = (&header, &list) {
-        sink.error(&header.span, "\"client_address_header\" without \"trusted_proxies\"", Some(help()));
+        sink.error(&header.span, "\"client_address_header\" has no effect without \"trusted_proxies\"", Some(help()));
     }
     Trust {
         proxy_protocol: on(&proxy_protocol),

@@ -494,7 +494,7 @@ pub fn parse_revocation_lists(source: &Path, bytes: &[u8]) -> Result<RevocationL
     let mut out = RevocationLists { source: source.to_path_buf(), ..RevocationLists::default() };
     let mut digest = Context::new(&SHA256);
     for list in lists {
-        let read = crl::List::read(&list).map_err(|e| format!("a revocation list is not good: {e}"))?;
+        let read = crl::List::read(&list).map_err(|e| format!("a revocation list cannot be used: {e}"))?;
         digest.update(&read.digest);
         out.next_update = [out.next_update, read.next_update].into_iter().flatten().min();
         out.lists.push(list);

@@ -263,7 +263,7 @@ fn messages() {
                 + &respond
                 + "forward_auth = { upstream = \"u\", path = \"/\", copy_headers = \"X-User\" }\n[request_id]\nheader = \"X_User\"\n\
                    [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
-            "\"X_User\" is the name of a header that tells upstreams of users",
+            "\"X_User\" is already a header that tells upstreams about users",
         ),
         (listener("") + &respond + "server_timing = \"on\"\n", "write server_timing = true"),
         (listener("") + &respond + "total_timeout = \"5s\"\n", "\"total_timeout\" without an upstream"),
@@ -430,7 +430,7 @@ fn messages() {
         ),
         (upstream("servers = [\"127.0.0.1:1\"]\nbalance = \"leastconn\""), "write balance = \"least_connections\""),
         (upstream("servers = [\"127.0.0.1:1\"]\nhash_by = \"uri\""), "\"header:NAME\" and \"cookie:NAME\""),
-        (upstream("servers = [\"127.0.0.1:1\"]\nqueue = 5"), "\"queue\" without \"max_connections\""),
+        (upstream("servers = [\"127.0.0.1:1\"]\nqueue = 5"), "\"queue\" has no effect without \"max_connections\""),
         (upstream("servers = [{ url = \"127.0.0.1:1\", weight = 300 }]"), "out of range: 0 to 256"),
         (
             upstream("servers = [\"127.0.0.1:1\"]\nresolve_interval = \"1ms\""),
