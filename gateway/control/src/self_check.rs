@@ -269,7 +269,7 @@ fn kernel_data_plane() -> Finding {
             let detail = "no `ovpn` in this kernel: [tunnel] uses the user-space plane";
             Finding::off(FEATURE, detail, Some("Linux 6.16 and newer have it: `modprobe ovpn`".to_owned()))
         }
-        Err(e) => Finding::off(FEATURE, format!("the kernel gives no answer: {e}"), None),
+        Err(e) => Finding::off(FEATURE, format!("the kernel does not answer: {e}"), None),
     }
 }
 

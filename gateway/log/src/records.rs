@@ -33,7 +33,7 @@ fn line(record: &Record) {
             debug!(connection = connection, client = client; "TLS handshake with a client failed: {reason}");
         }
         Occurrence::Denied => {
-            debug!(connection = connection, client = client; "a connection was refused: its address is not let in");
+            debug!(connection = connection, client = client; "a connection was refused: the address of its client is not allowed");
         }
         Occurrence::Refused(request, status) => {
             debug!(
@@ -44,7 +44,7 @@ fn line(record: &Record) {
         Occurrence::Abandoned(request) => {
             debug!(
                 connection = connection, request = display(request), client = client;
-                "a client left before it had its response"
+                "a client left before it got its response"
             );
         }
         Occurrence::ServerFailed { request, upstream, server, failure, status } => {

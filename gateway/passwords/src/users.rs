@@ -86,7 +86,7 @@ impl Users {
                 return Err(wrong("the name is empty, or has control characters or spaces around it".into()));
             }
             if hashes.insert(name.to_owned(), hash.to_owned()).is_some() {
-                return Err(wrong(format!("the user {name:?} was there before")));
+                return Err(wrong(format!("the user {name:?} is already in this file")));
             }
             if hashes.len() > MAX_USERS {
                 let what = format!("there are more than {MAX_USERS} users");
@@ -141,7 +141,7 @@ impl Users {
 /// Whether a hash can be checked, in reasonable time.
 fn check_hash(hash: &str) -> Result<(), String> {
     let starts = |with: &[&str]| with.iter().any(|start| hash.starts_with(start));
-    let refused = |kind: &str| Err(format!("the hash is {kind}, which is guessed too fast"));
+    let refused = |kind: &str| Err(format!("the hash is {kind}: attackers can guess its password too fast"));
     match () {
         () if starts(&["$2a$", "$2b$", "$2y$"]) => check_bcrypt(hash),
         () if starts(&["$argon2"]) => check_argon2(hash),
@@ -281,7 +281,7 @@ mod tests {
             ("bob:$argon2id$v=19$m=4194304,t=2,p=1$c2FsdHNhbHRzYWx0$aGFzaGhhc2hoYXNoaGFzaA", "m=4194304"),
             (&*format!(":{argon2}"), "name is empty"),
             (&*format!("a\u{1}b:{argon2}"), "control characters"),
-            (&*format!("alice:{argon2}"), "\"alice\" was there before"),
+            (&*format!("alice:{argon2}"), "\"alice\" is already in this file"),
         ] {
             let mistake = Users::parse(&format!("# users\nalice:{argon2}\n{line}\n")).unwrap_err();
             assert_eq!(mistake.line, 3, "{line}");

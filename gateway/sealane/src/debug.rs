@@ -172,7 +172,7 @@ fn connections(at: &Where, slow: bool, over: u64, limit: u32, json: bool) -> Res
 fn exchange(at: &Where, id: &str, json: bool) -> Result<String> {
     let open = open_exchanges(at, "")?;
     let Some(e) = open.exchanges.into_iter().find(|exchange| exchange.id == id) else {
-        bail!("no open request has the ID {id}; one that has ended is in the access log");
+        bail!("no open request has the ID {id}; the access log has requests that have ended");
     };
     if json {
         return as_json(&e);
@@ -236,7 +236,7 @@ fn record(at: &Where, time: Duration, request: &RecordingRequest, json: bool) ->
             "; the recording ended early, because another one has begun or the gateway is ending\n"
         }
         RecordedExchanges { is_cut: true, .. } => {
-            "; the recording ended early, because it has as much as it may have\n"
+            "; the recording ended early, because it has reached its largest size\n"
         }
         _ => "\n",
     });

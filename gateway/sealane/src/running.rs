@@ -203,7 +203,7 @@ fn describe(s: &Status) -> String {
         let _ = writeln!(t, "listener       {} {}{quic}", l.address, if l.tls { "TLS" } else { "plain" });
     }
     for c in &s.certificates {
-        let _ = writeln!(t, "certificate    {} ({}), ends {}", c.subject, c.file, days_from_now(c.not_after));
+        let _ = writeln!(t, "certificate    {} ({}), expires {}", c.subject, c.file, days_from_now(c.not_after));
     }
     for u in &s.upstreams {
         let servers: Vec<String> = u.servers.iter().map(|s| format!("{} {}", s.name, state(s))).collect();

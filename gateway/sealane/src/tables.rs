@@ -267,7 +267,7 @@ impl Table {
             Self::Tunnel => "no client is connected",
             Self::Requests if open.is_none() => "requests are shown on the admin socket only: use --socket",
             Self::Requests => "no open requests",
-            Self::Operations => "nothing can be said yet: the numbers of operations must vary for a while",
+            Self::Operations => "there are no values yet: the numbers of operations must vary for some time",
             Self::Problems => "no problem is known",
             Self::Clients => "no client has sent a request in the last seconds",
             Self::Overview | Self::Changes => "",
@@ -508,12 +508,11 @@ fn in_columns(line: &[String], columns: &[Column], widths: &[usize]) -> String {
 /// What the last reload has changed: a sentence, and a line for each setting.
 fn changes(now: &Status) -> (String, Vec<String>) {
     let Some(changes) = &now.changes else {
-        let none =
-            format!("generation {} is in force; no reload has changed a setting since the start", now.generation);
+        let none = format!("generation {} is in use; no reload has changed a setting since the start", now.generation);
         return (none, Vec::new());
     };
     let mut head = format!(
-        "generation {} is in force; generation {} has changed (secrets are masked):",
+        "generation {} is in use; generation {} has changed these settings (secrets are masked):",
         now.generation, changes.generation
     );
     if now.reduced {

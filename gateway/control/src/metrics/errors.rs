@@ -49,8 +49,10 @@ impl ErrorStatus {
         });
         let why = match (error.failure, &error.upstream) {
             (Some(failure), _) => failure.text().into_owned(),
-            (None, Some(_)) => "the server has answered so, or no server of the upstream had room".to_owned(),
-            (None, None) => "the gateway has answered without a server".to_owned(),
+            (None, Some(_)) => {
+                "the server responded with this status, or no server of the upstream had room".to_owned()
+            }
+            (None, None) => "the gateway itself responded, without a server".to_owned(),
         };
         let trace = error.trace.map(|trace| String::from_utf8_lossy(&trace.text()).into_owned());
         Self {

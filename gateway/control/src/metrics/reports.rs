@@ -87,7 +87,7 @@ pub fn render_telemetry(reports: &[TraceReport; 2], out: &mut Writer) {
     family.sample(&[("signal", "logs"), ("result", "lost")], crate::log::lost_exports());
     let mut family = out.gauge(
         "sealane_otlp_failing",
-        "1 if the collector of [otlp] has not taken the last batch of metrics, or of lines of the log.",
+        "1 if the collector of [otlp] did not accept the last batch of metrics, or of lines of the log.",
     );
     for (signal, report) in signals() {
         family.sample(&[("signal", signal)], u64::from(!report.last_error.is_empty()));

@@ -222,7 +222,10 @@ impl Listeners {
         self.unix.retain(|path, open| *path != wanted.path || open.is_there());
         if let Some(open) = self.unix.get_mut(&wanted.path) {
             if open.rights != wanted.rights && open.file.is_some() {
-                wanted.rights.apply(&wanted.path).with_context(|| format!("cannot change the rights of {wanted}"))?;
+                wanted
+                    .rights
+                    .apply(&wanted.path)
+                    .with_context(|| format!("cannot change the owner or permissions of {wanted}"))?;
                 open.rights = wanted.rights;
             }
             return Ok((open.id, open.socket.clone()));
@@ -231,7 +234,10 @@ impl Listeners {
         let (socket, file) = match inherited.map(|at| self.inherited_unix.swap_remove(at)) {
             Some(InheritedUnix { socket, file: None, .. }) => (socket, None),
             Some(InheritedUnix { socket, file: Some(file), .. }) if file.is_there() => {
-                wanted.rights.apply(&wanted.path).with_context(|| format!("cannot change the rights of {wanted}"))?;
+                wanted
+                    .rights
+                    .apply(&wanted.path)
+                    .with_context(|| format!("cannot change the owner or permissions of {wanted}"))?;
                 (socket, Some(file))
             }
             // A predecessor's may have lost its file.

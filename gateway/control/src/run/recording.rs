@@ -160,7 +160,7 @@ pub fn start(request: &RecordingRequest, pending: PendingCommand, begin: impl Fn
     if millis == 0 || millis > longest || request.limit == 0 || request.limit > MOST || request.one_in == 0 {
         let seconds = LONGEST.as_secs();
         return pending.answer(Err(format!(
-            "a recording takes at most {seconds} s, has 1 to {MOST} exchanges, and at least one in 1 request"
+            "a recording lasts at most {seconds} s, records 1 to {MOST} requests, and `one_in` is 1 or more"
         )));
     }
     UNDER_WAY.fetch_add(1, SeqCst);

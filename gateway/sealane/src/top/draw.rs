@@ -178,7 +178,7 @@ fn inspected(row: &Inspected) -> Paragraph<'static> {
     let width = row.values.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut lines: Vec<Line<'_>> = Vec::new();
     if row.is_gone {
-        lines.push(Line::styled("It is there no more. These are its last values.", strong().fg(Color::Yellow)));
+        lines.push(Line::styled("This row no longer exists. These are its last values.", strong().fg(Color::Yellow)));
     }
     for (name, value) in &row.values {
         lines.push(Line::from(vec![Span::styled(format!("{name:>width$}  "), dim()), Span::raw(value.clone())]));

@@ -104,7 +104,7 @@ fn top_is_used_by_its_keys_and_leaves_the_terminal_as_it_was() {
         let first = age();
         assert!(eventually(|| age() != first), "what is shown is live: {first:?}");
         release.store(true, Relaxed);
-        terminal.shows(&["It is there no more", "path  /held"]);
+        terminal.shows(&["This row no longer exists", "path  /held"]);
     });
     terminal.press(&["Escape"]);
     terminal.shows(&["no open requests"]);

@@ -227,7 +227,7 @@ fn exports(facts: &Facts<'_>) -> Vec<Finding> {
         kind: "export",
         subject: (*what).to_owned(),
         critical: false,
-        text: format!("The collector does not take {what}: {why}. Requests are not affected."),
+        text: format!("The collector does not accept {what}: {why}. Requests are not affected."),
         client: None,
     };
     facts.exports.iter().map(finding).collect()
