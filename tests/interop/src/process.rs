@@ -96,6 +96,20 @@ impl Server {
         status.unwrap_or_else(|| panic!("{} does not end:\n{}", self.name, self.log()))
     }
 
+    /// Whether it has started a program that has not been waited for.
+    pub fn has_child(&self) -> bool {
+        let Ok(all) = std::fs::read_dir("/proc") else { return false };
+        // The parent stands behind the state (proc_pid_stat(5)).
+        let parent = |stat: String| stat.rsplit(") ").next()?.split(' ').nth(1)?.parse::<u32>().ok();
+        let stats = all.flatten().filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        stats.filter_map(parent).any(|parent| parent == self.id())
+    }
+
+    /// How many threads it has.
+    pub fn threads(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/task", self.id())).map_or(0, Iterator::count)
+    }
+
     /// Whether it waits for something, with all its threads: it has nothing to do, whether or not it would be its turn.
     pub fn rests(&self) -> bool {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.id())) else { return false };

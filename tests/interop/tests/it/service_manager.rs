@@ -39,6 +39,11 @@ impl Manager {
         self.0.recv_timeout(WAIT_LIMIT).expect("the gateway says something in time")
     }
 
+    /// What was said already is forgotten.
+    pub fn forget(&self) {
+        while self.0.try_recv().is_ok() {}
+    }
+
     /// The next word but signs of life, which come at any time.
     fn next(&self) -> String {
         loop {
@@ -99,7 +104,7 @@ fn it_hears_of_start_reload_upgrade_and_end() {
     assert!(said[1].starts_with("READY=1\n"), "{said:?}");
     assert_eq!(gateway.gateway.server.wait().code(), Some(0));
     // What the first process said is read; from here on only the second can speak.
-    while manager.0.try_recv().is_ok() {}
+    manager.forget();
     assert!(manager.alive(), "the successor does not feed the watchdog");
     other.terminate();
     // `drain_timeout`, and what the end takes.
