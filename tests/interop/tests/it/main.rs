@@ -104,6 +104,7 @@ mod syn_upstream;
 mod syslog_servers;
 mod tls_conformance;
 mod tls_early_skip;
+mod tls_interleaved;
 mod top_on_terminal;
 mod traces;
 mod trailers_limits;
