@@ -12,6 +12,10 @@ use std::time::Duration;
 
 /// SETTINGS_INITIAL_WINDOW_SIZE.
 const INITIAL_WINDOW: u16 = 4;
+/// Flag of SETTINGS and PING.
+const ACK: u8 = 1;
+/// RFC 9113 §7.
+const PROTOCOL_ERROR: u32 = 1;
 
 struct Target<'s> {
     gateway: Gateway,
@@ -47,8 +51,9 @@ impl Target<'_> {
         self.gateway.metric_with("sealane_http2_connection_errors_total", "kind=\"flood\"").unwrap_or(0.0)
     }
 
-    /// Sends the same bytes until the gateway has had enough, while somebody reads what it says.
-    fn flood(&self, mut frames: Frames<TcpStream>, mut next: impl FnMut(u32) -> Vec<u8>) {
+    /// Sends these bytes, round by round, until the gateway ends the connection, while somebody reads what it says: the code of its
+    /// GOAWAY, unless a reset has overtaken it.
+    fn ended(&self, mut frames: Frames<TcpStream>, mut next: impl FnMut(u32) -> Vec<u8>) -> Option<u32> {
         let mut reader = Frames { stream: frames.stream.try_clone().expect("a socket can be cloned") };
         let fate = std::thread::spawn(move || reader.fate());
         let mut cut = false;
@@ -60,9 +65,24 @@ impl Target<'_> {
         }
         let fate = fate.join().expect("it does not panic");
         assert!(cut || fate.is_some(), "20000 rounds were taken");
-        // A reset may overtake the GOAWAY where the client goes on sending.
+        fate
+    }
+
+    /// The same, and the gateway has had enough.
+    fn flood(&self, frames: Frames<TcpStream>, next: impl FnMut(u32) -> Vec<u8>) {
+        let fate = self.ended(frames, next);
         assert!(fate.is_none_or(|code| code == ENHANCE_YOUR_CALM), "GOAWAY {fate:?}");
         assert!(eventually(|| self.floods() == 1.0), "{}", self.gateway.metrics());
+        self.serves_others();
+    }
+
+    /// The same, and the gateway has ended the connection for what is wrong with the first of these frames, or for their number where it
+    /// has read many of them at once.
+    fn breach(&self, frames: Frames<TcpStream>, next: impl FnMut(u32) -> Vec<u8>) {
+        let fate = self.ended(frames, next);
+        assert!(fate.is_none_or(|code| [PROTOCOL_ERROR, ENHANCE_YOUR_CALM].contains(&code)), "GOAWAY {fate:?}");
+        let errors = || self.gateway.metric("sealane_http2_connection_errors_total");
+        assert!(eventually(|| errors() == Some(1.0)), "{}", self.gateway.metrics());
         self.serves_others();
     }
 }
@@ -91,11 +111,23 @@ fn continuation_flood() {
     });
 }
 
+/// The same with fragments of no bytes, which no limit of a block's length would notice.
+#[test]
+fn empty_continuation_flood() {
+    let site = Site::new();
+    let target = target(&site, &[]);
+    target.flood(target.frames(), |round| match round {
+        0 => frame(kind::HEADERS, END_STREAM, 1, &block(&[(":method", "GET")])),
+        _ => frame(kind::CONTINUATION, 0, 1, &[]),
+    });
+}
+
 #[test]
 fn floods_of_frames_that_carry_nothing() {
     for (name, bytes) in [
         ("SETTINGS", frame(kind::SETTINGS, 0, 0, &[])),
         ("PING", frame(kind::PING, 0, 0, &[0; 8])),
+        ("acknowledgements of no PING", frame(kind::PING, ACK, 0, b"unasked!")),
         ("WINDOW_UPDATE", frame(kind::WINDOW_UPDATE, 0, 0, &1u32.to_be_bytes())),
         ("PRIORITY", frame(kind::PRIORITY, 0, 1, &[0, 0, 0, 3, 0])),
         ("PRIORITY_UPDATE", frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\x01u=1")),
@@ -105,6 +137,73 @@ fn floods_of_frames_that_carry_nothing() {
         let target = target(&site, &[]);
         sealane_interop::say(&format!("flood of {name}"));
         target.flood(target.frames(), |_| bytes.clone());
+    }
+}
+
+/// RFC 9113 §6.5: the gateway has sent SETTINGS once. What more is acknowledged is an error, and ends the connection before it is a
+/// flood.
+#[test]
+fn acknowledgements_of_no_settings() {
+    let site = Site::new();
+    let target = target(&site, &[]);
+    target.breach(target.frames(), |_| frame(kind::SETTINGS, ACK, 0, &[]));
+}
+
+/// Dependencies that change with each frame (RFC 7540 §5.3.3), exclusively: a server that has a tree of them would rebuild it.
+#[test]
+fn priority_shuffling() {
+    let site = Site::new();
+    let target = target(&site, &[]);
+    target.flood(target.frames(), |round| {
+        let (stream, parent) = (2 * (round % 50) + 1, 2 * (50 + round * 7 % 50) + 1);
+        let payload = [&(parent | 1 << 31).to_be_bytes()[..], &[round as u8]].concat();
+        frame(kind::PRIORITY, 0, stream, &payload)
+    });
+}
+
+/// RST_STREAM without end (CVE-2019-9514) for a stream that is over.
+#[test]
+fn resets_of_a_closed_stream() {
+    let site = Site::new();
+    let target = target(&site, &[]);
+    let mut frames = target.frames();
+    frames.request(1, "GET", "/", &[], true).expect("the gateway reads");
+    assert!(frames.find(|f| f.stream == 1 && f.flags & END_STREAM != 0).is_some(), "it is answered");
+    target.flood(frames, |_| frame(kind::RST_STREAM, 0, 1, &8u32.to_be_bytes()));
+}
+
+/// RFC 9113 §6.4: no stream that was never opened can be reset.
+#[test]
+fn resets_of_idle_streams() {
+    let site = Site::new();
+    let target = target(&site, &[]);
+    target.breach(target.frames(), |round| frame(kind::RST_STREAM, 0, 2 * round + 1, &8u32.to_be_bytes()));
+}
+
+/// Fields without a name (CVE-2019-9516), whose values a server may keep: no request with one is passed on, and nothing is kept.
+#[test]
+fn fields_without_a_name() {
+    let site = Site::new();
+    let target = target(&site, &[]);
+    let before = target.gateway.server.resident();
+    let value = "x".repeat(8_000);
+    let list = [(":method", "GET"), (":scheme", "http"), (":authority", HOST), (":path", "/"), ("", &value)];
+    let head = block(&list);
+    for _ in 0..20 {
+        let mut frames = target.frames();
+        for stream in 0..100 {
+            if frames.send(kind::HEADERS, END_HEADERS | END_STREAM, 2 * stream + 1, &head).is_err() {
+                break;
+            }
+        }
+        // Refused, each of them, or the connection with them; 0x88 would be a 200.
+        let refused = frames.find(|f| matches!(f.kind, kind::HEADERS | kind::RST_STREAM | kind::GOAWAY));
+        assert!(refused.is_none_or(|f| f.kind != kind::HEADERS || f.payload[0] != 0x88));
+    }
+    target.serves_others();
+    assert_eq!(target.backend.requests().len(), 2, "those of the others");
+    if let (Some(before), Some(after)) = (before, target.gateway.server.resident()) {
+        assert!(after.saturating_sub(before) < 16 << 20, "{before} to {after} bytes");
     }
 }
 
