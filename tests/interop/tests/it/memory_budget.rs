@@ -1,15 +1,16 @@
 //! Memory and connections are shared: who holds the most gives it back when it is short, and a client's connections are
 //! counted whatever they speak.
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::frames::{Frames, kind};
-use sealane_interop::gateway::{Setup, before, configured};
+use sealane_interop::gateway::{Gateway, Setup, before, configured, launch};
 use sealane_interop::h3::{Client, over_quic};
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{client, eventually, h2, h3_server, ports};
+use sealane_interop::{binary, client, eventually, h2, h3_server, need, ports, skip};
+use std::process::Command;
 
 /// A hundred responses to a client that takes none of them, while memory is short.
 fn stalled_responses_are_given_up(setup: Setup<'_>) {
@@ -154,4 +155,71 @@ fn connections_over_quic_that_begin_at_once_take_no_more_places_than_there_are()
     let established = clients.iter_mut().map(Client::establish).filter(|is_good| *is_good).count();
     let lost = clients.iter().filter(|client| client.lost.is_some()).count();
     assert_eq!((established, lost), (4, 36), "{}", gateway.metrics());
+}
+
+/// Bytes on a line of `/proc/meminfo`.
+fn of_machine() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").expect("it is Linux");
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:")).expect("it is told");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// What a gateway says that it may use, once it has looked.
+fn limit_of(gateway: &Gateway) -> u64 {
+    let limit = || gateway.metric("sealane_memory_limit_bytes");
+    assert!(eventually(|| limit().is_some()), "{}", gateway.metrics());
+    limit().expect("it was there") as u64
+}
+
+/// Without `max_memory`, it is three quarters of the machine's memory, or nine tenths of the control group's if that is less. The group's
+/// limit is put where the kernel would show it, in a file system of the gateway's own.
+#[test]
+fn without_a_setting_the_machine_and_the_control_group_set_the_limit() {
+    const SMALL: u64 = 512 << 20;
+    let site = Site::new();
+    let start = |more: &str, command: Option<(&std::path::Path, String)>| {
+        let (address, admin) = (ports::free(), ports::free());
+        let text = format!(
+            "[admin]\nlisten = \"{admin}\"\n{more}[[listener]]\naddress = \"{address}\"\n[[host]]\nnames = [\"*\"]\n\
+             respond = {{ body = \"hello\" }}\n"
+        );
+        let file = site.file(&format!("limit-{}.toml", address.port()), text);
+        let command = match command {
+            None => Command::new(binary::sealane()),
+            Some((unshare, script)) => {
+                let mut command = Command::new(unshare);
+                command.args(["-m", "sh", "-e", "-c", &format!("{script}\nexec \"$@\""), "sh"]).arg(binary::sealane());
+                command
+            }
+        };
+        let mut command = command;
+        command.arg("serve").arg("-c").arg(file);
+        launch(&site, command, address, admin)
+    };
+    assert_eq!(limit_of(&start("[limits]\nmax_memory = \"100MiB\"\n", None)), 100 << 20);
+    if !geteuid().is_root() {
+        skip!("needs root, for a file system of its own");
+    }
+    let unshare = need!("unshare");
+    let membership = std::fs::read_to_string("/proc/self/cgroup").expect("it is Linux");
+    let Some(group) = membership.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        skip!("there are no control groups of version 2")
+    };
+    // None above it has a limit.
+    let with = |limit: &str| {
+        let folder = format!("/sys/fs/cgroup/{group}");
+        start(
+            "",
+            Some((
+                &unshare,
+                format!(
+                    "mount -t tmpfs none /sys/fs/cgroup\nmkdir -p '{folder}'\necho {limit} > '{folder}/memory.max'"
+                ),
+            )),
+        )
+    };
+    let machine = of_machine() / 4 * 3;
+    assert_eq!(limit_of(&with("max")), machine);
+    assert_eq!(limit_of(&with(&SMALL.to_string())), SMALL / 10 * 9);
+    assert_eq!(limit_of(&with(&(of_machine() * 2).to_string())), machine, "a group may be allowed more than there is");
 }
