@@ -1,12 +1,16 @@
 //! `sealane check` refuses what `sealane serve` would refuse, takes what the documentation says, and names the line.
 
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 use sealane_interop::backend::Backend;
 use sealane_interop::gateway::{configured, run};
 use sealane_interop::site::{self, Site};
 use sealane_interop::versions::{Everywhere, Listening};
 use sealane_interop::{WAIT_LIMIT, binary, ports, process};
+use std::io::Write;
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 const HOST: &str = "[[host]]\nnames = [\"*\"]\nrespond = { status = 200 }\n";
 
@@ -210,18 +214,48 @@ fn tls_versions_of_a_tunnel_are_named_by_their_line() {
     assert!(refused.contains("checked.toml:7:24: error: \"1.1\""), "{refused}");
 }
 
-/// A gateway that accepts nobody: those who ask are told, in words, after the time that an answer may take.
+/// A gateway that accepts nobody, one whose queue of those who wait is full, and one that answers byte by byte: those who ask are told, in
+/// words, after the time that an answer may take.
 #[test]
 fn a_busy_gateway_is_said_to_be_busy() {
     let site = Site::new();
-    let socket = site.path().join("busy.sock");
-    let _listener = UnixListener::bind(&socket).expect("our own folder");
-    let mut command = Command::new(binary::sealane());
-    let asked = process::run(command.args(["status", "--socket"]).arg(&socket), b"");
-    assert_eq!(asked.status.code(), Some(1));
-    let words = said(&asked);
-    assert!(words.contains("has not responded within") && words.contains("busy"), "{words}");
-    assert!(!words.contains("os error"), "{words}");
+    let (silent, full, slow) = (site.path().join("silent"), site.path().join("full"), site.path().join("slow"));
+    let _silent = UnixListener::bind(&silent).expect("our own folder");
+    // A queue for one, and as many that wait as it takes.
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).expect("a socket");
+    bind(&socket, &SocketAddrUnix::new(&full).expect("the path is short")).expect("our own folder");
+    listen(&socket, 0).expect("a bound socket can listen");
+    let waiting: Vec<_> = std::iter::from_fn(|| {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).expect("a socket");
+        connect(&client, &SocketAddrUnix::new(&full).expect("the path is short")).ok().map(|()| client)
+    })
+    .take(100)
+    .collect();
+    assert!((1..100).contains(&waiting.len()), "{} wait: the queue is not full", waiting.len());
+    let drips = UnixListener::bind(&slow).expect("our own folder");
+    std::thread::spawn(move || {
+        for mut stream in drips.incoming().flatten() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            while stream.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+    });
+    std::thread::scope(|scope| {
+        let ask = |path: &Path| {
+            let mut command = Command::new(binary::sealane());
+            process::run(command.args(["status", "--socket"]).arg(path), b"")
+        };
+        let all = [&silent, &full, &slow].map(|path| (path, scope.spawn(move || ask(path))));
+        for (path, asked) in all {
+            let asked = asked.join().expect("it does not panic");
+            let words = said(&asked);
+            assert_eq!(asked.status.code(), Some(1), "{}: {words}", path.display());
+            assert!(words.contains("has not responded within") && words.contains("busy"), "{words}");
+            assert!(!words.contains("os error"), "{words}");
+        }
+    });
     assert!(WAIT_LIMIT.as_secs() > 10, "longer than is waited for an answer");
 }
 
