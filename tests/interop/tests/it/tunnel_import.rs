@@ -174,7 +174,7 @@ fn a_profile_that_restricts_is_obeyed() {
         ("verify-x509-name somebody name", "is not accepted"),
     ] {
         let mut client = start(more);
-        assert!(!client.wait().success(), "{more}: {}", client.log());
+        assert_eq!(client.wait().code(), Some(1), "{more}: {}", client.log());
         let log = client.log();
         assert!(log.contains(why) && !log.contains("connected to"), "{more}: {log}");
     }
