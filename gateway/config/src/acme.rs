@@ -12,7 +12,7 @@ use super::{Config, audit, tls, tunnel};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sealane_proxy::snapshot::Action;
 use sealane_route::NamePattern;
-use sealane_tls::policy::{Group, Identities, Identity, KeyKind, ServerPolicy, Suite, Version};
+use sealane_tls::policy::{Group, Identities, KeyKind, ServerPolicy, Suite, Version};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -520,7 +520,7 @@ fn is_https_url(text: &str) -> bool {
 
 /// What is shown to an authority that checks a name by TLS-ALPN-01 (RFC 8737): this certificate, and nothing else is possible.
 pub fn challenge_policy(name: &str, certificate: CertificateDer<'static>, key: PrivateKeyDer<'static>) -> ServerPolicy {
-    let identity = Identity { chain: vec![certificate], key, ocsp: None, kind: KeyKind::Ecdsa, source: PathBuf::new() };
+    let identity = load::generated(certificate, key);
     let identities = Identities { all: vec![Arc::new(identity)], default: vec![0], ..Identities::default() };
     ServerPolicy {
         id: [0; 16],

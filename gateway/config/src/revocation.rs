@@ -312,12 +312,13 @@ impl CertificateSet {
 
 impl Loaded {
     fn with_staple(&self, response: Option<&Arc<[u8]>>) -> Self {
-        let Identity { chain, key, kind, source, .. } = &*self.identity;
+        let Identity { chain, key, kind, curve, source, .. } = &*self.identity;
         let identity = Identity {
             chain: chain.clone(),
             key: key.clone_key(),
             ocsp: response.map(|response| response.to_vec()),
             kind: *kind,
+            curve: *curve,
             source: source.clone(),
         };
         Self { identity: Arc::new(identity), names: self.names.clone(), stated: self.stated.clone(), ..*self }

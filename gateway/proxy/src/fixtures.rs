@@ -22,7 +22,7 @@ use sealane_lane::{Deadline, Published, mailbox};
 use sealane_route::SiteMap;
 use sealane_route::proxies::TrustedProxies;
 use sealane_tls::policy::{
-    ClientPolicy, Group, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, Suite, TicketKeys, Version,
+    ClientPolicy, Curve, Group, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, Suite, TicketKeys, Version,
 };
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -84,6 +84,7 @@ pub(crate) fn tls() -> ListenerTls {
         key: key.serialize_der().try_into().unwrap(),
         ocsp: None,
         kind: KeyKind::Ecdsa,
+        curve: Some(Curve::P256),
         source: "a test".into(),
     };
     let mut identities = Identities { all: vec![Arc::new(identity)], default: vec![0], ..Identities::default() };

@@ -4,7 +4,7 @@
 //! rustls does that afterwards, on the same bytes. What RFCs demand and rustls lets pass, [`ClientHello::check`] refuses.
 //! Everything is bounded by [`MAX_HELLO`], and the number of large hellos by [`LargeHello`].
 
-use crate::policy::{Identities, KeyKind, Version};
+use crate::policy::{Curve, Identities, KeyKind, Version};
 use std::cell::Cell;
 
 /// Most bytes of a `ClientHello`'s body; rustls takes no longer message.
@@ -185,26 +185,32 @@ impl ClientHello<'_> {
             return Err(HelloError::MissingExtension);
         }
         let schemes = self.signature_schemes.unwrap_or_default();
-        let signs = |kind| known.iter().any(|i| identities.all.get(*i as usize).is_some_and(|x| x.kind == kind));
-        let usable = schemes.chunks_exact(2).any(|scheme| kind_of(scheme).is_some_and(signs));
+        // Of several identities with the same kind of key, the first is used.
+        let signs = |(kind, curve)| {
+            let mut found = known.iter().filter_map(|i| identities.all.get(*i as usize));
+            found.find(|x| x.kind == kind).is_some_and(|x| x.curve == curve)
+        };
+        let usable = schemes.chunks_exact(2).any(|scheme| signer(scheme).is_some_and(signs));
         if usable || resumes { Ok(()) } else { Err(HelloError::NoSignatureScheme) }
     }
 
     /// `signature_algorithms` has one of ECDSA or Ed25519, which are cheap to sign with.
     pub fn offers_ecdsa(&self) -> bool {
-        let cheap = |s| matches!(kind_of(s), Some(KeyKind::Ecdsa | KeyKind::Ed25519));
+        let cheap = |s| matches!(signer(s), Some((KeyKind::Ecdsa | KeyKind::Ed25519, _)));
         self.signature_schemes.is_some_and(|all| all.chunks_exact(2).any(cheap))
     }
 }
 
-/// The kind of key that signs by a scheme of TLS 1.3 (RFC 8446 §4.2.3).
-fn kind_of(scheme: &[u8]) -> Option<KeyKind> {
+/// The key that signs by a scheme of TLS 1.3 (RFC 8446 §4.2.3): its kind, and its curve if the kind is ECDSA.
+fn signer(scheme: &[u8]) -> Option<(KeyKind, Option<Curve>)> {
     match scheme {
         // ecdsa_secp256r1_sha256, ecdsa_secp384r1_sha384, ecdsa_secp521r1_sha512
-        [4..=6, 3] => Some(KeyKind::Ecdsa),
+        [4, 3] => Some((KeyKind::Ecdsa, Some(Curve::P256))),
+        [5, 3] => Some((KeyKind::Ecdsa, Some(Curve::P384))),
+        [6, 3] => Some((KeyKind::Ecdsa, Some(Curve::P521))),
         // rsa_pss_rsae_sha256, …_sha384, …_sha512
-        [8, 4..=6] => Some(KeyKind::Rsa),
-        [8, 7] => Some(KeyKind::Ed25519),
+        [8, 4..=6] => Some((KeyKind::Rsa, None)),
+        [8, 7] => Some((KeyKind::Ed25519, None)),
         _ => None,
     }
 }
@@ -486,12 +492,14 @@ mod tests {
 
     #[test]
     fn what_rustls_lets_pass_is_checked() {
-        let identity = |kind| {
+        let identity = |kind, curve| {
             let key = rustls::pki_types::PrivateKeyDer::Pkcs8(vec![].into());
-            std::sync::Arc::new(crate::policy::Identity { chain: vec![], key, ocsp: None, kind, source: "".into() })
+            let source = "".into();
+            std::sync::Arc::new(crate::policy::Identity { chain: vec![], key, ocsp: None, kind, curve, source })
         };
-        let identities =
-            Identities { all: vec![identity(KeyKind::Rsa), identity(KeyKind::Ecdsa)], ..Default::default() };
+        let on = |curve| identity(KeyKind::Ecdsa, Some(curve));
+        let all = vec![identity(KeyKind::Rsa, None), on(Curve::P256), on(Curve::P384)];
+        let identities = Identities { all, ..Default::default() };
         let check =
             |hello: &ClientHello<'_>, known: &[u32]| hello.check(&[Version::Tls13, Version::Tls12], &identities, known);
         let good = ClientHello {
@@ -505,6 +513,15 @@ mod tests {
         assert_eq!(check(&good, &[0, 1]), Ok(()));
         // rsa_pkcs1_sha256 signs nothing in TLS 1.3.
         assert_eq!(check(&good, &[0]), Err(HelloError::NoSignatureScheme));
+        // Nor does ecdsa_secp256r1_sha256 with a key on another curve. The first key of a kind is the one that is used.
+        assert_eq!(check(&good, &[2]), Err(HelloError::NoSignatureScheme));
+        assert_eq!(check(&good, &[2, 1]), Err(HelloError::NoSignatureScheme));
+        assert_eq!(check(&good, &[1, 2]), Ok(()));
+        let of_384 = ClientHello { signature_schemes: Some(&[6, 3, 5, 3]), ..good.clone() };
+        assert_eq!((check(&of_384, &[2]), check(&of_384, &[1])), (Ok(()), Err(HelloError::NoSignatureScheme)));
+        // In TLS 1.2 the same numbers name a hash alone.
+        let in_tls12 = ClientHello { offers_tls13: false, ..of_384 };
+        assert_eq!(check(&in_tls12, &[1]), Ok(()));
         let with = |change: fn(&mut ClientHello<'_>)| {
             let mut hello = good.clone();
             change(&mut hello);

@@ -72,6 +72,8 @@ pub struct Identity {
     pub ocsp: Option<Vec<u8>>,
     /// What the leaf's public key is, to choose between several identities of one name.
     pub kind: KeyKind,
+    /// The curve of an ECDSA key; `None` for every other kind of key.
+    pub curve: Option<Curve>,
     /// Where it came from, for messages.
     pub source: PathBuf,
 }
@@ -85,6 +87,17 @@ pub enum KeyKind {
     Rsa,
     /// Ed25519.
     Ed25519,
+}
+
+/// The curve of an ECDSA key. In TLS 1.3 each signature scheme of ECDSA has one curve (RFC 8446 §4.2.3), in TLS 1.2 only a hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Curve {
+    /// NIST P-256.
+    P256,
+    /// NIST P-384.
+    P384,
+    /// NIST P-521.
+    P521,
 }
 
 /// Every certificate of a listener, found by server name.

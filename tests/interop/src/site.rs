@@ -276,6 +276,12 @@ impl Site {
         self.file(file, list.pem().expect("it can be written as PEM"))
     }
 
+    /// Another certificate of the same authority, ECDSA P-384.
+    pub fn issue_p384(&self, file: &str, names: &[&str]) -> Identity {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).expect("a key can be made");
+        issue(&self.authority, self.folder.path(), file, names, &key, None)
+    }
+
     /// Another certificate of the same authority, Ed25519.
     pub fn issue_ed25519(&self, file: &str, names: &[&str]) -> Identity {
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key can be made");

@@ -15,7 +15,7 @@ use rustls::pki_types::pem::{self, PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use sealane_route::NamePattern;
-use sealane_tls::policy::{Identities, Identity, KeyKind, RevocationLists};
+use sealane_tls::policy::{Curve, Identities, Identity, KeyKind, RevocationLists};
 use sealane_tls::{crl, ocsp};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use x509_parser::asn1_rs::{Enumerated, Sequence};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+use x509_parser::prelude::{AlgorithmIdentifier, FromDer, GeneralName, X509Certificate};
 
 /// Certificates that end sooner than this are worth a warning.
 const SOON: Duration = Duration::from_secs(14 * 86_400);
@@ -65,9 +65,21 @@ fn placeholder() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     (cert.clone(), key.clone_key())
 }
 
+/// A certificate that this program has made, with a key of rcgen's default kind (ECDSA on P-256).
+pub(crate) fn generated(certificate: CertificateDer<'static>, key: PrivateKeyDer<'static>) -> Identity {
+    Identity {
+        chain: vec![certificate],
+        key,
+        ocsp: None,
+        kind: KeyKind::Ecdsa,
+        curve: Some(Curve::P256),
+        source: PathBuf::new(),
+    }
+}
+
 fn placeholder_identity() -> Arc<Loaded> {
     let (cert, key) = placeholder();
-    let identity = Identity { chain: vec![cert], key, ocsp: None, kind: KeyKind::Ecdsa, source: PathBuf::new() };
+    let identity = generated(cert, key);
     // Without names: else two of them would be for the same one.
     Arc::new(Loaded {
         identity: Arc::new(identity),
@@ -91,8 +103,7 @@ fn self_signed(name: &str, now: i64) -> Option<Loaded> {
     let key = rcgen::KeyPair::generate().ok()?;
     let certificate = params.self_signed(&key).ok()?.der().clone();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
-    let source = PathBuf::new();
-    let identity = Identity { chain: vec![certificate.clone()], key, ocsp: None, kind: KeyKind::Ecdsa, source };
+    let identity = generated(certificate.clone(), key);
     Some(Loaded {
         digest: sealane_tls::fingerprint(&certificate),
         identity: Arc::new(identity),
@@ -214,10 +225,11 @@ impl Store {
                 return None;
             }
         };
-        let kind = match leaf.public_key().algorithm.algorithm.to_id_string().as_str() {
-            "1.2.840.10045.2.1" => KeyKind::Ecdsa,
-            "1.2.840.113549.1.1.1" => KeyKind::Rsa,
-            "1.3.101.112" => KeyKind::Ed25519,
+        let algorithm = &leaf.public_key().algorithm;
+        let (kind, curve) = match algorithm.algorithm.to_id_string().as_str() {
+            "1.2.840.10045.2.1" => (KeyKind::Ecdsa, Some(curve_of(sink, cert, algorithm)?)),
+            "1.2.840.113549.1.1.1" => (KeyKind::Rsa, None),
+            "1.3.101.112" => (KeyKind::Ed25519, None),
             other => {
                 let help = "use ECDSA (P-256 is fastest), RSA or Ed25519".to_owned();
                 sink.error(
@@ -239,7 +251,7 @@ impl Store {
             sink.warn(&cert.span, message, Some(help));
         }
         let (stated, digest) = (ocsp::Stated::by(&leaf), sealane_tls::fingerprint(&chain[0]));
-        let identity = Identity { chain, key: private, ocsp: response, kind, source: cert.value.clone() };
+        let identity = Identity { chain, key: private, ocsp: response, kind, curve, source: cert.value.clone() };
         Some(Loaded { digest, identity: Arc::new(identity), names, self_signed: false, stated })
     }
 
@@ -369,6 +381,22 @@ fn days(seconds: i64) -> String {
         s if s >= 2 * 86_400 => format!("{} days", s / 86_400),
         s if s >= 2 * 3_600 => format!("{} hours", s / 3_600),
         s => format!("{} minutes", s / 60),
+    }
+}
+
+/// The curve of an ECDSA certificate's key (RFC 5480 §2.1.1.1).
+fn curve_of(sink: &Sink, cert: &At<PathBuf>, algorithm: &AlgorithmIdentifier) -> Option<Curve> {
+    let named = algorithm.parameters.as_ref().and_then(|parameters| parameters.as_oid().ok());
+    let named = named.map_or("without a name".to_owned(), |oid| oid.to_id_string());
+    match named.as_str() {
+        "1.2.840.10045.3.1.7" => Some(Curve::P256),
+        "1.3.132.0.34" => Some(Curve::P384),
+        "1.3.132.0.35" => Some(Curve::P521),
+        other => {
+            let message = format!("{}: ECDSA keys on the curve {other} are not supported", cert.value.display());
+            sink.error(&cert.span, message, Some("use a key on P-256, P-384 or P-521".to_owned()));
+            None
+        }
     }
 }
 

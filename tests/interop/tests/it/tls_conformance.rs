@@ -128,6 +128,11 @@ fn hellos_that_must_be_refused() {
         ("no supported_groups", Hello::new().without(SUPPORTED_GROUPS), MISSING_EXTENSION),
         ("no signature_algorithms", Hello::new().without(SIGNATURE_ALGORITHMS), MISSING_EXTENSION),
         ("only rsa_pkcs1", Hello::new().with(SIGNATURE_ALGORITHMS, &[0, 2, 4, 1]), HANDSHAKE_FAILURE),
+        (
+            "only ECDSA on P-384 and P-521",
+            Hello::new().with(SIGNATURE_ALGORITHMS, &[0, 4, 5, 3, 6, 3]),
+            HANDSHAKE_FAILURE,
+        ),
         ("only RSA", Hello::new().with(SIGNATURE_ALGORITHMS, &[0, 2, 8, 4]), HANDSHAKE_FAILURE),
         ("an empty key_share", Hello::new().with(KEY_SHARE, &[]), DECODE_ERROR),
         ("a short x25519 share", Hello::new().with(KEY_SHARE, &[0, 5, 0, 29, 0, 1, 9]), ILLEGAL_PARAMETER),
@@ -141,6 +146,32 @@ fn hellos_that_must_be_refused() {
     assert!(taken(&gateway, &Hello::new().with(RENEGOTIATION_INFO, &[0]).records(5000)));
     assert!(gateway.failed_handshakes("incompatible") >= 6.0);
     assert_eq!(gateway.get("/").text(), "hello");
+}
+
+/// In TLS 1.3 a signature scheme of ECDSA has one curve (RFC 8446 §4.2.3): a client is refused if it cannot verify signatures on the
+/// curve of the certificate's key, and only then.
+#[test]
+fn a_client_must_know_the_curve_of_the_key() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let (p384, rsa) = (site.issue_p384("p384", &[HOST]), site.issue_rsa("rsa", &[HOST]));
+    let of =
+        |schemes: &[u8]| Hello::new().with(SIGNATURE_ALGORITHMS, &[&[0, schemes.len() as u8][..], schemes].concat());
+    let refused = |gateway: &Gateway, schemes: &[u8]| {
+        let said = Wire::new(sent(gateway, &of(schemes).records(5000))).rest().0;
+        assert_eq!(said, [ALERT, 3, 3, 0, 2, 2, HANDSHAKE_FAILURE], "{schemes:?}");
+    };
+    let gateway = before(&site, [backend.url()]).identities(&[&p384]).start();
+    assert!(taken(&gateway, &of(&[5, 3]).records(5000)));
+    assert!(taken(&gateway, &of(&[4, 3, 5, 3]).records(5000)));
+    refused(&gateway, &[4, 3]);
+    refused(&gateway, &[6, 3, 4, 3, 8, 4]);
+    assert_eq!(gateway.failed_handshakes("incompatible"), 2.0);
+    assert_eq!(gateway.get("/").text(), "hello");
+    // A certificate with another kind of key serves the clients that do not know the curve.
+    let gateway = before(&site, [backend.url()]).identities(&[&p384, &rsa]).start();
+    assert!(taken(&gateway, &of(&[6, 3, 4, 3, 8, 4]).records(5000)));
+    refused(&gateway, &[4, 3]);
 }
 
 /// RFC 7507: a client that comes back with an older version, because somebody prevented the newer one, is told so.
