@@ -202,21 +202,28 @@ pub fn read_ticket_keys_again(file: &Path, answers: &Answers) -> Result<Arc<KeyL
 fn keys(file: &Path, bytes: &[u8]) -> Result<KeyList, (String, String)> {
     let shown = file.display();
     let help = || "write 32 random bytes in base64 on each line, as from: openssl rand -base64 32".to_owned();
-    let mut keys = KeyList(Vec::new());
+    // With room for as many as there may be: a vector that grows leaves what it held in freed memory.
+    let mut keys = KeyList(Vec::with_capacity(MAX_KEYS));
+    let mut count = 0;
     for (number, line) in bytes.split(|byte| *byte == b'\n').enumerate() {
         let line = line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             continue;
         }
-        let Some(key) = key(line) else {
+        count += 1;
+        if count > MAX_KEYS {
+            continue;
+        }
+        keys.0.push([0; KEY]);
+        let Some((key, before)) = keys.0.split_last_mut() else { continue };
+        if !read_key(line, key) {
             return Err((format!("{shown}, line {}: this is not a key", number + 1), help()));
-        };
-        if keys.0.contains(&key) {
+        }
+        if before.contains(key) {
             return Err((format!("{shown}, line {}: this key is repeated", number + 1), "remove it".to_owned()));
         }
-        keys.0.push(*key);
     }
-    match keys.0.len() {
+    match count {
         0 => Err((format!("{shown} has no key"), help())),
         1..=MAX_KEYS => Ok(keys),
         n => {
@@ -226,14 +233,13 @@ fn keys(file: &Path, bytes: &[u8]) -> Result<KeyList, (String, String)> {
     }
 }
 
-fn key(text: &[u8]) -> Option<Zeroizing<[u8; KEY]>> {
-    let bytes = Zeroizing::new(BASE64_STANDARD.decode(text).ok()?);
-    let mut key = Zeroizing::new([0; KEY]);
-    if bytes.len() != KEY {
-        return None;
+/// Reads a key. It is never returned by value: that would leave copies on the stack.
+fn read_key(text: &[u8], key: &mut [u8; KEY]) -> bool {
+    let Ok(bytes) = BASE64_STANDARD.decode(text).map(Zeroizing::new) else { return false };
+    if bytes.len() == KEY {
+        key.copy_from_slice(&bytes);
     }
-    key.copy_from_slice(&bytes);
-    Some(key)
+    bytes.len() == KEY
 }
 
 fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
@@ -316,12 +322,14 @@ fn secret(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<[u8; KEY]>> {
         // Not read, or not yet.
         return Some(Zeroizing::new([0; KEY]));
     }
-    let secret = key(files::read(sink, "secret of the store", file)?.trim_ascii());
-    if secret.is_none() {
+    let text = files::read(sink, "secret of the store", file)?.trim_ascii();
+    let mut secret = Zeroizing::new([0; KEY]);
+    if !read_key(text, &mut secret) {
         let help = format!("make one: openssl rand -base64 32 > {}", file.value.display());
         sink.error(&file.span, format!("{}: this is not 32 bytes in base64", file.value.display()), Some(help));
+        return None;
     }
-    secret
+    Some(secret)
 }
 
 fn password(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<String>> {

@@ -2,7 +2,8 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -138,6 +139,50 @@ impl Drop for Server {
     }
 }
 
+/// How often each of these byte strings is in the memory of a process, as far as the process can write to it. Pages that it has never
+/// touched are not read. The process should rest: a byte string that moves meanwhile may be overlooked.
+pub fn occurrences(process: u32, wanted: &[&[u8]]) -> io::Result<Vec<usize>> {
+    let open = |what: &str| File::open(format!("/proc/{process}/{what}"));
+    let (memory, pages) = (open("mem")?, open("pagemap")?);
+    let page = rustix::param::page_size();
+    let number = |text: &str| u64::from_str_radix(text, 16).ok();
+    // pagemap(5): bit 63 says that the page is in memory, bit 62 that it is swapped out.
+    let used = |entry: &[u8; 8]| entry[7] & 0xc0 != 0;
+    let mut found = vec![0; wanted.len()];
+    for line in std::fs::read_to_string(format!("/proc/{process}/maps"))?.lines() {
+        let mut words = line.split(' ');
+        let (range, rights) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let range = range.split_once('-').and_then(|(from, to)| Some((number(from)?, number(to)?)));
+        let (Some((from, to)), true) = (range, rights.starts_with("rw")) else { continue };
+        let mut entries = vec![0; (to - from) as usize / page * 8];
+        pages.read_exact_at(&mut entries, from / page as u64 * 8)?;
+        let mut at = from;
+        for run in entries.as_chunks().0.chunk_by(|one, other| used(one) == used(other)) {
+            let size = run.len() * page;
+            if used(&run[0]) {
+                let mut bytes = vec![0; size];
+                memory.read_exact_at(&mut bytes, at)?;
+                count(&bytes, wanted, &mut found);
+            }
+            at += size as u64;
+        }
+    }
+    Ok(found)
+}
+
+fn count(bytes: &[u8], wanted: &[&[u8]], found: &mut [usize]) {
+    let mut begins = [false; 256];
+    for first in wanted.iter().filter_map(|wanted| wanted.first()) {
+        begins[usize::from(*first)] = true;
+    }
+    for (at, byte) in bytes.iter().enumerate() {
+        if begins[usize::from(*byte)] {
+            let here = &bytes[at..];
+            wanted.iter().zip(&mut *found).for_each(|(wanted, found)| *found += usize::from(here.starts_with(wanted)));
+        }
+    }
+}
+
 /// Runs a program to its end, feeding it `input`; killed (and the test failed) when it outstays [`WAIT_LIMIT`].
 #[track_caller]
 pub fn run(command: &mut Command, input: &[u8]) -> Output {
@@ -188,4 +233,21 @@ fn drained(pipe: &mut Option<impl Read>) -> Vec<u8> {
         let _ = pipe.read_to_end(&mut bytes);
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_memory_is_found() {
+        // It differs from run to run, so that it is nowhere but where the test puts it.
+        let place = format!("{:016x}", std::ptr::from_ref(&WAIT_LIMIT) as usize).into_bytes();
+        let held: Vec<Vec<u8>> = (0..3).map(|_| place.clone()).collect();
+        let found = occurrences(std::process::id(), &[&place]).expect("a process can read its own memory");
+        assert!(found[0] > held.len(), "{found:?}");
+        let mut found = vec![0; 2];
+        count(b"aabaabab", &[b"aab", b"bab"], &mut found);
+        assert_eq!(found, [2, 1]);
+    }
 }

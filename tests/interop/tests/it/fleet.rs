@@ -120,7 +120,7 @@ fn gateways_with_the_same_file_of_keys_resume_each_others_sessions() {
 }
 
 /// Replaces a file as a whole.
-fn replace(file: &Path, text: &str) {
+pub(crate) fn replace(file: &Path, text: &str) {
     let new = PathBuf::from(format!("{}.new", file.display()));
     std::fs::write(&new, text).unwrap();
     std::fs::rename(&new, file).unwrap();

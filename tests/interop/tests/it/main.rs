@@ -85,6 +85,7 @@ mod root;
 mod route_limits;
 mod routes;
 mod routing;
+mod secrets;
 mod service_manager;
 mod shared_upstream_loss;
 mod slow_clients;
