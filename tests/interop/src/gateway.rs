@@ -166,10 +166,15 @@ fn push(lines: &mut String, line: &str) {
 /// stand for where it is to listen.
 #[track_caller]
 pub fn configured(site: &Site, text: &str) -> Gateway {
+    configured_by(site, Command::new(binary::sealane()), text)
+}
+
+/// The same by a command that runs what its further arguments say with the gateway's program.
+#[track_caller]
+pub fn configured_by(site: &Site, mut command: Command, text: &str) -> Gateway {
     let (address, admin) = (ports::free(), ports::free());
     let text = text.replace("@ADDRESS@", &address.to_string()).replace("@ADMIN@", &admin.to_string());
     let file = site.file(&format!("sealane-{}.toml", address.port()), text);
-    let mut command = Command::new(binary::sealane());
     command.arg("serve").arg("-c").arg(file);
     launch(site, command, address, admin)
 }

@@ -3,28 +3,34 @@
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
-use sealane_interop::frames::{END_HEADERS, END_STREAM, Frames, frame, kind};
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::frames::{END_HEADERS, END_STREAM, Frame, Frames, frame, kind};
+use sealane_interop::gateway::{Gateway, configured, configured_by};
 use sealane_interop::h3::{self, over_quic};
 use sealane_interop::http::Wire;
-use sealane_interop::ports;
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::{binary, ports};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Longer than any deadline here, many times.
 const LONG: Duration = Duration::from_secs(40);
 
-struct Fixture {
-    gateway: Gateway,
-    quic: SocketAddr,
+pub(crate) struct Fixture {
+    pub gateway: Gateway,
+    /// Where it speaks HTTP/3.
+    pub quic: SocketAddr,
     _site: Site,
 }
 
 /// A gateway that answers `/respond` and `/redirect` by itself, and passes the rest on.
 fn fixture(server: &str, limits: &str, upstream: &str) -> Fixture {
-    let site = Site::new();
+    fixture_by(Site::new(), Command::new(binary::sealane()), server, limits, upstream)
+}
+
+/// The same by a command that runs what its further arguments say with the gateway's program.
+pub(crate) fn fixture_by(site: Site, command: Command, server: &str, limits: &str, upstream: &str) -> Fixture {
     let quic = ports::free();
     let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
     let text = format!(
@@ -38,21 +44,43 @@ fn fixture(server: &str, limits: &str, upstream: &str) -> Fixture {
          [[host.route]]\npath = \"/\"\nupstream = \"u\"\n\
          [[upstream]]\nname = \"u\"\nservers = \"{server}\"\n{upstream}\n"
     );
-    Fixture { gateway: configured(&site, &text), quic, _site: site }
+    Fixture { gateway: configured_by(&site, command, &text), quic, _site: site }
 }
 
 /// A client in the middle of a request.
-enum Client {
+pub(crate) enum Client {
     One(Wire<TcpStream>),
     Two(Frames<TcpStream>),
     Three(Box<h3::Client>, quinn_proto::StreamId),
 }
 
-const VERSIONS: [&str; 3] = ["HTTP/1.1", "HTTP/2", "HTTP/3"];
+pub(crate) const VERSIONS: [&str; 3] = ["HTTP/1.1", "HTTP/2", "HTTP/3"];
 
 impl Fixture {
+    /// Sends a GET. Over HTTP/1.1 its response's head has come when this returns.
+    pub fn get(&self, version: &str, path: &str) -> Client {
+        match version {
+            "HTTP/1.1" => {
+                let mut wire = Wire::new(client::tcp(self.gateway.address));
+                wire.send(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect("the gateway reads");
+                while !wire.line().expect("the gateway answers").is_empty() {}
+                Client::One(wire)
+            }
+            "HTTP/2" => {
+                let mut frames = Frames::plain(self.gateway.address, &[]);
+                frames.request(1, "GET", path, &[], true).expect("the gateway reads");
+                Client::Two(frames)
+            }
+            _ => {
+                let mut client = h3::Client::connect(self.quic, &over_quic(self.gateway.config(), false));
+                let id = client.open(&h3::headers("GET", path, &[], BodyLength::None), true);
+                Client::Three(Box::new(client), id)
+            }
+        }
+    }
+
     /// Sends a POST's head, of the type if there is one.
-    fn post(&self, version: &str, path: &str, kind_of: Option<&str>) -> Client {
+    pub fn post(&self, version: &str, path: &str, kind_of: Option<&str>) -> Client {
         let fields: Vec<(&str, &str)> = kind_of.map(|k| ("content-type", k)).into_iter().collect();
         match version {
             "HTTP/1.1" => {
@@ -80,7 +108,7 @@ impl Fixture {
         self.gateway.metric("sealane_requests_active").unwrap_or(0.0)
     }
 
-    fn count(&self, metric: &str) -> f64 {
+    pub fn count(&self, metric: &str) -> f64 {
         self.gateway.metric(metric).unwrap_or(0.0)
     }
 
@@ -102,8 +130,31 @@ impl Fixture {
 }
 
 impl Client {
+    /// Waits until more than `seen` bytes of the response's body have come, which comes in chunks, and says how many have. `None`: it
+    /// has ended, or was cut off.
+    pub fn more(&mut self, seen: usize) -> Option<usize> {
+        match self {
+            Self::One(wire) => {
+                let size = usize::from_str_radix(&wire.line().ok()?, 16).expect("the gateway sends chunks");
+                wire.exactly(size, &mut Vec::new()).ok()?;
+                wire.line().ok()?;
+                (size > 0).then_some(seen + size)
+            }
+            Self::Two(frames) => {
+                let ends = |f: &Frame| matches!(f.kind, kind::RST_STREAM | kind::GOAWAY) || f.flags & END_STREAM != 0;
+                let piece = frames.find(|f| f.kind == kind::DATA && !f.payload.is_empty() || ends(f))?;
+                (piece.kind == kind::DATA && !piece.payload.is_empty()).then_some(seen + piece.payload.len())
+            }
+            Self::Three(client, id) => {
+                let so_far = |c: &h3::Client| c.so_far(*id).map_or(0, |response| response.body.len());
+                client.until(|c| c.lost.is_some() || c.ended(*id).is_some() || so_far(c) > seen);
+                Some(so_far(client)).filter(|all| *all > seen)
+            }
+        }
+    }
+
     /// Sends a piece of the body; what comes is read or not, and errors are what the tests wait for.
-    fn send(&mut self, bytes: &[u8]) {
+    pub fn send(&mut self, bytes: &[u8]) {
         match self {
             Self::One(wire) => drop(wire.send([format!("{:x}\r\n", bytes.len()).as_bytes(), bytes, b"\r\n"].concat())),
             Self::Two(frames) => drop(frames.send(kind::DATA, 0, 1, bytes)),
@@ -116,14 +167,14 @@ impl Client {
     }
 
     /// Lets the protocol have its way where the test's own client has to.
-    fn idle(&mut self) {
+    pub fn idle(&mut self) {
         if let Self::Three(client, _) = self {
             client.pump();
         }
     }
 
     /// Ends the body and waits for the response's body.
-    fn finish(mut self) -> String {
+    pub fn finish(mut self) -> String {
         match &mut self {
             Self::One(wire) => {
                 wire.send("0\r\n\r\n").expect("the gateway reads");
@@ -143,7 +194,7 @@ impl Client {
     }
 
     /// What the client was told in the end, as far as it is text.
-    fn told(mut self) -> String {
+    pub fn told(mut self) -> String {
         let mut bytes = Vec::new();
         match &mut self {
             Self::One(wire) => bytes = wire.rest().0,
@@ -246,95 +297,6 @@ fn an_upstream_that_answers_early_excuses_nobody() {
         assert_eq!(fixture.count("sealane_client_timeouts_total"), 0.0, "{version}");
         assert_eq!(fixture.count("sealane_upstream_timeouts_total"), 1.0, "{version}");
     }
-}
-
-#[test]
-fn an_upload_that_drips_is_a_408() {
-    let backend = Backend::answering(|request| ok(&request.body));
-    for version in VERSIONS {
-        let fixture = fixture(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
-        let mut client = fixture.post(version, "/", None);
-        fixture.ends(version, Duration::from_millis(50), || client.send(b"x"));
-        assert!(fixture.count("sealane_slow_bodies_total") >= 1.0, "{version}: {}", fixture.gateway.metrics());
-        let told = client.told();
-        assert!(told.contains("408 Request Timeout"), "{version}: {told}");
-    }
-}
-
-/// HTTP/1.1 cannot carry gRPC: a client must not end its minimum rate by a header that it writes.
-#[test]
-fn a_type_of_grpc_buys_no_time_over_http1() {
-    let backend = Backend::answering(|request| ok(&request.body));
-    let fixture = fixture(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
-    let mut client = fixture.post("HTTP/1.1", "/", Some("application/grpc"));
-    fixture.ends("HTTP/1.1", Duration::from_millis(50), || client.send(b"x"));
-    let told = client.told();
-    assert!(told.contains("408 Request Timeout"), "{told}");
-}
-
-/// gRPC has no rate, and neither has an upload that is as fast as it should be, or one for which none is set.
-#[test]
-fn uploads_that_may_drip() {
-    let backend = Backend::answering(|_| ok(b"thank you"));
-    let limits = "idle_timeout = \"1s\"\nmin_body_rate = 1000";
-    for version in VERSIONS {
-        for (limits, kind_of, piece) in [
-            (limits, Some("application/grpc+proto"), 1),
-            (limits, None, 1000),
-            ("idle_timeout = \"1s\"\nmin_body_rate = 0", None, 1),
-        ] {
-            if version == "HTTP/1.1" && kind_of.is_some() {
-                continue; // `a_type_of_grpc_buys_no_time_over_http1`
-            }
-            let fixture = fixture(&backend.url(), limits, "");
-            let mut client = fixture.post(version, "/", kind_of);
-            let start = Instant::now();
-            let mut last = start;
-            while start.elapsed() < Duration::from_millis(2500) {
-                client.send(&vec![b'x'; piece]);
-                std::thread::sleep(Duration::from_millis(50));
-                // On a machine that does not let us send, the test says nothing.
-                if last.elapsed() > Duration::from_millis(500) {
-                    return;
-                }
-                last = Instant::now();
-            }
-            assert_eq!(client.finish(), "thank you", "{version} {kind_of:?} {limits}");
-        }
-    }
-}
-
-/// A response that is taken byte by byte, by a client that opens its window so far each time.
-#[test]
-fn a_response_that_is_taken_byte_by_byte_is_cut_off() {
-    let backend = Backend::answering(|_| ok(&[b'x'; 100_000]));
-    let fixture = fixture(&backend.url(), "idle_timeout = \"1s\"\nmin_body_rate = 1000", "");
-    // SETTINGS_INITIAL_WINDOW_SIZE.
-    let mut frames = Frames::plain(fixture.gateway.address, &[(4, 1)]);
-    frames.request(1, "GET", "/", &[], true).expect("the gateway reads");
-    fixture.ends("a window of one byte", Duration::from_millis(50), || {
-        drop(frames.send(kind::WINDOW_UPDATE, 0, 1, &1u32.to_be_bytes()));
-    });
-    assert!(frames.find(|f| f.kind == kind::RST_STREAM && f.stream == 1).is_some());
-    assert_eq!(fixture.gateway.metric_with("sealane_slow_bodies_total", "party=\"client\""), Some(1.0));
-    assert_eq!(fixture.count("sealane_upstream_timeouts_total"), 0.0);
-}
-
-/// A server that drips its response, where a rate is asked of it.
-#[test]
-fn a_response_that_drips_is_the_servers_fault() {
-    let backend = Backend::start(|mut connection| {
-        while connection.request().is_some() {
-            connection.send("HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n");
-            while connection.wire.send("x").is_ok() {
-                std::thread::sleep(Duration::from_millis(50));
-            }
-        }
-    });
-    let fixture = fixture(&backend.url(), "", "idle_timeout = \"1s\"\nmin_body_rate = 1000");
-    let broken = fixture.gateway.plain(format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n")).expect_err("it is cut off");
-    assert!(broken.partial.body.len() < 100_000);
-    assert_eq!(fixture.gateway.metric_with("sealane_slow_bodies_total", "party=\"upstream\""), Some(1.0));
 }
 
 #[test]

@@ -74,6 +74,7 @@ mod priorities;
 mod privileges;
 mod probes;
 mod proxy_protocol;
+mod rates;
 mod reload;
 mod request_ids;
 mod request_rules;

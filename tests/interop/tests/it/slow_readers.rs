@@ -1,5 +1,6 @@
 //! What readers that take little or nothing cost, in bytes of the gateway's memory, and that others are served beside them.
 
+use quinn_proto::{ReadError, StreamId, TransportConfig, VarInt};
 use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
@@ -8,7 +9,7 @@ use sealane_interop::frames::{END_STREAM, Frames, kind};
 use sealane_interop::gateway::{Gateway, Setup, before, configured};
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{eventually, h2, h3_server, say};
+use sealane_interop::{WAIT_LIMIT, eventually, h2, h3, h3_server, say};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
@@ -76,7 +77,7 @@ fn settled(gateway: &Gateway, sent: &Sent) -> u64 {
 
 /// A connection of which the system takes little for a reader that does not read. Else its share of all readers' memory
 /// would decide when it takes no more.
-fn narrow(address: SocketAddr) -> TcpStream {
+pub(crate) fn narrow(address: SocketAddr) -> TcpStream {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket can be made");
     sockopt::set_socket_recv_buffer_size(&socket, 64 << 10).expect("it may be smaller than usual");
     connect(&socket, &address).expect("the gateway listens");
@@ -140,6 +141,161 @@ fn over_tls() {
 #[test]
 fn without_tls() {
     readers_that_take_little_cost_little(false);
+}
+
+/// Readers that take a little now and then, and never all: what they have taken must be given back, though more always waits.
+struct Slow {
+    readers: usize,
+    /// Of them, those before the first measurement.
+    warm: usize,
+    rounds: usize,
+    /// What each may cost. Without what it has taken, which is several times as much.
+    each: u64,
+}
+
+impl Slow {
+    /// `take` takes a little, `rest` does what a reader must do before it rests.
+    #[track_caller]
+    fn cost_little<R>(
+        &self,
+        gateway: &Gateway,
+        sent: &Sent,
+        mut open: impl FnMut() -> R,
+        mut take: impl FnMut(&mut R),
+        mut rest: impl FnMut(&mut R),
+    ) {
+        let mut read = |readers: &mut [R]| {
+            for _ in 0..self.rounds {
+                readers.iter_mut().for_each(&mut take);
+            }
+            readers.iter_mut().for_each(&mut rest);
+            settled(gateway, sent)
+        };
+        let mut readers: Vec<R> = (0..self.warm).map(|_| open()).collect();
+        let first = read(&mut readers);
+        readers.extend((self.warm..self.readers).map(|_| open()));
+        let last = read(&mut readers[self.warm..]);
+        let each = last.saturating_sub(first) / (self.readers - self.warm) as u64;
+        say(&format!("a reader that takes a little now and then: {each} bytes"));
+        assert!(each < self.each, "{each} bytes each");
+    }
+}
+
+/// Over HTTP/1.1 the kernel holds some megabytes, and has room for more when a third of them is gone: 8 MiB are taken.
+const SLOW_OVER_HTTP1: Slow = Slow { readers: 50, warm: 10, rounds: 128, each: 128 << 10 };
+/// Windows open by what was taken: 2 MiB in all.
+const SLOW_OVER_STREAMS: Slow = Slow { readers: 30, warm: 6, rounds: 128, each: 256 << 10 };
+const BIT: u32 = 16 << 10;
+
+fn readers_that_take_a_little_cost_little(tls: bool) {
+    let (site, sent) = (Site::new(), Arc::default());
+    let backend = backend(&sent);
+    let setup = before(&site, [backend.url()]).limits("idle_timeout = \"30m\"");
+    let gateway = if tls { setup } else { setup.plain() }.start();
+    let request = get("/large");
+    trait Stream: Read {}
+    impl<T: Read> Stream for T {}
+    let open = || -> Box<dyn Stream> {
+        let mut socket = narrow(gateway.address);
+        socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout above zero is allowed");
+        if !tls {
+            socket.write_all(&request).expect("the gateway reads");
+            return Box::new(socket);
+        }
+        let mut tls = client::handshake(socket, gateway.config(), HOST).expect("the gateway shakes hands");
+        tls.write_all(&request).expect("the gateway reads");
+        Box::new(tls)
+    };
+    let mut bit = vec![0; 64 << 10];
+    SLOW_OVER_HTTP1.cost_little(
+        &gateway,
+        &sent,
+        open,
+        |reader| reader.read_exact(&mut bit).expect("the response goes on"),
+        |_| {},
+    );
+    let other = if tls { gateway.get("/") } else { gateway.plain_get("/", "") };
+    assert_eq!(other.text(), "hello");
+}
+
+#[test]
+fn readers_that_take_a_little_over_tls() {
+    readers_that_take_a_little_cost_little(true);
+}
+
+#[test]
+fn readers_that_take_a_little_without_tls() {
+    readers_that_take_a_little_cost_little(false);
+}
+
+#[test]
+fn readers_that_take_a_little_over_http2() {
+    let (site, sent) = (Site::new(), Arc::default());
+    let backend = backend(&sent);
+    let setup = before(&site, [backend.url()]).limits("idle_timeout = \"30m\"");
+    let gateway = setup.plain().listener("h2c = true").start();
+    let open = || {
+        // SETTINGS_INITIAL_WINDOW_SIZE.
+        let mut frames = Frames::plain(gateway.address, &[(4, BIT)]);
+        frames.request(1, "GET", "/large", &[], true).expect("the gateway reads");
+        frames
+    };
+    let take = |frames: &mut Frames<TcpStream>| {
+        let mut taken = 0;
+        while taken < BIT {
+            let frame = frames.find(|f| matches!(f.kind, kind::DATA | kind::RST_STREAM | kind::GOAWAY));
+            let frame = frame.filter(|f| f.kind == kind::DATA && f.flags & END_STREAM == 0);
+            taken += frame.expect("the response goes on").payload.len() as u32;
+        }
+        for stream in [0, 1] {
+            frames.send(kind::WINDOW_UPDATE, 0, stream, &BIT.to_be_bytes()).expect("the gateway reads");
+        }
+    };
+    SLOW_OVER_STREAMS.cost_little(&gateway, &sent, open, take, |_| {});
+    assert_eq!(gateway.plain_get("/", "").text(), "hello");
+}
+
+#[test]
+fn readers_that_take_a_little_over_http3() {
+    let (site, sent) = (Site::new(), Arc::default());
+    let backend = backend(&sent);
+    let setup = before(&site, [backend.url()]).limits("idle_timeout = \"30m\"");
+    let gateway = setup.listener("http3 = true").start();
+    let config = h3::over_quic(gateway.config(), false);
+    let open = || {
+        let mut transport = TransportConfig::default();
+        transport.max_concurrent_uni_streams(VarInt::from_u32(8));
+        transport.enable_segmentation_offload(false);
+        transport.max_idle_timeout(None);
+        transport.stream_receive_window(VarInt::from_u32(BIT));
+        let mut client = h3::Client::begin_with(gateway.address, &config, transport);
+        assert!(client.establish(), "{:?}", client.lost);
+        client.open_control();
+        let id = client.open_silently(&h3::headers("GET", "/large", &[], BodyLength::None));
+        (client, id)
+    };
+    let take = |(client, id): &mut (h3::Client, StreamId)| {
+        let mut taken = 0;
+        let came = client.until(|client| {
+            let mut stream = client.quic.recv_stream(*id);
+            let mut chunks = stream.read(true).expect("the response goes on");
+            while taken < BIT as usize {
+                match chunks.next(BIT as usize - taken) {
+                    Ok(Some(chunk)) => taken += chunk.bytes.len(),
+                    Err(ReadError::Blocked) => break,
+                    end => panic!("the response goes on: {end:?}"),
+                }
+            }
+            let _ = chunks.finalize();
+            taken == BIT as usize
+        });
+        assert!(came, "the response goes on: {:?}", client.lost);
+        client.pump_once();
+    };
+    // What has come is acknowledged.
+    let rest = |(client, _): &mut (h3::Client, StreamId)| (0..4).for_each(|_| client.pump());
+    SLOW_OVER_STREAMS.cost_little(&gateway, &sent, open, take, rest);
+    assert_eq!(gateway.get("/").text(), "hello");
 }
 
 /// A hundred streams whose windows stay closed, on each of ten connections.
