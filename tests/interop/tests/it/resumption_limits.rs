@@ -87,6 +87,39 @@ fn replaced_tickets_do_not_put_off_authentication() {
     }
 }
 
+/// Over QUIC sessions are kept apart from those over TCP.
+#[test]
+fn replaced_tickets_do_not_put_off_authentication_over_quic() {
+    let compiler = need!("cc");
+    let site = Site::new();
+    let clock = Clock::new(&site, &compiler);
+    let backend = Backend::saying("hello");
+    let (gateway, address) = gateway(&site, &clock, &backend, ", reauthenticate_after = \"1h\"");
+    let identity = site.issue("client", &["a.test"]);
+    let config = h3::over_quic(&with(&site, &identity, &rustls::version::TLS13), false);
+    let handshakes = || gateway.gateway.metric("sealane_handshakes_total").unwrap_or(0.0);
+    // Whether a connection resumes a session. Its tickets have come when this returns.
+    let resumes = || {
+        let (before, resumed) = (handshakes(), resumed_over_quic(&gateway));
+        let mut client = h3::Client::connect(address, &config);
+        assert_eq!(client.get("/").status, 200);
+        assert!(client.until(|client| client.quic.stats().frame_rx.handshake_done > 0));
+        client.close();
+        assert!(eventually(|| handshakes() == before + 1.0), "{}", gateway.gateway.metrics());
+        resumed_over_quic(&gateway) > resumed
+    };
+    clock.set(0);
+    assert!(!resumes());
+    for minutes in [0, 20, 40, 55] {
+        clock.set(minutes * MINUTE);
+        assert!(resumes(), "{minutes} minutes");
+    }
+    // Its newest ticket is six minutes old.
+    clock.set(61 * MINUTE);
+    assert!(!resumes());
+    assert!(resumes());
+}
+
 #[test]
 fn an_expired_certificate_does_not_resume() {
     let compiler = need!("cc");

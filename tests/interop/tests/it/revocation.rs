@@ -126,6 +126,46 @@ fn a_revoked_client_is_refused_from_the_reload_on() {
     assert!(backend.requests().len() >= 6);
 }
 
+/// Over QUIC, too, a client cannot resume around a new list.
+#[test]
+fn a_revoked_client_does_not_resume_over_quic() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let (good, bad) = (site.issue_numbered("good", &["a.test"], 11), site.issue_numbered("bad", &["b.test"], 12));
+    let list = site.revocations("clients.crl", &[]);
+    let (ca, crl) = (site.ca.display(), list.display());
+    let rule = format!("client_auth = {{ mode = \"require\", ca = \"{ca}\", crl = \"{crl}\" }}\n[[host]]");
+    let file = |admin: &str| {
+        let text = Operated::simple_file(&site, admin, listen, &backend.url()).replace("[[host]]", &rule);
+        text.replace("[listener.tls]", "http3 = true\n[listener.tls]")
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    let [good, bad] =
+        [&good, &bad].map(|identity| h3::over_quic(&with(&site, identity, &rustls::version::TLS13), false));
+    let visit = |config: &Arc<rustls::ClientConfig>| {
+        let mut client = h3::Client::begin(listen, config);
+        let id = client.try_open(&h3::headers("GET", "/", &[], BodyLength::None), true)?;
+        let status = client.response(id).ok()?.status;
+        // Its tickets come with this.
+        client.until(|client| client.lost.is_some() || client.quic.stats().frame_rx.handshake_done > 0);
+        client.close();
+        Some(status)
+    };
+    let resumed = || gateway.gateway.metric_with("sealane_handshakes_total", "resumed");
+    for config in [&good, &bad, &good, &bad] {
+        assert_eq!(visit(config), Some(200));
+    }
+    assert!(eventually(|| resumed() == Some(2.0)), "{}", gateway.gateway.metrics());
+    site.revocations("clients.crl", &[12]);
+    assert_eq!(order(&gateway.socket, "reload").expect("the file is good"), "reloaded\n");
+    let served = backend.requests().len();
+    assert_eq!(visit(&bad), None, "its session is of the time before the list");
+    assert!(eventually(|| gateway.gateway.failed_handshakes("certificate_revoked") == 1.0));
+    assert_eq!((backend.requests().len(), resumed()), (served, Some(2.0)));
+    assert_eq!(visit(&good), Some(200));
+}
+
 /// A client could keep its HTTP/2 connection, and with it the rules of before, by answering no PING: the farewell of two
 /// GOAWAYs waits for that.
 #[test]
