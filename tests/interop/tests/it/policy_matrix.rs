@@ -1,5 +1,5 @@
-//! Who may see what, for every combination of: the server name of the connection, the host of the request, the version
-//! of HTTP (and of TLS), a full, resumed or early handshake, a client with or without a certificate, the name whose
+//! Who may see what, for every combination of: the server name of the connection (or none), the host of the request (in several
+//! spellings), the version of HTTP (and of TLS), a full, resumed or early handshake, a client with or without a certificate, the name whose
 //! session is resumed, and the listener (TLS, another with TLS, plain).
 //!
 //! What is allowed is said once more here, by [`group`] and [`owner`], without any of the gateway's code.
@@ -323,6 +323,11 @@ impl Browser {
         }
     }
 
+    /// Sends no server name from now on.
+    fn hide_name(&mut self) {
+        Arc::make_mut(&mut self.config).enable_sni = false;
+    }
+
     fn visit_tcp(&self, sni: &str, hosts: &[&'static str]) -> Visit {
         let refused = |early| Visit { outcomes: vec![(hosts[0], Outcome::Refused)], early };
         let opening = if self.speaks == Speaks::H2 { h2_opening(hosts[0]) } else { h1_request(hosts[0]) };
@@ -457,6 +462,82 @@ fn full_handshakes() {
         }
     }
     assert!(world.gateway.metric("sealane_misdirected_requests_total") > Some(0.0));
+}
+
+/// A client that sends no server name stands under the listener's own rules, whatever it asks for and whichever session it resumes.
+#[test]
+fn without_a_server_name() {
+    let site = Site::new();
+    let world = World::start(&site);
+    // What the certificate is compared with; the model has it among those without rules of their own.
+    let name = "public.example.test";
+    for listener in [Listener::First, Listener::Second] {
+        for speaks in ALL {
+            for shown in [false, true] {
+                let mut browser = world.browser(listener, speaks);
+                browser.certificate.shown.store(shown, Ordering::Relaxed);
+                browser.hide_name();
+                let visit = browser.visit(name, &NAMES);
+                let what = format!("{listener:?}, {speaks:?}, no name, certificate {shown}");
+                judge(&what, listener, name, true, &NAMES, &visit);
+            }
+            for from in GROUPS {
+                let mut browser = world.browser(listener, speaks);
+                browser.prime(from);
+                browser.hide_name();
+                let visit = browser.visit(name, &NAMES);
+                let what = format!("{listener:?}, {speaks:?}, no name with a session of {from}");
+                judge(&what, listener, name, true, &NAMES, &visit);
+            }
+        }
+    }
+}
+
+/// The same host in other words: in capitals, with a trailing dot, with a port.
+fn spellings(host: &str) -> [&'static str; 5] {
+    let capitals = host.to_ascii_uppercase();
+    let mixed: String =
+        host.chars().enumerate().map(|(i, c)| if i % 2 == 0 { c.to_ascii_uppercase() } else { c }).collect();
+    // As long-lived as the names that are compared with them.
+    [format!("{host}."), format!("{host}:443"), format!("{capitals}:8443"), format!("{mixed}.:443"), capitals]
+        .map(|spelling| &*spelling.leak())
+}
+
+/// However a request spells its host, the same rules hold.
+#[test]
+fn other_spellings_of_the_host() {
+    let site = Site::new();
+    let world = World::start(&site);
+    let spelled: Vec<(&str, &str)> =
+        NAMES.iter().flat_map(|host| spellings(host).map(|spelling| (*host, spelling))).collect();
+    let hosts: Vec<&'static str> = spelled.iter().map(|(_, spelling)| *spelling).collect();
+    for listener in [Listener::First, Listener::Second] {
+        for speaks in ALL {
+            for sni in NAMES {
+                let visit = world.browser(listener, speaks).visit(sni, &hosts);
+                let wanted = spelled.iter().map(|(host, spelling)| (*spelling, wanted(listener, sni, host)));
+                let what = format!("{listener:?}, {speaks:?}, {sni}");
+                assert_eq!(visit.outcomes, wanted.collect::<Vec<_>>(), "{what}");
+            }
+        }
+    }
+    // Without TLS.
+    for (host, spelling) in spelled {
+        let mut wire = Wire::new(client::tcp(world.plain));
+        wire.send(h1_request(spelling)).expect("the gateway reads");
+        let response = wire.response("GET").expect("it answers");
+        let mut frames = Frames::plain(world.plain, &[]);
+        frames.stream.write_all(&h2_request(1, spelling)).expect("the gateway reads");
+        let second = h2_body(&mut frames, 1);
+        match requires(group(Listener::First, host)) {
+            true => assert_eq!((response.status(), second.as_deref()), (308, Some("")), "{spelling}"),
+            false => assert_eq!(
+                (response.text().as_str(), second.as_deref()),
+                (owner(host), Some(owner(host))),
+                "{spelling}"
+            ),
+        }
+    }
 }
 
 #[test]
