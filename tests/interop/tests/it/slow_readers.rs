@@ -193,9 +193,7 @@ fn readers_that_take_a_little_cost_little(tls: bool) {
     let setup = before(&site, [backend.url()]).limits("idle_timeout = \"30m\"");
     let gateway = if tls { setup } else { setup.plain() }.start();
     let request = get("/large");
-    trait Stream: Read {}
-    impl<T: Read> Stream for T {}
-    let open = || -> Box<dyn Stream> {
+    let open = || -> Box<dyn Read> {
         let mut socket = narrow(gateway.address);
         socket.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout above zero is allowed");
         if !tls {
