@@ -4,7 +4,6 @@
 use crate::clock::Clock;
 use crate::deadlines::{Client, Fixture, VERSIONS, fixture_by};
 use crate::slow_readers::narrow;
-use crate::websocket_versions::echo;
 use bytes::Bytes;
 use quinn_proto::{TransportConfig, VarInt};
 use sealane_http::{BodyLength, Scheme};
@@ -337,7 +336,7 @@ fn event_streams_have_no_lowest_rate() {
 #[test]
 fn websockets_have_no_lowest_rate() {
     let compiler = need!("cc");
-    let backend = echo();
+    let backend = Backend::websocket_echo();
     let timed = Timed::new(Site::new(), &compiler, &backend.url(), LIMITS, LIMITS);
     let Fixture { gateway, quic, .. } = &timed.fixture;
     for version in VERSIONS {
