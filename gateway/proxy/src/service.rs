@@ -4,10 +4,10 @@
 //! `client::connection`, bytes of upstreams to `upstream::connection`. `flush` sends what they have staged.
 
 use crate::accept::admission::{Admission, serve_admission};
-use crate::accept::syn::{examine_handed_over, maybe_proven};
+use crate::accept::syn::examine_handed_over;
 use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_sockets};
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
-use crate::client::connection::{client_event, client_timeout, hello_arrived};
+use crate::client::connection::{client_event, client_timeout, hello_arrived, maybe_proven, ticket_arrived};
 use crate::clock::Clock;
 use crate::conn::{ClientPhase, Conn};
 use crate::connections::Connections;
@@ -32,7 +32,7 @@ use crate::renewal::renew_clients;
 use crate::request_ids::id_of;
 use crate::scratch::Scratch;
 use crate::settings::LaneSettings;
-use crate::shared_tickets::{self, TicketVerdict};
+use crate::shared_tickets::TicketVerdict;
 use crate::snapshot::{Listener, Snapshot};
 use crate::talkers::{self, TalkersQuestion};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
@@ -384,7 +384,7 @@ impl Service for Proxy {
             Message::Record(recording) => self.log.records_mut().record(recording, cx.now()),
             Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
             Message::Ticket(key, verdict) => {
-                shared_tickets::arrived(self, cx, key, verdict);
+                ticket_arrived(self, cx, key, verdict);
                 flush_marked(self, cx);
             }
             Message::Datagram(datagram) => {

@@ -10,9 +10,9 @@
 //! The lane goes on with other things meanwhile. What comes too late is dropped: the store has forgotten it, so nobody gets it. The
 //! handshake is a full one then, and its early data is refused.
 
-use crate::accept::admission::queue_hello;
 use crate::conn::ClientPhase;
-use crate::counters::Count;
+use crate::connections::Connections;
+use crate::counters::{Count, Counters};
 use crate::service::Proxy;
 use sealane_lane::{Context, Key, Millis};
 use sealane_tls::sessions::{self, SharedTicket, SharedTickets};
@@ -78,49 +78,55 @@ pub(crate) fn ask(proxy: &mut Proxy, cx: &mut Context, key: Key, policy: [u8; 16
     true
 }
 
-/// Control has answered.
-pub(crate) fn arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, verdict: TicketVerdict) {
-    let waits = proxy.connections.client(key).map(|client_conn| client_conn.phase);
+/// Control has answered. `None`: the client is gone, or has been served without its ticket. Else the hello goes on, with or without
+/// the ticket, and what will be signed for it is cheap or not.
+pub(crate) fn arrived(
+    connections: &mut Connections,
+    counters: &Counters,
+    cx: &mut Context,
+    key: Key,
+    verdict: TicketVerdict,
+) -> Option<bool> {
+    let waits = connections.client(key).map(|client_conn| client_conn.phase);
     let Some(ClientPhase::AwaitsTicket { cheap }) = waits else {
-        // The client is gone, or has been served without it.
-        return proxy.counters.count(Count::TicketsLate);
+        counters.count(Count::TicketsLate);
+        return None;
     };
     match verdict {
         TicketVerdict::Taken(ticket) => {
-            proxy.counters.count(Count::TicketsTaken);
+            counters.count(Count::TicketsTaken);
             sessions::adopt(*ticket);
         }
-        TicketVerdict::Unknown => proxy.counters.count(Count::TicketsUnknown),
-        TicketVerdict::OtherLife => proxy.counters.count(Count::TicketsOtherLife),
-        TicketVerdict::Failed => proxy.counters.count(Count::TicketsFailed),
+        TicketVerdict::Unknown => counters.count(Count::TicketsUnknown),
+        TicketVerdict::OtherLife => counters.count(Count::TicketsOtherLife),
+        TicketVerdict::Failed => counters.count(Count::TicketsFailed),
     }
-    go_on(proxy, cx, key, cheap);
+    restore_deadline(connections, cx, key);
+    Some(cheap)
 }
 
-/// Control has not answered in time. False if the handshake's own time is over.
-pub(crate) fn timed_out(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) -> bool {
-    if proxy.connections.client(key).is_some_and(|client_conn| client_conn.handshake_until <= cx.now()) {
+/// Control has not answered in time. True if the hello goes on without its ticket; false if the handshake's own time is over.
+pub(crate) fn timed_out(connections: &mut Connections, cx: &mut Context, key: Key) -> bool {
+    if connections.client(key).is_some_and(|client_conn| client_conn.handshake_until <= cx.now()) {
         return false;
     }
-    go_on(proxy, cx, key, cheap);
+    restore_deadline(connections, cx, key);
     true
 }
 
-/// The hello waits for crypto time, like any other.
-fn go_on(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
-    if let Some(client_conn) = proxy.connections.client(key) {
+/// The hello does not wait for a ticket any more: the deadline is that of the handshake again.
+fn restore_deadline(connections: &mut Connections, cx: &mut Context, key: Key) {
+    if let Some(client_conn) = connections.client(key) {
         let at = client_conn.handshake_until;
         client_conn.deadline.set(cx, key, at);
     }
-    queue_hello(proxy, cx, key, cheap);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::connection::client_timeout;
+    use crate::client::connection::{client_timeout, ticket_arrived as arrived};
     use crate::conn::{Conn, Handshake, Opening};
-    use crate::counters::Counters;
     use crate::fixtures::{connection, limits, record_sink, snapshot};
     use crate::limits::ClientCounts;
     use crate::service::{MAIL_CAPACITY, Setup};

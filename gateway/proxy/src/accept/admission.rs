@@ -4,7 +4,7 @@
 //! the turn, and take what `handshake_budget` allows. Then the lane polls again. So a request on a kept connection waits for
 //! at most that time, or for one signature if that takes longer, however many new clients there are.
 
-use crate::accept::syn::{Signatures, may_answer};
+use crate::accept::syn::Signatures;
 use crate::accept::{LISTENER, accept_clients, own_sockets};
 use crate::client::connection::{client_event, start_session};
 use crate::conn::{Client, ClientConnection, Conn};
@@ -417,16 +417,6 @@ fn has_spare_descriptors(settings: &LaneSettings) -> bool {
     let Some((_, socket)) = own_sockets(settings).next() else { return true };
     let spare = (0..SPARE_DESCRIPTORS).map_while(|_| rustix::io::fcntl_dupfd_cloexec(socket, 0).ok());
     spare.collect::<Vec<_>>().len() == SPARE_DESCRIPTORS
-}
-
-/// Queues a whole hello for crypto time, unless its client must prove its address first.
-pub(crate) fn queue_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
-    if may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
-        && let Some(client_conn) = proxy.connections.client(key)
-    {
-        client_conn.await_answer();
-        proxy.admission.hello(key, cx.micros());
-    }
 }
 
 /// Goes on with new clients until the turn's time for them is spent. At least one step or hello, so that a small

@@ -5,7 +5,7 @@ pub(crate) mod proxy_protocol;
 pub(crate) mod syn;
 
 use crate::accept::syn::examine_syn;
-use crate::client::connection::{client_ready, first_phase, relay_all};
+use crate::client::connection::{client_ready, connection_denied, first_phase, relay_all};
 use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, Standing};
 use crate::counters::Count;
 use crate::exchange::waste::WasteBudget;
@@ -13,7 +13,6 @@ use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::lifecycle::close_connection;
 use crate::memory::{Held, count_in};
-use crate::records::ConnectionId;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::Relays;
@@ -117,12 +116,6 @@ fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: Socke
         client_ready(proxy, cx, key);
         flush_marked(proxy, cx);
     }
-}
-
-/// Counts and reports that a connection ends because its client's address is not let in.
-pub(crate) fn connection_denied(proxy: &Proxy, client: (SocketAddr, ConnectionId)) {
-    proxy.counters.count(Count::ConnectionsDenied);
-    proxy.log.records().connection_denied(&proxy.counters, client);
 }
 
 /// Takes a client's connection in. `allowance`: how much may be sent there (`crate::accept::syn`).

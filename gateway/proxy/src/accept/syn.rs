@@ -8,12 +8,10 @@
 //! With cookies none of this is needed: the kernel has checked the cookie.
 
 use crate::accept::admission::Admission;
-use crate::client::connection::hello_arrived;
 use crate::conn::{ClientConnection, Conn};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::lane_state::LaneListener;
-use crate::service::Proxy;
 use sealane_lane::{Context, Key, Millis};
 use sealane_sys::fastopen::{self, State};
 use sealane_tls::policy::{Identities, KeyKind};
@@ -86,20 +84,6 @@ pub(crate) fn examine_syn(counters: &Counters, socket: impl AsFd, listener: &Lan
 /// The same for one that another lane has counted.
 pub(crate) fn examine_handed_over(socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
     (listener.listener.syn_tls.unproven && is_unproven(socket)).then_some(0)
-}
-
-/// The third packet may have come. Goes on with what waited for it.
-pub(crate) fn maybe_proven(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-    if !client_conn.is_unproven() || is_unproven(client_conn.socket()) {
-        return;
-    }
-    client_conn.note_proven();
-    let waits = client_conn.awaits_proof();
-    proxy.connections.mark_for_flush(key);
-    if waits {
-        hello_arrived(proxy, cx, key, true);
-    }
 }
 
 /// A whole hello of a client that may be unproven: whether it is answered now.

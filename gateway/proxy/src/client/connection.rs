@@ -1,9 +1,8 @@
 //! A client's connection over TCP: PROXY header, ClientHello, handshake, plaintext for `client::h1` or `client::h2`, and its
 //! end.
 
-use crate::accept::admission::queue_hello;
-use crate::accept::syn::signs_cheaply;
-use crate::accept::{connection_denied, proxy_protocol};
+use crate::accept::proxy_protocol;
+use crate::accept::syn::{is_proven, may_answer, signs_cheaply};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
 use crate::conn::{AddressText, ClientConnection, ClientPhase, Conn, EarlyData, Handshake, Protocol, Turn};
@@ -19,7 +18,7 @@ use crate::relay::{passthrough_for, relay_client, relay_reads_on};
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{HandedOver, Message, Proxy};
 use crate::settings::LaneSettings;
-use crate::shared_tickets;
+use crate::shared_tickets::{self, TicketVerdict};
 use crate::snapshot::{Listener, Relays};
 use crate::transport::{ReadResult, TransportError};
 use sealane_exchange::deadlines::{ConnectionWait, LINGER_BYTES};
@@ -29,6 +28,7 @@ use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert}
 use sealane_tls::policy::Version;
 use sealane_tls::sessions::Owner;
 use sealane_tls::{ServerContext, Session, sessions};
+use std::net::SocketAddr;
 
 /// RFC 8446 §6.2.
 const UNRECOGNIZED_NAME: u8 = 112;
@@ -241,6 +241,36 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         return;
     }
     queue_hello(proxy, cx, key, cheap);
+}
+
+/// Queues a whole hello for crypto time, unless its client must prove its address first.
+pub(crate) fn queue_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
+    if may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
+        && let Some(client_conn) = proxy.connections.client(key)
+    {
+        client_conn.await_answer();
+        proxy.admission.hello(key, cx.micros());
+    }
+}
+
+/// The third packet of TCP's handshake may have come (`accept::syn`). Goes on with what waited for it.
+pub(crate) fn maybe_proven(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
+    if !client_conn.is_unproven() || !is_proven(client_conn) {
+        return;
+    }
+    let waits = client_conn.awaits_proof();
+    proxy.connections.mark_for_flush(key);
+    if waits {
+        hello_arrived(proxy, cx, key, true);
+    }
+}
+
+/// The ticket of a hello has been looked up in the store that gateways share: the hello goes on.
+pub(crate) fn ticket_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, verdict: TicketVerdict) {
+    if let Some(cheap) = shared_tickets::arrived(&mut proxy.connections, &proxy.counters, cx, key, verdict) {
+        queue_hello(proxy, cx, key, cheap);
+    }
 }
 
 fn refuse_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, error: HelloError) {
@@ -488,6 +518,12 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     proxy.connections.get(key).is_some()
 }
 
+/// Counts and reports that a connection ends because its client's address is not let in.
+pub(crate) fn connection_denied(proxy: &Proxy, client: (SocketAddr, ConnectionId)) {
+    proxy.counters.count(Count::ConnectionsDenied);
+    proxy.log.records().connection_denied(&proxy.counters, client);
+}
+
 /// Tells tracers that a client's handshake failed.
 #[inline]
 pub(crate) fn probe_failure(connection: impl FnOnce() -> Option<ConnectionId>, reason: &'static str) {
@@ -556,9 +592,9 @@ fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
 pub(crate) fn client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
     if let ClientPhase::AwaitsTicket { cheap } = client_conn.phase
-        && shared_tickets::timed_out(proxy, cx, key, cheap)
+        && shared_tickets::timed_out(&mut proxy.connections, cx, key)
     {
-        return;
+        return queue_hello(proxy, cx, key, cheap);
     }
     let Some(client_conn) = proxy.connections.client(key) else { return };
     match client_conn.phase {
