@@ -41,7 +41,7 @@ const BESIDE: &[(&str, &[&str])] = &[
         ],
     ),
     ("a reload, or the end of a connection", &["lifecycle", "renewal"]),
-    ("a server that cannot be reached, or has no room", &["upstream/queue", "upstream/retries"]),
+    ("servers without room", &["upstream/queue"]),
     (
         "a look that returns at once",
         &["exchange/expiry", "exchange/response_headers", "exchange/waste", "memory", "scratch"],

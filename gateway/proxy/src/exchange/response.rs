@@ -18,6 +18,7 @@ use crate::request_ids::clean_of_id;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
 use crate::upstream::retries::{account_for_loss, retry_is_granted};
+use rustix::io::Errno;
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Loss, Phase};
 use sealane_http::{BodyLength, Known, ParseError};
 use sealane_lane::{Context, Key};
@@ -204,7 +205,7 @@ pub(crate) fn server_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, wh
 
 /// A try has ended without a whole answer: accounts for it, and asks for the retry if the state machine wants one. What is to
 /// be done then; the server's side itself has been given up already.
-pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) -> Actions {
+fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) -> Actions {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return Actions::NONE };
     let why = x.machine.loss(why);
     let mut actions = x.machine.on(Event::Lost(why));
@@ -235,4 +236,45 @@ pub(crate) fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: 
         _ => proxy.counters.count(Count::UpstreamAborts),
     }
     actions
+}
+
+/// A connection could not even be begun. True if a server is to be selected again; else the request has been answered.
+pub(crate) fn connect_failed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Errno) -> bool {
+    // Ours to blame: ports, descriptors or memory are used up.
+    let ours = matches!(
+        error,
+        Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN
+    );
+    let why = if ours { Loss::Exhausted } else { Loss::Unreachable };
+    let actions = try_lost(proxy, cx, exchange, why);
+    if actions.has(Do::SelectServer) {
+        return true;
+    }
+    perform(proxy, cx, exchange, actions);
+    false
+}
+
+/// A connection that a request waited for does not take it: the request goes on to another connection in the same try, as often as
+/// the state machine allows. `useful`: the connection has taken another request, or it has told what the next one will be. One
+/// that was made for nothing is a failed try, for this reason: else each would be followed by the next.
+pub(crate) fn not_taken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, useful: bool, why: Option<Failure>) {
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    // The connection stays as it is.
+    x.leave_connection();
+    let actions = if useful { x.machine.on(Event::NotTaken) } else { Actions::NONE };
+    if !actions.has(Do::SelectServer) {
+        x.routed.hint = why;
+        return server_lost(proxy, cx, exchange, Loss::Unprocessed);
+    }
+    let (attempts, progress, began) = (x.attempts(), x.response_body.progress, x.routed.try_began());
+    perform(proxy, cx, exchange, actions);
+    // The time of the try runs on.
+    if let Some(x) = proxy.exchanges.get_mut(exchange)
+        && x.attempts() == attempts
+    {
+        x.routed.go_on_with_try(began);
+        if !x.machine.has_server() {
+            x.response_body.progress = progress;
+        }
+    }
 }

@@ -6,8 +6,7 @@ use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::perform;
-use crate::exchange::response::server_lost;
+use crate::exchange::response::{connect_failed, not_taken, server_lost};
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
@@ -22,13 +21,12 @@ use crate::upstream::h2_connection::{
 };
 use crate::upstream::h3::h3_dispatch;
 use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
-use crate::upstream::retries::connect_failed;
 use crate::upstream::selection::select_server;
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 use sealane_exchange::deadlines::ConnectionWait;
-use sealane_exchange::{Action as Do, Actions, Event, Exchange as Machine, Fit, Loss, Switching};
+use sealane_exchange::{Exchange as Machine, Fit, Loss, Switching};
 use sealane_lane::{Context, Deadline, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
@@ -83,31 +81,6 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
                     return;
                 }
             }
-        }
-    }
-}
-
-/// A connection that a request waited for does not take it: the request goes on to another connection in the same try, as often as
-/// the state machine allows. `useful`: the connection has taken another request, or it has told what the next one will be. One
-/// that was made for nothing is a failed try, for this reason: else each would be followed by the next.
-pub(super) fn not_taken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, useful: bool, why: Option<Failure>) {
-    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    // The connection stays as it is.
-    x.leave_connection();
-    let actions = if useful { x.machine.on(Event::NotTaken) } else { Actions::NONE };
-    if !actions.has(Do::SelectServer) {
-        x.routed.hint = why;
-        return server_lost(proxy, cx, exchange, Loss::Unprocessed);
-    }
-    let (attempts, progress, began) = (x.attempts(), x.response_body.progress, x.routed.try_began());
-    perform(proxy, cx, exchange, actions);
-    // The time of the try runs on.
-    if let Some(x) = proxy.exchanges.get_mut(exchange)
-        && x.attempts() == attempts
-    {
-        x.routed.go_on_with_try(began);
-        if !x.machine.has_server() {
-            x.response_body.progress = progress;
         }
     }
 }

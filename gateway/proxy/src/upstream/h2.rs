@@ -11,14 +11,13 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, refuse, request_sent};
 use crate::exchange::expiry::sweep;
 use crate::exchange::response::{
-    response_arrived, response_broken, response_data, response_end, response_room, server_lost,
+    not_taken, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
 use crate::exchange::streams::{Later, UpstreamStream, resume_source};
 use crate::exchange::websocket;
 use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};
 use crate::service::Proxy;
-use crate::upstream::connection::not_taken;
 use crate::upstream::h2_connection::{
     H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, unprocessed,
 };

@@ -16,7 +16,7 @@ use crate::counters::{Count, Counters};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
-    response_arrived, response_broken, response_data, response_end, response_room, server_lost,
+    not_taken, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::h3::connection::{H3Connection, Phase, Requests, Role, Server};
@@ -28,7 +28,7 @@ use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{QuicSettings, UpstreamHttp};
-use crate::upstream::connection::{MOST_WAITING, not_taken};
+use crate::upstream::connection::MOST_WAITING;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};

@@ -2,28 +2,8 @@
 
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
-use crate::exchange::executor::perform;
-use crate::exchange::response::try_lost;
-use crate::service::Proxy;
-use rustix::io::Errno;
-use sealane_exchange::{Action as Do, Loss};
-use sealane_lane::{Context, Key};
-
-/// A connection could not even be begun. True if a server is to be selected again; else the request has been answered.
-pub(crate) fn connect_failed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Errno) -> bool {
-    // Ours to blame: ports, descriptors or memory are used up.
-    let ours = matches!(
-        error,
-        Errno::ADDRNOTAVAIL | Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN
-    );
-    let why = if ours { Loss::Exhausted } else { Loss::Unreachable };
-    let actions = try_lost(proxy, cx, exchange, why);
-    if actions.has(Do::SelectServer) {
-        return true;
-    }
-    perform(proxy, cx, exchange, actions);
-    false
-}
+use sealane_exchange::Loss;
+use sealane_lane::Context;
 
 /// A try has ended: its server's place is free, and it counts, however its connection was found. `unanswered`: the client has
 /// had nothing of a response.
