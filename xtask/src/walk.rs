@@ -41,7 +41,7 @@ const BESIDE: &[(&str, &[&str])] = &[
         ],
     ),
     ("a reload, or the end of a connection", &["lifecycle", "renewal"]),
-    ("servers without room", &["upstream/queue"]),
+    ("servers or peers without room", &["exchange/resume", "upstream/queue"]),
     (
         "a look that returns at once",
         &["exchange/expiry", "exchange/response_headers", "exchange/waste", "memory", "scratch"],

@@ -1,25 +1,13 @@
-//! What goes on, fails or ends, whatever a connection speaks.
+//! What fails or ends, whatever a connection speaks.
 
 use crate::client::connection::{client_failed, client_ready};
 use crate::client::h2_connection::h2_abort_all;
 use crate::conn::Conn;
 use crate::counters::Count;
-use crate::quic_driver::quic_drive;
 use crate::service::Proxy;
 use crate::transport::TransportError;
 use crate::upstream::connection::upstream_failed;
-use crate::upstream::h1::upstream_go_on;
 use sealane_lane::{Context, Key};
-
-/// Lets a connection go on: it may have bytes that could not be taken before.
-pub(crate) fn continue_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    match proxy.connections.get(key) {
-        Some(Conn::Client(_)) => client_ready(proxy, cx, key),
-        Some(Conn::Upstream(_)) => upstream_go_on(proxy, cx, key),
-        Some(Conn::Quic(_)) => quic_drive(proxy, cx, key),
-        Some(Conn::Mirror(_)) | None => {}
-    }
-}
 
 pub(crate) fn after_closing(proxy: &mut Proxy, cx: &mut Context, key: Key, linger: bool) {
     match proxy.connections.client(key) {

@@ -15,7 +15,8 @@ use crate::client::h3_connection::{
 use crate::conn::Standing;
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::streams::{Later, resume_source};
+use crate::exchange::resume::resume_source;
+use crate::exchange::streams::Later;
 use crate::flush::flush_marked;
 use crate::h3::connection::H3Connection;
 use crate::lifecycle::close_connection;

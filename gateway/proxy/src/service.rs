@@ -15,7 +15,7 @@ use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::credentials::password_checked;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::streams::resume_source;
+use crate::exchange::resume::resume_source;
 use crate::flush::{flush_marked, flush_shared};
 use crate::inspection::{Inspection, inspect};
 use crate::lifecycle::close_connection;

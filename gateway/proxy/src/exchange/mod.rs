@@ -9,7 +9,7 @@
 //! | the way of a request | `routing` finds the route and does what it says; `routed` is what the exchange knows of its way |
 //! | who may pass | `credentials` (passwords), `authorize` (another server is asked) |
 //! | what the gateway writes itself | `forwarded` (requests), `response_headers`, `redirection` |
-//! | time and failure | `expiry`, `failure`, `waste` |
+//! | what waits, time and failure | `resume` (sources that waited for room), `expiry`, `failure`, `waste` |
 
 pub(crate) mod authorize;
 pub(crate) mod credentials;
@@ -23,6 +23,7 @@ mod redirection;
 pub(crate) mod request;
 pub(crate) mod response;
 mod response_headers;
+pub(crate) mod resume;
 pub(crate) mod routed;
 mod routing;
 pub(crate) mod streams;

@@ -23,18 +23,17 @@
 //!
 //! **The way of a piece.** A source asks how much room there is for what it has (`request_room`, `response_room`). It passes
 //! at most that much, as a slice of its own read buffer, and the sink copies the slice into what it has staged. A room of 0
-//! means "not now": the source keeps the rest, stops reading, and goes on when [`resume_source`] says so.
+//! means "not now": the source keeps the rest, stops reading, and goes on when
+//! [`resume_source`](crate::exchange::resume::resume_source) says so.
 //!
 //! **`last`.** A source that knows that a piece is the last one says so with the piece, so that a sink can mark the end on
 //! the data. `*_end` is called in any case, and carries the trailers, which lie in the flow.
 
 use crate::client::h1::{h1_client_data, h1_client_end, h1_client_finish, h1_client_head, h1_client_interim};
-use crate::client::h2::h2_client_read;
 use crate::client::h2_responses::{
     h2_client_credit, h2_client_data, h2_client_end, h2_client_finish, h2_client_head, h2_client_interim,
     h2_client_reset,
 };
-use crate::client::h3::h3_read;
 use crate::client::h3_responses::{
     h3_client_detach, h3_client_finish, h3_client_head, h3_client_interim, h3_client_reset,
 };
@@ -42,19 +41,16 @@ use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::begin_request;
 use crate::h3::sink::{h3_credit, h3_data, h3_end};
-use crate::lifecycle::{close_connection, continue_connection};
-use crate::mirrors::{mirror_credit, mirror_discard, mirror_go_on, mirror_head};
+use crate::lifecycle::close_connection;
+use crate::mirrors::{mirror_credit, mirror_discard, mirror_head};
 use crate::scratch::Scratch;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::upstream::connection::release_upstream;
 use crate::upstream::h1::{h1_server_data, h1_server_end};
-use crate::upstream::h2::{
-    h2_server_credit, h2_server_data, h2_server_end, h2_server_finish, h2_server_read, h2_server_reset,
-};
-use crate::upstream::h3::{h3_server_finish, h3_server_read, h3_server_reset};
+use crate::upstream::h2::{h2_server_credit, h2_server_data, h2_server_end, h2_server_finish, h2_server_reset};
+use crate::upstream::h3::{h3_server_finish, h3_server_reset};
 use sealane_http::{BodyLength, Known};
 use sealane_lane::{Context, Key};
 
@@ -365,28 +361,5 @@ pub(crate) fn server_reset(proxy: &mut Proxy, cx: &mut Context, side: UpstreamSt
         UpstreamStream::Waiting(_) => {}
         UpstreamStream::H2(key, stream) => h2_server_reset(proxy, cx, key, stream),
         UpstreamStream::H3(key, stream) => h3_server_reset(&mut proxy.connections, key, stream),
-    }
-}
-
-// Sources go on.
-
-/// Lets a source, or a whole connection, go on.
-pub(crate) fn resume_source(proxy: &mut Proxy, cx: &mut Context, later: Later) {
-    match later {
-        Later::Conn(key) => continue_connection(proxy, cx, key),
-        Later::Begin(exchange, expects) => begin_request(proxy, cx, exchange, expects),
-        Later::Client(exchange) => match proxy.exchanges.get(exchange).map(|x| x.client_stream) {
-            Some(ClientStream::H1(key)) => continue_connection(proxy, cx, key),
-            Some(ClientStream::H2(key, stream)) => h2_client_read(proxy, cx, exchange, key, stream),
-            Some(ClientStream::H3(key, stream)) => h3_read(proxy, cx, key, stream),
-            Some(ClientStream::Mirror(key)) => mirror_go_on(proxy, cx, exchange, key),
-            None => {}
-        },
-        Later::Server(exchange) => match proxy.exchanges.get(exchange).and_then(|x| x.upstream_stream) {
-            Some(UpstreamStream::H1(key)) => continue_connection(proxy, cx, key),
-            Some(UpstreamStream::H2(key, stream)) => h2_server_read(proxy, cx, exchange, key, stream),
-            Some(UpstreamStream::H3(key, stream)) => h3_server_read(proxy, cx, key, stream),
-            Some(UpstreamStream::Waiting(_)) | None => {}
-        },
     }
 }

@@ -13,7 +13,8 @@ use crate::exchange::expiry::sweep;
 use crate::exchange::response::{
     not_taken, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
-use crate::exchange::streams::{Later, UpstreamStream, resume_source};
+use crate::exchange::resume::resume_source;
+use crate::exchange::streams::{Later, UpstreamStream};
 use crate::exchange::websocket;
 use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};
