@@ -1,4 +1,7 @@
-//! The rules of an exchange, over random sequences of events. A failure prints the seed and the script of events.
+//! The rules of an exchange, over random sequences of events; `connections` has those of a connection's deadlines. A failure prints
+//! the seed and the script of events.
+
+mod connections;
 
 use sealane_exchange::{
     Action, Actions, Direction, Event, Exchange, Fit, Head, Kind, Loss, MAX_INTERIM, MAX_NOT_TAKEN, Phase, Request,
