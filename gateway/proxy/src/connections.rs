@@ -4,7 +4,8 @@
 //! connection marks it. The marks are taken at the end of the event (one exchange at a time), of the turn (shared over TCP),
 //! or with the datagrams of the turn (QUIC).
 
-use crate::conn::{Client, ClientConnection, Conn};
+use crate::client::state::ClientConnection;
+use crate::conn::{Client, Conn};
 use crate::exchange::streams::ClientStream;
 use crate::h3::connection::H3Connection;
 use crate::mirrors::MirrorClient;
@@ -115,7 +116,7 @@ impl Connections {
     #[inline]
     pub fn client_at(&self, key: Key) -> Option<&Client> {
         match self.slots.get(key)? {
-            Conn::Client(client_conn) => Some(&client_conn.client),
+            Conn::Client(client_conn) => Some(client_conn.client()),
             Conn::Quic(q) => q.client_ref(),
             Conn::Upstream(_) | Conn::Mirror(_) => None,
         }
@@ -125,8 +126,8 @@ impl Connections {
     #[inline]
     pub fn mark_for_flush(&mut self, key: Key) {
         let (transport, list) = match self.slots.get_mut(key) {
-            Some(Conn::Client(f)) if f.protocol.is_h2() => (&mut f.transport, &mut self.shared),
-            Some(Conn::Client(f)) => (&mut f.transport, &mut self.marked),
+            Some(Conn::Client(f)) if f.is_h2() => (f.transport_mut(), &mut self.shared),
+            Some(Conn::Client(f)) => (f.transport_mut(), &mut self.marked),
             Some(Conn::Upstream(b)) if b.is_h2() => (&mut b.transport, &mut self.shared),
             Some(Conn::Upstream(b)) => (&mut b.transport, &mut self.marked),
             Some(Conn::Quic(q)) => {
@@ -182,7 +183,7 @@ impl Connections {
     pub fn look_by(&mut self, cx: &mut Context, side: ClientStream, at: Millis) {
         let key = side.conn();
         match self.slots.get_mut(key) {
-            Some(Conn::Client(client_conn)) => client_conn.deadline.set_no_later(cx, key, at),
+            Some(Conn::Client(client_conn)) => client_conn.look_by(cx, key, at),
             Some(Conn::Quic(q)) => q.deadline.set_no_later(cx, key, at),
             Some(Conn::Mirror(mirror)) => mirror.deadline.set_no_later(cx, key, at),
             Some(Conn::Upstream(_)) | None => {}
@@ -192,7 +193,7 @@ impl Connections {
     /// A timer of a connection has fired: whether it is time.
     pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
         match self.slots.get_mut(key) {
-            Some(Conn::Client(f)) => f.deadline.fired(cx, key),
+            Some(Conn::Client(f)) => f.fired(cx, key),
             Some(Conn::Upstream(b)) => b.deadline.fired(cx, key),
             Some(Conn::Quic(q)) => q.deadline.fired(cx, key),
             Some(Conn::Mirror(mirror)) => mirror.deadline.fired(cx, key),
@@ -202,7 +203,7 @@ impl Connections {
 
     /// Whether an entry of the timer wheel is one that a connection still counts on.
     pub fn is_armed_for(&self, key: Key, tick: u64) -> bool {
-        self.slots.get(key).is_some_and(|conn| conn.deadline().is_armed_for(tick))
+        self.slots.get(key).is_some_and(|conn| conn.is_armed_for(tick))
     }
 }
 
@@ -223,7 +224,7 @@ mod tests {
         assert_eq!((connections.next_marked(), connections.next_marked()), (Some(key), None));
         connections.mark_for_flush(key);
         assert_eq!(connections.next_marked(), None, "it has not been flushed yet");
-        connections.client(key).unwrap().transport.needs_flush = false;
+        connections.client(key).unwrap().transport_mut().needs_flush = false;
         connections.mark_for_flush(key);
         assert_eq!(connections.next_marked(), Some(key));
         assert!(!connections.has_shared() && !connections.has_quic());

@@ -1,7 +1,8 @@
 //! What the unit tests of the parts have in common: a snapshot without listeners or upstreams of its own, and connections of
 //! socket pairs.
 
-use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, Handshake, Protocol, Standing, Turn};
+use crate::client::state::{ClientConnection, ClientPhase};
+use crate::conn::{AddressText, Client, Conn, Standing};
 use crate::exchange::waste::WasteBudget;
 use crate::lane_state::{LaneListener, LaneSnapshot};
 use crate::memory::Held;
@@ -18,7 +19,7 @@ use crate::upstream::group::LaneUpstream;
 use crate::upstream::server_state::{GroupState, ServerState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sealane_http::h1::{Limits, Tolerance};
-use sealane_lane::{Deadline, Published, mailbox};
+use sealane_lane::{Published, mailbox};
 use sealane_route::SiteMap;
 use sealane_route::proxies::TrustedProxies;
 use sealane_tls::policy::{
@@ -223,17 +224,7 @@ pub(crate) fn record_sink() -> (RecordSink, Receiver<Record>) {
 /// A client's connection that is open, and its other end.
 pub(crate) fn connection(listener: &Rc<LaneListener>) -> (Conn, OwnedFd) {
     let (fd, peer) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
-    let client_conn = ClientConnection {
-        transport: Transport::new(fd),
-        client: client(listener, "192.0.2.1:5"),
-        phase: ClientPhase::Open,
-        inbuf: Vec::new(),
-        deadline: Deadline::default(),
-        began: 0,
-        handshake_until: 0,
-        handshake: Handshake::Over,
-        deferred: None,
-        protocol: Protocol::H1(Turn::Idle),
-    };
+    let client = client(listener, "192.0.2.1:5");
+    let client_conn = ClientConnection::new(Transport::new(fd), client, ClientPhase::HELLO, 0, 0).opened();
     (Conn::Client(Box::new(client_conn)), peer)
 }

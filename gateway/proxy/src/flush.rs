@@ -2,7 +2,7 @@
 
 use crate::client::h2_connection::h2_client_drive;
 use crate::client::h2_responses::h2_client_room;
-use crate::conn::{ClientPhase, Conn};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
@@ -43,7 +43,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     let has_room = transport.has_room();
     let flushed = transport.is_flushed();
     if let Conn::Client(client_conn) = conn
-        && let ClientPhase::Closing { linger } = client_conn.phase
+        && let Some(linger) = client_conn.closes()
     {
         if flushed {
             after_closing(proxy, cx, key, linger);
@@ -62,7 +62,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
         return;
     }
     match proxy.connections.get(key) {
-        Some(Conn::Client(client_conn)) if client_conn.protocol.is_h2() => h2_client_room(proxy, cx, key),
+        Some(Conn::Client(client_conn)) if client_conn.is_h2() => h2_client_room(proxy, cx, key),
         Some(Conn::Upstream(upstream_conn)) if upstream_conn.is_h2() => h2_upstream_room(proxy, cx, key),
         _ => {
             if let Some(source) = blocked_source(&proxy.connections, &mut proxy.exchanges, cx, key) {
@@ -111,11 +111,10 @@ pub(crate) fn flush_shared(proxy: &mut Proxy, cx: &mut Context) {
 fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Context, sink: Key) -> Option<Later> {
     let exchange = match connections.get(sink)? {
         // Requests that wait here because their predecessors' answers have.
-        Conn::Client(f) if f.protocol.exchange().is_none() => {
-            let more = f.transport.readable || !f.inbuf.is_empty() && !f.protocol.is_in_head();
-            return (more && f.phase == ClientPhase::Open && f.is_established()).then_some(Later::Conn(sink));
-        }
-        Conn::Client(f) => f.protocol.exchange()?,
+        Conn::Client(f) => match f.exchange() {
+            Some(exchange) => exchange,
+            None => return f.can_go_on().then_some(Later::Conn(sink)),
+        },
         Conn::Upstream(b) => b.exchange?,
         Conn::Quic(_) | Conn::Mirror(_) => return None,
     };

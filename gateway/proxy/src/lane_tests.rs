@@ -4,7 +4,8 @@
 use crate::access::Verdict;
 use crate::client::h2_connection::h2_client_begin;
 use crate::client::h3::h3_read;
-use crate::conn::{ClientPhase, Conn, Handshake, Opening, Persistence, Protocol, Standing, Turn};
+use crate::client::state::ClientPhase;
+use crate::conn::{Conn, Standing};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
@@ -126,7 +127,7 @@ impl Lane {
         x.upstream = proxy.settings.lane().upstreams.first().cloned();
         let exchange = proxy.exchanges.insert(x);
         let Some(client) = proxy.connections.client(client) else { unreachable!() };
-        client.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
+        client.serve_last(exchange);
         Request { exchange, _peer: peer }
     }
 
@@ -307,7 +308,7 @@ fn a_connection_whose_listener_comes_back_is_left_behind_no_more() {
         config.sockets.truncate(listeners);
         lane.published.publish(config);
         lane.turn();
-        assert_eq!(lane.proxy.connections.client(key).unwrap().client.standing, standing);
+        assert_eq!(lane.proxy.connections.client(key).unwrap().client().standing, standing);
     }
 }
 
@@ -453,7 +454,7 @@ fn a_forged_address_uses_up_no_share() {
         let Proxy { connections, exchanges, admission, settings, .. } = &mut lane.proxy;
         let x = exchanges.get_mut(request.exchange).unwrap();
         // Its hello came in a SYN, with or without a cookie.
-        connections.client(x.client_stream().conn()).unwrap().transport.allow((!proven).then_some(0));
+        connections.client(x.client_stream().conn()).unwrap().transport_mut().allow((!proven).then_some(0));
         let client = connections.client_of(x.client_stream()).unwrap();
         let listener = settings.listeners()[0].clone();
         let verdict = takes_place(connections, x, client, &listener, admission, settings);
@@ -482,20 +483,20 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     let mut lane = Lane::new(config);
     let Lane { proxy, cx, .. } = &mut lane;
     let (conn, _peer) = connection(&proxy.settings.listeners()[0]);
-    let Conn::Client(mut client) = conn else { unreachable!() };
+    let Conn::Client(client) = conn else { unreachable!() };
+    let mut client = Box::new(client.in_handshake(0));
     Session::client(&ClientContext::new(&client_policy()).unwrap(), proxy.scratch.empty_records()).unwrap();
-    client.transport.unread = proxy.scratch.records().to_vec();
-    client.handshake = Handshake::UnderWay(Opening::default());
+    client.adopt(proxy.scratch.records().to_vec());
     // Its hello came in the SYN, and used up the rate. The third packet of the TCP handshake comes now.
-    let peer = client.client.peer.ip();
+    let peer = client.client().peer.ip();
     assert!(proxy.admission.allows_handshake(cx, peer, &proxy.counters));
-    client.phase = ClientPhase::Hello { awaits_proof: true };
-    client.transport.allow(Some(0));
+    client.await_proof();
+    client.transport_mut().allow(Some(0));
     let key = proxy.connections.insert(Conn::Client(client));
     proxy.admission.arrived(&proxy.counters);
     lane.ready(key, WRITE);
     assert_eq!(lane.proxy.counters.value(Count::HandshakesLimited), 0);
-    assert_eq!(lane.proxy.connections.client(key).unwrap().phase, ClientPhase::Admission);
+    assert_eq!(lane.proxy.connections.client(key).unwrap().phase(), ClientPhase::Admission);
 }
 
 /// Goes on with one end of a TLS connection.
@@ -658,7 +659,7 @@ fn the_windows_of_servers_count_against_a_clients_connection() {
     assert_eq!(wide, WINDOW_BUDGET / WIDE as usize);
     assert_eq!((grant(0), grant(50)), (Window::Wide, Window::Narrow), "one that is sent again has one window");
     assert_eq!(grant(99), Window::Wide, "another client has a budget of its own");
-    let held = |connections: &mut Connections| connections.client(client).unwrap().client.held;
+    let held = |connections: &mut Connections| connections.client(client).unwrap().client().held;
     assert_eq!((held(connections).windows(), held(connections).bytes()), (WINDOW_BUDGET, 0));
     // One that is over makes room for another.
     note_held(connections, exchanges, requests[0].exchange, Held::default());
@@ -815,21 +816,20 @@ fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http2() {
     client.stage.extend(http2_post());
     client.flush(&mut lane.proxy.scratch).unwrap();
     let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
-    let Conn::Client(mut client_conn) = conn else { unreachable!() };
-    client_conn.handshake = Handshake::UnderWay(Opening::default());
-    client_conn.transport = server;
-    client_conn.handshake_until = 10_000;
+    let Conn::Client(client_conn) = conn else { unreachable!() };
+    let mut client_conn = Box::new(client_conn.in_handshake(10_000));
+    *client_conn.transport_mut() = server;
     let key = lane.proxy.connections.insert(Conn::Client(client_conn));
     lane.proxy.admission.arrived(&lane.proxy.counters);
     let Proxy { connections, settings, counters, .. } = &mut lane.proxy;
     h2_client_begin(connections, settings, counters, &mut lane.cx, key);
-    assert_eq!(lane.proxy.connections.client(key).unwrap().deadline.at(), 10_000);
+    assert_eq!(lane.proxy.connections.client(key).unwrap().deadline(), 10_000);
     lane.ready(key, READ);
     lane.turn();
     let client_conn = lane.proxy.connections.client(key).unwrap();
     assert!(client_conn.is_established());
-    assert_eq!(client_conn.protocol.h2().unwrap().streams.len(), 1);
-    assert_eq!(client_conn.deadline.at(), 250, "a quarter of `idle_timeout`");
+    assert_eq!(client_conn.h2().unwrap().streams.len(), 1);
+    assert_eq!(client_conn.deadline(), 250, "a quarter of `idle_timeout`");
 }
 
 #[test]
@@ -935,8 +935,8 @@ fn a_header_block_has_its_time_over_http2_when_the_last_stream_ends() {
         lane.ready(key, READ);
         let h2 = |lane: &mut Lane| {
             let client_conn = lane.proxy.connections.client(key).unwrap();
-            let streams = &client_conn.protocol.h2().unwrap().streams;
-            (streams.iter().map(|(_, stream)| stream.exchange).collect::<Vec<Key>>(), client_conn.deadline.at())
+            let streams = &client_conn.h2().unwrap().streams;
+            (streams.iter().map(|(_, stream)| stream.exchange).collect::<Vec<Key>>(), client_conn.deadline())
         };
         let (exchanges, at) = h2(&mut lane);
         assert_eq!((exchanges.len(), at), (1, 250));

@@ -11,10 +11,8 @@ use sealane_lane::{Context, Key};
 
 pub(crate) fn after_closing(proxy: &mut Proxy, cx: &mut Context, key: Key, linger: bool) {
     match proxy.connections.client(key) {
-        Some(client_conn) if linger && !client_conn.transport.ended => {
-            let _ = rustix::net::shutdown(&client_conn.transport.fd, rustix::net::Shutdown::Write);
+        Some(client_conn) if linger && !client_conn.transport().ended => {
             client_conn.begin_lingering(cx, key, proxy.settings.limits());
-            client_conn.transport.readable = true;
             client_ready(proxy, cx, key);
         }
         _ => close_connection(proxy, cx, key),
@@ -32,14 +30,13 @@ pub(crate) fn wire_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: 
 
 /// Lets go of a connection without a word.
 pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    if matches!(proxy.connections.get(key), Some(Conn::Client(client_conn)) if client_conn.protocol.is_h2()) {
+    if matches!(proxy.connections.get(key), Some(Conn::Client(client_conn)) if client_conn.is_h2()) {
         h2_abort_all(proxy, cx, key);
     }
     match proxy.connections.remove(key) {
         Some(Conn::Client(client_conn)) => {
-            let counted = client_conn.client.counted;
             // Its descriptor closes first: accepting may have paused for want of one.
-            client_conn.transport.dismantle(&mut proxy.scratch);
+            let counted = client_conn.dismantle(&mut proxy.scratch);
             proxy.admission.left(cx, counted, &proxy.settings, &proxy.counters);
         }
         Some(Conn::Upstream(upstream_conn)) => {

@@ -192,10 +192,7 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
 /// Bytes that a client's connection holds, with what was read for it at upstreams.
 fn memory_held(connections: &Connections, key: Key) -> usize {
     match connections.get(key) {
-        Some(Conn::Client(f)) => {
-            let frames = f.protocol.h2().map_or(0, |h| h.holds());
-            f.client.held.bytes() + f.transport.held() + f.inbuf.capacity() + frames
-        }
+        Some(Conn::Client(f)) => f.holds(),
         Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held.bytes() + q.waiting),
         Some(Conn::Upstream(_) | Conn::Mirror(_)) | None => 0,
     }

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::accept::syn::is_proven;
-use crate::conn::{ClientPhase, Conn, Handshake, Persistence, Protocol, Turn};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
@@ -50,17 +50,16 @@ pub(crate) fn relay_client(
     name: Option<&str>,
 ) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
-    let listener = client_conn.client.listener.clone();
+    let listener = client_conn.client().listener.clone();
     let rules = listener.listener.access.into_iter().chain(passthrough.and_then(|p| p.access));
     if rules.clone().next().is_some() {
         if !is_proven(client_conn) {
             // Its address may be forged: the third packet of TCP's handshake brings it here again.
-            client_conn.phase = ClientPhase::Hello { awaits_proof: true };
-            return;
+            return client_conn.await_proof();
         }
-        if !listener.permit(rules, client_conn.client.peer.ip()) {
+        if !listener.permit(rules, client_conn.client().peer.ip()) {
             proxy.counters.count(Count::RelaysDenied);
-            let client = (client_conn.client.peer, client_conn.client.id);
+            let client = (client_conn.client().peer, client_conn.client().id);
             proxy.log.records().connection_denied(&proxy.counters, client);
             return close_connection(proxy, cx, key);
         }
@@ -84,14 +83,9 @@ pub(crate) fn relay_client(
     x.begin_relay();
     x.upstream = Some(upstream.clone());
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-    Routed::preference(&mut x, &upstream, client_conn.client.peer.ip());
-    client_conn.phase = ClientPhase::Open;
-    client_conn.handshake = Handshake::Over;
-    client_conn.inbuf = std::mem::take(&mut client_conn.transport.unread);
-    let limits = &proxy.settings.limits();
-    client_conn.deadline.after(cx, key, limits.idle_timeout);
+    Routed::preference(&mut x, &upstream, client_conn.client().peer.ip());
     let exchange = proxy.exchanges.insert(x);
-    client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
+    client_conn.relay(cx, key, exchange, proxy.settings.limits().idle_timeout);
     proxy.counters.count(Count::Relays);
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
@@ -121,7 +115,7 @@ pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, ke
 pub(crate) fn half_close(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, side: ClientStream) {
     let relayed = exchanges.get(exchange).is_some_and(|x| x.machine.is_relay());
     match connections.client(side.conn()) {
-        Some(client_conn) if relayed => client_conn.transport.finish_sending(),
+        Some(client_conn) if relayed => client_conn.transport_mut().finish_sending(),
         _ => return client_end(connections, exchanges, exchange, side),
     }
     connections.mark_for_flush(side.conn());
@@ -131,8 +125,8 @@ pub(crate) fn half_close(connections: &mut Connections, exchanges: &Exchanges, e
 /// come to its end, or to the failure.
 pub(crate) fn relay_reads_on(connections: &Connections, exchanges: &Exchanges, key: Key) -> bool {
     let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
-    let relayed = client_conn.protocol.exchange().and_then(|x| exchanges.get(x)).is_some_and(|x| x.machine.is_relay());
-    relayed && !client_conn.transport.ended
+    let relayed = client_conn.exchange().and_then(|x| exchanges.get(x)).is_some_and(|x| x.machine.is_relay());
+    relayed && !client_conn.transport().ended
 }
 
 /// Both directions have ended; what the server has not taken yet is still sent.

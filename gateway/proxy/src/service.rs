@@ -8,8 +8,9 @@ use crate::accept::syn::examine_handed_over;
 use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_sockets};
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::client::connection::{client_event, client_timeout, hello_arrived, maybe_proven, ticket_arrived};
+use crate::client::state::ClientPhase;
 use crate::clock::Clock;
-use crate::conn::{ClientPhase, Conn};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
@@ -322,9 +323,9 @@ impl Service for Proxy {
         let key = Key::from_u64(token);
         match self.connections.get_mut(key) {
             Some(Conn::Client(client_conn)) => {
-                client_conn.transport.note(ready);
+                client_conn.transport_mut().note(ready);
                 let unproven = client_conn.is_unproven();
-                if ready.write && !client_conn.transport.is_flushed() {
+                if ready.write && !client_conn.transport().is_flushed() {
                     self.connections.mark_for_flush(key);
                 }
                 if unproven {
@@ -406,7 +407,7 @@ impl Service for Proxy {
                     return;
                 };
                 if let Some(client_conn) = self.connections.client(key) {
-                    client_conn.transport.unread = c.bytes;
+                    client_conn.adopt(c.bytes);
                 }
                 // Its lane has counted it in, and out.
                 if !count_in(&mut self.connections, &self.admission, &self.settings, &self.counters, key) {

@@ -10,7 +10,6 @@
 //! The lane goes on with other things meanwhile. What comes too late is dropped: the store has forgotten it, so nobody gets it. The
 //! handshake is a full one then, and its early data is refused.
 
-use crate::conn::ClientPhase;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::service::Proxy;
@@ -72,9 +71,8 @@ pub(crate) fn ask(proxy: &mut Proxy, cx: &mut Context, key: Key, policy: [u8; 16
         return false;
     }
     let Some(client_conn) = proxy.connections.client(key) else { return true };
-    client_conn.phase = ClientPhase::AwaitsTicket { cheap };
-    let at = (cx.now() + store.wait).min(client_conn.handshake_until);
-    client_conn.deadline.set(cx, key, at);
+    let at = cx.now() + store.wait;
+    client_conn.await_ticket(cx, key, cheap, at);
     true
 }
 
@@ -87,11 +85,12 @@ pub(crate) fn arrived(
     key: Key,
     verdict: TicketVerdict,
 ) -> Option<bool> {
-    let waits = connections.client(key).map(|client_conn| client_conn.phase);
-    let Some(ClientPhase::AwaitsTicket { cheap }) = waits else {
+    let waiting = connections.client(key).and_then(|client_conn| Some((client_conn.awaits_ticket()?, client_conn)));
+    let Some((cheap, client_conn)) = waiting else {
         counters.count(Count::TicketsLate);
         return None;
     };
+    client_conn.leave_ticket(cx, key);
     match verdict {
         TicketVerdict::Taken(ticket) => {
             counters.count(Count::TicketsTaken);
@@ -101,32 +100,24 @@ pub(crate) fn arrived(
         TicketVerdict::OtherLife => counters.count(Count::TicketsOtherLife),
         TicketVerdict::Failed => counters.count(Count::TicketsFailed),
     }
-    restore_deadline(connections, cx, key);
     Some(cheap)
 }
 
 /// Control has not answered in time. True if the hello goes on without its ticket; false if the handshake's own time is over.
 pub(crate) fn timed_out(connections: &mut Connections, cx: &mut Context, key: Key) -> bool {
-    if connections.client(key).is_some_and(|client_conn| client_conn.handshake_until <= cx.now()) {
+    let Some(client_conn) = connections.client(key).filter(|client_conn| !client_conn.is_late(cx.now())) else {
         return false;
-    }
-    restore_deadline(connections, cx, key);
+    };
+    client_conn.leave_ticket(cx, key);
     true
-}
-
-/// The hello does not wait for a ticket any more: the deadline is that of the handshake again.
-fn restore_deadline(connections: &mut Connections, cx: &mut Context, key: Key) {
-    if let Some(client_conn) = connections.client(key) {
-        let at = client_conn.handshake_until;
-        client_conn.deadline.set(cx, key, at);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::client::connection::{client_timeout, ticket_arrived as arrived};
-    use crate::conn::{Conn, Handshake, Opening};
+    use crate::client::state::ClientPhase;
+    use crate::conn::Conn;
     use crate::fixtures::{connection, limits, record_sink, snapshot};
     use crate::limits::ClientCounts;
     use crate::service::{MAIL_CAPACITY, Setup};
@@ -164,16 +155,15 @@ mod tests {
     /// A client whose hello is whole, and its other end.
     fn client(proxy: &mut Proxy, cx: &Context, handshake_until: Millis) -> (Key, OwnedFd) {
         let (conn, peer) = connection(&proxy.settings.listeners()[0]);
-        let Conn::Client(mut client) = conn else { unreachable!() };
-        client.handshake = Handshake::UnderWay(Opening::default());
-        client.handshake_until = cx.now() + handshake_until;
-        let key = proxy.connections.insert(Conn::Client(client));
+        let Conn::Client(client) = conn else { unreachable!() };
+        let client = client.in_handshake(cx.now() + handshake_until);
+        let key = proxy.connections.insert(Conn::Client(Box::new(client)));
         proxy.admission.arrived(&proxy.counters);
         (key, peer)
     }
 
     fn phase(proxy: &mut Proxy, key: Key) -> Option<ClientPhase> {
-        proxy.connections.client(key).map(|client| client.phase)
+        proxy.connections.client(key).map(|client| client.phase())
     }
 
     /// A ticket as control has taken it from the store.

@@ -257,7 +257,7 @@ fn largest<T>(mut all: Vec<T>, by: impl Fn(&T) -> (u64, u64, u64)) -> Vec<T> {
 /// Packets that were sent on a connection, and those of them that were lost.
 fn packets(conn: &Conn) -> Option<(u64, u64)> {
     let transport = match conn {
-        Conn::Client(client_conn) => &client_conn.transport,
+        Conn::Client(client_conn) => client_conn.transport(),
         Conn::Upstream(upstream_conn) if !upstream_conn.phase.is_connecting() => &upstream_conn.transport,
         Conn::Quic(q) => return Some(q.quic.losses()),
         Conn::Upstream(_) | Conn::Mirror(_) => return None,
@@ -312,7 +312,7 @@ mod tests {
         let first = talkers.look(&connections, 1_000_000);
         assert_eq!((first.requests, first.connections.len(), first.seconds), (0, 0, 0.0), "{first:?}");
         for (key, requests) in keys.iter().zip([1007, 1090, 1003]) {
-            connections.client(*key).unwrap().client.requests = requests;
+            connections.client(*key).unwrap().client_mut().requests = requests;
         }
         let second = talkers.look(&connections, 3_000_000);
         assert_eq!((second.requests, second.seconds), (100, 2.0));
@@ -346,8 +346,8 @@ mod tests {
         near.write_all(b"hello").unwrap();
         let (mut conn, _peer) = fixtures::connection(&settings.listeners()[0]);
         let Conn::Client(client_conn) = &mut conn else { unreachable!() };
-        client_conn.transport = Transport::new(near.into());
-        client_conn.client.made.began = 1_500_000;
+        *client_conn.transport_mut() = Transport::new(near.into());
+        client_conn.client_mut().made.began = 1_500_000;
         connections.insert(conn);
         let sent = |told: LaneTalkers| told.losses.iter().map(|loss| loss.sent).collect::<Vec<_>>();
         assert_eq!(sent(talkers.look(&connections, 2_000_000)), [1]);

@@ -7,7 +7,8 @@
 use crate::accept::syn::Signatures;
 use crate::accept::{LISTENER, accept_clients, own_sockets};
 use crate::client::connection::{client_event, start_session};
-use crate::conn::{Client, ClientConnection, Conn};
+use crate::client::state::ClientConnection;
+use crate::conn::{Client, Conn};
 use crate::counters::{Count, Counters};
 use crate::flush::flush_marked;
 use crate::lane_state::{LaneListener, LaneSnapshot};

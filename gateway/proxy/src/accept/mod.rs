@@ -6,7 +6,8 @@ pub(crate) mod syn;
 
 use crate::accept::syn::examine_syn;
 use crate::client::connection::{client_ready, connection_denied, first_phase, relay_all};
-use crate::conn::{AddressText, Client, ClientConnection, ClientPhase, Conn, Standing};
+use crate::client::state::{ClientConnection, ClientPhase};
+use crate::conn::{AddressText, Client, Conn, Standing};
 use crate::counters::Count;
 use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;

@@ -8,7 +8,8 @@
 //! With cookies none of this is needed: the kernel has checked the cookie.
 
 use crate::accept::admission::Admission;
-use crate::conn::{ClientConnection, Conn};
+use crate::client::state::ClientConnection;
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::lane_state::LaneListener;

@@ -5,7 +5,8 @@ use crate::accept::proxy_protocol;
 use crate::accept::syn::{is_proven, may_answer, signs_cheaply};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
-use crate::conn::{AddressText, ClientConnection, ClientPhase, Conn, EarlyData, Handshake, Protocol, Turn};
+use crate::client::state::{ClientConnection, ClientPhase, EarlyData, Handshake, Protocol, Turn};
+use crate::conn::{AddressText, Conn};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::executor::{abort_exchange, handshake_done};
@@ -21,7 +22,7 @@ use crate::settings::LaneSettings;
 use crate::shared_tickets::{self, TicketVerdict};
 use crate::snapshot::{Listener, Relays};
 use crate::transport::{ReadResult, TransportError};
-use sealane_exchange::deadlines::{ConnectionWait, LINGER_BYTES};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_lane::{Context, Key, Ready};
 use sealane_sys::probes;
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
@@ -61,7 +62,7 @@ pub(crate) fn client_event(proxy: &mut Proxy, cx: &mut Context, key: Key, ready:
     if ready.error {
         // Reset, or closed both ways: nobody is left to answer. What could be read has been read.
         if let Some(client_conn) = proxy.connections.client(key)
-            && !matches!(client_conn.phase, ClientPhase::Closing { .. })
+            && client_conn.closes().is_none()
             && !relay_reads_on(&proxy.connections, &proxy.exchanges, key)
         {
             client_gone(proxy, cx, key);
@@ -74,7 +75,7 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     loop {
         let Proxy { connections, scratch, .. } = proxy;
         let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-        match client_conn.phase {
+        match client_conn.phase() {
             ClientPhase::ProxyHeader => match client_conn.transport.read_raw(scratch) {
                 Ok(ReadResult::Progress) => proxy_header_arrived(proxy, cx, key),
                 Ok(ReadResult::Blocked) => return,
@@ -100,14 +101,12 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 scratch.clear_plaintext();
                 return client_open(proxy, cx, key);
             }
-            ClientPhase::Lingering { read } => {
+            ClientPhase::Lingering { .. } => {
                 client_conn.transport.tls = None;
                 client_conn.transport.unread.clear();
                 match client_conn.transport.read(scratch, READ_SIZE) {
                     Ok(ReadResult::Progress) => {
-                        let read = read + scratch.plaintext_len() as u64;
-                        client_conn.phase = ClientPhase::Lingering { read };
-                        if read > LINGER_BYTES {
+                        if client_conn.throws_away_too_much(scratch.plaintext_len()) {
                             return close_connection(proxy, cx, key);
                         }
                     }
@@ -146,8 +145,9 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             }
             proxy.admission.talkers().accepted(peer);
             let Some(client_conn) = proxy.connections.client(key) else { return };
-            client_conn.phase = first_phase(&listener.listener);
-            match client_conn.phase {
+            let phase = first_phase(&listener.listener);
+            client_conn.begin_with(phase);
+            match phase {
                 ClientPhase::Hello { .. } if client_conn.transport.unread.is_empty() => {}
                 ClientPhase::Hello { .. } => hello_arrived(proxy, cx, key, true),
                 _ if listener.listener.relays == Relays::Everything => relay_all(proxy, cx, key),
@@ -165,6 +165,7 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_hand_over: bool) {
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
+    let awaited_proof = client_conn.awaits_proof();
     let Handshake::UnderWay(opening) = &mut client_conn.handshake else { return };
     let hello = match hello::parse(&client_conn.transport.unread, scratch.text()) {
         Ok(None) if client_conn.transport.unread.len() <= SMALL_HELLO || opening.large_hello.is_some() => return,
@@ -217,7 +218,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
         client_conn.client.server_name = name.map(String::into_boxed_str);
     }
     // Once per connection: not again by the lane that it is handed to, nor when its client has proven its address.
-    let is_first = may_hand_over && client_conn.phase != ClientPhase::Hello { awaits_proof: true };
+    let is_first = may_hand_over && !awaited_proof;
     let peer = client_conn.client.peer.ip();
     if is_first && !client_conn.client.is_unnamed() && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
@@ -320,7 +321,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let lane = proxy.settings.lane().clone();
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    if client_conn.phase != ClientPhase::Admission {
+    if !client_conn.awaits_answer() {
         return;
     }
     let Handshake::UnderWay(opening) = &mut client_conn.handshake else { return };
@@ -340,9 +341,7 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         handshake_failed(proxy, key, "other");
         return refuse_raw(proxy, cx, key, &fatal_alert(INTERNAL_ERROR));
     };
-    client_conn.phase = ClientPhase::Open;
-    opening.large_hello = None;
-    client_conn.client.made.admitted = cx.micros();
+    client_conn.note_admitted(cx.micros());
     let result = client_conn.transport.start_server(session, scratch);
     proxy.connections.mark_for_flush(key);
     match result {
@@ -485,12 +484,11 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     // HTTP/2 has set its own, and those of requests that have come already.
     if client_conn.protocol.is_idle() && !client_conn.protocol.is_h2() {
         let at = proxy.settings.limits().until(ConnectionWait::FirstRequest, cx.now());
-        client_conn.deadline.set(cx, key, at);
+        client_conn.expire_at(cx, key, at);
     }
     client_conn.note_certificate();
     let exchange = client_conn.protocol.exchange();
-    client_conn.client.made.established = cx.micros();
-    let took = cx.micros() - client_conn.began;
+    let took = client_conn.note_established(cx.micros());
     let c = &proxy.counters;
     if let Some(s) = summary {
         c.handshake_took(false, s.version, s.resumed, took);
@@ -591,13 +589,13 @@ fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
 
 pub(crate) fn client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
-    if let ClientPhase::AwaitsTicket { cheap } = client_conn.phase
+    if let Some(cheap) = client_conn.awaits_ticket()
         && shared_tickets::timed_out(&mut proxy.connections, cx, key)
     {
         return queue_hello(proxy, cx, key, cheap);
     }
     let Some(client_conn) = proxy.connections.client(key) else { return };
-    match client_conn.phase {
+    match client_conn.phase() {
         ClientPhase::ProxyHeader => {
             proxy.counters.count(Count::ClientTimeouts);
             proxy.counters.count(Count::BadProxyHeaders);

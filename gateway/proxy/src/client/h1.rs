@@ -1,7 +1,8 @@
 //! HTTP/1.1 towards clients: bytes to requests, responses to bytes.
 
 use crate::client::connection::{client_gone, handshake_failed};
-use crate::conn::{ClientPhase, Conn, Persistence, Protocol, Turn};
+use crate::client::state::{Persistence, Protocol, Turn};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::Exchange;
@@ -57,7 +58,7 @@ pub(crate) fn take_plain(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &
 /// Whether more bytes of this client could be used now.
 pub(crate) fn client_wants(connections: &Connections, exchanges: &Exchanges, key: Key) -> bool {
     let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
-    if client_conn.phase != ClientPhase::Open {
+    if !client_conn.is_open() {
         return false;
     }
     if let Protocol::H2(h2) = &client_conn.protocol {
@@ -94,7 +95,7 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
     let mut used = 0;
     loop {
         let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return input.len() };
-        if client_conn.phase != ClientPhase::Open {
+        if !client_conn.is_open() {
             return input.len();
         }
         let rest = &input[used..];
@@ -114,7 +115,7 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
                         if !client_conn.protocol.is_in_head() {
                             client_conn.protocol = Protocol::H1(Turn::InHead);
                             let at = proxy.settings.limits().until(ConnectionWait::RequestHead, cx.now());
-                            client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
+                            client_conn.wait_until(cx, key, at);
                         }
                         proxy.exchanges.put_back(x);
                         return used;
@@ -160,10 +161,8 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     let wait = proxy.settings.first_look();
     if let Some(client_conn) = proxy.connections.client(key) {
         let persistence = if info.keep_alive { Persistence::KeepAlive } else { Persistence::Close };
-        client_conn.protocol = Protocol::H1(Turn::Exchange(exchange, persistence));
-        // What was awaited before is here, but for the end of the handshake.
         let at = cx.now() + wait;
-        client_conn.deadline.set(cx, key, if early { at.min(client_conn.handshake_until) } else { at });
+        client_conn.begin_exchange(cx, key, (exchange, persistence), at, early);
     }
     begin_request(proxy, cx, exchange, info.expect_continue);
 }
@@ -274,7 +273,7 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
 pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     if client_conn.transport.is_handshaking()
-        && (client_conn.protocol.exchange().is_none() || client_conn.handshake_until <= cx.now())
+        && (client_conn.protocol.exchange().is_none() || client_conn.is_late(cx.now()))
     {
         proxy.counters.count(Count::ClientTimeouts);
         handshake_failed(proxy, key, "timeout");
@@ -297,8 +296,7 @@ pub(crate) fn open_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if let Some(next) = check_deadlines(proxy, cx, exchange)
         && let Some(client_conn) = proxy.connections.client(key).filter(|f| f.protocol.exchange() == Some(exchange))
     {
-        let next = client_conn.before_handshake_timeout(next);
-        client_conn.deadline.set(cx, key, next);
+        client_conn.wait_until(cx, key, next);
     }
 }
 
@@ -393,7 +391,7 @@ pub(crate) fn h1_client_finish(
     client_conn.protocol = Protocol::H1(Turn::Idle);
     if keep {
         let at = limits.until(ConnectionWait::Request, cx.now());
-        client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
+        client_conn.wait_until(cx, key, at);
         if !client_conn.inbuf.is_empty() || client_conn.transport.readable {
             exchanges.go_on_later(Later::Conn(key));
         }

@@ -7,7 +7,8 @@
 //! ```
 
 use crate::client::h2_connection::H2Client;
-use crate::conn::{Conn, Protocol};
+use crate::client::state::Protocol;
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse_head};
@@ -129,8 +130,7 @@ pub(super) fn h2_request(
     h2.streams.insert(stream);
     if h2.streams.len() == 1 {
         let at = cx.now() + sweep([limits.idle_timeout, limits.header_timeout]);
-        let at = client_conn.before_handshake_timeout(at);
-        client_conn.deadline.set(cx, key, at);
+        client_conn.wait_until(cx, key, at);
     }
     if is_reset {
         return h2_client_gone(proxy, cx, exchange, None);

@@ -10,7 +10,8 @@
 
 use crate::client::connection::{client_gone, handshake_failed};
 use crate::client::h2::{Stream, h2_request};
-use crate::conn::{ClientPhase, Conn, Protocol};
+use crate::client::state::Protocol;
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::executor::abort_exchange;
@@ -260,7 +261,7 @@ pub(crate) fn h2_client_begin(
     let Some(client_conn) = connections.client(key) else { return };
     client_conn.protocol = Protocol::H2(Box::new(H2Client::new(&limits, cx.now())));
     let at = limits.until(ConnectionWait::RequestHead, cx.now());
-    client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
+    client_conn.wait_until(cx, key, at);
     counters.count(Count::H2Connections);
     connections.mark_for_flush(key);
 }
@@ -295,7 +296,7 @@ pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, inpu
     {
         // Without streams nobody would look before the connection has been idle for too long.
         let at = proxy.settings.limits().until(ConnectionWait::RequestHead, since);
-        client_conn.deadline.set_no_later(cx, key, at);
+        client_conn.look_by(cx, key, at);
     }
     match proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) {
         Some(h2) => h2.pipe.take_back(input),
@@ -339,9 +340,10 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     loop {
         let Proxy { connections, scratch, .. } = proxy;
         let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
-        let (ClientPhase::Open, Protocol::H2(h2)) = (client_conn.phase, &mut client_conn.protocol) else {
+        if !client_conn.is_open() {
             return false;
-        };
+        }
+        let Protocol::H2(h2) = &mut client_conn.protocol else { return false };
         scratch.take_buffer(&mut client_conn.transport.stage);
         let room = client_conn.transport.frame_room() + client_conn.transport.stage.len();
         let polled = h2.poll(&mut client_conn.transport.stage, room);
@@ -430,7 +432,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let Some(client_conn) = proxy.connections.client(key) else { return };
     // Streams do not put the handshake off that is still to end behind early data.
-    let handshake_until = client_conn.transport.is_handshaking().then_some(client_conn.handshake_until);
+    let handshake_until = client_conn.handshake_until();
     let flushed = client_conn.transport.is_flushed();
     let waits = client_conn.transport.waiting();
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
@@ -470,7 +472,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
     }
     if let Some(client_conn) = proxy.connections.client(key) {
-        client_conn.deadline.set(cx, key, next);
+        client_conn.expire_at(cx, key, next);
     }
     // A GOAWAY may wait to be sent.
     proxy.connections.mark_for_flush(key);

@@ -5,7 +5,8 @@
 //! streams, incremental ones in turn. As long as somebody more urgent waits, the others get no room.
 
 use crate::client::h2::{Stream, h2_stream};
-use crate::conn::{Conn, Protocol};
+use crate::client::state::Protocol;
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::resume::resume_source;
@@ -163,7 +164,7 @@ pub(crate) fn h2_client_finish(
             Some(since) => limits.until(ConnectionWait::RequestHead, since),
             None => limits.until(ConnectionWait::Request, cx.now()),
         };
-        client_conn.deadline.set(cx, key, client_conn.before_handshake_timeout(at));
+        client_conn.wait_until(cx, key, at);
     }
     connections.mark_for_flush(key);
 }

@@ -8,3 +8,4 @@ pub(crate) mod h2_responses;
 pub(crate) mod h3;
 pub(crate) mod h3_connection;
 pub(crate) mod h3_responses;
+pub(crate) mod state;

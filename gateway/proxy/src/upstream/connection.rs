@@ -172,8 +172,8 @@ fn upstream_header(
     // Where the client came to, as it will be told.
     let (source, destination) = match connections.get(x.client_stream().conn()) {
         Some(Conn::Client(client_conn)) => {
-            let own = getsockname(&client_conn.transport.fd).ok().and_then(|a| SocketAddr::try_from(a).ok());
-            (client_conn.client.peer, own)
+            let own = getsockname(client_conn.socket()).ok().and_then(|a| SocketAddr::try_from(a).ok());
+            (client_conn.client().peer, own)
         }
         Some(Conn::Quic(q)) => {
             let client = q.client_ref()?;

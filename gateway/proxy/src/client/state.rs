@@ -1,0 +1,592 @@
+//! What a lane keeps for a client's connection over TCP: where it is in its life, what it speaks, how far its handshake has come, and
+//! when it is looked at again.
+//!
+//! `connection` and the adapters of HTTP/1.1 and HTTP/2 report here what happens; other parts ask, or say what is to happen.
+
+use crate::client::h2_connection::H2Client;
+use crate::conn::Client;
+use crate::exchange::forwarded::client_cert;
+use crate::limits::Counted;
+use crate::scratch::Scratch;
+use crate::snapshot::ClientLimits;
+use crate::transport::Transport;
+use sealane_exchange::deadlines::{ConnectionWait, LINGER_BYTES};
+use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready};
+use sealane_tls::hello::LargeHello;
+use sealane_tls::policy::ServerPolicy;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The life of a connection with a client:
+///
+/// ```text
+/// ProxyHeader ─► Hello ─► (AwaitsTicket) ─► Admission ─► Open ─► Closing ─► (Lingering) ─► gone
+///      └──────────(plain)─────────────────────────────────▲
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ClientPhase {
+    /// A PROXY protocol header must come first.
+    ProxyHeader,
+    /// The ClientHello is being collected. `awaits_proof`: it is whole, and its client must prove its address before it is
+    /// answered.
+    Hello { awaits_proof: bool },
+    /// The hello is whole, and its ticket is being taken from the store that gateways share. `cheap`: what will be signed is.
+    AwaitsTicket { cheap: bool },
+    /// The hello is whole and waits for crypto time.
+    Admission,
+    /// HTTP; under TLS the handshake may still be going on.
+    Open,
+    /// What is staged is sent, then the connection closes; by way of `Lingering` if `linger`.
+    Closing { linger: bool },
+    /// Our side is closed; what still comes is read and dropped, so that the peer gets to read our answer before it
+    /// sees a reset (RFC 9112 §9.6). `read`: how many bytes so far.
+    Lingering { read: u64 },
+}
+
+impl ClientPhase {
+    /// Nothing of the hello has come.
+    pub const HELLO: Self = Self::Hello { awaits_proof: false };
+}
+
+/// What a client speaks on a connection over TCP, and where it stands with that.
+pub(crate) enum Protocol {
+    /// That is not known yet, or does not matter any more.
+    Unknown,
+    /// HTTP/1.1, or something that is relayed.
+    H1(Turn),
+    H2(Box<H2Client>),
+}
+
+/// What a connection over HTTP/1.1 is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Turn {
+    /// Between two requests.
+    Idle,
+    /// A request's head has begun to come.
+    InHead,
+    /// It serves an exchange.
+    Exchange(Key, Persistence),
+}
+
+/// Whether a connection over HTTP/1.1 serves another request after its exchange (RFC 9112 §9.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Persistence {
+    KeepAlive,
+    Close,
+}
+
+impl Protocol {
+    /// The exchange of a connection that has one at a time.
+    #[inline]
+    pub fn exchange(&self) -> Option<Key> {
+        match self {
+            Self::H1(Turn::Exchange(exchange, _)) => Some(*exchange),
+            _ => None,
+        }
+    }
+
+    /// A request's head has begun to come over HTTP/1.1.
+    #[inline]
+    pub fn is_in_head(&self) -> bool {
+        matches!(self, Self::H1(Turn::InHead))
+    }
+
+    /// No request is under way or has begun to come, as far as the connection has one at a time.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        !matches!(self, Self::H1(Turn::InHead | Turn::Exchange(..)))
+    }
+
+    /// The connection serves an exchange over HTTP/1.1 and stays open after it.
+    #[inline]
+    pub fn is_kept_alive(&self) -> bool {
+        matches!(self, Self::H1(Turn::Exchange(_, Persistence::KeepAlive)))
+    }
+
+    /// The connection closes after the exchange that it serves over HTTP/1.1.
+    #[inline]
+    pub fn close_after_exchange(&mut self) {
+        if let Self::H1(Turn::Exchange(_, persistence)) = self {
+            *persistence = Persistence::Close;
+        }
+    }
+
+    #[inline]
+    pub fn is_h2(&self) -> bool {
+        matches!(self, Self::H2(_))
+    }
+
+    #[inline]
+    pub fn h2(&self) -> Option<&H2Client> {
+        match self {
+            Self::H2(h2) => Some(h2),
+            _ => None,
+        }
+    }
+
+    #[inline]
+    pub fn h2_mut(&mut self) -> Option<&mut H2Client> {
+        match self {
+            Self::H2(h2) => Some(h2),
+            _ => None,
+        }
+    }
+}
+
+/// How far the handshake of a client's connection over TCP has come.
+pub(crate) enum Handshake {
+    /// It has not begun, goes on, or its end has not been counted.
+    UnderWay(Opening),
+    /// It is over and has been counted, or there is none.
+    Over,
+}
+
+/// What is known of a connection while its handshake is not over.
+#[derive(Default)]
+pub(crate) struct Opening {
+    /// The hello is large, and not whole yet.
+    pub large_hello: Option<LargeHello>,
+    /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
+    pub challenge: Option<Arc<ServerPolicy>>,
+    pub early: EarlyData,
+}
+
+/// What has become of early data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum EarlyData {
+    /// The hello offers none, or has not been read.
+    #[default]
+    None,
+    /// The hello offers some, of which nothing has come.
+    Offered,
+    /// Some has come, and was taken.
+    Taken,
+}
+
+/// A client's connection over TCP. The adapters of this folder share its transport, the bytes that they have not taken, and what
+/// the connection speaks. All else changes by what happens: see the methods.
+pub(crate) struct ClientConnection {
+    pub(super) transport: Transport,
+    pub(super) client: Client,
+    phase: ClientPhase,
+    /// Plaintext that has not been taken yet.
+    pub(super) inbuf: Vec<u8>,
+    deadline: Deadline,
+    /// When the connection was accepted.
+    began: Micros,
+    /// When the handshake must be over, whatever is done with early data meanwhile.
+    handshake_until: Millis,
+    pub(super) handshake: Handshake,
+    /// What has come while its handshake was going on and waits for the new clients' share of the turn.
+    deferred: Option<Ready>,
+    pub(super) protocol: Protocol,
+}
+
+impl ClientConnection {
+    /// One that has been accepted at `began`.
+    pub fn new(
+        transport: Transport,
+        client: Client,
+        phase: ClientPhase,
+        began: Micros,
+        handshake_until: Millis,
+    ) -> Self {
+        Self {
+            transport,
+            client,
+            phase,
+            inbuf: Vec::new(),
+            deadline: Deadline::default(),
+            began,
+            handshake_until,
+            handshake: Handshake::UnderWay(Opening::default()),
+            deferred: None,
+            protocol: Protocol::Unknown,
+        }
+    }
+
+    /// The phase of its life.
+    #[inline]
+    pub fn phase(&self) -> ClientPhase {
+        self.phase
+    }
+
+    /// Whether it serves HTTP, or something that is relayed.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        self.phase == ClientPhase::Open
+    }
+
+    /// Who is at the other end.
+    #[inline]
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    #[inline]
+    pub fn client_mut(&mut self) -> &mut Client {
+        &mut self.client
+    }
+
+    /// Its socket with the session and with what is to be sent.
+    #[inline]
+    pub fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    #[inline]
+    pub fn transport_mut(&mut self) -> &mut Transport {
+        &mut self.transport
+    }
+
+    #[inline]
+    pub fn is_h2(&self) -> bool {
+        self.protocol.is_h2()
+    }
+
+    #[inline]
+    pub fn h2(&self) -> Option<&H2Client> {
+        self.protocol.h2()
+    }
+
+    /// The exchange of a connection that has one at a time.
+    #[inline]
+    pub fn exchange(&self) -> Option<Key> {
+        self.protocol.exchange()
+    }
+
+    /// Whether something waits to be read or taken, and no exchange is in its way.
+    #[inline]
+    pub fn can_go_on(&self) -> bool {
+        let more = self.transport.readable || !self.inbuf.is_empty() && !self.protocol.is_in_head();
+        more && self.is_open() && self.is_established()
+    }
+
+    /// Bytes of memory that it holds, with what was read for it at upstreams.
+    pub fn holds(&self) -> usize {
+        let frames = self.protocol.h2().map_or(0, |h| h.holds());
+        self.client.held.bytes() + self.transport.held() + self.inbuf.capacity() + frames
+    }
+
+    /// Lets go of its socket and its buffers. Returns its place among the connections of its address.
+    pub fn dismantle(self: Box<Self>, scratch: &mut Scratch) -> Option<Counted> {
+        self.transport.dismantle(scratch);
+        self.client.counted
+    }
+
+    /// What another lane has read of it before it was handed over.
+    pub fn adopt(&mut self, bytes: Vec<u8>) {
+        self.transport.unread = bytes;
+    }
+
+    /// What goes before the hello or before HTTP has been read.
+    pub(super) fn begin_with(&mut self, phase: ClientPhase) {
+        self.phase = phase;
+    }
+
+    /// The hello has got its crypto time, and has a session.
+    pub(super) fn note_admitted(&mut self, now: Micros) {
+        self.phase = ClientPhase::Open;
+        if let Some(opening) = self.opening() {
+            opening.large_hello = None;
+        }
+        self.client.made.admitted = now;
+    }
+
+    /// The handshake is over. Returns how long that took since the connection was accepted.
+    pub(super) fn note_established(&mut self, now: Micros) -> Micros {
+        self.client.made.established = now;
+        now - self.began
+    }
+
+    /// Its bytes are relayed from now on, for this exchange. Those that were read of the hello go first.
+    pub fn relay(&mut self, cx: &mut Context, key: Key, exchange: Key, idle_timeout: Duration) {
+        self.phase = ClientPhase::Open;
+        self.handshake = Handshake::Over;
+        self.inbuf = std::mem::take(&mut self.transport.unread);
+        self.deadline.after(cx, key, idle_timeout);
+        self.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
+    }
+
+    /// A request is whole: this exchange serves it, and is looked at at this time. What was awaited before is here, but for the end
+    /// of the handshake of a client that sends early data (`is_early`).
+    #[inline]
+    pub(super) fn begin_exchange(
+        &mut self,
+        cx: &mut Context,
+        key: Key,
+        (exchange, persistence): (Key, Persistence),
+        at: Millis,
+        is_early: bool,
+    ) {
+        self.protocol = Protocol::H1(Turn::Exchange(exchange, persistence));
+        self.deadline.set(cx, key, if is_early { at.min(self.handshake_until) } else { at });
+    }
+
+    /// Bytes that were read after the end of our direction have been thrown away. Whether these are too many.
+    pub(super) fn throws_away_too_much(&mut self, bytes: usize) -> bool {
+        let ClientPhase::Lingering { read } = &mut self.phase else { return false };
+        *read += bytes as u64;
+        *read > LINGER_BYTES
+    }
+
+    /// The hello waits for its ticket: until this time, or that of the handshake's end if that is before. `cheap`: what will be
+    /// signed is.
+    pub fn await_ticket(&mut self, cx: &mut Context, key: Key, cheap: bool, at: Millis) {
+        self.phase = ClientPhase::AwaitsTicket { cheap };
+        self.deadline.set(cx, key, at.min(self.handshake_until));
+    }
+
+    /// Whether the hello waits for its ticket; if so, whether what will be signed is cheap.
+    pub fn awaits_ticket(&self) -> Option<bool> {
+        match self.phase {
+            ClientPhase::AwaitsTicket { cheap } => Some(cheap),
+            _ => None,
+        }
+    }
+
+    /// The hello does not wait for its ticket any more.
+    pub fn leave_ticket(&mut self, cx: &mut Context, key: Key) {
+        self.deadline.set(cx, key, self.handshake_until);
+    }
+
+    /// Whether the time for a handshake is over.
+    pub fn is_late(&self, now: Millis) -> bool {
+        self.handshake_until <= now
+    }
+
+    /// When the handshake must be over, while it goes on.
+    pub(super) fn handshake_until(&self) -> Option<Millis> {
+        self.transport.is_handshaking().then_some(self.handshake_until)
+    }
+
+    /// What it waits for now ends at this time, or with the handshake where that is still going on and must end before.
+    #[inline]
+    pub(super) fn wait_until(&mut self, cx: &mut Context, key: Key, at: Millis) {
+        let at =
+            if self.is_established() || !self.transport.is_handshaking() { at } else { at.min(self.handshake_until) };
+        self.deadline.set(cx, key, at);
+    }
+
+    /// It is looked at at this time or before.
+    #[inline]
+    pub fn look_by(&mut self, cx: &mut Context, key: Key, at: Millis) {
+        self.deadline.set_no_later(cx, key, at);
+    }
+
+    /// A timer has fired: whether it is time.
+    #[inline]
+    pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
+        self.deadline.fired(cx, key)
+    }
+
+    /// Whether an entry of the timer wheel is the one at which it is looked at again.
+    pub fn is_armed_for(&self, tick: u64) -> bool {
+        self.deadline.is_armed_for(tick)
+    }
+
+    /// It is looked at again at this time.
+    pub fn expire_at(&mut self, cx: &mut Context, key: Key, at: Millis) {
+        self.deadline.set(cx, key, at);
+    }
+
+    /// Begins to close the connection: what is staged is sent, and then the client is read for a while if `linger`.
+    /// The caller marks the connection for flush.
+    pub fn begin_closing(&mut self, cx: &mut Context, key: Key, linger: bool, limits: &ClientLimits) {
+        self.phase = ClientPhase::Closing { linger };
+        let at = limits.until(ConnectionWait::LastBytes, cx.now());
+        self.deadline.set(cx, key, at);
+    }
+
+    /// Whether it closes once what is staged has been sent; if so, whether it lingers then.
+    #[inline]
+    pub fn closes(&self) -> Option<bool> {
+        match self.phase {
+            ClientPhase::Closing { linger } => Some(linger),
+            _ => None,
+        }
+    }
+
+    /// Ends our direction, and begins to wait for the client's end, for a limited time and for limited bytes.
+    pub fn begin_lingering(&mut self, cx: &mut Context, key: Key, limits: &ClientLimits) {
+        let _ = rustix::net::shutdown(&self.transport.fd, rustix::net::Shutdown::Write);
+        self.transport.readable = true;
+        self.phase = ClientPhase::Lingering { read: 0 };
+        let at = limits.until(ConnectionWait::ClientEnd, cx.now());
+        self.deadline.set(cx, key, at);
+    }
+
+    /// Tells the client that the connection ends: over HTTP/2 with the last of its streams, else, if `ends_idle`, now where no request
+    /// is under way. True if something is to be sent.
+    pub fn shut_down(&mut self, cx: &mut Context, key: Key, ends_idle: bool, limits: &ClientLimits) -> bool {
+        let is_idle = self.phase == ClientPhase::Open && self.protocol.is_idle();
+        match &mut self.protocol {
+            Protocol::H2(h2) => h2.shut_down(cx.now()),
+            _ if ends_idle && is_idle => {
+                self.transport.finish();
+                self.begin_closing(cx, key, true, limits);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// Whether the client has not shown that it is where it says, so that only so much is sent to it.
+    #[inline]
+    pub fn is_unproven(&self) -> bool {
+        self.transport.allowance().is_some()
+    }
+
+    /// The client is where it says.
+    pub fn note_proven(&mut self) {
+        self.transport.allow(None);
+    }
+
+    /// The hello of an unproven client is answered, with at most so many times its bytes.
+    pub fn allow_answer(&mut self, times: usize) {
+        self.transport.allow(Some(times * self.transport.unread.len()));
+    }
+
+    /// The whole hello waits until its client has shown that it is where it says.
+    pub fn await_proof(&mut self) {
+        self.phase = ClientPhase::Hello { awaits_proof: true };
+    }
+
+    pub fn awaits_proof(&self) -> bool {
+        self.phase == ClientPhase::Hello { awaits_proof: true }
+    }
+
+    /// The whole hello waits for crypto time.
+    pub fn await_answer(&mut self) {
+        self.phase = ClientPhase::Admission;
+    }
+
+    pub fn awaits_answer(&self) -> bool {
+        self.phase == ClientPhase::Admission
+    }
+
+    /// Whether what comes waits for the new clients' share of the turn.
+    pub fn awaits_admission(&self) -> bool {
+        match self.phase {
+            _ if self.is_established() => false,
+            ClientPhase::ProxyHeader | ClientPhase::Hello { .. } => true,
+            ClientPhase::Open => self.is_handshaking(),
+            ClientPhase::AwaitsTicket { .. }
+            | ClientPhase::Admission
+            | ClientPhase::Closing { .. }
+            | ClientPhase::Lingering { .. } => false,
+        }
+    }
+
+    /// Keeps what has come for the new clients' share of the turn. True if nothing was kept before.
+    pub fn defer(&mut self, ready: Ready) -> bool {
+        match &mut self.deferred {
+            Some(earlier) => {
+                earlier.error |= ready.error;
+                false
+            }
+            none => {
+                *none = Some(ready);
+                true
+            }
+        }
+    }
+
+    pub fn take_deferred(&mut self) -> Option<Ready> {
+        self.deferred.take()
+    }
+
+    /// Its socket, for what the system knows of it.
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.transport.fd.as_fd()
+    }
+
+    #[inline]
+    pub fn is_handshaking(&self) -> bool {
+        self.transport.is_handshaking()
+    }
+
+    /// How many of `want` bytes the client has room for.
+    #[inline]
+    pub fn room(&mut self, want: usize) -> usize {
+        self.transport.room(0, want)
+    }
+
+    /// Whether it serves an exchange over HTTP/1.1 and stays open after it.
+    #[inline]
+    pub fn is_kept_alive(&self) -> bool {
+        self.protocol.is_kept_alive()
+    }
+
+    /// It closes after the exchange that it serves over HTTP/1.1.
+    #[inline]
+    pub fn close_after_exchange(&mut self) {
+        self.protocol.close_after_exchange();
+    }
+
+    /// The exchange that it served over HTTP/1.1 is over.
+    #[inline]
+    pub fn leave_exchange(&mut self) {
+        self.protocol = Protocol::H1(Turn::Idle);
+    }
+
+    /// Whether the handshake is over and has been counted, or there is none.
+    #[inline]
+    pub fn is_established(&self) -> bool {
+        matches!(self.handshake, Handshake::Over)
+    }
+
+    /// What is known of it while its handshake is not over.
+    #[inline]
+    pub fn opening(&mut self) -> Option<&mut Opening> {
+        match &mut self.handshake {
+            Handshake::UnderWay(opening) => Some(opening),
+            Handshake::Over => None,
+        }
+    }
+
+    /// Whether a request that is whole now came as early data, so that it may be a replay.
+    #[inline]
+    pub fn comes_early(&self) -> bool {
+        matches!(&self.handshake, Handshake::UnderWay(opening) if opening.early == EarlyData::Taken)
+            && self.transport.is_handshaking()
+    }
+
+    /// Whether the handshake is the answer to a certificate authority, after which nothing is served.
+    #[inline]
+    pub fn answers_challenge(&self) -> bool {
+        matches!(&self.handshake, Handshake::UnderWay(opening) if opening.challenge.is_some())
+    }
+
+    /// Notes the certificate that the client has shown in its handshake.
+    pub fn note_certificate(&mut self) {
+        if let Some(certificates) = self.transport.tls.as_ref().and_then(|tls| tls.peer_certificates()) {
+            self.client.cert = certificates.first().map(|c| client_cert(c));
+        }
+    }
+}
+
+#[cfg(test)]
+impl ClientConnection {
+    /// One that waits for its client's handshake, which must be over at this time.
+    pub fn in_handshake(mut self, until: Millis) -> Self {
+        (self.handshake, self.handshake_until) = (Handshake::UnderWay(Opening::default()), until);
+        self
+    }
+
+    /// One that is open, over HTTP/1.1.
+    pub fn opened(mut self) -> Self {
+        (self.phase, self.handshake, self.protocol) = (ClientPhase::Open, Handshake::Over, Protocol::H1(Turn::Idle));
+        self
+    }
+
+    /// The same over HTTP/1.1, about to close after an exchange.
+    pub fn serve_last(&mut self, exchange: Key) {
+        self.protocol = Protocol::H1(Turn::Exchange(exchange, Persistence::Close));
+    }
+
+    pub fn deadline(&self) -> Millis {
+        self.deadline.at()
+    }
+}
