@@ -120,9 +120,9 @@ fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Con
     };
     let x = exchanges.get_mut(exchange)?;
     if x.client_stream() == ClientStream::H1(sink) {
-        x.response_body.unblock(cx.now()).then_some(Later::Server(exchange))
+        x.response_body_mut().unblock(cx.now()).then_some(Later::Server(exchange))
     } else {
-        let waits = x.upstream_stream() == Some(UpstreamStream::H1(sink)) && x.request_body.unblock(cx.now());
+        let waits = x.upstream_stream() == Some(UpstreamStream::H1(sink)) && x.request_body_mut().unblock(cx.now());
         waits.then_some(Later::Client(exchange))
     }
 }

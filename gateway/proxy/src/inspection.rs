@@ -107,7 +107,7 @@ fn describe(x: &Exchange, id: RequestId, client: SocketAddr, now: Micros) -> Ope
         headed: since(x.headed),
         status: x.status,
         failed_attempts: x.attempts(),
-        bytes: (x.request_body.bytes, x.response_body.bytes),
+        bytes: (x.request_body().bytes(), x.response_body().bytes()),
     }
 }
 
@@ -125,10 +125,12 @@ fn waits_for(x: &Exchange) -> &'static str {
             Some(_) => "the connection to the server",
             None => "a server with room",
         },
-        (Phase::Streaming, Phase::Awaiting) if x.request_body.is_blocked() => "the server, to read the request's body",
+        (Phase::Streaming, Phase::Awaiting) if x.request_body().is_blocked() => {
+            "the server, to read the request's body"
+        }
         (Phase::Streaming, Phase::Awaiting) => "the client, to send the request's body",
         (_, Phase::Awaiting) => "the head of the server's response",
-        (_, Phase::Streaming) if x.response_body.is_blocked() => "the client, to read the response's body",
+        (_, Phase::Streaming) if x.response_body().is_blocked() => "the client, to read the response's body",
         (_, Phase::Streaming) => "the server, to send the response's body",
         _ => "the client, to read the end of the response",
     }

@@ -265,7 +265,7 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server, actions);
     // The server takes nothing of the body, and goes away.
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    x.request_body.block(0);
+    x.request_body_mut().block(0);
     x.leave_connection();
     let _ = x.machine.on(Event::Lost(Loss::Unprocessed));
     let _ = x.machine.on(Event::RetryGranted);
@@ -273,7 +273,7 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     let actions = x.machine.on(Event::Connected(machine::Switching::Any));
     request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server, actions);
-    assert!(!lane.proxy.exchanges.get(request.exchange).unwrap().request_body.is_blocked());
+    assert!(!lane.proxy.exchanges.get(request.exchange).unwrap().request_body().is_blocked());
     let later = lane.proxy.exchanges.take_later();
     assert!(matches!(later[..], [Later::Client(key)] if key == request.exchange), "the client is read again");
 }
@@ -575,14 +575,14 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
         let _ = x.machine.on(Event::Forward);
         (0..earlier).for_each(|_| assert!(!x.machine.on(Event::NotTaken).is_empty()));
         x.await_connection(UpstreamStream::Waiting(key));
-        x.response_body.progress.begin(12_345);
+        x.response_body_mut().begin_wait(12_345);
         upstream_handshake(&mut lane.proxy, &mut lane.cx, key);
         assert!(lane.proxy.connections.get(key).is_none());
         assert_eq!(lane.is_over(&request), !goes_on, "`tries` is 1");
         if goes_on {
             assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(_))));
             let x = lane.proxy.exchanges.get(request.exchange).unwrap();
-            assert_eq!((x.attempts(), x.response_body.progress.since()), (0, 12_345), "the time of the try runs on");
+            assert_eq!((x.attempts(), x.response_body().since()), (0, 12_345), "the time of the try runs on");
         }
         assert_eq!(lane.proxy.counters.value(Count::Retries), 0);
     }

@@ -179,7 +179,7 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
                 h2.for_each(|(exchange, bytes)| note(exchange, bytes));
             }
             Some(Conn::Quic(q)) if !q.is_client() => {
-                let waits = |exchange: Key| exchanges.get(exchange).is_some_and(|x| x.response_body.is_blocked());
+                let waits = |exchange: Key| exchanges.get(exchange).is_some_and(|x| x.response_body().is_blocked());
                 let h3 = q.may_hold().filter(|(exchange, _)| waits(*exchange));
                 h3.for_each(|(exchange, bytes)| note(exchange, bytes));
             }

@@ -255,7 +255,7 @@ pub(crate) fn copy_complete(proxy: &mut Proxy, cx: &mut Context, exchange: Key) 
         return;
     }
     x.copy = Copying::Sent;
-    let mut trailers = x.request_body.trailers.clone();
+    let mut trailers = x.request_body().trailers().clone();
     if let (false, Some(mirror)) = (trailers.is_empty(), x.routed.route.as_ref().and_then(mirror_of)) {
         mirror.remove.iter().for_each(|name| trailers.remove_alike(name.as_bytes()));
     }
@@ -280,7 +280,7 @@ fn start(proxy: &mut Proxy, cx: &mut Context, copy: Box<RequestCopy>, trailers: 
     let method = request.method();
     x.request = request;
     x.body = length;
-    x.request_body.trailers = trailers;
+    *x.request_body_mut().trailers_mut() = trailers;
     x.started = cx.micros();
     x.machine = machine::Exchange::new(machine::Request {
         has_body: !length.is_empty(),
@@ -316,7 +316,7 @@ pub(crate) fn mirror_go_on(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
 fn send_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
     loop {
         let Some(x) = proxy.exchanges.get(exchange) else { return };
-        let has_trailers = !x.request_body.trailers.is_empty();
+        let has_trailers = !x.request_body().trailers().is_empty();
         if x.machine.request() != Phase::Streaming {
             return;
         }

@@ -335,8 +335,8 @@ fn flush_streams(q: &mut H3Connection, exchanges: &mut Exchanges, now: Millis, r
         {
             // What a client's stream blocks is the response, what an upstream's blocks is the request.
             let (flow, source) = match q.is_client() {
-                true => (&mut x.response_body, Later::Server(exchange)),
-                false => (&mut x.request_body, Later::Client(exchange)),
+                true => (x.response_body_mut(), Later::Server(exchange)),
+                false => (x.request_body_mut(), Later::Client(exchange)),
             };
             if flow.unblock(now) {
                 resume.push(source);

@@ -182,7 +182,7 @@ fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
         sent: since(x.sent),
         headed: since(x.headed),
         took: x.until(now).saturating_sub(x.started),
-        bytes: (x.request_body.bytes, x.response_body.bytes),
+        bytes: (x.request_body().bytes(), x.response_body().bytes()),
         request: masked(&x.request.fields),
         response: masked(&x.response.fields),
     }

@@ -105,8 +105,8 @@ pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, ke
     let side = UpstreamStream::H1(key);
     x.routed.succeeded();
     x.status = 200;
-    x.request_body.framing = BodyLength::UntilClose;
-    x.response_body.framing = BodyLength::UntilClose;
+    x.request_body_mut().frame(BodyLength::UntilClose);
+    x.response_body_mut().frame(BodyLength::UntilClose);
     request_sent(proxy, cx, exchange, side, actions);
     proxy.connections.mark_for_flush(key);
 }

@@ -350,7 +350,7 @@ fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: boo
         upstream: x.upstream.as_ref().map(|group| (group.settings().clone(), x.server)),
         failure: routed.failure,
         failed_attempts: x.attempts(),
-        bytes: (x.request_body.bytes, x.response_body.bytes),
+        bytes: (x.request_body().bytes(), x.response_body().bytes()),
         times: TraceTimes {
             made: if x.number == 1 { client.made } else { Made::default() },
             started: x.started,

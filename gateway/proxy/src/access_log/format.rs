@@ -172,7 +172,7 @@ fn combined(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Cloc
     b.extend_from_slice(b"\" ");
     encode_decimal(b, u64::from(x.status));
     b.push(b' ');
-    encode_decimal(b, x.response_body.bytes);
+    encode_decimal(b, x.response_body().bytes());
     for name in [&b"referer"[..], b"user-agent"] {
         b.extend_from_slice(b" \"");
         match entry.field(name, rules) {
@@ -186,7 +186,7 @@ fn combined(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Cloc
     b.push(b' ');
     b.extend_from_slice(entry.tls_version().unwrap_or("-").as_bytes());
     b.push(b' ');
-    encode_decimal(b, x.request_body.bytes);
+    encode_decimal(b, x.request_body().bytes());
     b.push(b' ');
     b.extend_from_slice(entry.upstream_server().unwrap_or("-").as_bytes());
     b.push(b' ');
@@ -308,8 +308,8 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     };
     text(Field::End, end);
     put(Field::Status, Value::Number(u64::from(x.status)));
-    put(Field::BytesIn, Value::Number(x.request_body.bytes));
-    put(Field::BytesOut, Value::Number(x.response_body.bytes));
+    put(Field::BytesIn, Value::Number(x.request_body().bytes()));
+    put(Field::BytesOut, Value::Number(x.response_body().bytes()));
     own.clear();
     connection_id(&mut own, entry.client.id);
     put(Field::Connection, Value::Text(&own));
@@ -439,7 +439,8 @@ pub(super) mod tests {
         x.request.fields.push(b"User-Agent", b"a \"b\"=c\xff").unwrap();
         x.request.fields.push(b"X-Team", b"blue").unwrap();
         (x.number, x.status, x.started, x.headed) = (3, 200, 1_000_000, 1_500_000);
-        (x.request_body.bytes, x.response_body.bytes) = (7, 11);
+        x.request_body_mut().passed(7);
+        x.response_body_mut().passed(11);
         let mut clock = Clock::default();
         clock.refresh(0);
         let mut out = Vec::new();

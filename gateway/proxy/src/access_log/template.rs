@@ -135,8 +135,8 @@ impl Variable {
             Self::IsArgs => {
                 b.extend_from_slice(if entry.target(rules).len() > request.path().len() { b"?" } else { b"" })
             }
-            Self::BodyBytesSent => encode_decimal(b, x.response_body.bytes),
-            Self::RequestBodyBytes => encode_decimal(b, x.request_body.bytes),
+            Self::BodyBytesSent => encode_decimal(b, x.response_body().bytes()),
+            Self::RequestBodyBytes => encode_decimal(b, x.request_body().bytes()),
             Self::ClientCertificate => own(b, entry.fingerprint()),
             Self::Connection => connection_id(b, client.id),
             Self::ConnectionRequests => encode_decimal(b, u64::from(x.number)),

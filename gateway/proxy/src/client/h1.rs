@@ -69,7 +69,7 @@ pub(crate) fn client_wants(connections: &Connections, exchanges: &Exchanges, key
         return client_conn.inbuf.len() < crate::transport::HIGH_WATER;
     }
     exchanges.get(exchange).is_some_and(|x| match x.machine.request() {
-        Phase::Streaming => !x.request_body.is_blocked(),
+        Phase::Streaming => !x.request_body().is_blocked(),
         Phase::Draining => true,
         Phase::Awaiting | Phase::Complete => false,
     })
@@ -150,10 +150,7 @@ fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exc
     x.comes_on(ClientStream::H1(key));
     x.started = cx.micros();
     x.body = info.body;
-    x.request_body.decoder.reset(info.body);
-    if info.body == BodyLength::Chunked {
-        x.request_body.decoder.limit_trailers(&proxy.settings.limits().http);
-    }
+    x.request_body_mut().begin_decoding(info.body, &proxy.settings.limits().http);
     x.begin(info.upgrade, early, proxy.settings.limits());
     proxy.counters.count(Count::Requests);
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);
@@ -185,12 +182,12 @@ fn consume_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, input: &[u8]
             request_data(proxy, cx, exchange, &rest[..room], false);
             continue;
         }
-        match x.request_body.decoder.decode_at_most(rest, room) {
+        match x.request_body_mut().decode(rest, room) {
             Ok(piece) => {
                 used += piece.consumed;
                 match piece.what {
                     What::Data(data) => {
-                        let last = x.request_body.decoder.is_done();
+                        let last = x.request_body().is_decoded();
                         if !request_data(proxy, cx, exchange, data, last) {
                             return None;
                         }
@@ -200,7 +197,7 @@ fn consume_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, input: &[u8]
                     }
                     What::NeedMore => return Some(used),
                     What::Trailers => {
-                        std::mem::swap(&mut x.request_body.trailers, x.request_body.decoder.trailers_mut());
+                        x.request_body_mut().take_decoded_trailers();
                         request_end(proxy, cx, exchange);
                         return Some(used);
                     }
@@ -347,7 +344,7 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
     };
     scratch.take_buffer(&mut client_conn.transport.stage);
     let framing = encode_response(&mut client_conn.transport.stage, &x.response, x.request.version, body, connection);
-    x.response_body.framing = framing;
+    x.response_body_mut().frame(framing);
     if framing == BodyLength::UntilClose || connection != ConnectionOption::KeepAlive {
         client_conn.protocol.close_after_exchange();
     }
@@ -371,7 +368,7 @@ pub(crate) fn h1_client_end(connections: &mut Connections, exchanges: &Exchanges
     let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
         return;
     };
-    stage_end(&mut client_conn.transport.stage, x.response_body.framing, &x.response_body.trailers);
+    stage_end(&mut client_conn.transport.stage, x.response_body().framing(), x.response_body().trailers());
     connections.mark_for_flush(key);
 }
 

@@ -154,8 +154,8 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
         return h2_client_gone(proxy, cx, exchange, None);
     }
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body.is_blocked();
-    if x.response_body.unblock(cx.now()) {
+    let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body().is_blocked();
+    if x.response_body_mut().unblock(cx.now()) {
         resume_source(proxy, cx, Later::Server(exchange));
     }
     if reads {
@@ -211,7 +211,7 @@ pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                         // It has its response.
                         return request_end(proxy, cx, exchange);
                     }
-                    let (limits, into) = (&proxy.settings.limits().http, &mut x.request_body.trailers);
+                    let (limits, into) = (&proxy.settings.limits().http, x.request_body_mut().trailers_mut());
                     return match message::read_trailers(trailers.as_ref(), noted, *list_limit, limits, into) {
                         Ok(()) => request_end(proxy, cx, exchange),
                         Err(e) => request_broken(proxy, cx, exchange, e),

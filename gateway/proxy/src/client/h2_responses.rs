@@ -56,7 +56,7 @@ pub(crate) fn h2_client_head(
     let (Some(x), Some(Conn::Client(client_conn))) = (exchanges.get_mut(exchange), connections.get_mut(key)) else {
         return;
     };
-    x.response_body.framing = BodyLength::None;
+    x.response_body_mut().frame(BodyLength::None);
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.get_mut(index as usize) else { return };
     let response = message::write_response(&x.response, body).unwrap_or_else(|_| {
@@ -133,7 +133,7 @@ pub(crate) fn h2_client_end(connections: &mut Connections, exchanges: &Exchanges
         return;
     }
     if let Some(send) = &mut stream.send {
-        sink::end(send, &x.response_body.trailers);
+        sink::end(send, x.response_body().trailers());
     }
     connections.mark_for_flush(key);
 }
@@ -216,7 +216,7 @@ pub(crate) fn h2_client_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         let exchange = stream.exchange;
         if let Some(x) = proxy.exchanges.get_mut(exchange)
             && x.client_stream() == ClientStream::H2(key, index)
-            && x.response_body.unblock(cx.now())
+            && x.response_body_mut().unblock(cx.now())
         {
             resume_source(proxy, cx, Later::Server(exchange));
         }

@@ -173,7 +173,12 @@ fn h3_read_with(
             Piece::Trailers(section) => {
                 let Proxy { exchanges, scratch, settings, .. } = proxy;
                 let Some(x) = exchange.and_then(|x| exchanges.get_mut(x)) else { return Ok(()) };
-                h3::read_trailers(section, &settings.limits().http, &mut x.request_body.trailers, scratch.qpack())?;
+                h3::read_trailers(
+                    section,
+                    &settings.limits().http,
+                    x.request_body_mut().trailers_mut(),
+                    scratch.qpack(),
+                )?;
             }
         }
     }

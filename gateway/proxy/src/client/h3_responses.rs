@@ -50,7 +50,7 @@ pub(crate) fn h3_client_head(
 ) {
     let (Some(x), Some(Conn::Quic(q))) = (exchanges.get_mut(exchange), connections.get_mut(key)) else { return };
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    x.response_body.framing = BodyLength::None;
+    x.response_body_mut().frame(BodyLength::None);
     if let BodyLength::Known(n) = body {
         // Head and a short body leave in one piece: room for both.
         stream.out.reserve(256 + (n as usize).min(HIGH_WATER));

@@ -9,6 +9,7 @@
 //! | the way of a request | `routing` finds the route and does what it says; `routed` is what the exchange knows of its way |
 //! | who may pass | `credentials` (passwords), `authorize` (another server is asked) |
 //! | what the gateway writes itself | `forwarded` (requests), `response_headers`, `redirection` |
+//! | bodies | `flow` is one direction, `request` and `response` report what moves |
 //! | what waits, time and failure | `resume` (sources that waited for room), `expiry`, `failure`, `waste` |
 
 pub(crate) mod authorize;
@@ -17,6 +18,7 @@ pub(crate) mod exchanges;
 pub(crate) mod executor;
 pub(crate) mod expiry;
 pub(crate) mod failure;
+pub(crate) mod flow;
 pub(crate) mod forwarded;
 pub(crate) mod priority;
 mod redirection;
@@ -33,25 +35,22 @@ pub(crate) mod websocket;
 use crate::conn::Client;
 use crate::exchange::authorize::Question;
 use crate::exchange::credentials::Verification;
+use crate::exchange::flow::Flow;
 use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, UpstreamStream};
 use crate::memory::Held;
 use crate::mirrors::Copying;
-use crate::scratch::READ_SIZE;
 use crate::snapshot::ClientLimits;
 use crate::traces::Trace;
 use crate::upstream::group::LaneUpstream;
 use sealane_exchange as machine;
 use sealane_exchange::Kind;
-use sealane_exchange::deadlines::{LINGER_BYTES, Party, Progress};
-use sealane_http::h1::{BodyDecoder, Limits};
+use sealane_exchange::deadlines::{LINGER_BYTES, Party};
 use sealane_http::{BodyLength, Fields, Known, Method, ParseError, RequestHead, ResponseHead, Version};
 use sealane_lane::{Micros, Millis};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// See [`Flow::read_size`].
-const FIRST_READ: usize = 8 * 1024;
 /// How the types of gRPC's messages begin.
 pub(crate) const GRPC: &[u8] = b"application/grpc";
 
@@ -59,86 +58,6 @@ pub(crate) const GRPC: &[u8] = b"application/grpc";
 pub(crate) fn is_of_type(fields: &Fields, with: &[u8]) -> bool {
     let value = fields.get(Known::ContentType).and_then(|v| v.get(..with.len()));
     value.is_some_and(|v| v.eq_ignore_ascii_case(with))
-}
-
-pub(crate) struct Flow {
-    /// An HTTP/1.1 source's; other versions frame bodies themselves.
-    pub decoder: BodyDecoder,
-    /// How an HTTP/1.1 sink is told where the body ends.
-    pub framing: BodyLength,
-    /// Those that came with the end, if any did.
-    pub trailers: Fields,
-    /// The source has more than the sink had credit for.
-    blocked: bool,
-    /// Bytes to read at once for a sink that does not tell its room before: twice as many with each read, and few again
-    /// once it had no room for all.
-    read_size: usize,
-    /// Whose bytes these are.
-    source: Party,
-    pub progress: Progress,
-    pub bytes: u64,
-}
-
-impl Flow {
-    fn new(source: Party) -> Self {
-        Self {
-            source,
-            progress: Progress::default(),
-            decoder: BodyDecoder::new(BodyLength::None, &Limits::default()),
-            framing: BodyLength::None,
-            trailers: Fields::new(),
-            blocked: false,
-            read_size: FIRST_READ,
-            bytes: 0,
-        }
-    }
-
-    /// The source is read from now on, for this sink, or to be thrown away. What an earlier sink had no room for says nothing
-    /// about this one.
-    pub fn begin(&mut self, now: Millis) {
-        self.blocked = false;
-        self.progress.begin(now);
-    }
-
-    /// The sink has no room: the source is resumed when it has.
-    pub fn block(&mut self, now: Millis) {
-        if !std::mem::replace(&mut self.blocked, true) {
-            self.progress.turn(now, self.source);
-        }
-        self.read_size = FIRST_READ;
-    }
-
-    /// Whether the source waits for room.
-    #[inline]
-    pub fn is_blocked(&self) -> bool {
-        self.blocked
-    }
-
-    /// The sink has room again. Whether the source waits for that.
-    pub fn unblock(&mut self, now: Millis) -> bool {
-        let blocked = std::mem::take(&mut self.blocked);
-        if blocked {
-            self.progress.turn(now, self.source.other());
-        }
-        blocked
-    }
-
-    /// See `read_size`.
-    pub fn next_read(&mut self) -> usize {
-        let size = self.read_size;
-        self.read_size = (size * 2).min(READ_SIZE);
-        size
-    }
-
-    fn reset(&mut self) {
-        self.progress = Progress::default();
-        self.framing = BodyLength::None;
-        self.trailers.clear();
-        self.trailers.shrink_to(4096);
-        self.blocked = false;
-        self.read_size = FIRST_READ;
-        self.bytes = 0;
-    }
 }
 
 /// Why an exchange ends otherwise than with its response.
@@ -182,8 +101,8 @@ pub(crate) struct Exchange {
     pub upstream: Option<Rc<LaneUpstream>>,
     /// The way that was chosen for it.
     pub routed: Routed,
-    pub request_body: Flow,
-    pub response_body: Flow,
+    request_body: Flow,
+    response_body: Flow,
     /// The client's request, while `request` and `body` are those of a question about it.
     pub question: Option<Box<Question>>,
     /// The copy of the request for its mirror.
@@ -270,6 +189,35 @@ impl Exchange {
     /// The request does not wait for its connection any more, nor goes over it.
     pub fn leave_connection(&mut self) {
         self.upstream_stream = None;
+    }
+
+    /// The way of the request's body.
+    #[inline]
+    pub fn request_body(&self) -> &Flow {
+        &self.request_body
+    }
+
+    #[inline]
+    pub fn request_body_mut(&mut self) -> &mut Flow {
+        &mut self.request_body
+    }
+
+    /// The way of the response's body.
+    #[inline]
+    pub fn response_body(&self) -> &Flow {
+        &self.response_body
+    }
+
+    #[inline]
+    pub fn response_body_mut(&mut self) -> &mut Flow {
+        &mut self.response_body
+    }
+
+    /// A server is selected, and a connection to it, from now on.
+    #[inline]
+    pub fn begin_dispatch(&mut self, now: Millis) {
+        self.response_body.progress.begin(now);
+        self.trace.connecting = 0;
     }
 
     /// How many tries have been lost.

@@ -43,8 +43,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
     loop {
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
         let Some(upstream) = x.upstream.clone() else { return };
-        x.response_body.progress.begin(cx.now());
-        x.trace.connecting = 0;
+        x.begin_dispatch(cx.now());
         // A relayed connection needs one of its own.
         let relayed = x.machine.is_relay();
         let fresh = relayed || x.routed.lost_at.is_some();

@@ -69,7 +69,8 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
         () if upstream_conn.upstream.upstream.keepalive == 0 => ConnectionOption::Close,
         () => ConnectionOption::KeepAlive,
     };
-    x.request_body.framing = x.body;
+    let body = x.body;
+    x.request_body_mut().frame(body);
     scratch.take_buffer(&mut upstream_conn.transport.stage);
     encode_request(&mut upstream_conn.transport.stage, &x.request, x.body, connection);
     request_sent(proxy, cx, exchange, UpstreamStream::H1(key), actions);
@@ -167,7 +168,7 @@ fn upstream_wants(connections: &Connections, exchanges: &Exchanges, key: Key) ->
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return false };
     match &upstream_conn.phase {
         UpstreamPhase::Busy(_) => {
-            upstream_conn.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| !x.response_body.is_blocked())
+            upstream_conn.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| !x.response_body().is_blocked())
         }
         UpstreamPhase::Making(_) => upstream_conn.phase.is_handshake(),
         UpstreamPhase::Shared(h2) => h2.is_drained(),
@@ -198,10 +199,7 @@ fn consume_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8])
                     // Bytes behind a response without a body are nobody's: the next response must not begin with them.
                     let trailing = info.body.is_empty() && used < input.len();
                     *answer = Answer::Headed { keep_alive: info.keep_alive && !trailing };
-                    x.response_body.decoder.reset(info.body);
-                    if info.body == BodyLength::Chunked {
-                        x.response_body.decoder.limit_trailers(limits);
-                    }
+                    x.response_body_mut().begin_decoding(info.body, limits);
                     if !response_arrived(proxy, cx, exchange, info.body, info.upgrade) {
                         return input.len();
                     }
@@ -232,7 +230,7 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
             }
         }
         let x = proxy.exchanges.get_mut(exchange)?;
-        if rest.is_empty() && (x.machine.is_tunnel() || !x.response_body.decoder.is_done()) {
+        if rest.is_empty() && (x.machine.is_tunnel() || !x.response_body().is_decoded()) {
             return Some(used);
         }
         if x.machine.is_tunnel() {
@@ -240,7 +238,7 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
             response_data(proxy, cx, exchange, &rest[..room], false);
             continue;
         }
-        let piece = match x.response_body.decoder.decode_at_most(rest, room) {
+        let piece = match x.response_body_mut().decode(rest, room) {
             Ok(piece) => piece,
             Err(e) => {
                 response_broken(proxy, cx, exchange, e);
@@ -248,7 +246,7 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
             }
         };
         used += piece.consumed;
-        let done = x.response_body.decoder.is_done();
+        let done = x.response_body().is_decoded();
         if done
             && used < input.len()
             && let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key)
@@ -264,7 +262,7 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
             }
             What::NeedMore => return Some(used),
             What::Trailers => {
-                std::mem::swap(&mut x.response_body.trailers, x.response_body.decoder.trailers_mut());
+                x.response_body_mut().take_decoded_trailers();
                 response_end(proxy, cx, exchange);
                 return None;
             }
@@ -293,7 +291,7 @@ fn upstream_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
     }
     if x.machine.response() == Phase::Streaming
         && clean
-        && (x.machine.is_tunnel() || x.response_body.decoder.eof().is_ok())
+        && (x.machine.is_tunnel() || x.response_body_mut().may_end_here())
     {
         return response_end(proxy, cx, exchange);
     }
@@ -322,7 +320,7 @@ pub(crate) fn h1_server_end(connections: &mut Connections, exchanges: &Exchanges
     if x.machine.is_tunnel() {
         upstream_conn.transport.finish_sending();
     } else {
-        stage_end(&mut upstream_conn.transport.stage, x.request_body.framing, &x.request_body.trailers);
+        stage_end(&mut upstream_conn.transport.stage, x.request_body().framing(), x.request_body().trailers());
     }
     connections.mark_for_flush(key);
 }

@@ -131,7 +131,7 @@ pub(crate) fn h2_server_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
     let Some(stream) = h2_upstream_stream(&mut proxy.connections, key, index) else { return };
     let exchange = stream.exchange;
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    if x.request_body.unblock(cx.now()) {
+    if x.request_body_mut().unblock(cx.now()) {
         resume_source(proxy, cx, Later::Client(exchange));
     }
     h2_server_read(proxy, cx, exchange, key, index);
@@ -143,7 +143,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         let limits = &proxy.settings.limits().http;
         let Proxy { connections, exchanges, .. } = proxy;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        if x.upstream_stream() != Some(UpstreamStream::H2(key, index)) || x.response_body.is_blocked() {
+        if x.upstream_stream() != Some(UpstreamStream::H2(key, index)) || x.response_body().is_blocked() {
             return;
         }
         let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
@@ -212,7 +212,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
             if let Some(trailers) = trailers {
                 stream.body = None;
                 let noted = blocks.take(stream.send.stream_id().as_u32());
-                let into = &mut x.response_body.trailers;
+                let into = x.response_body_mut().trailers_mut();
                 return match message::read_trailers(trailers.as_ref(), noted, HEAD_LIMIT as usize, limits, into) {
                     Ok(()) => response_end(proxy, cx, exchange),
                     Err(e) => response_broken(proxy, cx, exchange, e),
@@ -331,7 +331,7 @@ pub(crate) fn h2_server_end(connections: &mut Connections, exchanges: &Exchanges
     if std::mem::replace(&mut stream.ended, true) {
         return;
     }
-    sink::end(&mut stream.send, &x.request_body.trailers);
+    sink::end(&mut stream.send, x.request_body().trailers());
     connections.mark_for_flush(key);
 }
 
@@ -374,7 +374,7 @@ pub(crate) fn h2_upstream_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     }
     for exchange in blocked {
         if let Some(x) = proxy.exchanges.get_mut(exchange)
-            && x.request_body.unblock(cx.now())
+            && x.request_body_mut().unblock(cx.now())
         {
             resume_source(proxy, cx, Later::Client(exchange));
         }

@@ -545,7 +545,7 @@ fn h2_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, mut end: End, timeout
     for (_, stream) in &mut h2.streams {
         if stream.whole.is_some() {
             // What is still sent to the server goes nowhere.
-            if exchanges.get_mut(stream.exchange).is_some_and(|x| x.request_body.unblock(cx.now())) {
+            if exchanges.get_mut(stream.exchange).is_some_and(|x| x.request_body_mut().unblock(cx.now())) {
                 exchanges.go_on_later(Later::Client(stream.exchange));
             }
             continue;

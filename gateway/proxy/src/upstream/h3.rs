@@ -214,7 +214,7 @@ fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key,
     let (Some(Conn::Quic(q)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else { return };
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
     stream.exchange = Some(exchange);
-    x.request_body.framing = BodyLength::None;
+    x.request_body_mut().frame(BodyLength::None);
     h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
     if x.body.is_empty() {
         stream.sending.end();
@@ -352,7 +352,7 @@ fn h3_server_read_with(
             }
             Piece::TooLarge(e) => return Err(e.into()),
             Piece::Trailers(section) => {
-                h3::read_trailers(section, limits, &mut x.response_body.trailers, scratch.qpack())?;
+                h3::read_trailers(section, limits, x.response_body_mut().trailers_mut(), scratch.qpack())?;
             }
         }
     }

@@ -1,0 +1,170 @@
+//! One direction of an exchange: the body of a request or of a response, from its source to its sink.
+//!
+//! Its fields are the executor's; the adapters of sources and sinks report with methods what they decode, and whether there is room.
+
+use crate::scratch::READ_SIZE;
+use sealane_exchange::deadlines::{Party, Progress};
+use sealane_http::h1::{BodyDecoder, BodyPiece, Limits};
+use sealane_http::{BodyLength, Fields, ParseError};
+use sealane_lane::Millis;
+
+/// See [`Flow::read_size`].
+const FIRST_READ: usize = 8 * 1024;
+
+pub(crate) struct Flow {
+    /// An HTTP/1.1 source's; other versions frame bodies themselves.
+    pub(super) decoder: BodyDecoder,
+    /// How an HTTP/1.1 sink is told where the body ends.
+    pub(super) framing: BodyLength,
+    /// Those that came with the end, if any did.
+    pub(super) trailers: Fields,
+    /// The source has more than the sink had credit for.
+    blocked: bool,
+    /// Bytes to read at once for a sink that does not tell its room before: twice as many with each read, and few again
+    /// once it had no room for all.
+    read_size: usize,
+    /// Whose bytes these are.
+    source: Party,
+    pub(super) progress: Progress,
+    pub(super) bytes: u64,
+}
+
+impl Flow {
+    pub(super) fn new(source: Party) -> Self {
+        Self {
+            source,
+            progress: Progress::default(),
+            decoder: BodyDecoder::new(BodyLength::None, &Limits::default()),
+            framing: BodyLength::None,
+            trailers: Fields::new(),
+            blocked: false,
+            read_size: FIRST_READ,
+            bytes: 0,
+        }
+    }
+
+    /// A message over HTTP/1.1 begins whose body is of this length.
+    #[inline]
+    pub fn begin_decoding(&mut self, body: BodyLength, limits: &Limits) {
+        self.decoder.reset(body);
+        if body == BodyLength::Chunked {
+            self.decoder.limit_trailers(limits);
+        }
+    }
+
+    /// The next piece of such a message, with at most so many bytes of the body.
+    #[inline]
+    pub fn decode<'i>(&mut self, input: &'i [u8], room: usize) -> Result<BodyPiece<'i>, ParseError> {
+        self.decoder.decode_at_most(input, room)
+    }
+
+    /// Whether such a message is whole.
+    #[inline]
+    pub fn is_decoded(&self) -> bool {
+        self.decoder.is_done()
+    }
+
+    /// Whether such a message may end where its connection does.
+    pub fn may_end_here(&mut self) -> bool {
+        self.decoder.eof().is_ok()
+    }
+
+    /// The trailers of such a message have been decoded.
+    pub fn take_decoded_trailers(&mut self) {
+        std::mem::swap(&mut self.trailers, self.decoder.trailers_mut());
+    }
+
+    /// An HTTP/1.1 sink tells so where the body ends.
+    #[inline]
+    pub fn frame(&mut self, framing: BodyLength) {
+        self.framing = framing;
+    }
+
+    /// How an HTTP/1.1 sink is told where the body ends.
+    #[inline]
+    pub fn framing(&self) -> BodyLength {
+        self.framing
+    }
+
+    /// Those that came with the end, if any did.
+    #[inline]
+    pub fn trailers(&self) -> &Fields {
+        &self.trailers
+    }
+
+    /// For an adapter that decodes them itself.
+    pub fn trailers_mut(&mut self) -> &mut Fields {
+        &mut self.trailers
+    }
+
+    /// Bytes of the body that have passed, or were thrown away.
+    #[inline]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The source is read from now on, for this sink, or to be thrown away. What an earlier sink had no room for says nothing
+    /// about this one.
+    pub fn begin(&mut self, now: Millis) {
+        self.blocked = false;
+        self.progress.begin(now);
+    }
+
+    /// The sink has no room: the source is resumed when it has.
+    pub fn block(&mut self, now: Millis) {
+        if !std::mem::replace(&mut self.blocked, true) {
+            self.progress.turn(now, self.source);
+        }
+        self.read_size = FIRST_READ;
+    }
+
+    /// Whether the source waits for room.
+    #[inline]
+    pub fn is_blocked(&self) -> bool {
+        self.blocked
+    }
+
+    /// The sink has room again. Whether the source waits for that.
+    pub fn unblock(&mut self, now: Millis) -> bool {
+        let blocked = std::mem::take(&mut self.blocked);
+        if blocked {
+            self.progress.turn(now, self.source.other());
+        }
+        blocked
+    }
+
+    /// See `read_size`.
+    pub fn next_read(&mut self) -> usize {
+        let size = self.read_size;
+        self.read_size = (size * 2).min(READ_SIZE);
+        size
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.progress = Progress::default();
+        self.framing = BodyLength::None;
+        self.trailers.clear();
+        self.trailers.shrink_to(4096);
+        self.blocked = false;
+        self.read_size = FIRST_READ;
+        self.bytes = 0;
+    }
+}
+
+#[cfg(test)]
+impl Flow {
+    /// So many bytes have passed.
+    pub fn passed(&mut self, bytes: u64) {
+        self.bytes = bytes;
+    }
+
+    /// The wait that goes on has begun then.
+    pub fn begin_wait(&mut self, now: Millis) {
+        self.progress.begin(now);
+    }
+
+    /// When the wait that goes on has begun.
+    pub fn since(&self) -> Millis {
+        self.progress.since()
+    }
+}
