@@ -23,6 +23,7 @@ use crate::exchange::expiry::look_soon;
 use crate::exchange::forwarded;
 use crate::exchange::redirection::send_redirect;
 use crate::exchange::response_headers::add_response_headers;
+use crate::exchange::retries::budget_allows;
 use crate::exchange::routed::{DeniedBy, Routed, Served};
 use crate::exchange::routing::route_request;
 use crate::exchange::streams::{
@@ -47,7 +48,6 @@ use crate::snapshot::Action;
 use crate::templates::Origin;
 use crate::traces;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::retries::budget_allows;
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase, Switching};
 use sealane_http::{BodyLength, Known, Method, ParseError};

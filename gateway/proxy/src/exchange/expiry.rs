@@ -11,12 +11,12 @@ use crate::exchange::credentials::unchecked;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{drain_is_over, refuse};
 use crate::exchange::response::server_lost;
+use crate::exchange::retries::account_for_loss;
 use crate::exchange::{Ending, Exchange, GRPC, is_of_type};
 use crate::forwarding::RouteLimits;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
-use crate::upstream::retries::account_for_loss;
 use sealane_exchange::deadlines::{
     BodyLimits, Class, ConnectionLimits, ConnectionWait, Deadline, Direction, LINGER, Limits, Party, Reason, State,
     Wait, deadline, is_used_up_by_server,

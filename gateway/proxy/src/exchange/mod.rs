@@ -10,7 +10,7 @@
 //! | who may pass | `credentials` (passwords), `authorize` (another server is asked) |
 //! | what the gateway writes itself | `forwarded` (requests), `response_headers`, `redirection` |
 //! | bodies | `flow` is one direction, `request` and `response` report what moves |
-//! | what waits, time and failure | `resume` (sources that waited for room), `expiry`, `failure`, `waste` |
+//! | what waits, time and failure | `resume` (sources that waited for room), `expiry`, `failure`, `retries`, `waste` |
 
 pub(crate) mod authorize;
 pub(crate) mod credentials;
@@ -26,6 +26,7 @@ pub(crate) mod request;
 pub(crate) mod response;
 mod response_headers;
 pub(crate) mod resume;
+mod retries;
 pub(crate) mod routed;
 mod routing;
 pub(crate) mod streams;

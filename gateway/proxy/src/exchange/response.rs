@@ -7,6 +7,7 @@ use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse};
 use crate::exchange::response_headers::add_response_headers;
+use crate::exchange::retries::{account_for_loss, retry_is_granted};
 use crate::exchange::routed::DeniedBy;
 use crate::exchange::streams::{
     ClientStream, client_close_after, client_credit, client_data, client_head, client_interim, server_reset,
@@ -17,7 +18,6 @@ use crate::memory::read_within_budget;
 use crate::request_ids::clean_of_id;
 use crate::scratch::{HEAD_READ, READ_SIZE};
 use crate::service::Proxy;
-use crate::upstream::retries::{account_for_loss, retry_is_granted};
 use rustix::io::Errno;
 use sealane_exchange::{Action as Do, Actions, Direction, Event, Head, Loss, Phase};
 use sealane_http::{BodyLength, Known, ParseError};

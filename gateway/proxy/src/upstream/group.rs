@@ -4,7 +4,7 @@ use crate::lane_state::LaneSnapshot;
 use crate::latency::UpstreamTimes;
 use crate::memory::Window;
 use crate::snapshot::{Upstream, UpstreamHttp};
-use crate::upstream::balance::{Balance, Balancer, LaneServer, RetryBudget};
+use crate::upstream::balance::{Balance, Balancer, LaneServer, RetryBudget, Tried};
 use crate::upstream::syn::SynServer;
 use sealane_exchange::Loss;
 use sealane_lane::{Key, Micros, Millis};
@@ -82,6 +82,21 @@ impl LaneUpstream {
     #[inline]
     pub fn note_request(&self) {
         self.retries.note_request();
+    }
+
+    /// Takes a retry from the budget, if there is one.
+    pub fn grants_retry(&self, now: Millis) -> bool {
+        self.retries.take(now)
+    }
+
+    /// Whether a request that has failed so often, at these servers, has a try and a server left.
+    pub fn has_try_left(&self, attempts: usize, tried: Tried) -> bool {
+        attempts < self.upstream.tries && self.balancer.has_untried(tried)
+    }
+
+    /// Asks control to look at the servers now rather than later.
+    pub fn nudge(&self) {
+        self.upstream.group.nudge();
     }
 
     /// How many requests are under way with a server.

@@ -11,7 +11,6 @@ pub(crate) mod h3;
 pub(crate) mod phase;
 pub(crate) mod pools;
 pub(crate) mod queue;
-pub(crate) mod retries;
 pub(crate) mod selection;
 pub mod server_state;
 pub(crate) mod syn;

@@ -26,7 +26,7 @@ pub(super) fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     if first {
         proxy.counters.count(Count::Queued);
         // Another lane may have room to give.
-        upstream.upstream.group.nudge();
+        upstream.nudge();
     }
 }
 

@@ -23,8 +23,7 @@ pub(crate) fn account_for_loss(x: &mut Exchange, why: Loss, unanswered: bool) {
 /// Whether a request that may be sent again is: there must be a try left, a server, and something in the budget.
 pub(crate) fn retry_is_granted(x: &mut Exchange, counters: &Counters, cx: &Context, why: Loss) -> bool {
     let Some(upstream) = &x.upstream else { return false };
-    let is_left =
-        !why.uses_try() || x.attempts() < upstream.upstream.tries && upstream.balancer.has_untried(x.routed.tried());
+    let is_left = !why.uses_try() || upstream.has_try_left(x.attempts(), x.routed.tried());
     let granted = is_left && budget_allows(x, counters, cx);
     if granted && why == Loss::Stale {
         // Other kept connections may be as old.
@@ -36,7 +35,7 @@ pub(crate) fn retry_is_granted(x: &mut Exchange, counters: &Counters, cx: &Conte
 /// Takes a retry from the budget, if there is one.
 pub(crate) fn budget_allows(x: &Exchange, counters: &Counters, cx: &Context) -> bool {
     let Some(upstream) = &x.upstream else { return false };
-    let granted = upstream.retries.take(cx.now());
+    let granted = upstream.grants_retry(cx.now());
     if !granted {
         counters.count(Count::RetriesDenied);
     }
@@ -46,6 +45,6 @@ pub(crate) fn budget_allows(x: &Exchange, counters: &Counters, cx: &Context) -> 
 /// Asks control to look at a failure now rather than later.
 fn nudge(x: &Exchange) {
     if let Some(upstream) = &x.upstream {
-        upstream.upstream.group.nudge();
+        upstream.nudge();
     }
 }
