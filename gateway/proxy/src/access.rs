@@ -151,7 +151,7 @@ impl RequestRule {
                 return Some(DeniedBy::Certificate);
             }
         }
-        let fields = &x.request.fields;
+        let fields = &x.request().fields;
         let allowed = self.allow_header.iter().all(|condition| condition.holds_for_all(fields));
         let denied = self.deny_header.iter().any(|condition| condition.holds_for_any(fields));
         (!allowed || denied).then_some(DeniedBy::Header)
@@ -207,7 +207,7 @@ pub(crate) fn judge(
     listener: &LaneListener,
     rules: &[usize],
 ) -> Verdict {
-    let is_early = x.machine.is_early();
+    let is_early = x.machine().is_early();
     let mut too_early = false;
     for rule in rules {
         // A rule that is not there lets nobody in.
@@ -242,7 +242,7 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
     if by == DeniedBy::Limit {
         return refuse_over_limit(proxy, cx, exchange, expects);
     }
-    x.routed.denied = Some(by);
+    x.routed_mut().denied = Some(by);
     match by {
         DeniedBy::Certificate => proxy.counters.count(Count::CertificatesDenied),
         DeniedBy::Header => proxy.counters.count(Count::HeadersDenied),
@@ -262,7 +262,7 @@ fn quic_address(connections: &Connections, client: ClientStream) -> Option<IpAdd
 /// Whether a request came from an address that may be forged. Rules and shares that go by the address wait until it is proven:
 /// 425. Otherwise one client could use up what another one may have.
 pub(crate) fn is_address_in_doubt(connections: &Connections, x: &Exchange) -> bool {
-    x.machine.is_early() && !is_address_proven(connections, x.client_stream())
+    x.machine().is_early() && !is_address_proven(connections, x.client_stream())
 }
 
 /// Whether a client that sends early data has shown that it is where it says. Over TCP it has, unless its hello came in a SYN

@@ -37,7 +37,7 @@ pub struct RouteLimits {
 impl RouteLimits {
     /// What the route of an exchange says.
     pub(crate) fn of(x: &Exchange) -> Option<Self> {
-        match &x.routed.route.as_ref()?.route()?.action {
+        match &x.routed().route.as_ref()?.route()?.action {
             Action::Forward(by) => Some(by.limits),
             _ => None,
         }
@@ -46,8 +46,8 @@ impl RouteLimits {
     /// When an exchange must be over.
     pub(crate) fn until(&self, x: &Exchange) -> Option<Millis> {
         // A response that is complete is not too late, whatever the client still sends.
-        let total = self.total.filter(|_| x.machine.response() != Phase::Complete)?;
-        Some(x.started / 1000 + total.as_millis() as Millis)
+        let total = self.total.filter(|_| x.machine().response() != Phase::Complete)?;
+        Some(x.times().started / 1000 + total.as_millis() as Millis)
     }
 }
 
@@ -183,14 +183,14 @@ pub(crate) fn choose_upstream(proxy: &mut Proxy, exchange: Key, by: &Forwarding)
     let number = exchanges.draw();
     let x = exchanges.get_mut(exchange)?;
     let client = connections.client_of(x.client_stream())?;
-    let chosen = split.choose(&x.request.fields, x.client_ip(client), number);
+    let chosen = split.choose(&x.request().fields, x.client_ip(client), number);
     match chosen.by {
         ChosenBy::Header => counters.count(Count::SplitByHeader),
         ChosenBy::Cookie => counters.count(Count::SplitByCookie),
         ChosenBy::Hash => counters.count(Count::SplitByHash),
         ChosenBy::Weight => counters.count(Count::SplitByWeight),
     }
-    x.routed.chosen = Some(chosen);
+    x.routed_mut().chosen = Some(chosen);
     Some(split.groups.get(chosen.share)?.upstream)
 }
 
@@ -204,8 +204,8 @@ pub(crate) fn watch_total(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
 
 /// The split by which a request went, and its group.
 fn split_of(x: &Exchange) -> Option<(&Split, &Share, ChosenBy)> {
-    let chosen = x.routed.chosen?;
-    let Action::Forward(by) = &x.routed.route.as_ref()?.route()?.action else { return None };
+    let chosen = x.routed().chosen?;
+    let Action::Forward(by) = &x.routed().route.as_ref()?.route()?.action else { return None };
     let Destination::Split(split) = &by.to else { return None };
     Some((split, split.groups.get(chosen.share)?, chosen.by))
 }

@@ -4,7 +4,6 @@
 //! them, whose number the question bounds.
 
 use crate::exchange::Exchange;
-use crate::exchange::authorize::asked_about;
 use crate::records::RequestId;
 use crate::service::Proxy;
 use sealane_exchange::Phase;
@@ -65,7 +64,7 @@ pub struct OpenRequest {
 /// Answers a question. Each open request costs a comparison, and each that is told some copies.
 pub(crate) fn inspect(proxy: &Proxy, cx: &Context, inspection: &Inspection) {
     let now = cx.micros();
-    let age = |x: &Exchange| now.saturating_sub(x.started);
+    let age = |x: &Exchange| now.saturating_sub(x.times().started);
     let old =
         |key: Key| Some((proxy.exchanges.get(key).map(age)?, key)).filter(|(age, _)| *age >= inspection.older_than);
     let mut found: Vec<(Micros, Key)> = proxy.exchanges.keys().filter_map(old).collect();
@@ -76,7 +75,7 @@ pub(crate) fn inspect(proxy: &Proxy, cx: &Context, inspection: &Inspection) {
     let open = found.into_iter().filter_map(|(_, key)| {
         let x = proxy.exchanges.get(key)?;
         let client = proxy.connections.client_of(x.client_stream())?;
-        Some(describe(x, RequestId(client.id, x.number), client.peer, now))
+        Some(describe(x, RequestId(client.id, x.number()), client.peer, now))
     });
     // If the answer cannot be taken, the client that asked has gone.
     let _ = inspection.answer.try_send(open.collect());
@@ -86,10 +85,10 @@ fn describe(x: &Exchange, id: RequestId, client: SocketAddr, now: Micros) -> Ope
     let since = |then: Micros| (then > 0).then(|| now.saturating_sub(then));
     let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_TEXT)]).into_owned();
     // While a server is asked about the request, the exchange holds the question.
-    let request = x.question.as_deref().map_or(&x.request, asked_about);
-    let is_relay = x.machine.is_relay();
+    let request = x.client_request();
+    let is_relay = x.machine().is_relay();
     let of = |bytes: &[u8]| if is_relay { String::new() } else { text(bytes) };
-    let upstream = x.upstream.as_ref().map(|group| group.settings());
+    let upstream = x.upstream().map(|group| group.settings());
     OpenRequest {
         id,
         client,
@@ -100,12 +99,12 @@ fn describe(x: &Exchange, id: RequestId, client: SocketAddr, now: Micros) -> Ope
         upstream: upstream.map(|upstream| upstream.name.clone()),
         server: upstream
             .filter(|_| x.upstream_stream().is_some())
-            .and_then(|upstream| Some(upstream.servers.get(x.server)?.name.clone())),
+            .and_then(|upstream| Some(upstream.servers.get(x.server())?.name.clone())),
         waits_for: waits_for(x),
-        age: now.saturating_sub(x.started),
-        sent: since(x.sent),
-        headed: since(x.headed),
-        status: x.status,
+        age: now.saturating_sub(x.times().started),
+        sent: since(x.times().sent),
+        headed: since(x.times().headed),
+        status: x.status(),
         failed_attempts: x.attempts(),
         bytes: (x.request_body().bytes(), x.response_body().bytes()),
     }
@@ -113,7 +112,7 @@ fn describe(x: &Exchange, id: RequestId, client: SocketAddr, now: Micros) -> Ope
 
 /// What an exchange waits for, in words.
 fn waits_for(x: &Exchange) -> &'static str {
-    let machine = &x.machine;
+    let machine = x.machine();
     match (machine.request(), machine.response()) {
         _ if machine.is_relay() => "either side (relayed connection)",
         _ if machine.is_tunnel() => "either side (upgraded connection)",

@@ -117,14 +117,13 @@ impl Lane {
         let client = proxy.connections.insert(conn);
         proxy.admission.arrived(&proxy.counters);
         let mut x = proxy.exchanges.fresh(ClientStream::H1(client));
-        x.request.version = Version::Http11;
-        x.request.set_method(if facts.has_body { b"POST" } else { b"GET" }).unwrap();
-        x.request.set_target(b"/").unwrap();
-        x.request.set_authority(b"a.example").unwrap();
-        x.body = if facts.has_body { BodyLength::Known(1 << 20) } else { BodyLength::None };
-        x.machine = machine::Exchange::new(facts);
-        assert!(x.machine.on(Event::Accepted).is_empty(), "the gateway's rules accept it");
-        x.upstream = proxy.settings.lane().upstreams.first().cloned();
+        x.request_mut().version = Version::Http11;
+        x.request_mut().set_method(if facts.has_body { b"POST" } else { b"GET" }).unwrap();
+        x.request_mut().set_target(b"/").unwrap();
+        x.request_mut().set_authority(b"a.example").unwrap();
+        let body = if facts.has_body { BodyLength::Known(1 << 20) } else { BodyLength::None };
+        x.begin_as(facts, body, proxy.settings.lane().upstreams.first().cloned());
+        assert!(x.report(Event::Accepted).is_empty(), "the gateway's rules accept it");
         let exchange = proxy.exchanges.insert(x);
         let Some(client) = proxy.connections.client(client) else { unreachable!() };
         client.serve_last(exchange);
@@ -132,7 +131,7 @@ impl Lane {
     }
 
     fn event(&mut self, request: &Request, event: Event) {
-        let actions = self.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(event);
+        let actions = self.proxy.exchanges.get_mut(request.exchange).unwrap().report(event);
         perform(&mut self.proxy, &mut self.cx, request.exchange, actions);
     }
 
@@ -256,22 +255,22 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
     let request = lane.request(machine::Request { has_body: true, is_safe: false, ..GET });
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    let _ = x.machine.on(Event::Forward);
+    let _ = x.report(Event::Forward);
     let key =
         lane.upstream_connection(UpstreamPhase::Busy(Answer::Awaited { kept: false }), Transport::new(socket_pair().0));
     let server = UpstreamStream::H1(key);
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    let actions = x.machine.on(Event::Connected(machine::Switching::Any));
+    let actions = x.report(Event::Connected(machine::Switching::Any));
     request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server, actions);
     // The server takes nothing of the body, and goes away.
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     x.request_body_mut().block(0);
     x.leave_connection();
-    let _ = x.machine.on(Event::Lost(Loss::Unprocessed));
-    let _ = x.machine.on(Event::RetryGranted);
+    let _ = x.report(Event::Lost(Loss::Unprocessed));
+    let _ = x.report(Event::RetryGranted);
     lane.proxy.exchanges.take_later();
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    let actions = x.machine.on(Event::Connected(machine::Switching::Any));
+    let actions = x.report(Event::Connected(machine::Switching::Any));
     request_sent(&mut lane.proxy, &mut lane.cx, request.exchange, server, actions);
     assert!(!lane.proxy.exchanges.get(request.exchange).unwrap().request_body().is_blocked());
     let later = lane.proxy.exchanges.take_later();
@@ -396,7 +395,7 @@ fn a_call_that_its_server_cancels_counts_as_the_servers() {
     let mut lane = Lane::new(snapshot(limits(), vec![upstream(1)]));
     let request = lane.request(GET);
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    let _ = (x.machine.on(Event::Forward), x.machine.on(Event::Connected(machine::Switching::Any)));
+    let _ = (x.report(Event::Forward), x.report(Event::Connected(machine::Switching::Any)));
     server_lost(&mut lane.proxy, &mut lane.cx, request.exchange, Loss::Cancelled);
     assert!(lane.is_over(&request));
     let counters = &lane.proxy.counters;
@@ -408,9 +407,9 @@ fn found_too_early(lane: &mut Lane) -> Request {
     let request = lane.request(machine::Request { is_early: true, ..GET });
     lane.event(&request, Event::Forward);
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-    let _ = x.machine.on(Event::Connected(machine::Switching::Any));
+    let _ = x.report(Event::Connected(machine::Switching::Any));
     // The server answers 425. The client's handshake goes on.
-    let actions = x.machine.on(Event::Head(Head { status: 425, switches: false, confirms: false }));
+    let actions = x.report(Event::Head(Head { status: 425, switches: false, confirms: false }));
     let actions = actions.without(machine::Action::AwaitHandshake);
     perform(&mut lane.proxy, &mut lane.cx, request.exchange, actions);
     request
@@ -459,7 +458,7 @@ fn a_forged_address_uses_up_no_share() {
         let listener = settings.listeners()[0].clone();
         let verdict = takes_place(connections, x, client, &listener, admission, settings);
         assert_eq!(verdict, if proven { Verdict::Admitted } else { Verdict::TooEarly });
-        assert_eq!(x.routed.counted.is_some(), proven);
+        assert_eq!(x.routed().counted.is_some(), proven);
     }
 }
 
@@ -572,8 +571,8 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
         lane.group().note_h2(0, true);
         lane.group().share(0, key);
         let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
-        let _ = x.machine.on(Event::Forward);
-        (0..earlier).for_each(|_| assert!(!x.machine.on(Event::NotTaken).is_empty()));
+        let _ = x.report(Event::Forward);
+        (0..earlier).for_each(|_| assert!(!x.report(Event::NotTaken).is_empty()));
         x.await_connection(UpstreamStream::Waiting(key));
         x.response_body_mut().begin_wait(12_345);
         upstream_handshake(&mut lane.proxy, &mut lane.cx, key);
@@ -594,7 +593,7 @@ fn a_connection_that_takes_no_request_is_a_failed_try() {
     let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
     let mut lane = Lane::new(snapshot(limits(), vec![group]));
     let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
-    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().report(Event::Forward);
     let (socket, peer) = socket_pair();
     let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
@@ -616,7 +615,7 @@ fn a_request_that_settings_hold_back_for_ever_is_a_failed_try() {
     let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
     let mut lane = Lane::new(snapshot(limits(), vec![group]));
     let request = lane.request(GET);
-    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().report(Event::Forward);
     let (socket, _peer) = socket_pair();
     let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
@@ -633,7 +632,7 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
     let mut lane = Lane::new(snapshot(limits(), vec![group]));
     let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
-    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().machine.on(Event::Forward);
+    let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().report(Event::Forward);
     let (socket, _peer) = socket_pair();
     let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
@@ -774,7 +773,7 @@ fn a_request_before_the_end_of_a_handshake_is_early_whether_the_connection_leave
         let id = StreamId::new(QuicSide::Client, Dir::Bi, 0);
         let index = q.add(Stream::new(id, MessageReader::new(Side::Server, 1000), 1000));
         let mut head = Vec::new();
-        let sent = &client.proxy.exchanges.get(request.exchange).unwrap().request;
+        let sent = &client.proxy.exchanges.get(request.exchange).unwrap().request();
         encode_request(&mut head, sent, BodyLength::None, Scheme::Https, false);
         q.streams[index as usize].rest = head.into();
         if leaves {

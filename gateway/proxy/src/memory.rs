@@ -101,10 +101,7 @@ impl Held {
 #[inline]
 pub(crate) fn note_held(connections: &mut Connections, exchanges: &mut Exchanges, exchange: Key, held: Held) {
     let Some(x) = exchanges.get_mut(exchange) else { return };
-    if x.held == held {
-        return;
-    }
-    let before = std::mem::replace(&mut x.held, held);
+    let Some(before) = x.hold(held) else { return };
     if let Some(client) = connections.get_mut(x.client_stream().conn()).and_then(Conn::client) {
         client.held.change(before, held);
     }

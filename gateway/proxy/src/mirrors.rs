@@ -20,14 +20,12 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::perform;
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::request::{request_data, request_end, request_room};
-use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, Later};
 use crate::lane_state::LaneListener;
 use crate::rules::RouteRef;
 use crate::service::Proxy;
 use crate::snapshot::Action;
 use crate::upstream::group::LaneUpstream;
-use sealane_exchange as machine;
 use sealane_exchange::{Event, Phase};
 use sealane_http::{BodyLength, Fields, RequestHead};
 use sealane_lane::{Context, Deadline, Key, Millis};
@@ -180,15 +178,15 @@ pub(crate) fn copy_request(
     let Some(upstream) = listener.upstreams.get(mirror.upstream) else { return };
     let Some(x) = exchanges.get(exchange) else { return };
     let Some(client) = connections.client_of(x.client_stream()).map(|client| x.client_ip(client)) else { return };
-    if !x.machine.is_message() {
+    if !x.machine().is_message() {
         // Bytes of another protocol are no request.
         return counters.count(Count::MirrorsUpgrade);
     }
-    if x.machine.is_early() {
+    if x.machine().is_early() {
         // It may be a replay, and the copy could not wait for the end of the handshake as the request can.
         return counters.count(Count::MirrorsEarly);
     }
-    if matches!(x.body, BodyLength::Known(length) if length > mirror.max_body as u64) {
+    if matches!(x.body(), BodyLength::Known(length) if length > mirror.max_body as u64) {
         return counters.count(Count::MirrorsTooLarge);
     }
     if admission.is_short_of_memory() {
@@ -197,7 +195,7 @@ pub(crate) fn copy_request(
     let Some(place) = exchanges.copy_place(mirror.max_requests) else {
         return counters.count(Count::MirrorsFull);
     };
-    let mut request = x.request.clone();
+    let mut request = x.request().clone();
     mirror.remove.iter().for_each(|name| request.fields.remove_alike(name.as_bytes()));
     if let Some(host) = &upstream.settings().host_header {
         // It was checked with the configuration.
@@ -205,7 +203,7 @@ pub(crate) fn copy_request(
     }
     let copy = Box::new(RequestCopy {
         request,
-        length: x.body,
+        length: x.body(),
         body: Vec::new(),
         max_body: mirror.max_body,
         timeout: mirror.timeout,
@@ -213,26 +211,26 @@ pub(crate) fn copy_request(
         client,
         place,
     });
-    if x.body.is_empty() {
+    if x.body().is_empty() {
         if let Some(x) = exchanges.get_mut(exchange) {
-            x.copy = Copying::Sent;
+            *x.copying_mut() = Copying::Sent;
         }
         start(proxy, cx, copy, Fields::new());
     } else if let Some(x) = exchanges.get_mut(exchange) {
-        x.copy = Copying::Coming(copy);
+        *x.copying_mut() = Copying::Coming(copy);
     }
 }
 
 /// Notes a piece of the body of a request that is copied. `dropped`: nobody wants the body any more.
 #[inline(never)]
 pub(crate) fn copy_body(x: &mut Exchange, counters: &Counters, data: &[u8], dropped: bool) {
-    let Copying::Coming(copy) = &mut x.copy else { return };
+    let Copying::Coming(copy) = x.copying_mut() else { return };
     if dropped {
         // The gateway has refused the request, or its server has answered without it.
-        x.copy = Copying::None;
+        *x.copying_mut() = Copying::None;
     } else if data.len() > copy.max_body - copy.body.len() {
         counters.count(Count::MirrorsTooLarge);
-        x.copy = Copying::None;
+        *x.copying_mut() = Copying::None;
     } else {
         copy.body.extend_from_slice(data);
     }
@@ -250,13 +248,13 @@ fn mirror_of(route: &RouteRef) -> Option<&Mirror> {
 #[inline(never)]
 pub(crate) fn copy_complete(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let Some(copy) = x.copy.take() else { return };
-    if x.machine.request() == Phase::Draining {
+    let Some(copy) = x.copying_mut().take() else { return };
+    if x.machine().request() == Phase::Draining {
         return;
     }
-    x.copy = Copying::Sent;
+    *x.copying_mut() = Copying::Sent;
     let mut trailers = x.request_body().trailers().clone();
-    if let (false, Some(mirror)) = (trailers.is_empty(), x.routed.route.as_ref().and_then(mirror_of)) {
+    if let (false, Some(mirror)) = (trailers.is_empty(), x.routed().route.as_ref().and_then(mirror_of)) {
         mirror.remove.iter().for_each(|name| trailers.remove_alike(name.as_bytes()));
     }
     start(proxy, cx, copy, trailers);
@@ -277,19 +275,7 @@ fn start(proxy: &mut Proxy, cx: &mut Context, copy: Box<RequestCopy>, trailers: 
         _place: place,
     })));
     let mut x = proxy.exchanges.fresh(ClientStream::Mirror(key));
-    let method = request.method();
-    x.request = request;
-    x.body = length;
-    *x.request_body_mut().trailers_mut() = trailers;
-    x.started = cx.micros();
-    x.machine = machine::Exchange::new(machine::Request {
-        has_body: !length.is_empty(),
-        is_safe: method.is_safe(),
-        is_idempotent: method.is_idempotent(),
-        ..machine::Request::default()
-    });
-    Routed::preference(&mut x, &upstream, client);
-    x.upstream = Some(upstream);
+    x.begin_copy(request, (length, trailers), upstream, client, cx.micros());
     let exchange = proxy.exchanges.insert(x);
     if let Some(mirror) = proxy.connections.mirror(key) {
         mirror.exchange = Some(exchange);
@@ -305,8 +291,8 @@ pub(crate) fn mirror_go_on(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
     if mirror.progress == CopyProgress::Made {
         mirror.progress = CopyProgress::Begun;
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-        let _ = x.machine.on(Event::Accepted);
-        let actions = x.machine.on(Event::Forward);
+        let _ = x.report(Event::Accepted);
+        let actions = x.report(Event::Forward);
         return perform(proxy, cx, exchange, actions);
     }
     send_body(proxy, cx, exchange, key);
@@ -317,7 +303,7 @@ fn send_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
     loop {
         let Some(x) = proxy.exchanges.get(exchange) else { return };
         let has_trailers = !x.request_body().trailers().is_empty();
-        if x.machine.request() != Phase::Streaming {
+        if x.machine().request() != Phase::Streaming {
             return;
         }
         let Some(mirror) = proxy.connections.mirror(key) else { return };
@@ -382,7 +368,7 @@ pub(crate) fn mirror_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 /// Calls a copy off.
 fn give_up(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let actions = x.machine.on(Event::ClientGone);
+    let actions = x.report(Event::ClientGone);
     perform(proxy, cx, exchange, actions);
 }
 
@@ -391,7 +377,7 @@ fn give_up(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
 pub(crate) fn free_copies(proxy: &mut Proxy, cx: &mut Context, wanted: usize) -> usize {
     let held = |key: Key| {
         let x = proxy.exchanges.get(key)?;
-        let bytes = match (&x.copy, proxy.connections.get(x.client_stream().conn())) {
+        let bytes = match (x.copying(), proxy.connections.get(x.client_stream().conn())) {
             (Copying::Coming(copy), _) => copy.body.capacity(),
             (_, Some(Conn::Mirror(mirror))) => mirror.body.capacity(),
             _ => 0,
@@ -407,7 +393,7 @@ pub(crate) fn free_copies(proxy: &mut Proxy, cx: &mut Context, wanted: usize) ->
         }
         freed += bytes;
         let Some(x) = proxy.exchanges.get_mut(exchange) else { continue };
-        if x.copy.take().is_some() {
+        if x.copying_mut().take().is_some() {
             proxy.counters.count(Count::MirrorsMemory);
         } else {
             give_up(proxy, cx, exchange);
@@ -504,16 +490,16 @@ mod tests {
             }))
         };
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
-        x.copy = copy();
+        *x.copying_mut() = copy();
         copy_body(&mut x, &counters, b"01234", false);
         copy_body(&mut x, &counters, b"56789", false);
-        assert!(matches!(&x.copy, Copying::Coming(copy) if copy.body == b"0123456789"));
+        assert!(matches!(x.copying(), Copying::Coming(copy) if copy.body == b"0123456789"));
         copy_body(&mut x, &counters, b"x", false);
-        assert!(matches!(x.copy, Copying::None) && counters.value(Count::MirrorsTooLarge) == 1);
-        x.copy = copy();
+        assert!(matches!(x.copying(), Copying::None) && counters.value(Count::MirrorsTooLarge) == 1);
+        *x.copying_mut() = copy();
         copy_body(&mut x, &counters, b"x", true);
-        assert!(matches!(x.copy, Copying::None) && counters.value(Count::MirrorsTooLarge) == 1);
-        x.copy = copy();
+        assert!(matches!(x.copying(), Copying::None) && counters.value(Count::MirrorsTooLarge) == 1);
+        *x.copying_mut() = copy();
         x.recycle();
         assert!(copies.take(1).is_some(), "an exchange that is over has no copy");
     }

@@ -83,8 +83,8 @@ impl Recording {
     }
 
     fn wants(&mut self, x: &Exchange) -> bool {
-        let is_host = self.host.as_ref().is_none_or(|host| host.matches(x.request.host_name()));
-        if x.machine.is_relay() || !is_host {
+        let is_host = self.host.as_ref().is_none_or(|host| host.matches(x.request().host_name()));
+        if x.machine().is_relay() || !is_host {
             return false;
         }
         self.passed += 1;
@@ -161,30 +161,30 @@ pub(crate) fn recorded(recording: &mut Recording, client: &Client, x: &Exchange,
 }
 
 fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
-    let since = |time: Micros| (time >= x.started && time > 0).then(|| time - x.started);
-    let server = x.upstream.as_ref().map(|group| {
+    let since = |time: Micros| (time >= x.times().started && time > 0).then(|| time - x.times().started);
+    let server = x.upstream().map(|group| {
         let upstream = group.settings();
-        let server = upstream.servers.get(x.server).map_or_else(String::new, |server| server.name.clone());
+        let server = upstream.servers.get(x.server()).map_or_else(String::new, |server| server.name.clone());
         (upstream.name.clone(), server)
     });
     Recorded {
-        id: RequestId(client.id, x.number),
+        id: RequestId(client.id, x.number()),
         at: SystemTime::now(),
         client: client.peer,
-        version: x.request.version,
-        method: text(x.request.method_name()),
-        host: text(x.request.host_name().as_bytes()),
-        path: text(x.request.path()),
-        status: x.status,
+        version: x.request().version,
+        method: text(x.request().method_name()),
+        host: text(x.request().host_name().as_bytes()),
+        path: text(x.request().path()),
+        status: x.status(),
         server,
-        failure: x.routed.failure,
+        failure: x.routed().failure,
         failed_attempts: x.attempts(),
-        sent: since(x.sent),
-        headed: since(x.headed),
-        took: x.until(now).saturating_sub(x.started),
+        sent: since(x.times().sent),
+        headed: since(x.times().headed),
+        took: x.until(now).saturating_sub(x.times().started),
         bytes: (x.request_body().bytes(), x.response_body().bytes()),
-        request: masked(&x.request.fields),
-        response: masked(&x.response.fields),
+        request: masked(&x.request().fields),
+        response: masked(&x.response().fields),
     }
 }
 
@@ -294,8 +294,8 @@ mod tests {
         let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
         let client = fixtures::client(&settings.listeners()[0], "192.0.2.1:5");
         let (mut x, cx) = (Exchange::new(ClientStream::H1(Key::from_u64(1))), Context::new().unwrap());
-        x.request.set_target(b"/a?hush").unwrap();
-        x.request.set_authority(b"A.example:443").unwrap();
+        x.request_mut().set_target(b"/a?hush").unwrap();
+        x.request_mut().set_authority(b"A.example:443").unwrap();
         let (queue, taken) = sync_channel(100);
         let new = |host: Option<&str>, one_in, most, millis| {
             Recording::new(host.map(str::to_owned), one_in, most, millis, queue.clone()).begun(cx.now())

@@ -197,7 +197,7 @@ impl Records {
     /// Reports what went wrong with a finished exchange, if anything did, and records it if it is to be.
     #[cold]
     pub fn exchange(&mut self, counters: &Counters, client: &Client, x: &Exchange, cx: &Context) {
-        if x.status >= ERRORS && !x.machine.is_relay() {
+        if x.status() >= ERRORS && !x.machine().is_relay() {
             self.error(client, x, cx.now());
         }
         if self.recording.as_mut().is_some_and(|recording| recorded(recording, client, x, cx)) {
@@ -206,18 +206,18 @@ impl Records {
         if !self.are_wanted() {
             return;
         }
-        let request = RequestId(client.id, x.number);
-        let what = match (&x.upstream, x.routed.failure) {
+        let request = RequestId(client.id, x.number());
+        let what = match (x.upstream(), x.routed().failure) {
             (Some(upstream), Some(failure)) => Occurrence::ServerFailed {
                 request,
                 upstream: upstream.settings().clone(),
-                server: x.server,
+                server: x.server(),
                 failure,
-                status: (!x.machine.is_relay()).then_some(x.status),
+                status: (!x.machine().is_relay()).then_some(x.status()),
             },
-            _ if x.machine.is_relay() => return,
-            _ if x.status == CLIENT_LEFT => Occurrence::Abandoned(request),
-            (None, _) if x.status >= 400 => Occurrence::Refused(request, x.status),
+            _ if x.machine().is_relay() => return,
+            _ if x.status() == CLIENT_LEFT => Occurrence::Abandoned(request),
+            (None, _) if x.status() >= 400 => Occurrence::Refused(request, x.status()),
             _ => return,
         };
         self.push(counters, (client.peer, client.id), what);
@@ -232,12 +232,12 @@ impl Records {
         }
         self.errors = (second, count + 1);
         let error = RequestError {
-            request: RequestId(client.id, x.number),
-            status: x.status,
-            place: x.routed.shared_place().cloned(),
-            upstream: x.upstream.as_ref().map(|group| (group.settings().clone(), x.server)),
-            failure: x.routed.failure,
-            trace: x.trace.id(),
+            request: RequestId(client.id, x.number()),
+            status: x.status(),
+            place: x.routed().shared_place().cloned(),
+            upstream: x.upstream().map(|group| (group.settings().clone(), x.server())),
+            failure: x.routed().failure,
+            trace: x.trace().id(),
         };
         let record = Record { client: client.peer, connection: client.id, what: Occurrence::Error(Box::new(error)) };
         // The counters have all of them.
@@ -288,10 +288,10 @@ mod tests {
         for _ in 0..100 {
             records.handshake_failed(&counters, (client.peer, client.id), "timeout");
             records.connection_denied(&counters, (client.peer, client.id));
-            x.status = 404;
+            x.note_status(404);
             records.exchange(&counters, &client, &x, &cx);
         }
-        x.status = 503;
+        x.note_status(503);
         records.exchange(&counters, &client, &x, &cx);
         let queued: Vec<Record> = queue.try_iter().collect();
         assert!(matches!(&queued[..], [Record { what: Occurrence::Error(_), .. }]), "{queued:?}");
@@ -308,7 +308,7 @@ mod tests {
         let cx = Context::new().unwrap();
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
         let mut reported = |status| {
-            x.status = status;
+            x.note_status(status);
             records.exchange(&counters, &client, &x, &cx);
             queue.try_recv().ok().map(|record| record.what)
         };
@@ -325,7 +325,7 @@ mod tests {
         let (mut records, counters) = (Records::new(0, sink), Counters::default());
         let (mut x, cx) = (Exchange::new(ClientStream::H1(Key::from_u64(1))), Context::new().unwrap());
         let mut reported = |status| {
-            x.status = status;
+            x.note_status(status);
             records.exchange(&counters, &client, &x, &cx);
             queue.try_iter().count()
         };

@@ -15,7 +15,6 @@ use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, perform, request_sent};
-use crate::exchange::routed::Routed;
 use crate::exchange::streams::{ClientStream, UpstreamStream, client_end, server_finish};
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
@@ -23,7 +22,6 @@ use crate::snapshot::{Action, Listener};
 use crate::upstream::phase::{Answer, UpstreamPhase};
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Event, Switching};
-use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};
 
 /// Where connections for a name are relayed to.
@@ -71,25 +69,15 @@ pub(crate) fn relay_client(
     };
     let side = ClientStream::H1(key);
     let mut x = proxy.exchanges.fresh(side);
-    x.comes_on(side);
-    x.request.clear();
-    // What is put here is visible ASCII, or is left out.
-    let _ = x.request.set_method(b"TCP");
-    if name.is_none_or(|n| x.request.set_target(n.as_bytes()).is_err()) {
-        let _ = x.request.set_target(b"-");
-    }
-    x.started = cx.micros();
-    x.body = BodyLength::None;
-    x.begin_relay();
-    x.upstream = Some(upstream.clone());
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
-    Routed::preference(&mut x, &upstream, client_conn.client().peer.ip());
+    x.arrive(side, 0, cx.micros());
+    x.begin_relay(name, &upstream, client_conn.client().peer.ip());
     let exchange = proxy.exchanges.insert(x);
     client_conn.relay(cx, key, exchange, proxy.settings.limits().idle_timeout);
     proxy.counters.count(Count::Relays);
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let actions = x.machine.on(Event::Forward);
+    let actions = x.report(Event::Forward);
     perform(proxy, cx, exchange, actions);
 }
 
@@ -103,17 +91,14 @@ pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, ke
     upstream_conn.exchange = Some(exchange);
     upstream_conn.phase = UpstreamPhase::Busy(Answer::Begun);
     let side = UpstreamStream::H1(key);
-    x.routed.succeeded();
-    x.status = 200;
-    x.request_body_mut().frame(BodyLength::UntilClose);
-    x.response_body_mut().frame(BodyLength::UntilClose);
+    x.note_relayed();
     request_sent(proxy, cx, exchange, side, actions);
     proxy.connections.mark_for_flush(key);
 }
 
 /// The server of a relayed connection will say no more, but the client may.
 pub(crate) fn half_close(connections: &mut Connections, exchanges: &Exchanges, exchange: Key, side: ClientStream) {
-    let relayed = exchanges.get(exchange).is_some_and(|x| x.machine.is_relay());
+    let relayed = exchanges.get(exchange).is_some_and(|x| x.machine().is_relay());
     match connections.client(side.conn()) {
         Some(client_conn) if relayed => client_conn.transport_mut().finish_sending(),
         _ => return client_end(connections, exchanges, exchange, side),
@@ -125,7 +110,7 @@ pub(crate) fn half_close(connections: &mut Connections, exchanges: &Exchanges, e
 /// come to its end, or to the failure.
 pub(crate) fn relay_reads_on(connections: &Connections, exchanges: &Exchanges, key: Key) -> bool {
     let Some(Conn::Client(client_conn)) = connections.get(key) else { return false };
-    let relayed = client_conn.exchange().and_then(|x| exchanges.get(x)).is_some_and(|x| x.machine.is_relay());
+    let relayed = client_conn.exchange().and_then(|x| exchanges.get(x)).is_some_and(|x| x.machine().is_relay());
     relayed && !client_conn.transport().ended
 }
 

@@ -95,11 +95,11 @@ fn name_request(
     ids: &mut RequestIds,
     counters: &Counters,
 ) -> Result<(), FieldError> {
-    x.routed.adds_headers |= rules.in_responses;
+    x.routed_mut().adds_headers |= rules.in_responses;
     let name = rules.header.as_bytes();
     let listener = &client.listener.listener;
     let is_trusted = listener.trust_forwarded && listener.trusted_proxies.contains(client.peer.ip());
-    let fields = &mut x.request.fields;
+    let fields = &mut x.request_mut().fields;
     let is_kept = is_trusted
         && {
             let mut sent = fields.iter().filter(|(_, n, _)| is_alike(n, name));
@@ -117,7 +117,7 @@ fn name_request(
 /// The id of a request.
 pub(crate) fn id_of<'x>(x: &'x Exchange, settings: &LaneSettings) -> Option<&'x [u8]> {
     let rules = settings.snapshot().request_ids.as_ref()?;
-    x.request.fields.get_named(rules.header.as_bytes())
+    x.request().fields.get_named(rules.header.as_bytes())
 }
 
 /// Removes the header of ids from trailers: nobody says it behind the head.
@@ -131,7 +131,7 @@ pub(crate) fn clean_of_id(trailers: &mut Fields, settings: &LaneSettings) {
 pub(crate) fn name_response(x: &mut Exchange, settings: &LaneSettings) {
     let Some(rules) = settings.snapshot().request_ids.as_ref().filter(|rules| rules.in_responses) else { return };
     let name = rules.header.as_bytes();
-    let Exchange { request, response, .. } = x;
+    let (request, response) = x.heads_mut();
     let Some(id) = request.fields.get_named(name) else { return };
     response.fields.remove_alike(name);
     // It is a field of the request, so it is legal, and there is room for it.
@@ -150,16 +150,16 @@ pub(crate) fn time_response(x: &mut Exchange, now: Micros) {
         let tenths = micros / 100;
         text.extend_from_slice(format!("{name};dur={}.{}", tenths / 10, tenths % 10).as_bytes());
     };
-    let chosen = || x.routed.tried_since().map(|since| (since * 1000).max(x.started));
-    let since = if x.sent >= x.started { Some(x.sent) } else { chosen() };
+    let chosen = || x.routed().tried_since().map(|since| (since * 1000).max(x.times().started));
+    let since = if x.times().sent >= x.times().started { Some(x.times().sent) } else { chosen() };
     match since {
         Some(since) => {
-            part("gateway", since.saturating_sub(x.started));
+            part("gateway", since.saturating_sub(x.times().started));
             part("upstream", now.saturating_sub(since));
         }
-        None => part("gateway", now.saturating_sub(x.started)),
+        None => part("gateway", now.saturating_sub(x.times().started)),
     }
-    let _ = x.response.fields.push(b"Server-Timing", &text);
+    let _ = x.response_mut().fields.push(b"Server-Timing", &text);
 }
 
 #[cfg(test)]
@@ -196,10 +196,10 @@ mod tests {
             let client = fixtures::client(&settings.listeners()[listener], from);
             let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
             for (name, value) in sent {
-                x.request.fields.push(name.as_bytes(), value.as_bytes()).unwrap();
+                x.request_mut().fields.push(name.as_bytes(), value.as_bytes()).unwrap();
             }
             name_request(&mut x, &client, &rules, &mut ids, &counters).unwrap();
-            let alike = x.request.fields.iter().filter(|(_, n, _)| is_alike(n, b"X-Request-Id"));
+            let alike = x.request().fields.iter().filter(|(_, n, _)| is_alike(n, b"X-Request-Id"));
             let all: Vec<String> = alike.map(|(_, _, v)| String::from_utf8_lossy(v).into_owned()).collect();
             assert_eq!(all.len(), 1, "{sent:?}");
             all.into_iter().next()
@@ -227,10 +227,10 @@ mod tests {
     fn times_are_told_in_tenths_of_milliseconds() {
         let told = |sent, began| {
             let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
-            (x.started, x.sent) = (1000, sent);
-            x.routed.try_from(began);
+            (x.times_mut().started, x.times_mut().sent) = (1000, sent);
+            x.routed_mut().try_from(began);
             time_response(&mut x, 13_460);
-            String::from_utf8_lossy(x.response.fields.get_named(b"server-timing").unwrap()).into_owned()
+            String::from_utf8_lossy(x.response().fields.get_named(b"server-timing").unwrap()).into_owned()
         };
         assert_eq!(told(2250, 2), "gateway;dur=1.2, upstream;dur=11.2");
         assert_eq!(told(0, 0), "gateway;dur=12.4", "no server was chosen for this request");

@@ -294,7 +294,7 @@ pub(crate) fn log_exchange(
     if cfg!(feature = "uninstrumented") {
         return;
     }
-    if x.status >= log.records().from()
+    if x.status() >= log.records().from()
         && let Some(client) = connections.client_of(x.client_stream())
     {
         log.records_mut().exchange(counters, client, x, cx);

@@ -17,7 +17,6 @@ use crate::conn::Client;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
-use crate::exchange::executor::durations;
 use crate::latency;
 use crate::records::RequestId;
 use crate::request_ids::{MAX_ID, id_of};
@@ -254,7 +253,7 @@ pub(crate) fn begin(x: &mut Exchange, client: &Client, rules: &TraceRules) {
         TraceTrust::Everybody => true,
         TraceTrust::Nobody => false,
     };
-    let fields = &mut x.request.fields;
+    let fields = &mut x.request_mut().fields;
     let parent = if is_trusted { parent_of(fields) } else { None };
     // Without a parent, its state says nothing (Trace Context §4.2).
     if parent.is_none() || !is_trace_state(named(fields, TRACESTATE)) {
@@ -279,10 +278,10 @@ pub(crate) fn begin(x: &mut Exchange, client: &Client, rules: &TraceRules) {
             TraceParent::new(trace, own, is_sampled(trace, rules.one_in))
         }
     };
-    x.trace = Trace {
+    x.join_trace(Trace {
         ids: Some(Ids { context, parent: parent.map(|parent| parent.span), upstream: span(upstream) }),
         ..Trace::default()
-    };
+    });
 }
 
 /// The one `traceparent`. Two say nothing (Trace Context §4.3).
@@ -311,8 +310,8 @@ pub(crate) fn finish(
     cx: &Context,
     x: &Exchange,
 ) {
-    let (Some(rules), Some(ids)) = (settings.snapshot().traces.as_deref(), x.trace.ids) else { return };
-    let recorded = ids.context.is_sampled() || rules.errors && (has_failed(x.status) || x.routed.failure.is_some());
+    let (Some(rules), Some(ids)) = (settings.snapshot().traces.as_deref(), x.trace().ids) else { return };
+    let recorded = ids.context.is_sampled() || rules.errors && (has_failed(x.status()) || x.routed().failure.is_some());
     if !recorded {
         return;
     }
@@ -324,41 +323,41 @@ pub(crate) fn finish(
         Ok(()) => counters.count(Count::TracesQueued),
         Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => return counters.count(Count::TracesLost),
     }
-    let place = x.routed.place().unwrap_or(&settings.snapshot().latency.no_host);
+    let place = x.routed().place().unwrap_or(&settings.snapshot().latency.no_host);
     let at = at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-    let (took, exemplar) = (durations(x, cx.micros()), (ids.context.trace, at));
-    latency::note_exemplar(place, settings.slot(), x.request.version, x.status, took, exemplar);
+    let (took, exemplar) = (x.durations(cx.micros()), (ids.context.trace, at));
+    latency::note_exemplar(place, settings.slot(), x.request().version, x.status(), took, exemplar);
 }
 
 fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: bool, now: Micros) -> TraceRecord {
-    let routed = &x.routed;
-    let host = if routed.host.is_some() { x.request.host_name().as_bytes() } else { b"" };
-    let since_started = |time: Micros| if time >= x.started { time } else { 0 };
+    let routed = x.routed();
+    let host = if routed.host.is_some() { x.request().host_name().as_bytes() } else { b"" };
+    let since_started = |time: Micros| if time >= x.times().started { time } else { 0 };
     TraceRecord {
         context: ids.context,
         parent: ids.parent,
         upstream_span: ids.upstream,
-        request: RequestId(client.id, x.number),
+        request: RequestId(client.id, x.number()),
         request_id: Text::new(id.unwrap_or_default()),
-        method: x.request.method(),
-        version: x.request.version,
+        method: x.request().method(),
+        version: x.request().version,
         is_secure: client.is_secure(),
-        status: x.status,
+        status: x.status(),
         host: Text::new(host),
-        path: Text::new(if paths { x.request.path() } else { b"" }),
+        path: Text::new(if paths { x.request().path() } else { b"" }),
         route: routed.route.as_ref().map(|route| route.shared()),
-        upstream: x.upstream.as_ref().map(|group| (group.settings().clone(), x.server)),
+        upstream: x.upstream().map(|group| (group.settings().clone(), x.server())),
         failure: routed.failure,
         failed_attempts: x.attempts(),
         bytes: (x.request_body().bytes(), x.response_body().bytes()),
         times: TraceTimes {
-            made: if x.number == 1 { client.made } else { Made::default() },
-            started: x.started,
-            routed: x.trace.routed,
-            connecting: x.trace.connecting,
+            made: if x.number() == 1 { client.made } else { Made::default() },
+            started: x.times().started,
+            routed: x.trace().routed,
+            connecting: x.trace().connecting,
             // These two are of an earlier request where this one has not come so far.
-            sent: since_started(x.sent),
-            headed: since_started(x.headed),
+            sent: since_started(x.times().sent),
+            headed: since_started(x.times().headed),
             ended: x.until(now),
         },
         now,
@@ -402,14 +401,14 @@ mod tests {
         let client = fixtures::client(&settings.listeners()[0], from);
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
         for (name, value) in fields {
-            x.request.fields.push(name.as_bytes(), value).unwrap();
+            x.request_mut().fields.push(name.as_bytes(), value).unwrap();
         }
         begin(&mut x, &client, rules);
         x
     }
 
     fn names(x: &Exchange) -> Vec<String> {
-        x.request.fields.iter().map(|(_, name, _)| String::from_utf8_lossy(name).into_owned()).collect()
+        x.request().fields.iter().map(|(_, name, _)| String::from_utf8_lossy(name).into_owned()).collect()
     }
 
     #[test]
@@ -423,13 +422,13 @@ mod tests {
             (TraceTrust::Nobody, "192.0.2.1:5", false),
         ] {
             let x = begun(&rules(trust, 0).0, from, fields);
-            let told = x.trace.parent_for_upstream().unwrap();
+            let told = x.trace().parent_for_upstream().unwrap();
             let parent = TraceParent::parse(PARENT).unwrap();
             assert_eq!((told.trace == parent.trace, told.is_sampled()), (goes_on, goes_on), "{trust:?} {from}");
             assert_ne!(told.span, parent.span);
             let left: &[&str] = if goes_on { &["traceparent", "TraceState", "baggage", "accept"] } else { &["accept"] };
             assert_eq!(names(&x), left, "{trust:?} {from}");
-            assert_eq!(x.trace.ids.unwrap().parent, goes_on.then_some(parent.span));
+            assert_eq!(x.trace().ids.unwrap().parent, goes_on.then_some(parent.span));
         }
     }
 
@@ -446,7 +445,7 @@ mod tests {
         for (fields, left) in cases {
             let x = begun(&believing, "192.0.2.9:5", fields);
             assert_eq!(names(&x), left, "{fields:?}");
-            let is_new = x.trace.ids.unwrap().parent.is_none();
+            let is_new = x.trace().ids.unwrap().parent.is_none();
             assert_eq!(is_new, !left.contains(&"traceparent"), "{fields:?}");
         }
     }
@@ -455,7 +454,7 @@ mod tests {
     fn the_parent_decides_and_without_one_the_ratio() {
         let sampled = |one_in, fields: Sent| {
             let x = begun(&rules(TraceTrust::Everybody, one_in).0, "192.0.2.9:5", fields);
-            x.trace.parent_for_upstream().unwrap().is_sampled()
+            x.trace().parent_for_upstream().unwrap().is_sampled()
         };
         assert!(sampled(0, &[("traceparent", PARENT)]));
         assert!(!sampled(1, &[("traceparent", UNSAMPLED)]));
@@ -473,12 +472,12 @@ mod tests {
         let (counters, cx) = (Counters::default(), Context::new().unwrap());
         let finished = |status, parent: Option<&[u8]>| {
             let mut x = Exchange::new(ClientStream::H1(key));
-            x.request.set_target(b"/a?secret").unwrap();
+            x.request_mut().set_target(b"/a?secret").unwrap();
             if let Some(parent) = parent {
-                x.request.fields.push(b"traceparent", parent).unwrap();
+                x.request_mut().fields.push(b"traceparent", parent).unwrap();
             }
             begin(&mut x, connections.client_at(key).unwrap(), &rules);
-            x.status = status;
+            x.note_status(status);
             finish(&connections, &counters, &settings, &cx, &x);
             records.try_recv().ok()
         };

@@ -50,36 +50,36 @@ impl Entry<'_> {
     }
 
     pub fn upstream_server(&self) -> Option<&str> {
-        self.x.upstream.as_ref()?.settings().servers.get(self.x.server).map(|s| s.name.as_str())
+        self.x.upstream()?.settings().servers.get(self.x.server()).map(|s| s.name.as_str())
     }
 
     pub fn upstream_name(&self) -> Option<&str> {
-        Some(&self.x.upstream.as_ref()?.settings().name)
+        Some(&self.x.upstream()?.settings().name)
     }
 
     pub fn route(&self) -> Option<&str> {
-        self.x.routed.route.as_ref()?.route().map(|route| route.label.as_str()).filter(|label| !label.is_empty())
+        self.x.routed().route.as_ref()?.route().map(|route| route.label.as_str()).filter(|label| !label.is_empty())
     }
 
     /// The upstream that a copy of the request has gone to.
     pub fn mirror(&self) -> Option<&str> {
-        let route = self.x.routed.route.as_ref().filter(|_| self.x.copy.is_sent())?;
+        let route = self.x.routed().route.as_ref().filter(|_| self.x.copying().is_sent())?;
         let Action::Forward(by) = &route.route()?.action else { return None };
         Some(&route.listener().upstreams.get(by.mirror.as_ref()?.upstream)?.settings().name)
     }
 
     /// A relayed connection is none of HTTP's.
     pub fn protocol(&self) -> Option<&'static str> {
-        (!self.x.machine.is_relay()).then(|| self.x.request.version.name())
+        (!self.x.machine().is_relay()).then(|| self.x.request().version.name())
     }
 
     pub fn duration(&self) -> Micros {
-        self.x.until(self.now).saturating_sub(self.x.started)
+        self.x.until(self.now).saturating_sub(self.x.times().started)
     }
 
     /// The time to the head of the response; `None` if there was none.
     pub fn first_byte(&self) -> Option<Micros> {
-        (self.x.headed > 0).then(|| self.x.headed.saturating_sub(self.x.started))
+        (self.x.times().headed > 0).then(|| self.x.times().headed.saturating_sub(self.x.times().started))
     }
 
     /// The client's address, as far as it is written.
@@ -97,12 +97,12 @@ impl Entry<'_> {
 
     /// The request's target, as far as it is written.
     pub fn target(&self, rules: &AccessLogRules) -> &[u8] {
-        if rules.queries { self.x.request.target() } else { self.x.request.path() }
+        if rules.queries { self.x.request().target() } else { self.x.request().path() }
     }
 
     /// A field of the request, as far as it is written.
     pub fn field(&self, name: &[u8], rules: &AccessLogRules) -> Option<&[u8]> {
-        let value = self.x.request.fields.get_named(name)?;
+        let value = self.x.request().fields.get_named(name)?;
         // The address of a page has a query, too.
         let has_query = !rules.queries && name.eq_ignore_ascii_case(b"referer");
         Some(if has_query { without_query(value) } else { value })
@@ -114,13 +114,13 @@ impl Entry<'_> {
 
     /// Who the client is, if it has shown a password.
     pub fn user(&self) -> Option<&[u8]> {
-        self.x.routed.user.as_ref().map(|user| user.as_bytes())
+        self.x.routed().user.as_ref().map(|user| user.as_bytes())
     }
 
     pub fn number(&self, b: &mut Vec<u8>) {
         connection_id(b, self.client.id);
         b.push(b'-');
-        encode_decimal(b, u64::from(self.x.number));
+        encode_decimal(b, u64::from(self.x.number()));
     }
 }
 
@@ -164,13 +164,13 @@ fn combined(b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Cloc
     b.extend_from_slice(b" [");
     b.extend_from_slice(clock.log());
     b.extend_from_slice(b"] \"");
-    escape(b, x.request.method_name());
+    escape(b, x.request().method_name());
     b.push(b' ');
     escape(b, entry.target(rules));
     b.push(b' ');
     b.extend_from_slice(entry.protocol().unwrap_or("-").as_bytes());
     b.extend_from_slice(b"\" ");
-    encode_decimal(b, u64::from(x.status));
+    encode_decimal(b, u64::from(x.status()));
     b.push(b' ');
     encode_decimal(b, x.response_body().bytes());
     for name in [&b"referer"[..], b"user-agent"] {
@@ -284,8 +284,8 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
             put(field, Value::Text(value));
         }
     };
-    text(Field::Method, Some(x.request.method_name()));
-    text(Field::Host, Some(x.request.authority()).filter(|a| !a.is_empty()));
+    text(Field::Method, Some(x.request().method_name()));
+    text(Field::Host, Some(x.request().authority()).filter(|a| !a.is_empty()));
     text(Field::Target, Some(entry.target(rules)));
     text(Field::Protocol, entry.protocol().map(str::as_bytes));
     text(Field::Tls, entry.tls_version().map(str::as_bytes));
@@ -293,21 +293,21 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text(Field::Upstream, entry.upstream_server().map(str::as_bytes));
     text(Field::Group, group_of(x).map(str::as_bytes));
     text(Field::Mirror, entry.mirror().map(str::as_bytes));
-    text(Field::Referer, x.request.fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
-    text(Field::UserAgent, x.request.fields.get(Known::UserAgent));
+    text(Field::Referer, x.request().fields.get(Known::Referer).and_then(|_| entry.field(b"referer", rules)));
+    text(Field::UserAgent, x.request().fields.get(Known::UserAgent));
     text(Field::ClientCertificate, entry.fingerprint().map(str::as_bytes));
     text(Field::User, entry.user());
-    let failure = x.routed.failure.map(Failure::text);
+    let failure = x.routed().failure.map(Failure::text);
     text(Field::Error, failure.as_ref().map(|f| f.as_bytes()));
-    text(Field::Denied, x.routed.denied.map(|by| by.name().as_bytes()));
-    text(Field::AnsweredBy, x.routed.served.map(|by| by.name().as_bytes()));
-    let end = match x.ending {
+    text(Field::Denied, x.routed().denied.map(|by| by.name().as_bytes()));
+    text(Field::AnsweredBy, x.routed().served.map(|by| by.name().as_bytes()));
+    let end = match x.ending() {
         Ending::Idle => Some(&b"idle"[..]),
         Ending::TooLong | Ending::DrainingTooLong { .. } => Some(&b"total_timeout"[..]),
         Ending::No | Ending::Draining { .. } => None,
     };
     text(Field::End, end);
-    put(Field::Status, Value::Number(u64::from(x.status)));
+    put(Field::Status, Value::Number(u64::from(x.status())));
     put(Field::BytesIn, Value::Number(x.request_body().bytes()));
     put(Field::BytesOut, Value::Number(x.response_body().bytes()));
     own.clear();
@@ -319,7 +319,7 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     if let Some(id) = entry.request_id {
         put(Field::RequestId, Value::Text(id));
     }
-    if let Some(trace) = x.trace.id() {
+    if let Some(trace) = x.trace().id() {
         put(Field::TraceId, Value::Text(&trace.text()));
     }
     if let Some(micros) = entry.first_byte() {
@@ -433,12 +433,14 @@ pub(super) mod tests {
         let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
         let client = fixtures::client(&settings.listeners()[0], "192.0.2.77:5");
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
-        x.request.set_target(b"/a?q=1").unwrap();
-        x.request.set_authority(b"a.example:8443").unwrap();
-        x.request.fields.push(b"Referer", b"https://b.example/p?secret=1").unwrap();
-        x.request.fields.push(b"User-Agent", b"a \"b\"=c\xff").unwrap();
-        x.request.fields.push(b"X-Team", b"blue").unwrap();
-        (x.number, x.status, x.started, x.headed) = (3, 200, 1_000_000, 1_500_000);
+        x.request_mut().set_target(b"/a?q=1").unwrap();
+        x.request_mut().set_authority(b"a.example:8443").unwrap();
+        x.request_mut().fields.push(b"Referer", b"https://b.example/p?secret=1").unwrap();
+        x.request_mut().fields.push(b"User-Agent", b"a \"b\"=c\xff").unwrap();
+        x.request_mut().fields.push(b"X-Team", b"blue").unwrap();
+        x.arrive(x.client_stream(), 3, 1_000_000);
+        x.note_status(200);
+        x.times_mut().headed = 1_500_000;
         x.request_body_mut().passed(7);
         x.response_body_mut().passed(11);
         let mut clock = Clock::default();

@@ -58,13 +58,13 @@ impl Default for AccessLogRules {
 impl AccessLogRules {
     /// Whether a request gets a line. `passed` counts those that sampling has left out since the last line.
     fn wants(&self, x: &Exchange, passed: &mut u32) -> bool {
-        if !self.statuses.is_empty() && !self.statuses.iter().any(|range| range.contains(&x.status)) {
+        if !self.statuses.is_empty() && !self.statuses.iter().any(|range| range.contains(&x.status())) {
             return false;
         }
-        if self.skip_paths.iter().any(|path| x.request.path().starts_with(path.as_bytes())) {
+        if self.skip_paths.iter().any(|path| x.request().path().starts_with(path.as_bytes())) {
             return false;
         }
-        if x.status >= 400 {
+        if x.status() >= 400 {
             return true;
         }
         *passed += 1;
@@ -217,9 +217,9 @@ mod tests {
     #[test]
     fn rules_choose_requests() {
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
-        x.request.set_target(b"/health/live?x").unwrap();
+        x.request_mut().set_target(b"/health/live?x").unwrap();
         let mut lines = |rules: &AccessLogRules, status| {
-            x.status = status;
+            x.note_status(status);
             let mut passed = 0;
             (0..6).filter(|_| rules.wants(&x, &mut passed)).count()
         };

@@ -126,7 +126,7 @@ impl Variable {
     fn render(self, b: &mut Vec<u8>, rules: &AccessLogRules, entry: &Entry, clock: &Clock) {
         let Entry { x, client, .. } = entry;
         let own = |b: &mut Vec<u8>, value: Option<&str>| b.extend_from_slice(value.unwrap_or("-").as_bytes());
-        let request = &x.request;
+        let request = x.request();
         match self {
             Self::Args | Self::QueryString => {
                 let query = entry.target(rules).get(request.path().len() + 1..);
@@ -139,8 +139,8 @@ impl Variable {
             Self::RequestBodyBytes => encode_decimal(b, x.request_body().bytes()),
             Self::ClientCertificate => own(b, entry.fingerprint()),
             Self::Connection => connection_id(b, client.id),
-            Self::ConnectionRequests => encode_decimal(b, u64::from(x.number)),
-            Self::Error => match x.routed.failure {
+            Self::ConnectionRequests => encode_decimal(b, u64::from(x.number())),
+            Self::Error => match x.routed().failure {
                 Some(failure) => escape(b, failure.text().as_bytes()),
                 None => b.push(b'-'),
             },
@@ -153,7 +153,7 @@ impl Variable {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
                 seconds(b, now.as_micros() as u64);
             }
-            Self::OtelTraceId => match x.trace.id() {
+            Self::OtelTraceId => match x.trace().id() {
                 Some(trace) => b.extend_from_slice(&trace.text()),
                 None => b.push(b'-'),
             },
@@ -185,7 +185,7 @@ impl Variable {
             Self::ServerPort => encode_decimal(b, u64::from(client.listener.listener.address.port())),
             Self::ServerProtocol => own(b, entry.protocol()),
             Self::SslProtocol => own(b, entry.tls_version()),
-            Self::Status => drop(write!(b, "{:03}", x.status)),
+            Self::Status => drop(write!(b, "{:03}", x.status())),
             Self::TimeIso8601 => b.extend_from_slice(clock.iso()),
             Self::TimeLocal => b.extend_from_slice(clock.log()),
             Self::UpstreamAddr => own(b, entry.upstream_server()),

@@ -68,7 +68,7 @@ pub(crate) fn client_wants(connections: &Connections, exchanges: &Exchanges, key
     if client_conn.transport.is_handshaking() {
         return client_conn.inbuf.len() < crate::transport::HIGH_WATER;
     }
-    exchanges.get(exchange).is_some_and(|x| match x.machine.request() {
+    exchanges.get(exchange).is_some_and(|x| match x.machine().request() {
         Phase::Streaming => !x.request_body().is_blocked(),
         Phase::Draining => true,
         Phase::Awaiting | Phase::Complete => false,
@@ -106,7 +106,7 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
                     return used;
                 }
                 let mut x = proxy.exchanges.fresh(ClientStream::H1(key));
-                match parse_request(rest, &proxy.settings.limits().http, &mut x.request) {
+                match parse_request(rest, &proxy.settings.limits().http, x.request_mut()) {
                     Ok(Some(info)) => {
                         used += info.consumed;
                         request_arrived(proxy, cx, key, x, info);
@@ -142,16 +142,11 @@ fn consume_client(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8]) -
 }
 
 fn request_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, info: RequestInfo) {
-    let early = {
-        let Some(client_conn) = proxy.connections.client(key) else { return };
-        x.number = client_conn.client.next_request();
-        client_conn.comes_early()
-    };
-    x.comes_on(ClientStream::H1(key));
-    x.started = cx.micros();
-    x.body = info.body;
+    let Some(client_conn) = proxy.connections.client(key) else { return };
+    let early = client_conn.comes_early();
+    x.arrive(ClientStream::H1(key), client_conn.client.next_request(), cx.micros());
     x.request_body_mut().begin_decoding(info.body, &proxy.settings.limits().http);
-    x.begin(info.upgrade, early, proxy.settings.limits());
+    x.begin(info.body, info.upgrade, early, proxy.settings.limits());
     proxy.counters.count(Count::Requests);
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);
     let exchange = proxy.exchanges.insert(x);
@@ -177,7 +172,7 @@ fn consume_body(proxy: &mut Proxy, cx: &mut Context, exchange: Key, input: &[u8]
         }
         let rest = &input[used..];
         let x = proxy.exchanges.get_mut(exchange)?;
-        if x.machine.is_tunnel() {
+        if x.machine().is_tunnel() {
             used += room;
             request_data(proxy, cx, exchange, &rest[..room], false);
             continue;
@@ -224,8 +219,7 @@ fn bad_request(proxy: &mut Proxy, cx: &mut Context, key: Key, x: Box<Exchange>, 
 /// Begins with a request that was never read whole.
 fn begin_unread(proxy: &mut Proxy, cx: &mut Context, key: Key, mut x: Box<Exchange>, error: Option<ParseError>) -> Key {
     proxy.counters.count(Count::Requests);
-    x.comes_on(ClientStream::H1(key));
-    x.started = cx.micros();
+    x.arrive(ClientStream::H1(key), 0, cx.micros());
     x.begin_unread(Version::Http11, error);
     let exchange = proxy.exchanges.insert(x);
     if let Some(client_conn) = proxy.connections.client(key) {
@@ -255,11 +249,11 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         return proxy.connections.mark_for_flush(key);
     };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
-    match x.machine.request() {
+    match x.machine().request() {
         // Half-closed: it has said all it wants to say, and waits for the answer.
         Phase::Complete => {}
-        Phase::Streaming if x.machine.is_tunnel() && clean => request_end(proxy, cx, exchange),
-        Phase::Streaming if x.machine.is_tunnel() => client_gone(proxy, cx, key),
+        Phase::Streaming if x.machine().is_tunnel() && clean => request_end(proxy, cx, exchange),
+        Phase::Streaming if x.machine().is_tunnel() => client_gone(proxy, cx, key),
         _ => {
             proxy.counters.parse_error(ParseError::Truncated);
             client_gone(proxy, cx, key);
@@ -310,12 +304,12 @@ pub(crate) fn h1_client_interim(
         return;
     };
     // RFC 9110 §15.2: not to HTTP/1.0 clients.
-    if x.request.version < Version::Http11 {
+    if x.request().version < Version::Http11 {
         return;
     }
     scratch.take_buffer(&mut client_conn.transport.stage);
     let stage = &mut client_conn.transport.stage;
-    encode_response(stage, &x.response, x.request.version, BodyLength::None, ConnectionOption::KeepAlive);
+    encode_response(stage, x.response(), x.request().version, BodyLength::None, ConnectionOption::KeepAlive);
     connections.mark_for_flush(key);
 }
 
@@ -326,24 +320,25 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
     let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
-    let status = x.response.status;
+    let status = x.response().status;
     if draining || client_conn.client.is_at_last_request(max_requests) {
         client_conn.protocol.close_after_exchange();
     }
     let keep_alive = client_conn.protocol.is_kept_alive();
-    let connection = match x.machine.request() {
+    let connection = match x.machine().request() {
         _ if upgrade && status == 101 => ConnectionOption::Upgrade,
         _ if upgrade => ConnectionOption::KeepAlive,
         Phase::Complete | Phase::Draining if keep_alive => ConnectionOption::KeepAlive,
         // A request that is still coming cannot be told from the next one once it is answered: the connection is kept only if
         // the rest of the request comes while the response does (RFC 9112 §9.6).
-        Phase::Streaming if keep_alive && !x.body.is_empty() && !body.is_empty() && status < 300 => {
+        Phase::Streaming if keep_alive && !x.body().is_empty() && !body.is_empty() && status < 300 => {
             ConnectionOption::KeepAlive
         }
         _ => ConnectionOption::Close,
     };
     scratch.take_buffer(&mut client_conn.transport.stage);
-    let framing = encode_response(&mut client_conn.transport.stage, &x.response, x.request.version, body, connection);
+    let framing =
+        encode_response(&mut client_conn.transport.stage, x.response(), x.request().version, body, connection);
     x.response_body_mut().frame(framing);
     if framing == BodyLength::UntilClose || connection != ConnectionOption::KeepAlive {
         client_conn.protocol.close_after_exchange();

@@ -75,12 +75,12 @@ pub(super) fn h2_request(
     let draining = proxy.settings.is_draining();
     let (parts, body) = request.into_parts();
     let mut x = proxy.exchanges.fresh(ClientStream::H2(key, 0));
-    let info = message::read_request(&parts, body.is_end_stream(), &limits.http, &mut x.request);
+    let info = message::read_request(&parts, body.is_end_stream(), &limits.http, x.request_mut());
     let rules_hold = rules_hold(&mut proxy.connections, &proxy.settings, key);
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     let early = client_conn.comes_early();
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
-    x.number = client_conn.client.next_request();
+    let number = client_conn.client.next_request();
     if client_conn.client.is_at_last_request(limits.max_requests) || draining {
         h2.shut_down(cx.now());
     }
@@ -110,12 +110,10 @@ pub(super) fn h2_request(
     };
     // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
     let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
-    x.comes_on(ClientStream::H2(key, index));
-    x.started = cx.micros();
+    x.arrive(ClientStream::H2(key, index), number, cx.micros());
     match info {
         Ok(info) => {
-            x.body = info.body;
-            x.begin(info.upgrade, early, &limits);
+            x.begin(info.body, info.upgrade, early, &limits);
             if info.upgrade {
                 crate::exchange::websocket::add_key(&mut x);
             }
@@ -154,7 +152,7 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
         return h2_client_gone(proxy, cx, exchange, None);
     }
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let reads = matches!(x.machine.request(), Phase::Streaming | Phase::Draining) && !x.request_body().is_blocked();
+    let reads = matches!(x.machine().request(), Phase::Streaming | Phase::Draining) && !x.request_body().is_blocked();
     if x.response_body_mut().unblock(cx.now()) {
         resume_source(proxy, cx, Later::Server(exchange));
     }
@@ -185,7 +183,7 @@ pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
     loop {
         let Proxy { connections, exchanges, .. } = proxy;
         let Some(x) = exchanges.get_mut(exchange) else { return };
-        if !matches!(x.machine.request(), Phase::Streaming | Phase::Draining) {
+        if !matches!(x.machine().request(), Phase::Streaming | Phase::Draining) {
             return;
         }
         let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
@@ -207,7 +205,7 @@ pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                     };
                     stream.body = None;
                     let noted = guard.trailers().take(stream.id);
-                    if x.machine.request() == Phase::Draining {
+                    if x.machine().request() == Phase::Draining {
                         // It has its response.
                         return request_end(proxy, cx, exchange);
                     }

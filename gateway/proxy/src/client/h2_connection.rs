@@ -378,16 +378,13 @@ fn h2_client_step(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
 /// Counts and logs a request that `h2` has answered with 431: it does not hand out heads that are too large.
 fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let mut x = proxy.exchanges.fresh(ClientStream::H2(key, u32::MAX));
-    x.comes_on(ClientStream::H2(key, u32::MAX));
-    x.started = cx.micros();
+    let number = proxy.connections.client(key).map_or(0, |client_conn| client_conn.client.next_request());
+    x.arrive(ClientStream::H2(key, u32::MAX), number, cx.micros());
     x.begin_unread(sealane_http::Version::Http2, None);
-    x.status = ParseError::HeadTooLarge.status();
-    if let Some(client_conn) = proxy.connections.client(key) {
-        x.number = client_conn.client.next_request();
-    }
+    x.note_status(ParseError::HeadTooLarge.status());
     proxy.counters.count(Count::Requests);
     proxy.counters.parse_error(ParseError::HeadTooLarge);
-    proxy.counters.status(x.status);
+    proxy.counters.status(x.status());
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
     proxy.exchanges.recycle(x);
 }

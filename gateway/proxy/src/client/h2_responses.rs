@@ -37,7 +37,7 @@ pub(crate) fn h2_client_interim(
         return;
     };
     let Some(stream) = client_conn.protocol.h2_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
-    if let Ok(response) = message::write_response(&x.response, BodyLength::None) {
+    if let Ok(response) = message::write_response(x.response(), BodyLength::None) {
         // It fails where the stream has been reset, and then its waker says so.
         let _ = stream.respond.send_informational(response);
     }
@@ -59,7 +59,7 @@ pub(crate) fn h2_client_head(
     x.response_body_mut().frame(BodyLength::None);
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.get_mut(index as usize) else { return };
-    let response = message::write_response(&x.response, body).unwrap_or_else(|_| {
+    let response = message::write_response(x.response(), body).unwrap_or_else(|_| {
         let mut response = Response::new(());
         *response.status_mut() = StatusCode::BAD_GATEWAY;
         response

@@ -90,8 +90,8 @@ fn h3_read_with(
         let mut drains = false;
         if let Some(exchange) = exchange {
             let Some(x) = proxy.exchanges.get(exchange) else { return Ok(()) };
-            drains = x.machine.request() == machine::Phase::Draining;
-            if !matches!(x.machine.request(), machine::Phase::Streaming | machine::Phase::Draining) {
+            drains = x.machine().request() == machine::Phase::Draining;
+            if !matches!(x.machine().request(), machine::Phase::Streaming | machine::Phase::Draining) {
                 // Nobody can take the body yet, or there is none; but the client may call all of it off.
                 if let Some(q) = proxy.connections.quic(key)
                     && matches!(q.quic.recv_stream(id).received_reset(), Ok(Some(_)))
@@ -156,8 +156,7 @@ fn h3_read_with(
         match piece {
             Piece::NeedMore => {}
             Piece::Head(section) => {
-                begun =
-                    Some(h3_head(&mut proxy.exchanges, &mut proxy.scratch, &proxy.settings, cx, key, index, section)?);
+                begun = Some(h3_head(&mut proxy.exchanges, &mut proxy.scratch, &proxy.settings, key, index, section)?);
             }
             Piece::Data(bytes) => {
                 if !drains {
@@ -189,14 +188,13 @@ fn h3_head(
     exchanges: &mut Exchanges,
     scratch: &mut Scratch,
     settings: &LaneSettings,
-    cx: &mut Context,
     key: Key,
     index: u32,
     section: &[u8],
 ) -> Result<Begun, H3Error> {
     let mut x = exchanges.fresh(ClientStream::H3(key, index));
     let limits = settings.limits();
-    let read = h3::read_request(section, false, &limits.http, &mut x.request, scratch.qpack());
+    let read = h3::read_request(section, false, &limits.http, x.request_mut(), scratch.qpack());
     let info = match read {
         Ok(info) => Ok(info),
         Err(H3Error::Message(e)) => Err(e),
@@ -205,7 +203,6 @@ fn h3_head(
             return Err(e);
         }
     };
-    x.started = cx.micros();
     Ok(Begun { x, info })
 }
 
@@ -223,11 +220,11 @@ fn h3_begin(
     let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return Ok(()) };
     let is_early = q.comes_early();
     let Some(client) = q.client() else { return Ok(()) };
-    x.number = client.next_request();
+    let number = client.next_request();
     let last = client.is_at_last_request(limits.max_requests);
     let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
-    x.comes_on(ClientStream::H3(key, index));
-    let priority = x.request.fields.get_named(b"priority").map(Priority::parse);
+    x.arrive(ClientStream::H3(key, index), number, cx.micros());
+    let priority = x.request().fields.get_named(b"priority").map(Priority::parse);
     let info = info.and_then(|mut info| {
         match info.body {
             // RFC 9114 §4.1.2.
@@ -237,18 +234,17 @@ fn h3_begin(
                 info.body = BodyLength::None;
                 // As over the other versions: nothing is left to wait for (RFC 9110 §10.1.1).
                 info.expect_continue = false;
-                x.request.fields.remove(Known::Expect);
+                x.request_mut().fields.remove(Known::Expect);
             }
             // RFC 9110 §9.3.8.
-            BodyLength::Chunked if x.request.method() == Method::Trace => return Err(ParseError::BodyForbidden),
+            BodyLength::Chunked if x.request().method() == Method::Trace => return Err(ParseError::BodyForbidden),
             _ => {}
         }
         Ok(info)
     });
     match &info {
         Ok(info) => {
-            x.body = info.body;
-            x.begin(info.upgrade, is_early, &limits);
+            x.begin(info.body, info.upgrade, is_early, &limits);
             if info.upgrade {
                 websocket::add_key(&mut x);
             }
@@ -276,7 +272,7 @@ fn h3_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) -> Result
     let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get(index as usize)) else {
         return Ok(());
     };
-    let phase = stream.exchange.and_then(|x| proxy.exchanges.get(x)).map(|x| x.machine.request());
+    let phase = stream.exchange.and_then(|x| proxy.exchanges.get(x)).map(|x| x.machine().request());
     // RFC 9114 §4.1.2. One that drains has been answered already, maybe for this.
     if phase != Some(machine::Phase::Draining) && stream.is_short() {
         return Err(ParseError::LengthMismatch.into());
@@ -328,10 +324,9 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
             }
             // A head that is beyond the limit, before it was read: answered like any other request.
             let mut x = proxy.exchanges.fresh(ClientStream::H3(key, index));
-            x.request.clear();
-            x.request.version = Version::Http3;
-            let _ = x.request.set_target(b"-");
-            x.started = cx.micros();
+            x.request_mut().clear();
+            x.request_mut().version = Version::Http3;
+            let _ = x.request_mut().set_target(b"-");
             // Its end cannot be found any more.
             if let Some(q) = proxy.connections.quic(key)
                 && let Some(stream) = q.streams.get_mut(index as usize)

@@ -35,7 +35,7 @@ pub(crate) fn h3_client_interim(
 ) {
     let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    h3::encode_response(&mut stream.out, &x.response, BodyLength::None, false);
+    h3::encode_response(&mut stream.out, x.response(), BodyLength::None, false);
     h3_staged(connections, key, index);
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn h3_client_head(
         stream.out.reserve(256 + (n as usize).min(HIGH_WATER));
     }
     let body = if body == BodyLength::UntilClose { BodyLength::Chunked } else { body };
-    h3::encode_response(&mut stream.out, &x.response, body, upgrade);
+    h3::encode_response(&mut stream.out, x.response(), body, upgrade);
     if upgrade {
         // RFC 9114 §4.4: from here on there is only DATA.
         stream.reader.expect_tunnel();

@@ -141,7 +141,7 @@ pub(crate) fn admit(proxy: &mut Proxy, cx: &mut Context, exchange: Key, body: Bo
     let upstream_stream = x.upstream_stream.take();
     let copied = copy_fields(x);
     x.response.clear();
-    (x.upstream, x.attempts, x.server, x.sent) = (None, 0, 0, 0);
+    (x.upstream, x.attempts, x.server, x.times.sent) = (None, 0, 0, 0);
     x.routed.begin_again();
     match upstream_stream {
         Some(stream) if body.is_empty() => server_finish(proxy, cx, stream, true),

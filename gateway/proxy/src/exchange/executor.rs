@@ -51,7 +51,7 @@ use crate::upstream::connection::dispatch_request;
 use sealane_exchange::deadlines::LINGER;
 use sealane_exchange::{Action as Do, Actions, Event, Phase, Switching};
 use sealane_http::{BodyLength, Known, Method, ParseError};
-use sealane_lane::{Context, Key, Micros};
+use sealane_lane::{Context, Key};
 use sealane_route::Decision;
 use sealane_sys::probes;
 use std::rc::Rc;
@@ -295,7 +295,7 @@ pub(crate) fn connected(proxy: &mut Proxy, cx: &mut Context, exchange: Key, swit
 pub(crate) fn request_sent(proxy: &mut Proxy, cx: &mut Context, exchange: Key, side: UpstreamStream, actions: Actions) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.upstream_stream = Some(side);
-    x.sent = cx.micros();
+    x.times.sent = cx.micros();
     x.response_body.progress.begin(cx.now());
     perform(proxy, cx, exchange, actions.without(Do::SendHead));
     look_soon(&mut proxy.connections, &proxy.exchanges, &proxy.settings, cx, exchange);
@@ -544,7 +544,7 @@ fn send_response(
     if !matches!(length, BodyLength::None) {
         x.response_body.bytes = body.len() as u64;
     }
-    x.headed = cx.micros();
+    x.times.headed = cx.micros();
     x.status = status;
 }
 
@@ -623,7 +623,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     time_exchange(&proxy.settings, cx, &x);
     probes::exchange_end(|| {
         let connection = proxy.connections.client_of(x.client_stream)?.id.to_u64();
-        let [first_byte, total] = durations(&x, cx.micros());
+        let [first_byte, total] = x.durations(cx.micros());
         Some((connection, x.number.into(), x.status.into(), total.unwrap_or(0), first_byte.unwrap_or(0)))
     });
     log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
@@ -646,17 +646,8 @@ fn time_exchange(settings: &LaneSettings, cx: &Context, x: &Exchange) {
         return;
     }
     let place = x.routed.place().unwrap_or(&settings.snapshot().latency.no_host);
-    let [first_byte, total] = durations(x, cx.micros());
+    let [first_byte, total] = x.durations(cx.micros());
     latency::record(place, settings.slot(), x.request.version, x.status, first_byte, total);
-}
-
-/// How long a request that is over took to its first byte and in total, as far as that is recorded.
-#[inline]
-pub(crate) fn durations(x: &Exchange, now: Micros) -> [Option<Micros>; 2] {
-    let first_byte = (x.headed > 0).then(|| x.headed.saturating_sub(x.started));
-    // How long a connection of another protocol is open says nothing about how fast the server is.
-    let total = (!x.machine.is_tunnel()).then(|| x.until(now).saturating_sub(x.started));
-    [first_byte, total]
 }
 
 fn count_exchange(exchanges: &Exchanges, counters: &Counters, x: &Exchange) {

@@ -223,7 +223,7 @@ fn took_too_long(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let awaits_body = x.machine.request() == Phase::Streaming && !x.request_body.is_blocked();
     x.ending = Ending::TooLong;
     proxy.counters.count(Count::TotalTimeouts);
-    let (started, unanswered) = (x.started / 1000, !x.machine.is_answered());
+    let (started, unanswered) = (x.times.started / 1000, !x.machine.is_answered());
     let [request, response] = directions(x);
     if unanswered && is_used_up_by_server(cx.now(), started, &request, &response) {
         proxy.counters.count(Count::UpstreamTimeouts);

@@ -34,7 +34,7 @@ pub(crate) mod waste;
 pub(crate) mod websocket;
 
 use crate::conn::Client;
-use crate::exchange::authorize::Question;
+use crate::exchange::authorize::{Question, asked_about};
 use crate::exchange::credentials::Verification;
 use crate::exchange::flow::Flow;
 use crate::exchange::routed::Routed;
@@ -43,10 +43,11 @@ use crate::memory::Held;
 use crate::mirrors::Copying;
 use crate::snapshot::ClientLimits;
 use crate::traces::Trace;
+use crate::upstream::balance::Lease;
 use crate::upstream::group::LaneUpstream;
 use sealane_exchange as machine;
-use sealane_exchange::Kind;
 use sealane_exchange::deadlines::{LINGER_BYTES, Party};
+use sealane_exchange::{Actions, Event, Kind};
 use sealane_http::{BodyLength, Fields, Known, Method, ParseError, RequestHead, ResponseHead, Version};
 use sealane_lane::{Micros, Millis};
 use std::net::IpAddr;
@@ -90,47 +91,55 @@ pub(crate) enum Claims {
     Client(IpAddr),
 }
 
-pub(crate) struct Exchange {
-    /// How far it has come, and what follows from what happens.
-    pub machine: machine::Exchange,
-    pub request: RequestHead,
-    pub response: ResponseHead,
-    client_stream: ClientStream,
-    /// Its number on its connection, for logs.
-    pub number: u32,
-    upstream_stream: Option<UpstreamStream>,
-    pub upstream: Option<Rc<LaneUpstream>>,
-    /// The way that was chosen for it.
-    pub routed: Routed,
-    request_body: Flow,
-    response_body: Flow,
-    /// The client's request, while `request` and `body` are those of a question about it.
-    pub question: Option<Box<Question>>,
-    /// The copy of the request for its mirror.
-    pub copy: Copying,
-    /// There while the client's password is being checked.
-    pub verification: Option<Verification>,
-    /// What the request's body is like, as it came.
-    pub body: BodyLength,
-    /// What is believed of what the request says of its client.
-    pub claims: Claims,
-    /// Status sent to the client.
-    pub status: u16,
-    /// Connections tried.
-    attempts: usize,
-    /// The server in use: an index into the upstream's.
-    pub server: usize,
-    /// When its head was whole.
+/// When an exchange got on.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Times {
+    /// When the request's head was whole.
     pub started: Micros,
-    /// When its head was sent to the server in use.
+    /// When the request's head was sent to the server in use.
     pub sent: Micros,
     /// When the head of the final response was there; 0: it is not.
     pub headed: Micros,
+}
+
+/// A request with its response, or a relayed connection. Its fields are visible in this folder only: adapters report what comes
+/// and ask where an exchange stands, and logs ask for what they tell.
+pub(crate) struct Exchange {
+    /// How far it has come, and what follows from what happens.
+    machine: machine::Exchange,
+    request: RequestHead,
+    response: ResponseHead,
+    client_stream: ClientStream,
+    /// Its number on its connection, for logs.
+    number: u32,
+    upstream_stream: Option<UpstreamStream>,
+    upstream: Option<Rc<LaneUpstream>>,
+    /// The way that was chosen for it.
+    routed: Routed,
+    request_body: Flow,
+    response_body: Flow,
+    /// The client's request, while `request` and `body` are those of a question about it.
+    question: Option<Box<Question>>,
+    /// The copy of the request for its mirror.
+    copy: Copying,
+    /// There while the client's password is being checked.
+    verification: Option<Verification>,
+    /// What the request's body is like, as it came.
+    body: BodyLength,
+    /// What is believed of what the request says of its client.
+    claims: Claims,
+    /// Status sent to the client.
+    status: u16,
+    /// Connections tried.
+    attempts: usize,
+    /// The server in use: an index into the upstream's.
+    server: usize,
+    times: Times,
     /// The trace that it is part of.
-    pub trace: Trace,
-    pub ending: Ending,
+    trace: Trace,
+    ending: Ending,
     /// What the response holds with the upstream's connection.
-    pub held: Held,
+    held: Held,
 }
 
 impl Exchange {
@@ -154,9 +163,7 @@ impl Exchange {
             status: 0,
             attempts: 0,
             server: 0,
-            started: 0,
-            sent: 0,
-            headed: 0,
+            times: Times::default(),
             trace: Trace::default(),
             ending: Ending::No,
             held: Held::default(),
@@ -169,10 +176,174 @@ impl Exchange {
         self.client_stream
     }
 
-    /// The request comes on this stream.
+    /// A request has come on this stream, which is the one with this number on its connection.
     #[inline]
+    pub fn arrive(&mut self, stream: ClientStream, number: u32, now: Micros) {
+        (self.client_stream, self.number, self.times.started) = (stream, number, now);
+    }
+
+    /// The request is another stream's.
+    #[cfg(test)]
     pub fn comes_on(&mut self, stream: ClientStream) {
         self.client_stream = stream;
+    }
+
+    /// How far it has come, and what follows from what happens.
+    #[inline]
+    pub fn machine(&self) -> &machine::Exchange {
+        &self.machine
+    }
+
+    /// Reports an event to the state machine. The executor does what follows.
+    #[inline]
+    pub fn report(&mut self, event: Event) -> Actions {
+        self.machine.on(event)
+    }
+
+    /// The request's head: as the client sent it, then as it goes to the server.
+    #[inline]
+    pub fn request(&self) -> &RequestHead {
+        &self.request
+    }
+
+    #[inline]
+    pub fn request_mut(&mut self) -> &mut RequestHead {
+        &mut self.request
+    }
+
+    /// The response's head: as the server sent it, then as it goes to the client.
+    #[inline]
+    pub fn response(&self) -> &ResponseHead {
+        &self.response
+    }
+
+    #[inline]
+    pub fn response_mut(&mut self) -> &mut ResponseHead {
+        &mut self.response
+    }
+
+    /// Both, to copy something from the request into the response.
+    pub fn heads_mut(&mut self) -> (&RequestHead, &mut ResponseHead) {
+        (&self.request, &mut self.response)
+    }
+
+    /// The client's request, also while a server is asked about it.
+    pub fn client_request(&self) -> &RequestHead {
+        self.question.as_deref().map_or(&self.request, asked_about)
+    }
+
+    /// What the request's body is like, as it came.
+    #[inline]
+    pub fn body(&self) -> BodyLength {
+        self.body
+    }
+
+    /// The way that was chosen for the request.
+    #[inline]
+    pub fn routed(&self) -> &Routed {
+        &self.routed
+    }
+
+    #[inline]
+    pub fn routed_mut(&mut self) -> &mut Routed {
+        &mut self.routed
+    }
+
+    /// Its number on its connection, for logs.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The status that was sent to the client; 0: none so far.
+    #[inline]
+    pub fn status(&self) -> u16 {
+        self.status
+    }
+
+    /// This status is the answer, as far as logs and counters go.
+    pub fn note_status(&mut self, status: u16) {
+        self.status = status;
+    }
+
+    /// The group that the request goes to.
+    #[inline]
+    pub fn upstream(&self) -> Option<&Rc<LaneUpstream>> {
+        self.upstream.as_ref()
+    }
+
+    /// The server in use: an index into those of its group.
+    #[inline]
+    pub fn server(&self) -> usize {
+        self.server
+    }
+
+    /// A try begins at this server, which has lent a place for it.
+    #[inline]
+    pub fn begin_try(&mut self, server: usize, lease: Lease, now: Millis) {
+        self.server = server;
+        self.routed.begin_try(lease, now);
+    }
+
+    /// When it got on.
+    #[inline]
+    pub fn times(&self) -> &Times {
+        &self.times
+    }
+
+    #[cfg(test)]
+    pub fn times_mut(&mut self) -> &mut Times {
+        &mut self.times
+    }
+
+    /// How long a request that is over took to its first byte and in total, as far as that is recorded.
+    #[inline]
+    pub fn durations(&self, now: Micros) -> [Option<Micros>; 2] {
+        let Times { started, headed, .. } = self.times;
+        let first_byte = (headed > 0).then(|| headed.saturating_sub(started));
+        // How long a connection of another protocol is open says nothing about how fast the server is.
+        let total = (!self.machine.is_tunnel()).then(|| self.until(now).saturating_sub(started));
+        [first_byte, total]
+    }
+
+    /// The trace that it is part of.
+    #[inline]
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// It is part of this trace.
+    pub fn join_trace(&mut self, trace: Trace) {
+        self.trace = trace;
+    }
+
+    /// A connection is made for it since then; 0: there is one already.
+    #[inline]
+    pub fn note_connecting(&mut self, since: Micros) {
+        self.trace.connecting = since;
+    }
+
+    /// The copy of the request for its mirror.
+    #[inline]
+    pub fn copying(&self) -> &Copying {
+        &self.copy
+    }
+
+    pub fn copying_mut(&mut self) -> &mut Copying {
+        &mut self.copy
+    }
+
+    /// Why it ends otherwise than with its response.
+    pub fn ending(&self) -> Ending {
+        self.ending
+    }
+
+    /// The response holds so much with the upstream's connection. What it held before, if that was another amount.
+    #[inline]
+    pub fn hold(&mut self, held: Held) -> Option<Held> {
+        if self.held == held {
+            return None;
+        }
+        Some(std::mem::replace(&mut self.held, held))
     }
 
     /// Where the request goes, if that is known.
@@ -231,10 +402,10 @@ impl Exchange {
         self.attempts += usize::from(uses_try);
     }
 
-    /// Begins with the request whose head and `body` are in place. `upgrade`: it asks to switch protocols. `is_early`: it
-    /// came as early data.
+    /// Begins with the request whose head is in place. `upgrade`: it asks to switch protocols. `is_early`: it came as early data.
     #[inline]
-    pub fn begin(&mut self, upgrade: bool, is_early: bool, limits: &ClientLimits) {
+    pub fn begin(&mut self, body: BodyLength, upgrade: bool, is_early: bool, limits: &ClientLimits) {
+        self.body = body;
         let method = self.request.method();
         let h1 = matches!(self.client_stream, ClientStream::H1(_));
         let kind = match () {
@@ -270,10 +441,57 @@ impl Exchange {
         });
     }
 
-    /// Begins with a connection that is relayed.
-    pub fn begin_relay(&mut self) {
+    /// Begins with a connection that is relayed to this group. `name`: what its hello asks for.
+    pub fn begin_relay(&mut self, name: Option<&str>, upstream: &Rc<LaneUpstream>, peer: IpAddr) {
+        self.request.clear();
+        // What is put here is visible ASCII, or is left out.
+        let _ = self.request.set_method(b"TCP");
+        if name.is_none_or(|n| self.request.set_target(n.as_bytes()).is_err()) {
+            let _ = self.request.set_target(b"-");
+        }
+        self.body = BodyLength::None;
         let facts = machine::Request { kind: Kind::Relay, has_body: true, ..Default::default() };
         self.machine = machine::Exchange::new(facts);
+        self.upstream = Some(upstream.clone());
+        Routed::preference(self, upstream, peer);
+    }
+
+    /// The server of a relayed connection has accepted: bytes pass as they are.
+    pub fn note_relayed(&mut self) {
+        self.routed.succeeded();
+        self.status = 200;
+        self.request_body.framing = BodyLength::UntilClose;
+        self.response_body.framing = BodyLength::UntilClose;
+    }
+
+    /// Begins with a copy of the request of a client at `peer`.
+    pub fn begin_copy(
+        &mut self,
+        request: RequestHead,
+        (body, trailers): (BodyLength, Fields),
+        upstream: Rc<LaneUpstream>,
+        peer: IpAddr,
+        now: Micros,
+    ) {
+        let method = request.method();
+        self.request = request;
+        self.body = body;
+        self.request_body.trailers = trailers;
+        self.times.started = now;
+        self.machine = machine::Exchange::new(machine::Request {
+            has_body: !body.is_empty(),
+            is_safe: method.is_safe(),
+            is_idempotent: method.is_idempotent(),
+            ..machine::Request::default()
+        });
+        Routed::preference(self, &upstream, peer);
+        self.upstream = Some(upstream);
+    }
+
+    /// Begins as a test has it.
+    #[cfg(test)]
+    pub fn begin_as(&mut self, facts: machine::Request, body: BodyLength, upstream: Option<Rc<LaneUpstream>>) {
+        (self.machine, self.body, self.upstream) = (machine::Exchange::new(facts), body, upstream);
     }
 
     /// The address of the request's client: what trusted proxies tell, else the connection's. Limits, hashing, the access
@@ -310,7 +528,7 @@ impl Exchange {
     /// When the response had been sent, if it is over `now`.
     #[inline]
     pub fn until(&self, now: Micros) -> Micros {
-        self.drains_since().map_or(now, |since| (since * 1000).max(self.started))
+        self.drains_since().map_or(now, |since| (since * 1000).max(self.times.started))
     }
 
     /// Makes it as new, keeping the memory of its heads within reason.
@@ -331,9 +549,7 @@ impl Exchange {
         self.number = 0;
         self.server = 0;
         self.status = 0;
-        self.started = 0;
-        self.sent = 0;
-        self.headed = 0;
+        self.times = Times::default();
         self.trace.clear();
         self.attempts = 0;
         self.ending = Ending::No;

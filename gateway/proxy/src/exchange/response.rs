@@ -61,7 +61,7 @@ pub(crate) fn response_arrived(
     }
     if actions.has(Do::Admit) {
         if let Some(upstream) = &x.upstream {
-            upstream.record(proxy.settings.slot(), WAIT, cx.micros().saturating_sub(x.sent));
+            upstream.record(proxy.settings.slot(), WAIT, cx.micros().saturating_sub(x.times.sent));
         }
         admit(proxy, cx, exchange, body);
         return false;
@@ -76,9 +76,9 @@ pub(crate) fn response_arrived(
         x.routed.denied = Some(DeniedBy::Server);
         proxy.counters.count(Count::NotAdmitted);
     }
-    x.headed = cx.micros();
+    x.times.headed = cx.micros();
     if let Some(upstream) = &x.upstream {
-        upstream.record(proxy.settings.slot(), WAIT, x.headed.saturating_sub(x.sent));
+        upstream.record(proxy.settings.slot(), WAIT, x.times.headed.saturating_sub(x.times.sent));
     }
     add_response_headers(&proxy.connections, &mut proxy.exchanges, &proxy.settings, cx, exchange, false);
     client_head(proxy, exchange, client_stream, body, upgrade);
@@ -98,7 +98,7 @@ fn replace_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: 
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.routed.succeeded();
     if let Some(upstream) = &x.upstream {
-        upstream.record(proxy.settings.slot(), WAIT, cx.micros().saturating_sub(x.sent));
+        upstream.record(proxy.settings.slot(), WAIT, cx.micros().saturating_sub(x.times.sent));
     }
     let retry_after = x.response.fields.get(Known::RetryAfter).and_then(|value| std::str::from_utf8(value).ok());
     x.routed.replace(retry_after.and_then(|seconds| seconds.parse().ok()));
@@ -166,8 +166,8 @@ pub(crate) fn response_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
 pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     // A relay has no head. How long a connection of another protocol is open says nothing about how fast the server is.
-    if let Some(upstream) = x.upstream.as_ref().filter(|_| x.headed > 0 && !x.machine.is_tunnel()) {
-        upstream.record(proxy.settings.slot(), TRANSFER, cx.micros().saturating_sub(x.headed));
+    if let Some(upstream) = x.upstream.as_ref().filter(|_| x.times.headed > 0 && !x.machine.is_tunnel()) {
+        upstream.record(proxy.settings.slot(), TRANSFER, cx.micros().saturating_sub(x.times.headed));
     }
     if let (false, Some(route)) = (x.response_body.trailers.is_empty(), &x.routed.route) {
         if let Some(route) = route.route() {

@@ -70,7 +70,7 @@ impl WasteBudget {
 /// Whether a request that its client calls off now is wasted.
 fn is_wasted(x: &Exchange, now: Millis) -> bool {
     let shared = matches!(x.upstream_stream, Some(UpstreamStream::H2(..) | UpstreamStream::H3(..)));
-    let waited = now.saturating_sub(x.started / 1000) >= WANTED_AFTER;
+    let waited = now.saturating_sub(x.times.started / 1000) >= WANTED_AFTER;
     !(waited || x.machine.is_answered() && shared || x.drains_since().is_some())
 }
 

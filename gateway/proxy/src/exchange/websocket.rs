@@ -68,6 +68,7 @@ mod tests {
     use super::*;
     use crate::fixtures::limits;
     use sealane_exchange::{Event, Switching};
+    use sealane_http::BodyLength;
     use sealane_lane::Key;
 
     #[test]
@@ -88,7 +89,7 @@ mod tests {
         let due = |client_stream: ClientStream, upgrade: &[u8], sends_key: bool| {
             let mut x = Exchange::new(client_stream);
             x.request.fields.push_known(Known::Upgrade, upgrade).unwrap();
-            x.begin(true, false, &limits());
+            x.begin(BodyLength::None, true, false, &limits());
             for event in [Event::Accepted, Event::Forward, Event::Connected(Switching::Any)] {
                 let _ = x.machine.on(event);
             }

@@ -136,14 +136,14 @@ fn write_fields<'a>(
 
 /// The request of an exchange, for an upstream. `websocket`: as an extended CONNECT (RFC 8441 §5).
 pub(crate) fn write_request(x: &Exchange, secure: bool, websocket: bool) -> Result<Request<()>, Unfit> {
-    let head = &x.request;
+    let head = x.request();
     let connect = head.method() == sealane_http::Method::Connect;
     let fields = head.fields.end_to_end().filter(|(known, name, _)| {
         !(matches!(known, Known::ContentLength | Known::Host)
             || websocket && *known == Known::Other && name.eq_ignore_ascii_case(b"sec-websocket-key"))
     });
     let mut map = write_fields(fields, head.fields.len() + 2, head.fields.text_len())?;
-    if let BodyLength::Known(n) = x.body {
+    if let BodyLength::Known(n) = x.body() {
         map.insert(CONTENT_LENGTH, HeaderValue::from(n));
     }
     if head.accepts_trailers {
@@ -204,9 +204,8 @@ mod tests {
 
     fn exchange(text: &str) -> Exchange {
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(0)));
-        let info = parse_request(text.as_bytes(), &Limits::default(), &mut x.request).unwrap().unwrap();
-        x.body = info.body;
-        x.begin(info.upgrade, false, &limits());
+        let info = parse_request(text.as_bytes(), &Limits::default(), x.request_mut()).unwrap().unwrap();
+        x.begin(info.body, info.upgrade, false, &limits());
         x
     }
 

@@ -42,12 +42,12 @@ pub(super) const MOST_WAITING: usize = 128;
 pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     loop {
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-        let Some(upstream) = x.upstream.clone() else { return };
+        let Some(upstream) = x.upstream().cloned() else { return };
         x.begin_dispatch(cx.now());
         // A relayed connection needs one of its own.
-        let relayed = x.machine.is_relay();
-        let fresh = relayed || x.routed.lost_at.is_some();
-        let only_h1 = !relayed && needs_h1(upstream.upstream.http, &x.machine);
+        let relayed = x.machine().is_relay();
+        let fresh = relayed || x.routed().lost_at.is_some();
+        let only_h1 = !relayed && needs_h1(upstream.upstream.http, x.machine());
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
         // A shared connection that was lost has left its upstream's list: what is found there is another.
         if !relayed && h3_dispatch(proxy, cx, exchange) {
@@ -149,7 +149,7 @@ fn connect_upstream(
     }
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
         x.await_connection(if shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });
-        x.trace.connecting = cx.micros();
+        x.note_connecting(cx.micros());
     }
     if shared {
         upstream.share(server, key);
@@ -378,7 +378,7 @@ fn upstream_hint(connections: &Connections, exchanges: &mut Exchanges, key: Key,
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return };
     for exchange in upstream_conn.exchange.iter().chain(upstream_conn.waiting()) {
         if let Some(x) = exchanges.get_mut(*exchange) {
-            x.routed.hint = Some(failure);
+            x.routed_mut().hint = Some(failure);
         }
     }
 }

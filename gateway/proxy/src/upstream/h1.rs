@@ -55,7 +55,7 @@ pub(crate) fn is_silent(transport: &mut Transport, scratch: &mut Scratch) -> boo
 
 /// Sends the request's head on a connection that is ready for it.
 pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
-    if proxy.exchanges.get(exchange).is_some_and(|x| x.machine.is_relay()) {
+    if proxy.exchanges.get(exchange).is_some_and(|x| x.machine().is_relay()) {
         return start_relay(proxy, cx, exchange, key);
     }
     let Some(actions) = connected(proxy, cx, exchange, Switching::Any) else { return };
@@ -65,14 +65,14 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
     };
     upstream_conn.exchange = Some(exchange);
     let connection = match () {
-        () if x.machine.asks_server_to_switch() => ConnectionOption::Upgrade,
+        () if x.machine().asks_server_to_switch() => ConnectionOption::Upgrade,
         () if upstream_conn.upstream.upstream.keepalive == 0 => ConnectionOption::Close,
         () => ConnectionOption::KeepAlive,
     };
-    let body = x.body;
+    let body = x.body();
     x.request_body_mut().frame(body);
     scratch.take_buffer(&mut upstream_conn.transport.stage);
-    encode_request(&mut upstream_conn.transport.stage, &x.request, x.body, connection);
+    encode_request(&mut upstream_conn.transport.stage, x.request(), x.body(), connection);
     request_sent(proxy, cx, exchange, UpstreamStream::H1(key), actions);
     proxy.connections.mark_for_flush(key);
 }
@@ -185,14 +185,14 @@ fn consume_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8])
         let UpstreamPhase::Busy(answer) = &mut upstream_conn.phase else { return used };
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return input.len() };
         let rest = &input[used..];
-        if !x.machine.is_answered() {
+        if !x.machine().is_answered() {
             if rest.is_empty() {
                 return used;
             }
             *answer = Answer::Begun;
             let limits = &proxy.settings.limits().http;
             let tolerance = upstream_conn.upstream.upstream.tolerance;
-            match parse_response_tolerating(tolerance, rest, limits, x.request.method(), &mut x.response) {
+            match parse_response_tolerating(tolerance, rest, limits, x.request().method(), x.response_mut()) {
                 Ok(None) => return used,
                 Ok(Some(info)) => {
                     used += info.consumed;
@@ -230,10 +230,10 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
             }
         }
         let x = proxy.exchanges.get_mut(exchange)?;
-        if rest.is_empty() && (x.machine.is_tunnel() || !x.response_body().is_decoded()) {
+        if rest.is_empty() && (x.machine().is_tunnel() || !x.response_body().is_decoded()) {
             return Some(used);
         }
-        if x.machine.is_tunnel() {
+        if x.machine().is_tunnel() {
             used += room;
             response_data(proxy, cx, exchange, &rest[..room], false);
             continue;
@@ -285,13 +285,13 @@ fn upstream_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
     }
     let Some(exchange) = upstream_conn.exchange else { return close_connection(proxy, cx, key) };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
-    if x.machine.is_relay() && x.machine.response() == Phase::Complete {
+    if x.machine().is_relay() && x.machine().response() == Phase::Complete {
         // It has been said already; what the client still says goes on.
         return;
     }
-    if x.machine.response() == Phase::Streaming
+    if x.machine().response() == Phase::Streaming
         && clean
-        && (x.machine.is_tunnel() || x.response_body_mut().may_end_here())
+        && (x.machine().is_tunnel() || x.response_body_mut().may_end_here())
     {
         return response_end(proxy, cx, exchange);
     }
@@ -317,7 +317,7 @@ pub(crate) fn h1_server_end(connections: &mut Connections, exchanges: &Exchanges
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
         return;
     };
-    if x.machine.is_tunnel() {
+    if x.machine().is_tunnel() {
         upstream_conn.transport.finish_sending();
     } else {
         stage_end(&mut upstream_conn.transport.stage, x.request_body().framing(), x.request_body().trailers());

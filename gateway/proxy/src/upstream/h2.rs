@@ -84,13 +84,13 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
         x.await_connection(UpstreamStream::Waiting(key));
         return h2.waiting.push(exchange);
     }
-    let websocket = x.machine.asks_server_to_switch();
-    let tunnel = websocket || x.request.method() == sealane_http::Method::Connect;
+    let websocket = x.machine().asks_server_to_switch();
+    let tunnel = websocket || x.request().method() == sealane_http::Method::Connect;
     let Ok(request) = message::write_request(x, secure, websocket) else {
         x.leave_connection();
         return refuse(proxy, cx, exchange, 400);
     };
-    let ended = x.body.is_empty() && !tunnel;
+    let ended = x.body().is_empty() && !tunnel;
     let (response, send) = match h2.requests.send_request(request, ended) {
         Ok(sent) => sent,
         Err(_) => {
@@ -173,16 +173,16 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                 }
             };
             let ended = stream.body.as_ref().is_some_and(RecvStream::is_end_stream);
-            let method = if stream.tunnel { sealane_http::Method::Connect } else { x.request.method() };
+            let method = if stream.tunnel { sealane_http::Method::Connect } else { x.request().method() };
             let noted = blocks.take(stream.send.stream_id().as_u32());
-            let info = match message::read_response(&parts, noted, ended, limits, method, &mut x.response) {
+            let info = match message::read_response(&parts, noted, ended, limits, method, x.response_mut()) {
                 Ok(info) => info,
                 Err(e) => return response_broken(proxy, cx, exchange, e),
             };
-            if info.upgrade && x.machine.asks_server_to_switch() {
+            if info.upgrade && x.machine().asks_server_to_switch() {
                 websocket::switch(x);
             }
-            let done = info.body.is_empty() && !info.upgrade && x.response.status >= 200;
+            let done = info.body.is_empty() && !info.upgrade && x.response().status >= 200;
             if !response_arrived(proxy, cx, exchange, info.body, info.upgrade) {
                 return;
             }

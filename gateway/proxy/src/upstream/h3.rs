@@ -71,9 +71,9 @@ const SETTINGS: QuicSettings = QuicSettings {
 /// Sends a request over HTTP/3, or lets it wait for a connection that is being made. False: it goes over TCP.
 pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
-    let Some(upstream) = x.upstream.clone() else { return false };
-    let server = x.server;
-    let suits = upstream.upstream.http == UpstreamHttp::Three && x.machine.fit(SWITCHING) == Fit::Whole;
+    let Some(upstream) = x.upstream().cloned() else { return false };
+    let server = x.server();
+    let suits = upstream.upstream.http == UpstreamHttp::Three && x.machine().fit(SWITCHING) == Fit::Whole;
     if !suits || upstream.h3_is_down(server, cx.now()) {
         return false;
     }
@@ -107,7 +107,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     };
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
         x.await_connection(UpstreamStream::Waiting(key));
-        x.trace.connecting = connecting;
+        x.note_connecting(connecting);
     }
     if let Some(waiting) = proxy.connections.quic(key).and_then(H3Connection::waiting_requests) {
         waiting.push_back(exchange);
@@ -215,8 +215,8 @@ fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key,
     let Some(stream) = q.streams.get_mut(index as usize) else { return };
     stream.exchange = Some(exchange);
     x.request_body_mut().frame(BodyLength::None);
-    h3::encode_request(&mut stream.out, &x.request, x.body, Scheme::Https, false);
-    if x.body.is_empty() {
+    h3::encode_request(&mut stream.out, x.request(), x.body(), Scheme::Https, false);
+    if x.body().is_empty() {
         stream.sending.end();
     }
     q.stage(index);
@@ -324,9 +324,9 @@ fn h3_server_read_with(
         match piece {
             Piece::NeedMore => {}
             Piece::Head(section) => {
-                let method = x.request.method();
-                let info = h3::read_response(section, false, limits, method, &mut x.response, scratch.qpack())?;
-                if x.response.status < 200 {
+                let method = x.request().method();
+                let info = h3::read_response(section, false, limits, method, x.response_mut(), scratch.qpack())?;
+                if x.response().status < 200 {
                     reader.expect_another_head();
                     if !response_arrived(proxy, cx, exchange, BodyLength::None, false) {
                         return Ok(());

@@ -15,9 +15,9 @@ use std::rc::Rc;
 pub(super) fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) {
     let now = cx.now();
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let first = x.routed.waits_until().is_none();
+    let first = x.routed().waits_until().is_none();
     let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
-    let until = x.routed.wait_until(now + queue_timeout);
+    let until = x.routed_mut().wait_until(now + queue_timeout);
     if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
         proxy.counters.count(Count::QueueFull);
         return refuse(proxy, cx, exchange, 503);
@@ -32,7 +32,7 @@ pub(super) fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
 
 /// The timer of the queues has fired; they are looked at at the end of the turn.
 pub(crate) fn queues_timeout(exchanges: &Exchanges, pools: &mut UpstreamPools, cx: &mut Context) {
-    pools.timeout(cx, |upstream| exchanges.get(upstream.first_queued()?)?.routed.waits_until());
+    pools.timeout(cx, |upstream| exchanges.get(upstream.first_queued()?)?.routed().waits_until());
 }
 
 /// The end of a turn, after all that may have freed a place: queued requests that have got room go on, and those that have
@@ -50,11 +50,11 @@ pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) -> bool {
         for _ in 0..upstream.queue_len() {
             let Some(key) = upstream.unqueue_first() else { break };
             let Some(x) = proxy.exchanges.get(key) else { continue };
-            let preference = x.routed.balancing();
+            let preference = x.routed().balancing();
             // Room first: who has waited for long enough and has got it is not refused.
             if upstream.balancer.may_have_room(preference) {
                 dispatch_request(proxy, cx, key);
-            } else if x.routed.waits_until().is_none_or(|until| now >= until) {
+            } else if x.routed().waits_until().is_none_or(|until| now >= until) {
                 proxy.counters.count(Count::QueueTimeouts);
                 refuse(proxy, cx, key, 503);
             } else if passed_over == 0 && preference.takes_any() {

@@ -19,16 +19,15 @@ pub(crate) fn select_server(
 ) -> Option<usize> {
     let x = proxy.exchanges.get_mut(exchange)?;
     // What it had at the server before is over.
-    x.routed.leave_server();
-    if x.routed.waits_until().is_none() && upstream.makes_wait() {
+    x.routed_mut().leave_server();
+    if x.routed().waits_until().is_none() && upstream.makes_wait() {
         // Nobody overtakes those who wait. The queue is served at the end of the turn.
         wait_for_room(proxy, cx, exchange, upstream);
         return None;
     }
-    match upstream.balancer.pick(x.routed.balancing()) {
+    match upstream.balancer.pick(x.routed().balancing()) {
         Pick::Server(server) => {
-            x.server = server;
-            x.routed.begin_try(upstream.balancer.servers()[server].lease(), cx.now());
+            x.begin_try(server, upstream.balancer.servers()[server].lease(), cx.now());
             Some(server)
         }
         Pick::Full => {
