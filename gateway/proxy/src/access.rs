@@ -242,7 +242,7 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
     if by == DeniedBy::Limit {
         return refuse_over_limit(proxy, cx, exchange, expects);
     }
-    x.routed_mut().denied = Some(by);
+    x.routed_mut().deny(by);
     match by {
         DeniedBy::Certificate => proxy.counters.count(Count::CertificatesDenied),
         DeniedBy::Header => proxy.counters.count(Count::HeadersDenied),

@@ -37,7 +37,7 @@ pub struct RouteLimits {
 impl RouteLimits {
     /// What the route of an exchange says.
     pub(crate) fn of(x: &Exchange) -> Option<Self> {
-        match &x.routed().route.as_ref()?.route()?.action {
+        match &x.routed().route()?.route()?.action {
             Action::Forward(by) => Some(by.limits),
             _ => None,
         }
@@ -190,7 +190,7 @@ pub(crate) fn choose_upstream(proxy: &mut Proxy, exchange: Key, by: &Forwarding)
         ChosenBy::Hash => counters.count(Count::SplitByHash),
         ChosenBy::Weight => counters.count(Count::SplitByWeight),
     }
-    x.routed_mut().chosen = Some(chosen);
+    x.routed_mut().choose(chosen);
     Some(split.groups.get(chosen.share)?.upstream)
 }
 
@@ -204,8 +204,8 @@ pub(crate) fn watch_total(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
 
 /// The split by which a request went, and its group.
 fn split_of(x: &Exchange) -> Option<(&Split, &Share, ChosenBy)> {
-    let chosen = x.routed().chosen?;
-    let Action::Forward(by) = &x.routed().route.as_ref()?.route()?.action else { return None };
+    let chosen = x.routed().chosen()?;
+    let Action::Forward(by) = &x.routed().route()?.route()?.action else { return None };
     let Destination::Split(split) = &by.to else { return None };
     Some((split, split.groups.get(chosen.share)?, chosen.by))
 }

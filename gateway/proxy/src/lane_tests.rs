@@ -458,7 +458,7 @@ fn a_forged_address_uses_up_no_share() {
         let listener = settings.listeners()[0].clone();
         let verdict = takes_place(connections, x, client, &listener, admission, settings);
         assert_eq!(verdict, if proven { Verdict::Admitted } else { Verdict::TooEarly });
-        assert_eq!(x.routed().counted.is_some(), proven);
+        assert_eq!(x.routed().is_counted(), proven);
     }
 }
 

@@ -254,7 +254,7 @@ pub(crate) fn copy_complete(proxy: &mut Proxy, cx: &mut Context, exchange: Key) 
     }
     *x.copying_mut() = Copying::Sent;
     let mut trailers = x.request_body().trailers().clone();
-    if let (false, Some(mirror)) = (trailers.is_empty(), x.routed().route.as_ref().and_then(mirror_of)) {
+    if let (false, Some(mirror)) = (trailers.is_empty(), x.routed().route().and_then(mirror_of)) {
         mirror.remove.iter().for_each(|name| trailers.remove_alike(name.as_bytes()));
     }
     start(proxy, cx, copy, trailers);

@@ -177,7 +177,7 @@ fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
         path: text(x.request().path()),
         status: x.status(),
         server,
-        failure: x.routed().failure,
+        failure: x.routed().failure(),
         failed_attempts: x.attempts(),
         sent: since(x.times().sent),
         headed: since(x.times().headed),

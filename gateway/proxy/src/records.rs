@@ -207,7 +207,7 @@ impl Records {
             return;
         }
         let request = RequestId(client.id, x.number());
-        let what = match (x.upstream(), x.routed().failure) {
+        let what = match (x.upstream(), x.routed().failure()) {
             (Some(upstream), Some(failure)) => Occurrence::ServerFailed {
                 request,
                 upstream: upstream.settings().clone(),
@@ -236,7 +236,7 @@ impl Records {
             status: x.status(),
             place: x.routed().shared_place().cloned(),
             upstream: x.upstream().map(|group| (group.settings().clone(), x.server())),
-            failure: x.routed().failure,
+            failure: x.routed().failure(),
             trace: x.trace().id(),
         };
         let record = Record { client: client.peer, connection: client.id, what: Occurrence::Error(Box::new(error)) };

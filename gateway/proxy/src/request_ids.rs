@@ -95,7 +95,9 @@ fn name_request(
     ids: &mut RequestIds,
     counters: &Counters,
 ) -> Result<(), FieldError> {
-    x.routed_mut().adds_headers |= rules.in_responses;
+    if rules.in_responses {
+        x.routed_mut().add_headers();
+    }
     let name = rules.header.as_bytes();
     let listener = &client.listener.listener;
     let is_trusted = listener.trust_forwarded && listener.trusted_proxies.contains(client.peer.ip());

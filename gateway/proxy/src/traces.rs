@@ -198,7 +198,7 @@ pub(crate) struct Trace {
     /// When its route was found.
     routed: Micros,
     /// When a connection was begun for the attempt under way; 0: it uses one that was there.
-    pub connecting: Micros,
+    connecting: Micros,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -226,6 +226,12 @@ impl Trace {
     #[inline]
     pub fn parent_for_upstream(&self) -> Option<TraceParent> {
         self.ids.as_ref().map(|ids| ids.context.with_span(ids.upstream))
+    }
+
+    /// A connection is made for the attempt under way since then; 0: there is one already.
+    #[inline]
+    pub fn note_connecting(&mut self, since: Micros) {
+        self.connecting = since;
     }
 
     /// Its route was found.
@@ -311,7 +317,8 @@ pub(crate) fn finish(
     x: &Exchange,
 ) {
     let (Some(rules), Some(ids)) = (settings.snapshot().traces.as_deref(), x.trace().ids) else { return };
-    let recorded = ids.context.is_sampled() || rules.errors && (has_failed(x.status()) || x.routed().failure.is_some());
+    let recorded =
+        ids.context.is_sampled() || rules.errors && (has_failed(x.status()) || x.routed().failure().is_some());
     if !recorded {
         return;
     }
@@ -331,7 +338,7 @@ pub(crate) fn finish(
 
 fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: bool, now: Micros) -> TraceRecord {
     let routed = x.routed();
-    let host = if routed.host.is_some() { x.request().host_name().as_bytes() } else { b"" };
+    let host = if routed.has_host() { x.request().host_name().as_bytes() } else { b"" };
     let since_started = |time: Micros| if time >= x.times().started { time } else { 0 };
     TraceRecord {
         context: ids.context,
@@ -345,9 +352,9 @@ fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: boo
         status: x.status(),
         host: Text::new(host),
         path: Text::new(if paths { x.request().path() } else { b"" }),
-        route: routed.route.as_ref().map(|route| route.shared()),
+        route: routed.route().map(|route| route.shared()),
         upstream: x.upstream().map(|group| (group.settings().clone(), x.server())),
-        failure: routed.failure,
+        failure: routed.failure(),
         failed_attempts: x.attempts(),
         bytes: (x.request_body().bytes(), x.response_body().bytes()),
         times: TraceTimes {

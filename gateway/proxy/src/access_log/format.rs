@@ -58,12 +58,12 @@ impl Entry<'_> {
     }
 
     pub fn route(&self) -> Option<&str> {
-        self.x.routed().route.as_ref()?.route().map(|route| route.label.as_str()).filter(|label| !label.is_empty())
+        self.x.routed().route()?.route().map(|route| route.label.as_str()).filter(|label| !label.is_empty())
     }
 
     /// The upstream that a copy of the request has gone to.
     pub fn mirror(&self) -> Option<&str> {
-        let route = self.x.routed().route.as_ref().filter(|_| self.x.copying().is_sent())?;
+        let route = self.x.routed().route().filter(|_| self.x.copying().is_sent())?;
         let Action::Forward(by) = &route.route()?.action else { return None };
         Some(&route.listener().upstreams.get(by.mirror.as_ref()?.upstream)?.settings().name)
     }
@@ -114,7 +114,7 @@ impl Entry<'_> {
 
     /// Who the client is, if it has shown a password.
     pub fn user(&self) -> Option<&[u8]> {
-        self.x.routed().user.as_ref().map(|user| user.as_bytes())
+        self.x.routed().user().map(str::as_bytes)
     }
 
     pub fn number(&self, b: &mut Vec<u8>) {
@@ -297,10 +297,10 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text(Field::UserAgent, x.request().fields.get(Known::UserAgent));
     text(Field::ClientCertificate, entry.fingerprint().map(str::as_bytes));
     text(Field::User, entry.user());
-    let failure = x.routed().failure.map(Failure::text);
+    let failure = x.routed().failure().map(Failure::text);
     text(Field::Error, failure.as_ref().map(|f| f.as_bytes()));
-    text(Field::Denied, x.routed().denied.map(|by| by.name().as_bytes()));
-    text(Field::AnsweredBy, x.routed().served.map(|by| by.name().as_bytes()));
+    text(Field::Denied, x.routed().denied().map(|by| by.name().as_bytes()));
+    text(Field::AnsweredBy, x.routed().served().map(|by| by.name().as_bytes()));
     let end = match x.ending() {
         Ending::Idle => Some(&b"idle"[..]),
         Ending::TooLong | Ending::DrainingTooLong { .. } => Some(&b"total_timeout"[..]),

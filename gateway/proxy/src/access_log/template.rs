@@ -140,7 +140,7 @@ impl Variable {
             Self::ClientCertificate => own(b, entry.fingerprint()),
             Self::Connection => connection_id(b, client.id),
             Self::ConnectionRequests => encode_decimal(b, u64::from(x.number())),
-            Self::Error => match x.routed().failure {
+            Self::Error => match x.routed().failure() {
                 Some(failure) => escape(b, failure.text().as_bytes()),
                 None => b.push(b'-'),
             },

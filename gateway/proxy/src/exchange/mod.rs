@@ -319,7 +319,7 @@ impl Exchange {
     /// A connection is made for it since then; 0: there is one already.
     #[inline]
     pub fn note_connecting(&mut self, since: Micros) {
-        self.trace.connecting = since;
+        self.trace.note_connecting(since);
     }
 
     /// The copy of the request for its mirror.
@@ -389,7 +389,7 @@ impl Exchange {
     #[inline]
     pub fn begin_dispatch(&mut self, now: Millis) {
         self.response_body.progress.begin(now);
-        self.trace.connecting = 0;
+        self.trace.note_connecting(0);
     }
 
     /// How many tries have been lost.

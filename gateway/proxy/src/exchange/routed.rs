@@ -115,8 +115,8 @@ impl DeniedBy {
 #[derive(Default)]
 pub(crate) struct Routed {
     /// The host that the request is for, at the listener that it came to.
-    pub host: Option<(Rc<LaneListener>, usize)>,
-    pub route: Option<RouteRef>,
+    pub(super) host: Option<(Rc<LaneListener>, usize)>,
+    pub(super) route: Option<RouteRef>,
     /// Counts as under way at the server in use.
     lease: Option<Lease>,
     tried: Tried,
@@ -128,29 +128,95 @@ pub(crate) struct Routed {
     began: Millis,
     pub(super) own: OwnAnswer,
     /// When a kept connection was lost under it. It is sent again over a connection that was begun since.
-    pub lost_at: Option<Millis>,
+    pub(super) lost_at: Option<Millis>,
     /// More than the loss itself will tell about the server that is about to be lost.
-    pub hint: Option<Failure>,
+    pub(super) hint: Option<Failure>,
     /// Why the last try failed.
-    pub failure: Option<Failure>,
+    pub(super) failure: Option<Failure>,
     /// The gateway adds headers to this response.
-    pub adds_headers: bool,
+    pub(super) adds_headers: bool,
     /// Who has refused the request, if a rule about clients did.
-    pub denied: Option<DeniedBy>,
+    pub(super) denied: Option<DeniedBy>,
     /// What has answered in the place of a server.
-    pub served: Option<Served>,
+    pub(super) served: Option<Served>,
     /// The page for an answer to maintenance: an index into the listener's pages.
     pub(super) page: Option<usize>,
     pub(super) cors: Cors,
     /// Who the client is, once it has shown the password.
-    pub user: Option<Rc<str>>,
+    pub(super) user: Option<Rc<str>>,
     /// The group that it goes to, where there are several.
-    pub chosen: Option<Chosen>,
+    pub(super) chosen: Option<Chosen>,
     /// It counts among the requests of its client.
-    pub counted: Option<Counted>,
+    pub(super) counted: Option<Counted>,
 }
 
 impl Routed {
+    /// Whether the request is for a host of its listener.
+    pub fn has_host(&self) -> bool {
+        self.host.is_some()
+    }
+
+    pub fn route(&self) -> Option<&RouteRef> {
+        self.route.as_ref()
+    }
+
+    /// When a kept connection was lost under the request. It is sent again over a connection that was begun since.
+    #[inline]
+    pub fn lost_at(&self) -> Option<Millis> {
+        self.lost_at
+    }
+
+    /// Why the last try failed.
+    pub fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// This is more than the loss itself will tell about the server that is about to be lost.
+    pub fn note_hint(&mut self, why: Option<Failure>) {
+        self.hint = why;
+    }
+
+    /// Who has refused the request, if a rule about clients did.
+    pub fn denied(&self) -> Option<DeniedBy> {
+        self.denied
+    }
+
+    /// A rule about clients refuses the request.
+    pub fn deny(&mut self, by: DeniedBy) {
+        self.denied = Some(by);
+    }
+
+    /// What has answered in the place of a server.
+    pub fn served(&self) -> Option<Served> {
+        self.served
+    }
+
+    /// Who the client is, once it has shown the password.
+    pub fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// The group that the request goes to, where there are several.
+    pub fn chosen(&self) -> Option<Chosen> {
+        self.chosen
+    }
+
+    /// The request goes to one of several groups.
+    pub fn choose(&mut self, chosen: Chosen) {
+        self.chosen = Some(chosen);
+    }
+
+    /// The gateway adds headers to the response.
+    pub fn add_headers(&mut self) {
+        self.adds_headers = true;
+    }
+
+    /// Whether the request counts among those of its client.
+    #[cfg(test)]
+    pub fn is_counted(&self) -> bool {
+        self.counted.is_some()
+    }
+
     /// Notes why a server is lost, as exactly as it is known.
     pub fn lost(&mut self, why: Loss) -> Failure {
         let failure = self.hint.take().unwrap_or(Failure::of_loss(why));

@@ -46,7 +46,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         x.begin_dispatch(cx.now());
         // A relayed connection needs one of its own.
         let relayed = x.machine().is_relay();
-        let fresh = relayed || x.routed().lost_at.is_some();
+        let fresh = relayed || x.routed().lost_at().is_some();
         let only_h1 = !relayed && needs_h1(upstream.upstream.http, x.machine());
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
         // A shared connection that was lost has left its upstream's list: what is found there is another.
@@ -378,7 +378,7 @@ fn upstream_hint(connections: &Connections, exchanges: &mut Exchanges, key: Key,
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return };
     for exchange in upstream_conn.exchange.iter().chain(upstream_conn.waiting()) {
         if let Some(x) = exchanges.get_mut(*exchange) {
-            x.routed_mut().hint = Some(failure);
+            x.routed_mut().note_hint(Some(failure));
         }
     }
 }

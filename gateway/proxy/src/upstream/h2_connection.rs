@@ -363,7 +363,7 @@ impl H2Upstream {
 pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window: Window) -> bool {
     let Some(x) = proxy.exchanges.get(exchange) else { return true };
     let Some(upstream) = x.upstream().cloned() else { return true };
-    let (server, lost_at, machine) = (x.server(), x.routed().lost_at, *x.machine());
+    let (server, lost_at, machine) = (x.server(), x.routed().lost_at(), *x.machine());
     let mut at = 0;
     while let Some(key) = upstream.shared(server, at) {
         at += 1;
@@ -471,7 +471,7 @@ fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     // With the last of them the connection closes.
     for exchange in unsent {
         if let Some(x) = proxy.exchanges.get_mut(exchange) {
-            x.routed_mut().hint = why;
+            x.routed_mut().note_hint(why);
         }
         server_lost(proxy, cx, exchange, Loss::Unprocessed);
     }
@@ -590,7 +590,7 @@ fn h2_note_limit(proxy: &mut Proxy, key: Key) {
         if let Some(x) = exchanges.get_mut(stream.exchange) {
             let is_its = stream.send.stream_id().as_u32() == large;
             let its = Failure::Nonsense(ParseError::HeadTooLarge);
-            x.routed_mut().hint = Some(if is_its { its } else { Failure::OtherHeadTooLarge });
+            x.routed_mut().note_hint(Some(if is_its { its } else { Failure::OtherHeadTooLarge }));
         }
     }
 }
