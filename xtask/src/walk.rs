@@ -1,9 +1,9 @@
 //! The walk of an HTTP/1.1 request in `ARCHITECTURE.md`, checked: each function calls the next one, so a reader who follows
 //! the walk follows the code; the walk has at most [`FILES`] files; and its functions call functions of no other file of the
-//! proxy, except those of [`BESIDE`].
+//! proxy, except those of [`BESIDE`], and these under a condition only.
 
 use anyhow::Context;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// The heading above the walk.
@@ -12,7 +12,8 @@ const HEADING: &str = "### An HTTP/1.1 request to an HTTP/1.1 server";
 const FOLDER: &str = "gateway/proxy/src";
 /// The most files that a reader must open to follow a request from its connection to the last byte of its response.
 const FILES: usize = 20;
-/// Files that the walk's functions call, but that a plain request does not lead through, and why.
+/// Files that the walk's functions call, but that a plain request does not lead through, and why. Each call of them has a condition
+/// ([`is_conditional`]).
 const BESIDE: &[(&str, &[&str])] = &[
     (
         "another version of HTTP",
@@ -20,6 +21,7 @@ const BESIDE: &[(&str, &[&str])] = &[
             "client/h2_connection",
             "client/h2_responses",
             "client/h3_responses",
+            "memory",
             "quic_driver",
             "upstream/h2",
             "upstream/h2_connection",
@@ -33,6 +35,7 @@ const BESIDE: &[(&str, &[&str])] = &[
             "access",
             "exchange/authorize",
             "exchange/redirection",
+            "exchange/response_headers",
             "exchange/routing",
             "mirrors",
             "relay",
@@ -42,10 +45,7 @@ const BESIDE: &[(&str, &[&str])] = &[
     ),
     ("a reload, or the end of a connection", &["lifecycle", "renewal"]),
     ("servers or peers without room", &["exchange/resume", "upstream/queue"]),
-    (
-        "a look that returns at once",
-        &["exchange/expiry", "exchange/response_headers", "exchange/waste", "memory", "scratch"],
-    ),
+    ("a head that comes in pieces", &["scratch"]),
 ];
 /// Where the lane's loop calls the proxy: these functions need no caller in the walk.
 const ENTRIES: [&str; 2] = ["turn", "ready"];
@@ -102,8 +102,14 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
         for (at, name) in functions.iter().enumerate() {
             let body = body(&source, name);
             let elsewhere = body.iter().flat_map(|body| called_modules(&source, body));
-            for module in elsewhere.filter(|module| !is_listed(walk, module)) {
-                let advice = "take it into the walk, or, if a plain request does not go there, into xtask/src/walk.rs";
+            for (module, is_conditional) in elsewhere.filter(|(module, _)| !is_walked(walk, module)) {
+                let advice = match is_beside(&module) {
+                    true if is_conditional => continue,
+                    true => {
+                        "a plain request goes there as well: give the call a condition, or take the file into the walk"
+                    }
+                    false => "take it into the walk, or, if a plain request does not go there, into xtask/src/walk.rs",
+                };
                 found.push(format!("the walk of a request: `{name}` ({file}) calls `{module}`: {advice}"));
             }
             if at == 0 && body.is_none() {
@@ -123,27 +129,58 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
     found
 }
 
-/// The modules of the proxy whose functions a text calls, by the imports of its file.
-fn called_modules(source: &str, body: &str) -> BTreeSet<String> {
-    let mut modules = BTreeSet::new();
+/// The modules of the proxy whose functions a text calls, by the imports of its file, and whether each call has a condition.
+fn called_modules(source: &str, body: &str) -> BTreeMap<String, bool> {
+    let mut modules = BTreeMap::new();
     for import in source.split("\nuse crate::").skip(1) {
         let Some((import, _)) = import.split_once(';') else { continue };
         let Some((module, names)) = import.rsplit_once("::") else { continue };
         // Of several names the braces stand behind the last path separator.
         let names = names.split([',', '{', '}']).map(str::trim);
-        let functions = names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase()));
-        if functions.into_iter().any(|name| calls(&format!("\n{body}"), name)) {
-            modules.insert(module.replace("::", "/"));
+        for name in names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())) {
+            let mut places = places(body, name).peekable();
+            if places.peek().is_some() {
+                let all = modules.entry(module.replace("::", "/")).or_insert(true);
+                *all &= places.all(|(line, at)| is_conditional(body, line, at));
+            }
         }
     }
     modules
 }
 
-/// Whether a module is in the walk, or among those beside it.
-fn is_listed(walk: &[Stretch], module: &str) -> bool {
+/// Whether a module is in the walk.
+fn is_walked(walk: &[Stretch], module: &str) -> bool {
     let files = [format!("{FOLDER}/{module}.rs"), format!("{FOLDER}/{module}/mod.rs")];
-    let is_walked = walk.iter().any(|stretch| files.contains(&stretch.file));
-    is_walked || BESIDE.iter().any(|(_, modules)| modules.contains(&module))
+    walk.iter().any(|stretch| files.contains(&stretch.file))
+}
+
+/// Whether a module is among those beside the walk.
+fn is_beside(module: &str) -> bool {
+    BESIDE.iter().any(|(_, modules)| modules.contains(&module))
+}
+
+/// Whether a call has a condition: before it in its line, or around it. `at`: where it begins in this line of a function's text. The
+/// lines around it are those before it that are indented less.
+fn is_conditional(body: &str, line: usize, at: usize) -> bool {
+    let lines: Vec<&str> = body.lines().take(line + 1).collect();
+    let indent = |line: &str| line.len() - line.trim_start().len();
+    let (Some(first), Some(own)) = (lines.first(), lines.last()) else { return false };
+    if ["&& ", "|| ", "=> ", "{ "].iter().any(|sign| own[..at].contains(sign)) {
+        return true;
+    }
+    let mut depth = indent(own);
+    for around in lines.iter().rev().skip(1).filter(|line| !line.trim().is_empty()) {
+        if indent(around) >= depth || indent(around) <= indent(first) {
+            continue;
+        }
+        depth = indent(around);
+        let text = around.trim();
+        // A brace alone stands behind a condition of several lines.
+        if text == "{" || ["if ", "else", "match ", "while ", "=>"].iter().any(|word| text.contains(word)) {
+            return true;
+        }
+    }
+    false
 }
 
 /// The text of a function, as rustfmt writes it: to the line with a brace below the beginning of its first line.
@@ -166,11 +203,18 @@ fn body(source: &str, name: &str) -> Option<String> {
 
 /// Whether a function's text calls a function of this name.
 fn calls(body: &str, name: &str) -> bool {
+    places(body, name).next().is_some()
+}
+
+/// Where a function's text calls a function of this name: lines, and places in them.
+fn places<'b>(body: &'b str, name: &str) -> impl Iterator<Item = (usize, usize)> + use<'b> {
     let call = format!("{name}(");
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     // Not the line that declares it.
-    body.lines().skip(1).any(|line| {
-        line.match_indices(&call).any(|(at, _)| !line[..at].ends_with(is_part) && !line[..at].ends_with("fn "))
+    body.lines().enumerate().skip(1).flat_map(move |(number, line)| {
+        let found = line.match_indices(&call).map(|(at, _)| at);
+        let found = found.filter(|at| !line[..*at].ends_with(is_part) && !line[..*at].ends_with("fn "));
+        found.map(|at| (number, at)).collect::<Vec<_>>()
     })
 }
 
@@ -215,7 +259,40 @@ mod tests {
                 .len()
         };
         assert_eq!(found("third(1);"), 1);
-        assert_eq!(found("fourth(third);"), 0, "relays are beside the walk, and a name alone is no call");
+        assert_eq!(found("if x {\n        fourth(third);\n    }"), 0, "relays are beside, and a name alone is no call");
+        assert_eq!(found("fourth(1);"), 1, "a plain request goes there, too");
+    }
+
+    #[test]
+    fn a_condition_is_before_a_call_or_around_it() {
+        let judge = |text: &str| {
+            let body = format!("fn turn() {{\n    {text}\n}}");
+            let places: Vec<(usize, usize)> = places(&body, "go").collect();
+            let [(line, at)] = places[..] else { panic!("{text}") };
+            is_conditional(&body, line, at)
+        };
+        for conditional in [
+            "if a && go() {",
+            "let b = if a { go() } else { 1 };",
+            "if a {\n        go();",
+            "if a\n        && b\n    {\n        go();",
+            "let Some(b) = a else {\n        return go();",
+            "match a {\n        1 => go(),",
+            "match a {\n        1 => {\n            f(\n                go(),",
+            "loop {\n        if a {\n            go();",
+        ] {
+            assert!(judge(conditional), "{conditional}");
+        }
+        for plain in [
+            "go();",
+            "if !go() {",
+            "let b = go();",
+            "if a {\n        b();\n    }\n    go();",
+            "loop {\n        if a {\n            b();\n        }\n        go();",
+            "f(\n        go(),",
+        ] {
+            assert!(!judge(plain), "{plain}");
+        }
     }
 
     #[test]

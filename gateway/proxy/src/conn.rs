@@ -169,6 +169,12 @@ impl Client {
         u32::try_from(self.requests).unwrap_or(u32::MAX)
     }
 
+    /// Whether its connection goes by the newest snapshot, as far as is known.
+    #[inline]
+    pub fn is_current(&self) -> bool {
+        self.standing == Standing::Current
+    }
+
     /// Whether the request that has come is to be the last one on the connection, of which so many may come.
     #[inline]
     pub fn is_at_last_request(&self, max: u64) -> bool {

@@ -122,6 +122,22 @@ impl Connections {
         }
     }
 
+    /// Whether a client's connection goes by the newest snapshot.
+    #[inline]
+    pub fn is_current(&self, key: Key) -> bool {
+        self.client_at(key).is_none_or(Client::is_current)
+    }
+
+    /// A request that came whole has been served. Where a connection has many at a time, that makes up for one that was wasted.
+    #[inline]
+    pub fn note_served(&mut self, side: ClientStream) {
+        if let ClientStream::H2(key, _) | ClientStream::H3(key, _) = side
+            && let Some(client) = self.slots.get_mut(key).and_then(Conn::client)
+        {
+            client.waste.served();
+        }
+    }
+
     /// Makes sure that what is staged on a connection is sent.
     #[inline]
     pub fn mark_for_flush(&mut self, key: Key) {

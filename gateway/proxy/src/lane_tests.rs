@@ -18,7 +18,7 @@ use crate::h3::connection::{ClientHandshake, H3Connection, Role};
 use crate::h3::stream::Stream;
 use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
-use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window, note_held};
+use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window};
 use crate::mirrors::{Mirror, copy_body, copy_complete, copy_request};
 use crate::quic::UDP;
 use crate::quic_driver::quic_timeout;
@@ -661,7 +661,7 @@ fn the_windows_of_servers_count_against_a_clients_connection() {
     let held = |connections: &mut Connections| connections.client(client).unwrap().client().held;
     assert_eq!((held(connections).windows(), held(connections).bytes()), (WINDOW_BUDGET, 0));
     // One that is over makes room for another.
-    note_held(connections, exchanges, requests[0].exchange, Held::default());
+    exchanges.note_held(connections, requests[0].exchange, Held::default());
     let again = [50, 0].map(|n: usize| grant_window(connections, exchanges, requests[n].exchange, WIDE));
     assert_eq!(again, [Window::Wide, Window::Narrow]);
     assert_eq!([Window::Wide, Window::Narrow].map(|window| window.bytes(WIDE)), [WIDE, NARROW_WINDOW]);

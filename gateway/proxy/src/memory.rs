@@ -8,19 +8,17 @@
 //! A window cannot be taken back, so it counts from the moment when the request is sent, whether it is used or not. `h2` and
 //! quinn-proto have one size of windows for all streams of a connection: there are connections with wide and with narrow windows.
 
-use crate::accept::admission::Admission;
 use crate::client::connection::client_gone;
 use crate::client::h3_connection::h3_client_gone;
 use crate::conn::Conn;
 use crate::connections::Connections;
-use crate::counters::{Count, Counters};
+use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::ClientStream;
 use crate::flush::flush_marked;
 use crate::h3::connection::Phase;
 use crate::mirrors::free_copies;
 use crate::service::Proxy;
-use crate::settings::LaneSettings;
 use sealane_http::h3::Code;
 use sealane_lane::{Context, Key};
 use std::cmp::Reverse;
@@ -90,20 +88,10 @@ impl Held {
     }
 
     /// One of the responses holds `now` what was `before`.
-    fn change(&mut self, before: Self, now: Self) {
+    pub fn change(&mut self, before: Self, now: Self) {
         let bytes = (self.bytes().saturating_sub(before.bytes()) + now.bytes()) as u64;
         let windows = (self.windows().saturating_sub(before.windows()) + now.windows()) as u64;
         *self = Self((windows << 32) | (bytes & Self::BYTES));
-    }
-}
-
-/// Notes how much of an exchange's response waits with the upstream's connection, or may.
-#[inline]
-pub(crate) fn note_held(connections: &mut Connections, exchanges: &mut Exchanges, exchange: Key, held: Held) {
-    let Some(x) = exchanges.get_mut(exchange) else { return };
-    let Some(before) = x.hold(held) else { return };
-    if let Some(client) = connections.get_mut(x.client_stream().conn()).and_then(Conn::client) {
-        client.held.change(before, held);
     }
 }
 
@@ -121,13 +109,13 @@ pub(crate) fn grant_window(
     exchange: Key,
     wide: u32,
 ) -> Window {
-    note_held(connections, exchanges, exchange, Held::default());
+    exchanges.note_held(connections, exchange, Held::default());
     let Some(x) = exchanges.get(exchange) else { return Window::Narrow };
     let granted = connections.get_mut(x.client_stream().conn()).and_then(Conn::client).map_or(0, |c| c.held.windows());
     if granted + wide as usize > WINDOW_BUDGET {
         return Window::Narrow;
     }
-    note_held(connections, exchanges, exchange, Held::of_window(wide));
+    exchanges.note_held(connections, exchange, Held::of_window(wide));
     Window::Wide
 }
 
@@ -193,18 +181,6 @@ fn memory_held(connections: &Connections, key: Key) -> usize {
         Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held.bytes() + q.waiting),
         Some(Conn::Upstream(_) | Conn::Mirror(_)) | None => 0,
     }
-}
-
-/// Counts a connection among those of its client. False if it has too many.
-pub(crate) fn count_in(
-    connections: &mut Connections,
-    admission: &Admission,
-    settings: &LaneSettings,
-    counters: &Counters,
-    key: Key,
-) -> bool {
-    let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
-    admission.count_in(client, settings, counters)
 }
 
 #[cfg(test)]

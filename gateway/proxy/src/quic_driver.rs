@@ -158,9 +158,6 @@ pub(crate) fn quic_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// The end of a turn: timers, admission, and everything that is to be sent. True if there is more to do at once.
 pub(crate) fn quic_turn(proxy: &mut Proxy, cx: &mut Context) -> bool {
-    if proxy.quic.is_empty() {
-        return false;
-    }
     let now = cx.instant();
     while let Some(key) = proxy.quic.next_expired(now, &mut proxy.connections) {
         quic_drive(proxy, cx, key);

@@ -42,7 +42,7 @@ pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettin
 /// who may see what has changed with them.
 pub(crate) fn rules_hold(connections: &mut Connections, settings: &LaneSettings, key: Key) -> bool {
     let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
-    if client.standing == Standing::Current {
+    if client.is_current() {
         return true;
     }
     let asked = asks_for_certificates(&client.listener.listener);

@@ -22,7 +22,7 @@ use crate::inspection::{Inspection, inspect};
 use crate::lifecycle::close_connection;
 use crate::limits::{ClientCounts, Passed, RATES_TIMER};
 use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
-use crate::memory::{count_in, free_memory};
+use crate::memory::free_memory;
 use crate::mirrors::mirror_timeout;
 use crate::quic::succession::QuicSuccessor;
 use crate::quic::{Datagram, QuicEndpoint, UDP};
@@ -410,7 +410,7 @@ impl Service for Proxy {
                     client_conn.adopt(c.bytes);
                 }
                 // Its lane has counted it in, and out.
-                if !count_in(&mut self.connections, &self.admission, &self.settings, &self.counters, key) {
+                if !self.admission.count_in_connection(&mut self.connections, key, &self.settings, &self.counters) {
                     return close_connection(self, cx, key);
                 }
                 hello_arrived(self, cx, key, false);
@@ -437,9 +437,10 @@ impl Service for Proxy {
             }
         }
         flush_shared(self, cx);
-        let more = quic_turn(self, cx);
+        let more = !self.quic.is_empty() && quic_turn(self, cx);
         // After all that may have freed a place at a server.
-        let served = serve_queues(self, cx);
+        self.pools.acknowledge();
+        let served = self.pools.has_queues() && serve_queues(self, cx);
         if let Some(deadline) = self.settings.drain_until()
             && (cx.now() >= deadline
                 || !self.admission.has_clients()

@@ -9,6 +9,7 @@ use crate::accept::{LISTENER, accept_clients, own_sockets};
 use crate::client::connection::{client_event, start_session};
 use crate::client::state::ClientConnection;
 use crate::conn::{Client, Conn};
+use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::flush::flush_marked;
 use crate::lane_state::{LaneListener, LaneSnapshot};
@@ -285,7 +286,17 @@ impl Admission {
     }
 
     /// Counts a connection among those of its client. False if it has too many.
-    pub fn count_in(&self, client: &mut Client, settings: &LaneSettings, counters: &Counters) -> bool {
+    pub fn count_in_connection(
+        &self,
+        connections: &mut Connections,
+        key: Key,
+        settings: &LaneSettings,
+        counters: &Counters,
+    ) -> bool {
+        connections.get_mut(key).and_then(Conn::client).is_none_or(|client| self.count_in(client, settings, counters))
+    }
+
+    fn count_in(&self, client: &mut Client, settings: &LaneSettings, counters: &Counters) -> bool {
         if client.is_unnamed() {
             // It may bring the connections of many clients.
             return true;

@@ -13,7 +13,7 @@ use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::lifecycle::close_connection;
-use crate::memory::{Held, count_in};
+use crate::memory::Held;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::Relays;
@@ -104,10 +104,11 @@ fn client_accepted(proxy: &mut Proxy, cx: &mut Context, fd: OwnedFd, peer: Socke
     if phase != ClientPhase::ProxyHeader {
         proxy.admission.talkers().accepted(peer.ip());
     }
-    let allowance = if listener.listener.is_unix { None } else { examine_syn(&proxy.counters, &fd, listener) };
+    let may_be_in_syn = listener.listener.syn_tls.data && !listener.listener.is_unix;
+    let allowance = if may_be_in_syn { examine_syn(&proxy.counters, &fd, listener) } else { None };
     if let Some(key) = adopt_client(proxy, cx, fd, listener.clone(), peer, phase, allowance) {
         if phase != ClientPhase::ProxyHeader
-            && !count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key)
+            && !proxy.admission.count_in_connection(&mut proxy.connections, key, &proxy.settings, &proxy.counters)
         {
             return close_connection(proxy, cx, key);
         }

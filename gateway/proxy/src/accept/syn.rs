@@ -15,7 +15,6 @@ use crate::counters::{Count, Counters};
 use crate::lane_state::LaneListener;
 use sealane_lane::{Context, Key, Millis};
 use sealane_sys::fastopen::{self, State};
-use sealane_tls::policy::{Identities, KeyKind};
 use std::os::fd::AsFd;
 
 /// RFC 9000 §8.1.
@@ -68,13 +67,10 @@ pub(crate) fn is_proven(client_conn: &mut ClientConnection) -> bool {
     !client_conn.is_unproven()
 }
 
-/// A new connection: how much may be sent to its client, which is nothing yet where that is unproven. Counts hellos
+/// A new connection to a listener with `syn_tls`: how much may be sent to its client, which is nothing yet where that is unproven. Counts hellos
 /// in SYNs.
 pub(crate) fn examine_syn(counters: &Counters, socket: impl AsFd, listener: &LaneListener) -> Option<usize> {
     let syn = listener.listener.syn_tls;
-    if !syn.data {
-        return None;
-    }
     let info = fastopen::info(socket).ok()?;
     if info.syn_data {
         counters.count(Count::SynHellos);
@@ -87,7 +83,7 @@ pub(crate) fn examine_handed_over(socket: impl AsFd, listener: &LaneListener) ->
     (listener.listener.syn_tls.unproven && is_unproven(socket)).then_some(0)
 }
 
-/// A whole hello of a client that may be unproven: whether it is answered now.
+/// A whole hello of a client that has been unproven so far: whether it is answered now.
 pub(crate) fn may_answer(
     connections: &mut Connections,
     admission: &mut Admission,
@@ -97,9 +93,6 @@ pub(crate) fn may_answer(
     cheap: bool,
 ) -> bool {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return false };
-    if !client_conn.is_unproven() {
-        return true;
-    }
     if !is_unproven(client_conn.socket()) {
         client_conn.note_proven();
         return true;
@@ -112,13 +105,6 @@ pub(crate) fn may_answer(
     client_conn.await_proof();
     counters.count(Count::SynDeferred);
     false
-}
-
-/// Whether what these identities sign for this client is cheap.
-pub(crate) fn signs_cheaply(identities: &Identities, known: &[u32], offers_cheap: bool) -> bool {
-    let cheap =
-        |i: &u32| identities.all.get(*i as usize).is_some_and(|i| matches!(i.kind, KeyKind::Ecdsa | KeyKind::Ed25519));
-    known.iter().all(cheap) || offers_cheap && known.iter().any(cheap)
 }
 
 #[cfg(test)]

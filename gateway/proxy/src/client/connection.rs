@@ -2,7 +2,7 @@
 //! end.
 
 use crate::accept::proxy_protocol;
-use crate::accept::syn::{is_proven, may_answer, signs_cheaply};
+use crate::accept::syn::{is_proven, may_answer};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
 use crate::client::state::{ClientConnection, ClientPhase, EarlyData, Handshake, Protocol, Turn};
@@ -13,7 +13,6 @@ use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::streams::Later;
 use crate::h2::guard::PREFACE;
 use crate::lifecycle::close_connection;
-use crate::memory::count_in;
 use crate::records::ConnectionId;
 use crate::relay::{passthrough_for, relay_client, relay_reads_on};
 use crate::scratch::{READ_SIZE, Scratch};
@@ -26,7 +25,7 @@ use sealane_exchange::deadlines::ConnectionWait;
 use sealane_lane::{Context, Key, Ready};
 use sealane_sys::probes;
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
-use sealane_tls::policy::Version;
+use sealane_tls::policy::{Identities, KeyKind, Version};
 use sealane_tls::sessions::Owner;
 use sealane_tls::{ServerContext, Session, sessions};
 use std::net::SocketAddr;
@@ -140,7 +139,7 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             if !is_unnamed && !proxy.admission.allows_connection(cx, peer, &proxy.counters) {
                 return close_connection(proxy, cx, key);
             }
-            if !count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key) {
+            if !proxy.admission.count_in_connection(&mut proxy.connections, key, &proxy.settings, &proxy.counters) {
                 return close_connection(proxy, cx, key);
             }
             proxy.admission.talkers().accepted(peer);
@@ -244,11 +243,22 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     queue_hello(proxy, cx, key, cheap);
 }
 
+/// Whether what these identities sign for this client is cheap.
+fn signs_cheaply(identities: &Identities, known: &[u32], offers_cheap: bool) -> bool {
+    let cheap =
+        |i: &u32| identities.all.get(*i as usize).is_some_and(|i| matches!(i.kind, KeyKind::Ecdsa | KeyKind::Ed25519));
+    known.iter().all(cheap) || offers_cheap && known.iter().any(cheap)
+}
+
 /// Queues a whole hello for crypto time, unless its client must prove its address first.
 pub(crate) fn queue_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, cheap: bool) {
-    if may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
-        && let Some(client_conn) = proxy.connections.client(key)
+    let Some(client_conn) = proxy.connections.client(key) else { return };
+    if client_conn.is_unproven()
+        && !may_answer(&mut proxy.connections, &mut proxy.admission, &proxy.counters, cx, key, cheap)
     {
+        return;
+    }
+    if let Some(client_conn) = proxy.connections.client(key) {
         client_conn.await_answer();
         proxy.admission.hello(key, cx.micros());
     }

@@ -49,7 +49,9 @@ pub(crate) fn take_plain(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &
     }
     let mut inbuf = std::mem::take(&mut client_conn.inbuf);
     let used = consume_client(proxy, cx, key, &inbuf);
-    keep_rest(&mut inbuf, used);
+    if used > 0 {
+        keep_rest(&mut inbuf, used);
+    }
     let Some(client_conn) = proxy.connections.client(key) else { return true };
     client_conn.inbuf = inbuf;
     false

@@ -12,7 +12,7 @@ use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
 use crate::h3::connection::{ClientHandshake, H3Connection, Phase, Role, Stay};
 use crate::h3::next_look;
-use crate::memory::{Held, count_in};
+use crate::memory::Held;
 use crate::quic::QuicEndpoint;
 use crate::quic::admission::{Accepted, failure};
 use crate::service::Proxy;
@@ -60,7 +60,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
     proxy.admission.talkers().accepted(remote.ip());
-    let is_counted = count_in(&mut proxy.connections, &proxy.admission, &proxy.settings, &proxy.counters, key);
+    let is_counted = proxy.admission.count_in_connection(&mut proxy.connections, key, &proxy.settings, &proxy.counters);
     if let Some(q) = proxy.connections.quic(key) {
         proxy.quic.note(&q.quic, key);
         q.open_control(&our_settings(limits));

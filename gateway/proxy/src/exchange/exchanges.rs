@@ -1,8 +1,11 @@
 //! A lane's active exchanges, spare exchanges, and work postponed to a later turn.
 
+use crate::conn::Conn;
+use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::forwarding::Draws;
+use crate::memory::Held;
 use crate::mirrors::{Copies, CopyPlace};
 use sealane_lane::{Key, Slots};
 
@@ -73,6 +76,16 @@ impl Exchanges {
     #[inline]
     pub fn get_mut(&mut self, key: Key) -> Option<&mut Exchange> {
         self.slots.get_mut(key).map(|x| &mut **x)
+    }
+
+    /// Notes how much of an exchange's response waits with the upstream's connection, or may.
+    #[inline]
+    pub fn note_held(&mut self, connections: &mut Connections, exchange: Key, held: Held) {
+        let Some(x) = self.get_mut(exchange) else { return };
+        let Some(before) = x.hold(held) else { return };
+        if let Some(client) = connections.get_mut(x.client_stream.conn()).and_then(Conn::client) {
+            client.held.change(before, held);
+        }
     }
 
     /// How many are under way.

@@ -30,12 +30,11 @@ use crate::exchange::streams::{
     ClientStream, Later, UpstreamStream, client_close_after, client_data, client_detach, client_end, client_finish,
     client_head, client_is_handshaking, client_reset, nothing_more_is_read, server_end, server_finish, server_reset,
 };
-use crate::exchange::waste::client_served;
 use crate::exchange::{Ending, Exchange};
 use crate::forwarding::{Forwarding, choose_upstream, watch_total};
 use crate::lane_state::LaneListener;
 use crate::latency;
-use crate::memory::{Held, note_held};
+use crate::memory::Held;
 use crate::mirrors::{copy_request, mirror_finished};
 use crate::records::CLIENT_LEFT;
 use crate::relay::{half_close, relay_done};
@@ -63,7 +62,9 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
         return proxy.exchanges.go_on_later(Later::Begin(exchange, expects));
     }
     let Some(client_stream) = proxy.exchanges.get(exchange).map(|x| x.client_stream) else { return };
-    if !rules_hold(&mut proxy.connections, &proxy.settings, client_stream.conn()) {
+    if !proxy.connections.is_current(client_stream.conn())
+        && !rules_hold(&mut proxy.connections, &proxy.settings, client_stream.conn())
+    {
         proxy.counters.count(Count::Misdirected);
         return refuse(proxy, cx, exchange, 421);
     }
@@ -507,7 +508,7 @@ fn send_response(
     let Proxy { connections, exchanges, clock, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
-    if restore_request(x).is_some() {
+    if x.is_question() && restore_request(x).is_some() {
         // Nobody has said that it may pass.
         proxy.counters.count(Count::NotAuthorized);
     }
@@ -534,7 +535,9 @@ fn send_response(
         }
         () => BodyLength::Known(body.len() as u64),
     };
-    add_response_headers(&proxy.connections, &mut proxy.exchanges, &proxy.settings, cx, exchange, true);
+    if x.routed.adds_headers {
+        add_response_headers(connections, x, &proxy.settings, cx.micros(), true);
+    }
     client_head(proxy, exchange, client_stream, length, false);
     if !matches!(length, BodyLength::None | BodyLength::Known(0)) {
         client_data(&mut proxy.connections, &mut proxy.scratch, cx, client_stream, length, body, true);
@@ -595,13 +598,15 @@ pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 
 /// An exchange is over: it is counted and logged, and its connections go on or close.
 fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
-    note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, Held::default());
+    proxy.exchanges.note_held(&mut proxy.connections, exchange, Held::default());
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
     if let Some(counted) = x.routed.counted.take() {
         proxy.admission.request_over(counted, &proxy.settings);
     }
-    // Its client has left: it is logged as it came.
-    let _ = restore_request(&mut x);
+    if x.is_question() {
+        // Its client has left: it is logged as it came.
+        let _ = restore_request(&mut x);
+    }
     if let Some(upstream_stream) = x.upstream_stream.take() {
         if actions.has(Do::CloseUpstream) && x.machine.is_relay() {
             relay_done(proxy, cx, upstream_stream);
@@ -614,7 +619,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     }
     let complete = actions.has(Do::FinishClient);
     if complete && x.drains_since().is_none() {
-        client_served(&mut proxy.connections, x.client_stream);
+        proxy.connections.note_served(x.client_stream);
     }
     if x.status == 0 {
         x.status = CLIENT_LEFT;

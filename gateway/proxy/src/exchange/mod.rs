@@ -232,6 +232,12 @@ impl Exchange {
         self.question.as_deref().map_or(&self.request, asked_about)
     }
 
+    /// Whether its request is a question to another server about the client's request.
+    #[inline]
+    fn is_question(&self) -> bool {
+        self.question.is_some()
+    }
+
     /// What the request's body is like, as it came.
     #[inline]
     pub fn body(&self) -> BodyLength {
@@ -339,7 +345,7 @@ impl Exchange {
 
     /// The response holds so much with the upstream's connection. What it held before, if that was another amount.
     #[inline]
-    pub fn hold(&mut self, held: Held) -> Option<Held> {
+    fn hold(&mut self, held: Held) -> Option<Held> {
         if self.held == held {
             return None;
         }

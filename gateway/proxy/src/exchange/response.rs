@@ -72,7 +72,7 @@ pub(crate) fn response_arrived(
         return false;
     }
     x.routed.succeeded();
-    if restore_request(x).is_some() {
+    if x.is_question() && restore_request(x).is_some() {
         x.routed.denied = Some(DeniedBy::Server);
         proxy.counters.count(Count::NotAdmitted);
     }
@@ -80,7 +80,9 @@ pub(crate) fn response_arrived(
     if let Some(upstream) = &x.upstream {
         upstream.record(proxy.settings.slot(), WAIT, x.times.headed.saturating_sub(x.times.sent));
     }
-    add_response_headers(&proxy.connections, &mut proxy.exchanges, &proxy.settings, cx, exchange, false);
+    if x.routed.adds_headers {
+        add_response_headers(&proxy.connections, x, &proxy.settings, cx.micros(), false);
+    }
     client_head(proxy, exchange, client_stream, body, upgrade);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
     x.status = status;
@@ -236,6 +238,12 @@ fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) -> Ac
         _ => proxy.counters.count(Count::UpstreamAborts),
     }
     actions
+}
+
+/// No server takes the request, for this reason.
+pub(crate) fn no_server(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Count) {
+    proxy.counters.count(why);
+    refuse(proxy, cx, exchange, 503);
 }
 
 /// A connection could not even be begun. True if a server is to be selected again; else the request has been answered.

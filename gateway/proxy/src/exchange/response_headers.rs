@@ -3,34 +3,24 @@
 
 use crate::connections::Connections;
 use crate::exchange::Exchange;
-use crate::exchange::exchanges::Exchanges;
 use crate::exchange::routed::{OwnAnswer, Sticky};
 use crate::forwarding::new_cookie;
 use crate::request_ids::{name_response, time_response};
 use crate::settings::LaneSettings;
 use sealane_http::Known;
-use sealane_lane::{Context, Key, Micros};
+use sealane_lane::Micros;
 
-/// Adds to a response what the way of its request says. Called once for each final response, before its head goes
-/// to the client; `ours`: it was not an upstream that made it.
-#[inline]
+/// Adds to a response what the way of its request says, where that adds headers. Called once for each such final response, before its
+/// head goes to the client; `ours`: it was not an upstream that made it.
+#[inline(never)]
 pub(crate) fn add_response_headers(
     connections: &Connections,
-    exchanges: &mut Exchanges,
+    x: &mut Exchange,
     settings: &LaneSettings,
-    cx: &Context,
-    exchange: Key,
+    now: Micros,
     ours: bool,
 ) {
-    let Some(x) = exchanges.get_mut(exchange) else { return };
-    if x.routed.adds_headers {
-        let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
-        add_routed_headers(x, settings, cx.micros(), secure, ours);
-    }
-}
-
-/// Adds to a response what the way of its request says.
-fn add_routed_headers(x: &mut Exchange, settings: &LaneSettings, now: Micros, secure: bool, ours: bool) {
+    let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
     let mut tells_times = false;
     if let Some(responses) = x.routed.responses() {
         responses.finish(&mut x.response.fields, &x.routed.cors, secure);

@@ -14,10 +14,9 @@
 use crate::client::h2_connection::h2_at_fault;
 use crate::client::h3_connection::h3_client_error;
 use crate::conn::Conn;
-use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::streams::{ClientStream, UpstreamStream};
+use crate::exchange::streams::UpstreamStream;
 use crate::h2::guard::Fault;
 use crate::service::Proxy;
 use sealane_http::h3::Code;
@@ -90,16 +89,6 @@ pub(crate) fn client_wasted(proxy: &mut Proxy, cx: &mut Context, connection: Key
             }
             _ => h2_at_fault(&mut proxy.connections, &proxy.counters, connection, Fault::Flood),
         }
-    }
-}
-
-/// A request that came whole has been served.
-#[inline]
-pub(crate) fn client_served(connections: &mut Connections, side: ClientStream) {
-    if let ClientStream::H2(key, _) | ClientStream::H3(key, _) = side
-        && let Some(client) = connections.get_mut(key).and_then(|c| c.client())
-    {
-        client.waste.served();
     }
 }
 

@@ -1,4 +1,5 @@
-//! Connections to upstream servers over TCP: connecting, pooling, and what follows when one is lost.
+//! Connections to upstream servers over TCP: selecting a server, connecting, pooling, and what follows when one is lost. `balance` has
+//! the algorithms of the selection; `server_state` and `limits` have what lanes share.
 
 use crate::Failure;
 use crate::accept::proxy_protocol;
@@ -6,7 +7,7 @@ use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::response::{connect_failed, not_taken, server_lost};
+use crate::exchange::response::{connect_failed, no_server, not_taken, server_lost};
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
@@ -14,6 +15,7 @@ use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
 use crate::snapshot::{Server, UpstreamHttp};
 use crate::transport::{Transport, TransportError};
+use crate::upstream::balance::Pick;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h1::{idle_event, is_silent, send_request, upstream_go_on};
 use crate::upstream::h2_connection::{
@@ -21,18 +23,18 @@ use crate::upstream::h2_connection::{
 };
 use crate::upstream::h3::h3_dispatch;
 use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
-use crate::upstream::selection::select_server;
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Exchange as Machine, Fit, Loss, Switching};
-use sealane_lane::{Context, Deadline, Key, Ready};
+use sealane_lane::{Context, Deadline, Key, Millis, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::rc::Rc;
 
 /// Most exchanges that wait for a connection that they would share: for its handshake, or for what the server allows.
 pub(super) const MOST_WAITING: usize = 128;
@@ -50,7 +52,7 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
         let only_h1 = !relayed && needs_h1(upstream.upstream.http, x.machine());
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
         // A shared connection that was lost has left its upstream's list: what is found there is another.
-        if !relayed && h3_dispatch(proxy, cx, exchange) {
+        if !relayed && upstream.upstream.http == UpstreamHttp::Three && h3_dispatch(proxy, cx, exchange) {
             return;
         }
         let mut shared = None;
@@ -84,6 +86,51 @@ pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Ke
     }
 }
 
+/// Chooses the server for a try. `None`: the request waits for room, or has been answered.
+#[inline]
+fn select_server(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) -> Option<usize> {
+    let x = proxy.exchanges.get_mut(exchange)?;
+    // What it had at the server before is over.
+    x.routed_mut().leave_server();
+    if x.routed().waits_until().is_none() && upstream.makes_wait() {
+        // Nobody overtakes those who wait. The queue is served at the end of the turn.
+        wait_for_room(proxy, cx, exchange, upstream);
+        return None;
+    }
+    match upstream.balancer.pick(x.routed().balancing()) {
+        Pick::Server(server) => {
+            x.begin_try(server, upstream.balancer.servers()[server].lease(), cx.now());
+            Some(server)
+        }
+        Pick::Full => {
+            wait_for_room(proxy, cx, exchange, upstream);
+            None
+        }
+        Pick::None => {
+            no_server(proxy, cx, exchange, Count::NoServer);
+            None
+        }
+    }
+}
+
+/// A request waits for room at the servers of its group, or is refused where too many wait already.
+fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) {
+    let now = cx.now();
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
+    let first = x.routed().waits_until().is_none();
+    let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
+    let until = x.routed_mut().wait_until(now + queue_timeout);
+    if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
+        return no_server(proxy, cx, exchange, Count::QueueFull);
+    }
+    proxy.pools.schedule_queue(cx, upstream, until);
+    if first {
+        proxy.counters.count(Count::Queued);
+        // Another lane may have room to give.
+        upstream.nudge();
+    }
+}
+
 /// Whether a request must go over HTTP/1.1 where the server may choose: HTTP/1.1 carries whatever a client asks for, and HTTP/2, of
 /// whose connection nothing is known yet, might not.
 #[inline]
@@ -96,7 +143,7 @@ fn connect_upstream(
     proxy: &mut Proxy,
     cx: &mut Context,
     exchange: Key,
-    upstream: &std::rc::Rc<LaneUpstream>,
+    upstream: &Rc<LaneUpstream>,
     server: usize,
     share: Option<Window>,
     only_h1: bool,
@@ -288,18 +335,19 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
 /// A connection to an upstream turns out to speak HTTP/1.1: the exchange that it was made for begins.
 fn h1_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    if let Some(exchange) = upstream_conn.exchange {
-        upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: false });
-        return send_request(proxy, cx, exchange, key);
-    }
-    let waiting = upstream_conn.take_waiting();
-    // HTTP/2 was expected, and the server has changed its mind: each gets a connection of its own.
-    close_connection(proxy, cx, key);
-    for exchange in waiting {
-        if proxy.exchanges.waits_for(exchange, key) {
-            not_taken(proxy, cx, exchange, true, None);
+    let Some(exchange) = upstream_conn.exchange else {
+        let waiting = upstream_conn.take_waiting();
+        // HTTP/2 was expected, and the server has changed its mind: each gets a connection of its own.
+        close_connection(proxy, cx, key);
+        for exchange in waiting {
+            if proxy.exchanges.waits_for(exchange, key) {
+                not_taken(proxy, cx, exchange, true, None);
+            }
         }
-    }
+        return;
+    };
+    upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: false });
+    send_request(proxy, cx, exchange, key);
 }
 
 /// An exchange is over: the connection goes to the pool, or closes.
@@ -341,7 +389,7 @@ pub(crate) fn carry_pools(proxy: &mut Proxy, cx: &mut Context) {
         let Some(upstream_conn) = proxy.connections.upstream(key) else { continue };
         let (old, server) = (upstream_conn.upstream.clone(), upstream_conn.server);
         let next = proxy.settings.lane().successor(&old, server);
-        if next.as_ref().is_some_and(|(new, _)| std::rc::Rc::ptr_eq(new, &old)) {
+        if next.as_ref().is_some_and(|(new, _)| Rc::ptr_eq(new, &old)) {
             continue;
         }
         // It leaves its old pool, and enters the new one as after any exchange.

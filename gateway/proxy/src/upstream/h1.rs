@@ -10,7 +10,7 @@ use crate::exchange::response::{
 };
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::lifecycle::close_connection;
-use crate::memory::{Held, note_held};
+use crate::memory::Held;
 use crate::relay::start_relay;
 use crate::scratch::{HEAD_READ, READ_SIZE, Scratch, keep_rest};
 use crate::service::Proxy;
@@ -103,7 +103,9 @@ pub(crate) fn upstream_go_on(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         match upstream_conn.transport.read(scratch, size) {
             Ok(ReadResult::Progress) => {
                 if upstream_conn.phase.is_handshake() {
-                    syn_heard(&mut proxy.connections, cx, key);
+                    if upstream_conn.syn().is_some() {
+                        syn_heard(&mut proxy.connections, cx, key);
+                    }
                     upstream_handshake(proxy, cx, key);
                 }
             }
@@ -129,7 +131,7 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
             {
                 let (exchange, held) = (upstream_conn.exchange, Held::of_bytes(upstream_conn.inbuf.capacity()));
                 if let Some(exchange) = exchange {
-                    note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, held);
+                    proxy.exchanges.note_held(&mut proxy.connections, exchange, held);
                 }
                 return input.clear();
             }
@@ -148,7 +150,7 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
         }
         let (exchange, held) = (upstream_conn.exchange, Held::of_bytes(upstream_conn.inbuf.capacity()));
         if let Some(exchange) = exchange {
-            note_held(&mut proxy.connections, &mut proxy.exchanges, exchange, held);
+            proxy.exchanges.note_held(&mut proxy.connections, exchange, held);
         }
     }
     input.clear();

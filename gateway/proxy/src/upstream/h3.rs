@@ -27,7 +27,7 @@ use crate::memory::{Window, grant_window};
 use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
-use crate::snapshot::{QuicSettings, UpstreamHttp};
+use crate::snapshot::QuicSettings;
 use crate::upstream::connection::MOST_WAITING;
 use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
@@ -68,13 +68,13 @@ const SETTINGS: QuicSettings = QuicSettings {
     alt_svc: None,
 };
 
-/// Sends a request over HTTP/3, or lets it wait for a connection that is being made. False: it goes over TCP.
+/// Sends a request to an upstream that may speak HTTP/3 over that, or lets it wait for a connection that is being made. False: it goes
+/// over TCP.
 pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> bool {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
     let Some(upstream) = x.upstream().cloned() else { return false };
     let server = x.server();
-    let suits = upstream.upstream.http == UpstreamHttp::Three && x.machine().fit(SWITCHING) == Fit::Whole;
-    if !suits || upstream.h3_is_down(server, cx.now()) {
+    if x.machine().fit(SWITCHING) != Fit::Whole || upstream.h3_is_down(server, cx.now()) {
         return false;
     }
     let window = grant_window(&mut proxy.connections, &mut proxy.exchanges, exchange, STREAM_WINDOW);

@@ -11,6 +11,5 @@ pub(crate) mod h3;
 pub(crate) mod phase;
 pub(crate) mod pools;
 pub(crate) mod queue;
-pub(crate) mod selection;
 pub mod server_state;
 pub(crate) mod syn;

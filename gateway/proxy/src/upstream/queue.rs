@@ -2,33 +2,12 @@
 
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::refuse;
+use crate::exchange::response::no_server;
 use crate::flush::flush_marked;
 use crate::service::Proxy;
 use crate::upstream::connection::dispatch_request;
-use crate::upstream::group::LaneUpstream;
 use crate::upstream::pools::UpstreamPools;
-use sealane_lane::{Context, Key, Millis};
-use std::rc::Rc;
-
-/// A request waits for room at the servers of its group, or is refused where too many wait already.
-pub(super) fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &Rc<LaneUpstream>) {
-    let now = cx.now();
-    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    let first = x.routed().waits_until().is_none();
-    let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
-    let until = x.routed_mut().wait_until(now + queue_timeout);
-    if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
-        proxy.counters.count(Count::QueueFull);
-        return refuse(proxy, cx, exchange, 503);
-    }
-    proxy.pools.schedule_queue(cx, upstream, until);
-    if first {
-        proxy.counters.count(Count::Queued);
-        // Another lane may have room to give.
-        upstream.nudge();
-    }
-}
+use sealane_lane::Context;
 
 /// The timer of the queues has fired; they are looked at at the end of the turn.
 pub(crate) fn queues_timeout(exchanges: &Exchanges, pools: &mut UpstreamPools, cx: &mut Context) {
@@ -38,10 +17,6 @@ pub(crate) fn queues_timeout(exchanges: &Exchanges, pools: &mut UpstreamPools, c
 /// The end of a turn, after all that may have freed a place: queued requests that have got room go on, and those that have
 /// waited for long enough are refused. Whether there were any.
 pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) -> bool {
-    proxy.pools.acknowledge();
-    if !proxy.pools.has_queues() {
-        return false;
-    }
     let now = cx.now();
     let mut served = false;
     for upstream in proxy.pools.take_queues() {
@@ -55,8 +30,7 @@ pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) -> bool {
             if upstream.balancer.may_have_room(preference) {
                 dispatch_request(proxy, cx, key);
             } else if x.routed().waits_until().is_none_or(|until| now >= until) {
-                proxy.counters.count(Count::QueueTimeouts);
-                refuse(proxy, cx, key, 503);
+                no_server(proxy, cx, key, Count::QueueTimeouts);
             } else if passed_over == 0 && preference.takes_any() {
                 // There is no room for any of them.
                 upstream.requeue_first(key);
