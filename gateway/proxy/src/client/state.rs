@@ -590,3 +590,76 @@ impl ClientConnection {
         self.deadline.at()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::Conn;
+    use crate::fixtures;
+    use std::os::fd::OwnedFd;
+
+    fn open() -> (Box<ClientConnection>, OwnedFd) {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let (conn, peer) = fixtures::connection(&settings.listeners()[0]);
+        let Conn::Client(client_conn) = conn else { unreachable!() };
+        (client_conn, peer)
+    }
+
+    #[test]
+    fn a_hello_waits_for_its_ticket_no_longer_than_for_the_handshake() {
+        let (mut cx, key) = (Context::new().unwrap(), Key::from_u64(7));
+        let (client_conn, _peer) = open();
+        let mut client_conn = client_conn.in_handshake(50);
+        for (at, deadline) in [(20, 20), (100, 50)] {
+            client_conn.await_ticket(&mut cx, key, true, at);
+            assert_eq!((client_conn.awaits_ticket(), client_conn.deadline()), (Some(true), deadline));
+        }
+        client_conn.await_ticket(&mut cx, key, false, 20);
+        client_conn.leave_ticket(&mut cx, key);
+        assert_eq!((client_conn.awaits_ticket(), client_conn.deadline()), (Some(false), 50));
+        assert!(!client_conn.is_late(49) && client_conn.is_late(50));
+        client_conn.await_answer();
+        assert_eq!(client_conn.awaits_ticket(), None);
+    }
+
+    #[test]
+    fn a_connection_lingers_for_limited_bytes() {
+        let (mut cx, key, limits) = (Context::new().unwrap(), Key::from_u64(7), fixtures::limits());
+        let (mut client_conn, _peer) = open();
+        assert!(client_conn.is_open() && client_conn.closes().is_none());
+        client_conn.begin_closing(&mut cx, key, true, &limits);
+        assert_eq!((client_conn.is_open(), client_conn.closes()), (false, Some(true)));
+        client_conn.begin_lingering(&mut cx, key, &limits);
+        assert!(client_conn.closes().is_none());
+        assert!(!client_conn.throws_away_too_much(LINGER_BYTES as usize));
+        assert!(client_conn.throws_away_too_much(1));
+    }
+
+    #[test]
+    fn a_connection_goes_on_only_between_requests() {
+        let (mut cx, key, exchange) = (Context::new().unwrap(), Key::from_u64(7), Key::from_u64(8));
+        let (mut client_conn, _peer) = open();
+        client_conn.transport.readable = false;
+        assert!(!client_conn.can_go_on(), "there is nothing to take");
+        client_conn.inbuf = b"GET".to_vec();
+        assert!(client_conn.can_go_on());
+        client_conn.protocol = Protocol::H1(Turn::InHead);
+        assert!(!client_conn.can_go_on(), "half a head waits for the rest");
+        client_conn.begin_exchange(&mut cx, key, (exchange, Persistence::KeepAlive), 100, false);
+        assert_eq!((client_conn.exchange(), client_conn.deadline()), (Some(exchange), 100));
+        assert!(client_conn.is_kept_alive());
+        client_conn.leave_exchange();
+        assert!(client_conn.exchange().is_none() && client_conn.can_go_on());
+    }
+
+    #[test]
+    fn a_relay_sends_what_was_read_of_the_hello() {
+        let (mut cx, key, exchange) = (Context::new().unwrap(), Key::from_u64(7), Key::from_u64(8));
+        let (client_conn, _peer) = open();
+        let mut client_conn = client_conn.in_handshake(50);
+        client_conn.adopt(b"hello".to_vec());
+        client_conn.relay(&mut cx, key, exchange, Duration::from_secs(1));
+        assert!(client_conn.is_open() && client_conn.is_established() && !client_conn.is_kept_alive());
+        assert_eq!((&client_conn.inbuf[..], client_conn.exchange()), (&b"hello"[..], Some(exchange)));
+    }
+}

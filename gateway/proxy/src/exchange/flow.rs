@@ -168,3 +168,45 @@ impl Flow {
         self.progress.since()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chunked_message_is_decoded_with_its_trailers() {
+        use sealane_http::h1::What;
+        let mut flow = Flow::new(Party::Client);
+        flow.begin_decoding(BodyLength::Chunked, &Limits::default());
+        let mut rest = &b"3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n"[..];
+        let mut data = Vec::new();
+        for _ in 0..10 {
+            let piece = flow.decode(rest, 2).unwrap();
+            rest = &rest[piece.consumed..];
+            match piece.what {
+                What::Data(piece) => data.extend_from_slice(piece),
+                What::Trailers => flow.take_decoded_trailers(),
+                What::NeedMore | What::End => {}
+            }
+        }
+        assert_eq!((&data[..], rest.len(), flow.is_decoded()), (&b"abc"[..], 0, true));
+        assert_eq!(flow.trailers().get_named(b"x-sum"), Some(&b"1"[..]));
+        assert!(flow.may_end_here());
+        flow.begin_decoding(BodyLength::Known(1), &Limits::default());
+        assert!(!flow.may_end_here());
+    }
+
+    #[test]
+    fn a_source_that_waits_for_room_goes_on_once() {
+        let mut flow = Flow::new(Party::Client);
+        assert!(!flow.unblock(0));
+        assert_eq!((flow.next_read(), flow.next_read()), (FIRST_READ, 2 * FIRST_READ));
+        flow.block(10);
+        assert!(flow.is_blocked());
+        assert_eq!(flow.next_read(), FIRST_READ, "it had no room for all");
+        assert!(flow.unblock(20) && !flow.unblock(20));
+        flow.block(30);
+        flow.begin(40);
+        assert!(!flow.is_blocked(), "another sink");
+    }
+}

@@ -126,6 +126,7 @@ pub(crate) struct QuicEndpoint {
 
 impl QuicEndpoint {
     /// There is no socket.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.endpoints.is_empty()
     }
