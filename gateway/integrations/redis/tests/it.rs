@@ -1,4 +1,4 @@
-//! One suite for both stores: in memory, and a real redis-server (or valkey-server) at a Unix socket.
+//! One suite for all stores: in memory, a real redis-server and a real valkey-server at Unix sockets.
 
 use sealane_redis::{Address, RedisStore, Settings};
 use sealane_store::memory::MemoryStore;
@@ -8,6 +8,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 const LONG: Duration = Duration::from_secs(60);
+
+/// The servers that the suite is run with. Other tests use the first one that is installed.
+const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
 /// A server in a folder of its own, which ends with it.
 struct Server {
@@ -22,8 +25,8 @@ impl Drop for Server {
     }
 }
 
-fn spawn(folder: &Path, arguments: &[&str]) -> Option<Child> {
-    let found = ["redis-server", "valkey-server"].into_iter().find_map(|program| {
+fn spawn(programs: &[&str], folder: &Path, arguments: &[&str]) -> Option<Child> {
+    let found = programs.iter().find_map(|program| {
         Command::new(program)
             .args(["--port", "0", "--unixsocket", "s", "--save", "", "--dir"])
             .arg(folder)
@@ -34,7 +37,7 @@ fn spawn(folder: &Path, arguments: &[&str]) -> Option<Child> {
             .ok()
     });
     if found.is_none() {
-        eprintln!("skipped: there is no redis-server (`cargo xtask setup`)");
+        eprintln!("skipped: there is no {}", programs.join(" and no "));
     }
     found
 }
@@ -42,8 +45,12 @@ fn spawn(folder: &Path, arguments: &[&str]) -> Option<Child> {
 impl Server {
     /// `None` where there is none to start.
     fn start(arguments: &[&str]) -> Option<Self> {
+        Self::of(&PROGRAMS, arguments)
+    }
+
+    fn of(programs: &[&str], arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        Some(Self { child: spawn(folder.path(), arguments)?, folder })
+        Some(Self { child: spawn(programs, folder.path(), arguments)?, folder })
     }
 
     fn kill(&mut self) {
@@ -52,7 +59,7 @@ impl Server {
     }
 
     fn start_again(&mut self, arguments: &[&str]) {
-        self.child = spawn(self.folder.path(), arguments).unwrap();
+        self.child = spawn(&PROGRAMS, self.folder.path(), arguments).unwrap();
     }
 
     fn store(&self) -> RedisStore {
@@ -196,7 +203,13 @@ fn the_store_in_memory_does_what_a_store_does() {
 
 #[test]
 fn a_redis_server_does_what_a_store_does() {
-    let Some(server) = Server::start(&[]) else { return };
+    let Some(server) = Server::of(&["redis-server"], &[]) else { return };
+    run(suite(&server.store()));
+}
+
+#[test]
+fn a_valkey_server_does_what_a_store_does() {
+    let Some(server) = Server::of(&["valkey-server"], &[]) else { return };
     run(suite(&server.store()));
 }
 
