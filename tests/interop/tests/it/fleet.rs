@@ -310,6 +310,69 @@ fn without_the_store_early_data_is_refused_and_no_request_fails() {
     assert!(served.load(Ordering::Relaxed) > 0);
 }
 
+/// Keys are made by one gateway at a time. When that one is gone, another one makes the next key, and all use it.
+#[test]
+fn keys_are_replaced_also_when_the_gateway_that_made_them_is_gone() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let store = store!();
+    let socket = store.socket();
+    // The shortest that may be configured: this test takes a minute.
+    let top = "ticket_keys = \"store\"\nticket_lifetime = \"60s\"";
+    let start = || {
+        let gateway = member(&site, &backend, 1, top, "", Some((&socket, "")));
+        assert!(eventually(|| gateway.metric("sealane_key_rotations_total") > Some(0.0)), "{}", gateway.metrics());
+        gateway
+    };
+    // The first one has made the key: it is used before there are others.
+    let first = start();
+    let (second, third) = (start(), start());
+    let config = Arc::new(client::config_with(first.ca(), client::provider(), &[&rustls::version::TLS13]));
+    prime(&first, &config);
+    drop(first);
+    prime(&second, &config);
+    assert_eq!(resumed(&second), 1.0, "the key of the one that is gone is still good");
+    // The next key is known, and later it is used: two changes each.
+    let before = [&second, &third].map(|gateway| gateway.metric("sealane_key_rotations_total"));
+    for (gateway, before) in [&second, &third].into_iter().zip(before) {
+        let changed = || gateway.metric("sealane_key_rotations_total") >= before.map(|count| count + 2.0);
+        assert!(eventually(changed), "{}", gateway.metrics());
+    }
+    let config = Arc::new(client::config_with(second.ca(), client::provider(), &[&rustls::version::TLS13]));
+    prime(&second, &config);
+    prime(&third, &config);
+    assert_eq!(resumed(&third), 1.0, "both have the new key");
+}
+
+/// A full store keeps what it has: new tickets are lost, those that it has can be used, and no request fails.
+#[test]
+fn a_full_store_costs_new_tickets_and_no_request() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let store = store!();
+    let (a, b) = (early_member(&site, &backend, 1, &store.socket()), early_member(&site, &backend, 1, &store.socket()));
+    let earlier = prime_shared(&a, &store);
+    let full = || a.metric_with("sealane_store_failures_total", "reason=\"full\"").unwrap_or(0.0);
+    assert_eq!(store.ask("CONFIG SET maxmemory 1").as_deref(), Some("+OK"));
+    // Tickets that could not be stored: a full handshake, whose request is served.
+    let config = eager(&a);
+    prime(&a, &config);
+    assert!(eventually(|| full() > 0.0), "{}", a.metrics());
+    let (response, accepted) = early(b.address, &config, &get("/new"));
+    assert!(!accepted && response.text() == "hello", "{response:?}");
+    assert!(a.server.log().contains("it refuses to write"), "{}", a.server.log());
+    // It answers all the same, and has the ticket of before.
+    for gateway in [&a, &b] {
+        assert_eq!(gateway.metric("sealane_store_up"), Some(1.0));
+    }
+    let (response, accepted) = early(b.address, &earlier, &get("/earlier"));
+    assert!(accepted && response.text() == "hello", "{}", b.metrics());
+    // There is room again.
+    assert_eq!(store.ask("CONFIG SET maxmemory 0").as_deref(), Some("+OK"));
+    let config = prime_shared(&b, &store);
+    assert!(early(a.address, &config, &get("/again")).1, "{}", a.metrics());
+}
+
 /// Ends the load when a test ends, also by a failure.
 struct StopOnDrop<'a>(&'a AtomicBool);
 

@@ -31,6 +31,7 @@ mod exhaustion;
 mod faults;
 mod fetched_lists;
 mod fleet;
+mod fleet_namespaces;
 mod forward_auth;
 mod forwarded;
 mod framing;
