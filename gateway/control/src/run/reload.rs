@@ -112,9 +112,16 @@ impl Running {
         }
         self.wanted = loaded.wanted;
         let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
+        // A file may have come after the configuration was read.
+        let is_missing = |file: &&PathBuf| loaded.before.is_missing(file) || loaded.after.is_missing(file);
+        let missing: Vec<PathBuf> = self.wanted.iter().filter(is_missing).cloned().collect();
         // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched =
-            self.config.reload_on_change.then(|| Watched::new(self.named_files(), &loaded.before, &loaded.after));
+        self.watched = match self.config.reload_on_change {
+            true => Some(Watched::new(self.named_files(), &loaded.before, &loaded.after)),
+            // The operator has asked for this configuration, and only a file is missing.
+            false if !missing.is_empty() => Some(Watched::new(missing.clone(), &loaded.before, &loaded.after)),
+            false => None,
+        };
         // After an error the certificates are those of before, and so is what is known of their files.
         if result.is_ok() {
             self.files = FileWatch::start(FileSet::of(&self.config), &loaded.before, &loaded.after);
@@ -122,7 +129,15 @@ impl Running {
         let reply = match result {
             Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
             Ok(notes) => Ok(format!("reloaded; some changes need more than a reload:\n{}", notes.join("\n"))),
-            Err(e) => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
+            Err(e) if missing.is_empty() => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
+            Err(e) => {
+                let missing: Vec<String> = missing.iter().map(|file| file.display().to_string()).collect();
+                let missing = missing.join(", ");
+                Err(format!(
+                    "not reloaded; the running configuration stays:\n{e:#}\n\
+                     the gateway tries to reload again when a missing file appears: {missing}"
+                ))
+            }
         };
         self.status.reloaded(&reply);
         self.notifier.ready(&self.status.sentence());

@@ -54,6 +54,11 @@ impl Look {
         self
     }
 
+    /// Whether a file did not exist. A file whose file system did not respond is not known to be missing.
+    pub fn is_missing(&self, file: &PathBuf) -> bool {
+        self.of(file) == Some(None)
+    }
+
     async fn by(mut files: Vec<PathBuf>, limit: Duration, print: fn(&Path) -> Print) -> Self {
         let mut found = HashMap::with_capacity(files.len());
         loop {
@@ -237,6 +242,16 @@ mod tests {
         std::fs::write(&file, "22").unwrap();
         assert!(!watched.changed(&look(&[&file])), "it may be half written");
         assert!(!watched.changed(&look(&[])) || !watched.changed(&look(&[&file])), "it is told once");
+    }
+
+    #[test]
+    fn a_file_that_was_not_looked_at_is_not_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (here, none) = (folder.path().join("here"), folder.path().join("none"));
+        std::fs::write(&here, "1").unwrap();
+        let found = look(&[&here, &none]);
+        assert!(found.is_missing(&none) && !found.is_missing(&here));
+        assert!(!look(&[&here]).is_missing(&none));
     }
 
     #[test]

@@ -326,6 +326,35 @@ fn changed_files_are_noticed_when_asked() {
     assert_eq!(gateway.get("/").text(), "hello");
 }
 
+/// A certificate's files come after the configuration that names them. Without `reload_on_change`, too: the operator has asked for a
+/// reload.
+#[test]
+fn a_reload_that_lacks_a_file_is_tried_again_when_the_file_appears() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let gateway = Operated::simple(&site, 1, listen, &backend.url());
+    let before = gateway.served_certificate();
+    let [cert, key] = ["late.pem", "late.key"].map(|name| site.path().join(name));
+    let text = gateway.text().replace(&site.ecdsa.cert.display().to_string(), &cert.display().to_string());
+    gateway.write(&text.replace(&site.ecdsa.key.display().to_string(), &key.display().to_string()));
+    let said = format!("{:#}", order(&gateway.socket, "reload").expect_err("files are missing"));
+    assert!(said.contains("tries to reload again when a missing file appears") && said.contains("late.pem"), "{said}");
+    assert!(said.contains("late.key"), "{said}");
+    assert_eq!(gateway.get("/").text(), "hello");
+    let issued = site.issue("issued", &[HOST]);
+    let leaf = Some(issued.load().0[0].to_vec());
+    assert_eq!(gateway.served_certificate(), before);
+    // The key comes first: the next attempt lacks the certificate, and the one after it succeeds.
+    std::fs::rename(&issued.key, &key).expect("our own folder");
+    let failed = || gateway.status()["reloads"]["failed"].as_u64();
+    assert!(eventually(|| failed() >= Some(2)), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.served_certificate(), before);
+    std::fs::rename(&issued.cert, &cert).expect("our own folder");
+    assert!(eventually(|| gateway.served_certificate() == leaf), "{}", gateway.gateway.server.log());
+    assert!(eventually(|| gateway.status()["reloads"]["good"] == 1));
+}
+
 /// A site is a file: it is there when the file is, and a file with a mistake changes nothing.
 #[test]
 fn files_that_are_included_come_and_go() {
