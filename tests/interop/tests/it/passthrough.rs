@@ -1,5 +1,11 @@
 //! Connections that are relayed without being read: plain TCP, and TLS by the name in the hello.
 
+use rustls::client::{EchConfig, EchGreaseConfig, EchMode};
+use rustls::crypto::aws_lc_rs::hpke::DH_KEM_X25519_HKDF_SHA256_AES_128;
+use rustls::crypto::hpke::Hpke;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, EchConfigListBytes};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sealane_interop::backend::{self, Backend, ok};
 use sealane_interop::client;
 use sealane_interop::eventually;
@@ -9,6 +15,7 @@ use sealane_interop::noise;
 use sealane_interop::site::{HOST, Site};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 
 /// A server that speaks first, then says everything again, and at the end says goodbye.
 fn parrot() -> SocketAddr {
@@ -176,4 +183,89 @@ fn tls_goes_by_its_name_and_keeps_its_keys() {
     let _ = stream.read_to_end(&mut got);
     assert!(got.is_empty(), "{got:?}");
     assert_eq!(gateway.metric("sealane_relays_refused_total"), Some(2.0));
+}
+
+/// A client that sends an encrypted ClientHello (RFC 9849), and trusts the site.
+fn with_ech(site: &Site, mode: EchMode) -> Arc<ClientConfig> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&site.ca).expect("PEM")).expect("a certificate");
+    let config = ClientConfig::builder_with_provider(client::provider().into());
+    let config = config.with_ech(mode).expect("the provider has TLS 1.3").with_root_certificates(roots);
+    Arc::new(config.with_no_client_auth())
+}
+
+/// The list of ECH configurations that DNS has for a server (RFC 9849 §4): one, with a key for X25519 and this public name.
+fn ech_list(public_name: &str, key: &[u8]) -> Vec<u8> {
+    let with_length = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
+    let name = public_name.as_bytes();
+    // Its number, DHKEM(X25519, HKDF-SHA256), the key; HKDF-SHA256 with AES-128-GCM; the longest name; the name; no extensions.
+    let contents = [
+        &[7, 0, 0x20][..],
+        &with_length(key),
+        &with_length(&[0, 1, 0, 1]),
+        &[0, name.len() as u8],
+        name,
+        &with_length(&[]),
+    ]
+    .concat();
+    with_length(&[&[0xfe, 0x0d][..], &with_length(&contents)].concat())
+}
+
+/// A client with Encrypted ClientHello is relayed by the name that is not encrypted, and the server gets exactly its bytes.
+#[test]
+fn an_encrypted_client_hello_passes_unharmed() {
+    let site = Site::new();
+    let (public, secret) = ("public.example.test", "secret.example.test");
+    let theirs = site.issue("theirs", &[public]);
+    let behind = Backend::start_tls(backend::tls(&theirs), |mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(b"theirs"));
+        }
+    });
+    let recorder = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a loopback port can be had");
+    let recorded_at = recorder.local_addr().expect("a bound socket has an address");
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let file = |server: SocketAddr| {
+        format!(
+            "[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\n[listener.tls]\n\
+             certificates = {{ cert = \"{cert}\", key = \"{key}\" }}\n\
+             [[host]]\nnames = [\"{public}\"]\npassthrough = \"theirs\"\n[[upstream]]\nname = \"theirs\"\n\
+             servers = \"{server}\"\n[[host]]\nnames = [\"*\"]\nrespond = {{ body = \"ours\" }}\n"
+        )
+    };
+    let suite = DH_KEM_X25519_HKDF_SHA256_AES_128;
+    let (public_key, _) = suite.generate_key_pair().expect("a key");
+
+    // A client that knows no key sends an extension that looks like one that does (GREASE). The server's signature covers the
+    // ClientHello: a changed byte would end the handshake.
+    let gateway = configured(&site, &file(behind.address));
+    let grease = with_ech(&site, EchMode::Grease(EchGreaseConfig::new(suite, public_key.clone())));
+    for (name, wanted) in [(public, "theirs"), (HOST, "ours")] {
+        let stream = client::handshake(client::tcp(gateway.address), &grease, name).expect("a handshake");
+        let mut wire = Wire::new(stream);
+        wire.send(format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")).expect("it reads");
+        assert_eq!(wire.response("GET").expect("a response").text(), wanted);
+    }
+    assert_eq!(gateway.metric("sealane_relayed_connections_total"), Some(1.0));
+
+    // A client that knows the server's key: the name that it asks for is encrypted.
+    let gateway = configured(&site, &file(recorded_at));
+    let list = EchConfigListBytes::from(ech_list(public, &public_key.0));
+    let suite: &'static dyn Hpke = suite;
+    let known = EchConfig::new(list, &[suite]).expect("the list has a configuration for this suite");
+    let name = secret.try_into().expect("a name");
+    let mut connection = ClientConnection::new(with_ech(&site, known.into()), name).expect("a client");
+    let mut hello = Vec::new();
+    while connection.wants_write() {
+        connection.write_tls(&mut hello).expect("a vector takes all");
+    }
+    let contains = |name: &str| hello.windows(name.len()).any(|bytes| bytes == name.as_bytes());
+    assert!(contains(public) && !contains(secret));
+    let mut stream = client::tcp(gateway.address);
+    stream.write_all(&hello).expect("the gateway reads");
+    let (mut relayed, _) = recorder.accept().expect("the gateway connects to the server");
+    relayed.set_read_timeout(Some(sealane_interop::WAIT_LIMIT)).expect("a timeout");
+    let mut got = vec![0; hello.len()];
+    relayed.read_exact(&mut got).expect("the server gets the ClientHello");
+    assert!(got == hello, "the ClientHello was changed");
 }
