@@ -43,19 +43,24 @@ impl Authority {
         address: &str,
         external: bool,
     ) -> Self {
-        Self::with_dns(site, programs, life, (http, tls), address, external, None)
+        Self::with_dns(site, programs, &[("default", life)], (http, tls), address, external, None)
     }
 
-    /// The same, which asks another DNS server.
+    /// The same, which offers these profiles with the lives of their certificates, and may ask another DNS server. Orders that name no
+    /// profile get any of them.
     fn with_dns(
         site: &Site,
         programs: &(PathBuf, PathBuf),
-        life: u32,
+        profiles: &[(&str, u32)],
         (http, tls): (SocketAddr, SocketAddr),
         address: &str,
         external: bool,
         asked: Option<SocketAddr>,
     ) -> Self {
+        let profiles: Vec<String> = profiles
+            .iter()
+            .map(|(name, life)| format!("\"{name}\": {{ \"description\": \"\", \"validityPeriod\": {life} }}"))
+            .collect();
         let (listen, management, dns, dns_management) = (ports::free(), ports::free(), ports::free(), ports::free());
         let mut command = Command::new(&programs.1);
         command.args(["-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", "", "-defaultIPv6", ""]);
@@ -69,10 +74,11 @@ impl Authority {
                 "listenAddress": "{listen}", "managementListenAddress": "{management}",
                 "certificate": "{cert}", "privateKey": "{key}", "httpPort": {}, "tlsPort": {}, "ocspResponderURL": "",
                 "externalAccountBindingRequired": {external}, {keys}"domainBlocklist": [], "retryAfter": {{ "authz": 1, "order": 1 }},
-                "keyAlgorithm": "ecdsa", "profiles": {{ "default": {{ "description": "", "validityPeriod": {life} }} }}
+                "keyAlgorithm": "ecdsa", "profiles": {{ {profiles} }}
             }} }}"#,
             http.port(),
             tls.port(),
+            profiles = profiles.join(", "),
             keys = if external {
                 format!("\"externalAccountMACKeys\": {{ \"{ACCOUNT}\": \"{ACCOUNT_KEY}\" }},")
             } else {
@@ -387,7 +393,8 @@ fn a_wildcard_is_proven_by_a_dynamic_update() {
     let site = Site::new();
     let (_knot, dns) = knot(&site, &program);
     let (tls, http) = (ports::free(), ports::free());
-    let authority = Authority::with_dns(&site, &programs, 86_400, (http, tls), NOWHERE, false, Some(dns));
+    let authority =
+        Authority::with_dns(&site, &programs, &[("default", 86_400)], (http, tls), NOWHERE, false, Some(dns));
     let root = authority.client(&site);
     let storage = site.path().join("acme");
     let key = site.file("dns.key", OTHER_KEY);
@@ -416,6 +423,50 @@ fn a_wildcard_is_proven_by_a_dynamic_update() {
     assert!(eventually(|| visit(tls, &root).is_ok()), "{}", log());
     assert!(eventually(|| records(dns, "_acme-challenge.acme.test") == 0), "the record is removed: {}", log());
     assert!(!log().contains(UPDATE_KEY));
+}
+
+/// A profile chooses the kind of certificate: here those that live for a short time.
+#[test]
+fn the_authority_issues_by_the_profile_that_is_asked_for() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    // Without a profile in the order it takes one at random.
+    let profiles = [("one", 90_000), ("two", 80_000), ("three", 70_000), ("four", 60_000), ("shortlived", 7200)];
+    let authority = Authority::with_dns(&site, &programs, &profiles, (http, tls), "127.0.0.1", false, None);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let file = |profile: &str| {
+        let profile = format!("profile = \"{profile}\"\n");
+        authority.configuration("@ADMIN@", &storage, tls, http, &profile)
+    };
+    let gateway = Operated::start(&site, 1, |admin| file("shortlived").replace("@ADMIN@", admin), tls);
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
+    let life = || {
+        let status = gateway.status();
+        let end = |key: &str| status["certificates"][0][key].as_i64().expect("a time");
+        end("not_after") - end("not_before")
+    };
+    for _ in 0..3 {
+        assert!(eventually(|| (7100..=7300).contains(&life())), "{}", life());
+        let before = visit(tls, &root).expect("it is served");
+        let (good, said) = renew(&gateway);
+        assert!(good, "{said}");
+        assert!(eventually(|| visit(tls, &root).is_ok_and(|shown| shown != before)));
+    }
+    // What the authority does not offer is said in its words, and what is served stays.
+    let before = visit(tls, &root).expect("it is served");
+    gateway.write(&file("other").replace("@ADMIN@", &gateway.admin_lines));
+    order(&gateway.socket, "reload").expect("the authority's profiles are not known here");
+    let refused = || {
+        let (good, said) = renew(&gateway);
+        !good && said.to_ascii_lowercase().contains("profile")
+    };
+    assert!(eventually(refused), "{}", gateway.gateway.server.log());
+    assert_eq!(visit(tls, &root).as_deref(), Ok(&before[..]));
 }
 
 #[test]
