@@ -1,7 +1,7 @@
 //! `[acme]`, and the names of listeners with `certificates = "auto"`.
 
 use super::certificates::load::{self, Store};
-use super::certificates::{CertificateFiles, CertificateSet, with_identities};
+use super::certificates::{CertificateFiles, CertificateSet, Defaults, with_identities};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::{Place, Sink};
 use super::files;
@@ -48,6 +48,8 @@ pub struct AcmeSettings {
     pub profile: Option<String>,
     /// In order of preference; never empty.
     pub challenges: Vec<AcmeChallenge>,
+    /// Addresses of hosts get certificates, too.
+    pub ip_addresses: bool,
     /// The program that publishes records in DNS, and its arguments.
     pub dns_hook: Option<Vec<String>>,
     /// DNS servers that accept dynamic updates.
@@ -56,7 +58,8 @@ pub struct AcmeSettings {
     pub fallbacks: Vec<AcmeAuthority>,
     /// The folder of certificates, account and state.
     pub storage: PathBuf,
-    /// Every name, lower case, in alphabetical order; `*.` and a name for a wildcard. Each gets a certificate of its own.
+    /// Every name, lower case, in alphabetical order; `*.` and a name for a wildcard; addresses without brackets. Each gets a
+    /// certificate of its own.
     pub names: Vec<String>,
 }
 
@@ -225,6 +228,12 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     let storage = section.or(&s::storage);
     let challenges = section.or(&s::challenges);
     let profile = section.optional(&s::profile);
+    let ip_addresses = section.optional_at(&s::ip_addresses).filter(|at| at.value);
+    if let Some(at) = ip_addresses.as_ref().filter(|_| challenges == [AcmeChallenge::Dns01]) {
+        let help = "add \"tls-alpn-01\" or \"http-01\" to \"challenges\"".to_owned();
+        let message = "\"ip_addresses\" has no effect: an authority does not verify an address by \"dns-01\"";
+        sink.warn(&at.span, message, Some(help));
+    }
     let mut good = roots.is_some();
     let external_account = match section.table(&s::external_account) {
         Some(section) => {
@@ -298,6 +307,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
             external_account,
             profile,
             challenges,
+            ip_addresses: ip_addresses.is_some(),
             dns_hook,
             dns_updates,
             fallbacks,
@@ -438,9 +448,12 @@ fn give_certificates(
     for (listener, target) in listeners.iter_mut().zip(targets) {
         let Some(policies) = &mut listener.tls else { continue };
         let Some(span) = policies.automatic.clone() else { continue };
+        let by_lanes = acme.challenges.iter().any(|challenge| *challenge != AcmeChallenge::Dns01);
         let name = |(pattern, host): (NamePattern, &u32)| match pattern {
-            // An address: no certificate by DNS name.
-            NamePattern::Exact(name) if name.starts_with('[') || name.parse::<IpAddr>().is_ok() => None,
+            NamePattern::Exact(name) if address(&name).is_some() => address(&name)
+                .filter(|_| acme.ip_addresses && by_lanes)
+                .filter(|_| !matches!(hosts.action(*host), Action::Passthrough { .. }))
+                .map(|address| address.to_string()),
             NamePattern::Exact(name) if !matches!(hosts.action(*host), Action::Passthrough { .. }) => {
                 Some(name.to_string())
             }
@@ -456,8 +469,8 @@ fn give_certificates(
         let names: BTreeSet<String> = target.hosts.iter().filter_map(name).collect();
         if names.is_empty() {
             let help = "write a DNS name in a [[host]], as in names = [\"www.example.com\"]; a name with \"*\" also needs \
-                        challenges = [\"dns-01\"] in [acme]; names with \"**\", the name \"*\", addresses and hosts with \
-                        \"passthrough\" get no certificate"
+                        challenges = [\"dns-01\"] in [acme], an address also needs ip_addresses = true; names with \"**\", the \
+                        name \"*\" and hosts with \"passthrough\" get no certificate"
                 .to_owned();
             let message = "certificates = \"auto\", but no host of this listener has a name for a certificate";
             sink.error(&span, message, Some(help));
@@ -470,11 +483,27 @@ fn give_certificates(
             (CertificateFiles::of_name(file, name), loaded)
         };
         let entries = names.iter().map(entry).collect();
-        let set = CertificateSet {
-            entries,
-            defaults: policies.certificates.defaults.clone(),
-            stapling: policies.certificates.stapling,
+        // A client that connects to an address sends no name.
+        let addresses: Vec<(u32, &String)> =
+            (0..).zip(&names).filter(|(_, name)| name.parse::<IpAddr>().is_ok()).collect();
+        let defaults = match (&policies.certificates.defaults, addresses.first()) {
+            (Defaults::First, Some((first, _))) => Defaults::Marked(vec![*first]),
+            (other, _) => other.clone(),
         };
+        match &addresses[..] {
+            [_, ..] if defaults == Defaults::Refuse => sink.warn(
+                &span,
+                "clients that connect to an address are refused: they send no server name",
+                Some("remove strict_sni = true, or the addresses from \"names\"".to_owned()),
+            ),
+            [(_, first), _, ..] => sink.warn(
+                &span,
+                format!("all clients without a server name get the certificate for {first}, at every address"),
+                Some("write one [[listener]] for each address, and name it in \"listeners\" of the host".to_owned()),
+            ),
+            _ => {}
+        }
+        let set = CertificateSet { entries, defaults, stapling: policies.certificates.stapling };
         let identities = Arc::new(set.identities());
         if let Some(policy) = policies.policies.first() {
             tls::warn_without_cipher(
@@ -491,6 +520,14 @@ fn give_certificates(
         all.extend(names);
     }
     all.into_iter().collect()
+}
+
+/// The address that a host's name is, if it is one.
+fn address(name: &str) -> Option<IpAddr> {
+    match name.strip_prefix('[') {
+        Some(rest) => rest.strip_suffix(']')?.parse().ok().map(IpAddr::V6),
+        None => name.parse().ok(),
+    }
 }
 
 /// The URL of a directory. What passes here is a URL for the ACME client, too.

@@ -78,7 +78,7 @@ pub use acme::{
 };
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
-pub use certificates::load::{Loaded, parse_revocation_lists};
+pub use certificates::load::{Loaded, address_of, parse_revocation_lists};
 pub use certificates::{CertificateFiles, CertificateSet, encrypted_key, read_again};
 pub use collector::{Collector, CollectorEndpoint, CollectorHeader, CollectorProtocol, Signal};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};

@@ -321,7 +321,13 @@ impl Loaded {
             curve: *curve,
             source: source.clone(),
         };
-        Self { identity: Arc::new(identity), names: self.names.clone(), stated: self.stated.clone(), ..*self }
+        Self {
+            identity: Arc::new(identity),
+            names: self.names.clone(),
+            addresses: self.addresses.clone(),
+            stated: self.stated.clone(),
+            ..*self
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use sealane_route::NamePattern;
 use sealane_tls::policy::{Curve, Identities, Identity, KeyKind, RevocationLists};
 use sealane_tls::{crl, ocsp};
 use std::collections::HashMap;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -35,12 +36,24 @@ pub struct Loaded {
     pub identity: Arc<Identity>,
     /// DNS names, lower case.
     pub names: Vec<String>,
+    /// IP addresses.
+    pub addresses: Vec<IpAddr>,
     /// Made here, because an authority has not issued one yet.
     pub self_signed: bool,
     /// What the certificate says about OCSP.
     pub stated: ocsp::Stated,
     /// The SHA-256 digest of the certificate.
     pub digest: [u8; 32],
+}
+
+impl Loaded {
+    /// Whether it is for a DNS name (lower case) or an IP address.
+    pub fn is_for(&self, name: &str) -> bool {
+        match name.parse() {
+            Ok(address) => self.addresses.contains(&address),
+            Err(_) => self.names.iter().any(|n| n == name),
+        }
+    }
 }
 
 /// Loads each pair of files once, however many listeners use it.
@@ -84,6 +97,7 @@ fn placeholder_identity() -> Arc<Loaded> {
     Arc::new(Loaded {
         identity: Arc::new(identity),
         names: Vec::new(),
+        addresses: Vec::new(),
         self_signed: false,
         stated: ocsp::Stated::default(),
         digest: [0; 32],
@@ -104,10 +118,15 @@ fn self_signed(name: &str, now: i64) -> Option<Loaded> {
     let certificate = params.self_signed(&key).ok()?.der().clone();
     let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
     let identity = generated(certificate.clone(), key);
+    let (names, addresses) = match name.parse() {
+        Ok(address) => (Vec::new(), vec![address]),
+        Err(_) => (vec![name.to_owned()], Vec::new()),
+    };
     Some(Loaded {
         digest: sealane_tls::fingerprint(&certificate),
         identity: Arc::new(identity),
-        names: vec![name.to_owned()],
+        names,
+        addresses,
         self_signed: true,
         stated: ocsp::Stated::default(),
     })
@@ -167,7 +186,7 @@ impl Store {
         if there && sink.content(file).is_some() {
             // What is wrong with it is no mistake of the configuration.
             let aside = sink.aside();
-            issued = self.load_new(&aside, &cert, &cert, None, None).filter(|l| l.names.iter().any(|n| n == name));
+            issued = self.load_new(&aside, &cert, &cert, None, None).filter(|l| l.is_for(name));
             if issued.is_none() {
                 let (errors, _) = aside.finish();
                 let why = errors.first().map_or_else(|| format!("it is not for {name}"), |e| e.message.clone());
@@ -242,7 +261,7 @@ impl Store {
         };
         self.check_dates(sink, cert, &leaf);
         self.check_pair(sink, cert, key, &chain, &private)?;
-        let names = dns_names(&leaf);
+        let (names, addresses) = (dns_names(&leaf), addresses(&leaf));
         if names.is_empty() {
             let message = format!("{shown}: the certificate has no DNS name (subjectAltName)");
             let help = "renew it with a DNS name: without a DNS name, the gateway uses it only as the default \
@@ -252,7 +271,7 @@ impl Store {
         }
         let (stated, digest) = (ocsp::Stated::by(&leaf), sealane_tls::fingerprint(&chain[0]));
         let identity = Identity { chain, key: private, ocsp: response, kind, curve, source: cert.value.clone() };
-        Some(Loaded { digest, identity: Arc::new(identity), names, self_signed: false, stated })
+        Some(Loaded { digest, identity: Arc::new(identity), names, addresses, self_signed: false, stated })
     }
 
     /// Opens a PKCS#12 bundle: the chain, and the key.
@@ -398,6 +417,22 @@ fn curve_of(sink: &Sink, cert: &At<PathBuf>, algorithm: &AlgorithmIdentifier) ->
             None
         }
     }
+}
+
+/// The IP addresses of a certificate.
+fn addresses(leaf: &X509Certificate) -> Vec<IpAddr> {
+    let Ok(Some(names)) = leaf.subject_alternative_name() else { return Vec::new() };
+    let address = |name: &GeneralName| match name {
+        GeneralName::IPAddress(bytes) => address_of(bytes),
+        _ => None,
+    };
+    names.value.general_names.iter().filter_map(address).collect()
+}
+
+/// The address of a subjectAltName: 4 or 16 bytes (RFC 5280 §4.2.1.6).
+pub fn address_of(bytes: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
 /// The DNS names of a certificate, lower case. The common name counts for nothing (RFC 6125 §6.4.4), as in browsers.

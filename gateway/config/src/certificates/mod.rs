@@ -29,7 +29,7 @@ pub struct CertificateFiles {
     pub passphrase: Option<PathBuf>,
     /// An OCSP response.
     pub ocsp: Option<PathBuf>,
-    /// The name that the certificate must have: that of one from an authority.
+    /// The name or the address that the certificate must have: that of one from an authority.
     pub name: Option<String>,
 }
 
@@ -164,7 +164,7 @@ pub fn read_again(files: &CertificateFiles, answers: &Answers) -> Result<(Arc<Lo
     let unanswered = !sink.questions().is_empty();
     if let (Some(loaded), Some(name)) = (&loaded, &files.name)
         && !unanswered
-        && !loaded.names.contains(name)
+        && !loaded.is_for(name)
     {
         let help = "each file of this folder is named after the host name in its certificate: put a certificate for that \
                     name there";

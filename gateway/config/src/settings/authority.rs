@@ -1,6 +1,6 @@
 //! `[acme]`.
 
-use super::{Choice, File, Many, One, Output, Own, Shape, Strings, Text, Time, Words, argument, table};
+use super::{Choice, File, Flag, Many, One, Output, Own, Shape, Strings, Text, Time, Words, argument, table};
 use crate::{AcmeChallenge, TsigAlgorithm, acme as reading};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,6 +33,9 @@ table! {
         ("http-01", AcmeChallenge::Http01),
         ("dns-01", AcmeChallenge::Dns01),
     ]), default(["tls-alpn-01", "http-01"]);
+    /// Order certificates for IP addresses in `names` of hosts, too. The authority must offer such certificates: Let's
+    /// Encrypt does with `profile = "shortlived"`. The authority verifies an address by `"tls-alpn-01"` or `"http-01"`.
+    ip_addresses: Flag = Flag, default(false);
     /// A program, with arguments, that publishes records in DNS for `"dns-01"`. The gateway starts the program with
     /// three more arguments: `present`, the record's name and the record's value. The program must not exit before the
     /// record is visible in DNS. After the check, the gateway starts the program again with `cleanup` in place of

@@ -8,6 +8,8 @@ use crate::metrics::status::AutomaticStatus;
 use sealane_proxy::challenges::Challenges;
 use std::collections::BTreeMap;
 use std::future::Future;
+#[cfg(feature = "acme")]
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Whether this program can.
@@ -149,16 +151,51 @@ fn challenges(table: &sealane_acme::Table) -> Challenges {
     use sealane_proxy::challenges::MAX_CHALLENGES;
     let mut out = Challenges::default();
     for challenge in table.open.iter().take(MAX_CHALLENGES) {
-        let name = &challenge.name;
+        let (host, server_name) = asked_for(&challenge.name);
         match &challenge.proof {
             Proof::Http { token, key_authorization } => {
-                out.add_http(name, token.clone(), key_authorization.clone());
+                out.add_http(&host, token.clone(), key_authorization.clone());
             }
             Proof::Tls { certificate, key } => {
-                let policy = challenge_policy(name, certificate.clone(), key.clone_key());
-                out.add_tls(name, Arc::new(policy));
+                let policy = challenge_policy(&challenge.name, certificate.clone(), key.clone_key());
+                out.add_tls(&server_name, Arc::new(policy));
             }
         }
     }
     out
+}
+
+/// The host and the server name by which an authority asks for a name. A server name is no address, so that the authority sends the
+/// name under which DNS has the address (RFC 8738 §6).
+#[cfg(feature = "acme")]
+fn asked_for(name: &str) -> (String, String) {
+    match name.parse() {
+        Ok(IpAddr::V4(v4)) => {
+            let [a, b, c, d] = v4.octets();
+            (name.to_owned(), format!("{d}.{c}.{b}.{a}.in-addr.arpa"))
+        }
+        Ok(IpAddr::V6(v6)) => {
+            let digits = v6.octets().into_iter().rev().flat_map(|byte| [byte & 15, byte >> 4]);
+            let digits: String = digits.map(|digit| format!("{digit:x}.")).collect();
+            (format!("[{v6}]"), format!("{digits}ip6.arpa"))
+        }
+        Err(_) => (name.to_owned(), name.to_owned()),
+    }
+}
+
+#[cfg(all(test, feature = "acme"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_asked_for_by_its_name_in_dns() {
+        let asked = |name| {
+            let (host, server_name) = asked_for(name);
+            [host, server_name]
+        };
+        assert_eq!(asked("www.example.com"), ["www.example.com", "www.example.com"]);
+        assert_eq!(asked("192.0.2.17"), ["192.0.2.17", "17.2.0.192.in-addr.arpa"]);
+        let zeros = "0.".repeat(23);
+        assert_eq!(asked("2001:db8::a"), ["[2001:db8::a]".to_owned(), format!("a.{zeros}8.b.d.0.1.0.0.2.ip6.arpa")]);
+    }
 }

@@ -68,6 +68,46 @@ fn wildcards_get_one_by_dns() {
 }
 
 #[test]
+fn addresses_get_one_if_it_is_asked_for() {
+    if !BUILT_IN {
+        return;
+    }
+    let folder = folder();
+    let with = |settings: &str| text(&folder, TWO).replacen("[acme]\n", &format!("[acme]\n{settings}\n"), 1);
+    let (config, warnings) = load(&folder, &with("ip_addresses = true"));
+    assert_eq!(config.acme.as_ref().unwrap().settings.names, ["127.0.0.1", "::1", "a.example", "b.example"]);
+    let identities = &config.listeners[0].tls.as_ref().unwrap().policies[0].identities;
+    // A client that connects to an address sends no name.
+    assert_eq!((&identities.default[..], identities.find("b.example")), (&[0][..], &[3][..]));
+    let issued: Vec<bool> = config.certificates().map(|(_, loaded)| loaded.is_for("127.0.0.1")).collect();
+    assert_eq!(issued, [true, false, false, false]);
+    assert!(warnings.contains("all clients without a server name get the certificate for 127.0.0.1"), "{warnings}");
+    let one = with("ip_addresses = true").replace("\"[::1]\", ", "");
+    assert!(!load(&folder, &one).1.contains("without a server name"));
+    let strict = one.replace("certificates = \"auto\"", "strict_sni = true\ncertificates = \"auto\"");
+    let (config, warnings) = load(&folder, &strict);
+    assert!(warnings.contains("clients that connect to an address are refused"), "{warnings}");
+    assert!(config.listeners[0].tls.as_ref().unwrap().policies[0].identities.default.is_empty());
+    let by_dns = "ip_addresses = true\nchallenges = [\"dns-01\"]\ndns_hook = [\"true\"]";
+    let (config, warnings) = load(&folder, &with(by_dns));
+    assert!(warnings.contains("\"ip_addresses\" has no effect"), "{warnings}");
+    assert_eq!(config.acme.as_ref().unwrap().settings.names, ["*.example", "a.example", "b.example"]);
+
+    // What was issued for another address is not used.
+    let issue = |name: &str| {
+        let key = KeyPair::generate().unwrap();
+        key.serialize_pem() + &params(&[name], 2100).self_signed(&key).unwrap().pem()
+    };
+    std::fs::create_dir_all(folder.path("acme/certificates")).unwrap();
+    for (name, good) in [("127.0.0.1", true), ("127.0.0.2", false), ("a.example", false)] {
+        folder.write("acme/certificates/127.0.0.1.pem", issue(name));
+        let (config, warnings) = load(&folder, &one);
+        assert_eq!(config.certificates().next().unwrap().1.self_signed, !good, "{name}");
+        assert_eq!(warnings.contains("it is not for 127.0.0.1"), !good, "{name}: {warnings}");
+    }
+}
+
+#[test]
 fn what_an_authority_has_issued_is_used_if_it_can_be() {
     if !BUILT_IN {
         return;

@@ -3,6 +3,8 @@
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
+use sealane_config::address_of;
+use std::net::IpAddr;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 /// The most certificates of a chain.
@@ -29,7 +31,12 @@ pub(crate) fn check(pem: &[u8], name: &str) -> Result<Info, String> {
     let (not_before, not_after) = {
         let (_, parsed) = X509Certificate::from_der(&leaf).map_err(|e| format!("it does not parse: {e}"))?;
         let names = parsed.subject_alternative_name().ok().flatten();
-        let is_name = |n: &GeneralName| matches!(n, GeneralName::DNSName(dns) if dns.eq_ignore_ascii_case(name));
+        let address = name.parse::<IpAddr>().ok();
+        let is_name = |n: &GeneralName| match n {
+            GeneralName::DNSName(dns) => dns.eq_ignore_ascii_case(name),
+            GeneralName::IPAddress(bytes) => address.is_some() && address_of(bytes) == address,
+            _ => false,
+        };
         if !names.is_some_and(|names| names.value.general_names.iter().any(is_name)) {
             return Err(format!("it is not for {name}"));
         }

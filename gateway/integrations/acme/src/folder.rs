@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, Mode, OFlags, flock, open};
 use rustix::process::geteuid;
 use std::fs::{DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::IpAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -47,6 +48,9 @@ pub(crate) fn pending_file(name: &str) -> String {
 
 /// Whether a name can be a part of a file's name.
 pub(crate) fn is_file_name(name: &str) -> bool {
+    if name.parse::<IpAddr>().is_ok() {
+        return true;
+    }
     let good = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || matches!(b, b'.' | b'-' | b'_');
     let name = name.strip_prefix("*.").unwrap_or(name);
     !name.is_empty() && name.len() <= 240 && !name.starts_with('.') && name.bytes().all(good)
@@ -278,10 +282,27 @@ mod tests {
 
     #[test]
     fn a_name_is_no_path() {
-        for good in ["a.example", "xn--bcher-kva.example", "_dmarc.a.example", "a", "*.a.example"] {
+        for good in
+            ["a.example", "xn--bcher-kva.example", "_dmarc.a.example", "a", "*.a.example", "192.0.2.1", "2001:db8::1"]
+        {
             assert!(is_file_name(good), "{good}");
         }
-        for bad in ["", ".", "..", "../a", "a/b", "A.example", "a.*.example", "*", "*.", "*./a", "a\0b", "[::1]"] {
+        for bad in [
+            "",
+            ".",
+            "..",
+            "../a",
+            "a/b",
+            "A.example",
+            "a.*.example",
+            "*",
+            "*.",
+            "*./a",
+            "a\0b",
+            "[::1]",
+            "fe80::1%eth0",
+            "*.::1",
+        ] {
             assert!(!is_file_name(bad), "{bad}");
         }
     }

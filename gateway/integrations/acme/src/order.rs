@@ -15,6 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use sealane_config::{AcmeChallenge, AcmeSettings};
 use serde::{Deserialize, Serialize};
 use std::io;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
@@ -152,7 +153,7 @@ impl Work {
         if let Some(issued) = self.resume(http, &account, name).await? {
             return Ok(issued);
         }
-        let identifiers = [Identifier::Dns(name.to_owned())];
+        let identifiers = [identifier(name)];
         let plain = || match self.settings.profile.as_deref() {
             Some(profile) => NewOrder::new(&identifiers).profile(profile),
             None => NewOrder::new(&identifiers),
@@ -320,8 +321,12 @@ impl Work {
             let kinds = &self.settings.challenges;
             let kinds = (0..kinds.len()).map(|i| kinds[(i + attempt as usize) % kinds.len()]);
             let offered = |kind: &AcmeChallenge| {
-                // RFC 8555 §8.4: who answers for one name does not answer for all names.
-                let fits = *kind == AcmeChallenge::Dns01 || !name.starts_with("*.");
+                let fits = match kind {
+                    // RFC 8738 §7: an address is not verified by DNS.
+                    AcmeChallenge::Dns01 => name.parse::<IpAddr>().is_err(),
+                    // RFC 8555 §8.4: who answers for one name does not answer for all names.
+                    AcmeChallenge::Http01 | AcmeChallenge::TlsAlpn01 => !name.starts_with("*."),
+                };
                 fits && authorization.challenges.iter().any(|c| c.r#type == type_of(*kind))
             };
             let Some(kind) = kinds.into_iter().find(offered) else {
@@ -378,6 +383,14 @@ fn is_for_all_orders(problem: &Problem) -> bool {
 /// The last part of a problem's type, if it is one of ACME's.
 fn kind_of(problem: &Problem) -> Option<&str> {
     problem.r#type.as_deref().and_then(|t| t.strip_prefix("urn:ietf:params:acme:error:"))
+}
+
+/// What an order is for: a DNS name, or an address (RFC 8738).
+fn identifier(name: &str) -> Identifier {
+    match name.parse() {
+        Ok(address) => Identifier::Ip(address),
+        Err(_) => Identifier::Dns(name.to_owned()),
+    }
 }
 
 fn type_of(kind: AcmeChallenge) -> ChallengeType {

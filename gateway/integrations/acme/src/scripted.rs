@@ -100,6 +100,7 @@ impl Authority {
             external_account: None,
             profile: None,
             challenges: vec![AcmeChallenge::Http01],
+            ip_addresses: false,
             dns_hook: None,
             dns_updates: Vec::new(),
             fallbacks: Vec::new(),

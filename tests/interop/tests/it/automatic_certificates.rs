@@ -141,12 +141,17 @@ impl Authority {
 
 /// A request under the name on a connection of its own: the certificate that was shown, or why there was no good answer.
 fn visit(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> Result<Vec<u8>, String> {
+    visit_as(address, config, NAME)
+}
+
+/// The same under another name, or an address.
+fn visit_as(address: SocketAddr, config: &Arc<rustls::ClientConfig>, name: &str) -> Result<Vec<u8>, String> {
     let socket = TcpStream::connect(address).map_err(|e| e.to_string())?;
     socket.set_read_timeout(Some(WAIT_LIMIT)).map_err(|e| e.to_string())?;
-    let stream = client::handshake(socket, config, NAME).map_err(|e| e.to_string())?;
+    let stream = client::handshake(socket, config, name).map_err(|e| e.to_string())?;
     let shown = stream.conn.peer_certificates().map(|chain| chain[0].to_vec()).ok_or("no certificate")?;
     let mut wire = Wire::new(stream);
-    wire.send(format!("GET / HTTP/1.1\r\nHost: {NAME}\r\nConnection: close\r\n\r\n")).map_err(|e| e.to_string())?;
+    wire.send(format!("GET / HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n")).map_err(|e| e.to_string())?;
     let answer = wire.response("GET").map_err(|e| format!("{e:?}"))?;
     if answer.text() == "here" { Ok(shown) } else { Err(answer.text()) }
 }
@@ -467,6 +472,39 @@ fn the_authority_issues_by_the_profile_that_is_asked_for() {
     };
     assert!(eventually(refused), "{}", gateway.gateway.server.log());
     assert_eq!(visit(tls, &root).as_deref(), Ok(&before[..]));
+}
+
+/// The authority verifies an address at that address. Clients that connect to it send no server name.
+#[test]
+fn an_address_gets_a_certificate_too() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, "127.0.0.1", false);
+    let root = authority.client(&site);
+    let ip = tls.ip().to_string();
+    for challenge in ["tls-alpn-01", "http-01"] {
+        let storage = site.path().join(challenge);
+        let more = format!("challenges = [\"{challenge}\"]\nip_addresses = true\n");
+        let file = |admin: &str| {
+            let text = authority.configuration(admin, &storage, tls, http, &more);
+            text.replace(&format!("\"{NAME}\""), &format!("\"{NAME}\", \"{ip}\""))
+        };
+        let gateway = Operated::start(&site, 1, file, tls);
+        let log = || gateway.gateway.server.log();
+        // The client trusts the authority alone, and finds the address in the certificate.
+        assert!(eventually(|| visit_as(tls, &root, &ip).is_ok()), "{challenge}: {}", log());
+        assert!(eventually(|| visit(tls, &root).is_ok()), "{challenge}: {}", log());
+        assert_ne!(visit_as(tls, &root, &ip), visit(tls, &root), "each has a certificate of its own");
+        let answered = format!("sealane_acme_challenges_answered_total{{type=\"{challenge}\"}}");
+        assert!(metric(&gateway, &answered) >= 2.0, "{challenge}: {}", log());
+        let listed = certificates(&gateway);
+        assert!(listed.lines().any(|line| line == ip) && listed.lines().any(|line| line == NAME), "{listed}");
+        assert!(storage.join(format!("certificates/{ip}.pem")).is_file());
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The certificates of a configuration.
 
 use super::{AutomaticStatus, CertificateStatus};
-use crate::config::{Config, hex};
+use crate::config::{Config, address_of, hex};
 use std::collections::HashSet;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
@@ -37,6 +37,7 @@ fn subject(leaf: &X509Certificate) -> String {
     let extension = leaf.subject_alternative_name().ok().flatten();
     let names = extension.iter().flat_map(|e| &e.value.general_names).filter_map(|name| match name {
         GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => address_of(bytes).map(|address| address.to_string()),
         _ => None,
     });
     let names: Vec<String> = names.collect();
