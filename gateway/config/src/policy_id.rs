@@ -5,7 +5,7 @@
 //! Certificates of our own are left out: renewing one ends no session.
 
 use aws_lc_rs::digest::{Context, SHA256};
-use sealane_tls::policy::{ClientAuth, ClientAuthMode, ExpiredLists, Revocation};
+use sealane_tls::policy::{ClientAuth, ClientAuthMode, ExpiredLists, MAX_DEPTH, Revocation};
 use sealane_tls::transparency::LogList;
 
 /// A digest being made. Every part is preceded by its length, so that parts cannot run into each other.
@@ -48,6 +48,10 @@ impl PolicyId {
         self.number(0);
         // Nothing where there are none: as in versions that had no names.
         auth.names.iter().for_each(|name| self.text(&name.to_string()));
+        if auth.depth < MAX_DEPTH {
+            // No name of a client: those begin with their kind and a colon.
+            self.text(&format!("depth {}", auth.depth));
+        }
     }
 
     /// Makes the id of a policy, and lets its rules about revocation know what it is made of.
@@ -132,6 +136,7 @@ mod tests {
             roots: vec![root.into()],
             revocation: Revocation::default(),
             names: vec![],
+            depth: MAX_DEPTH,
             reauthenticate_after: sealane_tls::REAUTHENTICATE_AFTER,
         };
         let id = |auth: Option<ClientAuth>| {
@@ -148,6 +153,8 @@ mod tests {
                 names: vec![ClientName::CommonName("a".into())],
                 ..auth(ClientAuthMode::Require, b"one")
             })),
+            id(Some(ClientAuth { depth: 0, ..auth(ClientAuthMode::Require, b"one") })),
+            id(Some(ClientAuth { depth: 1, ..auth(ClientAuthMode::Require, b"one") })),
         ];
         for (i, a) in all.iter().enumerate() {
             assert!(all.iter().skip(i + 1).all(|b| a != b), "{i}");

@@ -149,6 +149,7 @@ fn is_weaker(other: Option<&ClientAuth>, own: &ClientAuth) -> bool {
             && own.revocation.expired == ExpiredLists::Refuse
             && other.revocation.expired == ExpiredLists::Accept
         || !own.names.is_empty() && more_names
+        || other.depth > own.depth
 }
 
 fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {

@@ -487,6 +487,7 @@ fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> 
         let allowed = allowed.unwrap_or_default();
         let client_names = client_names(sink, &allowed);
         good &= client_names.len() == allowed.len();
+        let depth = entry.or(&a::depth) as u8;
         let reauthenticate_after = entry.or(&a::reauthenticate_after);
         let written = entry.optional(&a::r#for);
         let for_all = entry.key_span("for").is_none();
@@ -523,6 +524,7 @@ fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> 
                     roots,
                     revocation: revocation.unwrap_or_default(),
                     names: client_names,
+                    depth,
                     reauthenticate_after,
                 },
                 names,

@@ -9,7 +9,7 @@
 //! rustls verifies certificates, opens tickets and issues tickets from `Send + Sync` objects that do not know the session.
 //! They all run on the session's thread within [`during`], which lends them the session's authentication.
 
-use crate::policy::ClientName;
+use crate::policy::{ClientName, MAX_DEPTH};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
@@ -117,6 +117,10 @@ pub(crate) struct NotesAuthentication {
     pub verifier: Arc<dyn ClientCertVerifier>,
     /// Empty: every name is good.
     pub names: Vec<ClientName>,
+    /// The most intermediate certificates that a client may send. Those that are trust anchors do not count.
+    pub depth: u8,
+    /// Trust anchors.
+    pub roots: Vec<CertificateDer<'static>>,
     /// Revocation lists are to be fetched, and none is there yet.
     pub lists_missing: bool,
     /// When the revocation lists expire by which the certificate is judged, if that matters.
@@ -143,6 +147,11 @@ impl ClientCertVerifier for NotesAuthentication {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+        // The verifier does not tell which of them the chain needs. Many programs also send the root.
+        let depth = || intermediates.iter().filter(|c| !self.roots.contains(c)).count();
+        if self.depth < MAX_DEPTH && depth() > usize::from(self.depth) {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
         if self.lists_missing {
             return Err(CertificateError::UnknownRevocationStatus.into());
         }

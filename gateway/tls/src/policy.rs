@@ -215,9 +215,14 @@ pub struct ClientAuth {
     pub revocation: Revocation,
     /// The names of which a certificate must have one; empty means that every certificate of the authorities is accepted.
     pub names: Vec<ClientName>,
+    /// The most intermediate certificates that a client may send; [`MAX_DEPTH`]: any number.
+    pub depth: u8,
     /// How long a client may resume sessions after its certificate was verified.
     pub reauthenticate_after: Duration,
 }
+
+/// The most intermediate certificates that webpki accepts in a chain.
+pub const MAX_DEPTH: u8 = 6;
 
 /// TLS settings that apply to all the names of a listener, or to those listed for a policy.
 #[derive(Clone, Debug)]
@@ -363,6 +368,7 @@ mod tests {
                 roots: Vec::new(),
                 revocation: Revocation::default(),
                 names: Vec::new(),
+                depth: MAX_DEPTH,
                 reauthenticate_after: Duration::from_secs(3600),
             }),
             dangerous_key_log: None,

@@ -96,6 +96,8 @@ impl ServerContext {
                 builder.with_client_cert_verifier(Arc::new(NotesAuthentication {
                     verifier,
                     names: auth.names.clone(),
+                    depth: auth.depth,
+                    roots: auth.roots.clone(),
                     lists_missing: auth.revocation.is_missing(),
                     lists_end: auth.revocation.end(),
                 }))

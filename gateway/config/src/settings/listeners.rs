@@ -8,7 +8,7 @@ use crate::audit::{self, Policy};
 use crate::listen_address as read;
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
-use sealane_tls::policy::{ClientAuthMode, ExpiredLists, Group, Suite, Version};
+use sealane_tls::policy::{ClientAuthMode, ExpiredLists, Group, MAX_DEPTH, Suite, Version};
 use std::time::Duration;
 
 table! {
@@ -248,6 +248,9 @@ table! {
     /// `"uri:spiffe://example.com/ns/prod/sa/web"`, `"uri:spiffe://example.com/ns/prod/*"` (URIs below this path),
     /// `"email:a@example.com"`, `"cn:alice"` (the common name).
     names: Strings = Strings, described("every name"), example(["uri:spiffe://example.com/ns/prod/*"]);
+    /// How many intermediate certificates a client may send. Certificates that are in `ca` do not count. With 0, a CA in
+    /// `ca` must have signed the client's certificate itself.
+    depth: Count = Count(0..=MAX_DEPTH as u64), default(6);
     /// How long a client may resume sessions after its certificate was verified.
     reauthenticate_after: Time = REAUTHENTICATE, default("24h");
     /// Host names to which this rule applies, written as in `[[host]]`: `"a.example"`, `"*.a.example"` (one label),

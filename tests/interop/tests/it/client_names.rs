@@ -85,6 +85,49 @@ fn a_certificate_of_the_authority_needs_an_allowed_name() {
     assert!(refused.contains("CertificateRequired"), "{refused}");
 }
 
+/// `depth` limits the authorities between a client's certificate and `ca`, also for clients that could resume a session of before.
+#[test]
+fn a_chain_that_is_longer_than_allowed_is_refused() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let file = |admin: &str, depth: &str| {
+        with_rule(&Operated::simple_file(&site, admin, listen, &backend.url()), &site, listen, depth)
+    };
+    let gateway = Operated::start(&site, 1, |admin| file(admin, ""), listen);
+    let direct = site.issue("direct", &["a.test"]);
+    let below = site.issue_until("below", &["b.test"], 2040, 2040);
+    // Many programs send the root, too.
+    let pem = |path| std::fs::read_to_string(path).expect("our own folder");
+    let chain = site.file("with-root.pem", pem(&direct.cert) + &pem(&site.ca));
+    let with_root = Identity { cert: chain, key: direct.key.clone() };
+    let clients = VERSIONS.map(|version| [&direct, &with_root, &below].map(|identity| with(&site, identity, version)));
+    for client in clients.iter().flatten() {
+        assert_eq!(visit(listen, client).as_deref(), Ok("hello"));
+    }
+    let set = |depth: &str| {
+        gateway.write(&file(&gateway.admin_lines, depth));
+        order(&gateway.socket, "reload").expect("the rule is taken");
+    };
+    set(", depth = 0");
+    for [direct, with_root, below] in &clients {
+        for client in [direct, with_root] {
+            assert_eq!(visit(listen, client).as_deref(), Ok("hello"));
+        }
+        let refused = visit(listen, below).expect_err("neither a ticket nor the certificate is good");
+        assert!(refused.contains("UnknownCA"), "{refused}");
+    }
+    let over_quic = h3::over_quic(&clients[1][2], false);
+    let mut client = h3::Client::begin(listen, &over_quic);
+    let id = client.open(&h3::headers("GET", "/", &[], sealane_http::BodyLength::None), true);
+    assert!(client.response(id).is_err(), "the rule holds over QUIC");
+    assert!(eventually(|| gateway.gateway.failed_handshakes("bad_certificate") >= 3.0));
+    set(", depth = 1");
+    for client in clients.iter().flatten() {
+        assert_eq!(visit(listen, client).as_deref(), Ok("hello"));
+    }
+}
+
 #[test]
 fn curl_comes_in_by_its_name() {
     let Some(curl) = find("curl") else { skip!("`curl` is not installed") };
@@ -107,7 +150,7 @@ fn curl_comes_in_by_its_name() {
 }
 
 #[test]
-fn a_host_is_not_served_where_more_names_are_allowed() {
+fn a_host_is_not_served_where_more_certificates_are_allowed() {
     let site = Site::new();
     let (first, second) = (ports::free(), ports::free());
     let (cert, key, ca) = (site.ecdsa.cert.display(), site.ecdsa.key.display(), site.ca.display());
@@ -120,7 +163,15 @@ fn a_host_is_not_served_where_more_names_are_allowed() {
     };
     let host = "[[host]]\nnames = [\"a.example.test\"]\nrespond = {}\n";
     let narrow = ", names = [\"cn:alice\"]";
-    for (other, good) in [(narrow, true), ("", false), (", names = [\"cn:alice\", \"cn:bob\"]", false)] {
+    let shallow = ", depth = 1";
+    for (narrow, other, good) in [
+        (narrow, narrow, true),
+        (narrow, "", false),
+        (narrow, ", names = [\"cn:alice\", \"cn:bob\"]", false),
+        (shallow, shallow, true),
+        (shallow, "", false),
+        (shallow, ", depth = 2", false),
+    ] {
         let file = site.file("names.toml", format!("{}{}{host}", listener(first, narrow), listener(second, other)));
         let said = sealane_interop::gateway::run(["check".as_ref(), "-c".as_ref(), file.as_os_str()]);
         let errors = String::from_utf8_lossy(&said.stderr).into_owned();
