@@ -659,3 +659,55 @@ fn share() -> f64 {
     let _ = aws_lc_rs::rand::fill(&mut bytes);
     f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scripted::Authority;
+
+    /// Waits until a name has a report like this.
+    async fn reported(manager: &Manager, wanted: impl Fn(&Report) -> bool) -> Report {
+        for _ in 0..600 {
+            let report = manager.reports().lock().unwrap().names.get("a.example").cloned();
+            if let Some(report) = report.filter(&wanted) {
+                return report;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("there is no such report: {:?}", manager.reports());
+    }
+
+    /// Authorities count what a gateway asks, whether it was restarted or not.
+    #[test]
+    fn a_rate_limit_holds_over_restarts() {
+        let work = async {
+            let (authority, folder) = (Authority::start().await, tempfile::tempdir().unwrap());
+            authority.script().limited = Some(7200);
+            let far =
+                |report: &Report| report.next.is_some_and(|next| (7000..=7201).contains(&next.saturating_sub(now())));
+            let manager = Manager::start(authority.settings(folder.path()));
+            let report = reported(&manager, far).await;
+            assert!(report.last_error.contains("rateLimited"), "{report:?}");
+            assert_eq!(authority.script().requested, 1);
+            drop(manager);
+            // The limit is over at the authority, but not for the gateway.
+            authority.script().limited = None;
+            for _ in 0..2 {
+                let manager = Manager::start(authority.settings(folder.path()));
+                let report = reported(&manager, far).await;
+                assert!(report.last_error.contains("rateLimited"), "{report:?}");
+                tokio::time::sleep(Duration::from_millis(1500)).await;
+                assert!(far(&reported(&manager, |_| true).await));
+                drop(manager);
+            }
+            assert_eq!((authority.script().requested, authority.script().orders), (1, 0));
+            // An order on demand does not wait.
+            let manager = Manager::start(authority.settings(folder.path()));
+            reported(&manager, far).await;
+            let said = manager.renewer().renew("a.example").await;
+            assert!(said.is_ok_and(|said| said.contains("a certificate was issued")));
+            assert_eq!(authority.script().orders, 1);
+        };
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
+    }
+}

@@ -23,6 +23,10 @@ pub(crate) struct Script {
     pub orders: u32,
     /// The type of the problem that orders with `replaces` get.
     pub refuses_replacing: Option<&'static str>,
+    /// Orders are refused by a rate limit, and may be placed again in this number of seconds.
+    pub limited: Option<u32>,
+    /// Requests for orders.
+    pub requested: u32,
     /// Orders stay in `processing`, and are to be asked for again in this number of seconds.
     pub processing: Option<u32>,
     /// What was issued.
@@ -153,6 +157,12 @@ fn answer(port: u16, path: &str, body: &[u8], script: &Mutex<Script>, issuer: &I
             more = format!("Location: {}\r\n", url("account/1"));
             json!({ "status": "valid" })
         }
+        "/new" if script.limited.is_some() => {
+            script.requested += 1;
+            let more = format!("Retry-After: {}\r\n", script.limited.unwrap_or_default());
+            let problem = json!({ "type": "urn:ietf:params:acme:error:rateLimited", "detail": "too many" });
+            return response("429 Too Many Requests", &more, &problem.to_string());
+        }
         "/new" => match (script.refuses_replacing, &payload["replaces"]) {
             (Some(kind), replaces) if !replaces.is_null() => {
                 let problem = json!({ "type": format!("urn:ietf:params:acme:error:{kind}"), "detail": "no" });
@@ -180,6 +190,7 @@ fn answer(port: u16, path: &str, body: &[u8], script: &Mutex<Script>, issuer: &I
             (None, Some(_)) => order("valid", &Value::Null),
         },
         "/certificate" => return response("200 OK", "", script.chain.as_deref().unwrap_or_default()),
+        other if other.starts_with("/window/") => return response("404 Not Found", "", "{}"),
         other => panic!("nobody asks for {other}"),
     };
     let text = if answer.is_null() { String::new() } else { answer.to_string() };

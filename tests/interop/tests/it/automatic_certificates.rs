@@ -112,6 +112,24 @@ impl Authority {
         Arc::new(trusting)
     }
 
+    /// The authority suggests that a certificate of this folder be renewed at once.
+    fn suggest_renewal(&self, storage: &Path) {
+        let pem = std::fs::read_to_string(storage.join(format!("certificates/{NAME}.pem"))).expect("it was issued");
+        let end = "-----END CERTIFICATE-----";
+        let leaf = pem.find("-----BEGIN CERTIFICATE-----").and_then(|at| pem[at..].split_once(end));
+        let window = serde_json::json!({
+            "suggestedWindow": { "start": "2020-01-01T00:00:00Z", "end": "2020-01-02T00:00:00Z" }
+        });
+        let leaf = format!("{}{end}\n", leaf.expect("the key is followed by the certificate").0);
+        let body = serde_json::json!({ "Certificate": leaf, "ARIResponse": window.to_string() }).to_string();
+        let length = body.len();
+        let head = "POST /set-renewal-info/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+        let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
+        let config = Arc::new(client::config(&self.site_ca));
+        let answer = client::exchange(self.management, &config, request.as_bytes()).expect("the authority answers");
+        assert_eq!(answer.status(), 200, "{}", answer.text());
+    }
+
     /// Every name leads to this address from now on.
     fn resolve_to(&self, address: &str) {
         let body = format!("{{\"ip\":\"{address}\"}}");
@@ -428,6 +446,33 @@ fn a_wildcard_is_proven_by_a_dynamic_update() {
     assert!(eventually(|| visit(tls, &root).is_ok()), "{}", log());
     assert!(eventually(|| records(dns, "_acme-challenge.acme.test") == 0), "the record is removed: {}", log());
     assert!(!log().contains(UPDATE_KEY));
+}
+
+/// A certificate that lives for ten days is renewed at once if the authority suggests it (RFC 9773).
+#[test]
+fn the_authority_says_when_to_renew() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 864_000, http, tls, "127.0.0.1", false);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let file = |admin: &str| authority.configuration(admin, &storage, tls, http, "");
+    let mut gateway = Operated::start(&site, 1, file, tls);
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
+    let before = visit(tls, &root).expect("it is served");
+    // The authority is asked at each start, and else when it says: here in six hours.
+    authority.suggest_renewal(&storage);
+    gateway.gateway.server.terminate();
+    gateway.gateway.server.wait();
+    drop(gateway);
+    let gateway = Operated::start(&site, 1, file, tls);
+    let renewed = || visit(tls, &root).is_ok_and(|shown| shown != before);
+    assert!(eventually(renewed), "{}", gateway.gateway.server.log());
+    assert_eq!(metric(&gateway, "sealane_acme_orders_total{result=\"issued\"}"), 1.0);
 }
 
 /// A profile chooses the kind of certificate: here those that live for a short time.

@@ -124,6 +124,19 @@ fn keys_under_a_passphrase_are_served() {
     std::fs::write(&passphrase, "\n").expect("a file can be written");
     let (good, said) = check();
     assert!(!good && said.contains("there is no passphrase in this file"), "{said}");
+
+    // Such a key signs handshakes, and a changed one is decrypted again.
+    std::fs::write(&passphrase, "open sésame\n").expect("a file can be written");
+    encrypted(&identity.key, &key, "open sésame", &["-v2", "aes-256-cbc"]);
+    let listen = ports::free();
+    let text = text.replace("127.0.0.1:0", &listen.to_string());
+    let gateway = Operated::start(&site, 1, |admin| format!("{admin}\n{text}"), listen);
+    assert_eq!(gateway.served_certificate(), Some(leaf(&identity)));
+    let second = site.issue("second", &[HOST]);
+    encrypted(&second.key, &key, "open sésame", &["-v2", "aes-128-cbc"]);
+    std::fs::copy(&second.cert, &identity.cert).expect("a file can be overwritten");
+    let served = || gateway.served_certificate() == Some(leaf(&second));
+    assert!(eventually(served), "{}", gateway.gateway.server.log());
 }
 
 /// A PKCS#12 bundle of a pair, as OpenSSL writes it.
