@@ -1,18 +1,20 @@
 //! Certificates from a real authority for tests (Pebble), which refuses a part of all nonces, checks names by real connections, and
 //! issues certificates that live for a minute.
 
+use crate::clock::Clock;
 use crate::operating::{Operated, order};
 use sealane_interop::client::{self, get};
 use sealane_interop::http::Wire;
 use sealane_interop::peers::{find, pebble};
 use sealane_interop::process::Server;
 use sealane_interop::site::Site;
-use sealane_interop::{WAIT_LIMIT, eventually, ports, skip};
+use sealane_interop::{WAIT_LIMIT, eventually, need, ports, skip};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const NAME: &str = "www.acme.test";
 /// Where names do not lead: the gateway is not there.
@@ -473,6 +475,40 @@ fn the_authority_says_when_to_renew() {
     let renewed = || visit(tls, &root).is_ok_and(|shown| shown != before);
     assert!(eventually(renewed), "{}", gateway.gateway.server.log());
     assert_eq!(metric(&gateway, "sealane_acme_orders_total{result=\"issued\"}"), 1.0);
+}
+
+/// The gateway's clock runs a year ahead. What the authority issues seems to have expired, but clients have clocks of their own: it is
+/// served, the mistake is said, and the gateway does not order again and again.
+#[test]
+fn a_clock_that_is_wrong_by_a_year_harms_no_client() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    const LIFE: u64 = 864_000;
+    let compiler = need!("cc");
+    let site = Site::new();
+    let time = Clock::new(&site, &compiler);
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, LIFE as u32, http, tls, "127.0.0.1", false);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let file = |admin: &str| authority.configuration(admin, &storage, tls, http, "");
+    time.set(365 * 86_400);
+    let gateway = Operated::start_by(&site, time.program(), 1, file, tls);
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
+    let before = visit(tls, &root).expect("it is served");
+    let listed = || certificates(&gateway);
+    assert!(eventually(|| listed().contains("is this machine's clock right?")), "{}", listed());
+    let orders = |result| metric(&gateway, &format!("sealane_acme_orders_total{{result=\"{result}\"}}"));
+    assert!(eventually(|| orders("failed") == 1.0), "{}", gateway.gateway.server.log());
+    // The clock is corrected: the certificate is good, and is not due for days.
+    time.set(0);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs();
+    let next = || gateway.status()["certificates"][0]["automatic"]["next"].as_u64().expect("it is renewed some day");
+    assert!(eventually(|| (now + 86_400..now + LIFE).contains(&next())), "{} of {now}", next());
+    assert_eq!(visit(tls, &root).as_deref(), Ok(&before[..]));
+    assert_eq!((orders("issued"), orders("failed")), (0.0, 1.0), "{}", gateway.gateway.server.log());
 }
 
 /// A profile chooses the kind of certificate: here those that live for a short time.
