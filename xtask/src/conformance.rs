@@ -11,8 +11,11 @@ pub struct Options {
     /// A clone of tlsfuzzer; without one, its scripts do not run
     #[arg(long, value_name = "FOLDER")]
     tlsfuzzer: Option<PathBuf>,
+    /// A clone of testssl.sh; without one, it does not run
+    #[arg(long, value_name = "FOLDER")]
+    testssl: Option<PathBuf>,
     /// Only these suites
-    #[arg(long, num_args = 1.., value_name = "SUITE", value_parser = ["h2spec", "sslyze", "tlsfuzzer"])]
+    #[arg(long, num_args = 1.., value_name = "SUITE", value_parser = ["h2spec", "sslyze", "testssl", "tlsfuzzer"])]
     only: Vec<String>,
     /// Only scripts of tlsfuzzer whose names contain this; the results are not stored
     #[arg(long, num_args = 1.., value_name = "PART", requires = "tlsfuzzer")]
@@ -24,7 +27,7 @@ pub struct Options {
     #[arg(long)]
     check: bool,
     /// Run nothing: write docs/measurements/conformance.md again, after a change of a reason
-    #[arg(long, conflicts_with_all = ["tlsfuzzer", "only", "check"])]
+    #[arg(long, conflicts_with_all = ["tlsfuzzer", "testssl", "only", "check"])]
     page: bool,
 }
 
@@ -41,6 +44,9 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     }
     if let Some(folder) = &options.tlsfuzzer {
         command.arg("--tlsfuzzer").arg(std::path::absolute(folder)?);
+    }
+    if let Some(folder) = &options.testssl {
+        command.arg("--testssl").arg(std::path::absolute(folder)?);
     }
     command.arg("--jobs").arg(options.jobs.to_string());
     for (option, list) in [("--only", &options.only), ("--scripts", &options.scripts)] {

@@ -87,7 +87,7 @@ enum Command {
     Count(count::Options),
     /// Fuzz the decoders with libFuzzer, continuing the last run (docs/testing.md)
     Fuzz(fuzz::Options),
-    /// Run the suites of other projects against the gateway: h2spec, sslyze, tlsfuzzer (docs/measurements/conformance.md)
+    /// Run the suites of other projects against the gateway: h2spec, sslyze, testssl.sh, tlsfuzzer (docs/measurements/conformance.md)
     Conformance(conformance::Options),
     /// Plant known kinds of bugs in a copy of the tree, one by one, and require that the tests find each (docs/testing.md)
     Plant(plant::Options),

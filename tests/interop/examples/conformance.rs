@@ -5,7 +5,7 @@ use anyhow::{Context, bail, ensure};
 use clap::Parser;
 use sealane_interop::conformance::expected::{self, Expected};
 use sealane_interop::conformance::report::{self, Run, Suite};
-use sealane_interop::conformance::{h2spec, judge, sslyze, tlsfuzzer};
+use sealane_interop::conformance::{h2spec, judge, sslyze, testssl, tlsfuzzer};
 use sealane_interop::peers;
 use sealane_interop::site::Site;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,10 @@ struct Options {
     /// A clone of tlsfuzzer
     #[arg(long)]
     tlsfuzzer: Option<PathBuf>,
-    /// Only these suites: h2spec, sslyze, tlsfuzzer
+    /// A clone of testssl.sh
+    #[arg(long)]
+    testssl: Option<PathBuf>,
+    /// Only these suites: h2spec, sslyze, testssl, tlsfuzzer
     #[arg(long, num_args = 1..)]
     only: Vec<String>,
     /// Only scripts whose names contain one of these
@@ -66,6 +69,12 @@ fn run(options: &Options) -> anyhow::Result<bool> {
     }
     if wanted("sslyze") {
         suites.push(of_sslyze(&expected)?);
+    }
+    match &options.testssl {
+        Some(folder) if wanted("testssl") => suites.push(of_testssl(folder, options, &expected)?),
+        None if options.only.iter().any(|only| only == "testssl") => bail!("testssl needs `--testssl FOLDER`"),
+        None => println!("testssl: skipped, `--testssl FOLDER` names no clone"),
+        Some(_) => {}
     }
     match &options.tlsfuzzer {
         Some(folder) if wanted("tlsfuzzer") => suites.push(of_tlsfuzzer(folder, options, &expected)?),
@@ -127,6 +136,20 @@ fn of_sslyze(expected: &Expected) -> anyhow::Result<Suite> {
         println!("sslyze, {preset}: {} pass", runs[runs.len() - 1].passed);
     }
     suite("sslyze", sslyze::PACKAGE.split("==").last().unwrap_or_default(), start, runs)
+}
+
+fn of_testssl(folder: &Path, options: &Options, expected: &Expected) -> anyhow::Result<Suite> {
+    let clone = testssl::Checkout::open(folder)?;
+    let (start, site) = (Instant::now(), Site::new());
+    let mut runs = Vec::new();
+    for preset in testssl::PRESETS {
+        let (gateway, _backend) = testssl::gateway(&site, preset);
+        let results = options.logs.join(format!("testssl-{preset}.json"));
+        let cases = testssl::run(&clone, &gateway, &results).map_err(anyhow::Error::msg)?;
+        runs.push(judge(preset, &cases, &[], false, expected));
+        println!("testssl, {preset}: {} pass", runs[runs.len() - 1].passed);
+    }
+    suite("testssl", &clone.revision, start, runs)
 }
 
 fn of_tlsfuzzer(folder: &Path, options: &Options, expected: &Expected) -> anyhow::Result<Suite> {

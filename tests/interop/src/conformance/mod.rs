@@ -7,6 +7,7 @@ pub mod expected;
 pub mod h2spec;
 pub mod report;
 pub mod sslyze;
+pub mod testssl;
 pub mod tlsfuzzer;
 
 use expected::{Differ, Expected};

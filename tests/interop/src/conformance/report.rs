@@ -105,7 +105,7 @@ pub fn page(suites: &[Suite], expected: &Expected) -> String {
         "# Conformance suites\n\n\
          <!-- Written by `cargo xtask conformance` from conformance.json and tests/interop/conformance/expected.toml. -->\n\n\
          `cargo xtask conformance` starts gateways and runs the suites of other projects against them. `--tlsfuzzer FOLDER` names a\n\
-         clone of tlsfuzzer; without it, the command leaves tlsfuzzer out. `tests/interop/conformance/expected.toml` lists the cases\n\
+         clone of tlsfuzzer, and `--testssl FOLDER` a clone of testssl.sh; without it, the command leaves this suite out. `tests/interop/conformance/expected.toml` lists the cases\n\
          that fail, with a reason for each. The command fails if another case fails, if a case fails with another error, and if a\n\
          listed case passes.\n\n\
          | suite | version | date | cases that pass | cases that fail, with a reason | duration |\n|---|---|---|---|---|---|\n",
