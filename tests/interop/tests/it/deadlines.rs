@@ -141,7 +141,12 @@ impl Client {
                 (size > 0).then_some(seen + size)
             }
             Self::Two(frames) => {
-                let ends = |f: &Frame| matches!(f.kind, kind::RST_STREAM | kind::GOAWAY) || f.flags & END_STREAM != 0;
+                let ends = |f: &Frame| match f.kind {
+                    kind::RST_STREAM | kind::GOAWAY => true,
+                    // Of SETTINGS, the same bit says that they are acknowledged.
+                    kind::HEADERS | kind::DATA => f.flags & END_STREAM != 0,
+                    _ => false,
+                };
                 let piece = frames.find(|f| f.kind == kind::DATA && !f.payload.is_empty() || ends(f))?;
                 (piece.kind == kind::DATA && !piece.payload.is_empty()).then_some(seen + piece.payload.len())
             }
