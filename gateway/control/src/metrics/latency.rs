@@ -262,7 +262,7 @@ impl Latencies {
         sample(&mut out.histogram("sealane_admission_wait_seconds", help), &[], &sum(&|lane| lane.admission()));
         let mut family = out.histogram(
             "sealane_lane_turn_seconds",
-            "Time that a turn of a lane's loop took, without waiting for events. One turn in seven is measured.",
+            "Time that a turn of a lane's loop took, without waiting for events. Every seventh turn is measured.",
         );
         for (i, lane) in lanes.iter().enumerate() {
             let mut turns = Distribution::default();
