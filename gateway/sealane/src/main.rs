@@ -11,6 +11,7 @@ mod version;
 use anyhow::{Context, Result};
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
+use sealane_control::admin::ask::NoGateway;
 use sealane_control::client::{self, ClientSettings};
 use sealane_control::config::{
     self, Answer, CommandLine, Config, Diagnostic, Effective, Errors, HttpsRecord, Policy, Readiness, Severity, Warning,
@@ -405,6 +406,13 @@ fn lanes(s: &str) -> Result<usize, String> {
     }
 }
 
+impl Command {
+    /// Whether `--admin` can name the gateway: [`running::AtEither`].
+    fn takes_address(&self) -> bool {
+        matches!(self, Self::Status { .. } | Self::Top { .. } | Self::Certificates { command: None, .. })
+    }
+}
+
 /// 0: done. 1: it failed, and one line (or every error of a configuration) says why. 2: wrong usage.
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -418,6 +426,7 @@ fn main() -> ExitCode {
             };
         }
     };
+    let takes_address = cli.command.as_ref().is_some_and(Command::takes_address);
     let done = match cli.command {
         Some(command) => execute(command),
         // Without a command and without --version, the parser has printed the help.
@@ -432,6 +441,10 @@ fn main() -> ExitCode {
                 // In a JSON log this is JSON, too.
                 None if log::is_started() => log::error!("{e:#}"),
                 None => eprintln!("sealane: {e:#}"),
+            }
+            if e.is::<NoGateway>() {
+                let address = if takes_address { ", or its admin address with --admin" } else { "" };
+                eprintln!("  help: name its admin socket with --socket{address}");
             }
             ExitCode::FAILURE
         }

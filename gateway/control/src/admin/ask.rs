@@ -39,17 +39,30 @@ impl fmt::Display for Where {
     }
 }
 
+/// Nobody listens where a gateway was asked.
+#[derive(Debug)]
+pub struct NoGateway {
+    at: Where,
+    why: io::Error,
+}
+
+impl fmt::Display for NoGateway {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no gateway listens at {}: {}", self.at, sealane_config::plain(&self.why))
+    }
+}
+
+impl std::error::Error for NoGateway {}
+
 /// Asks, and returns the body of the response. `timeout` bounds the wait for it.
 ///
-/// Errors: nobody listens there, or the response is an error, whose text is the message.
+/// Errors: nobody listens there ([`NoGateway`]), or the response is an error, whose text is the message.
 pub fn ask(at: &Where, method: &str, path: &str, timeout: Duration) -> Result<String> {
     ask_with(at, method, path, "", timeout)
 }
 
 /// The same with a body.
 pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Duration) -> Result<String> {
-    // What may be asked by address is said where it may: commands are accepted at the socket alone.
-    let other = if method == "GET" { ", or name its admin address with --admin" } else { "" };
     let deadline = Instant::now() + timeout;
     let ask = |host: &str| {
         let length = body.len();
@@ -78,10 +91,7 @@ pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Durat
                 "the gateway at {at} closed the connection before it responded; the gateway may be stopping: try again"
             )
         }
-        Err(e) => {
-            let message = format!("no gateway listens at {at}; name its admin socket with --socket{other}");
-            return Err(e).context(message);
-        }
+        Err(why) => return Err(NoGateway { at: at.clone(), why }.into()),
     };
     let answer = String::from_utf8(answer).context("the response is not text")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("the gateway ended before it responded")?;

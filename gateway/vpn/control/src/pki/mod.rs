@@ -12,7 +12,7 @@ mod signed;
 pub use init::{Init, init};
 
 use super::session::random;
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use index::{Entry, Index, hex};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -134,9 +134,9 @@ impl Ca {
             () => (folder.to_owned(), Layout::Own, "ca.key"),
         };
         let file = pki.join("ca.crt");
-        let pem = std::fs::read(&file).with_context(|| {
-            let shown = file.display();
-            format!("{shown}: name the folder of `sealane tunnel init` or of easy-rsa with --folder")
+        let pem = std::fs::read(&file).map_err(|e| {
+            let (shown, why) = (file.display(), sealane_config::plain(&e));
+            anyhow!("{shown}: {why}\n  help: name the folder of `sealane tunnel init` or of easy-rsa with --folder")
         })?;
         let certificate = CertificateDer::from_pem_slice(&pem).with_context(|| file.display().to_string())?;
         let key = key.map_or_else(|| pki.join(own_key), Path::to_owned);
