@@ -109,7 +109,7 @@ respond = {{ status = 204 }}
         connects.is_some_and(|n| n >= 1.0) && !metrics.contains("upstream_handshake_seconds_count{upstream=\"app\"} 1")
     );
     assert_eq!(value(&metrics, "sealane_admission_wait_seconds_count", &[]), Some(8.0));
-    // One turn in seven: the metrics alone take some, which come to the lanes as nothing; the requests took many.
+    // Every seventh turn: the metrics alone take some, which come to the lanes as nothing; the requests took many.
     assert!(gateway.metric("sealane_lane_turn_seconds_count").is_some_and(|n| n >= 1.0), "{metrics}");
 }
 
