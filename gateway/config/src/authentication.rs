@@ -8,7 +8,6 @@ use super::templates;
 use sealane_proxy::rules::FieldEdits;
 use std::path::PathBuf;
 use std::time::Duration;
-use toml::de::DeValue;
 
 /// What `basic_auth` says.
 pub(super) enum BasicAuth {
@@ -19,15 +18,8 @@ pub(super) enum BasicAuth {
 }
 
 pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAuth> {
-    let table = match node.get_ref() {
-        DeValue::Boolean(false) => return Some(BasicAuth::Off),
-        DeValue::Table(table) => table,
-        _ => {
-            let help = format!("write {key} = {{ users = \"users.txt\" }}, or {key} = false in a route");
-            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
-            return None;
-        }
-    };
+    let example = "{ users = \"users.txt\" }";
+    let Some(table) = decode::table_or_false(sink, key, node, example)? else { return Some(BasicAuth::Off) };
     let section = Section::new(sink, &b::TABLE, table, node.span());
     let users = section.required(&b::users);
     let realm = section.or(&b::realm);
@@ -64,16 +56,8 @@ pub(super) enum ForwardAuth {
 }
 
 pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<ForwardAuth> {
-    let table = match node.get_ref() {
-        DeValue::Boolean(false) => return Some(ForwardAuth::Off),
-        DeValue::Table(table) => table,
-        _ => {
-            let help =
-                format!("write {key} = {{ upstream = \"auth\", path = \"/verify\" }}, or {key} = false in a route");
-            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
-            return None;
-        }
-    };
+    let example = "{ upstream = \"auth\", path = \"/verify\" }";
+    let Some(table) = decode::table_or_false(sink, key, node, example)? else { return Some(ForwardAuth::Off) };
     let section = Section::new(sink, &f::TABLE, table, node.span());
     let upstream = section.required(&f::upstream);
     let target = section.required(&f::path);

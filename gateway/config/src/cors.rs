@@ -5,7 +5,6 @@ use super::diagnostics::Sink;
 use super::fields;
 use super::settings::cors as s;
 use sealane_proxy::cors::{CorsRule, OriginPattern};
-use toml::de::DeValue;
 
 /// What `cors` says.
 pub(super) enum Cors {
@@ -15,16 +14,8 @@ pub(super) enum Cors {
 }
 
 pub(super) fn read(sink: &Sink, key: &str, node: &Node) -> Option<Cors> {
-    let table = match node.get_ref() {
-        DeValue::Boolean(false) => return Some(Cors::Off),
-        DeValue::Table(table) => table,
-        _ => {
-            let help =
-                format!("write {key} = {{ origins = [\"https://app.example.com\"] }}, or {key} = false in a route");
-            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
-            return None;
-        }
-    };
+    let example = "{ origins = [\"https://app.example.com\"] }";
+    let Some(table) = decode::table_or_false(sink, key, node, example)? else { return Some(Cors::Off) };
     let section = Section::new(sink, &s::TABLE, table, node.span());
     let origins = section.required(&s::origins);
     let methods = section.or(&s::methods);

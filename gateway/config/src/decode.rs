@@ -3,7 +3,7 @@
 
 use super::diagnostics::Sink;
 use super::settings::{
-    Declared, Fallback, Kind, Many, ManyOr, One, Setting, Table, Time, host, listener, route, upstream,
+    About, Declared, Fallback, Kind, Many, ManyOr, One, Setting, Table, Time, host, listener, one_line, route, upstream,
 };
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
@@ -28,6 +28,8 @@ pub(super) struct Section<'s, 'd> {
     declared: &'static Table,
     /// For messages: `[[listener]]`.
     title: &'static str,
+    /// As in a heading: `listener.tls`; empty for the top level.
+    path: String,
     table: &'d DeTable<'d>,
     /// The header, for what is missing.
     pub span: Range<usize>,
@@ -42,6 +44,7 @@ impl<'s, 'd> Section<'s, 'd> {
             sink,
             declared,
             title: declared.title,
+            path: declared.title.trim_matches(['[', ']']).to_owned(),
             table,
             span,
             #[cfg(test)]
@@ -49,21 +52,44 @@ impl<'s, 'd> Section<'s, 'd> {
         }
     }
 
-    /// The value of a setting as a section of its own, or an error that it is no table.
-    fn section_of(&self, key: &'static str, declared: &'static Table, node: &'d Node<'d>) -> Option<Self> {
+    /// The value of a setting as a section of its own, or an error that it is no table. `wanted`: what the setting may be; `None`:
+    /// the value is an entry of a list of tables.
+    fn section_of(
+        &self,
+        (key, about): (&'static str, &About),
+        declared: &'static Table,
+        node: &'d Node<'d>,
+        wanted: Option<&str>,
+    ) -> Option<Self> {
         // Tables that have no heading of their own are named by their setting.
-        let title = if declared.title.starts_with('[') { declared.title } else { key };
-        match node.get_ref() {
-            DeValue::Table(table) => Some(Self { title, ..Self::new(self.sink, declared, table, node.span()) }),
-            other => {
-                let help = match title.starts_with('[') {
-                    true => format!("write {title} on a line, and its settings on the lines below"),
-                    false => format!("write {title} = {{ SETTING = VALUE }}"),
-                };
-                self.sink.error(&node.span(), format!("{title} is {}, not a table", article(other)), Some(help));
-                None
-            }
+        let has_heading = declared.title.starts_with('[');
+        if let DeValue::Table(table) = node.get_ref() {
+            let title = if has_heading { declared.title } else { key };
+            let path = self.path_of(key);
+            return Some(Self { title, path, ..Self::new(self.sink, declared, table, node.span()) });
         }
+        let inner = declared.all().find_map(|s| Some(format!("{} = {}", s.key, one_line(s.about.value()?))));
+        let inner = inner.unwrap_or_else(|| "SETTING = VALUE".to_owned());
+        let help = match (has_heading, about.example) {
+            (true, _) => {
+                format!("write {} on a line, and its settings on the lines below, as in {inner}", declared.title)
+            }
+            (false, Some(example)) => format!("write {key} = {}", one_line(example)),
+            (false, None) => format!("write {key} = {{ {inner} }}"),
+        };
+        let name = if has_heading { declared.title.to_owned() } else { format!("\"{key}\"") };
+        let is = article(node.get_ref());
+        let message = match wanted {
+            Some(wanted) => format!("{name} must be {wanted}, but its value here is {is}"),
+            None => format!("every entry of \"{key}\" must be a table, but this entry is {is}"),
+        };
+        self.sink.error(&node.span(), message, Some(help));
+        None
+    }
+
+    /// The name of a setting with the tables that it is in: `listener.tls`.
+    fn path_of(&self, key: &str) -> String {
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
     /// The value of a setting, unchecked.
@@ -87,7 +113,10 @@ impl<'s, 'd> Section<'s, 'd> {
     /// A setting that may be left out, with its place.
     pub fn optional_at<K: Kind>(&self, setting: &Setting<K>) -> Option<At<K::Value>> {
         let node = self.take(setting.key)?;
-        setting.kind.decode(self.sink, setting.key, node).map(|value| At { value, span: node.span() })
+        let outer = self.sink.example.replace(setting.about.value().map(|value| (setting.key, value)));
+        let value = setting.kind.decode(self.sink, setting.key, node);
+        self.sink.example.set(outer);
+        value.map(|value| At { value, span: node.span() })
     }
 
     /// A setting with a default; that also when its value is wrong (which is then reported).
@@ -113,18 +142,21 @@ impl<'s, 'd> Section<'s, 'd> {
 
     /// Reports that something is missing from this section.
     pub fn missing(&self, message: String, help: String) {
-        if !self.sink.broken_syntax {
-            self.sink.error(&self.span, message, Some(help));
-        }
+        self.sink.error(&self.span, message, Some(help));
     }
 
     /// The tables of an array of tables; a single table counts as an array of one.
     pub fn tables(&self, setting: &Setting<Many>) -> Vec<Section<'s, 'd>> {
-        let Some(node) = self.take(setting.key) else { return Vec::new() };
-        let section = |node| self.section_of(setting.key, setting.kind.0, node);
+        self.list_of((setting.key, &setting.about), setting.kind.0, "a table or a list of tables")
+    }
+
+    fn list_of(&self, setting: (&'static str, &About), declared: &'static Table, wanted: &str) -> Vec<Section<'s, 'd>> {
+        let Some(node) = self.take(setting.0) else { return Vec::new() };
         match node.get_ref() {
-            DeValue::Array(array) => array.iter().filter_map(section).collect(),
-            _ => section(node).into_iter().collect(),
+            DeValue::Array(array) => {
+                array.iter().filter_map(|node| self.section_of(setting, declared, node, None)).collect()
+            }
+            _ => self.section_of(setting, declared, node, Some(wanted)).into_iter().collect(),
         }
     }
 
@@ -137,24 +169,22 @@ impl<'s, 'd> Section<'s, 'd> {
 
     /// The tables of an array of tables, where it is no word; a single table counts as an array of one.
     pub fn tables_or_word(&self, setting: &Setting<ManyOr>) -> Vec<Section<'s, 'd>> {
-        let Some(node) = self.take(setting.key) else { return Vec::new() };
-        let section = |node| self.section_of(setting.key, setting.kind.0, node);
-        match node.get_ref() {
-            DeValue::Array(array) => array.iter().filter_map(section).collect(),
-            _ => section(node).into_iter().collect(),
-        }
+        let wanted = format!("a table, a list of tables or \"{}\"", setting.kind.1);
+        self.list_of((setting.key, &setting.about), setting.kind.0, &wanted)
     }
 
     /// A table.
     pub fn table(&self, setting: &Setting<One>) -> Option<Section<'s, 'd>> {
         let node = self.take(setting.key)?;
-        if let DeValue::Array(_) = node.get_ref() {
-            let title = if setting.kind.0.title.starts_with('[') { setting.kind.0.title } else { setting.key };
-            let help = format!("write [{0}] instead of [[{0}]]", title.trim_matches(['[', ']']));
-            self.sink.error(&node.span(), format!("{title} is allowed only once"), Some(help));
+        // The name of a table is in its heading, and that of another value stands before it.
+        let has_heading = self.key_span(setting.key).is_some_and(|key| node.span().contains(&key.start));
+        if let (DeValue::Array(_), true) = (node.get_ref(), has_heading) {
+            let path = self.path_of(setting.key);
+            let help = format!("write [{path}] instead of [[{path}]]");
+            self.sink.error(&node.span(), format!("[{path}] is allowed only once"), Some(help));
             return None;
         }
-        self.section_of(setting.key, setting.kind.0, node)
+        self.section_of((setting.key, &setting.about), setting.kind.0, node, Some("a table"))
     }
 
     /// Reports every setting that is not declared.
@@ -168,10 +198,6 @@ impl<'s, 'd> Section<'s, 'd> {
         for key in self.table.keys() {
             let name: &str = key.get_ref();
             if self.declared.all().any(|setting| setting.key == name) {
-                continue;
-            }
-            // Perhaps a setting of a table whose heading is broken.
-            if self.title.is_empty() && self.sink.broken_syntax {
                 continue;
             }
             if let Some((_, instead)) = self.declared.refused.iter().find(|(refused, _)| *refused == name) {
@@ -226,59 +252,108 @@ fn article(value: &DeValue) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "a number",
-        DeValue::Float(_) => "a fraction",
-        DeValue::Boolean(_) => "true or false",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "an array",
+        DeValue::Float(_) => "a decimal number",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date or a time",
+        DeValue::Array(_) => "a list",
         DeValue::Table(_) => "a table",
     }
 }
 
-fn wrong_type(sink: &Sink, key: &str, node: &Node, wanted: &str, help: Option<String>) {
-    sink.error(&node.span(), format!("\"{key}\" is {}, not {wanted}", article(node.get_ref())), help);
+/// Reports a value that has another type than its setting: what it must be, what it is, and how it is written.
+pub(super) fn wrong_type(sink: &Sink, key: &str, node: &Node, wanted: &str, help: String) {
+    let message = format!("\"{key}\" must be {wanted}, but its value here is {}", article(node.get_ref()));
+    sink.error(&node.span(), message, Some(help));
+}
+
+/// `write KEY = VALUE`, with a value of the setting's declaration, if it has one.
+fn as_in(sink: &Sink, key: &str, otherwise: &str) -> String {
+    let declared = sink
+        .example
+        .get()
+        .filter(|(of, value)| *of == key && !matches!(*value, "\"\"" | "0"))
+        .map(|(_, value)| one_line(value));
+    format!("write {key} = {}", declared.as_deref().unwrap_or(otherwise))
+}
+
+/// A number as a text.
+fn quoted(value: &DeValue) -> Option<String> {
+    match value {
+        DeValue::Integer(i) => Some(format!("\"{}\"", i.as_str())),
+        DeValue::Float(f) => Some(format!("\"{}\"", f.as_str())),
+        _ => None,
+    }
 }
 
 /// A string.
 pub(super) fn text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
-    if let DeValue::String(s) = node.get_ref() {
+    text_or(sink, key, node, |_| None)
+}
+
+/// The same. `instead`: how a value that is no string is written.
+pub(super) fn text_or(
+    sink: &Sink,
+    key: &str,
+    node: &Node,
+    instead: impl Fn(&DeValue) -> Option<String>,
+) -> Option<String> {
+    let value = node.get_ref();
+    if let DeValue::String(s) = value {
         return Some(s.to_string());
     }
-    let help = match node.get_ref() {
-        DeValue::Integer(i) => Some(format!("put it in quotes: {key} = \"{}\"", i.as_str())),
-        DeValue::Float(f) => Some(format!("put it in quotes: {key} = \"{}\"", f.as_str())),
-        _ => None,
+    wrong_type(sink, key, node, "a string", text_help(sink, key, value, instead(value)));
+    None
+}
+
+fn text_help(sink: &Sink, key: &str, value: &DeValue, instead: Option<String>) -> String {
+    match (instead, quoted(value)) {
+        (Some(instead), _) => format!("write {key} = {instead}"),
+        (None, Some(quoted)) => format!("put it in quotes: {key} = {quoted}"),
+        (None, None) => as_in(sink, key, "\"text\""),
+    }
+}
+
+/// The table of a setting that may also be `false`; `Some(None)`: it is `false`.
+pub(super) fn table_or_false<'n, 'd>(
+    sink: &Sink,
+    key: &str,
+    node: &'n Node<'d>,
+    example: &str,
+) -> Option<Option<&'n DeTable<'d>>> {
+    let is = match node.get_ref() {
+        DeValue::Boolean(false) => return Some(None),
+        DeValue::Table(table) => return Some(Some(table)),
+        DeValue::Boolean(true) => "true",
+        other => article(other),
     };
-    wrong_type(sink, key, node, "a string", help);
+    let message = format!("\"{key}\" must be a table or false, but its value here is {is}");
+    let help = format!("write {key} = {example}, or {key} = false in a route");
+    sink.error(&node.span(), message, Some(help));
     None
 }
 
 /// `true` or `false`.
 pub(super) fn boolean(sink: &Sink, key: &str, node: &Node) -> Option<bool> {
-    match node.get_ref() {
-        DeValue::Boolean(b) => Some(*b),
-        DeValue::String(s) => {
-            let help = match s.to_ascii_lowercase().as_str() {
-                "on" | "yes" | "true" | "1" => format!("write {key} = true"),
-                "off" | "no" | "false" | "0" => format!("write {key} = false"),
-                _ => format!("write {key} = true or {key} = false"),
-            };
-            wrong_type(sink, key, node, "true or false", Some(help));
-            None
-        }
-        _ => {
-            let help = format!("write {key} = true or {key} = false");
-            wrong_type(sink, key, node, "true or false", Some(help));
-            None
-        }
-    }
+    let word = match node.get_ref() {
+        DeValue::Boolean(b) => return Some(*b),
+        DeValue::String(s) => s.to_ascii_lowercase(),
+        _ => String::new(),
+    };
+    let help = match word.as_str() {
+        "on" | "yes" | "true" | "1" => format!("write {key} = true"),
+        "off" | "no" | "false" | "0" => format!("write {key} = false"),
+        _ => format!("write {key} = true or {key} = false"),
+    };
+    wrong_type(sink, key, node, "true or false", help);
+    None
 }
 
 /// A whole number within bounds.
 pub(super) fn count(range: &RangeInclusive<u64>, sink: &Sink, key: &str, node: &Node) -> Option<u64> {
     let DeValue::Integer(i) = node.get_ref() else {
         let help = match node.get_ref() {
-            DeValue::String(s) if s.parse::<u64>().is_ok() => Some(format!("without quotes: {key} = {s}")),
-            _ => None,
+            DeValue::String(s) if s.parse::<u64>().is_ok() => format!("without quotes: {key} = {s}"),
+            _ => as_in(sink, key, &range.start().to_string()),
         };
         wrong_type(sink, key, node, "a whole number", help);
         return None;
@@ -314,13 +389,13 @@ pub(super) fn duration(sink: &Sink, key: &str, node: &Node) -> Option<Duration> 
             None
         }
         _ => {
-            wrong_type(sink, key, node, "a duration", Some("write a string such as \"5s\"".to_owned()));
+            wrong_type(sink, key, node, "a duration", as_in(sink, key, "\"5s\""));
             None
         }
     }
 }
 
-fn parse_duration(s: &str) -> Option<Duration> {
+pub(super) fn parse_duration(s: &str) -> Option<Duration> {
     let mut rest = s.trim();
     if rest.is_empty() {
         return None;
@@ -364,7 +439,7 @@ pub(super) fn size(range: &RangeInclusive<u64>, sink: &Sink, key: &str, node: &N
             }
         },
         _ => {
-            wrong_type(sink, key, node, "a size", Some("write a number of bytes, or \"16KiB\"".to_owned()));
+            wrong_type(sink, key, node, "a size", as_in(sink, key, "\"16KiB\""));
             return None;
         }
     };
@@ -426,6 +501,16 @@ pub(super) fn choose<T: Copy>(
 
 /// Strings; a single string counts as a list of one. Never empty.
 pub(super) fn strings(sink: &Sink, key: &str, node: &Node) -> Option<Vec<At<String>>> {
+    strings_or(sink, key, node, |_| None)
+}
+
+/// The same. `instead`: how a value that is no string is written.
+pub(super) fn strings_or(
+    sink: &Sink,
+    key: &str,
+    node: &Node,
+    instead: impl Fn(&DeValue) -> Option<String>,
+) -> Option<Vec<At<String>>> {
     let nodes = match node.get_ref() {
         DeValue::Array(a) if a.is_empty() => {
             let help = format!("add an entry, or remove \"{key}\"");
@@ -433,11 +518,30 @@ pub(super) fn strings(sink: &Sink, key: &str, node: &Node) -> Option<Vec<At<Stri
             return None;
         }
         DeValue::Array(a) => a.iter().collect(),
-        _ => vec![node],
+        DeValue::String(_) => vec![node],
+        other => {
+            let help = text_help(sink, key, other, instead(other));
+            wrong_type(sink, key, node, "a string or a list of strings", help);
+            return None;
+        }
     };
     let wanted = nodes.len();
-    let got: Vec<At<String>> =
-        nodes.into_iter().filter_map(|n| text(sink, key, n).map(|value| At { value, span: n.span() })).collect();
+    let entry = |node: &Node| {
+        let value = node.get_ref();
+        if let DeValue::String(s) = value {
+            return Some(At { value: s.to_string(), span: node.span() });
+        }
+        let message =
+            format!("every entry of \"{key}\" must be a string, but this entry is {}", article(node.get_ref()));
+        let help = match (instead(value), quoted(value)) {
+            (Some(instead), _) => format!("write {instead}"),
+            (None, Some(quoted)) => format!("put it in quotes: {quoted}"),
+            (None, None) => as_in(sink, key, "[\"text\"]"),
+        };
+        sink.error(&node.span(), message, Some(help));
+        None
+    };
+    let got: Vec<At<String>> = nodes.into_iter().filter_map(entry).collect();
     (got.len() == wanted).then_some(got)
 }
 
@@ -457,6 +561,11 @@ pub(super) fn output_path(sink: &Sink, key: &str, node: &Node) -> Option<PathBuf
     Some(sink.base.join(s))
 }
 
+/// The addresses that may be meant by a port alone.
+pub(super) fn of_port(port: impl std::fmt::Display) -> String {
+    format!("\":{port}\" for all addresses, \"127.0.0.1:{port}\" for this machine")
+}
+
 /// An address to listen on: `127.0.0.1:443`, `[::1]:443`, or `:443` for all addresses of both families.
 pub(super) fn listen_addresses(sink: &Sink, s: &str, span: &Range<usize>) -> Option<Vec<SocketAddr>> {
     let found = parse_listen_addresses(sink, s);
@@ -468,9 +577,7 @@ pub(super) fn listen_addresses(sink: &Sink, s: &str, span: &Range<usize>) -> Opt
     let help = match port {
         Some(port) if host == "localhost" => format!("write \"127.0.0.1:{port}\" or \"[::1]:{port}\""),
         Some(port) if host.parse::<std::net::Ipv6Addr>().is_ok() => format!("write \"[{host}]:{port}\""),
-        _ if s.parse::<u16>().is_ok() => {
-            format!("write \":{s}\" for all addresses, \"127.0.0.1:{s}\" for this machine")
-        }
+        _ if s.parse::<u16>().is_ok() => format!("write {}", of_port(s)),
         _ if s.parse::<std::net::IpAddr>().is_ok() => format!("add a port: \"{s}:443\""),
         _ => {
             "write an IP address and a port, as in \"127.0.0.1:8443\" or \"[::1]:8443\", or \":443\" for all addresses"
@@ -540,6 +647,170 @@ fn distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is said of a configuration: each message with its help.
+    fn said(text: &str) -> Vec<(String, Option<String>)> {
+        let text = format!("{text}\n");
+        let path = std::path::Path::new("sealane.toml");
+        let read = super::super::Document::of_file(path, text.as_bytes()).and_then(|document| document.read_offline());
+        let errors = read.map_or_else(|errors| errors.errors, |_| Vec::new());
+        errors.into_iter().map(|d| (d.message, d.help)).collect()
+    }
+
+    fn check(text: &str, message: &str, help: &str) {
+        let said = said(text);
+        let wanted = (message.to_owned(), Some(help.to_owned()));
+        assert!(said.contains(&wanted), "{text}\nwanted: {wanted:?}\nsaid: {said:#?}");
+    }
+
+    #[test]
+    fn a_value_of_another_type() {
+        let tls = |setting: &str| format!("[[listener]]\naddress = \":443\"\n[listener.tls]\n{setting}");
+        let host = |setting: &str| format!("[[host]]\nnames = [\"*\"]\n{setting}");
+        let is = "but its value here is";
+        let host_help = "write [[host]] on a line, and its settings on the lines below, as in names = [\"example.com\", \
+                         \"www.example.com\"]";
+        for (text, message, help) in [
+            (tls("tickets = true"), format!("\"tickets\" must be a whole number, {is} a boolean"), "write tickets = 2"),
+            (
+                tls("tickets = \"2\""),
+                format!("\"tickets\" must be a whole number, {is} a string"),
+                "without quotes: tickets = 2",
+            ),
+            (
+                tls("tickets = 1.5"),
+                format!("\"tickets\" must be a whole number, {is} a decimal number"),
+                "write tickets = 2",
+            ),
+            (
+                "[log]\naccess = true".to_owned(),
+                format!("\"access\" must be a string, {is} a boolean"),
+                "write access = \"stdout\"",
+            ),
+            (
+                "user = 5".to_owned(),
+                format!("\"user\" must be a string, {is} a number"),
+                "put it in quotes: user = \"5\"",
+            ),
+            (
+                "reload_on_change = 1979-05-27".to_owned(),
+                format!("\"reload_on_change\" must be true or false, {is} a date or a time"),
+                "write reload_on_change = true or reload_on_change = false",
+            ),
+            (
+                "reload_on_change = \"on\"".to_owned(),
+                format!("\"reload_on_change\" must be true or false, {is} a string"),
+                "write reload_on_change = true",
+            ),
+            (
+                "drain_timeout = [\"5s\"]".to_owned(),
+                format!("\"drain_timeout\" must be a duration, {is} a list"),
+                "write drain_timeout = \"30s\"",
+            ),
+            (
+                "[limits]\nmax_body_size = {}".to_owned(),
+                format!("\"max_body_size\" must be a size, {is} a table"),
+                "write max_body_size = \"16KiB\"",
+            ),
+            (
+                "[[host]]\nnames = true".to_owned(),
+                format!("\"names\" must be a string or a list of strings, {is} a boolean"),
+                "write names = [\"example.com\", \"www.example.com\"]",
+            ),
+            (
+                "[[host]]\nnames = [\"a.example\", 5]".to_owned(),
+                "every entry of \"names\" must be a string, but this entry is a number".to_owned(),
+                "put it in quotes: \"5\"",
+            ),
+            (
+                "limits = true".to_owned(),
+                format!("[limits] must be a table, {is} a boolean"),
+                "write [limits] on a line, and its settings on the lines below, as in handshake_timeout = \"10s\"",
+            ),
+            ("host = 5".to_owned(), format!("[[host]] must be a table or a list of tables, {is} a number"), host_help),
+            (
+                "host = [5]".to_owned(),
+                "every entry of \"host\" must be a table, but this entry is a number".to_owned(),
+                host_help,
+            ),
+            (
+                tls("certificates = \"cert.pem\""),
+                format!("\"certificates\" must be a table, a list of tables or \"auto\", {is} a string"),
+                "write certificates = [{ cert = \"cert.pem\", key = \"key.pem\" }]",
+            ),
+            (
+                host("respond = 404"),
+                format!("\"respond\" must be a table, {is} a number"),
+                "write respond = { status = 404 }",
+            ),
+            (
+                host("cors = true"),
+                "\"cors\" must be a table or false, but its value here is true".to_owned(),
+                "write cors = { origins = [\"https://app.example.com\"] }, or cors = false in a route",
+            ),
+        ] {
+            check(&text, &message, help);
+        }
+    }
+
+    #[test]
+    fn a_list_in_the_place_of_a_table() {
+        let host = |setting: &str| format!("[[host]]\nnames = [\"*\"]\n{setting}");
+        check(
+            &host("request_headers = [\"X\"]"),
+            "\"request_headers\" must be a table, but its value here is a list",
+            "write request_headers = { set = { X-Version = \"2\" } }",
+        );
+        // The same characters as of a heading.
+        check(
+            &host("request_headers = [[1]]"),
+            "\"request_headers\" must be a table, but its value here is a list",
+            "write request_headers = { set = { X-Version = \"2\" } }",
+        );
+        check("[[limits]]", "[limits] is allowed only once", "write [limits] instead of [[limits]]");
+        check(
+            &host("[[host.request_headers]]"),
+            "[host.request_headers] is allowed only once",
+            "write [host.request_headers] instead of [[host.request_headers]]",
+        );
+        check(
+            "[[listener]]\naddress = \":443\"\n[[listener.tls]]",
+            "[listener.tls] is allowed only once",
+            "write [listener.tls] instead of [[listener.tls]]",
+        );
+    }
+
+    #[test]
+    fn a_port_in_the_place_of_an_address() {
+        let list = "must be a string or a list of strings, but its value here is a number";
+        check(
+            "[[listener]]\naddress = 8443",
+            &format!("\"address\" {list}"),
+            "write address = \":8443\" for all addresses, \"127.0.0.1:8443\" for this machine",
+        );
+        check(
+            "[[listener]]\naddress = [8443]",
+            "every entry of \"address\" must be a string, but this entry is a number",
+            "write \":8443\" for all addresses, \"127.0.0.1:8443\" for this machine",
+        );
+        check(
+            "[admin]\nlisten = 9901",
+            "\"listen\" must be a string, but its value here is a number",
+            "write listen = \":9901\" for all addresses, \"127.0.0.1:9901\" for this machine",
+        );
+    }
+
+    #[test]
+    fn only_errors_of_syntax_are_reported_where_there_is_one() {
+        let text =
+            "[[listener]]\naddress = \":80\"\n[[host]\nnames = [\"*\"]\nhsts = 5\nto = [\"http://127.0.0.1:3000\"]\n";
+        let path = std::path::Path::new("sealane.toml");
+        let document = super::super::Document::of_file(path, text.as_bytes()).unwrap();
+        let errors = document.read_offline().unwrap_err();
+        let lines: Vec<usize> = errors.errors.iter().map(|d| d.line).collect();
+        assert_eq!((lines, errors.warnings.len()), (vec![3], 0), "{errors}");
+        assert_eq!(errors.files, [path], "a reload waits for a change of the file");
+    }
 
     #[test]
     fn durations() {

@@ -10,7 +10,7 @@ use super::tunnel::TunnelParts;
 use rustls::pki_types::CertificateDer;
 use sealane_sys::privileges::User;
 use serde::Serialize;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::ops::Range;
@@ -204,11 +204,8 @@ pub(super) struct Sink<'t> {
     pub tunnel: Option<TunnelParts>,
     /// The policy that the configuration is audited by.
     pub policy: Option<Policy>,
-    /// The text did not parse as TOML: what seems to be missing may just be in the broken part, so that is not
-    /// reported.
-    pub broken_syntax: bool,
-    /// Lines that did not parse: what else seems to be wrong there is the parser's guess.
-    broken_lines: HashSet<usize>,
+    /// The setting that is being read, and a value of it, for the help of a value of another type.
+    pub example: Cell<Option<(&'static str, &'static str)>>,
     found: RefCell<Vec<(usize, Diagnostic)>>,
     /// Files that the configuration names to be read: there may be two for each of 10,000 certificates.
     files: RefCell<HashSet<PathBuf>>,
@@ -236,8 +233,7 @@ impl<'t> Sink<'t> {
             questions: RefCell::default(),
             tunnel,
             policy: None,
-            broken_syntax: false,
-            broken_lines: HashSet::new(),
+            example: Cell::new(None),
             found: RefCell::default(),
             files: RefCell::default(),
             masked: RefCell::default(),
@@ -331,21 +327,23 @@ impl<'t> Sink<'t> {
         own.map(|b| (b.snippet.clone(), b.used.clone()))
     }
 
-    /// Reports text that is no TOML. To be called before anything else is reported.
-    pub fn syntax_error(&mut self, span: &Range<usize>, message: String) {
-        let first_there = self.broken_lines.insert(self.source.line(span.start));
-        if first_there {
-            self.broken_syntax = true;
-            self.found(Severity::Error, span, message, None);
+    /// Reports where a text is no TOML, the first of each line: what follows in it is the parser's guess.
+    pub fn syntax_errors(&self, errors: &[toml::de::Error]) {
+        let mut lines = HashSet::new();
+        for e in errors {
+            let span = e.span().unwrap_or(0..0);
+            if lines.insert(self.source.line(span.start)) {
+                self.error(&span, e.message().replace('\n', ", "), None);
+            }
         }
     }
 
     pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
-        self.push(Severity::Error, span, message.into(), help);
+        self.found(Severity::Error, span, message.into(), help);
     }
 
     pub fn warn(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
-        self.push(Severity::Warning, span, message.into(), help);
+        self.found(Severity::Warning, span, message.into(), help);
     }
 
     /// Reports what is about no line.
@@ -375,12 +373,6 @@ impl<'t> Sink<'t> {
         match self.source.parts {
             [] => format!("line {line}"),
             _ => format!("{}:{line}", self.source.file(span.start)),
-        }
-    }
-
-    fn push(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
-        if !self.broken_syntax || !self.broken_lines.contains(&self.source.line(span.start)) {
-            self.found(severity, span, message, help);
         }
     }
 

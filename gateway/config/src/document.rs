@@ -131,8 +131,11 @@ impl Document {
         let mut sink = Sink::new(source, self.base.clone(), answers, tunnel);
         sink.policy = self.policy;
         let (mut document, syntax) = DeTable::parse_recoverable(&self.text);
-        for e in &syntax {
-            sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
+        if !syntax.is_empty() {
+            // What else seems to be wrong may be the parser's guess, and what seems to be missing may be in the broken part.
+            sink.syntax_errors(&syntax);
+            let (errors, warnings) = sink.finish();
+            return (BTreeSet::new(), Err(Errors { errors, warnings, files: self.files() }));
         }
         if matches!(self.origin, Origin::File(_)) {
             values::fill(&sink, document.get_mut(), &self.environment);

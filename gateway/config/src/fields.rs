@@ -6,7 +6,6 @@ use super::settings::edits as e;
 use super::values;
 use sealane_http::{Fields, Known};
 use sealane_proxy::rules::FieldEdits;
-use std::time::Duration;
 use toml::de::DeValue;
 
 /// The name of a header that tells the upstream something.
@@ -28,7 +27,7 @@ pub(super) fn is_token(name: &str) -> bool {
 pub(super) fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Option<Vec<(At<String>, &'n Node<'d>)>> {
     let DeValue::Table(table) = node.get_ref() else {
         let help = format!("write {key} = {{ X-Name = \"value\" }}");
-        sink.error(&node.span(), format!("\"{key}\" is not a table of header names"), Some(help));
+        decode::wrong_type(sink, key, node, "a table of header names", help);
         return None;
     };
     let mut out = Vec::new();
@@ -118,6 +117,7 @@ fn field_names(sink: &Sink, key: &str, node: &Node, done: &str) -> Option<Vec<St
 /// `true`, a time, or the field's whole value (RFC 6797 §6.1).
 pub(super) fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let year = 365 * 86_400;
+    let help = format!("write {key} = true (a year), \"180d\", or \"max-age=31536000; includeSubDomains; preload\"");
     match node.get_ref() {
         DeValue::Boolean(true) => Some(format!("max-age={year}")),
         DeValue::String(s) if s.to_ascii_lowercase().contains("max-age=") => {
@@ -129,14 +129,64 @@ pub(super) fn hsts(sink: &Sink, key: &str, node: &Node) -> Option<String> {
             }
             Some(s.to_string())
         }
-        DeValue::String(_) => {
-            let age: Duration = decode::duration(sink, key, node)?;
-            Some(format!("max-age={}", age.as_secs()))
+        DeValue::String(s) => match decode::parse_duration(s).map(|age| age.as_secs()) {
+            Some(0) => {
+                let help = format!("write {key} = \"max-age=0\" if browsers must forget an earlier value");
+                sink.error(&node.span(), format!("\"{key}\" must be at least 1s"), Some(help));
+                None
+            }
+            Some(age) => Some(format!("max-age={age}")),
+            None => {
+                sink.error(&node.span(), format!("\"{s}\" is not a value for \"{key}\""), Some(help));
+                None
+            }
+        },
+        DeValue::Boolean(false) => {
+            let help = format!("remove \"{key}\": without it, the gateway does not add the header");
+            sink.error(&node.span(), format!("false is not a value for \"{key}\""), Some(help));
+            None
         }
         _ => {
-            let help = "write hsts = true (a year), \"180d\", or \"max-age=31536000; includeSubDomains; preload\"";
-            sink.error(&node.span(), format!("this is not a value for \"{key}\""), Some(help.to_owned()));
+            decode::wrong_type(sink, key, node, "true, a duration or the value of the header", help);
             None
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::diagnostics::Source;
+    use super::*;
+    use std::path::PathBuf;
+
+    /// The header, or what is said of the value.
+    fn read(value: &'static str) -> Result<String, (String, Option<String>)> {
+        let sink = Sink::new(Source::new("f".into(), value), PathBuf::new(), None, None);
+        let header = hsts(&sink, "hsts", &DeValue::parse(value).unwrap());
+        header.ok_or_else(|| sink.finish().0.into_iter().map(|d| (d.message, d.help)).next().unwrap())
+    }
+
+    #[test]
+    fn values_of_hsts() {
+        for (value, header) in [
+            ("true", "max-age=31536000"),
+            ("\"180d\"", "max-age=15552000"),
+            ("\"1s\"", "max-age=1"),
+            ("\"max-age=0\"", "max-age=0"),
+            ("\"max-age=31536000; includeSubDomains; preload\"", "max-age=31536000; includeSubDomains; preload"),
+        ] {
+            assert_eq!(read(value).as_deref(), Ok(header), "{value}");
+        }
+        let help = "write hsts = true (a year), \"180d\", or \"max-age=31536000; includeSubDomains; preload\"";
+        let forget = "write hsts = \"max-age=0\" if browsers must forget an earlier value";
+        for (value, message, help) in [
+            ("\"yes\"", "\"yes\" is not a value for \"hsts\"", help),
+            ("\"500\"", "\"500\" is not a value for \"hsts\"", help),
+            ("\"500ms\"", "\"hsts\" must be at least 1s", forget),
+            ("\"0s\"", "\"hsts\" must be at least 1s", forget),
+            ("5", "\"hsts\" must be true, a duration or the value of the header, but its value here is a number", help),
+        ] {
+            assert_eq!(read(value), Err((message.to_owned(), Some(help.to_owned()))), "{value}");
         }
     }
 }

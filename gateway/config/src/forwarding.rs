@@ -18,7 +18,6 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
-use toml::de::DeValue;
 
 /// The most groups of a `split`.
 const MAX_GROUPS: usize = 64;
@@ -152,15 +151,8 @@ pub(super) struct Copies {
 }
 
 pub(super) fn mirror(sink: &Sink, key: &str, node: &Node) -> Option<Mirror> {
-    let table = match node.get_ref() {
-        DeValue::Boolean(false) => return Some(Mirror::Off),
-        DeValue::Table(table) => table,
-        _ => {
-            let help = format!("write {key} = {{ upstream = \"shadow\", percent = 10 }}, or {key} = false in a route");
-            sink.error(&node.span(), format!("\"{key}\" is neither a table nor false"), Some(help));
-            return None;
-        }
-    };
+    let example = "{ upstream = \"shadow\", percent = 10 }";
+    let Some(table) = decode::table_or_false(sink, key, node, example)? else { return Some(Mirror::Off) };
     let section = Section::new(sink, &m::TABLE, table, node.span());
     let copies = Copies {
         upstream: section.optional_at(&m::upstream),

@@ -249,7 +249,6 @@ pub(super) fn reference(section: &Section, name: At<String>, upstreams: &mut Ups
             upstreams.used.insert(name.value);
             *index
         }
-        None if section.sink.broken_syntax => None,
         None => {
             let mut known: Vec<&str> = upstreams.named.keys().map(String::as_str).collect();
             known.sort_unstable();
@@ -300,7 +299,7 @@ pub(super) fn respond(section: Section) -> Option<Action> {
 
 fn select(sink: &Sink, name: &At<String>, targets: &[Target]) -> Vec<usize> {
     let found: Vec<usize> = (0..targets.len()).filter(|i| targets[*i].written == name.value).collect();
-    if found.is_empty() && !sink.broken_syntax {
+    if found.is_empty() {
         let mut known: Vec<&str> = targets.iter().map(|t| t.written.as_str()).collect();
         known.dedup();
         let help = format!("the addresses of listeners are {}", decode::listed(known.into_iter()));

@@ -165,10 +165,12 @@ impl Document {
 
 /// A file of `include` is TOML by itself, begins with a table, and has no part of a table that another file begins.
 fn stands_alone(part: &Document) -> Result<(), Errors> {
-    let mut sink = Sink::new(Source::new(part.name.clone(), &part.text), part.base.clone(), None, None);
+    let sink = Sink::new(Source::new(part.name.clone(), &part.text), part.base.clone(), None, None);
     let (table, syntax) = DeTable::parse_recoverable(&part.text);
-    for e in &syntax {
-        sink.syntax_error(&e.span().unwrap_or(0..0), e.message().replace('\n', ", "));
+    if !syntax.is_empty() {
+        sink.syntax_errors(&syntax);
+        let (errors, warnings) = sink.finish();
+        return Err(Errors { errors, warnings, files: Vec::new() });
     }
     let mut offset = 0;
     for line in part.text.split_inclusive('\n') {

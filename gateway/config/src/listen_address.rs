@@ -8,6 +8,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use toml::de::DeValue;
 
 /// Where a listener listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,6 +64,22 @@ impl fmt::Display for UnixSocket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "unix:{}", self.path.display())
     }
+}
+
+/// `address` of a listener.
+pub(super) fn addresses(sink: &Sink, key: &str, node: &Node) -> Option<Vec<At<String>>> {
+    decode::strings_or(sink, key, node, of_number)
+}
+
+/// `listen` of the admin interface.
+pub(super) fn address(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    decode::text_or(sink, key, node, of_number)
+}
+
+/// The addresses that may be meant by a number.
+fn of_number(value: &DeValue) -> Option<String> {
+    let DeValue::Integer(n) = value else { return None };
+    u16::from_str_radix(n.as_str(), n.radix()).ok().map(decode::of_port)
 }
 
 /// The longest path of a socket: `sun_path` has 108 bytes, the last of which is zero (unix(7)), and while it is made, the socket

@@ -266,9 +266,8 @@ pub(super) fn redirect(sink: &Sink, key: &str, node: &Node) -> Option<Redirect> 
         return Some(Redirect { status: d::status.default() as u16, to });
     }
     let DeValue::Table(table) = node.get_ref() else {
-        let help =
-            "write redirect = \"https://{host}{uri}\", or redirect = { to = \"/new/\", status = 301 }".to_owned();
-        sink.error(&node.span(), "\"redirect\" is neither a string nor a table", Some(help));
+        let help = format!("write {key} = \"https://{{host}}{{uri}}\", or {key} = {{ to = \"/new/\", status = 301 }}");
+        decode::wrong_type(sink, key, node, "a string or a table", help);
         return None;
     };
     let section = Section::new(sink, &d::TABLE, table, node.span());

@@ -161,7 +161,11 @@ pub(super) fn statuses(sink: &Sink, key: &str, node: &Node) -> Option<(u16, u16)
 pub(super) fn statuses_as_in(sink: &Sink, key: &str, node: &Node, help: &str) -> Option<(u16, u16)> {
     let text = match node.get_ref() {
         toml::de::DeValue::Integer(i) => i.as_str().to_owned(),
-        _ => decode::text(sink, key, node)?,
+        toml::de::DeValue::String(s) => s.to_string(),
+        _ => {
+            decode::wrong_type(sink, key, node, "a status or a range of statuses", help.to_owned());
+            return None;
+        }
     };
     let (from, to) = text.split_once('-').unwrap_or((&text, &text));
     match (from.trim().parse::<u16>(), to.trim().parse::<u16>()) {

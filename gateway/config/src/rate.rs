@@ -76,12 +76,19 @@ fn default_burst(count: u32, per: Duration) -> u32 {
 
 /// `"100/s"`, `"30/m"`, `"1000/h"`.
 pub(super) fn rate(sink: &Sink, key: &str, node: &Node) -> Option<(u32, Duration)> {
+    let help = || format!("write a number and a unit: {key} = \"100/s\", \"30/m\" or \"1000/h\"");
     let fail = |message: String| {
-        let help = format!("write a number and a unit: {key} = \"100/s\", \"30/m\" or \"1000/h\"");
-        sink.error(&node.span(), message, Some(help));
+        sink.error(&node.span(), message, Some(help()));
         None
     };
-    let DeValue::String(s) = node.get_ref() else { return fail(format!("\"{key}\" has no unit")) };
+    let s = match node.get_ref() {
+        DeValue::String(s) => s,
+        DeValue::Integer(_) => return fail(format!("\"{key}\" has no unit")),
+        _ => {
+            decode::wrong_type(sink, key, node, "a rate", help());
+            return None;
+        }
+    };
     let Some((count, unit)) = s.split_once('/') else { return fail(format!("\"{s}\" is not a rate")) };
     let per = match unit.trim() {
         "s" | "sec" | "second" => 1,

@@ -125,8 +125,8 @@ fn of_file(sink: &Sink, file: &At<PathBuf>) -> RedirectTable {
 /// `paths`: a table of paths and targets.
 pub(super) fn paths(sink: &Sink, key: &str, node: &Node) -> Option<RedirectTable> {
     let DeValue::Table(written) = node.get_ref() else {
-        let help = Some(format!("write {key} = {{ \"/old\" = \"/new\" }}"));
-        sink.error(&node.span(), format!("\"{key}\" is not a table of paths"), help);
+        let help = format!("write {key} = {{ \"/old\" = \"/new\" }}");
+        decode::wrong_type(sink, key, node, "a table of paths", help);
         return None;
     };
     let mut out = RedirectTable::default();

@@ -505,7 +505,6 @@ fn rate_limit(sink: &Sink, name: At<String>, routes: &mut Routes) -> Option<usiz
             routes.used.insert(name.value);
             *index
         }
-        None if sink.broken_syntax => None,
         None => {
             let mut known: Vec<&str> = routes.limits.keys().map(String::as_str).collect();
             known.sort_unstable();

@@ -37,13 +37,13 @@ fn read<'d>(sink: &Sink, node: &Node<'d>) -> BTreeMap<String, Snippet<'d>> {
     let mut out = BTreeMap::new();
     let DeValue::Table(table) = node.get_ref() else {
         let help = "write [snippet.NAME] with settings of hosts, routes, listeners or upstreams".to_owned();
-        sink.error(&node.span(), "\"snippet\" is not a table of snippets", Some(help));
+        decode::wrong_type(sink, top::snippet.key, node, "a table of snippets", help);
         return out;
     };
     for (name, value) in table.iter() {
         let DeValue::Table(settings) = value.get_ref() else {
-            let help = format!("write [snippet.{}]", name.get_ref());
-            sink.error(&name.span(), format!("the snippet \"{}\" is not a table", name.get_ref()), Some(help));
+            let help = format!("write [snippet.{}] on a line, and its settings on the lines below", name.get_ref());
+            decode::wrong_type(sink, &format!("snippet.{}", name.get_ref()), value, "a table", help);
             continue;
         };
         if let Some((key, _)) = settings.get_key_value(uses::r#use.key) {
@@ -190,8 +190,8 @@ request_headers = { set = { A = "1" } }
         for (text, told) in [
             ("[[host]]\nuse = \"x\"\n", "2: there is no snippet \"x\""),
             ("[snippet.x]\nhsts = true\n", "1: no table uses the snippet \"x\""),
-            ("[snippet]\nx = 1\n", "2: the snippet \"x\" is not a table"),
-            ("snippet = 1\n", "1: \"snippet\" is not a table of snippets"),
+            ("[snippet]\nx = 1\n", "2: \"snippet.x\" must be a table, but its value here is a number"),
+            ("snippet = 1\n", "1: \"snippet\" must be a table of snippets, but its value here is a number"),
             ("[[listener]]\nuse = \"x\"\n[snippet.x]\nuse = \"y\"\n", "4: a snippet cannot use another snippet"),
             ("[[upstream]]\nuse = 5\n", "2: "),
         ] {

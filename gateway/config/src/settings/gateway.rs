@@ -6,7 +6,7 @@ use super::{
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
-use crate::{LEVELS, Level, ResolverKind, rate, read_resolver, snippets};
+use crate::{LEVELS, Level, ResolverKind, listen_address, rate, read_resolver, snippets};
 use sealane_proxy::limits::RateKey;
 use sealane_proxy::{LogFields, LogFormat};
 use std::ops::RangeInclusive;
@@ -116,7 +116,7 @@ table! {
     /// Address of the status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while
     /// draining). The protocol is plain HTTP without a password, so use an address that only your monitoring can
     /// reach.
-    listen: Text = Text, described("must be set unless `socket` is"), sets("127.0.0.1:9901");
+    listen: Own<String> = Own(listen_address::address, || Shape::Text(None)), described("must be set unless `socket` is"), sets("127.0.0.1:9901");
     /// Names that `listen` accepts in requests, in addition to IP addresses and `localhost`. Requests for other names
     /// get 421, because a web page could make its own name point to this address (DNS rebinding).
     names: Strings = Strings, example(["gateway.internal"]);

@@ -184,8 +184,8 @@ table! {
     request_headers: One = One(&edits::TABLE), example({ set = { X-Version = "2" } });
     /// Changes to the headers of responses to the client.
     response_headers: One = One(&edits::TABLE), example({ set = { X-Frame-Options = "DENY" }, remove = ["Server"] });
-    /// The value of `Strict-Transport-Security`: `true` (one year), a duration, or the whole value. The gateway sends
-    /// the header only over TLS. A route without `hsts` uses the host's `hsts`.
+    /// The value of `Strict-Transport-Security`: `true` (one year), a duration of at least 1s, or the whole value. The
+    /// gateway sends the header only over TLS. A route without `hsts` uses the host's `hsts`.
     hsts: Own<String> = Own(fields::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
     /// Names of `[[rate_limit]]` tables that apply to requests.
     rate_limit: Strings = Strings, example("per-client");

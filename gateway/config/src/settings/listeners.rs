@@ -5,6 +5,7 @@ use super::{
     argument, table, uses,
 };
 use crate::audit::{self, Policy};
+use crate::decode::At;
 use crate::listen_address as read;
 use crate::{SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
@@ -19,7 +20,7 @@ table! {
     /// The address to listen on: `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6),
     /// `"unix:/run/sealane/http.sock"` (a [Unix socket](page:behind-a-load-balancer#listen-on-a-unix-socket)), or a list. A
     /// listener on an IPv6 address accepts no IPv4 clients.
-    address: Strings = Strings, required(":443"), sets(":443"), aliases("listen", "bind", "addr");
+    address: Own<Vec<At<String>>> = Own(read::addresses, || Shape::List(Box::new(Shape::Text(None)))), required(":443"), sets(":443"), aliases("listen", "bind", "addr");
     /// The permissions of the file of a Unix socket: `"0600"` (its owner), `"0660"` (its group, too), `"0666"` (every user). A
     /// program needs permission to write to the file to connect.
     socket_mode: Own<u32> = Own(read::mode, || Shape::Text(Some("^0?[0246]{3}$"))), described("`\"0600\"` for Unix sockets"), example("0660");

@@ -197,6 +197,14 @@ impl About {
         self
     }
 
+    /// A value in TOML: the example, else the default.
+    pub fn value(&self) -> Option<&'static str> {
+        match self.default {
+            Fallback::Value(value) => Some(self.example.unwrap_or(value)),
+            _ => self.example,
+        }
+    }
+
     /// The documentation, in one line.
     pub fn doc(&self) -> String {
         let lines: Vec<&str> = self.doc.iter().map(|line| line.trim()).collect();

@@ -11,14 +11,11 @@ fn every_mistake_is_reported_at_once() {
 }
 
 #[test]
-fn broken_syntax_is_reported_with_what_can_be_said_of_the_rest() {
+fn broken_syntax_is_all_that_is_reported() {
     let report = Folder::new().report("lanes = \n[limits]\nmax_body = 1\n[[host]]\nnames = \"a\nupstream = \"app\"\n");
-    // What the broken part may hold is not called missing.
-    assert!(!report.contains("has no") && !report.contains("there is no"), "{report}");
-    assert!(report.starts_with("sealane.toml:1:"), "{report}");
-    assert!(report.contains("sealane.toml:3:1: error: unknown setting \"max_body\" in [limits]"), "{report}");
-    assert!(report.contains("help: did you mean \"max_body_size\"?"), "{report}");
-    assert!(report.contains("sealane.toml:5:"), "{report}");
+    assert!(report.starts_with("sealane.toml:1:") && report.contains("\nsealane.toml:5:"), "{report}");
+    // The rest is read once the text is TOML.
+    assert!(!report.contains("max_body") && !report.contains("has no") && !report.contains("there is no"), "{report}");
 }
 
 #[test]
@@ -182,7 +179,7 @@ fn messages() {
             listener("") + &respond + "forward_auth = { upstream = \"u\", path = \"verify\" }\n",
             "write path = \"/verify\"",
         ),
-        (listener("") + &respond + "forward_auth = true\n", "neither a table nor false"),
+        (listener("") + &respond + "forward_auth = true\n", "must be a table or false"),
         (
             listener("")
                 + &respond
@@ -295,7 +292,7 @@ fn messages() {
             "write a file, or a URL with http:// or https://",
         ),
         ("[[listener]\naddress = \"127.0.0.1:0\"\n".to_owned(), "unclosed array table"),
-        (listener("") + &respond + "mirror = true\n", "neither a table nor false"),
+        (listener("") + &respond + "mirror = true\n", "must be a table or false"),
         (listener("") + &respond + "mirror = { percent = 5 }\n", "\"mirror\" does not say where copies go"),
         (listener("") + &respond + "mirror = { to = \"http://127.0.0.1:1\" }\n", "\"mirror\" without an upstream"),
         (

@@ -540,7 +540,7 @@ fn settings_that_could_not_work_are_refused() {
         (format!("{{ users = {md5:?} }}"), "md5.txt:2: the hash is MD5"),
         ("{ users = \"missing.txt\" }".to_owned(), "cannot read the file of users"),
         ("{ realm = \"x\" }".to_owned(), "users"),
-        ("true".to_owned(), "neither a table nor false"),
+        ("true".to_owned(), "must be a table or false"),
         (format!("{{ users = {good:?}, realm = \"a\\\"b\" }}"), "cannot be shown"),
         (format!("{{ users = {good:?}, user_header = \"Connection\" }}"), "cannot be set"),
         (format!("{{ users = {good:?}, user_header = \"a b\" }}"), "cannot be set"),

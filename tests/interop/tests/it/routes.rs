@@ -731,7 +731,7 @@ fn pages_maintenance_and_origins_that_are_wrong_are_named() {
         ("cors = { origins = [\"*\", \"https://a.example\"] }", "write \"*\" alone"),
         ("cors = { origins = \"null\" }", "cannot be told apart"),
         ("cors = {}", "cors has no \"origins\""),
-        ("cors = true", "\"cors\" is neither a table nor false"),
+        ("cors = true", "\"cors\" must be a table or false"),
         ("maintenance = { page = \"there-is-none.html\" }", "cannot read the page"),
         (&*format!("maintenance = {{ page = {large:?} }}"), "has more than 64 KiB"),
         ("maintenance = { allow = \"10.1.2.3/8\" }", "has bits beyond its prefix"),
