@@ -50,7 +50,7 @@ mod loss;
 mod switching;
 
 pub use actions::{Action, Actions};
-pub use loss::Loss;
+pub use loss::{Loss, Reset};
 pub use switching::{Fit, Switching};
 
 /// Interim responses that pass for one request. More are an upstream's failure.

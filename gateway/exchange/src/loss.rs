@@ -30,7 +30,28 @@ pub enum Loss {
     },
 }
 
+/// How a server has ended the stream of a request, over HTTP/2 or HTTP/3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reset {
+    /// The server promises that it has not processed the request: REFUSED_STREAM, H3_REQUEST_REJECTED.
+    Refused,
+    /// The server does not go on with the request: CANCEL, H3_REQUEST_CANCELLED.
+    Cancelled,
+    /// Anything else.
+    Other,
+}
+
 impl Loss {
+    /// Why a request is lost whose stream the server has reset. A server that cancels has failed, except with a gRPC call
+    /// (`is_grpc`): so do servers end calls whose deadline is over.
+    pub fn of_reset(reset: Reset, is_grpc: bool) -> Self {
+        match reset {
+            Reset::Refused => Self::Unprocessed,
+            Reset::Cancelled if is_grpc => Self::Cancelled,
+            Reset::Cancelled | Reset::Other => Self::Broken,
+        }
+    }
+
     /// Why a request is lost whose connection ends, whichever side ends it (RFC 9110 §9.2.2). `has_answered`: the server has
     /// answered another request over the connection. `awaited`: nothing of this request's response has come, and the response
     /// is not what ended the connection; the next connection is not to end in the same way.
@@ -71,6 +92,26 @@ impl Loss {
             Self::ConnectTimeout | Self::Timeout { .. } => 504,
             Self::Exhausted => 503,
             _ => 502,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_its_server_cancels_is_no_failure_of_the_server() {
+        for (reset, is_grpc, loss) in [
+            (Reset::Refused, false, Loss::Unprocessed),
+            (Reset::Refused, true, Loss::Unprocessed),
+            (Reset::Cancelled, false, Loss::Broken),
+            (Reset::Cancelled, true, Loss::Cancelled),
+            (Reset::Other, false, Loss::Broken),
+            (Reset::Other, true, Loss::Broken),
+        ] {
+            assert_eq!(Loss::of_reset(reset, is_grpc), loss, "{reset:?}, gRPC: {is_grpc}");
+            assert_eq!(loss.blames_server(), loss == Loss::Broken);
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::client::state::ClientPhase;
 use crate::conn::{Conn, Standing};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
+use crate::exchange::Exchange;
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
 use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 
@@ -34,7 +35,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
 use sealane_exchange::{Event, Head, Kind, Loss};
-use sealane_http::h3::{MessageReader, Side, encode_request};
+use sealane_http::h3::{Code, MessageReader, Side, encode_request};
 use sealane_http::{BodyLength, Scheme, Version};
 use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
 use sealane_tls::policy::TicketKeys;
@@ -112,15 +113,26 @@ impl Lane {
 
     /// A request that has come over HTTP/1.1 and is not forwarded yet.
     fn request(&mut self, facts: machine::Request) -> Request {
+        self.request_over(facts, |key, _| ClientStream::H1(key), |_| {})
+    }
+
+    /// A request that has come on such a stream, for the code behind the client's adapter, and with this head.
+    fn request_over(
+        &mut self,
+        facts: machine::Request,
+        stream: fn(Key, u32) -> ClientStream,
+        change: impl FnOnce(&mut Exchange),
+    ) -> Request {
         let Self { proxy, .. } = self;
         let (conn, peer) = connection(&proxy.settings.listeners()[0]);
         let client = proxy.connections.insert(conn);
         proxy.admission.arrived(&proxy.counters);
-        let mut x = proxy.exchanges.fresh(ClientStream::H1(client));
+        let mut x = proxy.exchanges.fresh(stream(client, 0));
         x.request_mut().version = Version::Http11;
         x.request_mut().set_method(if facts.has_body { b"POST" } else { b"GET" }).unwrap();
         x.request_mut().set_target(b"/").unwrap();
         x.request_mut().set_authority(b"a.example").unwrap();
+        change(&mut x);
         let body = if facts.has_body { BodyLength::Known(1 << 20) } else { BodyLength::None };
         x.begin_as(facts, body, proxy.settings.lane().upstreams.first().cloned());
         assert!(x.report(Event::Accepted).is_empty(), "the gateway's rules accept it");
@@ -401,6 +413,40 @@ fn a_call_that_its_server_cancels_counts_as_the_servers() {
     let counters = &lane.proxy.counters;
     assert_eq!((counters.value(Count::Status5xx), counters.value(Count::ClientAborts)), (1, 0), "a 502");
     assert_eq!(counters.value(Count::UpstreamAborts), 1);
+}
+
+/// The deadline of a call passes at its server: over HTTP/3 as over HTTP/2, the server is not to blame.
+#[test]
+fn a_server_may_cancel_calls_over_http3_and_nothing_else() {
+    for is_grpc in [true, false] {
+        let (mut server, address) = h3_server(limits());
+        let mut state = None;
+        let mut client = h3_client(address, |group| state = Some(group.servers[0].state.clone()));
+        let first = client.request(GET);
+        client.event(&first, Event::Forward);
+        go_on_over_quic(&mut client, &mut server);
+        assert!(client.is_over(&first));
+        let call = client.request_over(GET, ClientStream::H2, |x| {
+            let content: &[u8] = if is_grpc { b"application/grpc" } else { b"text/html" };
+            x.request_mut().fields.push(b"Content-Type", content).unwrap();
+        });
+        client.event(&call, Event::Forward);
+        client.turn();
+        server.proxy.ready(&mut server.cx, UDP, READ);
+        // Its response waits for the end of the turn.
+        let servers = server.quic();
+        let q = server.proxy.connections.quic(servers).unwrap();
+        let (index, _) = q.streams.iter().next().expect("the request has come");
+        q.reset(index as u32, Code::RequestCancelled);
+        server.proxy.connections.mark_for_flush(servers);
+        server.turn();
+        client.datagrams();
+        assert!(client.is_over(&call));
+        let counters = &client.proxy.counters;
+        assert_eq!(counters.value(Count::UpstreamAborts), 1);
+        let failure = state.unwrap().lane(0).unwrap().last_failure();
+        assert_eq!(failure.is_none(), is_grpc, "{failure:?}");
+    }
 }
 
 fn found_too_early(lane: &mut Lane) -> Request {

@@ -3,7 +3,7 @@
 use crate::front::{end_of, framed};
 use crate::gateway::{Gateway, PortPhase, READ};
 use crate::net::{Code, Item, Wake, Way, World};
-use sealane_exchange::{Action as Do, Event, Loss, Phase, Switching};
+use sealane_exchange::{Action as Do, Event, Loss, Phase, Reset, Switching};
 use sealane_http::BodyLength;
 use sealane_http::h1::{ConnectionOption, Tolerance, What, encode_request, parse_response_tolerating};
 
@@ -265,9 +265,14 @@ impl Gateway {
                 }
                 self.down_end(w, x);
             }
-            Item::Reset(Code::Refused) => self.lost(w, x, Loss::Unprocessed),
-            Item::Reset(Code::Cancel) if self.xs[x].call => self.lost(w, x, Loss::Cancelled),
-            Item::Reset(_) => self.lost(w, x, Loss::Broken),
+            Item::Reset(code) => {
+                let reset = match code {
+                    Code::Refused => Reset::Refused,
+                    Code::Cancel => Reset::Cancelled,
+                    _ => Reset::Other,
+                };
+                self.lost(w, x, Loss::of_reset(reset, self.xs[x].call));
+            }
             // It wants no more of the request; its response goes on.
             Item::Stop => return true,
             Item::Request(..) => panic!("a request from a server"),

@@ -3,6 +3,7 @@
 
 use super::*;
 use Outcome::*;
+use sealane_exchange::Reset;
 use sealane_exchange::deadlines::{LINGER, LINGER_BYTES, Millis};
 
 const PAGE: &str = include_str!("../../../../docs/reference/http-versions.md");
@@ -87,6 +88,7 @@ const MEANINGS: &[(&str, Outcome)] = &[
          try and another server are left. In all other cases, 502",
         RetryIdempotent(502),
     ),
+    ("the next row applies, because HTTP/1.1 cannot carry gRPC", RetryIdempotent(502)),
     ("cut off", CutOff),
     ("the stream is reset after the head", CutOff),
     ("dropped; a connection to the server over HTTP/1.1 is not used again", Dropped),
@@ -150,6 +152,10 @@ const AT_THE_SERVER: &[(&str, Script)] = &[
          sent no part of the body",
         |_| reused_connection(),
     ),
+    ("a gRPC call, before the response's head: HTTP/2: CANCEL; HTTP/3: H3_REQUEST_CANCELLED", |column| {
+        let loss = Loss::of_reset(Reset::Cancelled, column > 0);
+        if column > 0 { cancelled(loss) } else { retried(loss) }
+    }),
     ("connection closed or reset, RST_STREAM, RESET_STREAM, or invalid HTTP, before the response's head", |_| {
         retried(Loss::of_connection(false, true))
     }),
@@ -303,6 +309,13 @@ fn reused_connection() -> Outcome {
     let broken = Loss::of_connection(false, true);
     assert_eq!((x.loss(stale), Loss::of_connection(true, false)), (broken, broken), "the next row applies");
     RetryOnce
+}
+
+/// What ends a request without a response to the client.
+fn cancelled(loss: Loss) -> Outcome {
+    assert!(!loss.blames_server());
+    assert_eq!(last(GET, &[Event::Forward, CONNECTED, Event::Lost(loss)]).0, [ResetUpstream, CutClient, Finish]);
+    CutOff
 }
 
 fn after_head(event: Event) -> Outcome {

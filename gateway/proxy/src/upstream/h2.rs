@@ -20,7 +20,7 @@ use crate::h2::wake::StreamWaker;
 use crate::h2::{backlog, message, sink};
 use crate::service::Proxy;
 use crate::upstream::h2_connection::{
-    H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, unprocessed,
+    H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, server_reset,
 };
 use crate::upstream::phase::{UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
@@ -271,12 +271,12 @@ fn h2_stream_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, e: &h2::Er
     if is_head_too_large(&proxy.connections, &proxy.exchanges, exchange, e) {
         return response_broken(proxy, cx, exchange, ParseError::HeadTooLarge);
     }
-    let cancelled = e.is_remote() && e.is_reset() && e.reason() == Some(Reason::CANCEL);
-    let why = match () {
-        () if is_limit(e) => Loss::Limited,
-        () if cancelled && proxy.exchanges.get(exchange).is_some_and(Exchange::is_grpc_call) => Loss::Cancelled,
-        () if e.is_reset() && !unprocessed(e) => Loss::Broken,
-        () => {
+    let why = match server_reset(e) {
+        _ if is_limit(e) => Loss::Limited,
+        Some(reset) => Loss::of_reset(reset, proxy.exchanges.get(exchange).is_some_and(Exchange::is_grpc_call)),
+        // `h2` has reset it.
+        None if e.is_reset() => Loss::Broken,
+        None => {
             let (answered, suspect) = h2_state_at_loss(&proxy.connections, &proxy.exchanges, exchange);
             lost_with_connection(e, answered, suspect)
         }

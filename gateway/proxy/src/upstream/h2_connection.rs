@@ -27,7 +27,7 @@ use bytes::Bytes;
 use h2::Reason;
 use h2::client::{self, SendRequest};
 use sealane_exchange::deadlines::{ConnectionState, ConnectionWait};
-use sealane_exchange::{Fit, Loss, Switching};
+use sealane_exchange::{Fit, Loss, Reset, Switching};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -646,8 +646,17 @@ pub(crate) fn h2_upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key)
 
 /// Whether the server promises that it has not looked at the request (RFC 9113 §8.7): a stream refused, or beyond the
 /// last one of its GOAWAY, which is when `h2` gives a stream the GOAWAY as its error.
-pub(super) fn unprocessed(e: &h2::Error) -> bool {
-    e.is_remote() && (e.is_go_away() || e.is_reset() && e.reason() == Some(Reason::REFUSED_STREAM))
+fn unprocessed(e: &h2::Error) -> bool {
+    e.is_remote() && e.is_go_away() || server_reset(e) == Some(Reset::Refused)
+}
+
+/// How the server has reset a stream, if it has.
+pub(super) fn server_reset(e: &h2::Error) -> Option<Reset> {
+    (e.is_remote() && e.is_reset()).then(|| match e.reason() {
+        Some(Reason::REFUSED_STREAM) => Reset::Refused,
+        Some(Reason::CANCEL) => Reset::Cancelled,
+        _ => Reset::Other,
+    })
 }
 
 /// Why a request that waits for its response is lost with its connection. `answered`: the server has answered another one over

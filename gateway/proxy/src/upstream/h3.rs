@@ -13,6 +13,7 @@
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
+use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
@@ -33,7 +34,7 @@ use crate::upstream::group::LaneUpstream;
 use bytes::Buf;
 use quinn_proto::{Dir, StreamId, VarInt};
 use sealane_exchange::deadlines::ConnectionState;
-use sealane_exchange::{Fit, Loss, Switching};
+use sealane_exchange::{Fit, Loss, Reset, Switching};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
 use sealane_http::{BodyLength, ParseError, Scheme};
@@ -287,9 +288,8 @@ fn h3_server_read_with(
                     return Ok(());
                 }
                 Read::Reset(code) => {
-                    // RFC 9114 §8.1: it was not looked at, and may be sent again.
-                    let rejected = code.into_inner() == u64::from(Code::RequestRejected.value());
-                    server_lost(proxy, cx, exchange, if rejected { Loss::Unprocessed } else { Loss::Broken });
+                    let is_grpc = proxy.exchanges.get(exchange).is_some_and(Exchange::is_grpc_call);
+                    server_lost(proxy, cx, exchange, Loss::of_reset(server_reset(code), is_grpc));
                     return Ok(());
                 }
             }
@@ -355,6 +355,16 @@ fn h3_server_read_with(
                 h3::read_trailers(section, limits, x.response_body_mut().trailers_mut(), scratch.qpack())?;
             }
         }
+    }
+}
+
+/// How the server has reset a stream (RFC 9114 §8.1).
+fn server_reset(code: VarInt) -> Reset {
+    let is = |named: Code| code.into_inner() == u64::from(named.value());
+    match () {
+        () if is(Code::RequestRejected) => Reset::Refused,
+        () if is(Code::RequestCancelled) => Reset::Cancelled,
+        () => Reset::Other,
     }
 }
 
