@@ -4,6 +4,7 @@
 use crate::access::Verdict;
 use crate::client::h2_connection::h2_client_begin;
 use crate::client::h3::h3_read;
+use crate::client::h3_connection::h3_client_accepted;
 use crate::client::state::ClientPhase;
 use crate::conn::{Conn, Standing};
 use crate::connections::Connections;
@@ -22,6 +23,7 @@ use crate::memory::free_memory;
 use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window};
 use crate::mirrors::{Mirror, copy_body, copy_complete, copy_request};
 use crate::quic::UDP;
+use crate::quic::admission::Accepted;
 use crate::quic_driver::quic_timeout;
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
@@ -891,6 +893,36 @@ fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http3() {
     let q = lane.proxy.connections.quic(key).unwrap();
     assert!(!q.is_handshaking());
     assert_eq!(q.deadline.at(), 5);
+}
+
+/// As over TCP, where it begins with the accept: a client that has waited for too long for crypto time gets none.
+#[test]
+fn the_time_for_a_handshake_over_quic_begins_with_the_first_packet() {
+    let (since, timeout) = (500_000, 1_000_000);
+    for late in [false, true] {
+        let (mut lane, address) = h3_server(limits());
+        let mut client = h3_client(address, |_| {});
+        let request = client.request(GET);
+        client.event(&request, Event::Forward);
+        client.turn();
+        lane.proxy.ready(&mut lane.cx, UDP, READ);
+        assert!(lane.proxy.quic.has_waiting());
+        let Proxy { quic, admission, settings, counters, .. } = &mut lane.proxy;
+        let now = (lane.cx.instant(), if late { timeout + 1000 } else { timeout });
+        let accepted = quic.accept_next(now, admission, settings, counters).expect("a client");
+        let counters = &lane.proxy.counters;
+        assert_eq!(counters.value(Count::ClientTimeouts), late.into());
+        assert_eq!(counters.value(Count::Accepted), (!late).into());
+        match accepted {
+            Err(rejected) => assert!(late && rejected.reason == "timeout"),
+            Ok(accepted) => {
+                let accepted = Accepted { since, ..accepted };
+                let key = h3_client_accepted(&mut lane.proxy, &mut lane.cx, accepted);
+                let q = lane.proxy.connections.quic(key).unwrap();
+                assert_eq!((q.began, q.deadline.at()), (since, (since + timeout) / 1000));
+            }
+        }
+    }
 }
 
 /// Otherwise requests would wait again and again for a connection that does not come about, until `connect_timeout` is over.

@@ -190,7 +190,7 @@ table! {
     /// Limits and timeouts for clients.
     limits "[limits]";
 
-    /// How long the TLS handshake may take, counted from accept.
+    /// How long the TLS handshake may take, counted from accept, over QUIC from the first packet.
     handshake_timeout: Time = Time::TIMEOUT, default("10s");
     /// How long a request's head may take, from its first byte (else 408).
     header_timeout: Time = Time::TIMEOUT, default("10s");

@@ -55,7 +55,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         connection,
         Role::Client(client, Stay::Stays, ClientHandshake::Silent),
         cx.now(),
-        cx.micros(),
+        since,
     ));
     let key = proxy.connections.insert(Conn::Quic(q));
     proxy.admission.arrived(&proxy.counters);
@@ -64,7 +64,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
     if let Some(q) = proxy.connections.quic(key) {
         proxy.quic.note(&q.quic, key);
         q.open_control(&our_settings(limits));
-        q.deadline.set(cx, key, limits.until(ConnectionWait::Handshake, cx.now()));
+        q.deadline.set(cx, key, limits.until(ConnectionWait::Handshake, since / 1000));
         if !is_counted {
             // Another lane has given the last place away in this moment.
             q.close(cx.instant(), Code::ExcessiveLoad, "too many connections");

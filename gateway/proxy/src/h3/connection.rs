@@ -118,7 +118,7 @@ pub(crate) struct H3Connection {
     /// In the lane's list of connections to flush.
     pub needs_flush: bool,
     pub deadline: Deadline,
-    /// When the handshake began.
+    /// When the handshake began: a client's with its first packet, as over TCP with the accept.
     pub began: Micros,
     pub idle_since: Millis,
     /// The stream id behind the last request that was looked at: what GOAWAY says.

@@ -9,6 +9,7 @@ use crate::lane_state::LaneListener;
 use crate::settings::LaneSettings;
 use bytes::BytesMut;
 use quinn_proto::{ConnectionError, Incoming};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_lane::{Context, Micros};
 use sealane_tls::{quic as tls_quic, sessions};
 use std::net::{IpAddr, SocketAddr};
@@ -131,7 +132,8 @@ impl QuicEndpoint {
         self.out.scratch = answer;
     }
 
-    /// Begins the handshake of the client that has waited longest. `None` if there is none, or its listener is gone.
+    /// Begins the handshake of the client that has waited longest, unless it has waited for longer than a handshake may take. `None`
+    /// if there is none, or its listener is gone.
     /// `micros`: what the lane's clock would say now, if it did not stand still during a turn.
     pub fn accept_next(
         &mut self,
@@ -149,6 +151,14 @@ impl QuicEndpoint {
         let remote = incoming.remote_address();
         let mut answer = std::mem::take(&mut self.out.scratch);
         answer.clear();
+        if settings.limits().until(ConnectionWait::Handshake, since / 1000) < micros / 1000 {
+            // Its handshake would not end in time any more.
+            counters.count(Count::ClientTimeouts);
+            let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
+            self.out.push(index, &transmit, &answer);
+            self.out.scratch = answer;
+            return Some(Err(Rejected { remote, reason: "timeout" }));
+        }
         // Others that waited with it have taken places since: of the lane, or of this client.
         let is_full = admission.is_full(settings);
         if is_full {
