@@ -2,6 +2,7 @@
 //! a clock. Sockets are real. Each test holds something that no part can promise alone.
 
 use crate::access::Verdict;
+use crate::client::h1::h1_client_finish;
 use crate::client::h2_connection::h2_client_begin;
 use crate::client::h3::h3_read;
 use crate::client::h3_connection::h3_client_accepted;
@@ -448,6 +449,21 @@ fn a_server_may_cancel_calls_over_http3_and_nothing_else() {
         assert_eq!(counters.value(Count::UpstreamAborts), 1);
         let failure = state.unwrap().lane(0).unwrap().last_failure();
         assert_eq!(failure.is_none(), is_grpc, "{failure:?}");
+    }
+}
+
+/// What a client has pipelined behind its last request may be in the socket still.
+#[test]
+fn a_connection_that_closes_with_bytes_in_its_socket_lingers() {
+    for (has_more, is_over, lingers) in [(false, false, false), (true, false, true), (true, true, false)] {
+        let mut lane = Lane::new(snapshot(limits(), Vec::new()));
+        let request = lane.request(GET);
+        let key = lane.proxy.exchanges.get(request.exchange).unwrap().client_stream().conn();
+        let Proxy { connections, exchanges, settings, .. } = &mut lane.proxy;
+        let transport = connections.client(key).unwrap().transport_mut();
+        (transport.readable, transport.ended) = (has_more, is_over);
+        h1_client_finish(connections, exchanges, settings, &mut lane.cx, key, true);
+        assert_eq!(connections.client(key).unwrap().closes(), Some(lingers));
     }
 }
 

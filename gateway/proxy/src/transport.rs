@@ -224,6 +224,12 @@ impl Transport {
         self.stage.is_empty() && self.queue.is_empty() && !matches!(self.sending, Sending::Ending(_))
     }
 
+    /// Whether the socket may have bytes that have not been read.
+    #[inline]
+    pub fn may_have_unread(&self) -> bool {
+        self.readable && !self.ended
+    }
+
     /// Reads raw bytes into `unread`, for what comes before TLS.
     pub fn read_raw(&mut self, s: &mut Scratch) -> Result<ReadResult, TransportError> {
         if !self.readable {

@@ -391,7 +391,8 @@ pub(crate) fn h1_client_finish(
         }
     } else {
         client_conn.transport.finish();
-        let linger = !complete || !client_conn.inbuf.is_empty();
+        // A close with bytes that nobody has read is a reset, which can take the end of the response (RFC 9112 §9.6).
+        let linger = !complete || !client_conn.inbuf.is_empty() || client_conn.transport.may_have_unread();
         client_conn.begin_closing(cx, key, linger, limits);
     }
     connections.mark_for_flush(key);
