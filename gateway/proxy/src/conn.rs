@@ -215,7 +215,7 @@ impl Conn {
     pub fn is_armed_for(&self, tick: u64) -> bool {
         match self {
             Self::Client(f) => f.is_armed_for(tick),
-            Self::Upstream(b) => b.deadline.is_armed_for(tick),
+            Self::Upstream(b) => b.is_armed_for(tick),
             Self::Quic(q) => q.deadline.is_armed_for(tick),
             Self::Mirror(mirror) => mirror.deadline.is_armed_for(tick),
         }
@@ -225,7 +225,7 @@ impl Conn {
     pub fn tls_version(&self) -> Option<sealane_tls::policy::Version> {
         let transport = match self {
             Self::Client(f) => f.transport(),
-            Self::Upstream(b) => &b.transport,
+            Self::Upstream(b) => b.transport(),
             // RFC 9001 §4.2: there is no other version under QUIC.
             Self::Quic(_) => return Some(sealane_tls::policy::Version::Tls13),
             Self::Mirror(_) => return None,
@@ -237,7 +237,7 @@ impl Conn {
     pub fn transport(&mut self) -> Option<&mut Transport> {
         match self {
             Self::Client(f) => Some(f.transport_mut()),
-            Self::Upstream(b) => Some(&mut b.transport),
+            Self::Upstream(b) => Some(b.transport_mut()),
             Self::Quic(_) | Self::Mirror(_) => None,
         }
     }

@@ -9,7 +9,7 @@ use crate::conn::{Client, Conn};
 use crate::exchange::streams::ClientStream;
 use crate::h3::connection::H3Connection;
 use crate::mirrors::MirrorClient;
-use crate::upstream::phase::{UpstreamConnection, UpstreamPhase};
+use crate::upstream::phase::UpstreamConnection;
 use sealane_lane::{Context, Key, Millis, Slots};
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ impl Connections {
 
     /// Whether a relay that is over still has bytes for its server. Walks over everything.
     pub fn has_closing_upstream(&self) -> bool {
-        let closes = |conn: &Conn| matches!(conn, Conn::Upstream(b) if matches!(b.phase, UpstreamPhase::Closing));
+        let closes = |conn: &Conn| matches!(conn, Conn::Upstream(b) if b.closes());
         self.slots.keys().any(|key| self.slots.get(key).is_some_and(closes))
     }
 
@@ -144,8 +144,8 @@ impl Connections {
         let (transport, list) = match self.slots.get_mut(key) {
             Some(Conn::Client(f)) if f.is_h2() => (f.transport_mut(), &mut self.shared),
             Some(Conn::Client(f)) => (f.transport_mut(), &mut self.marked),
-            Some(Conn::Upstream(b)) if b.is_h2() => (&mut b.transport, &mut self.shared),
-            Some(Conn::Upstream(b)) => (&mut b.transport, &mut self.marked),
+            Some(Conn::Upstream(b)) if b.is_h2() => (b.transport_mut(), &mut self.shared),
+            Some(Conn::Upstream(b)) => (b.transport_mut(), &mut self.marked),
             Some(Conn::Quic(q)) => {
                 if !std::mem::replace(&mut q.needs_flush, true) {
                     self.quic.push(key);
@@ -210,7 +210,7 @@ impl Connections {
     pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
         match self.slots.get_mut(key) {
             Some(Conn::Client(f)) => f.fired(cx, key),
-            Some(Conn::Upstream(b)) => b.deadline.fired(cx, key),
+            Some(Conn::Upstream(b)) => b.fired(cx, key),
             Some(Conn::Quic(q)) => q.deadline.fired(cx, key),
             Some(Conn::Mirror(mirror)) => mirror.deadline.fired(cx, key),
             None => false,

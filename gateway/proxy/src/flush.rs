@@ -12,7 +12,6 @@ use crate::lifecycle::{after_closing, close_connection, wire_failed};
 use crate::service::Proxy;
 use crate::upstream::h2::h2_upstream_room;
 use crate::upstream::h2_connection::h2_upstream_drive;
-use crate::upstream::phase::UpstreamPhase;
 use sealane_lane::{Context, Key};
 
 /// How often shared connections are driven and sent per turn, while that gives them more to send.
@@ -51,7 +50,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
         return;
     }
     if let Conn::Upstream(upstream_conn) = conn
-        && matches!(upstream_conn.phase, UpstreamPhase::Closing)
+        && upstream_conn.closes()
     {
         if flushed {
             close_connection(proxy, cx, key);
@@ -115,7 +114,7 @@ fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Con
             Some(exchange) => exchange,
             None => return f.can_go_on().then_some(Later::Conn(sink)),
         },
-        Conn::Upstream(b) => b.exchange?,
+        Conn::Upstream(b) => b.exchange()?,
         Conn::Quic(_) | Conn::Mirror(_) => return None,
     };
     let x = exchanges.get_mut(exchange)?;

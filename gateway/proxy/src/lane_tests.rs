@@ -40,7 +40,7 @@ use sealane_exchange as machine;
 use sealane_exchange::{Event, Head, Kind, Loss};
 use sealane_http::h3::{Code, MessageReader, Side, encode_request};
 use sealane_http::{BodyLength, Scheme, Version};
-use sealane_lane::{After, Context, Deadline, Key, Published, Ready, Service, mailbox};
+use sealane_lane::{After, Context, Key, Published, Ready, Service, mailbox};
 use sealane_tls::policy::TicketKeys;
 use sealane_tls::{ClientContext, ServerContext, Session, sessions};
 use std::hash::RandomState;
@@ -162,17 +162,7 @@ impl Lane {
     /// A connection to the first server, which is in this phase, and its other end.
     fn upstream_connection(&mut self, phase: UpstreamPhase, transport: Transport) -> Key {
         let is_idle = phase.is_idle();
-        let upstream_conn = UpstreamConnection {
-            transport,
-            upstream: self.group(),
-            server: 0,
-            phase,
-            exchange: None,
-            inbuf: Vec::new(),
-            deadline: Deadline::default(),
-            began: 0,
-            window: Window::Wide,
-        };
+        let upstream_conn = UpstreamConnection::new(transport, (self.group(), 0), phase, 0);
         let key = self.proxy.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
         if is_idle {
             self.group().put_idle(0, key);
@@ -226,7 +216,7 @@ fn a_place_that_becomes_free_in_a_turn_is_given_away_in_that_turn() {
     assert!(socket.read(&mut request).unwrap() > 0);
     socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
     // The response is read by postponed work, as it is for a client that had no room.
-    let transport = &mut lane.proxy.connections.upstream(key).unwrap().transport;
+    let transport = lane.proxy.connections.upstream(key).unwrap().transport_mut();
     poll(&mut [PollFd::new(&transport.fd, PollFlags::IN)], None).unwrap();
     transport.note(READ);
     lane.proxy.exchanges.go_on_later(Later::Server(first.exchange));

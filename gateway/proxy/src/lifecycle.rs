@@ -40,14 +40,9 @@ pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             proxy.admission.left(cx, counted, &proxy.settings, &proxy.counters);
         }
         Some(Conn::Upstream(upstream_conn)) => {
-            if upstream_conn.phase.is_idle() {
+            if upstream_conn.dismantle(&mut proxy.scratch, key) {
                 proxy.counters.fall(Count::Pooled);
-                upstream_conn.upstream.forget_idle(upstream_conn.server, key);
             }
-            if upstream_conn.phase.is_listed() {
-                upstream_conn.upstream.unshare(upstream_conn.server, key);
-            }
-            upstream_conn.transport.dismantle(&mut proxy.scratch);
         }
         Some(Conn::Quic(_) | Conn::Mirror(_)) | None => {}
     }

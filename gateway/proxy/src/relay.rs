@@ -19,8 +19,6 @@ use crate::exchange::streams::{ClientStream, UpstreamStream, client_end, server_
 use crate::lifecycle::close_connection;
 use crate::service::Proxy;
 use crate::snapshot::{Action, Listener};
-use crate::upstream::phase::{Answer, UpstreamPhase};
-use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Event, Switching};
 use sealane_lane::{Context, Key};
 
@@ -88,8 +86,7 @@ pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, ke
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
-    upstream_conn.exchange = Some(exchange);
-    upstream_conn.phase = UpstreamPhase::Busy(Answer::Begun);
+    upstream_conn.begin_relay(exchange);
     let side = UpstreamStream::H1(key);
     x.note_relayed();
     request_sent(proxy, cx, exchange, side, actions);
@@ -118,9 +115,6 @@ pub(crate) fn relay_reads_on(connections: &Connections, exchanges: &Exchanges, k
 pub(crate) fn relay_done(proxy: &mut Proxy, cx: &mut Context, side: UpstreamStream) {
     let UpstreamStream::H1(key) = side else { return server_finish(proxy, cx, side, false) };
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let at = upstream_conn.upstream.settings().until(ConnectionWait::LastBytes, cx.now());
-    upstream_conn.exchange = None;
-    upstream_conn.phase = UpstreamPhase::Closing;
-    upstream_conn.deadline.set(cx, key, at);
+    upstream_conn.close_after_relay(cx, key);
     proxy.connections.mark_for_flush(key);
 }

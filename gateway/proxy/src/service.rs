@@ -259,7 +259,7 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
     for key in proxy.connections.keys() {
         let has_more_to_send = match proxy.connections.get_mut(key) {
             Some(Conn::Client(f)) => f.shut_down(cx, key, is_alone, proxy.settings.limits()),
-            Some(Conn::Upstream(b)) if b.phase.is_idle() => {
+            Some(Conn::Upstream(b)) if b.is_idle() => {
                 close_connection(proxy, cx, key);
                 false
             }
@@ -340,12 +340,8 @@ impl Service for Proxy {
                 }
             }
             Some(Conn::Upstream(upstream_conn)) => {
-                // Of two sockets that race, either may be meant.
-                if !(upstream_conn.phase.is_connecting() && upstream_conn.syn().is_some()) {
-                    upstream_conn.transport.note(ready);
-                    if ready.write && !upstream_conn.transport.is_flushed() {
-                        self.connections.mark_for_flush(key);
-                    }
+                if upstream_conn.note(ready) {
+                    self.connections.mark_for_flush(key);
                 }
                 upstream_event(self, cx, key, ready);
             }

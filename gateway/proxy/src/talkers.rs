@@ -258,9 +258,9 @@ fn largest<T>(mut all: Vec<T>, by: impl Fn(&T) -> (u64, u64, u64)) -> Vec<T> {
 fn packets(conn: &Conn) -> Option<(u64, u64)> {
     let transport = match conn {
         Conn::Client(client_conn) => client_conn.transport(),
-        Conn::Upstream(upstream_conn) if !upstream_conn.phase.is_connecting() => &upstream_conn.transport,
+        Conn::Upstream(upstream_conn) => upstream_conn.connected_transport()?,
         Conn::Quic(q) => return Some(q.quic.losses()),
-        Conn::Upstream(_) | Conn::Mirror(_) => return None,
+        Conn::Mirror(_) => return None,
     };
     tcp_counts(&transport.fd).map(|counts| (counts.sent, counts.retransmitted))
 }
@@ -270,7 +270,7 @@ type Peer = (Option<(*const LaneUpstream, usize)>, Option<(String, String)>);
 
 fn peer_of(conn: &Conn) -> Peer {
     let (group, server) = match conn {
-        Conn::Upstream(upstream_conn) => (&upstream_conn.upstream, upstream_conn.server),
+        Conn::Upstream(upstream_conn) => upstream_conn.server(),
         Conn::Quic(q) => match &q.role {
             Role::Server(server) => (&server.upstream, server.server),
             Role::Client(..) => return (None, None),

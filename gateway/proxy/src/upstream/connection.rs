@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Exchange as Machine, Fit, Loss, Switching};
-use sealane_lane::{Context, Deadline, Key, Millis, Ready};
+use sealane_lane::{Context, Key, Millis, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
 use std::net::SocketAddr;
@@ -172,17 +172,10 @@ fn connect_upstream(
         () if only_h1 => Purpose::OverH1,
         () => Purpose::Exchange,
     };
-    let upstream_conn = UpstreamConnection {
-        transport,
-        upstream: upstream.clone(),
-        server,
-        phase: UpstreamPhase::Making(Box::new(Making { step: Step::Connecting, purpose, syn })),
-        exchange: (!shared).then_some(exchange),
-        inbuf: Vec::new(),
-        deadline: Deadline::default(),
-        began: cx.micros(),
-        window: share.unwrap_or_default(),
-    };
+    let phase = UpstreamPhase::Making(Box::new(Making { step: Step::Connecting, purpose, syn }));
+    let mut upstream_conn = UpstreamConnection::new(transport, (upstream.clone(), server), phase, cx.micros());
+    upstream_conn.exchange = (!shared).then_some(exchange);
+    upstream_conn.window = share.unwrap_or_default();
     let key = proxy.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return Err(Errno::NOMEM) };
     if cx.watch(&upstream_conn.transport.fd, key.to_u64()).is_err() {

@@ -1,11 +1,13 @@
 //! What a lane keeps for a connection with a server over TCP, and the phases of its life.
 
 use crate::memory::Window;
+use crate::scratch::Scratch;
 use crate::transport::Transport;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
-use sealane_lane::{Deadline, Key, Micros};
+use sealane_exchange::deadlines::ConnectionWait;
+use sealane_lane::{Context, Deadline, Key, Micros, Ready};
 use std::rc::Rc;
 
 /// The life of a connection to a server over TCP:
@@ -122,21 +124,130 @@ pub(crate) enum Answer {
 }
 
 pub(crate) struct UpstreamConnection {
-    pub transport: Transport,
-    pub upstream: Rc<LaneUpstream>,
+    pub(super) transport: Transport,
+    pub(super) upstream: Rc<LaneUpstream>,
     /// Index into the upstream's servers.
-    pub server: usize,
-    pub phase: UpstreamPhase,
-    pub exchange: Option<Key>,
-    pub inbuf: Vec<u8>,
-    pub deadline: Deadline,
+    pub(super) server: usize,
+    pub(super) phase: UpstreamPhase,
+    pub(super) exchange: Option<Key>,
+    pub(super) inbuf: Vec<u8>,
+    pub(super) deadline: Deadline,
     /// When the step under way (connecting, the handshake) has begun.
-    pub began: Micros,
+    pub(super) began: Micros,
     /// How far its server may send ahead on a stream of HTTP/2.
-    pub window: Window,
+    pub(super) window: Window,
 }
 
 impl UpstreamConnection {
+    /// One whose step under way has begun at `began`.
+    pub fn new(
+        transport: Transport,
+        (upstream, server): (Rc<LaneUpstream>, usize),
+        phase: UpstreamPhase,
+        began: Micros,
+    ) -> Self {
+        Self {
+            transport,
+            upstream,
+            server,
+            phase,
+            exchange: None,
+            inbuf: Vec::new(),
+            deadline: Deadline::default(),
+            began,
+            window: Window::Wide,
+        }
+    }
+
+    /// Its socket has something to tell. Whether what is staged can go on. Of two sockets that race (the handshake in the SYN),
+    /// either may be meant, so they are asked later.
+    #[inline]
+    pub fn note(&mut self, ready: Ready) -> bool {
+        if self.phase.is_connecting() && self.syn().is_some() {
+            return false;
+        }
+        self.transport.note(ready);
+        ready.write && !self.transport.is_flushed()
+    }
+
+    /// Its bytes are relayed from now on, for this exchange.
+    pub fn begin_relay(&mut self, exchange: Key) {
+        self.exchange = Some(exchange);
+        self.phase = UpstreamPhase::Busy(Answer::Begun);
+    }
+
+    /// Its relay is over: what the server has not taken yet is still sent, for a limited time, and then it closes. The caller
+    /// marks it for flush.
+    pub fn close_after_relay(&mut self, cx: &mut Context, key: Key) {
+        let at = self.upstream.settings().until(ConnectionWait::LastBytes, cx.now());
+        self.exchange = None;
+        self.phase = UpstreamPhase::Closing;
+        self.deadline.set(cx, key, at);
+    }
+
+    /// Whether it closes once what is staged has been sent.
+    #[inline]
+    pub fn closes(&self) -> bool {
+        matches!(self.phase, UpstreamPhase::Closing)
+    }
+
+    /// Whether it waits in the pool for a request.
+    #[inline]
+    pub fn is_idle(&self) -> bool {
+        self.phase.is_idle()
+    }
+
+    /// Whether an entry of the timer wheel is the one at which it is looked at again.
+    #[inline]
+    pub fn is_armed_for(&self, tick: u64) -> bool {
+        self.deadline.is_armed_for(tick)
+    }
+
+    /// A timer of it has fired: whether it is time.
+    #[inline]
+    pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
+        self.deadline.fired(cx, key)
+    }
+
+    /// The exchange that it serves over HTTP/1.1, or whose bytes it relays.
+    #[inline]
+    pub fn exchange(&self) -> Option<Key> {
+        self.exchange
+    }
+
+    #[inline]
+    pub fn transport(&self) -> &Transport {
+        &self.transport
+    }
+
+    #[inline]
+    pub fn transport_mut(&mut self) -> &mut Transport {
+        &mut self.transport
+    }
+
+    /// Its socket, once it has one for certain.
+    pub fn connected_transport(&self) -> Option<&Transport> {
+        (!self.phase.is_connecting()).then_some(&self.transport)
+    }
+
+    /// The group and the server that it leads to.
+    pub fn server(&self) -> (&Rc<LaneUpstream>, usize) {
+        (&self.upstream, self.server)
+    }
+
+    /// It is gone: its group forgets it, and its socket closes. Whether it was in the pool.
+    pub fn dismantle(self: Box<Self>, scratch: &mut Scratch, key: Key) -> bool {
+        let is_idle = self.phase.is_idle();
+        if is_idle {
+            self.upstream.forget_idle(self.server, key);
+        }
+        if self.phase.is_listed() {
+            self.upstream.unshare(self.server, key);
+        }
+        self.transport.dismantle(scratch);
+        is_idle
+    }
+
     /// How many of `want` bytes the server has room for.
     #[inline]
     pub fn room(&mut self, want: usize) -> usize {
@@ -191,5 +302,48 @@ impl UpstreamConnection {
             UpstreamPhase::Shared(h2) => std::mem::take(&mut h2.waiting),
             UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => Vec::new(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures::{group, limits, settings, snapshot, upstream};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    const WRITE: Ready = Ready { read: false, write: true, peer_closed: false, error: false };
+
+    /// A connection in this phase, its key, and its other end.
+    fn connection(phase: UpstreamPhase) -> (Box<UpstreamConnection>, Key, impl Sized) {
+        let (settings, _published) = settings(snapshot(limits(), vec![upstream(1)]));
+        let (socket, peer) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
+        let server = (group(settings.lane()), 0);
+        (Box::new(UpstreamConnection::new(Transport::new(socket), server, phase, 0)), Key::from_u64(7), peer)
+    }
+
+    #[test]
+    fn a_relay_that_is_over_sends_the_rest_for_a_limited_time() {
+        let (mut upstream_conn, key, _peer) = connection(UpstreamPhase::Idle);
+        let exchange = Key::from_u64(8);
+        upstream_conn.begin_relay(exchange);
+        assert!(!upstream_conn.closes() && !upstream_conn.is_idle());
+        assert_eq!(upstream_conn.exchange(), Some(exchange));
+        upstream_conn.close_after_relay(&mut Context::new().unwrap(), key);
+        assert!(upstream_conn.closes());
+        assert_eq!((upstream_conn.exchange(), upstream_conn.deadline.at()), (None, 1000));
+        assert!(!upstream_conn.dismantle(&mut Scratch::new(), key), "it is not in the pool");
+    }
+
+    #[test]
+    fn what_is_staged_goes_on_when_the_socket_has_room() {
+        let (mut upstream_conn, _, _peer) = connection(UpstreamPhase::Idle);
+        assert!(!upstream_conn.note(WRITE), "nothing is staged");
+        upstream_conn.transport.stage.push(1);
+        assert!(upstream_conn.note(WRITE));
+        assert!(!upstream_conn.note(Ready { write: false, ..WRITE }));
+        assert!(upstream_conn.connected_transport().is_some());
+        let making = Making { step: Step::Connecting, purpose: Purpose::Exchange, syn: None };
+        let (upstream_conn, ..) = connection(UpstreamPhase::Making(Box::new(making)));
+        assert!(upstream_conn.connected_transport().is_none());
     }
 }
