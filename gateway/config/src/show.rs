@@ -50,6 +50,11 @@ impl Effective {
         serde_json::to_string_pretty(&self.values).unwrap_or_default() + "\n"
     }
 
+    /// The same as a value.
+    pub fn to_value(&self) -> serde_json::Value {
+        serde_json::to_value(&self.values).unwrap_or_default()
+    }
+
     /// As TOML. What a setting is that has no constant default stands in a comment.
     pub fn to_toml(&self) -> String {
         let mut out = String::new();

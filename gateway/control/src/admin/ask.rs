@@ -1,6 +1,7 @@
 //! Asking a running gateway, over its admin socket or its admin address: what `sealane status`, `top`, `reload` and the
 //! like do.
 
+use super::api::problem::{self, Problem};
 use anyhow::{Context, Result, bail};
 use rustix::net::sockopt::Timeout;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -96,10 +97,21 @@ pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Durat
     let answer = String::from_utf8(answer).context("the response is not text")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("the gateway ended before it responded")?;
     let status = head.split(' ').nth(1).unwrap_or_default();
-    if status != "200" {
-        bail!("{}", body.trim_end());
+    if !status.starts_with('2') {
+        bail!("{}", reason(head, body).trim_end());
     }
     Ok(body.to_owned())
+}
+
+/// Why a request was refused: the body, which may be a problem document.
+fn reason(head: &str, body: &str) -> String {
+    let media = head
+        .lines()
+        .filter_map(|line| line.split_once(':'))
+        .find(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+    let is_problem = media.is_some_and(|(_, media)| media.trim() == problem::MEDIA_TYPE);
+    let problem = is_problem.then(|| serde_json::from_str::<Problem>(body).ok()).flatten();
+    problem.map_or_else(|| body.to_owned(), |problem| problem.describe())
 }
 
 /// Connects to a Unix socket. A gateway whose queue of connections is full is waited for, no longer than `timeout`.
@@ -147,4 +159,17 @@ fn exchange(mut stream: impl Limited, request: &str, deadline: Instant) -> io::R
         }
     }
     Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_document_is_shown_as_text() {
+        let head = "HTTP/1.1 403 Forbidden\r\nContent-Type: application/problem+json\r\nX: y";
+        assert_eq!(reason(head, r#"{"detail":"not here","status":403}"#), "not here");
+        assert_eq!(reason(head, "not JSON"), "not JSON");
+        assert_eq!(reason("HTTP/1.1 409 Conflict\r\ncontent-type: text/plain", "{}\n"), "{}\n");
+    }
 }

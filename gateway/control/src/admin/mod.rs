@@ -1,40 +1,28 @@
 //! The admin listeners: metrics, health, status.
 //!
 //! Over TCP, plain HTTP/1.1 for machines that are trusted: it can be read only, under addresses and known names
-//! (`addressed`). Over a Unix socket, whose file says who
-//! may connect, admin commands are accepted as well.
+//! (`addressed`). Over a Unix socket, whose file says who may connect, admin commands are accepted as well.
 //!
 //! | | |
 //! |---|---|
 //! | `GET /` | the status page |
 //! | `GET /metrics` | counters in the Prometheus text format, or as OpenMetrics or protobuf for clients that ask for it |
 //! | `GET /healthz` | 200 while serving, 503 while draining |
-//! | `GET /v1/exchanges` | the oldest requests under way ([`OpenExchanges`](crate::run::inspection::OpenExchanges)); Unix socket only |
-//! | `GET /v1/history` | what was measured in the last five minutes, hour, or day, as JSON: `?range=5m`, `1h` or `24h`, and `&since=SECONDS` |
-//! | `GET /v1/log` | the newest lines of the log; Unix socket only |
-//! | `GET /v1/status` | [`Status`](crate::metrics::status::Status) as JSON |
-//! | `POST /v1/server` | [`ServerChange`] as JSON: drain a server, set its weight; Unix socket only |
-//! | `POST /v1/record` | [`RecordingRequest`] as JSON: records exchanges for a while, and answers with them; Unix socket only |
-//! | `POST /v1/renew` | a name: its certificate is renewed now (`certificates = "auto"`); Unix socket only |
-//! | `POST /v1/log-level` | a level's name: [`crate::log`]; Unix socket only |
-//! | `POST /v1/tunnel` | [`Steering`] as JSON: disconnect clients of the tunnel, tell them something; Unix socket only |
-//! | `POST /v1/reload`, `/v1/upgrade`, `/v1/drain`, `/v1/reopen-logs` | Unix socket only |
+//! | `/v1/…` | the API ([`api`]; docs/reference/api.md) |
 
 mod addressed;
+pub mod api;
 pub mod ask;
 mod page;
 mod unix;
 
 use crate::config::{Config, RunAs};
-use crate::log;
 use crate::metrics::LaneMetrics;
 use crate::metrics::prometheus::{Format, Writer};
-use crate::metrics::status::{ServerChange, StatusRegistry};
-use crate::run::commands::{Command, Commands};
-use crate::run::recording::RecordingRequest;
-use crate::vpn::Steering;
+use crate::metrics::status::StatusRegistry;
+use crate::run::commands::Commands;
 use anyhow::{Context as _, Result};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, VARY,
@@ -42,6 +30,7 @@ use hyper::header::{
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
+use std::fmt;
 use std::future::poll_fn;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -61,7 +50,7 @@ const MAX_CONNECTIONS: u32 = 64;
 /// Most of them from one client address (IPv6: /64).
 const MAX_PER_CLIENT: usize = 16;
 
-/// Most bytes of a request's head. Bodies are not read.
+/// Most bytes of a request's head.
 const MAX_HEAD: usize = 16 * 1024;
 
 /// From accept or the last response to the end of a request's head.
@@ -129,10 +118,11 @@ impl Opened {
         commands: &Commands,
     ) -> Result<Admin> {
         let names = Names::default();
-        let displaced = Arc::new(AtomicU64::new(0));
+        let (displaced, limits) = (Arc::new(AtomicU64::new(0)), Arc::new(api::Limits::default()));
         let site = |commands| {
             let (metrics, status_registry) = (metrics.clone(), status_registry.clone());
-            Arc::new(Site { metrics, status_registry, commands, names: names.clone(), displaced: displaced.clone() })
+            let (names, limits, displaced) = (names.clone(), limits.clone(), displaced.clone());
+            Arc::new(Site { metrics, status_registry, commands, names, limits, displaced })
         };
         let stage = watch::Sender::new(Stage::Serving);
         let mut admin = Admin { tcp: None, unix: None, stage, slots: Vec::new(), names: names.clone() };
@@ -141,7 +131,9 @@ impl Opened {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             // A successor listens on the same socket: what comes after its start is for it.
             admin.accept(site(None), Stage::Left, move |cx| {
-                listener.poll_accept(cx).map_ok(|(stream, from)| (stream, Some(network(from.ip()))))
+                listener
+                    .poll_accept(cx)
+                    .map_ok(|(stream, from)| (stream, Some(network(from.ip())), Caller::Remote(from)))
             });
         }
         if let Some((mut file, listener)) = self.unix {
@@ -149,7 +141,12 @@ impl Opened {
             file.publish()?;
             admin.unix = Some(file);
             let site = site(Some(commands.clone()));
-            admin.accept(site, Stage::Ending, move |cx| listener.poll_accept(cx).map_ok(|(stream, _)| (stream, None)));
+            admin.accept(site, Stage::Ending, move |cx| {
+                listener.poll_accept(cx).map_ok(|(stream, _)| {
+                    let caller = Caller::of(&stream);
+                    (stream, None, caller)
+                })
+            });
         }
         Ok(admin)
     }
@@ -226,7 +223,7 @@ impl Admin {
         &mut self,
         site: Arc<Site>,
         until: Stage,
-        mut accept: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<(S, Option<IpAddr>)>> + Send + 'static,
+        mut accept: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<(S, Option<IpAddr>, Caller)>> + Send + 'static,
     ) {
         let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS as usize));
         self.slots.push(slots.clone());
@@ -240,7 +237,7 @@ impl Admin {
                     let Ok(slot) = slots.acquire().await else { return };
                     drop(slot);
                 }
-                let (stream, from) = tokio::select! {
+                let (stream, from, caller) = tokio::select! {
                     () = reached(&mut stage, until) => return,
                     accepted = poll_fn(&mut accept) => match accepted {
                         Ok(accepted) => accepted,
@@ -256,7 +253,7 @@ impl Admin {
                 }
                 let Ok(slot) = slots.clone().acquire_owned().await else { return };
                 let client = open.enter(from);
-                drop(tokio::spawn(connection(stream, site.clone(), stage.clone(), client, slot)));
+                drop(tokio::spawn(connection(stream, caller, site.clone(), stage.clone(), client, slot)));
                 // Before the next one takes a place, this one may read what is there.
                 tokio::task::yield_now().await;
             }
@@ -318,6 +315,37 @@ impl Connections {
 /// Numbers complete requests, for [`Client::asked`].
 static REQUESTS: AtomicU64 = AtomicU64::new(1);
 
+/// Who sends the requests of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Caller {
+    /// A process of this machine, over the admin socket.
+    Local { uid: u32, pid: Option<i32> },
+    /// The system does not say which.
+    Unknown,
+    /// Somebody at this address.
+    Remote(SocketAddr),
+}
+
+impl Caller {
+    fn of(stream: &tokio::net::UnixStream) -> Self {
+        match stream.peer_cred() {
+            Ok(peer) => Self::Local { uid: peer.uid(), pid: peer.pid() },
+            Err(_) => Self::Unknown,
+        }
+    }
+}
+
+impl fmt::Display for Caller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Local { uid, pid: Some(pid) } => write!(f, "uid {uid}, pid {pid}"),
+            Self::Local { uid, pid: None } => write!(f, "uid {uid}"),
+            Self::Unknown => f.write_str("unknown user"),
+            Self::Remote(address) => write!(f, "{address}"),
+        }
+    }
+}
+
 /// What connections are answered from.
 struct Site {
     metrics: Arc<LaneMetrics>,
@@ -325,12 +353,14 @@ struct Site {
     /// `None` where commands are not taken.
     commands: Option<Commands>,
     names: Names,
+    limits: Arc<api::Limits>,
     /// Connections over TCP that were closed in favour of new ones.
     displaced: Arc<AtomicU64>,
 }
 
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    caller: Caller,
     site: Arc<Site>,
     mut stage: watch::Receiver<Stage>,
     client: Arc<Client>,
@@ -338,8 +368,8 @@ async fn connection(
 ) {
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         client.asked.store(REQUESTS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        let site = site.clone();
-        async move { Ok::<_, Infallible>(answer(request, &site).await) }
+        let (site, caller) = (site.clone(), caller.clone());
+        async move { Ok::<_, Infallible>(answer(request, &site, &caller).await) }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -366,7 +396,7 @@ const NOT_FOUND: &str = "not found; the paths are / /metrics /healthz /v1/status
 const NOT_ADDRESSED: &str = "this listener serves requests only for its IP address and \"localhost\", so that other \
                              web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";
 
-async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, site: &Site, caller: &Caller) -> Response<Full<Bytes>> {
     if site.commands.is_none() && addressed::lacks_host(&request) {
         return text(StatusCode::BAD_REQUEST, "an HTTP/1.1 request must have a Host\n".to_owned());
     }
@@ -376,148 +406,10 @@ async fn answer(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>
     {
         return text(StatusCode::MISDIRECTED_REQUEST, NOT_ADDRESSED.to_owned());
     }
-    let command = match request.uri().path() {
-        "/v1/reload" => Command::Reload,
-        "/v1/upgrade" => Command::Upgrade,
-        "/v1/drain" => Command::Drain,
-        "/v1/reopen-logs" => Command::Reopen,
-        "/v1/server" if site.commands.is_some() && request.method() == Method::POST => {
-            return change_server(request, site).await;
-        }
-        "/v1/log-level" if site.commands.is_some() && request.method() == Method::POST => {
-            return change_log_level(request).await;
-        }
-        "/v1/renew" if site.commands.is_some() && request.method() == Method::POST => {
-            let name = match body_of(request).await {
-                Ok(body) => String::from_utf8_lossy(&body).trim().to_ascii_lowercase(),
-                Err(response) => return response,
-            };
-            return command_reply(site, Command::Renew(name)).await;
-        }
-        "/v1/tunnel" if site.commands.is_some() && request.method() == Method::POST => {
-            let body = match body_of(request).await {
-                Ok(body) => body,
-                Err(response) => return response,
-            };
-            return match serde_json::from_slice::<Steering>(&body) {
-                Ok(steering) => command_reply(site, Command::Steer(Box::new(steering))).await,
-                Err(e) => text(StatusCode::BAD_REQUEST, format!("this is not a command for the tunnel: {e}\n")),
-            };
-        }
-        "/v1/record" if site.commands.is_some() && request.method() == Method::POST => {
-            let body = match body_of(request).await {
-                Ok(body) => body,
-                Err(response) => return response,
-            };
-            return match serde_json::from_slice::<RecordingRequest>(&body) {
-                Ok(recording) => match command_reply(site, Command::Record(Box::new(recording))).await {
-                    response if response.status() == StatusCode::OK => as_json(response),
-                    response => response,
-                },
-                Err(e) => text(StatusCode::BAD_REQUEST, format!("this is not a recording: {e}\n")),
-            };
-        }
-        "/v1/server" | "/v1/log-level" | "/v1/renew" | "/v1/record" | "/v1/tunnel" => Command::Reopen, // Refused below, as commands are.
-        "/" | "/metrics" | "/healthz" | "/v1/status" | "/v1/history" => return page(&request, site),
-        "/v1/log" => return recent_log(&request, site),
-        "/v1/exchanges" => return exchanges(&request, site).await,
-        _ => return text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
-    };
-    if site.commands.is_some() && request.method() != Method::POST {
-        return not_allowed("POST");
-    }
-    command_reply(site, command).await
-}
-
-/// The newest lines of the log. They name clients at level debug, so they are for those who may give commands.
-fn recent_log<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
-    match (&site.commands, request.method()) {
-        (None, _) => {
-            text(StatusCode::FORBIDDEN, "the log is shown on the admin socket only ([admin] socket)\n".to_owned())
-        }
-        (Some(_), &Method::GET | &Method::HEAD) => text(StatusCode::OK, log::recent()),
-        _ => not_allowed("GET, HEAD"),
-    }
-}
-
-/// Most exchanges that are told.
-const MAX_EXCHANGES: usize = 1000;
-
-/// The oldest requests under way: `?limit=N&older_than_ms=N`. They name clients, so they are for those who may give commands.
-async fn exchanges<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
-    let Some(commands) = &site.commands else {
-        let why = "requests are shown on the admin socket only ([admin] socket)\n";
-        return text(StatusCode::FORBIDDEN, why.to_owned());
-    };
-    if request.method() != Method::GET && request.method() != Method::HEAD {
-        return not_allowed("GET, HEAD");
-    }
-    let (mut limit, mut older_than) = (MAX_EXCHANGES, Duration::ZERO);
-    for (name, value) in request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
-        match (name, value.parse::<u64>()) {
-            ("limit", Ok(n)) => limit = usize::try_from(n).unwrap_or(MAX_EXCHANGES).min(MAX_EXCHANGES),
-            ("older_than_ms", Ok(n)) => older_than = Duration::from_millis(n),
-            _ => return text(StatusCode::BAD_REQUEST, format!("{name} must be a number: limit, older_than_ms\n")),
-        }
-    }
-    match commands.give(Command::Inspect { limit, older_than }).await {
-        Ok(json) => typed(StatusCode::OK, "application/json", json + "\n"),
-        Err(line) => text(StatusCode::CONFLICT, line + "\n"),
-    }
-}
-
-/// Gives a command, and answers what has become of it.
-async fn command_reply(site: &Site, command: Command) -> Response<Full<Bytes>> {
-    let Some(commands) = &site.commands else {
-        return text(
-            StatusCode::FORBIDDEN,
-            "commands are accepted on the admin socket only ([admin] socket)\n".to_owned(),
-        );
-    };
-    match commands.give(command).await {
-        Ok(line) => text(StatusCode::OK, line + "\n"),
-        Err(line) => text(StatusCode::CONFLICT, line + "\n"),
-    }
-}
-
-/// Most bytes of a change.
-const MAX_CHANGE: usize = 4096;
-
-async fn body_of(request: Request<Incoming>) -> Result<Bytes, Response<Full<Bytes>>> {
-    let body = Limited::new(request.into_body(), MAX_CHANGE).collect().await.map(|body| body.to_bytes());
-    body.map_err(|e| text(StatusCode::BAD_REQUEST, format!("the body cannot be read: {e}\n")))
-}
-
-async fn change_log_level(request: Request<Incoming>) -> Response<Full<Bytes>> {
-    let body = match body_of(request).await {
-        Ok(body) => body,
-        Err(response) => return response,
-    };
-    match str::from_utf8(&body).unwrap_or_default().trim().parse::<log::Level>() {
-        Ok(level) => {
-            let before = log::level();
-            // Logged under the more talkative of the two.
-            log::set_level(level.max(before));
-            log::info!("the log level is now {level} (it was {before})");
-            log::set_level(level);
-            text(StatusCode::OK, format!("{level}\n"))
-        }
-        Err(e) => text(StatusCode::BAD_REQUEST, format!("this is not a log level: {e}\n")),
-    }
-}
-
-async fn change_server(request: Request<Incoming>, site: &Site) -> Response<Full<Bytes>> {
-    let body = match body_of(request).await {
-        Ok(body) => body,
-        Err(response) => return response,
-    };
-    let change = match serde_json::from_slice::<ServerChange>(&body) {
-        Ok(change) => change,
-        Err(e) => return text(StatusCode::BAD_REQUEST, format!("this is not a change of a server: {e}\n")),
-    };
-    match site.status_registry.change_server(&change) {
-        Ok(line) => text(StatusCode::OK, line + "\n"),
-        Err(line) => text(StatusCode::CONFLICT, line + "\n"),
+    match request.uri().path() {
+        "/" | "/metrics" | "/healthz" => page(&request, site),
+        path if path.starts_with("/v1/") => api::answer(request, site, caller).await,
+        _ => text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
     }
 }
 
@@ -543,48 +435,12 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
         }
         "/healthz" if site.metrics.healthy() => text(StatusCode::OK, "ok\n".to_owned()),
         "/healthz" => text(StatusCode::SERVICE_UNAVAILABLE, "draining\n".to_owned()),
-        "/v1/status" => {
-            let status = site.status_registry.status();
-            // Clients of the tunnel are persons, and settings may say what no stranger should know.
-            let status = if site.commands.is_some() { status } else { status.reduced() };
-            match serde_json::to_string_pretty(&status) {
-                Ok(json) => typed(StatusCode::OK, "application/json", json + "\n"),
-                Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("{e}\n")),
-            }
-        }
-        "/v1/history" => history(request, site),
         _ => {
             let mut response = typed(StatusCode::OK, "text/html; charset=utf-8", page::PAGE.to_owned());
             response.headers_mut().insert(CONTENT_SECURITY_POLICY, page::policy());
             response
         }
     }
-}
-
-/// What was measured lately: `?range=5m|1h|24h&since=SECONDS`.
-fn history<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
-    let (mut range, mut since) = ("5m", 0);
-    for (name, value) in request.uri().query().unwrap_or_default().split('&').filter_map(|pair| pair.split_once('=')) {
-        match (name, value.parse::<u64>()) {
-            ("range", _) => range = value,
-            ("since", Ok(n)) => since = n,
-            _ => {
-                return text(
-                    StatusCode::BAD_REQUEST,
-                    "the parameters are range=5m, 1h or 24h, and since=SECONDS\n".to_owned(),
-                );
-            }
-        }
-    }
-    match site.metrics.sampler().history.json(range, since) {
-        Some(json) => typed(StatusCode::OK, "application/json", json.to_string() + "\n"),
-        None => text(StatusCode::BAD_REQUEST, "the ranges are 5m, 1h and 24h\n".to_owned()),
-    }
-}
-
-fn as_json(mut response: Response<Full<Bytes>>) -> Response<Full<Bytes>> {
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    response
 }
 
 fn not_allowed(methods: &'static str) -> Response<Full<Bytes>> {

@@ -4,6 +4,7 @@ mod access;
 mod access_log;
 mod access_names;
 mod admin;
+mod admin_api;
 mod admin_host;
 mod automatic_certificates;
 mod balancing;

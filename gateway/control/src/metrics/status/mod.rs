@@ -38,6 +38,8 @@ pub struct Status {
     pub log_level: String,
     /// Counts publications of a configuration or of ticket keys, from 1.
     pub generation: u64,
+    /// Counts the configurations that took effect since the start, from 1.
+    pub revision: u64,
     /// Reloads since the start.
     pub reloads: Reloads,
     /// What is listened on.

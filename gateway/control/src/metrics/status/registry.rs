@@ -5,6 +5,7 @@ use super::{
     CertificateStatus, ChangeStatus, LaneStatus, ListenerStatus, OcspStatus, Reloads, ServerChange, ServerStatus,
     Status, TunnelStatus, UpstreamStatus,
 };
+use crate::admin::api::Configuration;
 use crate::certificates::automatic::Reporter;
 use crate::certificates::stapling::{ListReporter, StapleReporter};
 use crate::config::{Config, Effective, Origin};
@@ -272,7 +273,8 @@ impl StatusRegistry {
         self.written().reloads.upgrades_failed += 1;
     }
 
-    fn upstreams(&self) -> Vec<UpstreamStatus> {
+    /// Every group with its servers.
+    pub fn upstreams(&self) -> Vec<UpstreamStatus> {
         let mut groups: Vec<UpstreamStatus> = Vec::new();
         for s in self.metrics.upstreams().map(LiveUpstreams::list).unwrap_or_default() {
             let state = match (&s.failing, s.ejected_for) {
@@ -298,6 +300,32 @@ impl StatusRegistry {
             }
         }
         groups
+    }
+
+    /// Every certificate that clients are shown.
+    pub fn certificates(&self) -> Vec<CertificateStatus> {
+        self.written().all_certificates()
+    }
+
+    /// The configuration in force, with secrets masked.
+    pub fn configuration(&self) -> Configuration {
+        let w = self.written();
+        let effective = w.effective.clone();
+        let (revision, generation, source) = (w.revision(), w.generation, w.configuration.clone());
+        drop(w);
+        let settings = effective.map(|effective| effective.to_value()).unwrap_or_default();
+        Configuration { etag: self.etag_of(revision), revision, generation, source, settings }
+    }
+
+    /// What `If-Match` must have for a change of the configuration in force. Another process has others.
+    pub fn etag(&self) -> String {
+        let revision = self.written().revision();
+        self.etag_of(revision)
+    }
+
+    fn etag_of(&self, revision: u64) -> String {
+        let started = self.started.0.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+        format!("\"{started:x}-{:x}-{revision}\"", std::process::id())
     }
 
     /// Changes how a server is used; the sentence says what was done, or why not.
@@ -428,6 +456,7 @@ impl StatusRegistry {
             state: if self.metrics.healthy() { "serving" } else { "draining" }.to_owned(),
             configuration: w.configuration.clone(),
             generation: w.generation,
+            revision: w.revision(),
             reloads: w.reloads.clone(),
             listeners: w.listeners.clone(),
             upstreams: self.upstreams(),
@@ -447,6 +476,11 @@ impl StatusRegistry {
 }
 
 impl Written {
+    /// The first configuration, and each that took effect after it.
+    fn revision(&self) -> u64 {
+        1 + self.reloads.good
+    }
+
     /// What collectors do not take, and why.
     fn exports(&self) -> Vec<(&'static str, String)> {
         let traces = self.traces.iter().map(|reporter| ("traces", reporter().last_error));

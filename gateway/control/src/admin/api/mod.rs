@@ -1,0 +1,367 @@
+//! The API of the admin listeners: everything below `/v1/`.
+//!
+//! ```text
+//! request ─▶ table: endpoint, access, parameters ─▶ body, within its limit ─▶ `run` ─▶ audit ─▶ response
+//!               │
+//!               └─▶ openapi: the OpenAPI document, docs/reference/api.md
+//! ```
+//!
+//! Reads are answered here, from what control has written down. Changes go to the assembly as commands, which executes one after
+//! the other. Each change is a line in the log: who asked for it, what it was, and what came of it.
+
+mod openapi;
+pub mod problem;
+mod schema;
+mod table;
+mod types;
+
+pub use openapi::generated;
+pub use types::{Certificates, Configuration, Servers};
+
+use super::{Caller, Site, typed};
+use crate::log;
+use crate::metrics::status::ServerChange;
+use crate::run::commands::Command;
+use crate::run::recording::RecordingRequest;
+use crate::vpn::Steering;
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use problem::Problem;
+use serde::de::DeserializeOwned;
+use std::time::Duration;
+use table::{Access, Body, Endpoint, Lookup, MAX_EXCHANGES, Operation, Parameters, refusal_media};
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout};
+
+/// How long the body of a request may take.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bodies above [`SMALL`] that are read at a time. Further ones wait.
+const LARGE_BODIES: usize = 2;
+/// Bodies up to this size are read without waiting for others.
+const SMALL: usize = 64 * 1024;
+/// The shortest time between two changes. The log writes 20 lines of one kind in a second, and no change may be without its line.
+const PACE: Duration = Duration::from_millis(60);
+/// Characters of what a client has sent that the log shows.
+const MAX_SHOWN: usize = 200;
+
+/// What limits clients together.
+#[derive(Debug)]
+pub(super) struct Limits {
+    bodies: Semaphore,
+    next_change: Mutex<Instant>,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { bodies: Semaphore::new(LARGE_BODIES), next_change: Mutex::new(Instant::now()) }
+    }
+}
+
+impl Limits {
+    /// Waits until the next change may begin.
+    async fn pace(&self) {
+        let mut next = self.next_change.lock().await;
+        tokio::time::sleep_until(*next).await;
+        *next = Instant::now() + PACE;
+    }
+}
+
+/// What an endpoint has to say.
+#[derive(Debug, Default)]
+struct Done {
+    body: String,
+    etag: Option<String>,
+}
+
+impl Done {
+    fn text(body: impl Into<String>) -> Self {
+        Self { body: body.into(), etag: None }
+    }
+
+    fn json(value: &impl serde::Serialize) -> Outcome {
+        match serde_json::to_string_pretty(value) {
+            Ok(json) => Ok(Self::text(json + "\n")),
+            Err(e) => Err(Refusal::Problem(Problem::new(500, e.to_string()))),
+        }
+    }
+}
+
+/// Why an endpoint did nothing.
+#[derive(Debug)]
+enum Refusal {
+    Problem(Problem),
+    /// Of a command that responds with text.
+    Text(u16, String),
+}
+
+impl From<Problem> for Refusal {
+    fn from(problem: Problem) -> Self {
+        Self::Problem(problem)
+    }
+}
+
+type Outcome = Result<Done, Refusal>;
+
+/// A request that was found in order.
+struct Call<'s> {
+    site: &'s Site,
+    /// What `{…}` in the path stands for.
+    #[expect(dead_code, reason = "no endpoint has names in its path yet")]
+    names: Vec<String>,
+    parameters: Parameters,
+    body: Bytes,
+    /// What the log says of it.
+    what: String,
+}
+
+/// Answers a request for a path below `/v1/`.
+pub(super) async fn answer(request: Request<Incoming>, site: &Site, caller: &Caller) -> Response<Full<Bytes>> {
+    let (method, path) = (request.method().as_str(), request.uri().path());
+    let (endpoint, names) = match table::find(method, path) {
+        Lookup::Found(endpoint, names) => (endpoint, names),
+        Lookup::Unknown => {
+            return refuse(&Problem::new(404, "there is no such path: GET /v1/openapi.json describes the API"));
+        }
+        Lookup::OtherMethods(methods) => {
+            let mut response = refuse(&Problem::new(405, format!("only {methods}")));
+            if let Ok(value) = HeaderValue::from_str(&methods) {
+                response.headers_mut().insert(ALLOW, value);
+            }
+            return response;
+        }
+    };
+    if endpoint.access == Access::Operators && site.commands.is_none() {
+        let what = if endpoint.is_change() { "commands are accepted" } else { "this is shown" };
+        return refuse(&Problem::new(403, format!("{what} on the admin socket only ([admin] socket)")));
+    }
+    let what = format!("{method} {path}");
+    let parameters = match endpoint.parameters(request.uri().query().unwrap_or_default()) {
+        Ok(parameters) => parameters,
+        Err(problem) => return refuse(&problem),
+    };
+    if endpoint.is_change() {
+        site.limits.pace().await;
+    }
+    let body = match &endpoint.body {
+        Some(body) => read_body(request, body, site).await,
+        None => Ok(Bytes::new()),
+    };
+    let mut call = Call { site, names, parameters, body: Bytes::new(), what };
+    let outcome = match body {
+        Ok(body) => {
+            call.body = body;
+            run(endpoint.operation, &mut call).await
+        }
+        Err(problem) => Err(problem.into()),
+    };
+    if endpoint.is_change() {
+        audit(caller, &call.what, &outcome);
+    }
+    respond(endpoint, outcome)
+}
+
+/// Reads the body of a request.
+async fn read_body(request: Request<Incoming>, expected: &Body, site: &Site) -> Result<Bytes, Problem> {
+    let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let essence = content_type.map(|value| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
+    if let Some(other) = essence.filter(|essence| !expected.any_media && essence != expected.media) {
+        return Err(Problem::new(415, format!("the body must be {}, not {other}", expected.media)));
+    }
+    let too_large = || Problem::new(413, format!("the body has more than {} bytes", expected.limit));
+    let body = request.into_body();
+    if body.size_hint().lower() > expected.limit as u64 {
+        return Err(too_large());
+    }
+    // The semaphore is never closed.
+    let _place = if expected.limit > SMALL { site.limits.bodies.acquire().await.ok() } else { None };
+    match timeout(BODY_TIMEOUT, Limited::new(body, expected.limit).collect()).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large()),
+        Ok(Err(e)) => Err(Problem::new(400, format!("the body cannot be read: {e}"))),
+        Err(_) => Err(Problem::new(408, format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs()))),
+    }
+}
+
+/// Runs the code of an endpoint.
+async fn run(operation: Operation, call: &mut Call<'_>) -> Outcome {
+    let registry = &call.site.status_registry;
+    match operation {
+        Operation::OpenApi => Ok(Done::text(openapi::document())),
+        Operation::Status => {
+            let status = registry.status();
+            // Clients of the tunnel are persons, and settings may say what no stranger should know.
+            Done::json(&if call.site.commands.is_some() { status } else { status.reduced() })
+        }
+        Operation::Servers => Done::json(&Servers { upstreams: registry.upstreams() }),
+        Operation::Certificates => Done::json(&Certificates { certificates: registry.certificates() }),
+        Operation::Configuration => {
+            let configuration = registry.configuration();
+            let done = Done::json(&configuration)?;
+            Ok(Done { etag: Some(configuration.etag), ..done })
+        }
+        Operation::History => {
+            let (range, since) = (call.parameters.text("range").unwrap_or("5m"), call.parameters.number("since"));
+            match call.site.metrics.sampler().history.json(range, since.unwrap_or(0)) {
+                Some(json) => Ok(Done::text(json.to_string() + "\n")),
+                None => Err(Problem::new(400, "the ranges are 5m, 1h and 24h").into()),
+            }
+        }
+        Operation::Log => Ok(Done::text(log::recent())),
+        Operation::Exchanges => {
+            let limit = call.parameters.number("limit").unwrap_or(MAX_EXCHANGES).min(MAX_EXCHANGES) as usize;
+            let older_than = Duration::from_millis(call.parameters.number("older_than_ms").unwrap_or(0));
+            match give(call, Command::Inspect { limit, older_than }).await {
+                Err(Refusal::Text(status, line)) => Err(Problem::new(status, line.trim_end()).into()),
+                answered => answered,
+            }
+        }
+        Operation::Reload => give(call, Command::Reload).await,
+        Operation::Upgrade => give(call, Command::Upgrade).await,
+        Operation::Drain => give(call, Command::Drain).await,
+        Operation::ReopenLogs => give(call, Command::Reopen).await,
+        Operation::LogLevel => change_log_level(call),
+        Operation::ChangeServer => {
+            let change: ServerChange = command_of(call, "a change of a server")?;
+            call.says(&format!("{} of {}", change.server, change.upstream));
+            match registry.change_server(&change) {
+                Ok(line) => Ok(Done::text(line + "\n")),
+                Err(line) => Err(Refusal::Text(409, line + "\n")),
+            }
+        }
+        Operation::Renew => {
+            let name = String::from_utf8_lossy(&call.body).trim().to_ascii_lowercase();
+            call.says(&name);
+            give(call, Command::Renew(name)).await
+        }
+        Operation::Record => {
+            let recording: RecordingRequest = command_of(call, "a recording")?;
+            give(call, Command::Record(Box::new(recording))).await
+        }
+        Operation::Tunnel => {
+            let steering: Steering = command_of(call, "a command for the tunnel")?;
+            call.says(&format!("{}", steering.whom));
+            give(call, Command::Steer(Box::new(steering))).await
+        }
+    }
+}
+
+impl Call<'_> {
+    /// Adds to what the log says. What clients have sent is escaped, and cut.
+    fn says(&mut self, text: &str) {
+        self.what.push(' ');
+        self.what.extend(text.escape_debug().take(MAX_SHOWN));
+    }
+}
+
+/// Reads the body of a command.
+fn command_of<T: DeserializeOwned>(call: &Call<'_>, what: &str) -> Result<T, Refusal> {
+    serde_json::from_slice(&call.body).map_err(|e| Refusal::Text(400, format!("this is not {what}: {e}\n")))
+}
+
+/// Gives a command, and waits until it was executed.
+async fn give(call: &Call<'_>, command: Command) -> Outcome {
+    let Some(commands) = &call.site.commands else { return Err(Refusal::Text(403, "not here\n".to_owned())) };
+    match commands.give(command).await {
+        Ok(line) => Ok(Done::text(line + "\n")),
+        Err(line) => Err(Refusal::Text(409, line + "\n")),
+    }
+}
+
+fn change_log_level(call: &mut Call<'_>) -> Outcome {
+    let level = str::from_utf8(&call.body).unwrap_or_default().trim().to_owned();
+    call.says(&level);
+    match level.parse::<log::Level>() {
+        Ok(level) => {
+            let before = log::level();
+            // Logged under the more talkative of the two.
+            log::set_level(level.max(before));
+            log::info!("the log level is now {level} (it was {before})");
+            log::set_level(level);
+            Ok(Done::text(format!("{level}\n")))
+        }
+        Err(e) => Err(Refusal::Text(400, format!("this is not a log level: {e}\n"))),
+    }
+}
+
+/// A line in the log about a change.
+fn audit(caller: &Caller, what: &str, outcome: &Outcome) {
+    match outcome {
+        Ok(_) => log::info!("admin: {caller}: {what}: done"),
+        Err(Refusal::Problem(problem)) => {
+            log::warn!("admin: {caller}: {what}: refused ({}): {}", problem.status, problem.detail)
+        }
+        Err(Refusal::Text(status, line)) => {
+            let first = line.lines().next().unwrap_or_default();
+            log::warn!("admin: {caller}: {what}: refused ({status}): {first}")
+        }
+    }
+}
+
+fn respond(endpoint: &Endpoint, outcome: Outcome) -> Response<Full<Bytes>> {
+    match outcome {
+        Ok(Done { body, etag }) => {
+            let status = StatusCode::from_u16(endpoint.answer.status).unwrap_or_default();
+            let mut response = typed(status, with_charset(endpoint.answer.media), body);
+            if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
+                response.headers_mut().insert(ETAG, etag);
+            }
+            response
+        }
+        Err(Refusal::Problem(problem)) => {
+            debug_assert!(
+                problem.status >= 500 || endpoint.refusals().contains(&(problem.status, true)),
+                "{} {} does not say that it may be refused with {}",
+                endpoint.method,
+                endpoint.path,
+                problem.status
+            );
+            refuse(&problem)
+        }
+        Err(Refusal::Text(status, line)) => {
+            debug_assert!(endpoint.refusals().contains(&(status, false)), "{}: {status}", endpoint.path);
+            typed(StatusCode::from_u16(status).unwrap_or_default(), with_charset(refusal_media(false)), line)
+        }
+    }
+}
+
+fn with_charset(media: &'static str) -> &'static str {
+    if media == table::TEXT { "text/plain; charset=utf-8" } else { media }
+}
+
+/// A problem document.
+pub(super) fn refuse(problem: &Problem) -> Response<Full<Bytes>> {
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    // A problem's printing cannot fail: it is text and numbers.
+    typed(status, problem::MEDIA_TYPE, serde_json::to_string_pretty(problem).unwrap_or_default() + "\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn changes_are_no_faster_than_the_log() {
+        let (limits, began) = (Limits::default(), Instant::now());
+        for _ in 0..3 {
+            limits.pace().await;
+        }
+        assert!(began.elapsed() >= PACE * 2);
+        assert!(Duration::from_secs(1).as_millis() / PACE.as_millis() < 20);
+    }
+
+    #[test]
+    fn a_response_is_what_its_endpoint_says() {
+        let Lookup::Found(reload, _) = table::find("POST", "/v1/reload") else { panic!("it is there") };
+        let done = respond(reload, Ok(Done::text("reloaded\n")));
+        assert_eq!(
+            (done.status(), &done.headers()[CONTENT_TYPE]),
+            (StatusCode::OK, &HeaderValue::from_static("text/plain; charset=utf-8"))
+        );
+        let refused = respond(reload, Err(Refusal::Text(409, "no\n".to_owned())));
+        assert_eq!(refused.status(), StatusCode::CONFLICT);
+        let refused = refuse(&Problem::new(403, "no"));
+        assert_eq!(refused.headers()[CONTENT_TYPE], problem::MEDIA_TYPE);
+    }
+}

@@ -1,0 +1,507 @@
+//! The endpoints of the API: one table, from which requests are dispatched and the OpenAPI document and the reference are
+//! written. What is not in the table does not exist.
+
+use super::problem::{self, Problem};
+use super::schema::{Direction, Schemas};
+use super::types::{Certificates, Configuration, History, Servers};
+use crate::metrics::status::{ServerChange, Status};
+use crate::run::inspection::OpenExchanges;
+use crate::run::recording::{RecordedExchanges, RecordingRequest};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// What code an endpoint runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Operation {
+    OpenApi,
+    Status,
+    History,
+    Servers,
+    Certificates,
+    Configuration,
+    Exchanges,
+    Log,
+    Reload,
+    Upgrade,
+    Drain,
+    ReopenLogs,
+    LogLevel,
+    ChangeServer,
+    Renew,
+    Record,
+    Tunnel,
+}
+
+/// Who may use an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    /// Everyone who reaches an admin listener.
+    Everyone,
+    /// Operators: they use the admin socket.
+    Operators,
+}
+
+/// A schema of the document.
+pub(super) type Schema = fn(&Schemas) -> Value;
+
+fn response<T: DeserializeOwned>(schemas: &Schemas) -> Value {
+    schemas.of::<T>(Direction::Response)
+}
+
+fn request<T: DeserializeOwned>(schemas: &Schemas) -> Value {
+    schemas.of::<T>(Direction::Request)
+}
+
+fn text(_: &Schemas) -> Value {
+    json!({ "type": "string" })
+}
+
+fn object(_: &Schemas) -> Value {
+    json!({ "type": "object" })
+}
+
+/// A parameter.
+#[derive(Debug)]
+pub(super) struct Parameter {
+    pub name: &'static str,
+    pub place: Place,
+    pub kind: Kind,
+    pub doc: &'static str,
+}
+
+/// Where a parameter stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Query,
+}
+
+/// What a parameter may be.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Number(u64, u64),
+    Choice(&'static [&'static str]),
+}
+
+impl Kind {
+    /// Why a value cannot be one of these.
+    fn mistake(&self, value: &str) -> Option<String> {
+        match self {
+            Self::Number(least, most) => {
+                let is_one = value.parse::<u64>().is_ok_and(|n| (*least..=*most).contains(&n));
+                (!is_one).then(|| format!("a number from {least} to {most}"))
+            }
+            Self::Choice(choices) => (!choices.contains(&value)).then(|| format!("one of {}", choices.join(", "))),
+        }
+    }
+
+    pub fn schema(&self) -> Value {
+        match self {
+            Self::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
+            Self::Choice(choices) => json!({ "type": "string", "enum": choices }),
+        }
+    }
+}
+
+/// The body of a request.
+#[derive(Debug)]
+pub(super) struct Body {
+    pub media: &'static str,
+    /// Another `Content-Type` is not refused: clients of the first versions had none, or any.
+    pub any_media: bool,
+    /// Most bytes (else 413).
+    pub limit: usize,
+    pub schema: Schema,
+    pub doc: &'static str,
+}
+
+/// The response of an endpoint that did what it was asked to.
+#[derive(Debug)]
+pub(super) struct Answer {
+    pub status: u16,
+    pub media: &'static str,
+    pub schema: Schema,
+    pub doc: &'static str,
+    /// Headers that it has besides.
+    pub headers: &'static [(&'static str, &'static str)],
+}
+
+/// One method of one path.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub method: &'static str,
+    /// As in the document: `{name}` stands for one segment.
+    pub path: &'static str,
+    /// The operation's id in the document.
+    pub id: &'static str,
+    pub operation: Operation,
+    pub access: Access,
+    pub summary: &'static str,
+    /// More about it; may be empty.
+    pub doc: &'static str,
+    pub parameters: &'static [Parameter],
+    pub body: Option<Body>,
+    pub answer: Answer,
+    /// Statuses of refusals besides those that follow from the rest: problem documents, or text where `errors_are_text`.
+    pub errors: &'static [u16],
+    pub errors_are_text: bool,
+}
+
+impl Endpoint {
+    /// A read of JSON, without parameters.
+    const fn json(path: &'static str, id: &'static str, operation: Operation, schema: Schema) -> Self {
+        Self {
+            method: "GET",
+            path,
+            id,
+            operation,
+            access: Access::Everyone,
+            summary: "",
+            doc: "",
+            parameters: &[],
+            body: None,
+            answer: Answer { status: 200, media: JSON, schema, doc: "", headers: &[] },
+            errors: &[],
+            errors_are_text: false,
+        }
+    }
+
+    /// A command, which responds with a line of text.
+    const fn command(path: &'static str, id: &'static str, operation: Operation) -> Self {
+        let answer = Answer { status: 200, media: TEXT, schema: text, doc: "What was done.", headers: &[] };
+        Self {
+            method: "POST",
+            access: Access::Operators,
+            answer,
+            errors: &[409],
+            errors_are_text: true,
+            ..Self::json(path, id, operation, text)
+        }
+    }
+
+    /// Whether a request may change something.
+    pub fn is_change(&self) -> bool {
+        self.method != "GET"
+    }
+
+    /// Every status that a response may have, and whether its body is a problem document.
+    pub fn refusals(&self) -> Vec<(u16, bool)> {
+        let own = self.errors.iter().map(|status| (*status, !self.errors_are_text));
+        let parameters = (!self.parameters.is_empty()).then_some((400, true));
+        let access = (self.access == Access::Operators).then_some((403, true));
+        let body = self.body.iter().flat_map(|body| {
+            let media = (!body.any_media).then_some((415, true));
+            [(400, !self.errors_are_text), (408, true), (413, true)].into_iter().chain(media)
+        });
+        let mut all: Vec<(u16, bool)> = own.chain(parameters).chain(access).chain(body).collect();
+        all.sort_unstable();
+        all.dedup_by_key(|(status, _)| *status);
+        all
+    }
+
+    /// The names that `{…}` in the path stand for, in order; `None`: the path is another one.
+    pub fn matches(&self, path: &str) -> Option<Vec<String>> {
+        let mut names = Vec::new();
+        let (mut wanted, mut given) = (self.path.split('/'), path.split('/'));
+        loop {
+            match (wanted.next(), given.next()) {
+                (None, None) => return Some(names),
+                (Some(wanted), Some(given)) if wanted.starts_with('{') => {
+                    names.push(decoded(given).filter(|name| !name.is_empty())?)
+                }
+                (Some(wanted), Some(given)) if wanted == given => {}
+                _ => return None,
+            }
+        }
+    }
+
+    /// The parameters of a query. What is not known is ignored by reads, and refused by changes.
+    pub fn parameters(&self, query: &str) -> Result<Parameters, Problem> {
+        let mut found = Vec::new();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let known = self.parameters.iter().find(|p| p.place == Place::Query && p.name == name);
+            let Some(parameter) = known else {
+                if self.is_change() {
+                    return Err(Problem::new(400, format!("there is no parameter {name:?}")));
+                }
+                continue;
+            };
+            let value = decoded(value).unwrap_or_default();
+            if let Some(wanted) = parameter.kind.mistake(&value) {
+                return Err(Problem::new(400, format!("the parameter {name:?} must be {wanted}")));
+            }
+            if found.iter().any(|(known, _)| *known == parameter.name) {
+                return Err(Problem::new(400, format!("the parameter {name:?} is there twice")));
+            }
+            found.push((parameter.name, value));
+        }
+        Ok(Parameters(found))
+    }
+}
+
+/// The checked parameters of a request.
+#[derive(Debug, Default)]
+pub(super) struct Parameters(Vec<(&'static str, String)>);
+
+impl Parameters {
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(known, _)| *known == name).map(|(_, value)| value.as_str())
+    }
+
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.text(name)?.parse().ok()
+    }
+}
+
+/// A text without percent-encoding (RFC 3986 §2.1); `None`: the encoding is wrong, or not UTF-8.
+fn decoded(text: &str) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'%' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                u8::try_from(digit()? << 4 | digit()?).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(out).ok()
+}
+
+/// How a path stands in the table.
+#[derive(Debug)]
+pub(super) enum Lookup {
+    /// This endpoint, and the names in the path.
+    Found(&'static Endpoint, Vec<String>),
+    /// The path has only these methods.
+    OtherMethods(String),
+    Unknown,
+}
+
+/// Finds the endpoint for a request. HEAD is served where GET is.
+pub(super) fn find(method: &str, path: &str) -> Lookup {
+    let method = if method == "HEAD" { "GET" } else { method };
+    let mut methods = Vec::new();
+    for endpoint in &ENDPOINTS {
+        match endpoint.matches(path) {
+            Some(names) if endpoint.method == method => return Lookup::Found(endpoint, names),
+            Some(_) => methods.push(if endpoint.method == "GET" { "GET, HEAD" } else { endpoint.method }),
+            None => {}
+        }
+    }
+    if methods.is_empty() { Lookup::Unknown } else { Lookup::OtherMethods(methods.join(", ")) }
+}
+
+pub(super) const JSON: &str = "application/json";
+pub(super) const TEXT: &str = "text/plain";
+/// Most bytes of the body of a command.
+const MAX_COMMAND: usize = 4096;
+/// Most exchanges that are told.
+pub(super) const MAX_EXCHANGES: u64 = 1000;
+
+/// All of them, in the order of the document.
+pub(super) static ENDPOINTS: [Endpoint; 17] = [
+    Endpoint {
+        summary: "Read this description of the API",
+        answer: Answer { doc: "An OpenAPI 3.1 document.", ..Endpoint::json("", "", Operation::OpenApi, object).answer },
+        ..Endpoint::json("/v1/openapi.json", "openApi", Operation::OpenApi, object)
+    },
+    Endpoint {
+        summary: "Read the status",
+        doc: "For everyone but operators, `reduced` is true: names and addresses of clients and changed settings are left out.",
+        ..Endpoint::json("/v1/status", "status", Operation::Status, response::<Status>)
+    },
+    Endpoint {
+        summary: "Read what was measured in the last minutes, hour or day",
+        parameters: &[
+            Parameter {
+                name: "range",
+                place: Place::Query,
+                kind: Kind::Choice(&["5m", "1h", "24h"]),
+                doc: "The range; without it, five minutes.",
+            },
+            Parameter {
+                name: "since",
+                place: Place::Query,
+                kind: Kind::Number(0, i64::MAX as u64),
+                doc: "Only what is newer than this, in seconds since 1970.",
+            },
+        ],
+        ..Endpoint::json("/v1/history", "history", Operation::History, response::<History>)
+    },
+    Endpoint {
+        summary: "List the servers of all upstreams",
+        ..Endpoint::json("/v1/servers", "servers", Operation::Servers, response::<Servers>)
+    },
+    Endpoint {
+        summary: "List the certificates that are shown to clients",
+        ..Endpoint::json("/v1/certificates", "certificates", Operation::Certificates, response::<Certificates>)
+    },
+    Endpoint {
+        access: Access::Operators,
+        summary: "Read the configuration in force",
+        doc: "Defaults are filled in and secrets are masked. `ETag` is for `If-Match` of a change.",
+        answer: Answer {
+            headers: &[("ETag", "What `If-Match` must have for a change of this configuration.")],
+            ..Endpoint::json("", "", Operation::Configuration, response::<Configuration>).answer
+        },
+        ..Endpoint::json("/v1/config", "configuration", Operation::Configuration, response::<Configuration>)
+    },
+    Endpoint {
+        access: Access::Operators,
+        summary: "List the oldest requests under way",
+        parameters: &[
+            Parameter {
+                name: "limit",
+                place: Place::Query,
+                kind: Kind::Number(0, i64::MAX as u64),
+                doc: "At most so many; never more than 1000.",
+            },
+            Parameter {
+                name: "older_than_ms",
+                place: Place::Query,
+                kind: Kind::Number(0, i64::MAX as u64),
+                doc: "Only requests that began longer ago, in milliseconds.",
+            },
+        ],
+        errors: &[409],
+        ..Endpoint::json("/v1/exchanges", "exchanges", Operation::Exchanges, response::<OpenExchanges>)
+    },
+    Endpoint {
+        access: Access::Operators,
+        summary: "Read the newest lines of the log",
+        answer: Answer { status: 200, media: TEXT, schema: text, doc: "The lines.", headers: &[] },
+        ..Endpoint::json("/v1/log", "log", Operation::Log, text)
+    },
+    Endpoint {
+        summary: "Read the configuration's file again",
+        doc: "What was changed by the API and is not in the file ends, except servers and their weights.",
+        ..Endpoint::command("/v1/reload", "reload", Operation::Reload)
+    },
+    Endpoint {
+        summary: "Start the installed program in the place of this process",
+        ..Endpoint::command("/v1/upgrade", "upgrade", Operation::Upgrade)
+    },
+    Endpoint {
+        summary: "Finish open requests, then stop",
+        ..Endpoint::command("/v1/drain", "drain", Operation::Drain)
+    },
+    Endpoint {
+        summary: "Open the files of the access log and of the tunnel's log again",
+        ..Endpoint::command("/v1/reopen-logs", "reopenLogs", Operation::ReopenLogs)
+    },
+    Endpoint {
+        summary: "Change the level of the log",
+        body: Some(Body {
+            media: TEXT,
+            any_media: true,
+            limit: MAX_COMMAND,
+            schema: text,
+            doc: "`error`, `warn`, `info`, `debug` or `trace`.",
+        }),
+        errors: &[],
+        ..Endpoint::command("/v1/log-level", "logLevel", Operation::LogLevel)
+    },
+    Endpoint {
+        summary: "Drain a server, or set its weight",
+        body: Some(Body {
+            media: JSON,
+            any_media: true,
+            limit: MAX_COMMAND,
+            schema: request::<ServerChange>,
+            doc: "The change.",
+        }),
+        ..Endpoint::command("/v1/server", "server", Operation::ChangeServer)
+    },
+    Endpoint {
+        summary: "Order a new certificate for a name",
+        doc: "For `certificates = \"auto\"`. The response comes when the certificate is issued.",
+        body: Some(Body { media: TEXT, any_media: true, limit: MAX_COMMAND, schema: text, doc: "The name." }),
+        ..Endpoint::command("/v1/renew", "renew", Operation::Renew)
+    },
+    Endpoint {
+        summary: "Record requests for a while",
+        doc: "The response comes when the recording ends.",
+        body: Some(Body {
+            media: JSON,
+            any_media: true,
+            limit: MAX_COMMAND,
+            schema: request::<RecordingRequest>,
+            doc: "What to record.",
+        }),
+        answer: Answer {
+            status: 200,
+            media: JSON,
+            schema: response::<RecordedExchanges>,
+            doc: "What was recorded.",
+            headers: &[],
+        },
+        ..Endpoint::command("/v1/record", "record", Operation::Record)
+    },
+    Endpoint {
+        summary: "Disconnect clients of the tunnel, or send them a message",
+        body: Some(Body { media: JSON, any_media: true, limit: MAX_COMMAND, schema: object, doc: "The command." }),
+        ..Endpoint::command("/v1/tunnel", "tunnel", Operation::Tunnel)
+    },
+];
+
+/// The media type of a refusal.
+pub(super) fn refusal_media(is_problem: bool) -> &'static str {
+    if is_problem { problem::MEDIA_TYPE } else { TEXT }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn endpoints_differ() {
+        let places: BTreeSet<_> = ENDPOINTS.iter().map(|e| (e.path, e.method)).collect();
+        let ids: BTreeSet<_> = ENDPOINTS.iter().map(|e| e.id).collect();
+        assert_eq!((places.len(), ids.len()), (ENDPOINTS.len(), ENDPOINTS.len()));
+        for endpoint in &ENDPOINTS {
+            assert!(!endpoint.summary.is_empty() && !endpoint.summary.ends_with('.'), "{}", endpoint.path);
+            assert!(!endpoint.is_change() || endpoint.access == Access::Operators, "{}", endpoint.path);
+            assert!(endpoint.path.starts_with("/v1/"), "{}", endpoint.path);
+        }
+    }
+
+    #[test]
+    fn requests_find_their_endpoint() {
+        let found = |method, path| match find(method, path) {
+            Lookup::Found(endpoint, names) => format!("{} {names:?}", endpoint.id),
+            Lookup::OtherMethods(methods) => methods,
+            Lookup::Unknown => "unknown".to_owned(),
+        };
+        assert_eq!(found("HEAD", "/v1/status"), "status []");
+        assert_eq!(found("POST", "/v1/status"), "GET, HEAD");
+        assert_eq!(found("GET", "/v1/reload"), "POST");
+        for path in ["/v1", "/v1/", "/v1/status/", "/v1//status", "/v1/Status", "/v2/status", "/v1/../status"] {
+            assert_eq!(found("GET", path), "unknown", "{path}");
+        }
+    }
+
+    #[test]
+    fn names_in_paths_are_decoded() {
+        assert_eq!(decoded("a%2Fb%3a1").as_deref(), Some("a/b:1"));
+        assert_eq!(decoded("%C3%BC").as_deref(), Some("ü"));
+        for bad in ["%", "%2", "%zz", "%ff", "%+1"] {
+            assert_eq!(decoded(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn parameters_are_checked() {
+        let Lookup::Found(history, _) = find("GET", "/v1/history") else { panic!("it is there") };
+        let read = |query| history.parameters(query);
+        let parameters = read("range=1h&since=7&other=1").unwrap();
+        assert_eq!((parameters.text("range"), parameters.number("since")), (Some("1h"), Some(7)));
+        for bad in ["range=2h", "range", "since=-1", "since=x", "since=1&since=2", "range=%zz"] {
+            assert_eq!(read(bad).err().map(|problem| problem.status), Some(400), "{bad}");
+        }
+        let Lookup::Found(reload, _) = find("POST", "/v1/reload") else { panic!("it is there") };
+        assert!(reload.parameters("x=1").is_err() && reload.parameters("").is_ok());
+    }
+}
