@@ -54,10 +54,19 @@ pub enum Reading {
 impl Document {
     /// A file's content. Relative paths are from the file's folder, wherever the program was started.
     pub fn of_file(path: &Path, bytes: &[u8]) -> Result<Self, Errors> {
-        let text = std::str::from_utf8(bytes).map_err(|e| not_text(path, bytes, e.valid_up_to()))?;
+        Self::named(path.display().to_string(), path, bytes)
+    }
+
+    /// A text that stands in the place of a file's. Messages call it `request`.
+    pub fn of_request(path: &Path, bytes: &[u8]) -> Result<Self, Errors> {
+        Self::named("request".to_owned(), path, bytes)
+    }
+
+    fn named(name: String, path: &Path, bytes: &[u8]) -> Result<Self, Errors> {
+        let text = std::str::from_utf8(bytes).map_err(|e| not_text(&name, bytes, e.valid_up_to()))?;
         Ok(Self {
             text: text.strip_prefix('\u{feff}').unwrap_or(text).to_owned(),
-            name: path.display().to_string(),
+            name,
             base: path.parent().unwrap_or(Path::new("")).to_path_buf(),
             origin: Origin::File(path.to_path_buf()),
             policy: None,
@@ -157,9 +166,9 @@ impl Document {
 }
 
 /// The error about a file that is not text from this byte on, with its line.
-fn not_text(path: &Path, bytes: &[u8], from: usize) -> Errors {
+fn not_text(name: &str, bytes: &[u8], from: usize) -> Errors {
     let text = String::from_utf8_lossy(bytes);
-    let sink = Sink::new(Source::new(path.display().to_string(), &text), PathBuf::new(), None, None);
+    let sink = Sink::new(Source::new(name.to_owned(), &text), PathBuf::new(), None, None);
     let replaced = from..from + char::REPLACEMENT_CHARACTER.len_utf8();
     let message = format!("not UTF-8 text at byte {from}");
     let error = sink.place_of(&replaced).diagnostic(Severity::Error, message, None);

@@ -79,7 +79,7 @@ pub use acme::{
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
 pub use certificates::load::{Loaded, address_of, parse_revocation_lists};
-pub use certificates::{CertificateFiles, CertificateSet, encrypted_key, read_again};
+pub use certificates::{CertificateFiles, CertificateSet, encrypted_key, read_again, read_sent};
 pub use collector::{Collector, CollectorEndpoint, CollectorHeader, CollectorProtocol, Signal};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
@@ -105,6 +105,7 @@ pub use sealane_passwords::Users;
 pub use sealane_proxy::redirects::RedirectTable;
 pub use sealane_route::AddressSet;
 pub use show::Effective;
+pub use sites::is_same_server;
 pub use surroundings::{Answers, Content, Kind, MAX_FILE, Print, Question, Unreadable};
 pub use traces::{Otlp, OtlpSettings, TraceSettings, Traces};
 pub use transparency::read_log_list_again;
@@ -113,7 +114,7 @@ pub use tunnel::{
     CertificateId, ClientCertificates, Management, Revoked, Tunnel, TunnelClient, TunnelGroup, TunnelMember,
     TunnelParts, Webhook,
 };
-pub use upstream::{NamedServer, expand};
+pub use upstream::{NamedServer, added_server, expand};
 
 use addresses::{Addresses, Protocol};
 use decode::{At, Section};

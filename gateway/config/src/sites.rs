@@ -22,7 +22,7 @@ use super::decode::At;
 use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
 use super::listener::Draft;
-use super::plan::Plan;
+use super::plan::{Plan, ServerPlan};
 use sealane_proxy::rules::{Piece, Redirect, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::{NameMap, NamePattern, Rank, SiteMap, groups};
@@ -174,6 +174,21 @@ fn resolved(host: &str) -> Vec<String> {
         Ok(IpAddr::V6(Ipv6Addr::UNSPECIFIED)) => vec![Ipv6Addr::LOCALHOST.to_string()],
         Ok(ip) => vec![ip.to_string()],
         Err(_) => vec![name],
+    }
+}
+
+/// Whether two servers are the same, as far as their hosts and ports say.
+pub fn is_same_server(a: &ServerPlan, b: &ServerPlan) -> bool {
+    let theirs = resolved(&b.host);
+    a.port == b.port && resolved(&a.host).iter().any(|host| theirs.contains(host))
+}
+
+impl super::Config {
+    /// Whether some name is served only to clients with a certificate. Servers that are added while the gateway serves must then
+    /// not open another way to a name's servers.
+    pub fn requires_client_certificates(&self) -> bool {
+        let tls = self.listeners.iter().filter_map(|listener| listener.tls.as_ref());
+        tls.flat_map(|tls| tls.policies.iter()).any(|policy| required(policy.client_auth.as_ref()).is_some())
     }
 }
 

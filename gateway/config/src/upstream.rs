@@ -15,6 +15,7 @@ use sealane_proxy::server_state::ServerState;
 use sealane_proxy::snapshot::{Server, Upstream, UpstreamHttp};
 use sealane_sys::fastopen::Cookie;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Versions of HTTP.
@@ -246,31 +247,19 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
             }
             Some(_) => {}
         }
-        let mut plan = ServerPlan {
-            name: String::new(),
-            host: server.host.clone(),
-            port: server.port,
-            socket: None,
-            weight: *weight,
-            backup: *backup,
-        };
-        plan.name = if service_domain(&server.host).is_some() { server.host.clone() } else { plan.authority() };
         let domain = service_domain(&server.host);
         if domain.is_some() && *weight != settings::server::weight.default() as u32 {
             let help = "remove \"weight\"".to_owned();
             sink.error(&entry.span, "the servers of a service have the weights of their SRV records", Some(help));
         }
-        if server.is_socket {
-            let path = sink.base.join(&server.host);
-            if path.as_os_str().len() > MAX_SOCKET_PATH {
-                let message = format!("the path of the socket has more than {MAX_SOCKET_PATH} bytes");
-                sink.error(&entry.span, message, Some("write a shorter one, as in \"unix:/run/app.sock\"".to_owned()));
+        let mut plan = match planned(&server, &sink.base, *weight, *backup) {
+            Ok(plan) => plan,
+            Err((message, help)) => {
+                sink.error(&entry.span, message, help);
                 good = false;
+                continue;
             }
-            plan.host = format!("unix:{}", path.display());
-            plan.name.clone_from(&plan.host);
-            plan.socket = Some(path.into());
-        }
+        };
         // One server may stand in the list several times; each has metrics and a state of its own.
         let same = out.plans.iter().filter(|p| p.host == plan.host && p.port == plan.port).count();
         if same > 0 {
@@ -280,13 +269,64 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
             context.names.push(NamedServer { host: server.host.clone(), place: sink.place_of(&entry.span) });
         }
         // RFC 6125 §6.4: a certificate is for the domain that was asked for, whatever name the answer has.
-        let value = domain.map_or_else(|| plan.host.clone(), str::to_owned);
+        let value = service_domain(&server.host).map_or_else(|| plan.host.clone(), str::to_owned);
         out.hosts.push(At { value, span: entry.span.clone() });
         out.plans.push(plan);
     }
     out.https = kind.is_some_and(|(https, _)| https);
     good.then_some(out)
 }
+
+/// What a server's URL stands for. `base`: the folder that a relative path of a socket is from.
+fn planned(server: &ServerUrl, base: &Path, weight: u32, backup: bool) -> Result<ServerPlan, (String, Option<String>)> {
+    let (host, port) = (server.host.clone(), server.port);
+    let mut plan = ServerPlan { name: String::new(), host, port, socket: None, weight, backup };
+    plan.name = if service_domain(&server.host).is_some() { server.host.clone() } else { plan.authority() };
+    if server.is_socket {
+        let path = base.join(&server.host);
+        if path.as_os_str().len() > MAX_SOCKET_PATH {
+            let message = format!("the path of the socket has more than {MAX_SOCKET_PATH} bytes");
+            return Err((message, Some("write a shorter one, as in \"unix:/run/app.sock\"".to_owned())));
+        }
+        plan.host = format!("unix:{}", path.display());
+        plan.name.clone_from(&plan.host);
+        plan.socket = Some(path.into());
+    }
+    Ok(plan)
+}
+
+/// Reads a server that is added to a group while the group is served, by the rules of `servers`.
+///
+/// The error says what is wrong, and how to repair it.
+pub fn added_server(text: &str, weight: u32, backup: bool, group: &Upstream) -> Result<ServerPlan, String> {
+    let said = |(message, help): (String, Option<String>)| match help {
+        Some(help) => format!("{message}; {help}"),
+        None => message,
+    };
+    if text.len() > MAX_ADDED || text.chars().any(char::is_control) {
+        return Err(format!("a server is a text of at most {MAX_ADDED} bytes without control characters"));
+    }
+    let server = parse_server(text).map_err(said)?;
+    if service_domain(&server.host).is_some() {
+        return Err("the servers of a service follow from its SRV records; add a service in the file".to_owned());
+    }
+    let has_tls = group.tls.is_some();
+    if server.https.is_some_and(|https| https != has_tls) {
+        let scheme = if has_tls { "https" } else { "http" };
+        return Err(format!("all servers of \"{}\" use {scheme}", group.name));
+    }
+    if server.is_socket && !Path::new(&server.host).is_absolute() {
+        return Err("write the whole path of the socket, as in \"unix:/run/app.sock\"".to_owned());
+    }
+    let weights = settings::server::weight.kind.0;
+    if !weights.contains(&u64::from(weight)) {
+        return Err(format!("the weight must be from {} to {}", weights.start(), weights.end()));
+    }
+    planned(&server, Path::new(""), weight, backup).map_err(said)
+}
+
+/// Most bytes of the text of a server that is added.
+const MAX_ADDED: usize = 512;
 
 /// What the reading of upstreams needs besides the section.
 pub(super) struct Context<'c> {
@@ -537,6 +577,19 @@ mod tests {
         ] {
             assert_eq!(parsed(bad), None, "{bad}");
         }
+    }
+
+    #[test]
+    fn an_added_server_fits_its_group() {
+        let plain = Upstream { name: "app".to_owned(), ..defaults() };
+        let added = |text: &str| added_server(text, 3, false, &plain).map(|plan| (plan.name, plan.weight));
+        assert_eq!(added("http://10.0.0.1:80"), Ok(("10.0.0.1:80".to_owned(), 3)));
+        assert_eq!(added("app.example:8080"), Ok(("app.example:8080".to_owned(), 3)));
+        assert_eq!(added("unix:/run/a.sock"), Ok(("unix:/run/a.sock".to_owned(), 3)));
+        for bad in ["https://10.0.0.1", "unix:a.sock", "http+srv://_http._tcp.a", "", "a\n:1", &"a".repeat(600)] {
+            assert!(added(bad).is_err(), "{bad:?}");
+        }
+        assert!(added_server("http://a", 257, false, &plain).is_err());
     }
 
     #[test]

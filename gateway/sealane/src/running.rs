@@ -209,6 +209,9 @@ fn describe(s: &Status) -> String {
         let servers: Vec<String> = u.servers.iter().map(|s| format!("{} {}", s.name, state(s))).collect();
         let _ = writeln!(t, "upstream       {}: {}", u.name, servers.join(", "));
     }
+    for line in temporary(s) {
+        let _ = writeln!(t, "temporary      {line}");
+    }
     let _ =
         writeln!(t, "connections    {} open, {} accepted", total("connections_open"), total("connections_accepted"));
     let _ = writeln!(t, "requests       {} active, {} started", total("requests_active"), total("requests"));
@@ -228,6 +231,29 @@ fn describe(s: &Status) -> String {
         let _ = writeln!(t, "refused        {n} × {what}");
     }
     t
+}
+
+/// What operators have changed beside the configuration's file: a restart ends it.
+fn temporary(status: &Status) -> Vec<String> {
+    let mut lines = Vec::new();
+    if status.temporary {
+        lines.push("the configuration in force is not the file's: a reload ends it".to_owned());
+        lines.extend(status.not_in_file.iter().cloned());
+    }
+    for upstream in &status.upstreams {
+        for server in &upstream.servers {
+            if server.added {
+                lines.push(format!("server {} of {} was added", server.name, upstream.name));
+            }
+            if server.weight_is_set {
+                lines.push(format!("server {} of {} has weight {}", server.name, upstream.name, server.weight));
+            }
+        }
+        lines.extend(upstream.removed.iter().map(|name| format!("server {name} of {} was removed", upstream.name)));
+    }
+    let added = status.certificates.iter().filter(|certificate| certificate.added);
+    lines.extend(added.map(|c| format!("certificate {} ({}) was added", c.file, c.subject)));
+    lines
 }
 
 /// How a server stands, and why requests fail there if they do.
@@ -258,6 +284,17 @@ mod tests {
         for (seconds, text) in [(5, "5s"), (65, "1m 5s"), (7260, "2h 1m"), (90_000, "1d 1h")] {
             assert_eq!(span(seconds), text);
         }
+    }
+
+    #[test]
+    fn temporary_changes_are_told() {
+        let status: Status = serde_json::from_str(
+            r#"{"upstreams":[{"name":"app","removed":["a:1"],"servers":[{"name":"b:1","added":true,"weight":7,"weight_is_set":true}]}]}"#,
+        )
+        .unwrap();
+        let told = ["server b:1 of app was added", "server b:1 of app has weight 7", "server a:1 of app was removed"];
+        assert_eq!(temporary(&status), told);
+        assert!(describe(&status).contains("temporary      server b:1 of app was added\n"));
     }
 
     #[test]

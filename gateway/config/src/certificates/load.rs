@@ -454,8 +454,9 @@ pub(crate) fn issuer(certificate: &CertificateDer<'_>) -> Option<String> {
     X509Certificate::from_der(certificate).ok().map(|(_, leaf)| leaf.issuer().to_string())
 }
 
-/// Puts certificates into the tables that handshakes look names up in. `defaults` are indices into `all`.
-pub(crate) fn index(all: &[Arc<Loaded>], default: Vec<u32>) -> Identities {
+/// Puts certificates into the tables that handshakes look names up in. `default` are indices into `all`. For their names, those from
+/// `preferred` on are preferred to the others.
+pub(crate) fn index(all: &[Arc<Loaded>], default: Vec<u32>, preferred: usize) -> Identities {
     let mut out = Identities { default, ..Identities::default() };
     for (i, loaded) in all.iter().enumerate() {
         out.all.push(Arc::clone(&loaded.identity));
@@ -464,7 +465,8 @@ pub(crate) fn index(all: &[Arc<Loaded>], default: Vec<u32>) -> Identities {
             let Some(pattern) = NamePattern::of_certificate(name) else { continue };
             match out.names.get_mut(&pattern) {
                 // A certificate may repeat a name.
-                Some(entry) if entry.last() == Some(&(i as u32)) => {}
+                Some(entry) if entry.contains(&(i as u32)) => {}
+                Some(entry) if i >= preferred => entry.insert(0, i as u32),
                 Some(entry) => entry.push(i as u32),
                 None => drop(out.names.insert(pattern, vec![i as u32])),
             }

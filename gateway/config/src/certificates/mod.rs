@@ -11,12 +11,13 @@ mod pkcs12;
 use crate::Config;
 use crate::decode::At;
 use crate::diagnostics::{Errors, Sink, Source, Warning};
-use crate::surroundings::Answers;
+use crate::surroundings::{Answers, Content};
 use load::{Loaded, Store};
 use sealane_tls::policy::{Identities, ServerPolicy};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use zeroize::Zeroizing;
 
 /// The files of one certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -31,6 +32,8 @@ pub struct CertificateFiles {
     pub ocsp: Option<PathBuf>,
     /// The name or the address that the certificate must have: that of one from an authority.
     pub name: Option<String>,
+    /// There are no files: operators have sent the certificate, and `cert` is what it is called.
+    pub is_sent: bool,
 }
 
 impl CertificateFiles {
@@ -47,12 +50,26 @@ impl CertificateFiles {
             passphrase: passphrase.map(path),
             ocsp: ocsp.map(path),
             name: None,
+            is_sent: false,
         }
     }
 
     /// The file of a certificate that an authority issues for a name: the private key, then the chain.
     pub(crate) fn of_name(file: PathBuf, name: &str) -> Self {
-        Self { cert: file.clone(), key: file, passphrase: None, ocsp: None, name: Some(name.to_owned()) }
+        Self {
+            cert: file.clone(),
+            key: file,
+            passphrase: None,
+            ocsp: None,
+            name: Some(name.to_owned()),
+            is_sent: false,
+        }
+    }
+
+    /// What stands for the files of a certificate that operators have sent.
+    fn sent(name: &str) -> Self {
+        let called = PathBuf::from(format!("api:{name}"));
+        Self { cert: called.clone(), key: called, passphrase: None, ocsp: None, name: None, is_sent: true }
     }
 
     /// Each of them.
@@ -90,7 +107,21 @@ impl CertificateSet {
             Defaults::Marked(marked) => marked.clone(),
             Defaults::First => (0..all.len() as u32).filter(|i| all[*i as usize].names == all[0].names).collect(),
         };
-        load::index(&all, default)
+        let first_sent = self.entries.iter().position(|(files, _)| files.is_sent).unwrap_or(all.len());
+        load::index(&all, default, first_sent)
+    }
+
+    /// The same certificates, with these in place of those that operators have sent; `None` if there were none and are none.
+    fn with_sent(&self, sent: &[(CertificateFiles, Arc<Loaded>)]) -> Option<Self> {
+        if sent.is_empty() && !self.entries.iter().any(|(files, _)| files.is_sent) {
+            return None;
+        }
+        let configured = self.entries.iter().filter(|(files, _)| !files.is_sent);
+        Some(Self {
+            entries: configured.chain(sent).cloned().collect(),
+            defaults: self.defaults.clone(),
+            stapling: self.stapling,
+        })
     }
 
     /// The same certificates, with those of `new` in place of the ones from the same files; `None` if none of them is here.
@@ -112,7 +143,8 @@ impl Config {
     /// The files of all certificates of listeners, each pair once.
     pub fn certificate_files(&self) -> Vec<CertificateFiles> {
         let mut seen = HashSet::new();
-        self.certificates().map(|(files, _)| files).filter(|files| seen.insert(*files)).cloned().collect()
+        let read = self.certificates().map(|(files, _)| files).filter(|files| !files.is_sent);
+        read.filter(|files| seen.insert(*files)).cloned().collect()
     }
 
     /// Every certificate of a listener with its files; one that several listeners have, several times.
@@ -124,6 +156,12 @@ impl Config {
     /// Puts certificates that were read again in the place of those from the same files.
     pub fn replace_certificates(&mut self, new: &HashMap<CertificateFiles, Arc<Loaded>>) {
         self.change_certificates(|set| set.with(new));
+    }
+
+    /// Gives all listeners with TLS the certificates that operators have sent, in place of those that were sent before. For their
+    /// names they are preferred to those of the configuration.
+    pub fn set_sent_certificates(&mut self, sent: &[(CertificateFiles, Arc<Loaded>)]) -> bool {
+        self.change_certificates(|set| set.with_sent(sent))
     }
 
     /// Changes the certificates of listeners; `None` leaves them as they are. Returns whether any have changed.
@@ -152,6 +190,17 @@ pub(crate) fn with_identities(policies: &[Arc<ServerPolicy>], identities: &Arc<I
     policies.iter().map(with).collect()
 }
 
+/// Reads a certificate that operators have sent: the chain and the private key in PEM, by the rules of files. `name` is what it is
+/// called in messages.
+pub fn read_sent(name: &str, pem: &[u8]) -> Result<(CertificateFiles, Arc<Loaded>, Vec<Warning>), Errors> {
+    let files = CertificateFiles::sent(name);
+    let mut answers = Answers::default();
+    let content = Content { bytes: Zeroizing::new(pem.to_vec()), mode: 0o600, print: None };
+    answers.contents.insert(files.cert.clone(), Ok(content));
+    let (loaded, warnings) = read_again(&files, &answers)?;
+    Ok((files, loaded, warnings))
+}
+
 /// Reads the files of a certificate, for a gateway that serves. `answers` has their content. One for another name than the files
 /// are for is refused.
 pub fn read_again(files: &CertificateFiles, answers: &Answers) -> Result<(Arc<Loaded>, Vec<Warning>), Errors> {
@@ -178,5 +227,55 @@ pub fn read_again(files: &CertificateFiles, answers: &Answers) -> Result<(Arc<Lo
     match loaded {
         Some(loaded) if errors.is_empty() && !unanswered => Ok((loaded, warnings)),
         _ => Err(Errors { errors, warnings, files: Vec::new() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pem(names: &[&str]) -> String {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names).unwrap();
+        made.cert.pem() + &made.signing_key.serialize_pem()
+    }
+
+    /// What the certificate is called that a name gets first.
+    fn served(set: &CertificateSet, name: &str) -> Option<PathBuf> {
+        let identities = set.identities();
+        let index = *identities.names.find(name)?.first()?;
+        Some(identities.all[index as usize].source.clone())
+    }
+
+    #[test]
+    fn certificates_that_were_sent_are_preferred_for_their_names() {
+        let read = |name: &str, names: &[&str]| {
+            let (files, loaded, _) = read_sent(name, pem(names).as_bytes()).unwrap();
+            (files, loaded)
+        };
+        // As if it were of a file.
+        let mut configured = read("file", &["a.example", "b.example"]);
+        configured.0.is_sent = false;
+        let set = CertificateSet { entries: vec![configured], defaults: Defaults::First, stapling: false };
+        assert!(set.with_sent(&[]).is_none());
+        let with = set.with_sent(&[read("new", &["b.example", "c.example"])]).unwrap();
+        assert_eq!(served(&with, "a.example"), Some("api:file".into()));
+        assert_eq!(served(&with, "b.example"), Some("api:new".into()));
+        assert_eq!(served(&with, "c.example"), Some("api:new".into()));
+        assert_eq!(with.identities().default, [0], "who names nothing gets the configured one");
+        let without = with.with_sent(&[]).unwrap();
+        assert_eq!((served(&without, "b.example"), served(&without, "c.example")), (Some("api:file".into()), None));
+    }
+
+    #[test]
+    fn what_is_no_certificate_with_its_key_is_refused() {
+        let good = pem(&["a.example"]);
+        let other = pem(&["a.example"]);
+        let certificate = good.split_inclusive("-----END CERTIFICATE-----").next().unwrap();
+        let key = &other[other.find("-----BEGIN PRIVATE KEY-----").unwrap()..];
+        for bad in [String::new(), "text".to_owned(), certificate.to_owned(), format!("{certificate}\n{key}")] {
+            let errors = read_sent("x", bad.as_bytes()).err().map(|e| e.to_string()).unwrap();
+            assert!(errors.contains("api:x") && !errors.contains("PRIVATE KEY-----\n"), "{errors}");
+        }
     }
 }

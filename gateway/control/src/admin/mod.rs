@@ -20,6 +20,7 @@ use crate::config::{Config, RunAs};
 use crate::metrics::LaneMetrics;
 use crate::metrics::prometheus::{Format, Writer};
 use crate::metrics::status::StatusRegistry;
+use crate::run::changes::Changes;
 use crate::run::commands::Commands;
 use anyhow::{Context as _, Result};
 use http_body_util::Full;
@@ -64,6 +65,15 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 /// What the answers under way may take when the gateway ends.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// Who takes what operators ask for.
+#[derive(Clone, Debug)]
+pub struct Takers {
+    /// Commands.
+    pub commands: Commands,
+    /// Changes by the API.
+    pub changes: Changes,
+}
 
 /// Sockets that are open and not yet served.
 #[derive(Debug)]
@@ -115,14 +125,14 @@ impl Opened {
         self,
         metrics: &Arc<LaneMetrics>,
         status_registry: &Arc<StatusRegistry>,
-        commands: &Commands,
+        takers: &Takers,
     ) -> Result<Admin> {
         let names = Names::default();
         let (displaced, limits) = (Arc::new(AtomicU64::new(0)), Arc::new(api::Limits::default()));
-        let site = |commands| {
+        let site = |takers| {
             let (metrics, status_registry) = (metrics.clone(), status_registry.clone());
             let (names, limits, displaced) = (names.clone(), limits.clone(), displaced.clone());
-            Arc::new(Site { metrics, status_registry, commands, names, limits, displaced })
+            Arc::new(Site { metrics, status_registry, takers, names, limits, displaced })
         };
         let stage = watch::Sender::new(Stage::Serving);
         let mut admin = Admin { tcp: None, unix: None, stage, slots: Vec::new(), names: names.clone() };
@@ -140,7 +150,7 @@ impl Opened {
             let listener = tokio::net::UnixListener::from_std(listener)?;
             file.publish()?;
             admin.unix = Some(file);
-            let site = site(Some(commands.clone()));
+            let site = site(Some(takers.clone()));
             admin.accept(site, Stage::Ending, move |cx| {
                 listener.poll_accept(cx).map_ok(|(stream, _)| {
                     let caller = Caller::of(&stream);
@@ -232,7 +242,7 @@ impl Admin {
             let mut open = Connections::default();
             loop {
                 // Over TCP a place is made below, so that a connection is there to be given it.
-                let free = site.commands.is_none() || slots.available_permits() > 0;
+                let free = site.takers.is_none() || slots.available_permits() > 0;
                 if !free {
                     let Ok(slot) = slots.acquire().await else { return };
                     drop(slot);
@@ -351,7 +361,7 @@ struct Site {
     metrics: Arc<LaneMetrics>,
     status_registry: Arc<StatusRegistry>,
     /// `None` where commands are not taken.
-    commands: Option<Commands>,
+    takers: Option<Takers>,
     names: Names,
     limits: Arc<api::Limits>,
     /// Connections over TCP that were closed in favour of new ones.
@@ -397,11 +407,11 @@ const NOT_ADDRESSED: &str = "this listener serves requests only for its IP addre
                              web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";
 
 async fn answer(request: Request<Incoming>, site: &Site, caller: &Caller) -> Response<Full<Bytes>> {
-    if site.commands.is_none() && addressed::lacks_host(&request) {
+    if site.takers.is_none() && addressed::lacks_host(&request) {
         return text(StatusCode::BAD_REQUEST, "an HTTP/1.1 request must have a Host\n".to_owned());
     }
     // Who may connect to the socket's file is no web page.
-    if site.commands.is_none()
+    if site.takers.is_none()
         && !addressed::is_addressed(&request, &site.names.read().unwrap_or_else(PoisonError::into_inner))
     {
         return text(StatusCode::MISDIRECTED_REQUEST, NOT_ADDRESSED.to_owned());

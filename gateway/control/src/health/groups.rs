@@ -1,7 +1,8 @@
 //! All groups with their servers: what a configuration, DNS, checks and the operator make of them.
 
+use super::overlay::{MAX_ADDED, MAX_PER_GROUP, Overlay};
 use super::tracked::{Event, Tracked};
-use crate::config::{Config, Endpoint, Found, Plan, expand};
+use crate::config::{Config, Endpoint, Found, Plan, ServerPlan, added_server, expand, is_same_server};
 use crate::log;
 use crate::metrics::latency::Latencies;
 use sealane_proxy::Failure;
@@ -27,6 +28,9 @@ const RETRY: Duration = Duration::from_secs(1);
 pub(super) struct Group {
     /// As configured, without servers.
     base: Arc<Upstream>,
+    /// As configured.
+    configured: Arc<Plan>,
+    /// The same with the changes of operators.
     pub plan: Arc<Plan>,
     pub state: Arc<GroupState>,
     /// What each of the plan's servers stands for.
@@ -38,6 +42,8 @@ pub(super) struct Group {
     ttl: Option<Duration>,
     pub next_resolve: Instant,
     pub resolving: bool,
+    /// There are other names since it began.
+    resolve_again: bool,
     pub dns_failures: u64,
     pub dns_changes: u64,
     /// The names that do not resolve at the moment, by their place in the plan, and why.
@@ -87,8 +93,12 @@ pub struct ServerStatus {
     pub backup: bool,
     /// Nothing new is given to it.
     pub draining: bool,
+    /// Operators have added it: the configuration does not have it.
+    pub added: bool,
     /// In whole units, as configured or set.
     pub weight: u32,
+    /// Operators have set the weight.
+    pub weight_is_set: bool,
     /// As it is now, while the server starts slowly.
     pub effective_weight: f64,
     /// Requests under way.
@@ -127,17 +137,32 @@ pub struct UnresolvedName {
 /// How the state of a server begins whose name does not resolve.
 const UNRESOLVED: &str = "its name does not resolve: ";
 
+/// Why a change of a group's servers is refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unchanged {
+    /// There is no such group or server.
+    Unknown(String),
+    /// The server cannot be one of the group.
+    Invalid(String),
+    /// What is there already forbids it.
+    Conflict(String),
+}
+
 /// All groups.
 pub(super) struct Groups {
     lanes: usize,
     latencies: Arc<Latencies>,
     look: Arc<Notify>,
     pub all: Vec<Group>,
+    /// What operators have changed, by group. Groups without a change are not there.
+    overlays: HashMap<String, Overlay>,
+    /// Some names need client certificates: no group may get a server of another one.
+    guarded: bool,
 }
 
 impl Groups {
     pub fn new(lanes: usize, look: Arc<Notify>, latencies: Arc<Latencies>) -> Self {
-        Self { lanes, latencies, look, all: Vec::new() }
+        Self { lanes, latencies, look, all: Vec::new(), overlays: HashMap::new(), guarded: false }
     }
 
     pub fn current(&self) -> Vec<Arc<Upstream>> {
@@ -149,11 +174,149 @@ impl Groups {
         // No two groups have one name.
         let mut old: HashMap<String, Group> =
             std::mem::take(&mut self.all).into_iter().map(|g| (g.base.name.clone(), g)).collect();
+        self.guarded = config.requires_client_certificates();
+        self.settle(config);
         for (base, plan) in config.upstreams.iter().zip(&config.plans) {
             let kept = old.remove(&base.name);
             let group = self.group(base, plan, &config.resolved, kept, now);
             self.all.push(group);
         }
+    }
+
+    /// Ends the changes of operators that another configuration leaves no room for.
+    fn settle(&mut self, config: &Config) {
+        let mut overlays = std::mem::take(&mut self.overlays);
+        for (base, plan) in config.upstreams.iter().zip(&config.plans) {
+            let Some(mut overlay) = overlays.remove(&base.name) else { continue };
+            let others = || {
+                let configured =
+                    config.upstreams.iter().zip(&config.plans).filter(|(other, _)| other.name != base.name);
+                let added = self.overlays.values().flat_map(|overlay| &overlay.added);
+                configured.flat_map(|(_, plan)| &plan.servers).chain(added)
+            };
+            let is_taken = |server: &ServerPlan| self.guarded && others().any(|other| is_same_server(other, server));
+            for ended in overlay.settle(plan, base.tls.is_some(), is_taken) {
+                log::warn!("upstream {}: a server that was added is left out: {ended}", base.name);
+            }
+            if !overlay.is_empty() {
+                self.overlays.insert(base.name.clone(), overlay);
+            }
+        }
+        // The rest are of groups that are gone.
+        for (name, _) in overlays {
+            log::warn!(
+                "upstream {name}: changes of its servers end, because the configuration has no such upstream now"
+            );
+        }
+    }
+
+    /// Adds a server to a group.
+    pub fn add(
+        &mut self,
+        upstream: &str,
+        text: &str,
+        weight: u32,
+        backup: bool,
+        now: Instant,
+    ) -> Result<String, Unchanged> {
+        let at = self.position(upstream)?;
+        let group = &self.all[at];
+        let server = added_server(text, weight, backup, &group.base).map_err(Unchanged::Invalid)?;
+        let name = server.name.clone();
+        if group.plan.servers.iter().any(|known| known.name == name) {
+            return Err(Unchanged::Conflict(format!("upstream \"{upstream}\" has the server \"{name}\" already")));
+        }
+        let others = self.all.iter().filter(|other| other.name() != upstream).flat_map(|other| &other.plan.servers);
+        if self.guarded && others.clone().any(|other| is_same_server(other, &server)) {
+            return Err(Unchanged::Conflict(format!(
+                "another upstream has the server \"{name}\", too, and some names need client certificates: add it in the file, \
+                 where the gateway checks that no other name leads to it"
+            )));
+        }
+        let total: usize = self.overlays.values().map(|overlay| overlay.added.len()).sum();
+        let (configured, has_tls) = (group.configured.clone(), group.base.tls.is_some());
+        let mut overlay = self.overlays.get(upstream).cloned().unwrap_or_default();
+        overlay.has_tls = has_tls;
+        if configured.servers.contains(&server) {
+            // As the configuration has it: the removal ends.
+            overlay.removed.remove(&name);
+        } else {
+            if overlay.added.len() >= MAX_PER_GROUP || total >= MAX_ADDED {
+                let limits = format!("at most {MAX_PER_GROUP} servers for an upstream and {MAX_ADDED} in all");
+                return Err(Unchanged::Conflict(format!("too many servers are added already: {limits}")));
+            }
+            overlay.added.push(server);
+        }
+        self.replace(at, overlay, now);
+        Ok(name)
+    }
+
+    /// Removes a server from a group, whether the configuration has it or it was added. It finishes what it has.
+    pub fn remove(&mut self, upstream: &str, server: &str, now: Instant) -> Result<(), Unchanged> {
+        let at = self.position(upstream)?;
+        let group = &self.all[at];
+        if !group.plan.servers.iter().any(|known| known.name == server) {
+            let message = format!("upstream \"{upstream}\" has no server \"{server}\" of its own name");
+            return Err(Unchanged::Unknown(message));
+        }
+        if group.plan.servers.len() == 1 {
+            let message = format!(
+                "\"{server}\" is the last server of upstream \"{upstream}\": add another one first, or drain it"
+            );
+            return Err(Unchanged::Conflict(message));
+        }
+        let mut overlay = self.overlays.get(upstream).cloned().unwrap_or_default();
+        overlay.has_tls = group.base.tls.is_some();
+        overlay.added.retain(|added| added.name != server);
+        if group.configured.servers.iter().any(|known| known.name == server) {
+            overlay.removed.insert(server.to_owned());
+        }
+        self.replace(at, overlay, now);
+        Ok(())
+    }
+
+    fn position(&self, upstream: &str) -> Result<usize, Unchanged> {
+        let found = self.all.iter().position(|group| group.name() == upstream);
+        found.ok_or_else(|| Unchanged::Unknown(format!("there is no upstream \"{upstream}\"")))
+    }
+
+    /// Gives a group other changes. Servers that stay keep their state.
+    fn replace(&mut self, at: usize, overlay: Overlay, now: Instant) {
+        let mut all = std::mem::take(&mut self.all);
+        let group = &mut all[at];
+        let plan = overlay.applied(&group.configured);
+        let known = |server: &ServerPlan| {
+            let at = group.plan.servers.iter().position(|old| old.host == server.host && old.port == server.port)?;
+            Some((group.addresses[at].clone(), group.unresolved.get(&at).cloned()))
+        };
+        let (mut addresses, mut unresolved, mut asks) = (Vec::new(), BTreeMap::new(), false);
+        for (at, server) in plan.servers.iter().enumerate() {
+            let (found, why) = known(server).unwrap_or_else(|| match literal(server) {
+                Some(endpoint) => (vec![endpoint], None),
+                None => {
+                    asks = true;
+                    (Vec::new(), Some("its name does not resolve".to_owned()))
+                }
+            });
+            addresses.push(found);
+            unresolved.extend(why.map(|why| (at, why)));
+        }
+        (group.plan, group.addresses, group.unresolved) = (plan, addresses, unresolved);
+        if asks {
+            (group.next_resolve, group.resolve_again) = (now, group.resolving);
+        }
+        match overlay.is_empty() {
+            true => drop(self.overlays.remove(group.name())),
+            false => drop(self.overlays.insert(group.name().to_owned(), overlay)),
+        }
+        self.rebuild(group, now);
+        self.all = all;
+    }
+
+    /// Servers of the configuration that operators have removed, by group.
+    pub fn removed(&self) -> Vec<(String, Vec<String>)> {
+        let of = |(name, overlay): (&String, &Overlay)| (name.clone(), overlay.removed.iter().cloned().collect());
+        self.overlays.iter().filter(|(_, overlay)| !overlay.removed.is_empty()).map(of).collect()
     }
 
     /// Takes other TLS settings in. Servers and addresses stay as they are.
@@ -172,26 +335,33 @@ impl Groups {
     fn group(
         &self,
         base: &Arc<Upstream>,
-        plan: &Arc<Plan>,
+        configured: &Arc<Plan>,
         resolved: &HashMap<String, Found>,
         old: Option<Group>,
         now: Instant,
     ) -> Group {
+        let plan = &self.overlays.get(&base.name).map_or_else(|| configured.clone(), |o| o.applied(configured));
         let mut ttl: Option<Duration> = None;
         let mut unresolved = BTreeMap::new();
         let mut addresses = Vec::new();
+        // Only names of the configuration were resolved for it.
+        let known = |server: &ServerPlan| {
+            let old = old.as_ref()?;
+            let at =
+                old.plan.servers.iter().position(|known| known.host == server.host && known.port == server.port)?;
+            Some(old.addresses[at].clone()).filter(|known| !known.is_empty())
+        };
         for (at, server) in plan.servers.iter().enumerate() {
-            addresses.push(match (server.host.parse::<IpAddr>(), resolved.get(&server.host)) {
-                _ if server.socket.is_some() => vec![IpAddr::from(Ipv4Addr::LOCALHOST).into()],
-                (Ok(ip), _) => vec![ip.into()],
-                (Err(_), Some(found)) => {
+            addresses.push(match (literal(server), resolved.get(&server.host)) {
+                (Some(endpoint), _) => vec![endpoint],
+                (None, Some(found)) => {
                     ttl = found.ttl.map(|new| ttl.map_or(new, |old| old.min(new))).or(ttl);
                     found.endpoints.clone()
                 }
-                (Err(_), None) => {
+                (None, None) => known(server).unwrap_or_else(|| {
                     unresolved.insert(at, "its name does not resolve".to_owned());
                     Vec::new()
-                }
+                }),
             });
         }
         let look = self.look.clone();
@@ -202,6 +372,7 @@ impl Groups {
                 Group {
                     // The old value, so that lanes see that nothing has changed and keep their connections.
                     base: if same { old.base.clone() } else { base.clone() },
+                    configured: configured.clone(),
                     plan: plan.clone(),
                     addresses,
                     ttl,
@@ -211,6 +382,7 @@ impl Groups {
             }
             None => Group {
                 base: base.clone(),
+                configured: configured.clone(),
                 plan: plan.clone(),
                 state: Arc::new(GroupState::new(self.latencies.upstream(&base.name), move || look.notify_one())),
                 addresses,
@@ -219,6 +391,7 @@ impl Groups {
                 ttl,
                 next_resolve: now,
                 resolving: false,
+                resolve_again: false,
                 dns_failures: 0,
                 dns_changes: 0,
                 unresolved,
@@ -397,6 +570,9 @@ impl Groups {
             }
             group.failed_rounds = if group.unresolved.is_empty() { 0 } else { group.failed_rounds.saturating_add(1) };
             group.next_resolve = now + group.resolve_after();
+            if std::mem::take(&mut group.resolve_again) {
+                group.next_resolve = now;
+            }
             changed |= self.rebuild(group, now);
         }
         self.all = all;
@@ -436,6 +612,8 @@ impl Groups {
     pub fn list(&self, now: Instant) -> Vec<ServerStatus> {
         let mut out = Vec::new();
         for group in &self.all {
+            let overlay = self.overlays.get(group.name());
+            let is_added = |plan: &ServerPlan| overlay.is_some_and(|o| o.added.iter().any(|a| a.name == plan.name));
             for t in &group.servers {
                 let plan = group.plan.servers.get(t.plan);
                 let sum = |f: fn(&sealane_proxy::server_state::LaneCell) -> u64| t.state.lanes().iter().map(f).sum();
@@ -449,6 +627,8 @@ impl Groups {
                     ejected_for: t.ejected_until.map(|until| until.saturating_duration_since(now).as_secs() + 1),
                     backup: plan.is_some_and(|p| p.backup) || t.record.is_some_and(|record| record.backup),
                     draining: t.draining,
+                    added: plan.is_some_and(is_added),
+                    weight_is_set: t.weight.is_some(),
                     weight: t.weight.unwrap_or_else(|| t.configured_weight(&group.plan)),
                     effective_weight: f64::from(t.state.standing().weight)
                         / f64::from(sealane_proxy::server_state::WEIGHT_UNIT),
@@ -474,6 +654,8 @@ impl Groups {
                     ejected_for: None,
                     backup: plan.backup,
                     draining: false,
+                    added: is_added(plan),
+                    weight_is_set: false,
                     weight: plan.weight,
                     effective_weight: 0.0,
                     in_use: 0,
@@ -505,6 +687,14 @@ impl Groups {
         }
         at.max(now)
     }
+}
+
+/// The address of a server without a name. That of a Unix socket is of no use, but there must be one.
+fn literal(server: &ServerPlan) -> Option<Endpoint> {
+    if server.socket.is_some() {
+        return Some(IpAddr::from(Ipv4Addr::LOCALHOST).into());
+    }
+    server.host.parse::<IpAddr>().ok().map(Endpoint::from)
 }
 
 /// Whether a tracked server is the one that a plan's server stands for; its own name has the address in it when the

@@ -9,11 +9,12 @@ mod grants;
 mod groups;
 mod metrics;
 mod monitor;
+mod overlay;
 mod probe;
 mod probe_h2;
 mod tracked;
 
-pub use groups::{ServerStatus, UnresolvedName};
+pub use groups::{ServerStatus, Unchanged, UnresolvedName};
 
 use crate::config::Config;
 use crate::metrics::latency::Latencies;
@@ -118,6 +119,25 @@ impl LiveUpstreams {
         self.set(upstream, server, |t| t.draining = drain)
     }
 
+    /// Adds a server to a group, until the process ends or the group is gone; returns its name. [`LiveUpstreams::current`] has it.
+    pub fn add(&self, upstream: &str, server: &str, weight: u32, backup: bool) -> Result<String, Unchanged> {
+        let name = self.0.groups().add(upstream, server, weight, backup, Instant::now())?;
+        self.0.look.notify_one();
+        Ok(name)
+    }
+
+    /// Removes a server from a group, in the same way.
+    pub fn remove(&self, upstream: &str, server: &str) -> Result<(), Unchanged> {
+        self.0.groups().remove(upstream, server, Instant::now())?;
+        self.0.look.notify_one();
+        Ok(())
+    }
+
+    /// Servers of the configuration that operators have removed, by group.
+    pub fn removed(&self) -> Vec<(String, Vec<String>)> {
+        self.0.groups().removed()
+    }
+
     fn set(&self, upstream: &str, server: &str, change: impl Fn(&mut tracked::Tracked)) -> Result<(), String> {
         let now = Instant::now();
         let mut groups = self.0.groups();
@@ -129,5 +149,123 @@ impl LiveUpstreams {
         }
         self.0.look.notify_one();
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const HEAD: &str = "[[listener]]\naddress = \"127.0.0.1:0\"\n";
+    const APP: &str = "[[upstream]]\nname = \"app\"\nservers = [\"http://127.0.0.1:1\"]\n";
+    const HOST: &str = "[[host]]\nnames = [\"*\"]\nupstream = \"app\"\n";
+
+    fn config(folder: &Path, text: &str) -> Config {
+        let file = folder.join("sealane.toml");
+        std::fs::write(&file, text).unwrap();
+        crate::resolve::load_and_wait(&file).unwrap_or_else(|e| panic!("{e}")).0
+    }
+
+    fn live(config: &Config) -> LiveUpstreams {
+        LiveUpstreams::new(config, Arc::new(Latencies::new(config.lanes)))
+    }
+
+    fn names(live: &LiveUpstreams) -> Vec<String> {
+        live.current()[0].servers.iter().map(|server| server.name.clone()).collect()
+    }
+
+    fn add(live: &LiveUpstreams, server: &str) -> Result<String, Unchanged> {
+        live.add("app", server, 1, false)
+    }
+
+    #[test]
+    fn servers_are_added_and_removed_and_outlast_reloads() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("{HEAD}{APP}{HOST}");
+        let configured = config(folder.path(), &text);
+        let live = live(&configured);
+        assert_eq!(add(&live, "http://127.0.0.1:2").unwrap(), "127.0.0.1:2");
+        assert_eq!(names(&live), ["127.0.0.1:1", "127.0.0.1:2"]);
+        assert_eq!(live.list().iter().map(|s| s.added).collect::<Vec<_>>(), [false, true]);
+        live.set_drain("app", "127.0.0.1:2", true).unwrap();
+        live.apply(&config(folder.path(), &text));
+        assert_eq!(names(&live), ["127.0.0.1:1", "127.0.0.1:2"]);
+        assert!(live.list()[1].draining, "a server that stays keeps its state");
+        live.remove("app", "127.0.0.1:1").unwrap();
+        assert_eq!(
+            (names(&live), live.removed()),
+            (vec!["127.0.0.1:2".to_owned()], vec![("app".to_owned(), vec!["127.0.0.1:1".to_owned()])])
+        );
+        live.apply(&config(folder.path(), &text));
+        assert_eq!(names(&live), ["127.0.0.1:2"]);
+        // As the file has it, it is no change.
+        add(&live, "http://127.0.0.1:1").unwrap();
+        assert!(live.removed().is_empty());
+        // A group that is gone takes its changes with it.
+        let other = text.replace("\"app\"", "\"web\"");
+        live.apply(&config(folder.path(), &other));
+        live.apply(&config(folder.path(), &text));
+        assert_eq!(names(&live), ["127.0.0.1:1"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let live = live(&config(folder.path(), &format!("{HEAD}{APP}{HOST}")));
+        assert!(matches!(live.add("web", "http://127.0.0.1:2", 1, false), Err(Unchanged::Unknown(_))));
+        assert!(matches!(add(&live, "https://127.0.0.1:2"), Err(Unchanged::Invalid(_))));
+        assert!(matches!(live.add("app", "http://127.0.0.1:2", 257, false), Err(Unchanged::Invalid(_))));
+        assert!(matches!(add(&live, "http://127.0.0.1:1"), Err(Unchanged::Conflict(_))));
+        assert!(matches!(live.remove("app", "127.0.0.1:2"), Err(Unchanged::Unknown(_))));
+        assert!(matches!(live.remove("app", "127.0.0.1:1"), Err(Unchanged::Conflict(_))), "it is the last one");
+        for port in 2..2 + overlay::MAX_PER_GROUP {
+            add(&live, &format!("http://127.0.0.1:{port}")).unwrap();
+        }
+        assert!(matches!(add(&live, "http://127.0.0.1:9999"), Err(Unchanged::Conflict(_))));
+        assert_eq!(names(&live).len(), 1 + overlay::MAX_PER_GROUP);
+    }
+
+    #[test]
+    fn a_name_that_is_added_is_resolved_and_keeps_its_addresses_over_a_reload() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = format!("{HEAD}{APP}{HOST}");
+        let live = live(&config(folder.path(), &text));
+        add(&live, "http://app.test:80").unwrap();
+        assert_eq!(names(&live), ["127.0.0.1:1"], "it is down until it resolves");
+        let now = Instant::now();
+        let mut groups = live.0.groups();
+        assert_eq!(groups.all[0].names(), [(1, "app.test".to_owned())]);
+        assert!(groups.all[0].next_resolve <= now);
+        groups.all[0].resolving = true;
+        let found = crate::config::Found { endpoints: vec![std::net::IpAddr::from([10, 0, 0, 1]).into()], ttl: None };
+        assert!(groups.resolved("app", vec![(1, "app.test".to_owned(), Ok(found))], now));
+        drop(groups);
+        assert_eq!(names(&live), ["127.0.0.1:1", "app.test:80"]);
+        live.apply(&config(folder.path(), &text));
+        assert_eq!(names(&live), ["127.0.0.1:1", "app.test:80"]);
+    }
+
+    /// A wider host that leads to the servers of a name with client certificates would be a way around them.
+    #[test]
+    fn no_upstream_gets_a_server_of_another_one_where_names_need_certificates() {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(vec!["a.example".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("a.pem"), made.cert.pem()).unwrap();
+        std::fs::write(folder.path().join("a.key"), made.signing_key.serialize_pem()).unwrap();
+        let tls = "[listener.tls]\ncertificates = { cert = \"a.pem\", key = \"a.key\" }\n\
+                   client_auth = { mode = \"require\", ca = \"a.pem\" }\n";
+        let web = "[[upstream]]\nname = \"web\"\nservers = [\"http://127.0.0.1:2\"]\n\
+                   [[host]]\nnames = [\"a.example\"]\nupstream = \"web\"\n";
+        let guarded = live(&config(folder.path(), &format!("{HEAD}{tls}{APP}{web}{HOST}")));
+        for same in ["http://127.0.0.1:2", "http://0.0.0.0:2", "http://localhost:2"] {
+            assert!(matches!(add(&guarded, same), Err(Unchanged::Conflict(_))), "{same}");
+        }
+        assert!(add(&guarded, "http://127.0.0.1:3").is_ok());
+        let open = live(&config(folder.path(), &format!("{HEAD}{APP}{web}{HOST}")));
+        assert!(add(&open, "http://127.0.0.1:2").is_ok());
+        // A reload that makes it a way ends it.
+        open.apply(&config(folder.path(), &format!("{HEAD}{tls}{APP}{web}{HOST}")));
+        assert_eq!(names(&open), ["127.0.0.1:1"]);
     }
 }

@@ -44,15 +44,25 @@ type Enter = Box<dyn FnOnce(&mut Answers) + Send>;
 ///
 /// Errors are all that are wrong with it, each with its place; displayed, they are ready to be printed.
 pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
-    load_audited(origin, None).await
+    load_audited(origin, None, None).await
 }
 
-/// [`load`], with an audit by a policy: what breaks it is an error.
-async fn load_audited(origin: &Origin, policy: Option<Policy>) -> Result<(Config, Vec<Warning>), Errors> {
+/// [`load`] of a text in the place of the file's. The files that the text names are read, and its paths are from the file's folder.
+/// Messages call the text `request`.
+pub async fn load_text(origin: &Origin, text: &[u8]) -> Result<(Config, Vec<Warning>), Errors> {
+    load_audited(origin, None, Some(text)).await
+}
+
+/// [`load`], with an audit by a policy: what breaks it is an error. `text`: what stands in the place of the file's text.
+async fn load_audited(
+    origin: &Origin,
+    policy: Option<Policy>,
+    text: Option<&[u8]>,
+) -> Result<(Config, Vec<Warning>), Errors> {
     let mut prints = HashMap::new();
     let document = match origin {
         Origin::File(path) => {
-            let (document, read) = read_document(path).await?;
+            let (document, read) = read_document(path, text).await?;
             prints.extend(read);
             document
         }
@@ -143,23 +153,21 @@ fn bug(origin: &Origin, why: &str) -> Errors {
 
 /// Reads a file's text, for [`load`] and for those who want no more of it.
 pub async fn document(path: &Path) -> Result<Document, Errors> {
-    Ok(read_document(path).await?.0)
+    Ok(read_document(path, None).await?.0)
 }
 
 /// Reads a configuration's file and those of its `include`. The second result: how the files were when they were read.
-async fn read_document(path: &Path) -> Result<(Document, HashMap<PathBuf, Print>), Errors> {
+/// `text`: what stands in the place of the main file's text.
+async fn read_document(path: &Path, text: Option<&[u8]>) -> Result<(Document, HashMap<PathBuf, Print>), Errors> {
     let deadline = Instant::now() + FILES_LIMIT;
-    let main = files::read(path, deadline).await.map_err(|(Unreadable { why, help }, missing)| {
-        let name = path.display();
-        let start = || format!("start with an example: sealane config example > {name}");
-        let help = if missing { Some(start()) } else { help };
-        about_file(path, format!("cannot read the configuration: {why}"), help)
-    })?;
-    let document = Document::of_file(path, &main.bytes)?;
+    let (document, print) = match text {
+        Some(text) => (Document::of_request(path, text)?, None),
+        None => read_main(path, deadline).await?,
+    };
     let (included, folders) = find_included(path, document.includes(), deadline).await?;
     let paths = included.iter().map(|(path, _)| path.clone()).collect();
     let mut contents: HashMap<_, _> = files::read_all(paths, READERS, deadline).await.into_iter().collect();
-    let mut prints = HashMap::from([(path.to_path_buf(), main.print)]);
+    let mut prints = HashMap::from([(path.to_path_buf(), print)]);
     let mut texts = Vec::with_capacity(included.len());
     for (path, include) in included {
         match contents.remove(&path) {
@@ -182,6 +190,17 @@ async fn read_document(path: &Path) -> Result<(Document, HashMap<PathBuf, Print>
     let set = |name: String| std::env::var(&name).ok().map(|value| (name, value));
     let environment = document.variables().into_iter().filter_map(set).collect();
     Ok((document.with_environment(environment), prints))
+}
+
+/// Reads the main file of a configuration, and how it was.
+async fn read_main(path: &Path, deadline: Instant) -> Result<(Document, Print), Errors> {
+    let main = files::read(path, deadline).await.map_err(|(Unreadable { why, help }, missing)| {
+        let name = path.display();
+        let start = || format!("start with an example: sealane config example > {name}");
+        let help = if missing { Some(start()) } else { help };
+        about_file(path, format!("cannot read the configuration: {why}"), help)
+    })?;
+    Ok((Document::of_file(path, &main.bytes)?, main.print))
 }
 
 /// The files that the entries of `include` name, each once, and the folders that were looked into.
@@ -266,7 +285,7 @@ pub fn load_and_wait(path: &Path) -> Result<(Config, Vec<Warning>), Errors> {
 
 /// [`load`], with an audit by a policy, for callers without a runtime.
 pub fn audit_and_wait(path: &Path, policy: Policy) -> Result<(Config, Vec<Warning>), Errors> {
-    wait(path, load_audited(&Origin::File(path.to_path_buf()), Some(policy)))?
+    wait(path, load_audited(&Origin::File(path.to_path_buf()), Some(policy), None))?
 }
 
 /// [`load`] of a command line, for callers without a runtime.

@@ -148,7 +148,7 @@ impl Running {
     }
 
     /// Publishes what has changed in the configuration without a reload.
-    fn publish_configuration(&mut self) -> Result<()> {
+    pub(super) fn publish_configuration(&mut self) -> Result<()> {
         let generation = self.published.newest().generation + 1;
         let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
         self.publish(snapshot);

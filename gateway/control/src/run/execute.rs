@@ -1,6 +1,7 @@
 //! Executes the commands of signals and the admin API. A reload continues in `reload.rs`, an upgrade in `successor.rs`.
 
 use super::commands::{Command, PendingCommand, Reply};
+use super::reload::Asked;
 use super::{Running, inspection, recording};
 use crate::log;
 use crate::vpn::{Steer, Vpn};
@@ -32,7 +33,7 @@ impl Running {
                 };
                 pending.reply(Ok(said.to_owned()));
             }
-            Command::Reload | Command::Upgrade => self.load(pending),
+            Command::Reload | Command::Upgrade => self.load(Asked::Command(pending)),
             Command::Renew(name) => {
                 let renewed = self.automatic.renew(name);
                 tokio::spawn(async move { pending.answer(renewed.await) });

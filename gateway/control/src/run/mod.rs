@@ -5,9 +5,11 @@
 
 pub mod access_log_writer;
 mod changed_files;
+pub(crate) mod changes;
 pub(crate) mod commands;
 mod execute;
 pub mod inspection;
+mod keep;
 mod lanes;
 pub(crate) mod listeners;
 pub(crate) mod memory;
@@ -24,12 +26,12 @@ pub(crate) mod systemd;
 pub(crate) mod user;
 pub(crate) mod watch;
 
-use crate::admin::{self, Admin};
+use crate::admin::{self, Admin, Takers};
 use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch};
-use crate::config::{AccessLogTarget, Config, TicketKeySource};
+use crate::config::{AccessLogTarget, CertificateFiles, Config, Loaded as Certificate, Print, TicketKeySource};
 use crate::dns;
 use crate::fleet::Fleet;
 use crate::health::LiveUpstreams;
@@ -40,11 +42,12 @@ use crate::metrics::status::StatusRegistry;
 use crate::metrics::talkers::TalkersWatch;
 use crate::resolve;
 use crate::run::access_log_writer::AccessLog;
+use crate::run::changes::{Changes, PendingChange};
 use crate::run::commands::{Command, Commands, PendingCommand};
 use crate::run::lanes::{LaneEvent, Lanes};
 use crate::run::listeners::Listeners;
 use crate::run::memory::MemoryWatch;
-use crate::run::reload::Loaded;
+use crate::run::reload::{Asked, MAX_VALIDATIONS, Step, Written, print_of_file};
 use crate::run::shortage::ShortageWatch;
 use crate::run::signals::{Event, Signals};
 use crate::run::systemd::Notifier;
@@ -59,13 +62,13 @@ use sealane_lane::Published;
 use sealane_proxy::snapshot::Snapshot;
 use sealane_proxy::{Channel, Message};
 use sealane_sys::privileges;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio::time::Instant;
 
 /// How long the access log's last lines may take.
@@ -147,6 +150,8 @@ struct Running {
     files: FileWatch,
     automatic: Automatic,
     stapling: Stapling,
+    /// Certificates that operators have sent, by name.
+    sent: BTreeMap<String, (CertificateFiles, Arc<Certificate>)>,
     /// What is shared with other gateways.
     fleet: Fleet,
     traces: Traces,
@@ -156,11 +161,19 @@ struct Running {
     signals: Signals,
     commands: Commands,
     requested: mpsc::Receiver<PendingCommand>,
-    /// The command for which a configuration is being read, and commands that wait for theirs.
-    loading: Option<PendingCommand>,
-    waiting: VecDeque<PendingCommand>,
-    tell_loaded: mpsc::Sender<Loaded>,
-    loaded: mpsc::Receiver<Loaded>,
+    /// Changes that the API asks for.
+    asked_for: mpsc::Receiver<PendingChange>,
+    /// For whom a configuration is being read, and who waits for theirs.
+    loading: Option<Asked>,
+    waiting: VecDeque<Asked>,
+    /// A configuration that is in force, and is being written into the file. Meanwhile nothing else is read.
+    writing: Option<Written>,
+    tell_loaded: mpsc::Sender<Step>,
+    loaded: mpsc::Receiver<Step>,
+    /// How the configuration's file was when it was read the last time, with success.
+    file_print: Print,
+    /// How many configurations may be checked for the API at a time.
+    validating: Arc<Semaphore>,
     /// A command to upgrade that waits for the successor.
     upgrading: Option<PendingCommand>,
     /// The channel to the successor, and the listeners whose UDP sockets stay in this process.
@@ -239,12 +252,15 @@ impl Running {
         let metrics = Arc::new(metrics.with_upstreams(upstreams.clone()).with_latencies(latencies));
         let status = Arc::new(StatusRegistry::new(metrics.clone()));
         status.configured(&config, &listeners, 1);
+        status.is_of_file(true);
         let (commands, requested) = Commands::channel();
-        let admin = opened.serve(&metrics, &status, &commands)?;
+        let (changes, asked_for) = Changes::channel();
+        let admin = opened.serve(&metrics, &status, &Takers { commands: commands.clone(), changes })?;
         admin.answer_to(&config.admin_names);
         let sets = FileSet::of(&config);
         let paths = sets.iter().flat_map(FileSet::all).chain(&config.files).cloned().collect();
         let (read, look) = (Look::of_read(std::mem::take(&mut config.prints)), Look::bounded(paths).await);
+        let file_print = print_of_file(&config.origin, &read);
         let watched = config.reload_on_change.then(|| Watched::new(config.files.clone(), &read, &look));
         let files = FileWatch::start(sets, &read, &look);
         let mut automatic = Automatic::default();
@@ -296,6 +312,7 @@ impl Running {
             files,
             automatic,
             stapling,
+            sent: BTreeMap::new(),
             fleet,
             traces,
             telemetry,
@@ -303,8 +320,12 @@ impl Running {
             signals,
             commands,
             requested,
+            asked_for,
             loading: None,
             waiting: VecDeque::new(),
+            writing: None,
+            file_print,
+            validating: Arc::new(Semaphore::new(MAX_VALIDATIONS)),
             tell_loaded,
             loaded,
             upgrading: None,
@@ -360,9 +381,10 @@ impl Running {
                     tokio::spawn(async move { commands.tell(command).await });
                 }
                 Some(pending) = self.requested.recv() => self.execute(pending),
-                Some(loaded) = self.loaded.recv() => {
+                Some(pending) = self.asked_for.recv() => self.change(pending)?,
+                Some(step) = self.loaded.recv() => {
                     let watching = self.watched.is_some();
-                    self.loaded(loaded);
+                    self.go_on(step);
                     // It goes by the age of the key, so that reloads do not put it off.
                     rotation = next_rotation(&self.ring);
                     // Not with each reload: reloads that come often would put it off for ever.

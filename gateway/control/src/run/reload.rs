@@ -1,36 +1,89 @@
-//! Reads the configuration again, for a reload or a successor, and takes it into use.
+//! Reads the configuration again, for a reload or a successor, or takes one from the API, and takes it into use.
 
+use super::changes::{Answer, Apply, Changed};
 use super::commands::{Command, PendingCommand, Reply};
+use super::keep::{self, Staged};
 use super::successor::NO_UPGRADE_NOW;
 use super::watch::{Look, Watched};
 use super::{Running, go_by};
+use crate::admin::api::Applied;
+use crate::admin::api::problem::{Mistake, Problem};
 use crate::certificates::watch::{FileSet, FileWatch};
-use crate::config::{Config, Origin, Warning};
+use crate::config::{Config, Errors, Origin, Print, Warning};
 use crate::dns;
 use crate::log::{self, LogSettings};
 use crate::resolve::{self, Places};
 use anyhow::Result;
+use hyper::body::Bytes;
 use sealane_sys::privileges;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// A configuration that was read beside everything else that control does.
+/// Configurations that the API checks at a time, and changes that wait for a configuration that is being read.
+pub(super) const MAX_VALIDATIONS: usize = 2;
+const MAX_WAITING: usize = 16;
+const NO_FILE: &str =
+    "the gateway was started without a configuration file: it has only the settings of its command line";
+
+/// What was done beside everything else that control does.
+pub(super) enum Step {
+    /// A configuration was read.
+    Read(Box<Loaded>),
+    /// The file of the configuration was replaced by one that is in force.
+    Written(Result<(PathBuf, Print), String>),
+}
+
+/// For whom a configuration is read.
+pub(super) enum Asked {
+    Command(PendingCommand),
+    Api(Apply, Answer),
+}
+
+impl Asked {
+    fn is_upgrade(&self) -> bool {
+        matches!(self, Self::Command(pending) if matches!(pending.command, Command::Upgrade))
+    }
+
+    /// Says why nothing is done.
+    fn refuse(self, why: &str) {
+        match self {
+            Self::Command(pending) => pending.reply(Err(why.to_owned())),
+            Self::Api(_, answer) => answer.send(Err(Problem::new(409, why))),
+        }
+    }
+}
+
+/// A configuration that is in force while its text takes the place of the file's.
+pub(super) struct Written {
+    answer: Answer,
+    notes: Vec<String>,
+    warnings: Vec<Mistake>,
+}
+
+/// A configuration that was read.
 pub(super) struct Loaded {
-    config: Result<(Config, Vec<Warning>), String>,
+    config: Result<(Config, Vec<Warning>), Errors>,
     /// The files that one with errors names: when they come, it is read again.
     wanted: Vec<PathBuf>,
     /// The files as they were before and after.
     before: Look,
     after: Look,
+    /// The text beside the file that it is to replace, if it is to be kept.
+    staged: Option<Result<Staged, Problem>>,
 }
 
 /// Reads a configuration again, for a reload of what is `running` here, or for a successor. Nothing here waits without a limit,
 /// and heartbeats and commands go on meanwhile.
-async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>) -> Loaded {
+///
+/// `text`: what stands in the place of the file's text.
+async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>, text: Option<Bytes>) -> Loaded {
     // As the files are before they are read: what changes meanwhile has changed since.
     let before = Look::bounded(files.clone()).await;
-    let mut config = resolve::load(&origin).await;
+    let mut config = match &text {
+        Some(text) => resolve::load_text(&origin, text).await,
+        None => resolve::load(&origin).await,
+    };
     let refused = match (&config, &running) {
         (Ok((read, _)), Some(running)) => Some(resolve::admin_refused(read, running)),
         _ => None,
@@ -49,59 +102,127 @@ async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>) -> L
     if let (Ok((config, warnings)), Some(_)) = (&mut config, running) {
         warnings.extend(resolve::names(config, dns::LOAD_LIMIT).await);
     }
-    Loaded { config: config.map_err(|e| e.to_string()), wanted, before, after }
+    Loaded { config, wanted, before, after, staged: None }
+}
+
+/// How the file of a configuration was when it was read.
+pub(super) fn print_of_file(origin: &Origin, read: &Look) -> Print {
+    match origin {
+        Origin::File(path) => read.of(path).flatten(),
+        Origin::CommandLine(_) => None,
+    }
 }
 
 impl Running {
-    /// Starts to read the configuration again, for a reload or an upgrade; [`Running::loaded`] goes on. One at a time.
-    pub(super) fn load(&mut self, pending: PendingCommand) {
-        if self.loading.is_some() {
+    /// Checks a configuration for the API, beside everything else.
+    pub(super) fn validate(&self, text: Bytes, answer: Answer) {
+        let (origin, running, turn) = (self.config.origin.clone(), Places::of(&self.config), self.validating.clone());
+        if matches!(origin, Origin::CommandLine(_)) {
+            return answer.send(Err(Problem::new(409, NO_FILE)));
+        }
+        let Ok(place) = turn.try_acquire_owned() else {
+            return answer.send(Err(Problem::new(503, "the gateway is checking other configurations: try again")));
+        };
+        tokio::spawn(async move {
+            let checked = load(origin, Vec::new(), Some(running), Some(text)).await.config;
+            answer.send(match checked {
+                Ok((_, warnings)) => Ok(Changed { warnings: mistakes(warnings), ..Changed::default() }),
+                Err(errors) => Err(Problem::of_errors("the configuration has mistakes", errors)),
+            });
+            drop(place);
+        });
+    }
+
+    /// Starts to read a configuration; [`Running::loaded`] goes on. One at a time.
+    pub(super) fn load(&mut self, asked: Asked) {
+        if self.loading.is_some() || self.writing.is_some() {
             // A signal while one like it waits already asks for nothing more.
-            let same = |g: &PendingCommand| {
-                matches!(g.command, Command::Upgrade) == matches!(pending.command, Command::Upgrade)
-            };
-            if pending.is_awaited() || !self.waiting.iter().any(same) {
-                self.waiting.push_back(pending);
+            let is_idle = |asked: &Asked| matches!(asked, Asked::Command(pending) if !pending.is_awaited());
+            let same =
+                |waiting: &Asked| matches!(waiting, Asked::Command(_)) && waiting.is_upgrade() == asked.is_upgrade();
+            if matches!(asked, Asked::Api(..)) && self.waiting.len() >= MAX_WAITING {
+                return asked.refuse("not applied: too many other changes wait for the gateway");
+            }
+            if !is_idle(&asked) || !self.waiting.iter().any(same) {
+                self.waiting.push_back(asked);
             }
             return;
         }
-        let upgrade = matches!(pending.command, Command::Upgrade);
-        match (upgrade, self.draining, &self.config.origin) {
-            (false, true, _) => return pending.reply(Err("not reloaded: the gateway is stopping".to_owned())),
-            (false, false, _) => self.notifier.reloading(),
+        let upgrade = asked.is_upgrade();
+        let (mut text, mut keep) = (None, None);
+        match (asked, self.draining, &self.config.origin) {
+            (asked, true, _) if !upgrade => return asked.refuse("not reloaded: the gateway is stopping"),
+            (asked @ Asked::Api(..), _, Origin::CommandLine(_)) => return asked.refuse(NO_FILE),
+            (Asked::Api(apply, answer), ..) if !apply.expects(&self.status.etag()) => {
+                return answer.send(Err(other_expected()));
+            }
+            (Asked::Api(apply, answer), _, Origin::File(path)) => {
+                text = Some(apply.text.clone());
+                keep = apply.keep.then(|| (path.clone(), self.file_print));
+                self.loading = Some(Asked::Api(apply, answer));
+                self.notifier.reloading();
+            }
             // It starts with the same arguments again.
-            (true, _, Origin::CommandLine(_)) => return self.upgrade(pending, None),
-            (true, true, _) => return pending.reply(Err(NO_UPGRADE_NOW.to_owned())),
-            (true, false, Origin::File(_)) => {}
+            (Asked::Command(pending), _, Origin::CommandLine(_)) if upgrade => return self.upgrade(pending, None),
+            (asked, true, _) => return asked.refuse(NO_UPGRADE_NOW),
+            (asked, false, _) => {
+                if !upgrade {
+                    self.notifier.reloading();
+                }
+                self.loading = Some(asked);
+            }
         }
-        self.loading = Some(pending);
         let (origin, files) = (self.config.origin.clone(), self.looked_at());
         let running = (!upgrade).then(|| Places::of(&self.config));
         let tell = self.tell_loaded.clone();
         tokio::spawn(async move {
+            let mut loaded = load(origin, files, running, text.clone()).await;
+            if let (Ok(_), Some((path, print)), Some(text)) = (&loaded.config, keep, text) {
+                loaded.staged = Some(keep::stage(&path, text.to_vec(), print).await);
+            }
             // Nobody takes it only when the process ends.
-            let _ = tell.send(load(origin, files, running).await).await;
+            let _ = tell.send(Step::Read(Box::new(loaded))).await;
         });
     }
 
+    /// Goes on when a step beside everything else is done.
+    pub(super) fn go_on(&mut self, step: Step) {
+        match step {
+            Step::Read(loaded) => self.loaded(*loaded),
+            Step::Written(result) => self.written(result),
+        }
+    }
+
     /// Goes on with what a configuration was read for.
-    pub(super) fn loaded(&mut self, loaded: Loaded) {
-        let Some(pending) = self.loading.take() else { return };
-        match (&pending.command, loaded.config) {
+    fn loaded(&mut self, loaded: Loaded) {
+        match self.loading.take() {
+            None => return,
+            Some(Asked::Api(apply, answer)) => self.apply(&apply, answer, loaded),
             // What the configuration's errors are is said on the standard error; the asker gets them too.
-            (Command::Reload, config) => {
-                let reply = self.reload(Loaded { config, ..loaded });
+            Some(Asked::Command(pending)) if matches!(pending.command, Command::Reload) => {
+                let reply = self.reload(loaded);
                 pending.reply(reply);
             }
-            // A configuration that is wrong is found here, where it costs nothing.
-            (_, Err(e)) => {
-                self.status.upgrade_failed();
-                pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}")));
-            }
-            (_, Ok((config, _))) => self.upgrade(pending, Some(&config)),
+            Some(Asked::Command(pending)) => match loaded.config {
+                // A configuration that is wrong is found here, where it costs nothing.
+                Err(e) => {
+                    self.status.upgrade_failed();
+                    pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}")));
+                }
+                Ok((config, _)) => self.upgrade(pending, Some(&config)),
+            },
         }
-        while let (None, Some(next)) = (&self.loading, self.waiting.pop_front()) {
-            self.load(next);
+        self.load_next();
+    }
+
+    fn load_next(&mut self) {
+        while self.loading.is_none() && self.writing.is_none() {
+            match self.waiting.pop_front() {
+                // Who has gone would not know of the change.
+                Some(Asked::Api(_, answer)) if answer.is_given_up() => {}
+                Some(next) => self.load(next),
+                None => return,
+            }
         }
     }
 
@@ -110,23 +231,18 @@ impl Running {
         if self.draining {
             return Err("not reloaded: the gateway is stopping".to_owned());
         }
-        self.wanted = loaded.wanted;
-        let result = loaded.config.map_err(anyhow::Error::msg).and_then(|(config, said)| self.try_reload(config, said));
+        let Loaded { config, wanted, before, after, .. } = loaded;
+        self.wanted = wanted;
+        let print = print_of_file(&self.config.origin, &before);
+        let result = config
+            .map_err(|e| anyhow::Error::msg(e.to_string()))
+            .and_then(|(config, said)| self.try_reload(config, said));
         // A file may have come after the configuration was read.
-        let is_missing = |file: &&PathBuf| loaded.before.is_missing(file) || loaded.after.is_missing(file);
+        let is_missing = |file: &&PathBuf| before.is_missing(file) || after.is_missing(file);
         let missing: Vec<PathBuf> = self.wanted.iter().filter(is_missing).cloned().collect();
-        // What has been looked at, good or bad, is not looked at again until it changes again.
-        self.watched = match self.config.reload_on_change {
-            true => Some(Watched::new(self.named_files(), &loaded.before, &loaded.after)),
-            // The operator has asked for this configuration, and only a file is missing.
-            false if !missing.is_empty() => Some(Watched::new(missing.clone(), &loaded.before, &loaded.after)),
-            false => None,
-        };
-        // After an error the certificates are those of before, and so is what is known of their files.
-        if result.is_ok() {
-            self.files = FileWatch::start(FileSet::of(&self.config), &loaded.before, &loaded.after);
-        }
-        let reply = match result {
+        // The operator has asked for this configuration, and only a file is missing.
+        self.watch_anew(&before, &after, &missing, result.is_ok());
+        let reply = match &result {
             Ok(notes) if notes.is_empty() => Ok("reloaded".to_owned()),
             Ok(notes) => Ok(format!("reloaded; some changes need more than a reload:\n{}", notes.join("\n"))),
             Err(e) if missing.is_empty() => Err(format!("not reloaded; the running configuration stays:\n{e:#}")),
@@ -140,8 +256,104 @@ impl Running {
             }
         };
         self.status.reloaded(&reply);
+        if result.is_ok() {
+            self.file_print = print;
+            self.status.is_of_file(true);
+        }
         self.notifier.ready(&self.status.sentence());
         reply
+    }
+
+    /// Watches the files that matter from now on: those of the configuration, or without `reload_on_change` only the `missing` ones
+    /// for which it waits. What has been looked at, good or bad, is not looked at again until it changes again. After an error the
+    /// certificates are those of before, and so is what is known of their files.
+    fn watch_anew(&mut self, before: &Look, after: &Look, missing: &[PathBuf], is_new: bool) {
+        self.watched = match self.config.reload_on_change {
+            true => Some(Watched::new(self.named_files(), before, after)),
+            false if !missing.is_empty() => Some(Watched::new(missing.to_vec(), before, after)),
+            false => None,
+        };
+        if is_new {
+            self.files = FileWatch::start(FileSet::of(&self.config), before, after);
+        }
+    }
+
+    /// Takes a configuration in that the API has sent. All or nothing, as with a reload.
+    fn apply(&mut self, apply: &Apply, answer: Answer, loaded: Loaded) {
+        let Loaded { config, before, after, staged, .. } = loaded;
+        let expected = apply.expects(&self.status.etag());
+        let taken = match (config, staged) {
+            _ if self.draining => Err((Problem::new(409, "not applied: the gateway is stopping"), None)),
+            _ if !expected => Err((other_expected(), None)),
+            (Err(errors), _) => {
+                let detail = "not applied; the running configuration stays: the new one has mistakes";
+                Err((Problem::of_errors(detail, errors), None))
+            }
+            (_, Some(Err(problem))) => Err((problem, None)),
+            (Ok((config, warnings)), staged) => {
+                let staged = staged.and_then(Result::ok);
+                let said = mistakes(warnings.clone());
+                match self.try_reload(config, warnings) {
+                    Ok(notes) => Ok((notes, said, staged)),
+                    Err(e) => {
+                        let detail = format!("not applied; the running configuration stays: {e:#}");
+                        Err((Problem::new(409, detail), staged))
+                    }
+                }
+            }
+        };
+        match taken {
+            Err((problem, staged)) => {
+                if let Some(staged) = staged {
+                    tokio::spawn(staged.discard());
+                }
+                answer.send(Err(problem));
+            }
+            Ok((notes, warnings, staged)) => {
+                // An edit of the file that was not noticed yet is still one.
+                let known = self.file_known();
+                // This configuration is in the place of one that waits for a file.
+                self.watch_anew(&before.with(Look::of_read(known)), &after, &[], true);
+                match staged {
+                    None => {
+                        let (etag, revision) = self.status.applied(false);
+                        let applied = Some(Applied { etag, revision, temporary: true, notes, warnings });
+                        answer.send(Ok(Changed { applied, ..Changed::default() }));
+                    }
+                    Some(staged) => {
+                        self.writing = Some(Written { answer, notes, warnings });
+                        let tell = self.tell_loaded.clone();
+                        tokio::spawn(async move { tell.send(Step::Written(staged.put().await)).await });
+                    }
+                }
+            }
+        }
+        self.notifier.ready(&self.status.sentence());
+    }
+
+    /// How the configuration's file was when it was read.
+    fn file_known(&self) -> HashMap<PathBuf, Print> {
+        let Origin::File(path) = &self.config.origin else { return HashMap::new() };
+        let known = self.watched.as_ref().and_then(|watched| watched.known(path));
+        known.map(|print| (path.clone(), print)).into_iter().collect()
+    }
+
+    /// Goes on when a configuration that is in force has been written into the file, or has not.
+    fn written(&mut self, result: Result<(PathBuf, Print), String>) {
+        let Some(Written { answer, notes, warnings }) = self.writing.take() else { return };
+        let (etag, revision) = self.status.applied(result.is_ok());
+        answer.send(match result {
+            Ok((file, print)) => {
+                self.file_print = print;
+                if let Some(watched) = &mut self.watched {
+                    watched.wrote(&file, print);
+                }
+                let applied = Some(Applied { etag, revision, temporary: false, notes, warnings });
+                Ok(Changed { applied, ..Changed::default() })
+            }
+            Err(why) => Err(Problem::new(500, format!("the configuration is in force, but temporary: {why}"))),
+        });
+        self.load_next();
     }
 
     /// The files whose changes matter.
@@ -182,6 +394,7 @@ impl Running {
         config.access_log = self.config.access_log.clone();
         config.rotation = self.config.rotation;
         config.user.clone_from(&self.config.user);
+        config.set_sent_certificates(&self.sent_certificates());
         self.stapling.enter_new(&mut config);
         self.ring.set_lifetime(config.ticket_lifetime);
         if self.automatic.changes(&config) {
@@ -242,4 +455,13 @@ impl Running {
         self.status.telemetry(self.telemetry.reporter());
         Ok(notes)
     }
+}
+
+/// Warnings for the API.
+fn mistakes(warnings: Vec<Warning>) -> Vec<Mistake> {
+    warnings.into_iter().map(Mistake::from).collect()
+}
+
+fn other_expected() -> Problem {
+    Problem::new(412, "another configuration is in force than the one that If-Match expects: read GET /v1/config again")
 }

@@ -55,7 +55,7 @@ impl Look {
     }
 
     /// Whether a file did not exist. A file whose file system did not respond is not known to be missing.
-    pub fn is_missing(&self, file: &PathBuf) -> bool {
+    pub fn is_missing(&self, file: &Path) -> bool {
         self.of(file) == Some(None)
     }
 
@@ -76,7 +76,8 @@ impl Look {
         }
     }
 
-    fn of(&self, file: &PathBuf) -> Option<Print> {
+    /// How a file is; `None`: it could not be looked at.
+    pub fn of(&self, file: &Path) -> Option<Print> {
         self.0.get(file).copied()
     }
 }
@@ -144,6 +145,18 @@ impl Watched {
     /// The files.
     pub fn files(&self) -> &[PathBuf] {
         &self.files
+    }
+
+    /// How a file was when it was read.
+    pub fn known(&self, file: &Path) -> Option<Print> {
+        self.files.iter().position(|known| known == file).map(|at| self.known[at])
+    }
+
+    /// Takes a file that this process has written for known.
+    pub fn wrote(&mut self, file: &Path, print: Print) {
+        if let Some(at) = self.files.iter().position(|known| known == file) {
+            (self.known[at], self.last[at]) = (print, print);
+        }
     }
 
     /// Whether some file has changed and then stood still, from the last look to this one. Says it once for each change. A file
@@ -276,6 +289,19 @@ mod tests {
         std::fs::remove_file(&a).unwrap();
         assert!(!changed());
         assert!(changed());
+    }
+
+    #[test]
+    fn what_this_process_has_written_has_not_changed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("a");
+        std::fs::write(&file, "1").unwrap();
+        let now = look(&[&file]);
+        let mut watched = Watched::new(vec![file.clone()], &now, &now);
+        assert_eq!(watched.known(&file), now.of(&file));
+        std::fs::write(&file, "22").unwrap();
+        watched.wrote(&file, look(&[&file]).of(&file).flatten());
+        assert!(!watched.changed(&look(&[&file])) && !watched.changed(&look(&[&file])));
     }
 
     #[test]

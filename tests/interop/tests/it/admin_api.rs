@@ -3,8 +3,9 @@
 use crate::operating::Operated;
 use sealane_interop::backend::Backend;
 use sealane_interop::site::Site;
-use sealane_interop::{client, ports};
-use serde_json::Value;
+use sealane_interop::{client, eventually, ports};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
@@ -161,4 +162,364 @@ fn a_request_that_is_wrong_gets_a_problem_document() {
     let large = over_socket(&running.socket, "POST", "/v1/log-level", &[], &"x".repeat(5000));
     assert!(large.is_problem(413), "{large:?}");
     assert_eq!(over_socket(&running.socket, "POST", "/v1/server", &[], "{}").status, 400);
+}
+
+/// A gateway with an upstream "app" whose only server is the first of these.
+fn with_app(site: &Site, backends: &[Backend]) -> Operated {
+    let listen = ports::free();
+    let url = backends[0].url();
+    let file = |admin: &str| {
+        let text = Operated::simple_file(site, admin, listen, &url);
+        let app = format!("[[upstream]]\nname = \"app\"\nservers = [{url:?}]\n");
+        text.replace(&format!("to = [{url:?}]\n"), "upstream = \"app\"\n") + &app
+    };
+    Operated::start(site, 2, file, listen)
+}
+
+fn change(running: &Operated, method: &str, path: &str, body: &Value) -> Reply {
+    let body = if body.is_null() { String::new() } else { body.to_string() };
+    over_socket(&running.socket, method, path, &[("Content-Type", "application/json")], &body)
+}
+
+/// Who answers ten requests.
+fn seen(running: &Operated) -> BTreeSet<String> {
+    (0..10).map(|_| running.get("/").text()).collect()
+}
+
+const SERVERS: &str = "/v1/upstreams/app/servers";
+
+#[test]
+fn servers_come_and_go_beside_the_file() {
+    let site = Site::new();
+    let backends = [Backend::saying("one"), Backend::saying("two")];
+    let running = with_app(&site, &backends);
+    let before = running.text();
+    assert_eq!(seen(&running).len(), 1);
+    let added = change(&running, "POST", SERVERS, &json!({ "server": backends[1].url(), "weight": 3 }));
+    assert_eq!(added.status, 201, "{added:?}");
+    let server = added.json()["servers"][0].clone();
+    assert_eq!((&server["added"], &server["weight"]), (&json!(true), &json!(3)));
+    // The response comes when lanes have it.
+    assert!(eventually(|| seen(&running).len() == 2), "the new server gets no requests");
+    assert!(change(&running, "POST", SERVERS, &json!({ "server": backends[1].url() })).is_problem(409));
+
+    let two = format!("{SERVERS}/{}", server["name"].as_str().expect("a name"));
+    let one = format!("{SERVERS}/{}", backends[0].url().trim_start_matches("http://"));
+    assert_eq!(change(&running, "PATCH", &two, &json!({ "drain": true })).json()["servers"][0]["state"], "draining");
+    assert!(eventually(|| seen(&running) == BTreeSet::from(["one".to_owned()])), "it is not drained");
+    assert_eq!(change(&running, "PATCH", &two, &json!({ "drain": false, "weight": 7 })).status, 200);
+    assert_eq!(read(&running, "/v1/servers").json()["upstreams"][0]["servers"][1]["weight"], 7);
+
+    assert_eq!(change(&running, "DELETE", &one, &Value::Null).status, 204);
+    assert!(eventually(|| seen(&running) == BTreeSet::from(["two".to_owned()])), "it is not removed");
+    assert!(change(&running, "DELETE", &two, &Value::Null).is_problem(409), "the last server stays");
+    // A reload keeps all of it, and the file is as it was.
+    assert_eq!(over_socket(&running.socket, "POST", "/v1/reload", &[], "").status, 200);
+    assert_eq!(seen(&running), BTreeSet::from(["two".to_owned()]));
+    let upstream = read(&running, "/v1/status").json()["upstreams"][0].clone();
+    assert_eq!(upstream["servers"][0]["added"], true, "{upstream}");
+    assert_eq!(upstream["removed"].as_array().map(Vec::len), Some(1), "{upstream}");
+    assert_eq!(running.text(), before);
+    // The file's server comes back as it was.
+    assert_eq!(change(&running, "POST", SERVERS, &json!({ "server": backends[0].url() })).status, 201);
+    assert!(read(&running, "/v1/servers").json()["upstreams"][0]["removed"].as_array().is_some_and(Vec::is_empty));
+}
+
+#[test]
+fn a_server_that_does_not_fit_is_refused() {
+    let site = Site::new();
+    let backends = [Backend::saying("one")];
+    let running = with_app(&site, &backends);
+    for (body, status) in [
+        (json!({ "server": "https://127.0.0.1:1" }), 422),
+        (json!({ "server": "http://127.0.0.1:1/path" }), 422),
+        (json!({ "server": "http+srv://_http._tcp.app.example" }), 422),
+        (json!({ "server": "http://127.0.0.1:1", "weight": 257 }), 422),
+        (json!({ "server": "http://127.0.0.1:1", "wieght": 1 }), 400),
+        (json!({}), 400),
+    ] {
+        let refused = change(&running, "POST", SERVERS, &body);
+        assert!(refused.is_problem(status), "{body}: {refused:?}");
+    }
+    let body = json!({ "server": "http://127.0.0.1:1" });
+    assert!(change(&running, "POST", "/v1/upstreams/nobody/servers", &body).is_problem(404));
+    assert!(change(&running, "POST", &format!("{SERVERS}?keep=file"), &body).is_problem(400));
+    let text = over_socket(&running.socket, "POST", SERVERS, &[("Content-Type", "text/plain")], &body.to_string());
+    assert!(text.is_problem(415), "{text:?}");
+    assert!(change(&running, "PATCH", &format!("{SERVERS}/x"), &json!({ "drain": true })).is_problem(404));
+    assert!(change(&running, "PATCH", &format!("{SERVERS}/x"), &json!({})).is_problem(422));
+    assert!(change(&running, "DELETE", &format!("{SERVERS}/x"), &Value::Null).is_problem(404));
+    let mut last = 201;
+    for port in 2..300 {
+        last = change(&running, "POST", SERVERS, &json!({ "server": format!("http://127.0.0.1:{port}"), "weight": 0 }))
+            .status;
+        if last != 201 {
+            assert_eq!(port, 2 + 256);
+            break;
+        }
+    }
+    assert_eq!(last, 409, "the number of servers that are added is bounded");
+    assert_eq!(seen(&running), BTreeSet::from(["one".to_owned()]));
+}
+
+#[test]
+fn every_change_is_in_the_log_with_its_author() {
+    let site = Site::new();
+    let backends = [Backend::saying("one")];
+    let running = with_app(&site, &backends);
+    assert_eq!(change(&running, "POST", SERVERS, &json!({ "server": "http://127.0.0.1:1", "weight": 0 })).status, 201);
+    change(&running, "POST", SERVERS, &json!({ "server": "http://x\ny" }));
+    let log = read(&running, "/v1/log").body;
+    let (uid, pid) = (rustix::process::getuid().as_raw(), std::process::id());
+    let line = |rest: &str| format!("admin: uid {uid}, pid {pid}: POST {SERVERS} {rest}");
+    assert!(log.contains(&line("http://127.0.0.1:1: done")), "{log}");
+    // What a client has sent cannot begin a line of its own.
+    assert!(log.contains(&line("http://x\\ny: refused (422)")), "{log}");
+}
+
+/// A configuration whose only host says `word`.
+fn saying(running: &Operated, site: &Site, word: &str) -> String {
+    let listen = running.gateway.address;
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    format!(
+        "{}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+         certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+         [[host]]\nnames = [\"*\"]\nrespond = {{ status = 200, body = \"{word}\" }}\n",
+        running.admin_lines
+    )
+}
+
+fn put(running: &Operated, query: &str, etag: Option<&str>, text: &str) -> Reply {
+    let mut headers = vec![("Content-Type", "application/toml")];
+    headers.extend(etag.map(|etag| ("If-Match", etag)));
+    over_socket(&running.socket, "PUT", &format!("/v1/config{query}"), &headers, text)
+}
+
+fn etag(running: &Operated) -> String {
+    read(running, "/v1/config").json()["etag"].as_str().expect("a tag").to_owned()
+}
+
+#[test]
+fn a_whole_configuration_is_applied_if_the_expected_one_is_in_force() {
+    let site = Site::new();
+    let backend = Backend::saying("file");
+    let running = Operated::simple(&site, 2, ports::free(), &backend.url());
+    let (before, first) = (running.text(), etag(&running));
+    let new = saying(&running, &site, "new");
+    assert!(put(&running, "", None, &new).is_problem(428));
+    assert!(put(&running, "", Some("\"other\""), &new).is_problem(412));
+    assert!(put(&running, "?keep=forever", Some(&first), &new).is_problem(400));
+    assert_eq!(running.get("/").text(), "file");
+
+    let applied = put(&running, "", Some(&first), &new);
+    assert_eq!(applied.status, 200, "{applied:?}");
+    let body = applied.json();
+    assert_eq!((&body["temporary"], &body["revision"]), (&json!(true), &json!(2)));
+    assert_eq!(body["etag"].as_str(), Some(etag(&running).as_str()));
+    assert_eq!(running.get("/").text(), "new", "the response comes when it is in force");
+    assert_eq!(running.text(), before, "the file is as it was");
+    let status = read(&running, "/v1/status").json();
+    let differs = status["not_in_file"].as_array().expect("a list");
+    assert!(status["temporary"] == true && differs.iter().any(|line| line.as_str().unwrap().contains("respond")));
+    let shown = sealane_interop::gateway::run(&["status", "--socket", &running.socket.display().to_string()]);
+    assert!(String::from_utf8_lossy(&shown.stdout).contains("temporary      "), "{shown:?}");
+    // The second writer has read the first one's configuration.
+    assert!(put(&running, "", Some(&first), &saying(&running, &site, "second")).is_problem(412));
+    assert_eq!(running.get("/").text(), "new");
+    // The file stays the truth.
+    assert_eq!(over_socket(&running.socket, "POST", "/v1/reload", &[], "").status, 200);
+    assert_eq!(running.get("/").text(), "file");
+    assert_eq!(read(&running, "/v1/status").json()["temporary"], false);
+}
+
+#[test]
+fn of_writers_at_one_time_one_succeeds() {
+    let site = Site::new();
+    let backend = Backend::saying("file");
+    let running = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let first = etag(&running);
+    let texts: Vec<String> = (0..8).map(|n| saying(&running, &site, &format!("writer {n}"))).collect();
+    let replies: Vec<Reply> = std::thread::scope(|scope| {
+        let writers: Vec<_> = texts.iter().map(|text| scope.spawn(|| put(&running, "", Some(&first), text))).collect();
+        writers.into_iter().map(|writer| writer.join().expect("it does not panic")).collect()
+    });
+    let winners: Vec<usize> = (0..8).filter(|n| replies[*n].status == 200).collect();
+    assert_eq!(winners.len(), 1, "{replies:?}");
+    assert_eq!(replies.iter().filter(|reply| reply.is_problem(412)).count(), 7, "{replies:?}");
+    assert_eq!(running.get("/").text(), format!("writer {}", winners[0]));
+}
+
+#[test]
+fn a_configuration_with_mistakes_changes_nothing_and_says_where_they_are() {
+    let site = Site::new();
+    let backend = Backend::saying("file");
+    let running = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let first = etag(&running);
+    let good = saying(&running, &site, "new");
+    let line = good.lines().position(|line| line.starts_with("names")).expect("it is there") + 1;
+    let bad = good.replace("names = ", "nmes = ");
+    let headers = [("Content-Type", "application/toml")];
+    let validate = |text: &str| over_socket(&running.socket, "POST", "/v1/config/validate", &headers, text);
+    for refused in [put(&running, "", Some(&first), &bad), validate(&bad), put(&running, "?keep=file", Some("*"), &bad)]
+    {
+        assert!(refused.is_problem(422), "{refused:?}");
+        let body = refused.json();
+        let errors = body["errors"].as_array().expect("a list");
+        let place = |e: &Value| (e["file"].as_str() == Some("request")) && e["line"] == line && e["column"] == 1;
+        assert!(errors.iter().any(place), "{body}");
+    }
+    let checked = validate(&good);
+    assert!(checked.status == 200 && checked.json()["warnings"].is_array(), "{checked:?}");
+    // An address that another program has.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address");
+    let conflict = put(&running, "", Some(&first), &format!("{good}[[listener]]\naddress = \"{address}\"\n"));
+    assert!(conflict.is_problem(409) || conflict.is_problem(422), "{conflict:?}");
+    let large = put(&running, "", Some(&first), &"#".repeat((8 << 20) + 1));
+    assert!(large.status == 413 || large.status == 0, "{}", large.head);
+    assert_eq!(etag(&running), first, "nothing has changed");
+    assert_eq!(running.get("/").text(), "file");
+}
+
+#[test]
+fn a_configuration_that_is_kept_is_the_file_s() {
+    let site = Site::new();
+    let backend = Backend::saying("file");
+    let listen = ports::free();
+    let file = |admin: &str| {
+        format!("reload_on_change = true\n{}", Operated::simple_file(&site, admin, listen, &backend.url()))
+    };
+    let running = Operated::start(&site, 1, file, listen);
+    let new = format!("reload_on_change = true\n{}", saying(&running, &site, "kept"));
+    let applied = put(&running, "?keep=file", Some(&etag(&running)), &new);
+    assert_eq!((applied.status, &applied.json()["temporary"]), (200, &json!(false)), "{applied:?}");
+    assert_eq!(running.text(), new);
+    assert_eq!(running.get("/").text(), "kept");
+    let kept = etag(&running);
+    assert_eq!(over_socket(&running.socket, "POST", "/v1/reload", &[], "").status, 200);
+    assert_eq!(running.get("/").text(), "kept");
+    // The gateway does not take its own writing for a change by somebody else.
+    let second = put(&running, "?keep=file", Some(&etag(&running)), &new.replace("kept", "again"));
+    assert_eq!(second.status, 200, "{second:?}");
+    let revision = read(&running, "/v1/config").json()["revision"].clone();
+    std::thread::sleep(std::time::Duration::from_secs(7));
+    assert_eq!(read(&running, "/v1/config").json()["revision"], revision);
+    assert_ne!(etag(&running), kept);
+}
+
+#[test]
+fn an_edit_of_the_file_that_is_not_loaded_yet_is_not_overwritten() {
+    let site = Site::new();
+    let backend = Backend::saying("file");
+    let running = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let edited = running.text() + "# by hand\n";
+    running.write(&edited);
+    let refused = put(&running, "?keep=file", Some("*"), &saying(&running, &site, "new"));
+    assert!(refused.is_problem(412), "{refused:?}");
+    assert_eq!((running.text(), running.get("/").text()), (edited, "file".to_owned()));
+    assert_eq!(over_socket(&running.socket, "POST", "/v1/reload", &[], "").status, 200);
+    assert_eq!(put(&running, "?keep=file", Some("*"), &saying(&running, &site, "new")).status, 200);
+}
+
+#[test]
+fn a_certificate_is_added_and_removed_beside_the_files() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let running = Operated::simple(&site, 2, ports::free(), &backend.url());
+    let configured = running.served_certificate();
+    let new = site.issue("sent", &[sealane_interop::site::HOST]);
+    let pem = |path: &Path| std::fs::read_to_string(path).expect("our own file");
+    let headers = [("Content-Type", "application/x-pem-file")];
+    let send = |name: &str, text: &str| {
+        over_socket(&running.socket, "PUT", &format!("/v1/certificates/{name}"), &headers, text)
+    };
+    let whole = pem(&new.cert) + &pem(&new.key);
+    let sent = send("www", &whole);
+    assert_eq!(sent.status, 200, "{sent:?}");
+    let certificate = sent.json()["certificates"][0].clone();
+    assert_eq!((&certificate["file"], &certificate["added"]), (&json!("api:www"), &json!(true)));
+    let served = new.load().0[0].to_vec();
+    assert!(eventually(|| running.served_certificate() == Some(served.clone())), "clients do not get it");
+    // A reload keeps it, and the key is nowhere.
+    assert_eq!(over_socket(&running.socket, "POST", "/v1/reload", &[], "").status, 200);
+    assert_eq!(running.served_certificate(), Some(served));
+    for path in ["/v1/certificates", "/v1/status", "/v1/config", "/v1/log"] {
+        assert!(!read(&running, path).body.contains("PRIVATE KEY"), "{path}");
+    }
+    let remove = |name: &str| over_socket(&running.socket, "DELETE", &format!("/v1/certificates/{name}"), &[], "");
+    assert_eq!(remove("www").status, 204);
+    assert!(eventually(|| running.served_certificate() == configured), "clients still get it");
+    assert!(remove("www").is_problem(404));
+}
+
+#[test]
+fn a_certificate_that_is_wrong_is_refused() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let running = Operated::simple(&site, 1, ports::free(), &backend.url());
+    let configured = running.served_certificate();
+    let (one, other) = (site.issue("one", &["one.example.test"]), site.issue("other", &["other.example.test"]));
+    let pem = |path: &Path| std::fs::read_to_string(path).expect("our own file");
+    let headers = [("Content-Type", "application/x-pem-file")];
+    let send = |name: &str, text: &str| {
+        over_socket(&running.socket, "PUT", &format!("/v1/certificates/{name}"), &headers, text)
+    };
+    for text in [String::new(), "no PEM".to_owned(), pem(&one.cert), pem(&one.cert) + &pem(&other.key)] {
+        let refused = send("one", &text);
+        assert!(refused.is_problem(422), "{refused:?}");
+        assert!(!refused.body.contains("PRIVATE KEY-----"), "{refused:?}");
+    }
+    for name in ["a%2Fb", "..", "a%20b", &"x".repeat(65)] {
+        assert!(send(name, &pem(&one.cert)).is_problem(400), "{name}");
+    }
+    assert!(send("one", &"x".repeat(300 << 10)).status == 413);
+    assert_eq!(read(&running, "/v1/certificates").json()["certificates"].as_array().map(Vec::len), Some(1));
+    assert_eq!(running.served_certificate(), configured);
+}
+
+#[test]
+fn commands_change_servers_certificates_and_the_configuration() {
+    let site = Site::new();
+    let backends = [Backend::saying("one"), Backend::saying("two")];
+    let running = with_app(&site, &backends);
+    let socket = running.socket.display().to_string();
+    let run = |arguments: &[&str]| {
+        let output = sealane_interop::gateway::run(&[&["api"], arguments, &["--socket", &socket]].concat());
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, out, err) = run(&["add-server", "app", &backends[1].url(), "--weight", "2"]);
+    assert!(code == Some(0) && out.ends_with(", weight 2, added\n"), "{out}{err}");
+    assert!(eventually(|| seen(&running).len() == 2));
+    let (code, out, _) = run(&["servers", "--json"]);
+    let servers: Value = serde_json::from_str(&out).expect("--json is JSON");
+    assert_eq!((code, &servers["upstreams"][0]["servers"][1]["added"]), (Some(0), &json!(true)));
+    let name = servers["upstreams"][0]["servers"][1]["name"].as_str().expect("a name").to_owned();
+    assert_eq!(run(&["remove-server", "app", &name]).0, Some(0));
+    let (code, out, _) = run(&["remove-server", "app", &name, "--json"]);
+    assert_eq!((code, serde_json::from_str::<Value>(&out).expect("JSON")["status"].clone()), (Some(1), json!(404)));
+
+    let new = site.file("new.toml", saying(&running, &site, "new"));
+    let new = new.display().to_string();
+    assert_eq!(run(&["check", &new]).0, Some(0));
+    let (code, _, err) = run(&["apply", &new, "--if-match", "\"other\""]);
+    assert!(code == Some(1) && err.contains("another configuration"), "{err}");
+    let (code, out, err) = run(&["apply", &new]);
+    assert!(code == Some(0) && out.contains("applied temporarily"), "{out}{err}");
+    assert_eq!(running.get("/").text(), "new");
+    let (_, out, _) = run(&["config"]);
+    assert!(out.contains("in the file    no") && out.contains("difference     "), "{out}");
+    let bad = site.file("bad.toml", "lanes = 0\n".to_owned());
+    let (code, _, err) = run(&["apply", &bad.display().to_string()]);
+    assert!(code == Some(1) && err.contains("request:1:"), "{err}");
+    let (code, out, err) = run(&["apply", &new, "--keep"]);
+    assert!(code == Some(0) && out.contains("written into the file"), "{out}{err}");
+
+    let sent = site.issue("sent", &["sent.example.test"]);
+    let (cert, key) = (sent.cert.display().to_string(), sent.key.display().to_string());
+    let (code, out, err) = run(&["add-certificate", "sent", "--cert", &cert, "--key", &key]);
+    assert!(code == Some(0) && out.contains("sent.example.test"), "{out}{err}");
+    assert_eq!(run(&["remove-certificate", "sent"]).0, Some(0));
+    let (code, out, _) = run(&["openapi"]);
+    assert!(code == Some(0) && out.contains("\"openapi\": \"3.1.0\""));
 }

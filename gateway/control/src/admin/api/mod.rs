@@ -16,22 +16,26 @@ mod table;
 mod types;
 
 pub use openapi::generated;
-pub use types::{Certificates, Configuration, Servers};
+pub use types::{
+    Applied, Certificates, Configuration, NewServer, SentCertificate, ServerPatch, Servers, ServersOfOne, Validated,
+};
 
 use super::{Caller, Site, typed};
+use crate::config;
 use crate::log;
 use crate::metrics::status::ServerChange;
+use crate::run::changes::{Apply, Change, Changed};
 use crate::run::commands::Command;
 use crate::run::recording::RecordingRequest;
 use crate::vpn::Steering;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderValue};
+use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH};
 use hyper::{Request, Response, StatusCode};
-use problem::Problem;
+use problem::{Mistake, Problem};
 use serde::de::DeserializeOwned;
 use std::time::Duration;
-use table::{Access, Body, Endpoint, Lookup, MAX_EXCHANGES, Operation, Parameters, refusal_media};
+use table::{Access, Body, Endpoint, Lookup, MAX_EXCHANGES, MAX_WEIGHT, Operation, Parameters, refusal_media};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -108,9 +112,10 @@ type Outcome = Result<Done, Refusal>;
 struct Call<'s> {
     site: &'s Site,
     /// What `{…}` in the path stands for.
-    #[expect(dead_code, reason = "no endpoint has names in its path yet")]
     names: Vec<String>,
     parameters: Parameters,
+    /// The values of `If-Match`, if there is one.
+    if_match: Option<String>,
     body: Bytes,
     /// What the log says of it.
     what: String,
@@ -132,9 +137,12 @@ pub(super) async fn answer(request: Request<Incoming>, site: &Site, caller: &Cal
             return response;
         }
     };
-    if endpoint.access == Access::Operators && site.commands.is_none() {
+    if endpoint.access == Access::Operators && site.takers.is_none() {
         let what = if endpoint.is_change() { "commands are accepted" } else { "this is shown" };
         return refuse(&Problem::new(403, format!("{what} on the admin socket only ([admin] socket)")));
+    }
+    if let Some(problem) = endpoint.mistake(&names) {
+        return refuse(&problem);
     }
     let what = format!("{method} {path}");
     let parameters = match endpoint.parameters(request.uri().query().unwrap_or_default()) {
@@ -144,11 +152,13 @@ pub(super) async fn answer(request: Request<Incoming>, site: &Site, caller: &Cal
     if endpoint.is_change() {
         site.limits.pace().await;
     }
+    let tags = request.headers().get_all(IF_MATCH).iter().map(|value| value.to_str().unwrap_or_default());
+    let if_match = tags.map(str::to_owned).reduce(|all, value| all + "," + &value);
     let body = match &endpoint.body {
         Some(body) => read_body(request, body, site).await,
         None => Ok(Bytes::new()),
     };
-    let mut call = Call { site, names, parameters, body: Bytes::new(), what };
+    let mut call = Call { site, names, parameters, if_match, body: Bytes::new(), what };
     let outcome = match body {
         Ok(body) => {
             call.body = body;
@@ -192,7 +202,7 @@ async fn run(operation: Operation, call: &mut Call<'_>) -> Outcome {
         Operation::Status => {
             let status = registry.status();
             // Clients of the tunnel are persons, and settings may say what no stranger should know.
-            Done::json(&if call.site.commands.is_some() { status } else { status.reduced() })
+            Done::json(&if call.site.takers.is_some() { status } else { status.reduced() })
         }
         Operation::Servers => Done::json(&Servers { upstreams: registry.upstreams() }),
         Operation::Certificates => Done::json(&Certificates { certificates: registry.certificates() }),
@@ -230,6 +240,20 @@ async fn run(operation: Operation, call: &mut Call<'_>) -> Outcome {
                 Err(line) => Err(Refusal::Text(409, line + "\n")),
             }
         }
+        Operation::AddServer => add_server(call).await,
+        Operation::PatchServer => patch_server(call),
+        Operation::RemoveServer => remove_server(call).await,
+        Operation::Validate => {
+            let Changed { warnings, .. } = make(call, Change::Validate(call.body.clone())).await?;
+            Done::json(&Validated { warnings })
+        }
+        Operation::Apply => apply(call).await,
+        Operation::SetCertificate => set_certificate(call).await,
+        Operation::RemoveCertificate => {
+            let name = call.names.first().cloned().unwrap_or_default();
+            make(call, Change::RemoveCertificate(name)).await?;
+            Ok(Done::default())
+        }
         Operation::Renew => {
             let name = String::from_utf8_lossy(&call.body).trim().to_ascii_lowercase();
             call.says(&name);
@@ -262,11 +286,106 @@ fn command_of<T: DeserializeOwned>(call: &Call<'_>, what: &str) -> Result<T, Ref
 
 /// Gives a command, and waits until it was executed.
 async fn give(call: &Call<'_>, command: Command) -> Outcome {
-    let Some(commands) = &call.site.commands else { return Err(Refusal::Text(403, "not here\n".to_owned())) };
-    match commands.give(command).await {
+    let Some(takers) = &call.site.takers else { return Err(not_here()) };
+    match takers.commands.give(command).await {
         Ok(line) => Ok(Done::text(line + "\n")),
         Err(line) => Err(Refusal::Text(409, line + "\n")),
     }
+}
+
+/// Asks for a change, and waits until it was made.
+async fn make(call: &Call<'_>, change: Change) -> Result<Changed, Refusal> {
+    let Some(takers) = &call.site.takers else { return Err(not_here()) };
+    takers.changes.make(change).await.map_err(Refusal::Problem)
+}
+
+/// Endpoints for operators are not reached by others.
+fn not_here() -> Refusal {
+    Refusal::Problem(Problem::new(403, "not here"))
+}
+
+/// Reads the JSON of a body.
+fn json_of<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refusal> {
+    serde_json::from_slice(&call.body)
+        .map_err(|e| Problem::new(400, format!("this is not the JSON of a change: {e}")).into())
+}
+
+async fn add_server(call: &mut Call<'_>) -> Outcome {
+    let NewServer { server, weight, backup } = json_of(call)?;
+    call.says(&server);
+    let upstream = call.names.first().cloned().unwrap_or_default();
+    let Changed { name, .. } =
+        make(call, Change::AddServer { upstream: upstream.clone(), server, weight, backup }).await?;
+    server_of(call, &upstream, &name)
+}
+
+async fn remove_server(call: &mut Call<'_>) -> Outcome {
+    let [upstream, server] = &call.names[..] else { return Err(Problem::new(404, "there is no such server").into()) };
+    let change = Change::RemoveServer { upstream: upstream.clone(), server: server.clone() };
+    make(call, change).await?;
+    Ok(Done::default())
+}
+
+/// Takes a certificate: the chain and the key.
+async fn set_certificate(call: &mut Call<'_>) -> Outcome {
+    let (name, pem) = (call.names.first().cloned().unwrap_or_default(), std::mem::take(&mut call.body));
+    let called = name.clone();
+    let read = tokio::task::spawn_blocking(move || config::read_sent(&called, &pem)).await;
+    let read = read.map_err(|e| Problem::new(500, e.to_string()))?;
+    let (files, loaded, warnings) = read.map_err(|e| Problem::of_errors("the certificate is refused", e))?;
+    call.says(&loaded.names.join(","));
+    let file = files.cert.display().to_string();
+    make(call, Change::SetCertificate { name, files, loaded }).await?;
+    let certificates = call.site.status_registry.certificates().into_iter().filter(|c| c.file == file).collect();
+    Done::json(&SentCertificate { certificates, warnings: warnings.into_iter().map(Mistake::from).collect() })
+}
+
+/// Applies a whole configuration.
+async fn apply(call: &mut Call<'_>) -> Outcome {
+    let Some(expected) = call.if_match.clone() else {
+        return Err(Problem::new(428, "write If-Match with the ETag of GET /v1/config, or * for any").into());
+    };
+    let keep = call.parameters.text("keep") == Some("file");
+    call.says(if keep { "keep=file" } else { "keep=temporary" });
+    let change = Change::Apply(Apply { text: call.body.clone(), expected, keep });
+    let applied = make(call, change).await?.applied.unwrap_or_default();
+    let done = Done::json(&applied)?;
+    Ok(Done { etag: Some(applied.etag), ..done })
+}
+
+fn patch_server(call: &mut Call<'_>) -> Outcome {
+    let ServerPatch { drain, weight, default_weight } = json_of(call)?;
+    let [upstream, server] = &call.names[..] else { return Err(Problem::new(404, "there is no such server").into()) };
+    let (upstream, server) = (upstream.clone(), server.clone());
+    if weight.is_some() && default_weight {
+        return Err(Problem::new(422, "\"weight\" and \"default_weight\" exclude each other").into());
+    }
+    if weight.is_some_and(|weight| weight > MAX_WEIGHT) {
+        return Err(Problem::new(422, format!("the weight must be from 0 to {MAX_WEIGHT}")).into());
+    }
+    if drain.is_none() && weight.is_none() && !default_weight {
+        return Err(Problem::new(422, "nothing to change: write drain, weight or default_weight").into());
+    }
+    for (what, value) in
+        [("drain", drain.map(u32::from)), ("weight", weight), ("default_weight", default_weight.then_some(1))]
+    {
+        if let Some(value) = value {
+            call.says(&format!("{what}={value}"));
+        }
+    }
+    let change = ServerChange { upstream: upstream.clone(), server: server.clone(), drain, weight, default_weight };
+    call.site.status_registry.change_server(&change).map_err(|line| Problem::new(404, line))?;
+    server_of(call, &upstream, &server)
+}
+
+/// How a server stands after a change.
+fn server_of(call: &Call<'_>, upstream: &str, server: &str) -> Outcome {
+    let groups = call.site.status_registry.upstreams();
+    let of_group = groups.into_iter().filter(|group| group.name == upstream).flat_map(|group| group.servers);
+    // A name with several addresses counts as several servers.
+    let is_it = |name: &str| name.strip_prefix(server).is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("));
+    let servers = of_group.filter(|known| is_it(&known.name) || known.address == server).collect();
+    Done::json(&ServersOfOne { servers })
 }
 
 fn change_log_level(call: &mut Call<'_>) -> Outcome {
@@ -304,6 +423,9 @@ fn respond(endpoint: &Endpoint, outcome: Outcome) -> Response<Full<Bytes>> {
         Ok(Done { body, etag }) => {
             let status = StatusCode::from_u16(endpoint.answer.status).unwrap_or_default();
             let mut response = typed(status, with_charset(endpoint.answer.media), body);
+            if endpoint.answer.media.is_empty() {
+                response.headers_mut().remove(CONTENT_TYPE);
+            }
             if let Some(etag) = etag.and_then(|etag| HeaderValue::from_str(&etag).ok()) {
                 response.headers_mut().insert(ETAG, etag);
             }

@@ -75,8 +75,11 @@ fn operation(endpoint: &Endpoint, schemas: &Schemas, problem: &Value) -> Value {
         .map(|p| {
             let place = match p.place {
                 Place::Query => "query",
+                Place::Path => "path",
+                Place::Header => "header",
             };
-            json!({ "name": p.name, "in": place, "description": p.doc, "required": false, "schema": p.kind.schema() })
+            let required = p.place != Place::Query;
+            json!({ "name": p.name, "in": place, "description": p.doc, "required": required, "schema": p.kind.schema() })
         })
         .collect();
     if !parameters.is_empty() {

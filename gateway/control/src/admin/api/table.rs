@@ -3,7 +3,10 @@
 
 use super::problem::{self, Problem};
 use super::schema::{Direction, Schemas};
-use super::types::{Certificates, Configuration, History, Servers};
+use super::types::{
+    Applied, Certificates, Configuration, History, NewServer, SentCertificate, ServerPatch, Servers, ServersOfOne,
+    Validated,
+};
 use crate::metrics::status::{ServerChange, Status};
 use crate::run::inspection::OpenExchanges;
 use crate::run::recording::{RecordedExchanges, RecordingRequest};
@@ -19,6 +22,10 @@ pub(super) enum Operation {
     Servers,
     Certificates,
     Configuration,
+    Validate,
+    Apply,
+    SetCertificate,
+    RemoveCertificate,
     Exchanges,
     Log,
     Reload,
@@ -27,6 +34,9 @@ pub(super) enum Operation {
     ReopenLogs,
     LogLevel,
     ChangeServer,
+    AddServer,
+    PatchServer,
+    RemoveServer,
     Renew,
     Record,
     Tunnel,
@@ -73,11 +83,19 @@ pub(super) struct Parameter {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Query,
+    /// `{name}` in the path.
+    Path,
+    /// Must be there; the code of the endpoint checks it.
+    Header,
 }
 
 /// What a parameter may be.
 #[derive(Debug)]
 pub(super) enum Kind {
+    /// A text of 1 byte to so many.
+    Text(usize),
+    /// 1 to 64 letters, digits, hyphens, dots and underscores, the first of which is no dot.
+    Name,
     Number(u64, u64),
     Choice(&'static [&'static str]),
 }
@@ -86,6 +104,15 @@ impl Kind {
     /// Why a value cannot be one of these.
     fn mistake(&self, value: &str) -> Option<String> {
         match self {
+            Self::Text(most) => {
+                let is_one = (1..=*most).contains(&value.len());
+                (!is_one).then(|| format!("a text of 1 to {most} bytes"))
+            }
+            Self::Name => {
+                let good = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+                let is_one = (1..=64).contains(&value.len()) && value.bytes().all(good) && !value.starts_with('.');
+                (!is_one).then(|| "a name of 1 to 64 letters, digits, hyphens, dots and underscores".to_owned())
+            }
             Self::Number(least, most) => {
                 let is_one = value.parse::<u64>().is_ok_and(|n| (*least..=*most).contains(&n));
                 (!is_one).then(|| format!("a number from {least} to {most}"))
@@ -96,6 +123,8 @@ impl Kind {
 
     pub fn schema(&self) -> Value {
         match self {
+            Self::Text(most) => json!({ "type": "string", "minLength": 1, "maxLength": most }),
+            Self::Name => json!({ "type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$" }),
             Self::Number(least, most) => json!({ "type": "integer", "minimum": least, "maximum": most }),
             Self::Choice(choices) => json!({ "type": "string", "enum": choices }),
         }
@@ -214,6 +243,15 @@ impl Endpoint {
         }
     }
 
+    /// Why a name in the path cannot be one.
+    pub fn mistake(&self, names: &[String]) -> Option<Problem> {
+        let known = self.parameters.iter().filter(|p| p.place == Place::Path);
+        known.zip(names).find_map(|(parameter, value)| {
+            let wanted = parameter.kind.mistake(value)?;
+            Some(Problem::new(400, format!("{{{}}} in the path must be {wanted}", parameter.name)))
+        })
+    }
+
     /// The parameters of a query. What is not known is ignored by reads, and refused by changes.
     pub fn parameters(&self, query: &str) -> Result<Parameters, Problem> {
         let mut found = Vec::new();
@@ -293,15 +331,50 @@ pub(super) fn find(method: &str, path: &str) -> Lookup {
     if methods.is_empty() { Lookup::Unknown } else { Lookup::OtherMethods(methods.join(", ")) }
 }
 
+const IF_MATCH: Parameter = Parameter {
+    name: "If-Match",
+    place: Place::Header,
+    kind: Kind::Text(1024),
+    doc: "The `ETag` of the configuration that is to be replaced, or `*` for any.",
+};
+const KEEP: Parameter = Parameter {
+    name: "keep",
+    place: Place::Query,
+    kind: Kind::Choice(&["temporary", "file"]),
+    doc: "`file`: the text takes the place of the file's. `temporary`, or nothing: the next reload, upgrade or start ends it.",
+};
+const CERTIFICATE: Parameter = Parameter {
+    name: "name",
+    place: Place::Path,
+    kind: Kind::Name,
+    doc: "What the certificate is called: a name of your choice.",
+};
+const UPSTREAM: Parameter =
+    Parameter { name: "upstream", place: Place::Path, kind: Kind::Text(256), doc: "The upstream's name." };
+const SERVER: Parameter = Parameter {
+    name: "server",
+    place: Place::Path,
+    kind: Kind::Text(512),
+    doc: "The server's name, as `GET /v1/servers` has it: `10.0.0.7:3000`.",
+};
+
 pub(super) const JSON: &str = "application/json";
 pub(super) const TEXT: &str = "text/plain";
 /// Most bytes of the body of a command.
 const MAX_COMMAND: usize = 4096;
+pub(super) const TOML: &str = "application/toml";
+/// Most bytes of a configuration: ten thousand certificates with long paths are 2 MB.
+const MAX_CONFIGURATION: usize = 8 << 20;
+const PEM: &str = "application/x-pem-file";
+/// Most bytes of a certificate with its chain and key.
+const MAX_CERTIFICATE: usize = 256 << 10;
+/// The largest weight of a server.
+pub(super) const MAX_WEIGHT: u32 = 256;
 /// Most exchanges that are told.
 pub(super) const MAX_EXCHANGES: u64 = 1000;
 
 /// All of them, in the order of the document.
-pub(super) static ENDPOINTS: [Endpoint; 17] = [
+pub(super) static ENDPOINTS: [Endpoint; 24] = [
     Endpoint {
         summary: "Read this description of the API",
         answer: Answer { doc: "An OpenAPI 3.1 document.", ..Endpoint::json("", "", Operation::OpenApi, object).answer },
@@ -339,6 +412,99 @@ pub(super) static ENDPOINTS: [Endpoint; 17] = [
         ..Endpoint::json("/v1/certificates", "certificates", Operation::Certificates, response::<Certificates>)
     },
     Endpoint {
+        method: "POST",
+        access: Access::Operators,
+        summary: "Add a server to an upstream",
+        doc: "The addition is temporary: it lasts over reloads that keep the upstream, and ends with the process. The response comes \
+              when lanes have the server.",
+        parameters: &[UPSTREAM],
+        body: Some(Body {
+            media: JSON,
+            any_media: false,
+            limit: MAX_COMMAND,
+            schema: request::<NewServer>,
+            doc: "The server.",
+        }),
+        answer: Answer {
+            status: 201,
+            media: JSON,
+            schema: response::<ServersOfOne>,
+            doc: "How the server stands.",
+            headers: &[],
+        },
+        errors: &[404, 409, 422],
+        ..Endpoint::json("/v1/upstreams/{upstream}/servers", "addServer", Operation::AddServer, object)
+    },
+    Endpoint {
+        method: "PATCH",
+        access: Access::Operators,
+        summary: "Drain a server, end its drain, or set its weight",
+        doc: "The change is temporary: it lasts over reloads that keep the server, and ends with the process.",
+        parameters: &[UPSTREAM, SERVER],
+        body: Some(Body {
+            media: JSON,
+            any_media: false,
+            limit: MAX_COMMAND,
+            schema: request::<ServerPatch>,
+            doc: "The change.",
+        }),
+        answer: Answer {
+            status: 200,
+            media: JSON,
+            schema: response::<ServersOfOne>,
+            doc: "How the server stands.",
+            headers: &[],
+        },
+        errors: &[404, 422],
+        ..Endpoint::json("/v1/upstreams/{upstream}/servers/{server}", "patchServer", Operation::PatchServer, object)
+    },
+    Endpoint {
+        method: "DELETE",
+        access: Access::Operators,
+        summary: "Remove a server from an upstream",
+        doc: "Requests under way at the server are finished. The removal of a server of the file is temporary: it lasts over reloads, \
+              and ends with the process, or when the server is added again as it is in the file.",
+        parameters: &[UPSTREAM, SERVER],
+        answer: Answer { status: 204, media: "", schema: object, doc: "It is removed.", headers: &[] },
+        errors: &[404, 409],
+        ..Endpoint::json("/v1/upstreams/{upstream}/servers/{server}", "removeServer", Operation::RemoveServer, object)
+    },
+    Endpoint {
+        method: "PUT",
+        access: Access::Operators,
+        summary: "Add a certificate, or replace one that was added",
+        doc: "All listeners with TLS show it to clients that ask for one of its names, in preference to the certificates of the \
+              configuration. It is checked as the files of a certificate are. The addition is temporary: it lasts over reloads, and \
+              ends with the process.",
+        parameters: &[CERTIFICATE],
+        body: Some(Body {
+            media: PEM,
+            any_media: false,
+            limit: MAX_CERTIFICATE,
+            schema: text,
+            doc: "The certificate, then those that have signed it, and the private key, in PEM.",
+        }),
+        answer: Answer {
+            status: 200,
+            media: JSON,
+            schema: response::<SentCertificate>,
+            doc: "How the certificate stands.",
+            headers: &[],
+        },
+        errors: &[409, 422],
+        ..Endpoint::json("/v1/certificates/{name}", "setCertificate", Operation::SetCertificate, object)
+    },
+    Endpoint {
+        method: "DELETE",
+        access: Access::Operators,
+        summary: "Remove a certificate that was added",
+        doc: "Clients get the certificates of the configuration again.",
+        parameters: &[CERTIFICATE],
+        answer: Answer { status: 204, media: "", schema: object, doc: "It is removed.", headers: &[] },
+        errors: &[404, 409],
+        ..Endpoint::json("/v1/certificates/{name}", "removeCertificate", Operation::RemoveCertificate, object)
+    },
+    Endpoint {
         access: Access::Operators,
         summary: "Read the configuration in force",
         doc: "Defaults are filled in and secrets are masked. `ETag` is for `If-Match` of a change.",
@@ -347,6 +513,54 @@ pub(super) static ENDPOINTS: [Endpoint; 17] = [
             ..Endpoint::json("", "", Operation::Configuration, response::<Configuration>).answer
         },
         ..Endpoint::json("/v1/config", "configuration", Operation::Configuration, response::<Configuration>)
+    },
+    Endpoint {
+        method: "PUT",
+        access: Access::Operators,
+        summary: "Apply a whole configuration",
+        doc: "The text is checked as a reload checks the file, and takes effect as a reload does; its relative paths are from the \
+              file's folder, and the files of `include` are read. If there is a mistake, the configuration in force stays (422), \
+              and `errors` has each mistake with its line and column. If another configuration is in force than the expected one, \
+              or the file has changed since it was loaded, nothing changes (412).",
+        parameters: &[IF_MATCH, KEEP],
+        body: Some(Body {
+            media: TOML,
+            any_media: false,
+            limit: MAX_CONFIGURATION,
+            schema: text,
+            doc: "The configuration.",
+        }),
+        answer: Answer {
+            status: 200,
+            media: JSON,
+            schema: response::<Applied>,
+            doc: "It is in force.",
+            headers: &[("ETag", "What `If-Match` must have for a change of this configuration.")],
+        },
+        errors: &[409, 412, 422, 428, 500, 503],
+        ..Endpoint::json("/v1/config", "apply", Operation::Apply, object)
+    },
+    Endpoint {
+        method: "POST",
+        access: Access::Operators,
+        summary: "Check a whole configuration",
+        doc: "The text is checked as `PUT /v1/config` does, and nothing changes.",
+        body: Some(Body {
+            media: TOML,
+            any_media: false,
+            limit: MAX_CONFIGURATION,
+            schema: text,
+            doc: "The configuration.",
+        }),
+        answer: Answer {
+            status: 200,
+            media: JSON,
+            schema: response::<Validated>,
+            doc: "It has no mistakes.",
+            headers: &[],
+        },
+        errors: &[409, 422, 503],
+        ..Endpoint::json("/v1/config/validate", "validate", Operation::Validate, object)
     },
     Endpoint {
         access: Access::Operators,
@@ -481,6 +695,21 @@ mod tests {
         for path in ["/v1", "/v1/", "/v1/status/", "/v1//status", "/v1/Status", "/v2/status", "/v1/../status"] {
             assert_eq!(found("GET", path), "unknown", "{path}");
         }
+    }
+
+    #[test]
+    fn names_in_the_path_are_parameters() {
+        for endpoint in &ENDPOINTS {
+            let in_path = endpoint.path.split('/').filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
+            let known = endpoint.parameters.iter().filter(|p| p.place == Place::Path).map(|p| p.name);
+            assert!(in_path.eq(known), "{}", endpoint.path);
+        }
+        let Lookup::Found(endpoint, names) = find("DELETE", "/v1/upstreams/a%20b/servers/unix:%2Frun%2Fa") else {
+            panic!("it is there")
+        };
+        assert_eq!((endpoint.id, names), ("removeServer", vec!["a b".to_owned(), "unix:/run/a".to_owned()]));
+        assert!(endpoint.mistake(&["a".to_owned(), "x".repeat(513)]).is_some());
+        assert!(matches!(find("DELETE", "/v1/upstreams//servers/x"), Lookup::Unknown));
     }
 
     #[test]

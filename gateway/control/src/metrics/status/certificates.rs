@@ -9,7 +9,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 pub(super) fn certificates(config: &Config) -> Vec<CertificateStatus> {
     let mut found: Vec<CertificateStatus> = Vec::new();
     let mut known = HashSet::new();
-    for (_, loaded) in config.certificates() {
+    for (files, loaded) in config.certificates() {
         let identity = &loaded.identity;
         let file = identity.source.display().to_string();
         let leaf = identity.chain.first().and_then(|der| X509Certificate::from_der(der).ok());
@@ -26,6 +26,7 @@ pub(super) fn certificates(config: &Config) -> Vec<CertificateStatus> {
             sha256: hex(&loaded.digest),
             digest: loaded.digest,
             ocsp: None,
+            added: files.is_sent,
         });
     }
     found

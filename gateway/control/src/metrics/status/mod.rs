@@ -40,6 +40,10 @@ pub struct Status {
     pub generation: u64,
     /// Counts the configurations that took effect since the start, from 1.
     pub revision: u64,
+    /// The API has applied the configuration, and it is not in the file: the next reload, upgrade or start ends it.
+    pub temporary: bool,
+    /// In what the configuration differs from the file as it was read last; lines as in `changes`.
+    pub not_in_file: Vec<String>,
     /// Reloads since the start.
     pub reloads: Reloads,
     /// What is listened on.
@@ -70,7 +74,7 @@ pub struct Status {
     pub changes: Option<ChangeStatus>,
     /// The tunnel, if there is one.
     pub tunnel: Option<TunnelStatus>,
-    /// Lines of the configuration in `changes`, the clients of the tunnel and the addresses of clients are left out: the admin socket alone
+    /// Lines of the configuration in `changes` and `not_in_file`, the clients of the tunnel and the addresses of clients are left out: the admin socket alone
     /// has them.
     pub reduced: bool,
 }
@@ -81,6 +85,7 @@ impl Status {
         self.problems.iter_mut().filter_map(|problem| problem.client.as_mut()).for_each(String::clear);
         self.clients.iter_mut().for_each(|client| client.address.clear());
         self.changes.iter_mut().for_each(|changes| changes.lines.clear());
+        self.not_in_file.clear();
         self.tunnel.iter_mut().for_each(|tunnel| tunnel.clients.clear());
         self.reduced = true;
         self
@@ -121,6 +126,8 @@ pub struct UpstreamStatus {
     pub name: String,
     /// Its servers.
     pub servers: Vec<ServerStatus>,
+    /// Servers of the configuration that operators have removed, until the process ends.
+    pub removed: Vec<String>,
 }
 
 /// A server of a group.
@@ -143,6 +150,10 @@ pub struct ServerStatus {
     pub failures: u64,
     /// Why requests fail there at present; empty if they do not.
     pub failing: String,
+    /// Operators have added it: it is not in the configuration, and ends with the process.
+    pub added: bool,
+    /// Operators have set its weight, until the process ends.
+    pub weight_is_set: bool,
 }
 
 /// A certificate.
@@ -171,6 +182,8 @@ pub struct CertificateStatus {
     pub(crate) digest: CertificateDigest,
     /// How its OCSP response stands; `None`: the gateway fetches none.
     pub ocsp: Option<OcspStatus>,
+    /// Operators have sent it: it is in no file, and ends with the process.
+    pub added: bool,
 }
 
 /// How the OCSP response about a certificate stands.
@@ -236,7 +249,7 @@ mod tests {
     #[test]
     fn the_reduced_status_has_no_names_of_clients_and_no_settings() {
         let status: Status = serde_json::from_str(
-            r#"{"changes":{"generation":7,"at":5,"lines":["+ host.a.to = \"https://10.1.2.3/?key=hush\""]},
+            r#"{"not_in_file":["+ host.b = \"hush\""],"changes":{"generation":7,"at":5,"lines":["+ host.a.to = \"https://10.1.2.3/?key=hush\""]},
                 "problems":[{"kind":"busy_lane","text":"One client","client":"192.0.2.7"},{"kind":"dns"}],
                 "clients":[{"address":"192.0.2.8","part":0.5}],
                 "tunnel":{"connected":1,"interface":"tun0","clients":[{"name":"alice"}]}}"#,

@@ -95,6 +95,10 @@ pub(super) struct Written {
     /// The settings in force, with secrets masked.
     pub(super) effective: Option<Arc<Effective>>,
     pub(super) changes: Option<ChangeStatus>,
+    /// The settings of the file, as they were read last or written by the API.
+    pub(super) of_file: Option<Arc<Effective>>,
+    /// The configuration in force is not the file's.
+    pub(super) temporary: bool,
 }
 
 impl std::fmt::Debug for Written {
@@ -293,11 +297,16 @@ impl StatusRegistry {
                 requests: s.requests,
                 failures: s.failures,
                 failing: s.last_failure.unwrap_or_default().into_owned(),
+                added: s.added,
+                weight_is_set: s.weight_is_set,
             };
             match groups.iter_mut().find(|g| g.name == s.upstream) {
                 Some(group) => group.servers.push(server),
-                None => groups.push(UpstreamStatus { name: s.upstream, servers: vec![server] }),
+                None => groups.push(UpstreamStatus { name: s.upstream, servers: vec![server], removed: Vec::new() }),
             }
+        }
+        for (name, removed) in self.metrics.upstreams().map(LiveUpstreams::removed).unwrap_or_default() {
+            groups.iter_mut().filter(|group| group.name == name).for_each(|group| group.removed.clone_from(&removed));
         }
         groups
     }
@@ -312,9 +321,27 @@ impl StatusRegistry {
         let w = self.written();
         let effective = w.effective.clone();
         let (revision, generation, source) = (w.revision(), w.generation, w.configuration.clone());
+        let (temporary, not_in_file) = (w.temporary, w.not_in_file());
         drop(w);
         let settings = effective.map(|effective| effective.to_value()).unwrap_or_default();
-        Configuration { etag: self.etag_of(revision), revision, generation, source, settings }
+        Configuration { etag: self.etag_of(revision), revision, generation, source, temporary, not_in_file, settings }
+    }
+
+    /// Whether the configuration in force is the file's; else the API has applied it.
+    pub fn is_of_file(&self, is: bool) {
+        let mut w = self.written();
+        w.temporary = !is;
+        if is {
+            w.of_file = w.effective.clone();
+        }
+    }
+
+    /// A configuration that the API has applied is in force. Returns its tag and its revision.
+    pub fn applied(&self, is_of_file: bool) -> (String, u64) {
+        self.written().reloads.good += 1;
+        self.is_of_file(is_of_file);
+        let revision = self.written().revision();
+        (self.etag_of(revision), revision)
     }
 
     /// What `If-Match` must have for a change of the configuration in force. Another process has others.
@@ -457,6 +484,8 @@ impl StatusRegistry {
             configuration: w.configuration.clone(),
             generation: w.generation,
             revision: w.revision(),
+            temporary: w.temporary,
+            not_in_file: w.not_in_file(),
             reloads: w.reloads.clone(),
             listeners: w.listeners.clone(),
             upstreams: self.upstreams(),
@@ -479,6 +508,14 @@ impl Written {
     /// The first configuration, and each that took effect after it.
     fn revision(&self) -> u64 {
         1 + self.reloads.good
+    }
+
+    /// In what the configuration in force differs from the file.
+    fn not_in_file(&self) -> Vec<String> {
+        match (&self.effective, &self.of_file) {
+            (Some(effective), Some(of_file)) if self.temporary => effective.changes_since(of_file),
+            _ => Vec::new(),
+        }
     }
 
     /// What collectors do not take, and why.

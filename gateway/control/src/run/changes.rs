@@ -1,0 +1,228 @@
+//! Changes that the API asks the running gateway for. Each is executed as a whole, one after the other, and what came of it goes
+//! back to the API.
+
+use super::Running;
+use super::reload::Asked;
+use crate::admin::api::Applied;
+use crate::admin::api::problem::{Mistake, Problem};
+use crate::config::{CertificateFiles, Loaded};
+use crate::health::Unchanged;
+use anyhow::Result;
+use hyper::body::Bytes;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+
+/// Certificates that operators may send.
+const MAX_SENT: usize = 256;
+
+/// What is to be changed.
+#[derive(Debug)]
+pub enum Change {
+    /// A server of an upstream more.
+    AddServer {
+        /// The upstream's name.
+        upstream: String,
+        /// As in `servers` of `[[upstream]]`.
+        server: String,
+        /// Its weight.
+        weight: u32,
+        /// Used only when no other can be.
+        backup: bool,
+    },
+    /// A server less.
+    RemoveServer {
+        /// The upstream's name.
+        upstream: String,
+        /// The server's name.
+        server: String,
+    },
+    /// A certificate more, or another one of this name.
+    SetCertificate {
+        /// What it is called.
+        name: String,
+        /// What stands for its files.
+        files: CertificateFiles,
+        /// The certificate.
+        loaded: Arc<Loaded>,
+    },
+    /// A certificate less, of those that were sent.
+    RemoveCertificate(String),
+    /// Checks a whole configuration, and changes nothing.
+    Validate(Bytes),
+    /// Another configuration.
+    Apply(Apply),
+}
+
+/// A whole configuration that is to take effect.
+#[derive(Debug)]
+pub struct Apply {
+    /// In TOML.
+    pub text: Bytes,
+    /// The value of `If-Match`.
+    pub expected: String,
+    /// Write it into the configuration's file.
+    pub keep: bool,
+}
+
+impl Apply {
+    /// Whether the configuration in force, which has this tag, is the one that is to be replaced (RFC 9110 §13.1.1).
+    pub fn expects(&self, etag: &str) -> bool {
+        // Weak tags never match here, and begin with W/.
+        self.expected.split(',').map(str::trim).any(|expected| expected == "*" || expected == etag)
+    }
+}
+
+/// What a change has led to.
+#[derive(Debug, Default)]
+pub struct Changed {
+    /// The name of the server that was added.
+    pub name: String,
+    /// What was applied.
+    pub applied: Option<Applied>,
+    /// What there is to say of a configuration that was checked.
+    pub warnings: Vec<Mistake>,
+}
+
+/// What came of a change.
+pub type Outcome = Result<Changed, Problem>;
+
+/// A change with the place for what comes of it.
+#[derive(Debug)]
+pub struct PendingChange {
+    /// The change.
+    pub change: Change,
+    reply: oneshot::Sender<Outcome>,
+}
+
+impl PendingChange {
+    /// Splits it.
+    pub fn take(self) -> (Change, Answer) {
+        (self.change, Answer(self.reply))
+    }
+}
+
+/// The place for what comes of a change.
+#[derive(Debug)]
+pub struct Answer(oneshot::Sender<Outcome>);
+
+impl Answer {
+    /// Whether nobody waits for it any more.
+    pub fn is_given_up(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    /// Tells the API.
+    pub fn send(self, outcome: Outcome) {
+        // The client may have gone.
+        let _ = self.0.send(outcome);
+    }
+}
+
+/// Where changes are asked for.
+#[derive(Clone, Debug)]
+pub struct Changes(mpsc::Sender<PendingChange>);
+
+impl Changes {
+    /// A place to ask for changes, and where they arrive.
+    pub fn channel() -> (Self, mpsc::Receiver<PendingChange>) {
+        let (give, take) = mpsc::channel(16);
+        (Self(give), take)
+    }
+
+    /// Asks for a change, and waits until it was executed.
+    pub async fn make(&self, change: Change) -> Outcome {
+        let gone = || Problem::new(503, "the gateway is stopping");
+        let (reply, answer) = oneshot::channel();
+        self.0.send(PendingChange { change, reply }).await.map_err(|_| gone())?;
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Running {
+    /// Makes a change that the API asks for.
+    pub(super) fn change(&mut self, pending: PendingChange) -> Result<()> {
+        let (change, answer) = pending.take();
+        let changed = match change {
+            Change::Apply(apply) => {
+                self.load(Asked::Api(apply, answer));
+                return Ok(());
+            }
+            Change::Validate(text) => {
+                self.validate(text, answer);
+                return Ok(());
+            }
+            Change::SetCertificate { name, files, loaded } => {
+                let done = self.set_certificate(name, Some((files, loaded)));
+                answer.send(done.map(|()| Changed::default()));
+                return Ok(());
+            }
+            Change::RemoveCertificate(name) => {
+                let done = self.set_certificate(name, None);
+                answer.send(done.map(|()| Changed::default()));
+                return Ok(());
+            }
+            Change::AddServer { upstream, server, weight, backup } => self
+                .upstreams
+                .add(&upstream, &server, weight, backup)
+                .map(|name| Changed { name, ..Changed::default() }),
+            Change::RemoveServer { upstream, server } => {
+                self.upstreams.remove(&upstream, &server).map(|()| Changed::default())
+            }
+        };
+        let changed = changed.map_err(|why| match why {
+            Unchanged::Unknown(why) => Problem::new(404, why),
+            Unchanged::Invalid(why) => Problem::new(422, why),
+            Unchanged::Conflict(why) => Problem::new(409, why),
+        });
+        if changed.is_ok() {
+            // Whoever is told of it finds it in effect: lanes take the snapshot before they read their next request.
+            let generation = self.published.newest().generation + 1;
+            let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
+            self.publish(snapshot);
+        }
+        answer.send(changed);
+        Ok(())
+    }
+
+    /// Takes a certificate that operators have sent; `None` removes it.
+    fn set_certificate(&mut self, name: String, sent: Option<(CertificateFiles, Arc<Loaded>)>) -> Result<(), Problem> {
+        if !self.config.listeners.iter().any(|listener| listener.certificates.is_some()) {
+            return Err(Problem::new(409, "no listener has certificates"));
+        }
+        match sent {
+            Some(_) if self.sent.len() >= MAX_SENT && !self.sent.contains_key(&name) => {
+                let detail = format!("there are {MAX_SENT} certificates already that were sent: remove one");
+                return Err(Problem::new(409, detail));
+            }
+            Some(sent) => drop(self.sent.insert(name, sent)),
+            None if self.sent.remove(&name).is_none() => {
+                return Err(Problem::new(404, format!("no certificate {name:?} was sent")));
+            }
+            None => {}
+        }
+        self.config.set_sent_certificates(&self.sent_certificates());
+        self.stapling.configure(&self.config);
+        self.stapling.enter(&mut self.config);
+        self.publish_configuration().map_err(|e| Problem::new(500, format!("{e:#}")))
+    }
+
+    /// The certificates that operators have sent.
+    pub(super) fn sent_certificates(&self) -> Vec<(CertificateFiles, Arc<Loaded>)> {
+        self.sent.values().cloned().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_expected_configuration_is_the_one_in_force() {
+        let expects = |expected: &str| {
+            let apply = Apply { text: Bytes::new(), expected: expected.to_owned(), keep: false };
+            apply.expects("\"1-2-3\"")
+        };
+        assert!(expects("\"1-2-3\"") && expects("*") && expects("\"0\", \"1-2-3\""));
+        assert!(!expects("\"1-2-4\"") && !expects("1-2-3") && !expects("W/\"1-2-3\"") && !expects(""));
+    }
+}
