@@ -1,5 +1,6 @@
 //! `sealane`, the gateway: reads the command line and calls control.
 
+mod api;
 mod debug;
 mod import;
 mod running;
@@ -243,6 +244,19 @@ Example:
         #[command(flatten)]
         change: running::Change,
     },
+    /// Read and change a running gateway: servers, certificates, the whole configuration
+    #[command(
+        subcommand,
+        after_help = "\
+Examples:
+  sealane api add-server app http://10.0.0.7:3000 --weight 2
+  sealane api remove-server app 10.0.0.7:3000
+  sealane api apply new.toml --keep
+  sealane api add-certificate www --cert www.pem --key www.key
+
+To drain a server or to set its weight, use `sealane server`."
+    )]
+    Api(api::ApiCommand),
     /// Reopen the access log and the tunnel's log of a running gateway, after a rotation (SIGUSR1)
     ReopenLogs(running::At),
     /// Print or change the log level of a running gateway
@@ -490,6 +504,11 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Drain(at) => print(&running::command(at, "drain")?)?,
         Command::Server { at, upstream, server, change } => {
             print(&running::server(at, upstream, server, &change)?)?;
+        }
+        Command::Api(command) => {
+            let (text, code) = api::execute(command)?;
+            print(&text)?;
+            return Ok(code);
         }
         Command::ReopenLogs(at) => print(&running::command(at, "reopen-logs")?)?,
         Command::LogLevel { at, level } => print(&running::log_level(at, level)?)?,

@@ -64,12 +64,60 @@ pub fn ask(at: &Where, method: &str, path: &str, timeout: Duration) -> Result<St
 
 /// The same with a body.
 pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Duration) -> Result<String> {
+    let answered = request(at, &Asking { method, path, headers: &[], body: body.as_bytes() }, timeout)?;
+    match answered.is_good() {
+        true => Ok(answered.body),
+        false => bail!("{}", answered.reason().trim_end()),
+    }
+}
+
+/// What is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asking<'a> {
+    /// The method.
+    pub method: &'a str,
+    /// The path, with the query.
+    pub path: &'a str,
+    /// Headers besides those that every request has.
+    pub headers: &'a [(&'a str, &'a str)],
+    /// The body.
+    pub body: &'a [u8],
+}
+
+/// What the gateway has responded.
+#[derive(Clone, Debug)]
+pub struct Answered {
+    status: u16,
+    head: String,
+    /// The body.
+    pub body: String,
+}
+
+impl Answered {
+    /// Whether the gateway did what it was asked to.
+    pub fn is_good(&self) -> bool {
+        (200..300).contains(&self.status)
+    }
+
+    /// Why it did not, for people.
+    pub fn reason(&self) -> String {
+        reason(&self.head, &self.body)
+    }
+}
+
+/// Asks, and returns whatever the response is.
+///
+/// Errors: nobody listens there, or the response is none.
+pub fn request(at: &Where, asking: &Asking<'_>, timeout: Duration) -> Result<Answered> {
     let deadline = Instant::now() + timeout;
     let ask = |host: &str| {
+        let Asking { method, path, headers, body } = asking;
+        let more: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
         let length = body.len();
-        format!(
-            "{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-        )
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{more}Content-Length: {length}\r\nConnection: close\r\n\r\n"
+        );
+        [head.as_bytes(), body].concat()
     };
     let asked = match at {
         Where::Socket(socket) => connect(socket, timeout).and_then(|s| exchange(s, &ask("localhost"), deadline)),
@@ -96,11 +144,8 @@ pub fn ask_with(at: &Where, method: &str, path: &str, body: &str, timeout: Durat
     };
     let answer = String::from_utf8(answer).context("the response is not text")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("the gateway ended before it responded")?;
-    let status = head.split(' ').nth(1).unwrap_or_default();
-    if !status.starts_with('2') {
-        bail!("{}", reason(head, body).trim_end());
-    }
-    Ok(body.to_owned())
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+    Ok(Answered { status, head: head.to_owned(), body: body.to_owned() })
 }
 
 /// Why a request was refused: the body, which may be a problem document.
@@ -140,13 +185,13 @@ impl Limited for TcpStream {
 }
 
 /// Asks and reads to the end of the answer, whose bytes may come as slowly as they like until `deadline`.
-fn exchange(mut stream: impl Limited, request: &str, deadline: Instant) -> io::Result<Vec<u8>> {
+fn exchange(mut stream: impl Limited, request: &[u8], deadline: Instant) -> io::Result<Vec<u8>> {
     let left = || {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() { Err(io::Error::from(ErrorKind::TimedOut)) } else { Ok(left) }
     };
     stream.limit(left()?)?;
-    stream.write_all(request.as_bytes())?;
+    stream.write_all(request)?;
     let mut answer = Vec::new();
     let mut piece = [0; 16 * 1024];
     while answer.len() < MAX_ANSWER {
