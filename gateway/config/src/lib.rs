@@ -19,6 +19,7 @@ mod access;
 mod access_log;
 mod acme;
 mod addresses;
+mod admin_listeners;
 mod args;
 mod audit;
 mod authentication;
@@ -76,6 +77,7 @@ pub use access_log::{AccessLogTarget, Rotation, Syslog, SyslogTls};
 pub use acme::{
     Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
 };
+pub use admin_listeners::AdminTls;
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
 pub use certificates::load::{Loaded, address_of, parse_revocation_lists};
@@ -117,11 +119,11 @@ pub use tunnel::{
 pub use upstream::{NamedServer, added_server, expand};
 
 use addresses::{Addresses, Protocol};
+use admin_listeners::Admin;
 use decode::{At, Section};
 use diagnostics::Sink;
 use host::{Hosts, Target, Upstreams};
 use route::Routes;
-use sealane_http::RequestHead;
 use sealane_http::h1::Limits;
 use sealane_proxy::AccessLogRules;
 use sealane_proxy::request_ids::RequestIdRules;
@@ -132,7 +134,7 @@ use sealane_tls::policy::ListenerTls;
 use sealane_tunnel::plane::Transport;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use toml::de::{DeTable, DeValue};
@@ -182,6 +184,8 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// Names under which they are served, besides addresses and `localhost`.
     pub admin_names: Vec<String>,
+    /// How they are served to operators alone, by TLS with client certificates.
+    pub admin_tls: Option<AdminTls>,
     /// The Unix socket where admin commands are accepted.
     pub admin_socket: Option<PathBuf>,
     /// Where access log lines go.
@@ -331,8 +335,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     tunnel::undecided(&top, &settings::top::undecided, "docs/reference/import.md");
     let user = run_as(&top);
     let mut addresses = Addresses::default();
-    let (admin, admin_names, admin_socket) =
-        top.table(&settings::top::admin).map_or((None, Vec::new(), None), |s| admin(s, &mut addresses));
+    let Admin { listen: admin, names: admin_names, socket: admin_socket, tls: admin_tls } =
+        top.table(&settings::top::admin).map_or_else(Admin::default, |s| admin_listeners::read(s, &mut addresses));
     let (admin_socket, admin_socket_place) = admin_socket.unzip();
     let log_section = top.table(&settings::top::log);
     let messages = log_section.as_ref().map(messages).unwrap_or_default();
@@ -454,6 +458,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         lanes: lanes.map_or_else(default_lanes, |n| n as usize),
         admin,
         admin_names,
+        admin_tls,
         admin_socket,
         access_log: access_log.target,
         rotation: access_log.rotation,
@@ -542,55 +547,6 @@ fn run_as(top: &Section) -> Option<RunAs> {
     };
     let found = found.clone();
     Some(RunAs { user: found, gid })
-}
-
-fn admin(section: Section, addresses: &mut Addresses) -> (Option<SocketAddr>, Vec<String>, Option<(PathBuf, Place)>) {
-    let socket = section.optional_at(&settings::admin::socket);
-    let listen = match socket {
-        Some(_) => section.optional_at(&settings::admin::listen),
-        None => section.required(&settings::admin::listen),
-    };
-    let names = section.optional(&settings::admin::names).unwrap_or_default();
-    let sink = section.sink;
-    section.finish();
-    let names = names.into_iter().filter_map(|name| {
-        let mut head = RequestHead::new();
-        if head.set_authority(name.value.as_bytes()).is_err() || head.port().is_some() {
-            let help = "write \"gateway.internal\", without a port".to_owned();
-            sink.error(&name.span, format!("\"{}\" is not a host name", name.value), Some(help));
-            return None;
-        }
-        Some(head.host_name().to_owned())
-    });
-    let names = names.collect();
-    let address = listen.and_then(|listen| {
-        let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
-        if !address.ip().is_loopback() {
-            let message = "other machines can reach the admin listener, and it has no password";
-            sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
-        }
-        audit::admin(sink, address.ip(), &listen.span);
-        addresses.take(sink, Protocol::Tcp, address, false, &listen.span);
-        Some(address)
-    });
-    let socket = socket.and_then(|path| {
-        let written = sink.base.join(&path.value);
-        let folder = written.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // sun_path has 108 bytes (unix(7)), of which we need some for a name to rename from.
-        if path.value.is_empty() || written.as_os_str().len() > 90 {
-            let help = Some("write \"/run/sealane/admin.sock\"".to_owned());
-            sink.error(&path.span, "\"socket\" must be a path of 1 to 90 bytes", help);
-            return None;
-        }
-        if sink.kind(folder).is_some_and(|kind| kind != Kind::Folder) {
-            let help = format!("create it: mkdir -p {}", folder.display());
-            sink.error(&path.span, format!("there is no folder {}", folder.display()), Some(help));
-            return None;
-        }
-        addresses.reserve_socket(&written, &path.span);
-        Some((written, sink.place_of(&path.span)))
-    });
-    (address, names, socket)
 }
 
 /// Reads `[metrics]`: how many series of durations there may be.

@@ -114,12 +114,21 @@ table! {
     /// bytes.
     socket: Text = Text, example("/run/sealane/admin.sock");
     /// Address of the status page, `/metrics` (Prometheus), `/v1/status` (JSON) and `/healthz` (200; 503 while
-    /// draining). The protocol is plain HTTP without a password, so use an address that only your monitoring can
-    /// reach.
+    /// draining). Without `certificate`, the protocol is plain HTTP without a password, so use an address that only your
+    /// monitoring can reach.
     listen: Own<String> = Own(listen_address::address, || Shape::Text(None)), described("must be set unless `socket` is"), sets("127.0.0.1:9901");
     /// Names that `listen` accepts in requests, in addition to IP addresses and `localhost`. Requests for other names
     /// get 421, because a web page could make its own name point to this address (DNS rebinding).
     names: Strings = Strings, example(["gateway.internal"]);
+    /// PEM file of the certificate with which `listen` serves HTTPS, leaf first. Then every client needs a certificate
+    /// of `client_ca`, for reading too, and may use all commands and the whole API, as over `socket`.
+    certificate: File = File, described("none: plain HTTP, read only"), example("/etc/sealane/admin.pem"), needs("listen");
+    /// PEM file of the private key of `certificate`.
+    key: File = File, described("the key in the file of `certificate`"), example("/etc/sealane/admin.key"), needs("certificate");
+    /// PEM file of the CAs that sign the certificates of operators. Everyone with a certificate of these CAs is an operator,
+    /// so use a CA of its own.
+    client_ca: File = File, described("must be set if `certificate` is"), example("/etc/sealane/operators.pem"),
+        needs("certificate");
 }
 
 table! {

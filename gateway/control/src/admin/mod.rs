@@ -1,7 +1,8 @@
 //! The admin listeners: metrics, health, status.
 //!
 //! Over TCP, plain HTTP/1.1 for machines that are trusted: it can be read only, under addresses and known names
-//! (`addressed`). Over a Unix socket, whose file says who may connect, admin commands are accepted as well.
+//! (`addressed`). Over a Unix socket, whose file says who may connect, admin commands are accepted as well; and so they are over
+//! TCP with TLS, where every client shows a certificate.
 //!
 //! | | |
 //! |---|---|
@@ -16,10 +17,11 @@ pub mod ask;
 mod page;
 mod unix;
 
-use crate::config::{Config, RunAs};
+use crate::config::{AdminTls, Config, RunAs};
+use crate::log;
 use crate::metrics::LaneMetrics;
 use crate::metrics::prometheus::{Format, Writer};
-use crate::metrics::status::StatusRegistry;
+use crate::metrics::status::{StatusRegistry, named_by};
 use crate::run::changes::Changes;
 use crate::run::commands::Commands;
 use anyhow::{Context as _, Result};
@@ -30,6 +32,7 @@ use hyper::header::{
 };
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustls::ServerConfig;
 use std::convert::Infallible;
 use std::fmt;
 use std::future::poll_fn;
@@ -42,6 +45,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 use unix::SocketFile;
 
 /// Most connections at a time, of each listener. Further ones wait at the Unix socket; over TCP they take the place of
@@ -56,6 +60,12 @@ const MAX_HEAD: usize = 16 * 1024;
 
 /// From accept or the last response to the end of a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long a TLS handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Characters of a certificate's name that the log shows.
+const MAX_NAME: usize = 200;
 
 /// A connection's longest life: no scraper needs one longer, and slow readers are gone by then.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(300);
@@ -80,6 +90,7 @@ pub struct Takers {
 pub struct Opened {
     tcp: Option<(SocketAddr, std::net::TcpListener)>,
     unix: Option<(SocketFile, std::os::unix::net::UnixListener)>,
+    tls: Option<AdminTls>,
 }
 
 /// Opens what is configured. `inherited` is a predecessor's TCP listener; `successor`: the Unix socket's path is a
@@ -95,7 +106,7 @@ pub fn open(config: &Config, inherited: Option<OwnedFd>, successor: bool) -> Res
             None => e,
         })
     });
-    Ok(Opened { tcp: tcp.transpose()?, unix: unix.transpose()? })
+    Ok(Opened { tcp: tcp.transpose()?, unix: unix.transpose()?, tls: config.admin_tls.clone() })
 }
 
 fn open_tcp(
@@ -135,12 +146,14 @@ impl Opened {
             Arc::new(Site { metrics, status_registry, takers, names, limits, displaced })
         };
         let stage = watch::Sender::new(Stage::Serving);
-        let mut admin = Admin { tcp: None, unix: None, stage, slots: Vec::new(), names: names.clone() };
+        let tls = Tls::new(RwLock::new(self.tls));
+        let secure = Secure { tls: tls.clone(), site: site(Some(takers.clone())) };
+        let mut admin = Admin { tcp: None, unix: None, stage, slots: Vec::new(), names: names.clone(), tls };
         if let Some((address, listener)) = self.tcp {
             admin.tcp = Some((address, listener.try_clone()?.into()));
             let listener = tokio::net::TcpListener::from_std(listener)?;
             // A successor listens on the same socket: what comes after its start is for it.
-            admin.accept(site(None), Stage::Left, move |cx| {
+            admin.accept(site(None), Some(secure), Stage::Left, move |cx| {
                 listener
                     .poll_accept(cx)
                     .map_ok(|(stream, from)| (stream, Some(network(from.ip())), Caller::Remote(from)))
@@ -151,7 +164,7 @@ impl Opened {
             file.publish()?;
             admin.unix = Some(file);
             let site = site(Some(takers.clone()));
-            admin.accept(site, Stage::Ending, move |cx| {
+            admin.accept(site, None, Stage::Ending, move |cx| {
                 listener.poll_accept(cx).map_ok(|(stream, _)| {
                     let caller = Caller::of(&stream);
                     (stream, None, caller)
@@ -164,6 +177,23 @@ impl Opened {
 
 /// The names under which the TCP listener answers, in lower case.
 type Names = Arc<RwLock<Vec<String>>>;
+
+/// TLS of the TCP listener; `None`: plain HTTP.
+type Tls = Arc<RwLock<Option<AdminTls>>>;
+
+/// How connections to the TCP listener are served while it has TLS.
+struct Secure {
+    tls: Tls,
+    /// Where commands are taken.
+    site: Arc<Site>,
+}
+
+impl Secure {
+    /// What a new connection gets.
+    fn config(&self) -> Option<Arc<ServerConfig>> {
+        self.tls.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(AdminTls::config)
+    }
+}
 
 /// How far the end has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -188,6 +218,7 @@ pub struct Admin {
     /// Of each listener; all are back when all its connections are done.
     slots: Vec<Arc<Semaphore>>,
     names: Names,
+    tls: Tls,
 }
 
 impl Admin {
@@ -199,6 +230,11 @@ impl Admin {
     /// Sets the names under which the TCP listener answers, besides addresses.
     pub fn answer_to(&self, names: &[String]) {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = names.to_vec();
+    }
+
+    /// Sets the TLS of the TCP listener, for connections from now on.
+    pub fn secure_by(&self, tls: Option<AdminTls>) {
+        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
     }
 
     /// The TCP listener, to be handed over.
@@ -228,10 +264,11 @@ impl Admin {
         let _ = tokio::time::timeout(LAST_ANSWERS, done).await;
     }
 
-    /// Serves what `accept` gives, until `until`.
+    /// Serves what `accept` gives, until `until`. `secure`: over TCP, how connections with TLS are served.
     fn accept<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &mut self,
         site: Arc<Site>,
+        secure: Option<Secure>,
         until: Stage,
         mut accept: impl FnMut(&mut Context<'_>) -> Poll<std::io::Result<(S, Option<IpAddr>, Caller)>> + Send + 'static,
     ) {
@@ -242,7 +279,7 @@ impl Admin {
             let mut open = Connections::default();
             loop {
                 // Over TCP a place is made below, so that a connection is there to be given it.
-                let free = site.takers.is_none() || slots.available_permits() > 0;
+                let free = secure.is_some() || slots.available_permits() > 0;
                 if !free {
                     let Ok(slot) = slots.acquire().await else { return };
                     drop(slot);
@@ -263,7 +300,11 @@ impl Admin {
                 }
                 let Ok(slot) = slots.clone().acquire_owned().await else { return };
                 let client = open.enter(from);
-                drop(tokio::spawn(connection(stream, caller, site.clone(), stage.clone(), client, slot)));
+                let held = Held { stage: stage.clone(), client, slot };
+                match secure.as_ref().and_then(|secure| Some((secure.config()?, secure.site.clone()))) {
+                    Some((config, site)) => drop(tokio::spawn(secured(stream, config, caller, site, held))),
+                    None => drop(tokio::spawn(connection(stream, caller, site.clone(), held))),
+                }
                 // Before the next one takes a place, this one may read what is there.
                 tokio::task::yield_now().await;
             }
@@ -334,6 +375,8 @@ enum Caller {
     Unknown,
     /// Somebody at this address.
     Remote(SocketAddr),
+    /// An operator at this address, who has shown a certificate with this name.
+    Certificate { name: String, address: SocketAddr },
 }
 
 impl Caller {
@@ -342,6 +385,11 @@ impl Caller {
             Ok(peer) => Self::Local { uid: peer.uid(), pid: peer.pid() },
             Err(_) => Self::Unknown,
         }
+    }
+
+    /// Whether a browser may be the client, which a web page has told what to ask.
+    fn is_over_tcp(&self) -> bool {
+        matches!(self, Self::Remote(_) | Self::Certificate { .. })
     }
 }
 
@@ -352,6 +400,7 @@ impl fmt::Display for Caller {
             Self::Local { uid, pid: None } => write!(f, "uid {uid}"),
             Self::Unknown => f.write_str("unknown user"),
             Self::Remote(address) => write!(f, "{address}"),
+            Self::Certificate { name, address } => write!(f, "certificate {name} at {address}"),
         }
     }
 }
@@ -368,13 +417,43 @@ struct Site {
     displaced: Arc<AtomicU64>,
 }
 
+/// What a connection holds as long as it is open.
+struct Held {
+    stage: watch::Receiver<Stage>,
+    client: Arc<Client>,
+    slot: tokio::sync::OwnedSemaphorePermit,
+}
+
+/// Serves a connection with TLS: the client shows its certificate first.
+async fn secured(
+    stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
+    config: Arc<ServerConfig>,
+    caller: Caller,
+    site: Arc<Site>,
+    held: Held,
+) {
+    let handshake = tokio::time::timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(config).accept(stream));
+    let accepted = tokio::select! {
+        accepted = handshake => accepted,
+        () = held.client.displaced.notified() => return,
+    };
+    let stream = match accepted {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(e)) => return log::debug!("admin: {caller}: no TLS session: {e}"),
+        Err(_) => return log::debug!("admin: {caller}: no TLS session in time"),
+    };
+    // Without a certificate there is no session.
+    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
+    let (Some(certificate), Caller::Remote(address)) = (certificate, caller) else { return };
+    let name = named_by(certificate).unwrap_or_default().escape_debug().take(MAX_NAME).collect();
+    connection(stream, Caller::Certificate { name, address }, site, held).await;
+}
+
 async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     caller: Caller,
     site: Arc<Site>,
-    mut stage: watch::Receiver<Stage>,
-    client: Arc<Client>,
-    slot: tokio::sync::OwnedSemaphorePermit,
+    Held { mut stage, client, slot }: Held,
 ) {
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         client.asked.store(REQUESTS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
@@ -407,11 +486,11 @@ const NOT_ADDRESSED: &str = "this listener serves requests only for its IP addre
                              web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";
 
 async fn answer(request: Request<Incoming>, site: &Site, caller: &Caller) -> Response<Full<Bytes>> {
-    if site.takers.is_none() && addressed::lacks_host(&request) {
+    if caller.is_over_tcp() && addressed::lacks_host(&request) {
         return text(StatusCode::BAD_REQUEST, "an HTTP/1.1 request must have a Host\n".to_owned());
     }
     // Who may connect to the socket's file is no web page.
-    if site.takers.is_none()
+    if caller.is_over_tcp()
         && !addressed::is_addressed(&request, &site.names.read().unwrap_or_else(PoisonError::into_inner))
     {
         return text(StatusCode::MISDIRECTED_REQUEST, NOT_ADDRESSED.to_owned());

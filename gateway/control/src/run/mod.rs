@@ -90,12 +90,13 @@ pub struct Ready {
 /// Serves until told to stop.
 pub fn serve(config: Config) -> Result<()> {
     let lanes = config.lanes;
+    let scheme = if config.admin_tls.is_some() { "https" } else { "http" };
     serve_with(config, |ready| {
         for address in &ready.listeners {
             log::info!("listening on {address}, {lanes} lane{}", if lanes == 1 { "" } else { "s" });
         }
         if let Some(admin) = ready.admin {
-            log::info!("status at http://{admin}/, metrics at http://{admin}/metrics");
+            log::info!("status at {scheme}://{admin}/, metrics at {scheme}://{admin}/metrics");
         }
     })
 }

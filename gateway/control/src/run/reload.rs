@@ -442,6 +442,7 @@ impl Running {
             }
         }
         self.admin.answer_to(&config.admin_names);
+        self.admin.secure_by(config.admin_tls.clone());
         self.config = config;
         self.status.configured(&self.config, &self.listeners, generation);
         self.automatic.configure(&self.config);

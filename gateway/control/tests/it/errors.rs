@@ -619,6 +619,40 @@ fn a_mistake_leads_to_no_other_messages() {
     assert!(text.contains("[tunnel] has no \"ca\"") && !text.contains("cannot be used"), "{text}");
 }
 
+/// A listener for operators needs a certificate and the authority of theirs.
+#[test]
+fn tls_of_the_admin_listener_is_whole() {
+    let folder = Folder::new();
+    folder.certificate("a", &["a.example"]);
+    folder.ca("ca");
+    let report = |admin: &str| {
+        folder.report(&format!(
+            "[admin]\n{admin}\n[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\nrespond = {{}}\n"
+        ))
+    };
+    let (listen, certificate) = ("listen = \"0.0.0.0:9901\"\n", "certificate = \"certs/a.pem\"\n");
+    let (key, authority) = ("key = \"certs/a.key\"\n", "client_ca = \"certs/ca.pem\"\n");
+    for (admin, message) in [
+        (format!("{listen}{certificate}{key}"), "\"certificate\" without \"client_ca\": nobody could connect"),
+        (format!("{listen}{authority}"), "\"client_ca\" without \"certificate\""),
+        (format!("{listen}{key}"), "\"key\" without \"certificate\""),
+        (format!("socket = \"a.sock\"\n{certificate}{key}{authority}"), "\"certificate\" without \"listen\""),
+        (format!("{listen}{certificate}{authority}"), "certs/a.pem"),
+        (format!("{listen}{certificate}{key}client_ca = \"certs/none.pem\""), "certs/none.pem"),
+    ] {
+        let text = report(&admin);
+        assert!(text.contains(message) && text.contains("error: "), "{admin}\n{text}");
+    }
+    let good = format!("{listen}{certificate}{key}{authority}");
+    let path = folder.write(
+        "good.toml",
+        format!("[admin]\n{good}[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\nrespond = {{}}\n"),
+    );
+    let (config, warnings) = sealane_control::resolve::load_and_wait(&path).unwrap();
+    assert!(config.admin_tls.is_some());
+    assert!(!warnings.iter().any(|w| w.message.contains("it has no password")), "{warnings:?}");
+}
+
 /// An expression that is refused, and what to write instead.
 #[test]
 fn the_help_for_an_expression_is_about_its_mistake() {

@@ -1,8 +1,11 @@
 //! The API of the admin listeners: what it reads and changes, for whom, and what it refuses.
 
 use crate::operating::Operated;
+use rustls::ClientConfig;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use sealane_interop::backend::Backend;
-use sealane_interop::site::Site;
+use sealane_interop::site::{HOST, Identity, Site};
 use sealane_interop::{client, eventually, ports};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -10,6 +13,7 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A response of the API.
 #[derive(Debug)]
@@ -427,7 +431,7 @@ fn a_certificate_is_added_and_removed_beside_the_files() {
     let backend = Backend::saying("hello");
     let running = Operated::simple(&site, 2, ports::free(), &backend.url());
     let configured = running.served_certificate();
-    let new = site.issue("sent", &[sealane_interop::site::HOST]);
+    let new = site.issue("sent", &[HOST]);
     let pem = |path: &Path| std::fs::read_to_string(path).expect("our own file");
     let headers = [("Content-Type", "application/x-pem-file")];
     let send = |name: &str, text: &str| {
@@ -522,4 +526,99 @@ fn commands_change_servers_certificates_and_the_configuration() {
     assert_eq!(run(&["remove-certificate", "sent"]).0, Some(0));
     let (code, out, _) = run(&["openapi"]);
     assert!(code == Some(0) && out.contains("\"openapi\": \"3.1.0\""));
+}
+
+/// Sends a request to the admin listener by TLS; the error is that of the connection.
+fn over_tls(
+    address: SocketAddr,
+    config: &Arc<ClientConfig>,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &str,
+) -> std::io::Result<Reply> {
+    let mut stream = client::handshake(client::tcp(address), config, HOST)?;
+    stream.write_all(written(method, path, headers, body).as_bytes())?;
+    let reply = Reply::read(&mut stream);
+    // With TLS 1.3, a client learns only by reading that its certificate is refused.
+    if reply.status == 0 { Err(std::io::ErrorKind::ConnectionAborted.into()) } else { Ok(reply) }
+}
+
+fn with_certificate(site: &Site, identity: &Identity) -> Arc<ClientConfig> {
+    let (chain, key) = identity.load();
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&site.ca).expect("PEM")).expect("a certificate");
+    let builder = ClientConfig::builder_with_provider(client::provider().into());
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).expect("the provider knows it");
+    Arc::new(builder.with_root_certificates(roots).with_client_auth_cert(chain, key).expect("they belong together"))
+}
+
+/// A gateway whose admin listener is for clients with certificates of this authority.
+fn for_operators(site: &Site, authority: &Path, backend: &Backend) -> Operated {
+    let listen = ports::free();
+    let own = site.issue("admin", &[HOST]);
+    let tls = format!(
+        "names = [{HOST:?}]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\n",
+        own.cert.display(),
+        own.key.display(),
+        authority.display()
+    );
+    Operated::start(
+        site,
+        1,
+        |admin| Operated::simple_file(site, &(admin.to_owned() + &tls), listen, &backend.url()),
+        listen,
+    )
+}
+
+#[test]
+fn operators_use_certificates_over_tcp_and_nobody_else_gets_in() {
+    let (site, others) = (Site::new(), Site::new());
+    let backend = Backend::saying("hello");
+    let running = for_operators(&site, &site.ca, &backend);
+    let admin = running.gateway.admin;
+    let alice = with_certificate(&site, &site.issue("alice", &["alice.example.test"]));
+    let reload = |config| over_tls(admin, config, "POST", "/v1/reload", &[], "");
+    assert_eq!(reload(&alice).expect("she may").status, 200);
+    assert_eq!(over_tls(admin, &alice, "GET", "/v1/config", &[], "").expect("she may").status, 200);
+    let log = read(&running, "/v1/log").body;
+    let line = "admin: certificate alice.example.test at 127.0.0.1:";
+    assert!(log.lines().any(|l| l.contains(line) && l.ends_with("POST /v1/reload: done")), "{log}");
+
+    // Without a certificate, with one of another authority, and without TLS there is nothing, not even to read.
+    let stranger = others.issue("stranger", &["alice.example.test"]);
+    let nobody = Arc::new(client::config(&site.ca));
+    for config in [&nobody, &with_certificate(&site, &stranger)] {
+        for (method, path) in [("POST", "/v1/reload"), ("GET", "/v1/status"), ("GET", "/metrics")] {
+            assert!(over_tls(admin, config, method, path, &[], "").is_err(), "{method} {path}");
+        }
+    }
+    assert_eq!(over_tcp(admin, "GET", "/v1/status", "").status, 0);
+    assert_eq!(read(&running, "/v1/config").json()["revision"], 2, "only one reload");
+}
+
+#[test]
+fn a_web_page_cannot_use_an_operator_s_certificate() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let running = for_operators(&site, &site.ca, &backend);
+    let alice = with_certificate(&site, &site.issue("alice", &["alice.example.test"]));
+    let from_page = [("Origin", "https://evil.example")];
+    for path in ["/v1/reload", "/v1/drain", "/v1/upgrade", "/v1/log-level"] {
+        let refused = over_tls(running.gateway.admin, &alice, "POST", path, &from_page, "").expect("it answers");
+        assert!(refused.is_problem(403), "{path}: {refused:?}");
+    }
+    assert_eq!(read(&running, "/v1/config").json()["revision"], 1);
+}
+
+#[test]
+fn silent_tls_clients_keep_no_operator_out() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let running = for_operators(&site, &site.ca, &backend);
+    let admin = running.gateway.admin;
+    let alice = with_certificate(&site, &site.issue("alice", &["alice.example.test"]));
+    let held: Vec<_> = (0..200).map(|_| client::tcp(admin)).collect();
+    assert_eq!(over_tls(admin, &alice, "GET", "/healthz", &[], "").expect("she may").status, 200);
+    drop(held);
 }

@@ -30,7 +30,7 @@ use crate::run::recording::RecordingRequest;
 use crate::vpn::Steering;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
-use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH};
+use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH, ORIGIN};
 use hyper::{Request, Response, StatusCode};
 use problem::{Mistake, Problem};
 use serde::de::DeserializeOwned;
@@ -139,7 +139,12 @@ pub(super) async fn answer(request: Request<Incoming>, site: &Site, caller: &Cal
     };
     if endpoint.access == Access::Operators && site.takers.is_none() {
         let what = if endpoint.is_change() { "commands are accepted" } else { "this is shown" };
-        return refuse(&Problem::new(403, format!("{what} on the admin socket only ([admin] socket)")));
+        let unless = "as long as [admin] has no certificate and client_ca";
+        return refuse(&Problem::new(403, format!("{what} on the admin socket only ([admin] socket), {unless}")));
+    }
+    // A browser may show an operator's certificate for a web page that the operator did not mean; it says so with changes.
+    if endpoint.is_change() && caller.is_over_tcp() && request.headers().contains_key(ORIGIN) {
+        return refuse(&Problem::new(403, "changes are not accepted from web pages"));
     }
     if let Some(problem) = endpoint.mistake(&names) {
         return refuse(&problem);
@@ -433,7 +438,7 @@ fn respond(endpoint: &Endpoint, outcome: Outcome) -> Response<Full<Bytes>> {
         }
         Err(Refusal::Problem(problem)) => {
             debug_assert!(
-                problem.status >= 500 || endpoint.refusals().contains(&(problem.status, true)),
+                problem.status >= 500 || endpoint.refusals().iter().any(|(status, _)| *status == problem.status),
                 "{} {} does not say that it may be refused with {}",
                 endpoint.method,
                 endpoint.path,

@@ -34,7 +34,7 @@ fn build() -> Value {
         "info": {
             "title": "Sealane admin API",
             "version": "1",
-            "description": "The API of a running gateway. Operators use it over the admin socket.",
+            "description": "The API of a running gateway. Operators use it over the admin socket, or over TLS with a client certificate.",
         },
         "servers": [{ "url": "/" }],
         "paths": paths,

@@ -47,7 +47,7 @@ pub(super) enum Operation {
 pub(super) enum Access {
     /// Everyone who reaches an admin listener.
     Everyone,
-    /// Operators: they use the admin socket.
+    /// Operators: they use the admin socket, or TLS with a client certificate.
     Operators,
 }
 

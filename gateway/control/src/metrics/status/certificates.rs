@@ -32,6 +32,11 @@ pub(super) fn certificates(config: &Config) -> Vec<CertificateStatus> {
     found
 }
 
+/// Whom a certificate names; `None`: it cannot be read.
+pub(crate) fn named_by(certificate: &[u8]) -> Option<String> {
+    X509Certificate::from_der(certificate).ok().map(|(_, leaf)| subject(&leaf))
+}
+
 /// The names that a certificate is good for, or its subject.
 fn subject(leaf: &X509Certificate) -> String {
     use x509_parser::prelude::GeneralName;

@@ -8,6 +8,7 @@ mod registry;
 mod render;
 
 pub use crate::metrics::reports::{ChangeStatus, TunnelClient, TunnelStatus};
+pub(crate) use certificates::named_by;
 pub use registry::StatusRegistry;
 
 use crate::config::CertificateDigest;
