@@ -564,6 +564,11 @@ fn messages(section: &Section) -> LogSettings {
     LogSettings { level: section.or(&settings::log::level), json: section.or(&settings::log::message_format) }
 }
 
+/// A number for which 0 means "no limit" in the file, as lanes have it: they need not ask, since no number is larger.
+fn unlimited(n: u64) -> u64 {
+    if n == 0 { u64::MAX } else { n }
+}
+
 /// Reads `[limits]`; without the table every limit has its default.
 fn limits(top: &Section, routing: &mut Routing) -> ClientLimits {
     use settings::limits as s;
@@ -580,8 +585,6 @@ fn limits(top: &Section, routing: &mut Routing) -> ClientLimits {
                 .to_owned();
         section.sink.error(&uri.span, "\"max_uri_size\" is above \"max_header_size\"", Some(help));
     }
-    // 0 is "no limit" in the file, and the largest number for lanes, which then need not ask.
-    let unlimited = |n: u64| if n == 0 { u64::MAX } else { n };
     let prefixes = (section.or(&s::rate_ipv4_prefix) as u8, section.or(&s::rate_ipv6_prefix) as u8);
     let entries = section.or(&s::rate_entries) as usize;
     routing.connection_rate = rate::of_clients(&section, &s::connection_rate, &s::connection_burst, prefixes, entries);

@@ -16,6 +16,7 @@ use super::settings::{actions as a, host as h, messages as m, route as r};
 use super::shadowed::{ByPath, Entry};
 use super::snippets;
 use super::templates;
+use super::unlimited;
 use super::upstream::{self, Context};
 use sealane_proxy::cors::CorsRule;
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
@@ -66,6 +67,8 @@ pub(super) struct Extras {
     /// What belongs to the way to upstreams.
     also: Also,
     server_timing: Option<bool>,
+    /// [`u64::MAX`]: any size.
+    max_body: Option<u64>,
 }
 
 impl Extras {
@@ -94,6 +97,7 @@ impl Extras {
             && !matches!(self.cors, Some(Some(_)))
             && self.also.is_empty()
             && self.server_timing != Some(true)
+            && self.max_body.is_none()
     }
 }
 
@@ -110,6 +114,7 @@ pub(super) fn extras(
     Extras {
         also: Also::read(section, label, upstreams, context),
         server_timing: section.optional(&m::server_timing),
+        max_body: section.optional(&m::max_body_size).map(unlimited),
         access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(|table| {
             let span = table.span.clone();
@@ -259,6 +264,7 @@ pub(super) fn table(
             "total_timeout",
             "min_body_rate",
             "server_timing",
+            "max_body_size",
             "allow_certificate",
             "deny_certificate",
             "allow_header",
@@ -324,6 +330,7 @@ pub(super) fn table(
             rewrite: None,
             rate_limits: extras.rate_limits,
             maintenance: extras.maintenance.flatten(),
+            max_body: extras.max_body,
         };
         routes.all.push(route);
         let everything =
@@ -480,6 +487,7 @@ fn route(
         rewrite: own.rewrite.map(|r| r.value),
         rate_limits,
         maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),
+        max_body: own.max_body.or(host.max_body),
     });
     let at = path.as_ref().or(exact.as_ref());
     if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {

@@ -293,6 +293,12 @@ impl Exchange {
         }
     }
 
+    /// Changes [`Request::max_drained`]: a rule that was found after the request had begun has another limit.
+    #[inline]
+    pub fn set_max_drained(&mut self, bytes: u64) {
+        self.facts.max_drained = bytes;
+    }
+
     /// Whether the final response's head has gone to the client, so that no status can tell of a failure any more.
     #[inline]
     pub fn is_answered(&self) -> bool {

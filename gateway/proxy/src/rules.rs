@@ -43,6 +43,8 @@ pub struct Route {
     pub rate_limits: Vec<usize>,
     /// Requests get 503.
     pub maintenance: Option<Maintenance>,
+    /// The most bytes of a request's body, in the place of [`ClientLimits::max_body`](crate::snapshot::ClientLimits::max_body).
+    pub max_body: Option<u64>,
 }
 
 /// What responses have: those of a route, or those of a host where no route is selected.

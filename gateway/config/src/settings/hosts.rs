@@ -212,6 +212,10 @@ table! {
     /// of `[limits]` and of `[[upstream]]`. 0: no limit. A route without `min_body_rate` uses the host's
     /// `min_body_rate`.
     min_body_rate: Size = Size(0..=1 << 30), described("`min_body_rate` of `[limits]` and of the upstream"), example("4KiB");
+    /// The maximum size of a request's body (else 413), for requests of this host or route. It replaces `max_body_size` of
+    /// `[limits]`. 0: no limit. A route without `max_body_size` uses the host's `max_body_size`.
+    max_body_size: Size = Size(0..=i64::MAX as u64), described("`max_body_size` of `[limits]`"), example("64MiB"),
+        aliases("client_max_body_size");
     /// Add the header `Server-Timing` to responses, with the time that the gateway and the upstream took until the
     /// head of the response, in milliseconds. Everybody who gets the response can read it. A route without
     /// `server_timing` uses the host's `server_timing`.

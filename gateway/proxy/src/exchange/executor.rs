@@ -68,7 +68,6 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
         proxy.counters.count(Count::Misdirected);
         return refuse(proxy, cx, exchange, 421);
     }
-    let max_body = proxy.settings.limits().max_body;
     let Proxy { connections, exchanges, scratch, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let Some(client) = connections.client_of(x.client_stream) else { return };
@@ -115,7 +114,10 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
         proxy.counters.count(count);
         return refuse(proxy, cx, exchange, 405);
     }
-    if matches!(x.body, BodyLength::Known(n) if n > max_body) {
+    let action = host.and_then(|host| listener.listener.actions.get(host));
+    // Where there are routes, the limit and the checks of the selected route apply: see `route_request`.
+    let is_routed = matches!(action, Some(Action::Routes(_)));
+    if !is_routed && x.announces_too_much() {
         return refuse(proxy, cx, exchange, 413);
     }
     let actions = x.machine.on(Event::Accepted);
@@ -124,11 +126,12 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
         send_error_text(proxy, cx, exchange, 425, expects);
         return perform(proxy, cx, exchange, actions.without(Do::Respond));
     }
-    let Some(host) = host else { return refuse(proxy, cx, exchange, 404) };
-    let Some(action) = listener.listener.actions.get(host) else { return refuse(proxy, cx, exchange, 500) };
-    // Where there are routes, their `allow`, `deny` and `maintenance` come first: `route_request` counts.
-    let counts_here = !matches!(action, Action::Routes(_));
-    if counts_here {
+    if host.is_none() {
+        return refuse(proxy, cx, exchange, 404);
+    }
+    let Some(action) = action else { return refuse(proxy, cx, exchange, 500) };
+    // `allow`, `deny` and `maintenance` of a route come before the request is counted.
+    if !is_routed {
         let verdict = takes_place(connections, x, client, &listener, &proxy.admission, &proxy.settings);
         if verdict != Verdict::Admitted {
             return turn_away(proxy, cx, exchange, verdict, expects);

@@ -126,6 +126,8 @@ pub(crate) struct Exchange {
     verification: Option<Verification>,
     /// What the request's body is like, as it came.
     body: BodyLength,
+    /// The most bytes that the request's body may have (else 413).
+    max_body: u64,
     /// What is believed of what the request says of its client.
     claims: Claims,
     /// Status sent to the client.
@@ -159,6 +161,7 @@ impl Exchange {
             copy: Copying::None,
             verification: None,
             body: BodyLength::None,
+            max_body: u64::MAX,
             claims: Claims::Removed,
             status: 0,
             attempts: 0,
@@ -413,7 +416,8 @@ impl Exchange {
     pub fn begin(&mut self, body: BodyLength, upgrade: bool, is_early: bool, limits: &ClientLimits) {
         self.body = body;
         let method = self.request.method();
-        let h1 = matches!(self.client_stream, ClientStream::H1(_));
+        let h1 = self.is_h1();
+        self.max_body = limits.max_body;
         let kind = match () {
             () if upgrade && h1 && websocket::is_named(&self.request) => Kind::WebSocket,
             () if upgrade && h1 => Kind::Upgrade,
@@ -430,6 +434,26 @@ impl Exchange {
             // What a connection goes on with lies behind the whole of this request.
             max_drained: if h1 { limits.max_body } else { LINGER_BYTES },
         });
+    }
+
+    #[inline]
+    fn is_h1(&self) -> bool {
+        matches!(self.client_stream, ClientStream::H1(_))
+    }
+
+    /// The limit of the request's route replaces that of `[limits]`.
+    #[inline]
+    pub fn limit_body(&mut self, max_body: u64) {
+        self.max_body = max_body;
+        if self.is_h1() {
+            self.machine.set_max_drained(max_body);
+        }
+    }
+
+    /// Whether the request announces a longer body than it may have.
+    #[inline]
+    pub fn announces_too_much(&self) -> bool {
+        matches!(self.body, BodyLength::Known(n) if n > self.max_body)
     }
 
     /// Begins with a request that could not be read, for an error or in time: all that can follow is a refusal.
@@ -551,6 +575,7 @@ impl Exchange {
         self.routed = Routed::default();
         self.request_body.reset();
         self.response_body.reset();
+        self.max_body = u64::MAX;
         self.claims = Claims::Removed;
         self.number = 0;
         self.server = 0;

@@ -56,7 +56,6 @@ pub(crate) fn request_read_size(
 
 /// A piece of the request's body, no larger than the room that there was. False if the exchange has been refused.
 pub(crate) fn request_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, data: &[u8], last: bool) -> bool {
-    let max_body = proxy.settings.limits().max_body;
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
     x.request_body.bytes += data.len() as u64;
     x.request_body.progress.note(cx.now());
@@ -70,7 +69,7 @@ pub(crate) fn request_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, d
         return false;
     }
     let (client_stream, upstream_stream, framing) = (x.client_stream, x.upstream_stream, x.request_body.framing);
-    if x.request_body.bytes > max_body && !x.machine.is_tunnel() && !drains {
+    if x.request_body.bytes > x.max_body && !x.machine.is_tunnel() && !drains {
         refuse(proxy, cx, exchange, 413);
         client_wasted(proxy, cx, client_stream.conn(), 1);
         return false;

@@ -46,8 +46,14 @@ pub(crate) fn route_request(
     let Some(route) = listener.routing.routes.get(*found.value) else { return refuse(proxy, cx, exchange, 500) };
     x.routed.route = Some(RouteRef::new(listener.clone(), found));
     x.routed.adds_headers = true;
+    if let Some(max_body) = route.max_body {
+        x.limit_body(max_body);
+    }
     if let Some(cors) = &route.responses.cors {
         x.routed.cors = cors.judge(&x.request, is_preflight);
+    }
+    if x.announces_too_much() {
+        return refuse(proxy, cx, exchange, 413);
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
     if !route.access.is_empty() {

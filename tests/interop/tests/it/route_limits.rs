@@ -1,4 +1,5 @@
-//! `total_timeout` and `min_body_rate` of routes, over every version of HTTP: a request ends after its time, whatever it waits for.
+//! `total_timeout`, `min_body_rate` and `max_body_size` of routes, over every version of HTTP: a request ends after its time, whatever
+//! it waits for, and no longer body than allowed gets to a server.
 
 use bytes::Bytes;
 use http::{Method, Request};
@@ -360,4 +361,98 @@ fn a_route_has_its_own_lowest_rate() {
     assert_eq!((slow(&strict, "client"), slow(&strict, "upstream")), (1.0, 0.0));
     assert_eq!(upload("/", 350), 200);
     assert_eq!(slow(&strict, "client"), 1.0);
+}
+
+/// A POST with this body over every version, with its `Content-Length` or without: the statuses.
+fn post(gateway: &Gateway, plain: SocketAddr, path: &str, body: &[u8], announced: bool) -> [u16; 3] {
+    let length = body.len().to_string();
+    let mut wire = Wire::new(client::tcp(plain));
+    let mut bytes = format!("POST {path} HTTP/1.1\r\nHost: {HOST}\r\n").into_bytes();
+    match announced {
+        true => bytes.extend(format!("Content-Length: {length}\r\n\r\n").bytes().chain(body.iter().copied())),
+        false => {
+            bytes.extend(format!("Transfer-Encoding: chunked\r\n\r\n{:x}\r\n", body.len()).bytes());
+            bytes.extend(body.iter().copied().chain(*b"\r\n0\r\n\r\n"));
+        }
+    }
+    // One that is refused need not be read to its end.
+    let _ = wire.send(bytes);
+    let first = wire.response("POST").expect("it is answered").status();
+    let second = h2::run(async {
+        let mut client = h2::connect(plain).await.ready().await.expect("the connection is open");
+        let mut request = h2::request(&Method::POST, path);
+        if announced {
+            request.headers_mut().insert("content-length", length.parse().expect("digits"));
+        }
+        let (response, mut send) = client.send_request(request, false).expect("it can be sent");
+        let _ = send.send_data(Bytes::copy_from_slice(body), true);
+        h2::answer(response).await.status
+    });
+    let mut third = h3::Client::connect(gateway.address, &h3::over_quic(gateway.config(), false));
+    let known = if announced { BodyLength::Known(body.len() as u64) } else { BodyLength::Chunked };
+    let mut bytes = h3::headers("POST", path, &[], known);
+    bytes.extend(h3::data(body));
+    let id = third.open(&bytes, true);
+    assert!(third.until(|c| c.so_far(id).is_ok_and(|r| r.status != 0)));
+    [first, second, third.so_far(id).expect("a head").status]
+}
+
+/// The limit of a route stands in the place of that of its host, and this one in the place of that of all, whether it is higher or lower.
+#[test]
+fn a_route_has_its_own_limit_of_bodies() {
+    let site = Site::new();
+    let app = Backend::answering(|_| ok(b"read"));
+    let page = site.file("page.html", "too much");
+    let rest = format!(
+        "[[host]]\nnames = [{HOST:?}]\nupstream = \"app\"\nmax_body_size = 2000\nresponse_headers = {{ set = {{ X-Host = \"1\" }} }}\n\
+         [[host.error_page]]\nstatuses = [413]\nfile = {page:?}\n\
+         [[host.route]]\npath = \"/less\"\nupstream = \"app\"\nmax_body_size = 10\n\
+         [[host.route]]\npath = \"/more\"\nupstream = \"app\"\nmax_body_size = \"8KiB\"\n\
+         [[host.route]]\npath = \"/any\"\nupstream = \"app\"\nmax_body_size = 0\n\
+         [[host.route]]\npath = \"/other\"\nupstream = \"app\"\n\
+         [[host.route]]\npath = \"/closed\"\nupstream = \"app\"\nmax_body_size = 10\ndeny = [\"0.0.0.0/0\"]\n\
+         [[host.route]]\npath = \"/answer\"\nrespond = {{ status = 200, body = \"own\" }}\nmax_body_size = 10\n\
+         [[host]]\nnames = [\"*\"]\nupstream = \"app\"\n\
+         [[upstream]]\nname = \"app\"\nservers = {:?}\n",
+        app.url()
+    );
+    let top = "[limits]\nmax_body_size = 100\n";
+    let (gateway, plain) = Listening { top, rest: &rest, ..Listening::default() }.start(&site);
+    let mut passed = 0;
+    for (path, limit) in [("/less/x", 10), ("/more", 8192), ("/other", 2000), ("/", 2000), ("/any", usize::MAX)] {
+        for announced in [true, false] {
+            let most = vec![b'x'; limit.min(100_000)];
+            // A window of HTTP/2 has no room for more.
+            let most = &most[..most.len().min(60_000)];
+            assert_eq!(post(&gateway, plain, path, most, announced), [200; 3], "{path} {announced}");
+            passed += 3;
+            if limit < 60_000 {
+                let more = vec![b'x'; limit + 1];
+                assert_eq!(post(&gateway, plain, path, &more, announced), [413; 3], "{path} {announced}");
+            }
+        }
+    }
+    // No request with a longer Content-Length has got to the server, and none without one has got there whole.
+    let whole = app.requests().iter().filter(|r| !r.body.is_empty()).count();
+    assert_eq!(whole, passed);
+    // As in NGINX, the limit comes before other checks, and also counts where the gateway answers itself.
+    assert_eq!(post(&gateway, plain, "/closed", &[b'x'; 11], true), [413; 3]);
+    assert_eq!(post(&gateway, plain, "/closed", &[b'x'; 10], true), [403; 3]);
+    assert_eq!(post(&gateway, plain, "/answer", &[b'x'; 11], true), [413; 3]);
+    assert_eq!(post(&gateway, plain, "/answer", &[b'x'; 10], true), [200; 3]);
+    // The refusal has the headers and the page of the route.
+    let large = format!("POST /less HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 11\r\n\r\n");
+    let mut wire = Wire::new(client::tcp(plain));
+    wire.send(large).expect("the gateway reads");
+    let answer = wire.response("POST").expect("it is answered");
+    assert_eq!((answer.status(), answer.text().as_str(), answer.header("x-host")), (413, "too much", Some("1")));
+    // Another host has the limit of all.
+    let send = |length: usize| {
+        let mut wire = Wire::new(client::tcp(plain));
+        let body = "x".repeat(length);
+        wire.send(format!("POST / HTTP/1.1\r\nHost: b.test\r\nContent-Length: {length}\r\n\r\n{body}"))
+            .expect("it reads");
+        wire.response("POST").expect("it is answered").status()
+    };
+    assert_eq!((send(100), send(101)), (200, 413));
 }
