@@ -92,7 +92,7 @@ save ""
 maxmemory 64mb
 maxmemory-policy volatile-ttl
 user default reset
-user sealane on >$(cat store.password) ~sealane:* +get +set +del +getdel +incrby +pttl +pexpire +eval +info +auth
+user sealane on >$(cat store.password) ~sealane:* +get +set +del +getdel +time +eval +info +auth
 END
     cp "$here/sealane.toml" .
 

@@ -102,6 +102,8 @@ pub struct StoreSettings {
     pub timeout: Duration,
     /// Single-use tickets are kept there: how.
     pub early_data: Option<SharedEarlyData>,
+    /// Rates are those of all gateways together: how.
+    pub rate_limits: Option<SharedRateLimits>,
     /// Where `[store]` stands.
     pub place: Place,
 }
@@ -113,6 +115,13 @@ pub struct SharedEarlyData {
     pub wait: Duration,
     /// How long a ticket is kept.
     pub lifetime: Duration,
+}
+
+/// How rates are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedRateLimits {
+    /// Without the store, nothing passes a limit.
+    pub fail_closed: bool,
 }
 
 impl std::fmt::Debug for StoreSettings {
@@ -127,7 +136,8 @@ impl PartialEq for StoreSettings {
     fn eq(&self, other: &Self) -> bool {
         let what = |s: &Self| (s.url.clone(), s.secret.clone(), s.user.clone(), s.password.clone(), s.prefix.clone());
         what(self) == what(other)
-            && (&self.roots, self.timeout, self.early_data) == (&other.roots, other.timeout, other.early_data)
+            && (&self.roots, self.timeout) == (&other.roots, other.timeout)
+            && (self.early_data, self.rate_limits) == (other.early_data, other.rate_limits)
     }
 }
 
@@ -252,8 +262,15 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
     let early_data = section.optional_at(&s::early_data);
     let shared =
         SharedEarlyData { wait: section.or(&s::early_data_wait), lifetime: section.or(&s::early_data_lifetime) };
+    let rate_limits = section.or(&s::rate_limits);
+    let fail_closed = section.optional_at(&s::rate_limits_fail_closed);
     let span = section.span.clone();
     let mut good = true;
+    if let (false, Some(At { value: true, span })) = (rate_limits, &fail_closed) {
+        let help = "add rate_limits = true".to_owned();
+        sink.warn(span, "\"rate_limits_fail_closed\" has no effect without \"rate_limits\"", Some(help));
+    }
+    let fail_closed = fail_closed.is_some_and(|closed| closed.value);
     if let Some(prefix) = prefix
         .as_ref()
         .filter(|p| p.value.is_empty() || p.value.len() > 64 || !p.value.bytes().all(|b| b.is_ascii_graphic()))
@@ -307,6 +324,7 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
         prefix: prefix.map_or_else(|| s::prefix.default(), |p| p.value),
         timeout,
         early_data: early.then_some(shared),
+        rate_limits: rate_limits.then_some(SharedRateLimits { fail_closed }),
         place,
     })
 }

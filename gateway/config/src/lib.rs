@@ -87,7 +87,9 @@ pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
 pub use example::example;
 pub use files::plain;
-pub use fleet::{KeyList, SharedEarlyData, StoreSettings, StoreUrl, TicketKeySource, read_ticket_keys_again};
+pub use fleet::{
+    KeyList, SharedEarlyData, SharedRateLimits, StoreSettings, StoreUrl, TicketKeySource, read_ticket_keys_again,
+};
 pub use http3::Http3;
 pub use https_records::HttpsRecord;
 pub use include::{Include, MAX_INCLUDED};

@@ -4,16 +4,16 @@ use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
 use super::route::Routes;
 use super::settings::{Count, Own, Setting, Shape, rate_limit as s, top};
-use sealane_proxy::limits::{Rate, RateKey, RateLimit};
+use sealane_proxy::limits::{KeyHasher, Rate, RateKey, RateLimit};
 use std::hash::RandomState;
 use std::sync::OnceLock;
 use std::time::Duration;
 use toml::de::DeValue;
 
 /// One for the life of the process, so that lanes still know their keys after a reload.
-fn hasher() -> RandomState {
+fn hasher() -> KeyHasher {
     static HASHER: OnceLock<RandomState> = OnceLock::new();
-    HASHER.get_or_init(RandomState::new).clone()
+    KeyHasher::Own(HASHER.get_or_init(RandomState::new).clone())
 }
 
 /// Reads every `[[rate_limit]]`.

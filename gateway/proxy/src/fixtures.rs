@@ -181,6 +181,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         challenges: Arc::default(),
         latency: Arc::default(),
         shared_tickets: None,
+        shared_rates: None,
         traces: None,
         request_ids: None,
     }

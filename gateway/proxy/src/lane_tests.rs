@@ -19,7 +19,7 @@ use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_ha
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
 use crate::h3::connection::{ClientHandshake, H3Connection, Role};
 use crate::h3::stream::Stream;
-use crate::limits::{ClientCounts, Rate, RateKey, RateLimit};
+use crate::limits::{ClientCounts, KeyHasher, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
 use crate::memory::{Held, NARROW_WINDOW, WINDOW_BUDGET, Window, grant_window};
 use crate::mirrors::{Mirror, copy_body, copy_complete, copy_request};
@@ -526,7 +526,7 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
         ipv4_prefix: 32,
         ipv6_prefix: 64,
         entries: 64,
-        hasher: RandomState::new(),
+        hasher: KeyHasher::Own(RandomState::new()),
     };
     let mut config = snapshot(limits(), Vec::new());
     let mut secure = listener(1);

@@ -20,7 +20,7 @@ use crate::exchange::resume::resume_source;
 use crate::flush::{flush_marked, flush_shared};
 use crate::inspection::{Inspection, inspect};
 use crate::lifecycle::close_connection;
-use crate::limits::{ClientCounts, Passed, RATES_TIMER};
+use crate::limits::{ClientCounts, Levels, Passed, RATES_TIMER};
 use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
 use crate::memory::free_memory;
 use crate::mirrors::mirror_timeout;
@@ -76,6 +76,8 @@ pub enum Message {
     Connection(HandedOver),
     /// What another lane has let pass of a rate limit.
     Passed(Arc<Passed>),
+    /// What all gateways together have let pass of a rate limit. One that is lost is followed by another one.
+    Levels(Arc<Levels>),
     /// The process holds more memory than it should: those who hold the most of it are to give it back.
     FreeMemory,
     /// A datagram of a QUIC connection that this lane owns, or whose session it owns.
@@ -106,6 +108,7 @@ impl Mail for Message {
             Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
             Self::Connection(_) => Load::Counted { kind: CONNECTIONS, amount: 1 },
             Self::Passed(passed) => Load::Counted { kind: RATE_NEWS, amount: passed.len() },
+            Self::Levels(levels) => Load::Counted { kind: RATE_NEWS, amount: levels.levels.len() },
         }
     }
 }
@@ -375,6 +378,7 @@ impl Service for Proxy {
         match message {
             Message::Drain { limit, successor } => drain_lane(self, cx, limit, successor),
             Message::Passed(passed) => self.admission.heard(cx, &passed),
+            Message::Levels(levels) => self.admission.lower_rates(cx, &levels),
             Message::FreeMemory => free_memory(self, cx),
             Message::Inspect(inspection) => inspect(self, cx, &inspection),
             Message::Talkers(question) => talkers::tell(self, cx, &question),

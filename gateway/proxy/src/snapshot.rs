@@ -9,7 +9,7 @@ use crate::access_log::AccessLogRules;
 use crate::challenges::Challenges;
 use crate::forwarding::Forwarding;
 use crate::latency::Latency;
-use crate::limits::RateLimit;
+use crate::limits::{RateLimit, SharedRates};
 use crate::pages::Page;
 use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
@@ -65,6 +65,8 @@ pub struct Snapshot {
     pub latency: Arc<Latency>,
     /// Where single-use tickets are that gateways share; `None`: each gateway has its own.
     pub shared_tickets: Option<Arc<TicketStore>>,
+    /// Rates are those of all gateways together; `None`: each gateway has its own.
+    pub shared_rates: Option<Arc<SharedRates>>,
     /// Which requests are traced, and where their traces go; `None`: lanes do not look at them.
     pub traces: Option<Arc<TraceRules>>,
     /// In which header requests have ids; `None`: lanes do not look at them.

@@ -107,14 +107,15 @@ pub enum Operation {
         /// Who had it.
         owner: String,
     },
-    /// Adds to a number that is forgotten `ttl` after it was first added to.
-    Add {
+    /// Pours into a leaky bucket, which leaks all the time by the store's clock. Its level is the time that it takes to be empty
+    /// again; an empty one is forgotten.
+    Fill {
         /// Its name.
         key: String,
-        /// How much.
-        count: u64,
-        /// How long it is kept.
-        ttl: Duration,
+        /// How much, in microseconds of leaking.
+        amount: u64,
+        /// The most that it may have held before, in microseconds: more of it was poured by a clock that was ahead.
+        most: u64,
     },
 }
 
@@ -128,7 +129,7 @@ impl fmt::Debug for Operation {
             Self::Replace { key, .. } => ("Replace", key),
             Self::Lease { key, .. } => ("Lease", key),
             Self::Release { key, .. } => ("Release", key),
-            Self::Add { key, .. } => ("Add", key),
+            Self::Fill { key, .. } => ("Fill", key),
         };
         f.debug_struct(name).field("key", key).finish_non_exhaustive()
     }
@@ -141,8 +142,8 @@ pub enum Answer {
     Value(Option<Vec<u8>>),
     /// Of `Set`, `Replace`, `Lease` and `Release`: whether it was done.
     Done(bool),
-    /// Of `Add`: the sum.
-    Total(u64),
+    /// Of `Fill`: the level after it, in microseconds.
+    Level(u64),
 }
 
 /// Why a store did not do what it was asked to.

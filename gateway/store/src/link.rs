@@ -169,7 +169,28 @@ impl Link {
     /// Executes an operation, and waits for the answer at most so long.
     pub async fn execute(&self, operation: Operation, limit: Duration) -> Result<Stamped, StoreError> {
         let until = Instant::now() + limit;
-        let answer = self.begin(operation, until)?;
+        self.wait(self.begin(operation, until)?, until).await
+    }
+
+    /// Executes operations together, and waits for the answers at most so long. The answers are in the order of the operations.
+    pub async fn execute_all(&self, operations: Vec<Operation>, limit: Duration) -> Vec<Result<Stamped, StoreError>> {
+        let until = Instant::now() + limit;
+        let begun: Vec<_> = operations.into_iter().map(|operation| self.begin(operation, until)).collect();
+        let mut answers = Vec::with_capacity(begun.len());
+        for answer in begun {
+            answers.push(match answer {
+                Ok(answer) => self.wait(answer, until).await,
+                Err(error) => Err(error),
+            });
+        }
+        answers
+    }
+
+    async fn wait(
+        &self,
+        answer: oneshot::Receiver<Result<Stamped, StoreError>>,
+        until: Instant,
+    ) -> Result<Stamped, StoreError> {
         match timeout_at(until, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) => Err(StoreError::Away("the gateway is stopping".to_owned())),

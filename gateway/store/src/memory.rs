@@ -4,7 +4,7 @@ use crate::{Answer, Answers, Connection, Incarnation, Operation, Pending, Store,
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The most values; further ones are refused.
 const MAX_VALUES: usize = 1 << 18;
@@ -100,13 +100,13 @@ impl Values {
                 }
                 Ok(Answer::Done(owned))
             }
-            Operation::Add { key, count, ttl } => {
-                let before = self.all.get(key).filter(|value| value.until > now);
-                let number = |value: &Value| <[u8; 8]>::try_from(&value.bytes[..]).map(u64::from_be_bytes);
-                let sum = before.and_then(|value| number(value).ok()).unwrap_or(0).saturating_add(*count);
-                let until = before.map_or(now + *ttl, |value| value.until);
-                self.write(key, sum.to_be_bytes().to_vec(), now, until)?;
-                Ok(Answer::Total(sum))
+            Operation::Fill { key, amount, most } => {
+                // A bucket is the time at which it is empty.
+                let level =
+                    self.all.get(key).map_or(Duration::ZERO, |value| value.until.saturating_duration_since(now));
+                let level = level.min(Duration::from_micros(*most)) + Duration::from_micros(*amount);
+                self.write(key, Vec::new(), now, now + level)?;
+                Ok(Answer::Level(u64::try_from(level.as_micros()).unwrap_or(u64::MAX)))
             }
         }
     }

@@ -1,15 +1,18 @@
-//! What this gateway shares with others through the store of `[store]`: ticket keys ([`keys`]) and single-use tickets
-//! (`tickets`).
+//! What this gateway shares with others through the store of `[store]`: ticket keys ([`keys`]), single-use tickets
+//! (`tickets`) and rates (`rates`).
 //!
-//! The gateway serves without the store: with the ticket keys that it has, and without the early data of shared tickets.
+//! The gateway serves without the store: with the ticket keys that it has, without the early data of shared tickets, and with rates of
+//! its own.
 
 pub mod keys;
+mod rates;
 mod tickets;
 
 use crate::config::{Config, StoreSettings, StoreUrl, TicketKeySource};
 use crate::metrics::prometheus::Writer;
 use sealane_lane::Mailbox;
 use sealane_proxy::Message;
+use sealane_proxy::limits::SharedRates;
 use sealane_proxy::shared_tickets::TicketStore;
 use sealane_store::memory::MemoryStore;
 use sealane_store::seal::Secret;
@@ -38,6 +41,7 @@ pub struct Fleet {
     settings: Option<StoreSettings>,
     link: Option<Link>,
     tickets: Option<tickets::Tickets>,
+    rates: Option<rates::Rates>,
     keys: Option<keys::KeyTask>,
     mailboxes: Mailboxes,
     tell: mpsc::Sender<keys::Given>,
@@ -48,7 +52,8 @@ impl Default for Fleet {
     fn default() -> Self {
         // Keys that nobody has taken yet are replaced by newer ones.
         let (tell, given) = mpsc::channel(1);
-        Self { settings: None, link: None, tickets: None, keys: None, mailboxes: Mailboxes::default(), tell, given }
+        let mailboxes = Mailboxes::default();
+        Self { settings: None, link: None, tickets: None, rates: None, keys: None, mailboxes, tell, given }
     }
 }
 
@@ -81,7 +86,7 @@ impl Fleet {
     /// Errors: the settings cannot be used. Nothing is shared then.
     pub fn configure(&mut self, config: &Config) -> anyhow::Result<()> {
         if self.settings != config.store {
-            (self.keys, self.tickets, self.link) = (None, None, None);
+            (self.keys, self.tickets, self.rates, self.link) = (None, None, None, None);
             self.settings = None;
             if let Some(settings) = &config.store {
                 let store = open(settings).map_err(|why| anyhow::anyhow!("[store]: {why}"))?;
@@ -89,6 +94,9 @@ impl Fleet {
                 self.tickets = settings
                     .early_data
                     .map(|shared| tickets::Tickets::start(settings, shared, &link, self.mailboxes.clone()));
+                self.rates = settings
+                    .rate_limits
+                    .map(|limits| rates::Rates::start(settings, limits, &link, self.mailboxes.clone()));
                 self.link = Some(link);
                 self.settings = Some(settings.clone());
             }
@@ -117,6 +125,11 @@ impl Fleet {
         self.tickets.as_ref().map(tickets::Tickets::store)
     }
 
+    /// The rates that lanes hold together with those of other gateways.
+    pub fn rates(&self) -> Option<Arc<SharedRates>> {
+        self.rates.as_ref().map(rates::Rates::shared)
+    }
+
     /// Ticket keys that hold from now on. Cancel safe.
     pub async fn next(&mut self) -> keys::Given {
         loop {
@@ -133,6 +146,7 @@ impl Fleet {
     pub fn reporter(&self) -> Option<Reporter> {
         let state = self.link.as_ref()?.state().clone();
         let tickets = self.tickets.as_ref().map(tickets::Tickets::counts);
+        let rates = self.rates.as_ref().map(rates::Rates::counts);
         Some(Arc::new(move |out: &mut Writer| {
             let counts = state.counts();
             out.gauge("sealane_store_up", "1 if the store is connected and responds.")
@@ -154,6 +168,14 @@ impl Fleet {
                 let help = "Single-use tickets that were issued with a shared ID, by result.";
                 let mut family = out.counter("sealane_store_tickets_total", help);
                 family.sample(&[("result", "sent")], stored);
+                family.sample(&[("result", "not_sent")], lost);
+            }
+            if let Some(rates) = &rates {
+                let (sent, lost) = rates.values();
+                let help =
+                    "Requests, connections and handshakes within a shared rate limit, by whether the store was told.";
+                let mut family = out.counter("sealane_store_rate_uses_total", help);
+                family.sample(&[("result", "sent")], sent);
                 family.sample(&[("result", "not_sent")], lost);
             }
         }))

@@ -3,6 +3,7 @@
 
 use crate::certificates::ticket_keys::TicketRing;
 use crate::config::{Config, ListenAddress, UnixSocket, snapshot_parts};
+use crate::fleet::Fleet;
 use crate::log;
 use crate::metrics::latency::Latencies;
 use crate::run::sockets::{self, Opened, OpenedUdp};
@@ -11,6 +12,7 @@ use crate::upgrade::handover::{Inherited, InheritedState, InheritedUnix};
 use anyhow::{Context, Result};
 use sealane_proxy::QuicPredecessor;
 use sealane_proxy::challenges::Challenges;
+use sealane_proxy::limits::SharedRates;
 use sealane_proxy::shared_tickets::TicketStore;
 use sealane_proxy::snapshot::{Listener, Snapshot};
 use sealane_proxy::traces::TraceRules;
@@ -47,6 +49,8 @@ pub struct Listeners {
     challenges: Arc<Challenges>,
     /// Where single-use tickets are that gateways share.
     shared_tickets: Option<Arc<TicketStore>>,
+    /// Rates that gateways hold together.
+    shared_rates: Option<Arc<SharedRates>>,
     /// How requests are traced.
     traces: Option<Arc<TraceRules>>,
     /// No longer configured; open until the last lane has let go. An address that comes back meanwhile finds its
@@ -113,9 +117,9 @@ impl Listeners {
         self.challenges = challenges;
     }
 
-    /// Where the lanes of the next snapshots share single-use tickets.
-    pub fn set_shared_tickets(&mut self, tickets: Option<Arc<TicketStore>>) {
-        self.shared_tickets = tickets;
+    /// What the lanes of the next snapshots share with other gateways.
+    pub fn set_shared(&mut self, fleet: &Fleet) {
+        (self.shared_tickets, self.shared_rates) = (fleet.tickets(), fleet.rates());
     }
 
     /// How the lanes of the next snapshots trace requests.
@@ -210,6 +214,7 @@ impl Listeners {
             challenges: self.challenges.clone(),
             latency: self.latencies.places(config),
             shared_tickets: self.shared_tickets.clone(),
+            shared_rates: self.shared_rates.clone(),
             traces: self.traces.clone(),
             request_ids: config.request_ids.clone(),
         })

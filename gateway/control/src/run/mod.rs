@@ -203,7 +203,7 @@ impl Running {
         fleet.configure(&config)?;
         let latencies = Arc::new(Latencies::new(config.lanes));
         let mut listeners = Listeners::of(&mut inherited_state, latencies.clone());
-        listeners.set_shared_tickets(fleet.tickets());
+        listeners.set_shared(&fleet);
         let mut traces = Traces::default();
         traces.configure(&config);
         listeners.set_traces(traces.rules());

@@ -403,7 +403,7 @@ impl Running {
         }
         let generation = self.published.newest().generation + 1;
         let snapshot = go_by(&mut self.ring, &config).and_then(|()| self.fleet.configure(&config)).and_then(|()| {
-            self.listeners.set_shared_tickets(self.fleet.tickets());
+            self.listeners.set_shared(&self.fleet);
             self.traces.configure(&config);
             self.listeners.set_traces(self.traces.rules());
             self.listeners.snapshot(&config, &self.ring, generation)
@@ -412,7 +412,7 @@ impl Running {
             // All or nothing: what was opened is closed again, and what was set on sockets that stay is as it was.
             self.ring.set_lifetime(self.config.ticket_lifetime);
             let _ = go_by(&mut self.ring, &self.config).and_then(|()| self.fleet.configure(&self.config));
-            self.listeners.set_shared_tickets(self.fleet.tickets());
+            self.listeners.set_shared(&self.fleet);
             self.traces.configure(&self.config);
             self.listeners.set_traces(self.traces.rules());
             self.listeners.forget_unused(&self.config);

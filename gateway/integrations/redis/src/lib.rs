@@ -37,8 +37,15 @@ const REPLACE: &str = "local v = redis.call('GET', KEYS[1]) \
 const LEASE: &str = "local v = redis.call('GET', KEYS[1]) if v == false or v == ARGV[1] then \
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) return 1 end return 0";
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('DEL', KEYS[1]) return 1 end return 0";
-const ADD: &str = "local n = redis.call('INCRBY', KEYS[1], ARGV[1]) \
-    if redis.call('PTTL', KEYS[1]) < 0 then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return n";
+/// A bucket is the time at which it is empty, in microseconds since 1970 by the server's clock: a double holds them exactly.
+const FILL: &str = "local t = redis.call('TIME') local now = t[1] * 1000000 + t[2] \
+    local v = tonumber(redis.call('GET', KEYS[1]) or '0') or 0 \
+    v = math.min(math.max(v, now), now + ARGV[2]) + ARGV[1] \
+    redis.call('SET', KEYS[1], string.format('%.0f', v), 'PX', string.format('%.0f', math.ceil((v - now) / 1000) + 1)) \
+    return v - now";
+
+/// The longest time in a bucket, in microseconds: a year. What is above makes no difference, and leaves doubles exact.
+const MAX_LEVEL: u64 = 365 * 86_400 * 1_000_000;
 
 /// Where the server is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -207,9 +214,9 @@ fn command(operation: &Operation) -> Cmd {
         }
         Operation::Lease { key, owner, ttl } => cmd.arg("EVAL").arg(LEASE).arg(1).arg(key).arg(owner).arg(millis(ttl)),
         Operation::Release { key, owner } => cmd.arg("EVAL").arg(RELEASE).arg(1).arg(key).arg(owner),
-        Operation::Add { key, count, ttl } => {
-            let count = (*count).min(i64::MAX as u64);
-            cmd.arg("EVAL").arg(ADD).arg(1).arg(key).arg(count).arg(millis(ttl))
+        Operation::Fill { key, amount, most } => {
+            let (amount, most) = ((*amount).min(MAX_LEVEL), (*most).min(MAX_LEVEL));
+            cmd.arg("EVAL").arg(FILL).arg(1).arg(key).arg(amount).arg(most)
         }
     };
     cmd
@@ -225,7 +232,7 @@ fn answer(operation: &Operation, value: Value) -> Result<Answer, StoreError> {
             Operation::Replace { .. } | Operation::Lease { .. } | Operation::Release { .. },
             Value::Int(done @ (0 | 1)),
         ) => Ok(Answer::Done(done == 1)),
-        (Operation::Add { .. }, Value::Int(sum)) => Ok(Answer::Total(u64::try_from(sum).unwrap_or(0))),
+        (Operation::Fill { .. }, Value::Int(level)) => Ok(Answer::Level(u64::try_from(level).unwrap_or(0))),
         _ => Err(nonsense()),
     }
 }

@@ -172,17 +172,32 @@ async fn suite(store: &dyn Store) {
     assert_eq!(one(&mut *a, release("a")).await, Ok(Answer::Done(true)));
     assert_eq!(one(&mut *b, lease("b", Duration::from_millis(30))).await, Ok(Answer::Done(true)));
 
-    // Sums.
-    let add = |at: &str, count| Operation::Add { key: key(at), count, ttl: LONG };
-    assert_eq!(one(&mut *a, add("sum", 5)).await, Ok(Answer::Total(5)));
-    assert_eq!(one(&mut *b, add("sum", 0)).await, Ok(Answer::Total(5)));
-    assert_eq!(one(&mut *b, add("sum", 7)).await, Ok(Answer::Total(12)));
+    // A bucket holds what both have poured into it, less what has leaked meanwhile.
+    let fill = |at: &str, amount: Duration, most: Duration| Operation::Fill {
+        key: key(at),
+        amount: amount.as_micros() as u64,
+        most: most.as_micros() as u64,
+    };
+    let level = |answer: Result<Answer, StoreError>| match answer {
+        Ok(Answer::Level(micros)) => Duration::from_micros(micros),
+        other => panic!("{other:?}"),
+    };
+    let begun = std::time::Instant::now();
+    assert_eq!(level(one(&mut *a, fill("bucket", LONG, LONG * 10)).await), LONG);
+    let both = level(one(&mut *b, fill("bucket", LONG, LONG * 10)).await);
+    // A clock that jumps would be no failure of the store; the margin is for its other unit.
+    let leaked = begun.elapsed() + Duration::from_millis(50);
+    assert!(both <= LONG * 2 && both + leaked >= LONG * 2, "{both:?} after {leaked:?}");
+    let cut = level(one(&mut *b, fill("bucket", Duration::from_secs(1), LONG)).await);
+    assert_eq!(cut, LONG + Duration::from_secs(1), "no more than the most, and what comes");
+    let none = level(one(&mut *a, fill("empty", Duration::ZERO, LONG)).await);
+    assert_eq!(none, Duration::ZERO);
 
     // Everything ends with its time.
     let brief = Duration::from_millis(30);
     let set = Operation::Set { key: key("brief"), value: b"x".to_vec(), ttl: brief };
     one(&mut *a, set).await.unwrap();
-    one(&mut *a, Operation::Add { key: key("few"), count: 1, ttl: brief }).await.unwrap();
+    one(&mut *a, fill("few", brief, LONG)).await.unwrap();
     for _ in 0..500 {
         let answers = a.execute(&[Operation::Get { key: key("brief") }, lease("a", LONG)]).await.unwrap().each;
         if answers == [Ok(Answer::Value(None)), Ok(Answer::Done(true))] {
@@ -192,7 +207,8 @@ async fn suite(store: &dyn Store) {
     }
     assert_eq!(one(&mut *b, take("brief")).await, Ok(Answer::Value(None)));
     assert_eq!(one(&mut *b, lease("b", LONG)).await, Ok(Answer::Done(false)), "it is a's now");
-    assert_eq!(one(&mut *b, add("few", 1)).await, Ok(Answer::Total(1)));
+    let again = level(one(&mut *b, fill("few", brief, LONG)).await);
+    assert!(again <= brief * 2, "{again:?}");
     assert_eq!(life(&mut *a).await, life(&mut *b).await);
 }
 

@@ -13,7 +13,7 @@ use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::flush::flush_marked;
 use crate::lane_state::{LaneListener, LaneSnapshot};
-use crate::limits::{ClientCounts, Counted, LaneLimits, Passed};
+use crate::limits::{ClientCounts, Counted, LaneLimits, Levels, Passed};
 use crate::logins::Logins;
 use crate::service::{Message, Proxy};
 use crate::settings::LaneSettings;
@@ -409,7 +409,12 @@ impl Admission {
         self.rates.heard(cx, passed);
     }
 
-    /// The timer of the rates has fired: tells the other lanes what has passed here.
+    /// What all gateways together have let pass.
+    pub fn lower_rates(&mut self, cx: &Context, levels: &Levels) {
+        self.rates.lower(cx, levels);
+    }
+
+    /// The timer of the rates has fired: tells the other lanes what has passed here, and control for the other gateways.
     pub fn tell_others(&mut self, cx: &mut Context, settings: &LaneSettings, counters: &Counters) {
         let news: Vec<Arc<Passed>> = self.rates.fired(cx).into_iter().map(Arc::new).collect();
         for (slot, mailbox) in settings.others() {
@@ -418,6 +423,15 @@ impl Admission {
                 // A lane that has ended lets nothing pass.
                 if let Err(Undelivered::Full(Message::Passed(passed))) = mailbox.send(Message::Passed(passed)) {
                     counters.add(Count::RateNewsLost, self.rates.keep(cx, slot, &passed));
+                }
+            }
+        }
+        if let Some(shared) = self.rates.shared() {
+            let own = settings.slot();
+            let earlier = self.rates.take_untold(own).into_iter().map(Arc::new);
+            for passed in earlier.chain(news) {
+                if !(shared.tell)(&passed) {
+                    counters.add(Count::RateNewsLost, self.rates.keep(cx, own, &passed));
                 }
             }
         }

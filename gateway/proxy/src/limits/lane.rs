@@ -1,12 +1,16 @@
 //! A lane's part in rates that hold over lanes: its tables, and what the other lanes are to be told.
 
 use super::table::{RateTable, Use};
-use super::{RateKey, RateLimit, SHARE_KEYS, SHARE_MS};
+use super::{KeyHasher, Levels, Rate, RateKey, RateLimit, SHARE_KEYS, SHARE_MS, SharedRates};
 use crate::lane_state::LaneSnapshot;
 use crate::snapshot::Routing;
 use sealane_lane::{Context, Deadline, Millis};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::Arc;
+
+/// How long a client is to wait while nothing may pass.
+const CLOSED_MS: Millis = 1000;
 
 /// Wakes the lane to tell the other lanes what has passed.
 pub(crate) const RATES_TIMER: u64 = (1 << 63) | (1 << 61);
@@ -15,13 +19,34 @@ pub(crate) const RATES_TIMER: u64 = (1 << 63) | (1 << 61);
 #[derive(Clone, Debug)]
 pub struct Passed {
     limit: u64,
+    rate: Rate,
     uses: Vec<Use>,
 }
 
 impl Passed {
+    /// These uses of a limit.
+    pub fn new(limit: u64, rate: Rate, uses: Vec<Use>) -> Self {
+        Self { limit, rate, uses }
+    }
+
     /// How many keys.
     pub(crate) fn len(&self) -> usize {
         self.uses.len()
+    }
+
+    /// Which limit: the same number in all lanes, and at all gateways with a limit of this name.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The limit's rate.
+    pub fn rate(&self) -> Rate {
+        self.rate
+    }
+
+    /// What has passed.
+    pub fn uses(&self) -> &[Use] {
+        &self.uses
     }
 }
 
@@ -29,7 +54,7 @@ impl Passed {
 #[derive(Default)]
 struct Untold {
     /// By limit and key.
-    uses: HashMap<(u64, u64), u32>,
+    uses: HashMap<(u64, u64), (u32, Rate)>,
 }
 
 impl Untold {
@@ -42,8 +67,8 @@ impl Untold {
                 lost += 1;
                 continue;
             }
-            let count = self.uses.entry(place).or_default();
-            *count = count.saturating_add(used.count);
+            let (count, rate) = self.uses.entry(place).or_insert((0, passed.rate));
+            (*count, *rate) = (count.saturating_add(used.count), passed.rate);
         }
         lost
     }
@@ -51,11 +76,11 @@ impl Untold {
     /// All that was kept, by limit.
     fn take(&mut self) -> Vec<Passed> {
         let mut out: Vec<Passed> = Vec::new();
-        for ((limit, key), count) in self.uses.drain() {
+        for ((limit, key), (count, rate)) in self.uses.drain() {
             let used = Use { key, count };
             match out.iter_mut().find(|p| p.limit == limit) {
                 Some(passed) => passed.uses.push(used),
-                None => out.push(Passed { limit, uses: vec![used] }),
+                None => out.push(Passed { limit, rate, uses: vec![used] }),
             }
         }
         out
@@ -71,7 +96,8 @@ struct Limit {
 impl Limit {
     fn same(&self, other: &RateLimit) -> bool {
         let shape = |l: &RateLimit| (l.rate, l.entries, l.ipv4_prefix, l.ipv6_prefix);
-        self.limit.name == other.name && self.limit.key == other.key && shape(&self.limit) == shape(other)
+        let named = self.limit.name == other.name && self.limit.key == other.key;
+        named && shape(&self.limit) == shape(other) && self.limit.hasher.same(&other.hasher)
     }
 }
 
@@ -88,8 +114,10 @@ pub(crate) struct LaneLimits {
     timer: Deadline,
     /// When the other lanes are told next.
     tell_at: Option<Millis>,
-    /// By the slot of the lane.
+    /// By the slot of the lane. In its own place: what control could not be told.
     untold: Vec<Untold>,
+    /// The rates are those of all gateways together.
+    shared: Option<Arc<SharedRates>>,
 }
 
 impl LaneLimits {
@@ -99,8 +127,11 @@ impl LaneLimits {
         let mut old: Vec<Limit> = std::mem::take(&mut self.requests);
         old.extend(self.connections.take());
         old.extend(self.handshakes.take());
+        self.shared.clone_from(&lane.snapshot.shared_rates);
+        let hash = self.shared.as_ref().map(|shared| shared.hash);
         let mut keep = |limit: &RateLimit, kind: &str| {
-            let limit = RateLimit { name: format!("{kind}{}", limit.name), ..limit.clone() };
+            let hasher = hash.map_or_else(|| limit.hasher.clone(), KeyHasher::Fleet);
+            let limit = RateLimit { name: format!("{kind}{}", limit.name), hasher, ..limit.clone() };
             match old.iter().position(|l| l.same(&limit)) {
                 Some(at) => old.swap_remove(at),
                 None => {
@@ -138,6 +169,7 @@ impl LaneLimits {
         name: &[u8],
         field: impl FnOnce(&str) -> Option<&'f [u8]>,
     ) -> Result<(), Millis> {
+        let is_closed = self.is_closed();
         let Some(l) = self.requests.get_mut(limit) else { return Ok(()) };
         let key = match &l.limit.key {
             RateKey::Address => l.limit.address_key(peer),
@@ -147,16 +179,31 @@ impl LaneLimits {
                 None => return Ok(()),
             },
         };
+        if is_closed {
+            return Err(CLOSED_MS);
+        }
         let passed = l.table.pass(key, cx.now());
         self.note(cx);
         passed
     }
 
+    /// Whether nothing may pass, because the store does not answer.
+    #[inline]
+    fn is_closed(&self) -> bool {
+        self.shared.as_ref().is_some_and(|shared| shared.is_closed())
+    }
+
+    /// The rates of all gateways, if these are those.
+    pub fn shared(&self) -> Option<Arc<SharedRates>> {
+        self.shared.clone()
+    }
+
     /// Whether a new connection of this client may be served.
     #[inline]
     pub fn connection(&mut self, cx: &mut Context, peer: IpAddr) -> bool {
+        let is_closed = self.is_closed();
         let Some(l) = &mut self.connections else { return true };
-        let passed = l.table.pass(l.limit.address_key(peer), cx.now()).is_ok();
+        let passed = !is_closed && l.table.pass(l.limit.address_key(peer), cx.now()).is_ok();
         self.note(cx);
         passed
     }
@@ -164,8 +211,9 @@ impl LaneLimits {
     /// Whether a new session of this client may be made.
     #[inline]
     pub fn handshake(&mut self, cx: &mut Context, peer: IpAddr) -> bool {
+        let is_closed = self.is_closed();
         let Some(l) = &mut self.handshakes else { return true };
-        let passed = l.table.pass(l.limit.address_key(peer), cx.now()).is_ok();
+        let passed = !is_closed && l.table.pass(l.limit.address_key(peer), cx.now()).is_ok();
         self.note(cx);
         passed
     }
@@ -204,7 +252,7 @@ impl LaneLimits {
             for l in self.requests.iter_mut().chain(&mut self.connections).chain(&mut self.handshakes) {
                 let uses = l.table.tell();
                 if !uses.is_empty() {
-                    out.push(Passed { limit: l.id, uses });
+                    out.push(Passed { limit: l.id, rate: l.limit.rate, uses });
                 }
                 if l.table.has_news() {
                     self.tell_at = Some(cx.now() + SHARE_MS);
@@ -224,6 +272,14 @@ impl LaneLimits {
             passed.uses.iter().for_each(|u| l.table.debit(*u, cx.now()));
         }
     }
+
+    /// What all gateways together have let pass.
+    pub fn lower(&mut self, cx: &Context, levels: &Levels) {
+        let limits = self.requests.iter_mut().chain(&mut self.connections).chain(&mut self.handshakes);
+        for l in limits.filter(|l| l.id == levels.limit) {
+            levels.levels.iter().for_each(|level| l.table.lower(level.key, level.micros, cx.now()));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -233,7 +289,8 @@ mod tests {
     #[test]
     fn what_was_not_told_is_merged_and_bounded() {
         let mut untold = Untold::default();
-        let passed = |limit, key, count| Passed { limit, uses: vec![Use { key, count }] };
+        let rate = Rate { count: 1, per: std::time::Duration::from_secs(1), burst: 1 };
+        let passed = |limit, key, count| Passed { limit, rate, uses: vec![Use { key, count }] };
         for _ in 0..1000 {
             assert_eq!(untold.keep(&passed(1, 5, 2)) + untold.keep(&passed(2, 5, 1)), 0);
         }

@@ -5,17 +5,23 @@
 //! burst `b`, what passes in any time `t` is at most `r·t + b` as one lane sees it, and `(n − 1)·(b + r·SHARE_MS)` more
 //! when a client that was unknown to all of them comes to all of them at once: each lane's bucket is full until the
 //! others have spoken. What passed too much is a debt in every lane, so the rate over a longer time is exactly `r`.
+//!
+//! Gateways that share a store hold rates together in the same way (`shared`).
 
 mod clients;
 mod lane;
+mod shared;
 mod table;
 
 pub use clients::ClientCounts;
 pub(crate) use clients::Counted;
 pub use lane::Passed;
 pub(crate) use lane::{LaneLimits, RATES_TIMER};
+pub use shared::{Level, Levels, SharedRates};
+pub use table::Use;
 
-use std::hash::{BuildHasher, RandomState};
+use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -62,21 +68,65 @@ pub struct RateLimit {
     /// Keys that each lane remembers.
     pub entries: usize,
     /// Seeded by control, the same in all lanes: a client cannot choose keys that collide.
-    pub hasher: RandomState,
+    pub hasher: KeyHasher,
+}
+
+/// Hashes addresses, names and fields.
+#[derive(Clone)]
+pub enum KeyHasher {
+    /// Of this process alone.
+    Own(RandomState),
+    /// The same in all gateways that have this key: SipHash-2-4.
+    Fleet([u64; 2]),
+}
+
+impl fmt::Debug for KeyHasher {
+    /// Without the key.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Own(_) => "Own",
+            Self::Fleet(_) => "Fleet",
+        })
+    }
+}
+
+impl KeyHasher {
+    /// Whether both make the same keys. A process has one of its own.
+    fn same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Own(_), Self::Own(_)) => true,
+            (Self::Fleet(a), Self::Fleet(b)) => a == b,
+            _ => false,
+        }
+    }
+
+    #[expect(deprecated, reason = "the standard library has no other SipHash whose key can be chosen")]
+    fn hash(&self, kind: u8, bytes: &[u8]) -> u64 {
+        match self {
+            Self::Own(state) => state.hash_one((kind, bytes)),
+            Self::Fleet([a, b]) => {
+                let mut hasher = std::hash::SipHasher::new_with_keys(*a, *b);
+                hasher.write(&[kind]);
+                hasher.write(bytes);
+                hasher.finish()
+            }
+        }
+    }
 }
 
 impl RateLimit {
     /// The key of an address.
     pub(crate) fn address_key(&self, address: IpAddr) -> u64 {
-        match address.to_canonical() {
-            IpAddr::V4(ip) => self.hasher.hash_one((4u8, cut(u128::from(u32::from(ip)), 32, self.ipv4_prefix))),
-            IpAddr::V6(ip) => self.hasher.hash_one((6u8, cut(u128::from(ip), 128, self.ipv6_prefix))),
-        }
+        let (kind, kept) = match address.to_canonical() {
+            IpAddr::V4(ip) => (4, cut(u128::from(u32::from(ip)), 32, self.ipv4_prefix)),
+            IpAddr::V6(ip) => (6, cut(u128::from(ip), 128, self.ipv6_prefix)),
+        };
+        self.hasher.hash(kind, &kept.to_be_bytes())
     }
 
     /// The key of a name or a field's value.
     pub(crate) fn text_key(&self, text: &[u8]) -> u64 {
-        self.hasher.hash_one(text)
+        self.hasher.hash(0, text)
     }
 }
 
@@ -102,7 +152,7 @@ mod tests {
             ipv4_prefix: v4,
             ipv6_prefix: v6,
             entries: 1,
-            hasher: RandomState::new(),
+            hasher: KeyHasher::Own(RandomState::new()),
         };
         let ip = |s: &str| s.parse::<IpAddr>().unwrap();
         let l = limit(24, 64);
@@ -116,5 +166,16 @@ mod tests {
         assert_eq!(all.address_key(ip("::1")), all.address_key(ip("ffff::1")));
         let one = limit(32, 128);
         assert_ne!(one.address_key(ip("1.2.3.4")), one.address_key(ip("1.2.3.5")));
+    }
+
+    /// Gateways of other versions and on other machines make the same keys.
+    #[test]
+    fn gateways_with_one_secret_make_the_same_keys() {
+        let hasher = KeyHasher::Fleet([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);
+        // The example of the paper on SipHash, appendix A: the bytes from 0 to 14.
+        let bytes: Vec<u8> = (1..15).collect();
+        assert_eq!(hasher.hash(0, &bytes), 0xa129_ca61_49be_45e5);
+        assert!(hasher.same(&hasher.clone()) && !hasher.same(&KeyHasher::Fleet([0, 0])));
+        assert_eq!(format!("{hasher:?}"), "Fleet", "never the key");
     }
 }

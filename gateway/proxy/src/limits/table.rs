@@ -87,6 +87,15 @@ impl RateTable {
         entry.level = entry.level.saturating_sub(i64::from(used.count).saturating_mul(cost));
     }
 
+    /// Takes off what all gateways together have let pass, as far as this lane does not know of it. `micros`: how long their bucket
+    /// takes to be full again.
+    pub fn lower(&mut self, key: u64, micros: u64, now: Millis) {
+        let used = i128::from(micros) * i128::from(self.per_ms) / 1000;
+        let left = i64::try_from(i128::from(self.full) - used).unwrap_or(i64::MIN);
+        let entry = self.entry(key, now);
+        entry.level = entry.level.min(left);
+    }
+
     /// What has passed since the last call, a bounded number of keys at a time.
     pub fn tell(&mut self) -> Vec<Use> {
         if self.untold.is_empty() && std::mem::take(&mut self.more_untold) {
@@ -192,6 +201,50 @@ mod tests {
         let bound = one + (LANES - 1) * (b as usize + r as usize / 10);
         // And not much less than the rate either.
         assert!(passed <= bound && passed >= one - b as usize, "{passed} of {one} to {bound}");
+    }
+
+    /// Gateways that exchange levels every 350 ms through a bucket, all of them flooded by one client.
+    #[test]
+    fn gateways_hold_a_rate_together() {
+        const GATEWAYS: usize = 5;
+        const EVERY: u64 = 350;
+        let (r, b) = (50, 20);
+        let each = 1_000_000 / u64::from(r);
+        let mut gateways: Vec<RateTable> = (0..GATEWAYS).map(|_| RateTable::new(rate(r, b), 64)).collect();
+        let (mut bucket, mut passed) = (0u64, 0);
+        for ms in 0..60_000 {
+            bucket = bucket.saturating_sub(1000);
+            for (at, gateway) in gateways.iter_mut().enumerate() {
+                passed += usize::from(gateway.pass(9, ms).is_ok());
+                // Not all at the same time.
+                if ms % EVERY == at as u64 * 50 {
+                    bucket += gateway.tell().iter().map(|u| u64::from(u.count) * each).sum::<u64>();
+                    gateway.lower(9, bucket, ms);
+                }
+            }
+        }
+        let one = 60 * r as usize + b as usize;
+        let bound = one + (GATEWAYS - 1) * (b as usize + (u64::from(r) * EVERY / 1000) as usize + 1);
+        assert!(passed <= bound && passed + 2 * b as usize >= one, "{passed} of {one} to {bound}");
+    }
+
+    #[test]
+    fn a_level_takes_off_only_what_a_lane_does_not_know() {
+        let mut t = RateTable::new(rate(10, 5), 64);
+        assert!((0..2).all(|_| t.pass(7, 0).is_ok()));
+        // Two of ten in a second: 200 ms, which is what it has let pass itself.
+        t.lower(7, 200_000, 0);
+        t.lower(7, 0, 0);
+        assert_eq!((0..20).filter(|_| t.pass(7, 0).is_ok()).count(), 3);
+        // Two more than the burst, at other gateways: a debt, which is paid off like any other.
+        t.lower(7, 700_000, 0);
+        assert_eq!(t.pass(7, 0), Err(300));
+        assert!(t.pass(7, 300).is_ok());
+        // A key that this lane has not seen.
+        t.lower(8, 500_000, 300);
+        assert_eq!(t.pass(8, 300), Err(100));
+        t.lower(8, u64::MAX, 300);
+        assert_eq!(t.pass(8, 300), Err(1 << 40));
     }
 
     #[test]

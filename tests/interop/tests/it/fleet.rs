@@ -22,6 +22,11 @@ fn key(letter: char) -> String {
     format!("{}=", letter.to_string().repeat(43)).replace(&format!("{letter}="), "A=")
 }
 
+/// What `secret_file` of all members has.
+fn secret_key() -> String {
+    key('x')
+}
+
 /// A store, or the test is skipped.
 macro_rules! store {
     () => {
@@ -371,6 +376,87 @@ fn a_full_store_costs_new_tickets_and_no_request() {
     assert_eq!(store.ask("CONFIG SET maxmemory 0").as_deref(), Some("+OK"));
     let config = prime_shared(&b, &store);
     assert!(early(a.address, &config, &get("/again")).1, "{}", a.metrics());
+}
+
+/// A gateway that counts requests of an API key together with the others: 20 at once, and one in three minutes.
+fn limited(site: &Site, backend: &Backend, store: &Store, more: &str) -> Gateway {
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let (socket, secret) = (store.socket(), site.file("store.secret", secret_key()));
+    let gateway = configured(
+        site,
+        &format!(
+            "lanes = 2\n[admin]\nlisten = \"@ADMIN@\"\n[store]\nurl = \"unix://{}\"\nsecret_file = \"{}\"\n\
+             rate_limits = true\n{more}\n[[rate_limit]]\nname = \"keys\"\nkey = \"header:X-API-Key\"\nrate = \"20/h\"\n\
+             burst = 20\n[[listener]]\naddress = \"@ADDRESS@\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+             [[host]]\nnames = [\"*\"]\nrate_limit = \"keys\"\nto = [\"{}\"]\n",
+            socket.display(),
+            secret.display(),
+            backend.url()
+        ),
+    );
+    is_up(&gateway);
+    gateway
+}
+
+/// The status of a request with an API key.
+fn status(gateway: &Gateway, key: &str) -> u16 {
+    let request = format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nX-API-Key: {key}\r\nConnection: close\r\n\r\n");
+    gateway.exchange(request).unwrap_or_else(|broken| panic!("{broken:?}")).status()
+}
+
+/// How many requests pass until one gets 429. Two lanes may let a few more pass at once, and it takes a moment until they have told
+/// each other.
+fn pass(gateway: &Gateway, key: &str) -> usize {
+    (0..1000).take_while(|_| status(gateway, key) == 200).count()
+}
+
+#[test]
+fn gateways_hold_a_rate_together_and_alone_without_the_store() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let mut store = store!();
+    let (a, b) = (limited(&site, &backend, &store, ""), limited(&site, &backend, &store, ""));
+    let told =
+        |gateway: &Gateway| gateway.metric_with("sealane_store_rate_uses_total", "result=\"sent\"").unwrap_or(0.0);
+    let used = pass(&a, "k");
+    assert!((20..=41).contains(&used), "{used}");
+    assert!(eventually(|| told(&a) >= 20.0), "{}", a.metrics());
+    // The other one learns it with the first request, and forgets none when the store is another one.
+    assert_eq!(status(&b, "k"), 200);
+    assert!(eventually(|| told(&b) >= 1.0), "{}", b.metrics());
+    assert!(eventually(|| status(&b, "k") == 429), "{}", b.metrics());
+    assert_eq!((status(&b, "other"), b.get("/").status()), (200, 200));
+    store.kill();
+    store.start_again();
+    for gateway in [&a, &b] {
+        assert!(eventually(|| gateway.metric("sealane_store_restarts_total") == Some(1.0)), "{}", gateway.metrics());
+        assert_eq!(status(gateway, "k"), 429);
+    }
+    // Without it, each one has the whole rate.
+    store.kill();
+    for gateway in [&a, &b] {
+        assert!(eventually(|| gateway.metric("sealane_store_up") == Some(0.0)), "{}", gateway.metrics());
+        assert_eq!(status(gateway, "k"), 429);
+        let used = pass(gateway, "new");
+        assert!((20..=41).contains(&used), "{used}");
+    }
+}
+
+#[test]
+fn rates_that_fail_closed_let_nothing_pass_without_the_store() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let mut store = store!();
+    let a = limited(&site, &backend, &store, "rate_limits_fail_closed = true");
+    assert_eq!(status(&a, "k"), 200);
+    store.kill();
+    assert!(eventually(|| a.metric("sealane_store_up") == Some(0.0)), "{}", a.metrics());
+    assert_eq!((status(&a, "k"), status(&a, "new")), (429, 429));
+    assert_eq!(a.get("/").status(), 200, "no limit applies to this request");
+    store.start_again();
+    is_up(&a);
+    assert_eq!((status(&a, "k"), status(&a, "new")), (200, 200));
 }
 
 /// Ends the load when a test ends, also by a failure.

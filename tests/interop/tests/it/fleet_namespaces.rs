@@ -130,6 +130,45 @@ impl Demo {
     }
 }
 
+/// The three gateways have one rate limit, for clients with an API key.
+#[test]
+fn three_gateways_in_namespaces_hold_a_rate_together() {
+    let demo = match Demo::start() {
+        Ok(demo) => demo,
+        Err(why) => skip!("{why}"),
+    };
+    demo.all_say_up(1.0);
+    let config = demo.client(false);
+    let status = |n: usize| {
+        let request = "GET / HTTP/1.1\r\nHost: localhost\r\nX-API-Key: a\r\nConnection: close\r\n\r\n";
+        let response = demo.within(|| client::exchange(Demo::address(n), &config, request.as_bytes()));
+        response.unwrap_or_else(|broken| panic!("gateway {n}: {broken:?}")).status()
+    };
+    let told = |n: usize| demo.metric(n, "sealane_store_rate_uses_total{result=\"sent\"} ");
+    // Lanes may let more pass at once; in the time of the test, one in 36 seconds comes back.
+    let passed = (0..600).take_while(|_| status(1) == 200).count();
+    assert!((100..600).contains(&passed), "{passed}");
+    assert!(eventually(|| told(1) >= 100.0), "{}", demo.log(1));
+    for n in [2, 3] {
+        // The first one tells the gateway what the others have let pass.
+        assert_eq!(status(n), 200, "gateway {n} has not heard of this client");
+        assert!(eventually(|| told(n) >= 1.0), "{}", demo.log(n));
+        let mut passed = 0;
+        assert!(
+            eventually(|| {
+                let refused = status(n) == 429;
+                passed += usize::from(!refused);
+                refused
+            }),
+            "gateway {n} lets everything pass"
+        );
+        assert!(passed < 30, "gateway {n} has let {passed} pass");
+        // Who has no key is not counted.
+        let response = demo.within(|| client::exchange(Demo::address(n), &config, &get("/")));
+        assert_eq!(response.expect("it is served").status(), 200);
+    }
+}
+
 /// Ends the load when a test ends, also by a failure.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
