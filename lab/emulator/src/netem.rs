@@ -167,8 +167,12 @@ mod tests {
             println!("skipped: no veth here: {why}");
             return;
         }
-        let rtt = client.run(|| crate::ping::ping(server.address(), 3, Duration::from_millis(1))).unwrap().unwrap();
-        assert!(rtt.samples > 0, "{rtt:?}");
+        // On a busy machine a reply may come after its time: then the next one is awaited.
+        let arrives = |_| {
+            client.run(|| crate::ping::ping(server.address(), 3, Duration::from_millis(1))).unwrap().unwrap().samples
+                > 0
+        };
+        assert!((0..50).any(arrives));
         match (probe(), configure(&client, &server, &LinkConfig::default(), 0)) {
             (Ok(()), Ok(())) => {
                 let slow = client.run(|| crate::ping::ping(server.address(), 3, Duration::from_millis(10))).unwrap();

@@ -238,7 +238,9 @@ fn every_query_returns_data_from_a_gateway_under_load() {
             assert_eq!(text(&rule, "health"), "ok", "{rule}");
         }
         let firing = prometheus.firing();
-        assert!(firing.iter().all(|alert| alert["alertname"] == "SealaneErrors"), "{firing:?}");
+        let known =
+            |alert: &Value| OF_THE_MACHINE.iter().chain(&["SealaneErrors"]).any(|name| alert["alertname"] == **name);
+        assert!(firing.iter().all(known), "{firing:?}");
     });
 }
 
@@ -250,6 +252,9 @@ fn server_config(site: &Site) -> rustls::ServerConfig {
         .expect("the site's certificate is one")
 }
 
+/// Alerts about the whole machine: other tests lose packets on it, and a busy machine delays acknowledgements.
+const OF_THE_MACHINE: &[&str] = &["SealanePacketLoss"];
+
 /// Starts what is to be watched, and asserts that nothing fires but what is known to.
 pub fn watch(site: &Site, program: &Path, targets: &[SocketAddr], known: &[&str]) -> Prometheus {
     let prometheus = Prometheus::start(site, program, targets, &quick_rules());
@@ -258,7 +263,7 @@ pub fn watch(site: &Site, program: &Path, targets: &[SocketAddr], known: &[&str]
     let unknown: Vec<Value> = prometheus
         .firing()
         .into_iter()
-        .filter(|alert| !known.iter().any(|name| alert["alertname"] == **name))
+        .filter(|alert| !known.iter().chain(OF_THE_MACHINE).any(|name| alert["alertname"] == **name))
         .collect();
     assert!(unknown.is_empty(), "{unknown:?}");
     prometheus
