@@ -190,7 +190,7 @@ impl Proxy {
             clock: Clock::default(),
             scratch: Scratch::new(),
         };
-        proxy.admission.refresh(proxy.settings.lane());
+        proxy.admission.refresh(&proxy.settings);
         proxy.pools.refresh(proxy.settings.lane());
         proxy.clock.refresh(0);
         proxy.admission.listen(cx, &proxy.settings)?;
@@ -208,7 +208,7 @@ fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context) {
     }
     proxy.admission.unlisten(cx, &proxy.settings);
     proxy.settings.take_up(newest);
-    proxy.admission.refresh(proxy.settings.lane());
+    proxy.admission.refresh(&proxy.settings);
     proxy.pools.refresh(proxy.settings.lane());
     if was_listening {
         if proxy.admission.listen(cx, &proxy.settings).is_err() {

@@ -6,9 +6,9 @@
 //!   └──────────────────────────── Message::Levels ◀─────────────────────────────────┘
 //! ```
 //!
-//! With `n` gateways, rate `r` and burst `b`, a client that was unknown to all of them and comes to all of them at once gets at most
-//! `(n − 1)·(b + r·(SYNC + SHARE))` more than from one gateway, once. That is a debt at all gateways then. SHARE is the 100 ms after
-//! which a lane tells control. While the store is away, nothing is gathered: what has passed meanwhile is no debt later.
+//! With `n` lanes at all gateways together, rate `r` and burst `b`, a client that was unknown to all of them and comes to all of them at
+//! once gets at most `(n − 1)·(b + r·(SYNC + SHARE))` more than from one lane, once. That is a debt at all gateways then. SHARE is the
+//! 100 ms after which a lane tells control. While the store is away, nothing is gathered: what has passed meanwhile is no debt later.
 
 use super::Mailboxes;
 use crate::config::{SharedRateLimits, StoreSettings};

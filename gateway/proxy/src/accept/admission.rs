@@ -12,7 +12,7 @@ use crate::conn::{Client, Conn};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::flush::flush_marked;
-use crate::lane_state::{LaneListener, LaneSnapshot};
+use crate::lane_state::LaneListener;
 use crate::limits::{ClientCounts, Counted, LaneLimits, Levels, Passed};
 use crate::logins::Logins;
 use crate::service::{Message, Proxy};
@@ -104,8 +104,8 @@ impl Admission {
     }
 
     /// Takes a new snapshot in; what is limited as before is remembered.
-    pub fn refresh(&mut self, lane: &LaneSnapshot) {
-        self.rates.refresh(lane);
+    pub fn refresh(&mut self, settings: &LaneSettings) {
+        self.rates.refresh(settings.lane(), settings.lanes());
     }
 
     pub fn is_empty(&self) -> bool {

@@ -1,7 +1,7 @@
 //! A lane's part in rates that hold over lanes: its tables, and what the other lanes are to be told.
 
 use super::table::{RateTable, Use};
-use super::{KeyHasher, Levels, Rate, RateKey, RateLimit, SHARE_KEYS, SHARE_MS, SharedRates};
+use super::{KeyHasher, Levels, Rate, RateKey, RateLimit, SHARE_KEYS, SharedRates, share_ms};
 use crate::lane_state::LaneSnapshot;
 use crate::snapshot::Routing;
 use sealane_lane::{Context, Deadline, Millis};
@@ -112,6 +112,8 @@ pub(crate) struct LaneLimits {
     by_server_name: bool,
     /// To tell the other lanes.
     timer: Deadline,
+    /// How often the other lanes are told.
+    share_ms: Millis,
     /// When the other lanes are told next.
     tell_at: Option<Millis>,
     /// By the slot of the lane. In its own place: what control could not be told.
@@ -122,7 +124,8 @@ pub(crate) struct LaneLimits {
 
 impl LaneLimits {
     /// Takes a new snapshot in; what is limited as before is remembered.
-    pub fn refresh(&mut self, lane: &LaneSnapshot) {
+    pub fn refresh(&mut self, lane: &LaneSnapshot, lanes: usize) {
+        self.share_ms = share_ms(lanes);
         let routing: &Routing = &lane.snapshot.routing;
         let mut old: Vec<Limit> = std::mem::take(&mut self.requests);
         old.extend(self.connections.take());
@@ -221,7 +224,7 @@ impl LaneLimits {
     /// Something has passed: the other lanes are to hear of it.
     fn note(&mut self, cx: &mut Context) {
         if self.tell_at.is_none() {
-            let at = cx.now() + SHARE_MS;
+            let at = cx.now() + self.share_ms;
             self.tell_at = Some(at);
             self.timer.set_no_later(cx, RATES_TIMER, at);
         }
@@ -255,7 +258,7 @@ impl LaneLimits {
                     out.push(Passed { limit: l.id, rate: l.limit.rate, uses });
                 }
                 if l.table.has_news() {
-                    self.tell_at = Some(cx.now() + SHARE_MS);
+                    self.tell_at = Some(cx.now() + self.share_ms);
                 }
             }
         }

@@ -1,8 +1,8 @@
 //! Rates that lanes hold together: requests, connections and handshakes per client, name or field.
 //!
 //! A lane decides alone, from a bounded table of its own (`table`). What it has let pass it tells the other lanes
-//! every `SHARE_MS` by their mailboxes, and they take that off their own buckets. So with `n` lanes, rate `r` and
-//! burst `b`, what passes in any time `t` is at most `r·t + b` as one lane sees it, and `(n − 1)·(b + r·SHARE_MS)` more
+//! every `share_ms` by their mailboxes, and they take that off their own buckets. So with `n` lanes, rate `r` and
+//! burst `b`, what passes in any time `t` is at most `r·t + b` as one lane sees it, and `(n − 1)·(b + r·share_ms)` more
 //! when a client that was unknown to all of them comes to all of them at once: each lane's bucket is full until the
 //! others have spoken. What passed too much is a debt in every lane, so the rate over a longer time is exactly `r`.
 //!
@@ -25,8 +25,17 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// Lanes tell each other what they have let pass this often.
-pub(crate) const SHARE_MS: u64 = 100;
+/// A few lanes tell each other this often what they have let pass.
+const SHARE_MS: u64 = 100;
+/// How many lanes are few.
+const FEW_LANES: usize = 16;
+
+/// How often lanes tell each other what they have let pass. Each lane tells every other one: where there are more lanes, they do it
+/// less often, so that a lane has the same work for it however many there are.
+pub(crate) fn share_ms(lanes: usize) -> u64 {
+    SHARE_MS * lanes.div_ceil(FEW_LANES).max(1) as u64
+}
+
 /// Most keys in one telling; the rest is told the next time.
 pub(crate) const SHARE_KEYS: usize = 4096;
 
@@ -166,6 +175,16 @@ mod tests {
         assert_eq!(all.address_key(ip("::1")), all.address_key(ip("ffff::1")));
         let one = limit(32, 128);
         assert_ne!(one.address_key(ip("1.2.3.4")), one.address_key(ip("1.2.3.5")));
+    }
+
+    /// All lanes together tell each other in proportion to their number, not to its square.
+    #[test]
+    fn the_work_of_a_lane_does_not_grow_with_the_number_of_lanes() {
+        assert_eq!((share_ms(1), share_ms(16), share_ms(17), share_ms(64)), (100, 100, 200, 400));
+        for lanes in 1..=1024 {
+            let messages_per_second = (lanes as u64 - 1) * 1000 / share_ms(lanes);
+            assert!(messages_per_second <= 160, "{lanes} lanes: {messages_per_second}");
+        }
     }
 
     /// Gateways of other versions and on other machines make the same keys.

@@ -55,6 +55,7 @@ mod lifecycle;
 mod limits;
 mod load;
 mod log;
+mod many_lanes;
 mod memory_budget;
 mod metrics_formats;
 mod mirror;
