@@ -1,6 +1,7 @@
 //! The walk of an HTTP/1.1 request in `ARCHITECTURE.md`, checked: each function calls the next one, so a reader who follows
-//! the walk follows the code; the walk has at most [`FILES`] files; and its functions call functions of no other file of the
-//! proxy, except those of [`BESIDE`], and these under a condition only.
+//! the walk follows the code; the walk has at most [`FILES`] files; and its functions, with the functions of their own files that
+//! they call without a condition, call functions of no other file of the proxy, except those of [`BESIDE`], and these under a
+//! condition only, and those of [`RECORDS`]. Methods are not followed.
 
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,9 +38,11 @@ const BESIDE: &[(&str, &[&str])] = &[
             "exchange/redirection",
             "exchange/response_headers",
             "exchange/routing",
+            "exchange/websocket",
             "mirrors",
             "relay",
             "request_ids",
+            "traces",
             "upstream/syn",
         ],
     ),
@@ -47,6 +50,8 @@ const BESIDE: &[(&str, &[&str])] = &[
     ("servers or peers without room", &["exchange/resume", "upstream/queue"]),
     ("a head that comes in pieces", &["scratch"]),
 ];
+/// Files that every request enters when it is over, to be recorded. They decide nothing, so the walk does not have them.
+const RECORDS: &[&str] = &["latency"];
 /// Where the lane's loop calls the proxy: these functions need no caller in the walk.
 const ENTRIES: [&str; 2] = ["turn", "ready"];
 
@@ -101,8 +106,14 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
         };
         for (at, name) in functions.iter().enumerate() {
             let body = body(&source, name);
-            let elsewhere = body.iter().flat_map(|body| called_modules(&source, body));
-            for (module, is_conditional) in elsewhere.filter(|(module, _)| !is_walked(walk, module)) {
+            let is_of_proxy = file.starts_with(FOLDER);
+            let followed = if is_of_proxy { with_helpers(&source, name) } else { Vec::new() };
+            let elsewhere = followed.iter().flat_map(|(name, body)| {
+                called_modules(&source, body)
+                    .into_iter()
+                    .map(move |(module, is_conditional)| (name, module, is_conditional))
+            });
+            for (name, module, is_conditional) in elsewhere.filter(|(_, module, _)| !is_walked(walk, module)) {
                 let advice = match is_beside(&module) {
                     true if is_conditional => continue,
                     true => {
@@ -132,26 +143,53 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
 /// The modules of the proxy whose functions a text calls, by the imports of its file, and whether each call has a condition.
 fn called_modules(source: &str, body: &str) -> BTreeMap<String, bool> {
     let mut modules = BTreeMap::new();
+    let mut note = |module: &str, places: Vec<(usize, usize)>| {
+        if !places.is_empty() && !module.is_empty() {
+            let all = modules.entry(module.replace("::", "/")).or_insert(true);
+            *all &= places.into_iter().all(|(line, at)| is_conditional(body, line, at));
+        }
+    };
     for import in source.split("\nuse crate::").skip(1) {
         let Some((import, _)) = import.split_once(';') else { continue };
-        let Some((module, names)) = import.rsplit_once("::") else { continue };
+        let (module, names) = import.rsplit_once("::").unwrap_or(("", import));
         // Of several names the braces stand behind the last path separator.
         let names = names.split([',', '{', '}']).map(str::trim);
         for name in names.filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())) {
-            let mut places = places(body, name).peekable();
-            if places.peek().is_some() {
-                let all = modules.entry(module.replace("::", "/")).or_insert(true);
-                *all &= places.all(|(line, at)| is_conditional(body, line, at));
-            }
+            note(module, places(body, name).collect());
+            let inner = format!("{module}::{name}");
+            note(inner.trim_start_matches("::"), module_places(body, name));
         }
     }
     modules
 }
 
-/// Whether a module is in the walk.
+/// A function and those of its file that it calls without a condition, one after the other: their names and texts. Methods are not
+/// among them.
+fn with_helpers(source: &str, name: &str) -> Vec<(String, String)> {
+    let code = source.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+    let declared = code.lines().filter(|line| !line.starts_with([' ', '/'])).filter_map(|line| {
+        let (_, declared) = line.split_once("fn ")?;
+        declared.split(['(', '<']).next()
+    });
+    let declared: Vec<&str> = declared.collect();
+    let mut all: Vec<(String, String)> = Vec::new();
+    let mut next = vec![name];
+    while let Some(name) = next.pop() {
+        if all.iter().any(|(known, _)| known == name) {
+            continue;
+        }
+        let Some(body) = body(code, name) else { continue };
+        let is_called = |helper: &&&str| places(&body, helper).any(|(line, at)| !is_conditional(&body, line, at));
+        next.extend(declared.iter().filter(is_called));
+        all.push((name.to_owned(), body));
+    }
+    all
+}
+
+/// Whether a module is in the walk, or among the [`RECORDS`].
 fn is_walked(walk: &[Stretch], module: &str) -> bool {
     let files = [format!("{FOLDER}/{module}.rs"), format!("{FOLDER}/{module}/mod.rs")];
-    walk.iter().any(|stretch| files.contains(&stretch.file))
+    walk.iter().any(|stretch| files.contains(&stretch.file)) || RECORDS.contains(&module)
 }
 
 /// Whether a module is among those beside the walk.
@@ -218,6 +256,24 @@ fn places<'b>(body: &'b str, name: &str) -> impl Iterator<Item = (usize, usize)>
     })
 }
 
+/// Where a function's text calls a function of a module by its path: lines, and places in them.
+fn module_places(body: &str, module: &str) -> Vec<(usize, usize)> {
+    let path = format!("{module}::");
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    let mut found = Vec::new();
+    for (number, line) in body.lines().enumerate().skip(1) {
+        for (at, _) in line.match_indices(&path) {
+            let function = &line[at + path.len()..];
+            let rest = function.trim_start_matches(is_part);
+            let is_function = function.starts_with(|c: char| c.is_ascii_lowercase()) && rest.starts_with('(');
+            if is_function && !line[..at].ends_with(is_part) {
+                found.push((number, at));
+            }
+        }
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -261,6 +317,27 @@ mod tests {
         assert_eq!(found("third(1);"), 1);
         assert_eq!(found("if x {\n        fourth(third);\n    }"), 0, "relays are beside, and a name alone is no call");
         assert_eq!(found("fourth(1);"), 1, "a plain request goes there, too");
+    }
+
+    #[test]
+    fn functions_of_the_same_file_and_paths_are_followed() {
+        let found = |function: &str, helper: &str| {
+            let source = format!(
+                "\nuse crate::beside;\nuse crate::exchange::other;\n\nfn turn() {{\n    {function}\n}}\n\nfn helper() {{\n    \
+                 {helper}\n}}\n\n#[cfg(test)]\nmod tests {{}}\n"
+            );
+            judge(&parse(&page("a.rs  turn\n")), |_| Some(source.clone())).len()
+        };
+        assert_eq!(found("beside::go(1);", ""), 1);
+        assert_eq!(found("helper();", "beside::go(1);"), 1);
+        assert_eq!(
+            found("helper();", "if x {\n        other::go();\n    }"),
+            1,
+            "it is not known to be beside the walk"
+        );
+        assert_eq!(found("if x {\n        helper();\n    }", "beside::go(1);"), 0, "a plain request does not go there");
+        assert_eq!(found("helper();", "helper();"), 0, "one that calls itself");
+        assert_eq!(found("helper();", "beside::Type(1);"), 0);
     }
 
     #[test]

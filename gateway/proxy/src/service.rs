@@ -199,8 +199,7 @@ impl Proxy {
     }
 }
 
-fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context) {
-    let Some(newest) = proxy.settings.newest() else { return };
+fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context, newest: Arc<Snapshot>) {
     let was_listening = proxy.admission.is_listening();
     // Clients in the queue of a listener that goes have been accepted already.
     if was_listening {
@@ -428,7 +427,9 @@ impl Service for Proxy {
         self.clock.refresh(cx.now());
         forget_stale_timers(&self.connections, cx);
         // Before all that was deferred: new clients, and requests that wait for it.
-        refresh_snapshot(self, cx);
+        if let Some(newest) = self.settings.newest() {
+            refresh_snapshot(self, cx, newest);
+        }
         serve_admission(self, cx);
         if self.exchanges.has_later() {
             for later in self.exchanges.take_later() {

@@ -497,7 +497,7 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         client_conn.expire_at(cx, key, at);
     }
     client_conn.note_certificate();
-    let exchange = client_conn.protocol.exchange();
+    let (exchange, is_h2) = (client_conn.protocol.exchange(), client_conn.protocol.is_h2());
     let took = client_conn.note_established(cx.micros());
     let c = &proxy.counters;
     if let Some(s) = summary {
@@ -520,8 +520,10 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     if let Some(exchange) = exchange {
         handshake_done(proxy, cx, exchange);
     }
-    for exchange in h2_exchanges(&mut proxy.connections, key) {
-        handshake_done(proxy, cx, exchange);
+    if is_h2 {
+        for exchange in h2_exchanges(&mut proxy.connections, key) {
+            handshake_done(proxy, cx, exchange);
+        }
     }
     proxy.connections.get(key).is_some()
 }
