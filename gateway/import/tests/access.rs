@@ -353,34 +353,86 @@ fn two_sites(http: &str, one: &str, other: &str) -> String {
 
 const PASS: &str = "location / { proxy_pass http://10.0.0.1; }";
 
-#[test]
-fn a_limit_of_bodies_is_the_same_only_where_it_holds_for_all() {
-    let text = two_sites("client_max_body_size 8m;", PASS, PASS);
-    says("nginx", &text, &["max_body_size = \"8MiB\""]);
-    assert!(report_on(&text, "client_max").contains("the same"));
-    // A site that answers itself has no bodies to pass on.
-    let text = two_sites("", &format!("client_max_body_size 0; {PASS}"), "return 301 https://$host$request_uri;");
-    says("nginx", &text, &["max_body_size = 0"]);
-    // The default is a limit, too.
-    let text = two_sites("", &format!("client_max_body_size 8m; {PASS}"), PASS);
-    says("nginx", &text, &["max_body_size = \"8MiB\""]);
-    let said = report_on(&text, "client_max");
-    assert!(said.contains("different") && said.contains("accepts only 1MiB (1 MiB is NGINX's default)"), "{said}");
-    let text = two_sites("client_max_body_size 2m;", &format!("client_max_body_size 8m; {PASS}"), PASS);
-    assert!(report_on(&text, "client_max_body_size 8m").contains("accepts only 2MiB;"));
-    assert!(report_on(&text, "client_max_body_size 2m").contains("different"));
+/// The lines of the result with a limit of bodies, without their origins, each with the table that it stands in.
+fn body_limits(text: &str) -> Vec<String> {
+    let Imported { toml, report, .. } = imported("nginx", text, &[]);
+    assert_eq!(report.undecided(), Vec::<String>::new());
+    // A path stands before its limit.
+    let mut table = String::new();
+    let mut out = Vec::new();
+    for line in toml.lines() {
+        match line.split_once("max_body_size = ") {
+            _ if line.starts_with('[') => line.clone_into(&mut table),
+            _ if line.starts_with("path = ") || line.starts_with("exact = ") => {
+                table = format!("{table} {}", line.split(' ').nth(2).unwrap())
+            }
+            Some((_, value)) => out.push(format!("{table}: {}", value.split(' ').next().unwrap())),
+            None => {}
+        }
+    }
+    out
 }
 
 #[test]
-fn no_limit_of_bodies_at_one_place_does_not_become_no_limit_everywhere() {
-    for (http, wanted) in [("", "max_body_size = \"1MiB\""), ("client_max_body_size 4m;", "max_body_size = \"4MiB\"")] {
-        let inner = "location /up/ { client_max_body_size 0; proxy_pass http://10.0.0.1; }";
-        let text = two_sites(http, &format!("{PASS} {inner}"), PASS);
-        let Imported { toml, report, .. } = imported("nginx", &text, &[]);
-        assert!(toml.contains(wanted), "{toml}");
-        assert_eq!(report.undecided().len(), 1, "{:?}", report.undecided());
-        assert!(report.undecided()[0].contains("client_max_body_size 0"));
-    }
+fn each_site_and_each_location_keeps_its_limit_of_bodies() {
+    let limits = |http: &str, one: &str, other: &str| {
+        let text = two_sites(http, one, other);
+        assert!(!report_on(&text, "client_max").contains("different"), "{}", report_on(&text, "client_max"));
+        body_limits(&text)
+    };
+    let own = |size: &str| format!("client_max_body_size {size}; {PASS}");
+    assert_eq!(limits("client_max_body_size 8m;", PASS, PASS), ["[limits]: \"8MiB\""]);
+    // The default is a limit, too, and 0 is none.
+    assert_eq!(limits("", &own("8m"), PASS), ["[limits]: \"1MiB\"", "[[host]]: \"8MiB\""]);
+    assert_eq!(limits("client_max_body_size 0;", &own("0"), PASS), ["[limits]: 0"]);
+    assert_eq!(limits("", &own("1024k"), PASS), ["[limits]: \"1MiB\""]);
+    assert_eq!(
+        limits("client_max_body_size 2m;", &own("8m"), &own("512k")),
+        ["[limits]: \"2MiB\"", "[[host]]: \"8MiB\"", "[[host]]: \"512KiB\""]
+    );
+    // One location takes everything; others keep the limit of their server, or of all.
+    let upload =
+        |size: &str| format!("location /up/ {{ client_max_body_size {size}; proxy_pass http://10.0.0.2; }} {PASS}");
+    assert_eq!(limits("", &upload("0"), PASS), ["[limits]: \"1MiB\"", "[[host.route]] \"/up/\": 0"]);
+    assert_eq!(
+        limits("", &format!("client_max_body_size 4m; {}", upload("1g")), PASS),
+        [
+            "[limits]: \"1MiB\"",
+            "[[host.route]] \"/\": \"4MiB\"",
+            "[[host.route]] \"/up/\": \"1GiB\"",
+            "[[host.route]] \"/up\": \"4MiB\""
+        ]
+    );
+    // Answers have the limit of their location, and of their server where no location is selected.
+    let answers =
+        "client_max_body_size 4m; location = /old { client_max_body_size 1k; return 410; } location / { return 404; }";
+    assert_eq!(
+        limits("", answers, PASS),
+        ["[limits]: \"1MiB\"", "[[host.route]] \"/\": \"4MiB\"", "[[host.route]] \"/old\": \"1KiB\""]
+    );
+}
+
+#[test]
+fn a_request_that_changes_its_location_has_the_smaller_limit() {
+    let moved = |first: &str, second: &str| {
+        let inner = format!(
+            "location = /a {{ {first} rewrite ^ /b/x last; }} location /b/ {{ {second} proxy_pass http://10.0.0.1; }}"
+        );
+        let limits = body_limits(&two_sites("", &inner, PASS));
+        limits.into_iter().filter(|l| !l.contains("\"/b")).collect::<Vec<_>>()
+    };
+    let (k, m) = ("client_max_body_size 1k;", "client_max_body_size 10m;");
+    // NGINX compares a request with the limit of each location that it selects: without one, the first has the default.
+    assert_eq!(moved("", m), ["[limits]: \"1MiB\""]);
+    assert_eq!(moved(m, k), ["[limits]: \"1MiB\"", "[[host.route]] \"/a\": \"1KiB\""]);
+    assert_eq!(moved(k, m), ["[limits]: \"1MiB\"", "[[host.route]] \"/a\": \"1KiB\""]);
+    assert_eq!(moved(m, m), ["[limits]: \"1MiB\"", "[[host.route]] \"/a\": \"10MiB\""]);
+    // A named location is not selected by its path: a Content-Length is compared with the limit of the first one only.
+    let tried = "location / { client_max_body_size 4m; try_files $uri @app; } location @app { client_max_body_size 8m; proxy_pass http://10.0.0.1; }";
+    let text = two_sites("", tried, PASS);
+    assert_eq!(body_limits(&text), ["[limits]: \"1MiB\"", "[[host]]: \"4MiB\""]);
+    assert!(report_on(&text, "client_max_body_size 8m").contains("different"));
+    assert!(report_on(&text, "client_max_body_size 4m").contains("the same"));
 }
 
 #[test]

@@ -47,14 +47,9 @@ pub fn open(entries: Vec<Entry>, undecided: &BTreeSet<String>) -> Vec<Entry> {
     entries.into_iter().filter(|e| e.outcome != "undecided" || stands(e)).collect()
 }
 
-/// Whether an entry is about a limit that the translation has once for all hosts.
-fn is_for_all(entry: &Entry) -> bool {
-    entry.directive.starts_with("client_max_body_size ") && entry.says.contains("applies to all hosts")
-}
-
 /// The entry of the report that has announced a difference.
 pub fn announced<'e>(entries: &'e [Entry], case: &Case<'_>) -> Option<&'e Entry> {
-    let takes_part = |e: &&Entry| e.place == *case.place || case.scope.contains(&e.place) || is_for_all(e);
+    let takes_part = |e: &&Entry| e.place == *case.place || case.scope.contains(&e.place);
     let all = entries.iter().filter(takes_part);
     // The line itself explains more than one near it, and what is missing more than what is a little different.
     let rank = |e: &&Entry| {
@@ -320,19 +315,6 @@ impl Case<'_> {
             }
             "limit_req_dry_run" | "limit_conn_dry_run" => self.refuses_with("429"),
             "limit_req" | "limit_conn" | "limit_req_zone" | "limit_conn_zone" => undecided && self.is_limit(),
-            // The translation accepts more.
-            "client_max_body_size" if !undecided => {
-                let is_more = match self.aspect() {
-                    Aspect::Status => self.difference.original == "413",
-                    Aspect::Backend => self.asked == (false, true),
-                    _ => false,
-                };
-                is_more && self.draft.is_some_and(|d| d.content > 0)
-            }
-            "client_max_body_size" => {
-                let of_backend = self.is(&[Aspect::Backend]) && self.asked.0 != self.asked.1;
-                (self.has_status("413") || of_backend) && self.draft.is_some_and(|d| d.content > 0)
-            }
             // The default is a choice of the server, whatever the client asks for.
             // Wherever its variable is used.
             "map" if different && is_of_claim => !self.is_tls() && self.involves(argument),
@@ -700,20 +682,6 @@ mod tests {
         assert!(is(true, (false, true)));
         assert!(!is(false, (false, true)), "a location that refuses");
         assert!(!is(true, (true, true)));
-    }
-
-    #[test]
-    fn a_limit_for_all_hosts_announces_larger_bodies_and_nothing_else() {
-        let says = "[limits] max_body_size applies to all hosts";
-        let entries = [entry(3, "different", "client_max_body_size 64m", says)];
-        let (at, scope) = (place(1), Scope::default());
-        let is = |content: u64, original: &str, translation: &str| {
-            let draft = Draft { content, ..draft() };
-            let d = difference(Aspect::Status, original, translation);
-            announced(&entries, &Case { asked: (false, true), ..case(&at, &scope, &draft, &d) }).is_some()
-        };
-        assert!(is(1 << 20, "413", "200"));
-        assert!(!is(0, "413", "200") && !is(1 << 20, "403", "200") && !is(1 << 20, "200", "413"));
     }
 
     #[test]

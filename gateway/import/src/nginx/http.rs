@@ -42,6 +42,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
         }
     }
     websocket_maps(import);
+    body_size(import, &scope);
     access::bursts(import, block);
     let servers: Vec<&'d Directive> = block.iter().filter(|d| d.name() == "server").collect();
     let sockets = sockets::sockets(import, block, &servers);
@@ -52,7 +53,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
         server::hosts(import, &scope, &servers, index, &sockets);
     }
     limits(import, block);
-    body_size(import, block);
+    other_body_sizes(import, block);
     access::connection_limits(import, block);
     log::log(import, block);
     let mut resolvers = Vec::new();
@@ -204,65 +205,40 @@ fn limits(import: &mut Import, block: &[Directive]) {
 /// NGINX's default of `client_max_body_size`.
 const BODY: u64 = 1 << 20;
 
-/// `client_max_body_size`: Sealane has one limit for all hosts. Where there is none in NGINX, and one elsewhere, a person decides: the
-/// import keeps the limit.
-fn body_size<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
-    let value = |d: &Directive| d.word(1).and_then(size);
+/// The largest body in a scope, and the directive that says so; [`u64::MAX`]: any.
+pub(super) fn body_limit<'d>(scope: &Scope<'d>) -> (u64, Option<&'d Directive>) {
+    let read = |d: &'d Directive| Some((size(d.word(1)?)?, d));
+    match scope.last("client_max_body_size").and_then(read) {
+        Some((0, d)) => (u64::MAX, Some(d)),
+        Some((n, d)) => (n, Some(d)),
+        None => (BODY, None),
+    }
+}
+
+/// A size in TOML; [`u64::MAX`]: any.
+pub(super) fn shown_limit(n: u64) -> String {
+    if n == u64::MAX { "0".to_owned() } else { shown_size(n) }
+}
+
+/// The `client_max_body_size` of all servers. Those that differ are settings of hosts and routes.
+fn body_size<'d>(import: &mut Import<'d>, scope: &Scope<'d>) {
+    let (n, d) = body_limit(scope);
+    let place = d.map_or_else(|| import.main.clone(), |d| d.place.clone());
+    import.out.limits.set("max_body_size", shown_limit(n), &place);
+    import.max_body = n;
+    if let Some(d) = d {
+        import.same(d, "[limits] max_body_size");
+    }
+}
+
+/// What no host or route has used.
+fn other_body_sizes(import: &mut Import, block: &[Directive]) {
     let mut found = Vec::new();
     of_clients(block, &["client_max_body_size"], &mut found);
-    let (found, unread): (Vec<_>, Vec<_>) = found.into_iter().partition(|d| value(d).is_some());
-    unread.into_iter().for_each(|d| import.missing(d, "is not a value for [limits] max_body_size"));
-    // What holds where requests are passed on; `None`: the default.
-    let mut held: Vec<Option<&'d Directive>> = in_effect(block, "client_max_body_size")
-        .iter()
-        .map(|all| all.last().copied().filter(|d| value(d).is_some()))
-        .collect();
-    if held.is_empty() {
-        held.extend(found.iter().copied().map(Some));
-    }
-    let size_of = |d: &Option<&'d Directive>| d.and_then(value).unwrap_or(BODY);
-    let mut sizes: Vec<u64> = held.iter().map(size_of).collect();
-    sizes.sort_unstable();
-    sizes.dedup();
-    let unlimited = sizes.first() == Some(&0);
-    let chosen = sizes.last().copied().unwrap_or(BODY);
-    let by = held.iter().flatten().find(|d| value(d) == Some(chosen));
-    let place = by.map_or_else(|| import.main.clone(), |d| d.place.clone());
-    let text = if chosen == 0 { "0".to_owned() } else { shown_size(chosen) };
-    import.out.limits.set("max_body_size", text.clone(), &place);
-    let bare = |text: String| text.trim_matches('"').to_owned();
-    let text = bare(text);
-    // What is not kept, and where it is the default.
-    let is_default = held.iter().any(Option::is_none) && chosen > BODY;
-    let smaller =
-        sizes.iter().filter(|n| **n != 0 && **n < chosen).map(|n| bare(shown_size(*n))).collect::<Vec<_>>().join(", ");
     for d in found {
-        let used = held.iter().flatten().any(|h| h.id == d.id);
-        match value(d) {
-            _ if !used => import.same(d, "no request is passed on under this limit"),
-            Some(0) if unlimited && chosen != 0 => import.decide(
-                d,
-                format!(
-                    "NGINX has no limit here, but {text} or less elsewhere, and [limits] max_body_size applies to all hosts. The import writes \
-                     {text}, with which larger bodies get 413 here, too: write the size that bodies may have here, or 0 (no limit on any host), \
-                     and let the other servers refuse more"
-                ),
-            ),
-            Some(n) if n == chosen && smaller.is_empty() => import.same(d, "[limits] max_body_size"),
-            Some(n) if n == chosen => {
-                let default = if is_default { " (1 MiB is NGINX's default)" } else { "" };
-                import.differs(
-                    d,
-                    format!(
-                        "[limits] max_body_size applies to all hosts: it is {text} also where NGINX accepts only {smaller}{default}; let the \
-                         servers refuse more there"
-                    ),
-                );
-            }
-            _ => import.differs(
-                d,
-                format!("[limits] max_body_size applies to all hosts, and is {text}: let the server refuse more than this limit"),
-            ),
+        match d.word(1).and_then(size) {
+            Some(_) => import.same(d, "no request has this limit"),
+            None => import.missing(d, "is not a value for max_body_size"),
         }
     }
 }

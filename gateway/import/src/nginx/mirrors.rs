@@ -5,13 +5,14 @@
 
 use super::actions;
 use super::headers;
+use super::http;
 use super::locations::{Location, Site};
 use super::parser::Directive;
 use super::scope::{Import, Scope};
 use super::upstreams::{self, Protocol, Target};
 use super::variables::{expand, has_variables};
 use crate::output::{Action, Mirror, Route};
-use crate::units::{shown_size, size};
+use crate::units::shown_size;
 
 /// The largest body of a copy.
 const MAX_BODY: u64 = 16 << 20;
@@ -113,12 +114,12 @@ fn max_body(import: &mut Import, scope: &Scope) -> String {
         );
         return "0".to_owned();
     }
-    let accepted = scope.value("client_max_body_size").and_then(|(_, v)| size(v)).unwrap_or(1 << 20);
+    let (accepted, _) = http::body_limit(scope);
     if let Some(d) = scope.last("mirror_request_body") {
         import.same(d, "mirror.max_body");
     }
     match accepted {
-        0 | MAX_BODY.. => shown_size(MAX_BODY),
+        MAX_BODY.. => shown_size(MAX_BODY),
         accepted => shown_size(accepted),
     }
 }

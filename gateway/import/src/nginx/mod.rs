@@ -67,6 +67,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         trusts: false,
         chosen: Vec::new(),
         budget: crate::paths::Budget::default(),
+        max_body: u64::MAX,
         expansion: variables::MAX_EXPANSION,
     };
     import.out.title = format!("From {}, by `sealane import nginx`.", path.display());

@@ -80,6 +80,8 @@ pub(super) struct Import<'d> {
     pub chosen: Vec<super::chosen::Chosen>,
     /// The work that is left for telling paths apart.
     pub budget: crate::paths::Budget,
+    /// The largest body in bytes where a server says nothing; [`u64::MAX`]: any.
+    pub max_body: u64,
     /// The bytes that are left for values of variables.
     pub expansion: usize,
 }

@@ -367,7 +367,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("grpc_ssl_name", Translated("`[upstream.tls] server_name`")),
     ("grpc_ssl_server_name", Translated("always sent")),
     // Limits and timeouts.
-    ("client_max_body_size", Translated("`[limits] max_body_size`")),
+    ("client_max_body_size", Translated("`max_body_size`")),
     ("client_header_timeout", Translated("`[limits] header_timeout`")),
     ("client_body_timeout", Translated("`[limits] idle_timeout`")),
     ("send_timeout", Translated("`[limits] idle_timeout`")),

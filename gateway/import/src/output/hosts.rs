@@ -91,6 +91,10 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         true => routes.iter_mut().for_each(|r| r.hsts = None),
         false => out.hsts = None,
     }
+    match routes.iter().all(|r| r.body_limit() == out.body_limit()) {
+        true => routes.iter_mut().for_each(|r| r.max_body = None),
+        false => out.max_body = None,
+    }
     match routes.iter().all(|r| r.limits() == out.limits()) {
         true => routes.iter_mut().for_each(|r| r.rate_limits.clear()),
         false => out.rate_limits.clear(),

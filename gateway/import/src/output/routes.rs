@@ -133,6 +133,8 @@ pub(crate) struct Route {
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
     pub rate_limits: Vec<(String, Place)>,
+    /// `max_body_size` in TOML.
+    pub max_body: Option<(String, Place)>,
     /// Which clients are let in.
     pub access: Access,
     /// The server that is asked whether a request may pass.
@@ -240,6 +242,7 @@ impl Route {
             response: Edits::default(),
             hsts: None,
             rate_limits: Vec::new(),
+            max_body: None,
             access: Access::default(),
             forward_auth: None,
             basic_auth: None,
@@ -290,7 +293,8 @@ impl Route {
         let hsts = self.hsts.as_ref().map(|h| &h.0);
         let mirror = self.mirror.as_ref().map(Mirror::to_toml);
         let (changes, checks, limits, pages) = (self.changes(), self.checks(), self.limits(), self.pages());
-        format!("{:?} {rewrite:?} {limits:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?}", self.action)
+        let body = self.body_limit();
+        format!("{:?} {rewrite:?} {limits:?} {body:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?}", self.action)
     }
 
     /// What checks clients.
@@ -314,6 +318,10 @@ impl Route {
         self.rate_limits.iter().map(|l| l.0.as_str()).collect()
     }
 
+    pub(super) fn body_limit(&self) -> Option<&str> {
+        self.max_body.as_ref().map(|b| b.0.as_str())
+    }
+
     /// Whether servers get another path than the client's.
     pub fn rewrites(&self) -> bool {
         self.rewrite.is_some() || self.template.is_some()
@@ -324,6 +332,7 @@ impl Route {
             && self.response.is_empty()
             && self.hsts.is_none()
             && self.rate_limits.is_empty()
+            && self.max_body.is_none()
             && self.mirror.is_none()
             && self.access.is_open()
             && self.forward_auth.is_none()
@@ -345,6 +354,9 @@ impl Route {
         self.response.write(out, "response_headers");
         if let Some((value, place)) = &self.hsts {
             line(out, &format!("hsts = {}", quoted(value)), Some(place));
+        }
+        if let Some((size, place)) = &self.max_body {
+            line(out, &format!("max_body_size = {size}"), Some(place));
         }
         if let Some((_, place)) = self.rate_limits.first() {
             line(out, &format!("rate_limit = {}", list(&self.limits())), Some(place));

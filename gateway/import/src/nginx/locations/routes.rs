@@ -9,6 +9,7 @@ use crate::addresses::{Access, Certificate};
 use crate::nginx::access::{self, Checks};
 use crate::nginx::actions;
 use crate::nginx::headers::{self, Changes};
+use crate::nginx::http;
 use crate::nginx::scope::{Import, Scope};
 use crate::nginx::{mirrors, pages};
 use crate::output::{Action, Entry, Methods, Path, Route, in_order, joined};
@@ -202,8 +203,11 @@ fn of_branch<'d>(
     let mut entries: Vec<Entry> = Vec::new();
     let mut rewritten = None;
     let mut access = Access::default();
+    // The locations that NGINX has selected, one after the other.
+    let mut selected: Vec<usize> = Vec::new();
     for key in &decision.steps {
         let step = site.step(*key);
+        selected.extend(key.0.filter(|i| !selected.contains(i)));
         let scope = key.0.map_or(&site.scope, |i| &site.locations[i].scope);
         let action = match &step.then {
             Then::Answer(action) => actions::at_path(action, path)?,
@@ -232,6 +236,7 @@ fn of_branch<'d>(
         }
         let mut route = Route::new(path.clone(), action, &step.d.place);
         route.access = access.clone();
+        route.max_body = body_limit(import, site, &selected);
         let mut changes = Changes::default();
         // An `if` is a location of its own.
         let scope = if step.d.name() == "if" { scope.within(step.d.inner()) } else { scope.clone() };
@@ -302,12 +307,30 @@ fn of_branch<'d>(
             content(import, site, i, fallback, path, rewritten, &mut entries);
         }
     }
+    if let End::Location(i) | End::Internal(i) = decision.end {
+        selected.push(i);
+    }
+    let max_body = if entries.len() > steps { body_limit(import, site, &selected) } else { None };
     // Whom a step has refused does not come so far.
     for entry in &mut entries[steps..] {
+        entry.route.max_body.clone_from(&max_body);
         let joined = entry.route.access.and(&access);
         access::unsayable(import, site.blamed(decision), joined);
     }
     Some(in_order(entries)?.into_iter().map(Route::settled).collect())
+}
+
+/// `max_body_size` for the requests that get to some locations, one after the other: NGINX compares a request with the limit of each of
+/// them. `None`: as in `[limits]`.
+fn body_limit<'d>(import: &mut Import<'d>, site: &Site<'d>, selected: &[usize]) -> Option<(String, Place)> {
+    let scopes = selected.iter().map(|i| &site.locations[*i].scope);
+    let limits: Vec<_> =
+        if selected.is_empty() { vec![http::body_limit(&site.scope)] } else { scopes.map(http::body_limit).collect() };
+    for d in limits.iter().filter_map(|(_, d)| *d) {
+        import.same(d, "max_body_size");
+    }
+    let (smallest, d) = limits.into_iter().min_by_key(|(n, _)| *n)?;
+    (smallest != import.max_body).then(|| Some((http::shown_limit(smallest), d?.place.clone())))?
 }
 
 fn answering<'d>(import: &mut Import<'d>, scope: &Scope<'d>, path: &Path, action: Action, place: &Place) -> Entry {
@@ -335,6 +358,17 @@ fn content<'d>(
         return;
     }
     let from = fallback.map_or(l, |named| &site.locations[named]);
+    let (limits, named) = (http::body_limit(&l.scope), http::body_limit(&from.scope));
+    if let (true, Some(d)) = (limits.0 != named.0, named.1) {
+        import.differs(
+            d,
+            format!(
+                "NGINX compares a Content-Length with the limit of the location that has try_files, and only bodies without a length with \
+                 this limit: max_body_size is {} for both",
+                http::shown_limit(limits.0).trim_matches('"')
+            ),
+        );
+    }
     let mut changes = Changes::default();
     headers::response(import, &from.scope, &mut changes);
     let mut route = Route::new(path.clone(), Action::untranslated(), &l.d.place);
