@@ -144,6 +144,11 @@ impl Report {
         self.records.get(id.0).is_some_and(|r| !r.found.is_empty())
     }
 
+    /// Whether something is said of a directive, and not only that it is the same.
+    pub(crate) fn is_remarked(&self, id: Id) -> bool {
+        self.records.get(id.0).is_some_and(|r| r.found.iter().any(|(o, _)| *o != Outcome::Same))
+    }
+
     fn entries(&self) -> impl Iterator<Item = (Outcome, &Place, &str, &str)> {
         self.records.iter().flat_map(|r| r.found.iter().map(move |(o, s)| (*o, &r.place, r.text.as_str(), s.as_str())))
     }

@@ -214,7 +214,13 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
             }
             "name" | "process" | "thread" | "backlog" | "id" | "nice" | "mss" | "tcp-ut" | "user" | "group" | "mode" | "uid" | "gid" | "level"
             | "severity-output" | "guid-prefix" | "shards" | "cc" | "nbconn" | "quic-cc-algo" | "quic-socket"
-            | "tls-ticket-keys" | "tls-tickets" | "ktls" | "label" => {}
+            | "ktls" | "label" => {}
+            "tls-tickets" => used = 1,
+            "tls-ticket-keys" => report.missing(
+                line.id,
+                "tls-ticket-keys: write ticket_keys = \"file\" and ticket_keys_file, with new keys: HAProxy's file has another format. Without \
+                 this, sessions are resumed only by this gateway",
+            ),
             "sigalgs" | "client-sigalgs" => report.differs(at.id, SIGNATURES),
             "quic-force-retry" => {
                 used = 1;

@@ -59,11 +59,16 @@ pub(super) fn all(
         if let Some(l) = proxy.own().find(|l| l.word(0) == "stick-table") {
             shared.tables.insert(name.clone(), l);
         }
-        if proxy.section.kind != "frontend" {
+        if let (Some(l), true) = (proxy.disabled(), proxy.section.kind == "backend") {
+            report.same(l.id, "requests for this backend get 503");
+            report.same(proxy.section.id, "disabled, and left out");
+            proxy.own().for_each(|l| report.say(l.id, crate::Outcome::Same, "its section is disabled"));
+        }
+        if proxy.section.kind != "frontend" && proxy.disabled().is_some() {
+            shared.groups.insert(name, None);
+        } else if proxy.section.kind != "frontend" {
             shared.groups.insert(name.clone(), servers::upstream(proxy, proxy.is_tcp(), base, defaults, report));
             shared.sections.insert(name.clone(), proxy.section.id);
-        }
-        if proxy.section.kind != "frontend" {
             if proxy.section.kind == "backend" {
                 connections(proxy, acls, &shared.tables, out, report);
             }
@@ -146,7 +151,7 @@ fn frontend<'l>(
     report: &mut Report,
 ) {
     let tcp = proxy.is_tcp();
-    if let Some(l) = proxy.last(&["disabled"]) {
+    if let Some(l) = proxy.disabled() {
         // Nobody gets in whom HAProxy would keep out.
         report.same(l.id, "it is left out");
         report.same(proxy.section.id, "disabled, and left out");

@@ -61,7 +61,14 @@ pub(super) fn resolvers(sections: &[Section], out: &mut Output, report: &mut Rep
                         (false, _) => report.missing(l.id, "is not an address"),
                     }
                 }
-                _ => report.same(l.id, "names are resolved again when their TTL ends"),
+                "accepted_payload_size" | "hold" | "resolve_retries" | "timeout" => {
+                    report.same(l.id, "names are resolved again when their TTL ends");
+                }
+                "parse-resolv-conf" if !out.top.has("resolver") => {
+                    report.same(l.id, "without resolver, the servers of /etc/resolv.conf are asked");
+                }
+                "parse-resolv-conf" => report.differs(l.id, "only the first server of resolver is asked"),
+                _ => report.decide(l.id, crate::report::UNKNOWN),
             }
         }
     }

@@ -96,6 +96,15 @@ fn split(line: &str, number: u32, reader: &dyn Reader) -> Result<Words, (u32, St
                     Some('n') => word.push('\n'),
                     Some('r') => word.push('\r'),
                     Some('t') => word.push('\t'),
+                    Some('x') => match hexadecimal(&mut rest) {
+                        Some(c) => word.push(c),
+                        None => {
+                            return Err((
+                                number,
+                                "\\x is not followed by two hexadecimal digits of an ASCII character".to_owned(),
+                            ));
+                        }
+                    },
                     Some(c) => {
                         // An unknown escape outside of quotation loses its backslash only where HAProxy says so; regular expressions
                         // keep theirs.
@@ -107,9 +116,17 @@ fn split(line: &str, number: u32, reader: &dyn Reader) -> Result<Words, (u32, St
                 }
             }
             ('$', Some('"')) => {
-                let (name, default) = variable(&mut rest);
+                let (name, default, is_list) = variable(&mut rest);
                 let word = word.get_or_insert_default();
                 match reader.environment(&name).or(default) {
+                    // Each of the values of a list is a word of its own.
+                    Some(value) if is_list => {
+                        let mut values = value.split(' ').filter(|v| !v.is_empty());
+                        word.extend(values.next());
+                        for value in values {
+                            out.words.push(std::mem::replace(word, value.to_owned()));
+                        }
+                    }
                     Some(value) => word.push_str(&value),
                     None if name.is_empty() => word.push('$'),
                     None => out.unset.push(name),
@@ -135,15 +152,21 @@ fn split(line: &str, number: u32, reader: &dyn Reader) -> Result<Words, (u32, St
     Ok(out)
 }
 
-/// `NAME`, `{NAME}` or `{NAME-default}` behind a `$`.
-fn variable(rest: &mut std::iter::Peekable<std::str::Chars>) -> (String, Option<String>) {
+/// `41` behind `\x`: the character A.
+fn hexadecimal(rest: &mut std::iter::Peekable<std::str::Chars>) -> Option<char> {
+    let (high, low) = (rest.next()?.to_digit(16)?, rest.next()?.to_digit(16)?);
+    u8::try_from(high * 16 + low).ok().filter(u8::is_ascii).map(char::from).filter(|c| *c != '\0')
+}
+
+/// `NAME`, `{NAME}` or `{NAME-default}` behind a `$`. The last: `{NAME[*]}`, which is a list.
+fn variable(rest: &mut std::iter::Peekable<std::str::Chars>) -> (String, Option<String>, bool) {
     let mut name = String::new();
     if rest.peek() != Some(&'{') {
         while let Some(c) = rest.peek().copied().filter(|c| c.is_ascii_alphanumeric() || *c == '_') {
             name.push(c);
             rest.next();
         }
-        return (name, None);
+        return (name, None, false);
     }
     rest.next();
     let mut default: Option<String> = None;
@@ -155,7 +178,10 @@ fn variable(rest: &mut std::iter::Peekable<std::str::Chars>) -> (String, Option<
             (c, None) => name.push(c),
         }
     }
-    (name.trim_end_matches("[*]").to_owned(), default)
+    match name.strip_suffix("[*]") {
+        Some(list) => (list.to_owned(), default, true),
+        None => (name, default, false),
+    }
 }
 
 #[cfg(test)]
@@ -166,6 +192,7 @@ mod tests {
     fn words(text: &str) -> Vec<Vec<String>> {
         let mut reader = Memory::default();
         reader.variables.insert("PORT".into(), "8080".into());
+        reader.variables.insert("BAD".into(), "10.0.0.1  10.0.0.2".into());
         lines(text, &reader).unwrap().into_iter().map(|w| w.words).collect()
     }
 
@@ -179,6 +206,11 @@ mod tests {
             [["bind", ":8080", "x8080", "$PORT", "9"]]
         );
         assert_eq!(words(r"acl a path_reg ^/x\.php$"), [["acl", "a", "path_reg", r"^/x\.php$"]]);
+        assert_eq!(
+            words(r#"src "${BAD[*]}" "x${BAD[*]}""#),
+            [["src", "10.0.0.1", "10.0.0.2", "x10.0.0.1", "10.0.0.2"]]
+        );
+        assert_eq!(words(r#"path_beg /a\x20b "\x2fc""#), [["path_beg", "/a b", "/c"]]);
     }
 
     #[test]
@@ -191,6 +223,7 @@ mod tests {
     #[test]
     fn what_has_no_end_is_refused() {
         assert!(lines("a \"b", &Memory::default()).is_err());
+        assert!(lines("a \\x4", &Memory::default()).is_err() && lines("a \\xff", &Memory::default()).is_err());
         assert_eq!(lines("a \"$NONE\"", &Memory::default()).unwrap()[0].unset, ["NONE"]);
     }
 }

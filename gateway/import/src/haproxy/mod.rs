@@ -41,6 +41,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     frontend::all(&sections, &defaults, reader, &base, &mut out, &mut report);
     global::limits(&sections, &mut out, &mut report);
     log::log(&sections, &mut out, &mut report);
+    peers(&sections, &mut report);
     rest(&sections, &mut report);
     Ok(finish(out, report, path))
 }
@@ -97,6 +98,26 @@ fn userlist(sections: &[Section], list: &Section, report: &mut Report) {
     );
 }
 
+/// Says of each table that HAProxy copies to others what it means that Sealane does not. A table for which nothing was said before has no
+/// limit in the translation.
+fn peers(sections: &[Section], report: &mut Report) {
+    for line in sections.iter().filter(|s| s.kind != "peers").flat_map(|s| &s.lines) {
+        let Some(name) = line.after("peers").filter(|_| line.word(0) == "stick-table") else { continue };
+        let others = |s: &Section| s.lines.iter().filter(|l| matches!(l.word(0), "peer" | "server")).count();
+        let others = sections.iter().find(|s| s.kind == "peers" && s.name == name).map_or(0, others);
+        if report.is_remarked(line.id) {
+            report.decide(
+                line.id,
+                format!(
+                    "HAProxy copies this table to the {others} load balancers of \"peers {name}\"; each Sealane gateway counts for itself, so \
+                     that a client can reach the limit at each of them. If several gateways serve at the same time, divide the limit (rate, \
+                     connection_rate) by their number. If one replaces the other, keep the limit: it begins anew there"
+                ),
+            );
+        }
+    }
+}
+
 /// Gives every line without an outcome that of the table.
 fn rest(sections: &[Section], report: &mut Report) {
     for section in sections {
@@ -107,8 +128,8 @@ fn rest(sections: &[Section], report: &mut Report) {
             }
             "peers" => Some((
                 Outcome::NotTranslated,
-                "[store] shares the keys of session tickets and early data between gateways, but no counters: each gateway counts and limits for \
-                 itself, so divide the limits by the number of gateways",
+                "gateways copy no tables to each other. If they should share the keys of session tickets and early data, write [store], which \
+                 needs a Redis or Valkey server",
             )),
             "cache" => Some((Outcome::NotTranslated, "Sealane has no cache: put one between, or let the server cache")),
             "mailers" | "ring" | "log-forward" | "log-profile" | "traces" => {

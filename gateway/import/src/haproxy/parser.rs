@@ -253,6 +253,11 @@ impl<'s> Proxy<'s> {
         found.filter(|l| l.word(0) != "no")
     }
 
+    /// The line that switches it off.
+    pub fn disabled(&self) -> Option<&'s Line> {
+        self.all().filter(|l| matches!(l.word(0), "disabled" | "enabled")).last().filter(|l| l.word(0) == "disabled")
+    }
+
     /// `tcp` or `http`.
     pub fn is_tcp(&self) -> bool {
         self.last(&["mode"]).is_none_or(|l| l.word(1) != "http")

@@ -133,8 +133,9 @@ fn url(address: &str, scheme: Scheme) -> Result<String, &'static str> {
     }
 }
 
-fn file(base: &Path, name: &str) -> String {
-    base.join(name).to_string_lossy().into_owned()
+/// A path of `global`'s folder for such files (`ca-base`, `crt-base`), which is empty without one.
+fn file(base: &Path, folder: &str, name: &str) -> String {
+    base.join(folder).join(name).to_string_lossy().into_owned()
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
@@ -211,14 +212,18 @@ fn server(
                 used = 1;
             }
             "disabled" => return report.differs(id, "is disabled, and left out"),
-            "ssl" | "no-ssl" | "enabled" | "check-ssl" | "no-backup" | "sni-auto" | "no-verifyhost" | "allow-0rtt"
+            "ssl" | "no-ssl" | "enabled" | "check-ssl" | "no-backup" | "sni-auto" | "allow-0rtt"
             | "no-sslv3" | "no-tls-tickets" | "ssl-reuse" | "no-ssl-reuse" | "non-stick" | "stick" | "redispatch"
             | "no-send-proxy" => used = 1,
+            "no-verifyhost" => {
+                used = 1;
+                report.differs(at.id, "the name in a server's certificate is always verified: set server_name if it is another name");
+            }
             "verify" => verify = Some((value, at)),
             "ca-file" if value == "@system-ca" => {}
-            "ca-file" => up.tls.set("ca", quoted(&file(base, value)), place),
-            "crt" => up.tls.set("cert", quoted(&file(base, value)), place),
-            "crl-file" => up.tls.set("crl", quoted(&file(base, value)), place),
+            "ca-file" => up.tls.set("ca", quoted(&file(base, &global.ca_base, value)), place),
+            "crt" => up.tls.set("cert", quoted(&file(base, &global.crt_base, value)), place),
+            "crl-file" => up.tls.set("crl", quoted(&file(base, &global.ca_base, value)), place),
             "sni" => match value.strip_prefix("str(").and_then(|v| v.strip_suffix(')')) {
                 Some(name) => up.tls.set("server_name", quoted(name), place),
                 None => report
@@ -263,12 +268,20 @@ fn server(
             }
             "resolvers" | "resolve-prefer" | "resolve-net" | "resolve-opts" | "init-addr" | "id" | "pool-max-conn"
             | "pool-purge-delay" | "pool-low-conn" | "minconn" | "observe" | "error-limit" | "on-error"
-            | "on-marked-down" | "on-marked-up" | "track" | "namespace" | "tcp-ut" | "hash-key" | "max-reuse" => {
+            | "on-marked-down" | "on-marked-up" | "track" | "tcp-ut" | "hash-key" | "max-reuse" => {
                 if matches!(option, "observe" | "error-limit" | "on-error" | "minconn" | "track" | "on-marked-down") {
                     report.differs(at.id, format!("{option}: failures of requests are always observed (eject_after)"));
                 }
             }
-            "tfo" | "tcp-md5sig" => used = 1,
+            "tfo" => used = 1,
+            "namespace" => report.decide(
+                at.id,
+                "namespace: servers are reached from the network namespace of the gateway: start the gateway in this namespace",
+            ),
+            "tcp-md5sig" => report.decide(
+                at.id,
+                "tcp-md5sig: Sealane does not sign its TCP segments (RFC 2385): use TLS with a client certificate ([upstream.tls])",
+            ),
             "port" | "addr" | "agent-check" | "agent-port" | "agent-inter" | "agent-addr" | "check-send-proxy"
             | "source" => {
                 used = if matches!(option, "agent-check" | "check-send-proxy") { 1 } else { 2 };

@@ -27,7 +27,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "peers",
         Missing(
-            "[store] shares the keys of session tickets and early data, but no counters: each gateway counts for itself, so divide the limits",
+            "gateways copy no tables to each other; the report says for each `stick-table` with `peers` what that changes. `[store]` shares the \
+             keys of session tickets, and the tickets of early data",
         ),
     ),
     ("cache", Missing(CACHE)),
@@ -314,15 +315,23 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("daemon", NotNeeded("the service manager starts the process in the background")),
     ("master-worker", NotNeeded("`sealane upgrade` replaces the process")),
     ("pidfile", NotNeeded("the service manager knows the process; `[admin] socket` accepts commands")),
-    ("uid", Missing("`user`")),
-    ("gid", Missing("`group`")),
+    (
+        "uid",
+        Undecided(
+            "user names the user by name: without this setting, a gateway that root starts keeps the rights of root",
+        ),
+    ),
+    (
+        "gid",
+        Undecided("group names the group by name: without this setting, the gateway has the primary group of its user"),
+    ),
     ("ulimit-n", NotNeeded("Sealane raises the limit of open files to the hard limit")),
     ("setcap", NotNeeded("the unit's AmbientCapabilities grants capabilities")),
     ("quiet", NotNeeded("[log] level decides what is logged")),
     ("debug", NotNeeded("[log] level decides what is logged")),
     ("zero-warning", NotNeeded("`sealane check` reports warnings; it fails on errors only")),
     ("node", NotNeeded("the system that collects logs and metrics adds the host's name")),
-    ("localpeer", NotNeeded("gateways share no tables")),
+    ("localpeer", NotNeeded("gateways copy no tables to each other")),
     ("grace", NotNeeded("drain_timeout")),
     ("spread-checks", NotNeeded("each server is checked on its own, after its own interval")),
     ("max-spread-checks", NotNeeded("each server is checked on its own, after its own interval")),
