@@ -217,6 +217,15 @@ fn path_with_groups(d: &Directive) -> Option<(Expression, String)> {
     good.then(|| (expression, with_groups(marked, groups)))
 }
 
+/// Says of the directives of NGINX's rewrite module behind `last`, which ends them, that no request gets to them.
+pub(super) fn unreached<'d>(import: &mut Import<'d>, block: &'d [Directive], last: &Directive) {
+    for d in block.iter().skip_while(|d| d.id != last.id).skip(1) {
+        if matches!(d.name(), "break" | "if" | "return" | "rewrite" | "set") {
+            import.whole(d, crate::Outcome::Same, "not reached: a directive before it ends these directives");
+        }
+    }
+}
+
 /// Why a `rewrite` is undecided.
 pub(super) const NO_SEARCH: &str = "this rewrite cannot be translated. Sealane replaces a path by a constant, or with the groups of one \
      expression: write a route with path_regex and rewrite, or let the server rewrite the path";

@@ -117,11 +117,14 @@ impl<'t> Lexer<'t> {
 
     fn bare(&mut self, line: u32) -> Result<Token, (u32, String)> {
         let mut text = String::new();
+        let mut is_variable = false;
         while let Some(&c) = self.rest.peek() {
+            // Only a dollar that is not escaped begins a variable.
+            let begins = std::mem::replace(&mut is_variable, c == '$');
             match c {
                 ' ' | '\t' | '\r' | '\n' | ';' => break,
                 // `${name}` is part of the word.
-                '{' if text.ends_with('$') => {
+                '{' if begins => {
                     self.bump();
                     text.push('{');
                 }
@@ -246,6 +249,8 @@ mod tests {
         assert_eq!(words(r#"a "b\"c\n\d";"#), ["a", "b\"c\n\\d", ";"]);
         assert_eq!(words(r"~ \.php$ {"), ["~", r"\.php$", "{"]);
         assert_eq!(words("return 301 https://${host}/x;"), ["return", "301", "https://${host}/x", ";"]);
+        assert_eq!(words(r"~ a\${b;"), ["~", r"a\$", "{", "b", ";"]);
+        assert_eq!(words(r"a $${b}c;"), ["a", "$${b}c", ";"]);
         assert_eq!(words(r#"if ($a = "b c") {}"#), ["if", "($a", "=", "b c)", "{", "}"]);
     }
 

@@ -270,11 +270,13 @@ fn steps<'d>(
             "return" => {
                 let action = actions::answer(import, scope, d, name, groups);
                 out.push(Step { d, when: When::Always, then: Then::Answer(action) });
+                actions::unreached(import, l.inner(), d);
                 break;
             }
             "break" => {
                 import.same(d, "directives after it have no effect");
                 out.push(Step { d, when: When::Always, then: Then::Stop });
+                actions::unreached(import, l.inner(), d);
                 break;
             }
             "rewrite" if rewritten => import.decide(d, "a path can be rewritten only once"),

@@ -120,9 +120,11 @@ const DECIDING: &[&str] = &[
     "limit_conn",
     "limit_except",
     "limit_req",
+    "real_ip_header",
     "return",
     "rewrite",
     "satisfy",
+    "set_real_ip_from",
     "ssl_verify_client",
     "ssl_verify_depth",
 ];

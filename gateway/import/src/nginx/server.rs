@@ -169,10 +169,12 @@ fn steps<'d>(
         let step = match d.name() {
             "return" => {
                 let action = actions::answer(import, scope, d, name, 0);
+                actions::unreached(import, server.inner(), d);
                 Some(Step { d, when: When::Always, then: Then::Answer(action) })
             }
             "break" => {
                 import.same(d, "directives after it have no effect");
+                actions::unreached(import, server.inner(), d);
                 return out;
             }
             "rewrite" if actions::searches(server.inner(), d, true) => match actions::search(d) {

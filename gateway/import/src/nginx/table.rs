@@ -464,7 +464,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_crl", Translated("`client_auth.crl`")),
     (
         "ssl_trusted_certificate",
-        NotNeeded("it is only for OCSP responses, which Sealane verifies by the certificate's chain"),
+        NotNeeded(
+            "Sealane verifies OCSP responses by the certificate's chain; for client certificates, the file is `client_auth.ca`, or undecided \
+             beside `ssl_client_certificate`",
+        ),
     ),
     ("ssl_prefer_server_ciphers", NotNeeded("the gateway's order decides")),
     ("ssl_session_cache", NotNeeded(RESUMPTION)),

@@ -133,6 +133,12 @@ fn client_auth<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, alone: bool
         }
         return;
     };
+    if let (Some(_), Some((more, _))) = (ca, trusted) {
+        import.decide(
+            more,
+            "NGINX also accepts client certificates of the CAs in this file: write one file with the CAs of both files, and name it in ca",
+        );
+    }
     let Some((ca, file)) = ca.or(trusted) else { return import.decide(d, "there is no ssl_client_certificate") };
     let mut auth = Settings::default();
     auth.set("mode", quoted(mode), &d.place);
