@@ -9,12 +9,15 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+/// Takes what has passed a limit.
+pub type Tell = Box<dyn Fn(&Arc<Passed>) -> bool + Send + Sync>;
+
 /// The way to the rates of all gateways.
 pub struct SharedRates {
     /// The key with which all gateways hash clients, names and fields.
     pub hash: [u64; 2],
     /// Takes what has passed to control. False if there is no room for it. Never waits.
-    pub tell: Box<dyn Fn(&Arc<Passed>) -> bool + Send + Sync>,
+    pub tell: Tell,
     /// Whether the store answers, if nothing may pass a limit while it does not.
     pub needed: Option<Arc<AtomicBool>>,
 }
