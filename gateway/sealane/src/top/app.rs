@@ -26,7 +26,7 @@ pub struct Inspected {
     pub name: String,
     /// Its values when it was there for the last time.
     pub values: Vec<(&'static str, String)>,
-    /// It is there no more.
+    /// The row no longer exists.
     pub is_gone: bool,
 }
 

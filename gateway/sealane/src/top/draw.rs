@@ -330,6 +330,6 @@ mod tests {
         app.inspected = Some(Inspected { name: name.clone(), values: vec![("host", name.clone())], is_gone: true });
         let (text, _) = drawn(&app, &status(), (80, 24));
         let joined: String = text.lines().map(str::trim).collect();
-        assert!(joined.contains(&name) && text.contains("there no more") && text.contains("Esc back"), "{text}");
+        assert!(joined.contains(&name) && text.contains("no longer exists") && text.contains("Esc back"), "{text}");
     }
 }

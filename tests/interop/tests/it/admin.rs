@@ -132,7 +132,10 @@ fn commands_ask_a_running_gateway() {
     let (code, _, err) = run(&["reload", "--socket", &socket]);
     assert!(code == Some(1) && err.contains("sealane.toml:1:"), "{err}");
     let (code, _, err) = run(&["status", "--socket", "/nonexistent/socket"]);
-    assert!(code == Some(1) && err.lines().count() == 1 && err.contains("--socket"), "{err}");
+    assert!(
+        code == Some(1) && err.lines().count() == 2 && err.contains("help: name its admin socket with --socket"),
+        "{err}"
+    );
 }
 
 /// Each order as a command, and the same as a signal.

@@ -125,7 +125,8 @@ impl Authority {
         let leaf = format!("{}{end}\n", leaf.expect("the key is followed by the certificate").0);
         let body = serde_json::json!({ "Certificate": leaf, "ARIResponse": window.to_string() }).to_string();
         let length = body.len();
-        let head = "POST /set-renewal-info/ HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+        let head =
+            "POST /set-renewal-info/ HTTP/1.1\r\nHost: localhost\r\nUser-Agent: sealane-tests\r\nConnection: close\r\n";
         let request = format!("{head}Content-Length: {length}\r\n\r\n{body}");
         let config = Arc::new(client::config(&self.site_ca));
         let answer = client::exchange(self.management, &config, request.as_bytes()).expect("the authority answers");
