@@ -325,7 +325,7 @@ fn a_whole_configuration_is_applied_if_the_expected_one_is_in_force() {
     let status = read(&running, "/v1/status").json();
     let differs = status["not_in_file"].as_array().expect("a list");
     assert!(status["temporary"] == true && differs.iter().any(|line| line.as_str().unwrap().contains("respond")));
-    let shown = sealane_interop::gateway::run(&["status", "--socket", &running.socket.display().to_string()]);
+    let shown = sealane_interop::gateway::run(["status", "--socket", &running.socket.display().to_string()]);
     assert!(String::from_utf8_lossy(&shown.stdout).contains("temporary      "), "{shown:?}");
     // The second writer has read the first one's configuration.
     assert!(put(&running, "", Some(&first), &saying(&running, &site, "second")).is_problem(412));
@@ -493,7 +493,7 @@ fn commands_change_servers_certificates_and_the_configuration() {
     let running = with_app(&site, &backends);
     let socket = running.socket.display().to_string();
     let run = |arguments: &[&str]| {
-        let output = sealane_interop::gateway::run(&[&["api"], arguments, &["--socket", &socket]].concat());
+        let output = sealane_interop::gateway::run([&["api"], arguments, &["--socket", &socket]].concat());
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         (output.status.code(), text(&output.stdout), text(&output.stderr))
     };
@@ -518,7 +518,7 @@ fn commands_change_servers_certificates_and_the_configuration() {
     assert_eq!(running.get("/").text(), "new");
     let (_, out, _) = run(&["config"]);
     assert!(out.contains("in the file    no") && out.contains("difference     "), "{out}");
-    let bad = site.file("bad.toml", "lanes = 0\n".to_owned());
+    let bad = site.file("bad.toml", "lanes = 0\n");
     let (code, _, err) = run(&["apply", &bad.display().to_string()]);
     assert!(code == Some(1) && err.contains("request:1:"), "{err}");
     let (code, out, err) = run(&["apply", &new, "--keep"]);

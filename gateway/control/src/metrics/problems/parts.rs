@@ -386,6 +386,6 @@ mod tests {
         assert!(!finding.text.contains("full") && finding.text.contains("are lost: the gateway cannot"), "{finding:?}");
         let exports = [("traces", "connection refused".to_owned())];
         let finding = only(&Facts { exports: &exports, ..Facts::default() });
-        assert!(finding.text.contains("does not take traces: connection refused"), "{finding:?}");
+        assert!(finding.text.contains("does not accept traces: connection refused"), "{finding:?}");
     }
 }
