@@ -2,17 +2,16 @@
 //! served meanwhile, what is refused is counted, and everybody is served when the crowd is gone. docs/testing.md has a table of all
 //! resources; for those that are not here, the tests are where the resource's other tests are.
 
-use crate::clock::Clock;
 use crate::lane_mail::{initial, quic_hello};
 use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::client;
 use sealane_interop::frames::{Frames, kind};
-use sealane_interop::gateway::{Gateway, before, launch};
+use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::h3::{Client, over_quic};
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{eventually, need, ports, raise_open_files};
+use sealane_interop::{eventually, raise_open_files};
 use std::io::{ErrorKind, Write};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -314,36 +313,4 @@ fn timers() {
     drop(idle);
     other.is_served();
     Other::of(&gateway);
-}
-
-/// One connection for a day, with a request each second, to a server whose connection is kept as long. Each request moves deadlines. What
-/// that leaves behind must not stay: the gateway needs no more memory after the second day than after
-/// the first, when what the status page shows of the last 24 hours is complete.
-#[test]
-fn timers_of_a_long_connection() {
-    const DAY: i64 = 24 * 3600;
-    /// Entries of 16 bytes for each request would be 1.3 MiB.
-    const MOST: u64 = 512 << 10;
-    let compiler = need!("cc");
-    let (site, backend) = (Site::new(), Backend::saying("hello"));
-    let clock = Clock::new(&site, &compiler);
-    let (address, admin) = (ports::free(), ports::free());
-    let mut command = clock.program();
-    let text = before(&site, [backend.url()]).plain().file(address, admin);
-    command.arg("serve").arg("-c").arg(site.file("long.toml", text));
-    let gateway = launch(&site, command, address, admin);
-    let mut other = Other::of(&gateway);
-    let mut memory = None;
-    for second in 0..2 * DAY {
-        clock.pass(second);
-        other.is_served();
-        if second == DAY {
-            memory = gateway.server.resident();
-        }
-    }
-    assert_eq!(open(&gateway), 1.0, "it is one connection");
-    assert_eq!(backend.connections(), 1, "and one to the server");
-    if let (Some(before), Some(after)) = (memory, gateway.server.resident()) {
-        assert!(after < before + MOST, "{before} to {after} bytes");
-    }
 }
