@@ -175,7 +175,7 @@ impl Running {
             Unchanged::Conflict(why) => Problem::new(409, why),
         });
         if changed.is_ok() {
-            // Whoever is told of it finds it in effect: lanes take the snapshot before they read their next request.
+            // The caller finds the change in effect: lanes take the snapshot before they read their next request.
             let generation = self.published.newest().generation + 1;
             let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
             self.publish(snapshot);

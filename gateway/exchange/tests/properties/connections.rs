@@ -7,7 +7,7 @@
 //! - The deadline is the earliest of all waits, and names a row of the table for the peer: one party is to blame.
 //! - It moves forward only if the wait that it names has ended or got on, and back only if a wait has begun. Idleness alone gives way
 //!   to other waits, and counts on behind them.
-//! - Whoever does nothing is found within the longest limit.
+//! - A peer that does nothing is found within the longest limit.
 
 use crate::Random;
 use sealane_exchange::deadlines::docs::CONNECTIONS;
@@ -177,7 +177,7 @@ impl Observer {
         if at(after) > at(before) {
             let ended = before.is_some_and(|before| change.ended.contains(&before.wait));
             let gives_way = is_idleness(before) && !change.begun.is_empty();
-            assert!(ended || gives_way, "a deadline is put off while its wait goes on");
+            assert!(ended || gives_way, "a deadline moves while its wait goes on");
         }
         if at(after) < at(before) {
             let begun = after.is_some_and(|after| change.begun.contains(&after.wait));

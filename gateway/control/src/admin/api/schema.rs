@@ -309,21 +309,21 @@ mod tests {
 
     #[derive(Deserialize)]
     #[serde(rename_all = "lowercase")]
-    #[allow(dead_code)]
+    #[allow(dead_code, reason = "only the schema is made of it")]
     enum Colour {
         Red,
         Green,
     }
 
     #[derive(Deserialize)]
-    #[allow(dead_code)]
+    #[allow(dead_code, reason = "only the schema is made of it")]
     struct Inner {
         names: Vec<String>,
         colour: Colour,
     }
 
     #[derive(Deserialize)]
-    #[allow(dead_code)]
+    #[allow(dead_code, reason = "only the schema is made of it")]
     struct Outer {
         inner: Inner,
         #[serde(default)]
