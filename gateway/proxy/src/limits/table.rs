@@ -11,7 +11,7 @@ const WAYS: usize = 8;
 /// What a lane has let pass of a key since it has last told the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// See [`super::RateLimit::address_key`].
+    /// See `RateLimit::address_key`.
     pub key: u64,
     /// How often.
     pub count: u32,
