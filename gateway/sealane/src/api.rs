@@ -38,7 +38,7 @@ pub enum ApiCommand {
         /// The weight, 0 to 256
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=256))]
         weight: u32,
-        /// Use the server only when no other can be used
+        /// Use the server only when all servers that are not backups are down
         #[arg(long)]
         backup: bool,
         #[command(flatten)]
@@ -55,18 +55,18 @@ pub enum ApiCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Print the configuration in force with secrets masked, or only in what it differs from the file
+    /// Print how the configuration in use differs from the file; with --json, the whole configuration with masked secrets
     Config {
         #[command(flatten)]
         at: At,
         #[command(flatten)]
         output: Output,
     },
-    /// Check a configuration with the running gateway, and change nothing
+    /// Let the running gateway check a configuration, without changing anything
     Check {
         #[command(flatten)]
         at: At,
-        /// The configuration file; relative paths in it are from the folder of the gateway's file
+        /// The configuration file; relative paths in it start at the folder of the gateway's own file
         file: PathBuf,
         #[command(flatten)]
         output: Output,
@@ -76,18 +76,17 @@ pub enum ApiCommand {
 Example:
   sealane api apply new.toml --if-match '\"18c2f-4d2-3\"'
 
---if-match expects the etag that `sealane api config` prints. If another configuration is in force,
-nothing changes. Without --if-match, the command expects the configuration that is in force when it
-starts.")]
+--if-match takes the etag that `sealane api config` prints. If another configuration is in use, nothing
+changes. Without --if-match, the command replaces the configuration that is in use when it starts.")]
     Apply {
         #[command(flatten)]
         at: At,
         /// The configuration file
         file: PathBuf,
-        /// The etag of the configuration that is to be replaced; * for any
+        /// The etag of the configuration to replace; * for any configuration
         #[arg(long, value_name = "ETAG")]
         if_match: Option<String>,
-        /// Write the configuration into the gateway's file as well; without this, it is temporary
+        /// Also write the configuration into the gateway's file; without this option, it is temporary
         #[arg(long)]
         keep: bool,
         #[command(flatten)]
@@ -97,7 +96,7 @@ starts.")]
     AddCertificate {
         #[command(flatten)]
         at: At,
-        /// What the certificate is called
+        /// The certificate's name in the API: a name of your choice
         name: String,
         /// Certificate chain (PEM), leaf first
         #[arg(long, value_name = "FILE")]
@@ -112,7 +111,7 @@ starts.")]
     RemoveCertificate {
         #[command(flatten)]
         at: At,
-        /// What the certificate is called
+        /// The certificate's name in the API: a name of your choice
         name: String,
         #[command(flatten)]
         output: Output,
@@ -152,7 +151,7 @@ pub fn execute(command: ApiCommand) -> Result<(String, ExitCode)> {
             ask(&at.place(), "GET", "/v1/config", &[], b"", &output, |found: Configuration| describe_config(&found))
         }
         ApiCommand::Check { at, file, output } => {
-            let describe = |checked: Validated| said(&checked.warnings) + "the configuration is good\n";
+            let describe = |checked: Validated| said(&checked.warnings) + "the configuration has no mistakes\n";
             ask(&at.place(), "POST", "/v1/config/validate", &[TOML], &content(&file)?, &output, describe)
         }
         ApiCommand::Apply { at, file, if_match, keep, output } => {
@@ -271,7 +270,7 @@ fn describe_config(found: &Configuration) -> String {
     let mut out = format!("etag           {}\n", found.etag);
     // Writing to a string cannot fail.
     let _ = writeln!(out, "configuration  {}, revision {}", found.source, found.revision);
-    let kept = if found.temporary { "no: a reload, an upgrade or a restart ends it" } else { "yes" };
+    let kept = if found.temporary { "no: the next reload, upgrade or restart reads the file" } else { "yes" };
     let _ = writeln!(out, "in the file    {kept}");
     for difference in &found.not_in_file {
         let _ = writeln!(out, "difference     {difference}");
@@ -281,7 +280,7 @@ fn describe_config(found: &Configuration) -> String {
 
 fn describe_applied(applied: &Applied) -> String {
     let mut out = said(&applied.warnings);
-    let kept = if applied.temporary { "temporarily" } else { "and written into the file" };
+    let kept = if applied.temporary { "temporarily" } else { "and written to the file" };
     // Writing to a string cannot fail.
     let _ = writeln!(out, "applied {kept}; etag {}", applied.etag);
     out.extend(applied.notes.iter().map(|note| format!("{note}\n")));

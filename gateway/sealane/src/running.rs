@@ -237,7 +237,10 @@ fn describe(s: &Status) -> String {
 fn temporary(status: &Status) -> Vec<String> {
     let mut lines = Vec::new();
     if status.temporary {
-        lines.push("the configuration in force is not the file's: a reload ends it".to_owned());
+        lines.push(
+            "a configuration from the API, not the file, is in use: a reload, upgrade or restart reads the file"
+                .to_owned(),
+        );
         lines.extend(status.not_in_file.iter().cloned());
     }
     for upstream in &status.upstreams {

@@ -197,8 +197,21 @@ pub fn read_sent(name: &str, pem: &[u8]) -> Result<(CertificateFiles, Arc<Loaded
     let mut answers = Answers::default();
     let content = Content { bytes: Zeroizing::new(pem.to_vec()), mode: 0o600, print: None };
     answers.contents.insert(files.cert.clone(), Ok(content));
-    let (loaded, warnings) = read_again(&files, &answers)?;
+    let (loaded, warnings) = read_again(&files, &answers).map_err(about_sent)?;
     Ok((files, loaded, warnings))
+}
+
+/// Errors about a text that was sent. A remedy for a file (another setting, a command for the file) does not apply to this text.
+fn about_sent(mut errors: Errors) -> Errors {
+    const REMEDY: &str = "send the certificate first, then the certificates that signed it, and the certificate's private key without a \
+                          passphrase, all as PEM in one text";
+    for error in &mut errors.errors {
+        error.message = error.message.replace("in this file", "in the text that was sent");
+        if error.help.as_ref().is_none_or(|help| help.contains("file") || help.contains("openssl")) {
+            error.help = Some(REMEDY.to_owned());
+        }
+    }
+    errors
 }
 
 /// Reads the files of a certificate, for a gateway that serves. `answers` has their content. One for another name than the files
@@ -276,6 +289,11 @@ mod tests {
         for bad in [String::new(), "text".to_owned(), certificate.to_owned(), format!("{certificate}\n{key}")] {
             let errors = read_sent("x", bad.as_bytes()).err().map(|e| e.to_string()).unwrap();
             assert!(errors.contains("api:x") && !errors.contains("PRIVATE KEY-----\n"), "{errors}");
+            // No remedy is for a file: the sender has none.
+            let remedies: Vec<&str> =
+                errors.lines().filter_map(|line| line.trim_start().strip_prefix("help: ")).collect();
+            assert!(!remedies.is_empty() && remedies.iter().all(|help| help.starts_with("send the ")), "{errors}");
+            assert!(!errors.contains("this file"), "{errors}");
         }
     }
 }

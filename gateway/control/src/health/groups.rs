@@ -196,7 +196,7 @@ impl Groups {
             };
             let is_taken = |server: &ServerPlan| self.guarded && others().any(|other| is_same_server(other, server));
             for ended in overlay.settle(plan, base.tls.is_some(), is_taken) {
-                log::warn!("upstream {}: a server that was added is left out: {ended}", base.name);
+                log::warn!("upstream {}: a server of the API is no longer used: {ended}", base.name);
             }
             if !overlay.is_empty() {
                 self.overlays.insert(base.name.clone(), overlay);
@@ -205,7 +205,7 @@ impl Groups {
         // The rest are of groups that are gone.
         for (name, _) in overlays {
             log::warn!(
-                "upstream {name}: changes of its servers end, because the configuration has no such upstream now"
+                "upstream {name}: the changes of its servers are lost, because the configuration no longer has this upstream"
             );
         }
     }
@@ -224,13 +224,13 @@ impl Groups {
         let server = added_server(text, weight, backup, &group.base).map_err(Unchanged::Invalid)?;
         let name = server.name.clone();
         if group.plan.servers.iter().any(|known| known.name == name) {
-            return Err(Unchanged::Conflict(format!("upstream \"{upstream}\" has the server \"{name}\" already")));
+            return Err(Unchanged::Conflict(format!("upstream \"{upstream}\" already has the server \"{name}\"")));
         }
         let others = self.all.iter().filter(|other| other.name() != upstream).flat_map(|other| &other.plan.servers);
         if self.guarded && others.clone().any(|other| is_same_server(other, &server)) {
             return Err(Unchanged::Conflict(format!(
-                "another upstream has the server \"{name}\", too, and some names need client certificates: add it in the file, \
-                 where the gateway checks that no other name leads to it"
+                "another upstream has the server \"{name}\", and a host requires client certificates: add the server in the \
+                 configuration file. The gateway then checks that no other host leads to the server without a certificate"
             )));
         }
         let total: usize = self.overlays.values().map(|overlay| overlay.added.len()).sum();
@@ -243,7 +243,7 @@ impl Groups {
         } else {
             if overlay.added.len() >= MAX_PER_GROUP || total >= MAX_ADDED {
                 let limits = format!("at most {MAX_PER_GROUP} servers for an upstream and {MAX_ADDED} in all");
-                return Err(Unchanged::Conflict(format!("too many servers are added already: {limits}")));
+                return Err(Unchanged::Conflict(format!("the limit of added servers is reached: {limits}")));
             }
             overlay.added.push(server);
         }
@@ -256,7 +256,9 @@ impl Groups {
         let at = self.position(upstream)?;
         let group = &self.all[at];
         if !group.plan.servers.iter().any(|known| known.name == server) {
-            let message = format!("upstream \"{upstream}\" has no server \"{server}\" of its own name");
+            let message = format!(
+                "upstream \"{upstream}\" has no server \"{server}\": write its host and port as in \"servers\", without an address in parentheses"
+            );
             return Err(Unchanged::Unknown(message));
         }
         if group.plan.servers.len() == 1 {

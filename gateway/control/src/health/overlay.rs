@@ -44,9 +44,11 @@ impl Overlay {
         self.added.retain(|added| {
             let is_there = plan.servers.iter().any(|server| server.name == added.name);
             let why = match () {
-                () if is_there && !removed.contains(&added.name) => "it is in the configuration now",
-                () if scheme_changed => "the group has another scheme now",
-                () if is_taken(added) => "another upstream has the same server now, and names need client certificates",
+                () if is_there && !removed.contains(&added.name) => "the configuration now has this server",
+                () if scheme_changed => "the servers of the upstream now have another scheme",
+                () if is_taken(added) => {
+                    "another upstream now has the same server, and a host requires client certificates"
+                }
                 () => return true,
             };
             ended.push(format!("{}: {why}", added.name));
@@ -88,7 +90,7 @@ mod tests {
         assert!(overlay.settle(&plan(&["a", "b", "d"]), false, |_| false).is_empty());
         assert_eq!(names(&overlay.applied(&plan(&["a", "b", "d"]))), ["b", "d", "c"]);
         // What the configuration has itself needs no change.
-        assert_eq!(overlay.settle(&plan(&["b", "c"]), false, |_| false), ["c: it is in the configuration now"]);
+        assert_eq!(overlay.settle(&plan(&["b", "c"]), false, |_| false), ["c: the configuration now has this server"]);
         assert!(overlay.is_empty());
     }
 

@@ -187,16 +187,17 @@ impl Running {
     /// Takes a certificate that operators have sent; `None` removes it.
     fn set_certificate(&mut self, name: String, sent: Option<(CertificateFiles, Arc<Loaded>)>) -> Result<(), Problem> {
         if !self.config.listeners.iter().any(|listener| listener.certificates.is_some()) {
-            return Err(Problem::new(409, "no listener has certificates"));
+            return Err(Problem::new(409, "no listener has TLS: add [listener.tls] to the configuration first"));
         }
         match sent {
             Some(_) if self.sent.len() >= MAX_SENT && !self.sent.contains_key(&name) => {
-                let detail = format!("there are {MAX_SENT} certificates already that were sent: remove one");
+                let detail =
+                    format!("the API has already added {MAX_SENT} certificates, which is the limit: remove one first");
                 return Err(Problem::new(409, detail));
             }
             Some(sent) => drop(self.sent.insert(name, sent)),
             None if self.sent.remove(&name).is_none() => {
-                return Err(Problem::new(404, format!("no certificate {name:?} was sent")));
+                return Err(Problem::new(404, format!("the API has added no certificate {name:?}")));
             }
             None => {}
         }

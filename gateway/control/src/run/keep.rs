@@ -29,10 +29,17 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
     let shown = file.display().to_string();
     let now = Look::bounded(vec![file.to_path_buf()]).await;
     match (known, now.of(file).flatten()) {
-        (None, _) => return Err(Problem::new(409, format!("{shown} is not a file that can be replaced"))),
+        (None, _) => {
+            return Err(Problem::new(
+                409,
+                format!(
+                    "{shown} is not a file that the gateway can replace: apply the configuration without keep=file"
+                ),
+            ));
+        }
         (known, now) if known != now => {
             let detail =
-                format!("{shown} has changed since the gateway has loaded it: reload first, or apply without keep");
+                format!("{shown} has changed since the gateway loaded it: reload first, or apply without keep=file");
             return Err(Problem::new(412, detail));
         }
         _ => {}
@@ -42,8 +49,9 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
     match staged {
         Ok(Ok(staged)) => Ok(staged),
         Ok(Err(e)) => {
-            let detail =
-                format!("cannot write beside {shown}: {e}; the user of the gateway must own the file and its folder");
+            let detail = format!(
+                "cannot write into the folder of {shown}: {e}; the gateway's user must own the file and the folder"
+            );
             Err(Problem::new(409, detail))
         }
         Err(e) => Err(Problem::new(409, format!("cannot write {shown}: its file system {e}"))),

@@ -286,7 +286,7 @@ impl Running {
             _ if self.draining => Err((Problem::new(409, "not applied: the gateway is stopping"), None)),
             _ if !expected => Err((other_expected(), None)),
             (Err(errors), _) => {
-                let detail = "not applied; the running configuration stays: the new one has mistakes";
+                let detail = "not applied: the new configuration has mistakes; the running configuration stays";
                 Err((Problem::of_errors(detail, errors), None))
             }
             (_, Some(Err(problem))) => Err((problem, None)),
@@ -351,7 +351,7 @@ impl Running {
                 let applied = Some(Applied { etag, revision, temporary: false, notes, warnings });
                 Ok(Changed { applied, ..Changed::default() })
             }
-            Err(why) => Err(Problem::new(500, format!("the configuration is in force, but temporary: {why}"))),
+            Err(why) => Err(Problem::new(500, format!("the configuration is in use, but is not in the file: {why}"))),
         });
         self.load_next();
     }
@@ -464,5 +464,5 @@ fn mistakes(warnings: Vec<Warning>) -> Vec<Mistake> {
 }
 
 fn other_expected() -> Problem {
-    Problem::new(412, "another configuration is in force than the one that If-Match expects: read GET /v1/config again")
+    Problem::new(412, "the configuration in use is not the one in If-Match: read GET /v1/config again")
 }

@@ -512,7 +512,7 @@ fn commands_change_servers_certificates_and_the_configuration() {
     let new = new.display().to_string();
     assert_eq!(run(&["check", &new]).0, Some(0));
     let (code, _, err) = run(&["apply", &new, "--if-match", "\"other\""]);
-    assert!(code == Some(1) && err.contains("another configuration"), "{err}");
+    assert!(code == Some(1) && err.contains("is not the one in If-Match"), "{err}");
     let (code, out, err) = run(&["apply", &new]);
     assert!(code == Some(0) && out.contains("applied temporarily"), "{out}{err}");
     assert_eq!(running.get("/").text(), "new");
@@ -522,7 +522,7 @@ fn commands_change_servers_certificates_and_the_configuration() {
     let (code, _, err) = run(&["apply", &bad.display().to_string()]);
     assert!(code == Some(1) && err.contains("request:1:"), "{err}");
     let (code, out, err) = run(&["apply", &new, "--keep"]);
-    assert!(code == Some(0) && out.contains("written into the file"), "{out}{err}");
+    assert!(code == Some(0) && out.contains("written to the file"), "{out}{err}");
 
     let sent = site.issue("sent", &["sent.example.test"]);
     let (cert, key) = (sent.cert.display().to_string(), sent.key.display().to_string());

@@ -127,10 +127,10 @@ pub(super) async fn answer(request: Request<Incoming>, site: &Site, caller: &Cal
     let (endpoint, names) = match table::find(method, path) {
         Lookup::Found(endpoint, names) => (endpoint, names),
         Lookup::Unknown => {
-            return refuse(&Problem::new(404, "there is no such path: GET /v1/openapi.json describes the API"));
+            return refuse(&Problem::new(404, "there is no such path: GET /v1/openapi.json lists the paths"));
         }
         Lookup::OtherMethods(methods) => {
-            let mut response = refuse(&Problem::new(405, format!("only {methods}")));
+            let mut response = refuse(&Problem::new(405, format!("this path has only the methods {methods}")));
             if let Ok(value) = HeaderValue::from_str(&methods) {
                 response.headers_mut().insert(ALLOW, value);
             }
@@ -138,13 +138,16 @@ pub(super) async fn answer(request: Request<Incoming>, site: &Site, caller: &Cal
         }
     };
     if endpoint.access == Access::Operators && site.takers.is_none() {
-        let what = if endpoint.is_change() { "commands are accepted" } else { "this is shown" };
-        let unless = "as long as [admin] has no certificate and client_ca";
-        return refuse(&Problem::new(403, format!("{what} on the admin socket only ([admin] socket), {unless}")));
+        let detail = "only operators may do this: use the admin socket (\"socket\" in [admin]), or set \"certificate\" and \
+                      \"client_ca\" in [admin] and connect with a client certificate";
+        return refuse(&Problem::new(403, detail));
     }
     // A browser may show an operator's certificate for a web page that the operator did not mean; it says so with changes.
     if endpoint.is_change() && caller.is_over_tcp() && request.headers().contains_key(ORIGIN) {
-        return refuse(&Problem::new(403, "changes are not accepted from web pages"));
+        return refuse(&Problem::new(
+            403,
+            "the request has an Origin header: the gateway accepts no changes from web pages",
+        ));
     }
     if let Some(problem) = endpoint.mistake(&names) {
         return refuse(&problem);
@@ -286,7 +289,8 @@ impl Call<'_> {
 
 /// Reads the body of a command.
 fn command_of<T: DeserializeOwned>(call: &Call<'_>, what: &str) -> Result<T, Refusal> {
-    serde_json::from_slice(&call.body).map_err(|e| Refusal::Text(400, format!("this is not {what}: {e}\n")))
+    serde_json::from_slice(&call.body)
+        .map_err(|e| Refusal::Text(400, format!("the body is not the JSON of {what}: {e}\n")))
 }
 
 /// Gives a command, and waits until it was executed.
@@ -306,13 +310,13 @@ async fn make(call: &Call<'_>, change: Change) -> Result<Changed, Refusal> {
 
 /// Endpoints for operators are not reached by others.
 fn not_here() -> Refusal {
-    Refusal::Problem(Problem::new(403, "not here"))
+    Refusal::Problem(Problem::new(403, "only operators may do this"))
 }
 
 /// Reads the JSON of a body.
 fn json_of<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refusal> {
     serde_json::from_slice(&call.body)
-        .map_err(|e| Problem::new(400, format!("this is not the JSON of a change: {e}")).into())
+        .map_err(|e| Problem::new(400, format!("the body is not the JSON of this change: {e}")).into())
 }
 
 async fn add_server(call: &mut Call<'_>) -> Outcome {
@@ -348,7 +352,11 @@ async fn set_certificate(call: &mut Call<'_>) -> Outcome {
 /// Applies a whole configuration.
 async fn apply(call: &mut Call<'_>) -> Outcome {
     let Some(expected) = call.if_match.clone() else {
-        return Err(Problem::new(428, "write If-Match with the ETag of GET /v1/config, or * for any").into());
+        return Err(Problem::new(
+            428,
+            "the request has no If-Match: send the ETag of GET /v1/config in it, or * to replace any configuration",
+        )
+        .into());
     };
     let keep = call.parameters.text("keep") == Some("file");
     call.says(if keep { "keep=file" } else { "keep=temporary" });
@@ -405,7 +413,7 @@ fn change_log_level(call: &mut Call<'_>) -> Outcome {
             log::set_level(level);
             Ok(Done::text(format!("{level}\n")))
         }
-        Err(e) => Err(Refusal::Text(400, format!("this is not a log level: {e}\n"))),
+        Err(e) => Err(Refusal::Text(400, format!("the body is not a log level: {e}\n"))),
     }
 }
 

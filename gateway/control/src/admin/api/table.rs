@@ -196,7 +196,7 @@ impl Endpoint {
 
     /// A command, which responds with a line of text.
     const fn command(path: &'static str, id: &'static str, operation: Operation) -> Self {
-        let answer = Answer { status: 200, media: TEXT, schema: text, doc: "What was done.", headers: &[] };
+        let answer = Answer { status: 200, media: TEXT, schema: text, doc: "The result.", headers: &[] };
         Self {
             method: "POST",
             access: Access::Operators,
@@ -261,7 +261,7 @@ impl Endpoint {
             let Some(parameter) = known else {
                 // What has no parameters may be asked with any, as by tools that add one of their own to every path.
                 if self.is_change() || self.parameters.iter().any(|p| p.place == Place::Query) {
-                    return Err(Problem::new(400, format!("there is no parameter {name:?}")));
+                    return Err(Problem::new(400, format!("there is no parameter {name:?}: see GET /v1/openapi.json")));
                 }
                 continue;
             };
@@ -270,7 +270,7 @@ impl Endpoint {
                 return Err(Problem::new(400, format!("the parameter {name:?} must be {wanted}")));
             }
             if found.iter().any(|(known, _)| *known == parameter.name) {
-                return Err(Problem::new(400, format!("the parameter {name:?} is there twice")));
+                return Err(Problem::new(400, format!("the parameter {name:?} is repeated")));
             }
             found.push((parameter.name, value));
         }
@@ -336,19 +336,20 @@ const IF_MATCH: Parameter = Parameter {
     name: "If-Match",
     place: Place::Header,
     kind: Kind::Text(1024),
-    doc: "The `ETag` of the configuration that is to be replaced, or `*` for any.",
+    doc: "The `ETag` of the configuration to replace, or `*` for any configuration.",
 };
 const KEEP: Parameter = Parameter {
     name: "keep",
     place: Place::Query,
     kind: Kind::Choice(&["temporary", "file"]),
-    doc: "`file`: the text takes the place of the file's. `temporary`, or nothing: the next reload, upgrade or start ends it.",
+    doc: "`file`: also write the text into the configuration file. `temporary` (the default): the next reload, upgrade or restart reads \
+          the file, which does not have the text.",
 };
 const CERTIFICATE: Parameter = Parameter {
     name: "name",
     place: Place::Path,
     kind: Kind::Name,
-    doc: "What the certificate is called: a name of your choice.",
+    doc: "A name of your choice, by which the API knows the certificate.",
 };
 const UPSTREAM: Parameter =
     Parameter { name: "upstream", place: Place::Path, kind: Kind::Text(256), doc: "The upstream's name." };
@@ -356,7 +357,7 @@ const SERVER: Parameter = Parameter {
     name: "server",
     place: Place::Path,
     kind: Kind::Text(512),
-    doc: "The server's name, as `GET /v1/servers` has it: `10.0.0.7:3000`.",
+    doc: "The server's name, as in `GET /v1/servers`: `10.0.0.7:3000`.",
 };
 
 pub(super) const JSON: &str = "application/json";
@@ -383,23 +384,24 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
     },
     Endpoint {
         summary: "Read the status",
-        doc: "For everyone but operators, `reduced` is true: names and addresses of clients and changed settings are left out.",
+        doc: "For clients that are not operators, `reduced` is true: the response has no names and addresses of clients, and no changed \
+              settings.",
         ..Endpoint::json("/v1/status", "status", Operation::Status, response::<Status>)
     },
     Endpoint {
-        summary: "Read what was measured in the last minutes, hour or day",
+        summary: "Read the measured values of the last minutes, hour or day",
         parameters: &[
             Parameter {
                 name: "range",
                 place: Place::Query,
                 kind: Kind::Choice(&["5m", "1h", "24h"]),
-                doc: "The range; without it, five minutes.",
+                doc: "The length of the period (default: five minutes).",
             },
             Parameter {
                 name: "since",
                 place: Place::Query,
                 kind: Kind::Number(0, i64::MAX as u64),
-                doc: "Only what is newer than this, in seconds since 1970.",
+                doc: "Return only values that are newer than this time, in seconds since 1970.",
             },
         ],
         ..Endpoint::json("/v1/history", "history", Operation::History, response::<History>)
@@ -409,15 +411,15 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         ..Endpoint::json("/v1/servers", "servers", Operation::Servers, response::<Servers>)
     },
     Endpoint {
-        summary: "List the certificates that are shown to clients",
+        summary: "List the certificates that the listeners send to clients",
         ..Endpoint::json("/v1/certificates", "certificates", Operation::Certificates, response::<Certificates>)
     },
     Endpoint {
         method: "POST",
         access: Access::Operators,
         summary: "Add a server to an upstream",
-        doc: "The addition is temporary: it lasts over reloads that keep the upstream, and ends with the process. The response comes \
-              when lanes have the server.",
+        doc: "The server stays after a reload, if the upstream is still in the configuration. It does not stay after an upgrade or a \
+              restart. The gateway responds when the lanes use the server.",
         parameters: &[UPSTREAM],
         body: Some(Body {
             media: JSON,
@@ -430,7 +432,7 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
             status: 201,
             media: JSON,
             schema: response::<ServersOfOne>,
-            doc: "How the server stands.",
+            doc: "The state of the server.",
             headers: &[],
         },
         errors: &[404, 409, 422],
@@ -440,7 +442,8 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "PATCH",
         access: Access::Operators,
         summary: "Drain a server, end its drain, or set its weight",
-        doc: "The change is temporary: it lasts over reloads that keep the server, and ends with the process.",
+        doc: "The change stays after a reload, if the server is still in the configuration or was added by the API. It does not stay after \
+              an upgrade or a restart.",
         parameters: &[UPSTREAM, SERVER],
         body: Some(Body {
             media: JSON,
@@ -453,7 +456,7 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
             status: 200,
             media: JSON,
             schema: response::<ServersOfOne>,
-            doc: "How the server stands.",
+            doc: "The state of the server.",
             headers: &[],
         },
         errors: &[404, 422],
@@ -463,10 +466,10 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "DELETE",
         access: Access::Operators,
         summary: "Remove a server from an upstream",
-        doc: "Requests under way at the server are finished. The removal of a server of the file is temporary: it lasts over reloads, \
-              and ends with the process, or when the server is added again as it is in the file.",
+        doc: "The server finishes its open requests. If the server is in the configuration file, it stays removed after a reload, until an \
+              upgrade or a restart, or until it is added again as it is in the file.",
         parameters: &[UPSTREAM, SERVER],
-        answer: Answer { status: 204, media: "", schema: object, doc: "It is removed.", headers: &[] },
+        answer: Answer { status: 204, media: "", schema: object, doc: "The server is removed.", headers: &[] },
         errors: &[404, 409],
         ..Endpoint::json("/v1/upstreams/{upstream}/servers/{server}", "removeServer", Operation::RemoveServer, object)
     },
@@ -474,22 +477,22 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "PUT",
         access: Access::Operators,
         summary: "Add a certificate, or replace one that was added",
-        doc: "All listeners with TLS show it to clients that ask for one of its names, in preference to the certificates of the \
-              configuration. It is checked as the files of a certificate are. The addition is temporary: it lasts over reloads, and \
-              ends with the process.",
+        doc: "All listeners with TLS send this certificate to clients that ask for one of its names, instead of a certificate of the \
+              configuration. The gateway checks the text by the rules for certificate files. The certificate stays after a reload. It does \
+              not stay after an upgrade or a restart.",
         parameters: &[CERTIFICATE],
         body: Some(Body {
             media: PEM,
             any_media: false,
             limit: MAX_CERTIFICATE,
             schema: text,
-            doc: "The certificate, then those that have signed it, and the private key, in PEM.",
+            doc: "The certificate, the certificates that signed it, and the private key, in PEM.",
         }),
         answer: Answer {
             status: 200,
             media: JSON,
             schema: response::<SentCertificate>,
-            doc: "How the certificate stands.",
+            doc: "The state of the certificate.",
             headers: &[],
         },
         errors: &[409, 422],
@@ -499,18 +502,18 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "DELETE",
         access: Access::Operators,
         summary: "Remove a certificate that was added",
-        doc: "Clients get the certificates of the configuration again.",
+        doc: "The listeners then send the certificates of the configuration again.",
         parameters: &[CERTIFICATE],
-        answer: Answer { status: 204, media: "", schema: object, doc: "It is removed.", headers: &[] },
+        answer: Answer { status: 204, media: "", schema: object, doc: "The certificate is removed.", headers: &[] },
         errors: &[404, 409],
         ..Endpoint::json("/v1/certificates/{name}", "removeCertificate", Operation::RemoveCertificate, object)
     },
     Endpoint {
         access: Access::Operators,
-        summary: "Read the configuration in force",
-        doc: "Defaults are filled in and secrets are masked. `ETag` is for `If-Match` of a change.",
+        summary: "Read the configuration in use",
+        doc: "The response has all defaults, and masks secrets.",
         answer: Answer {
-            headers: &[("ETag", "What `If-Match` must have for a change of this configuration.")],
+            headers: &[("ETag", "The value of `If-Match` for a change of this configuration.")],
             ..Endpoint::json("", "", Operation::Configuration, response::<Configuration>).answer
         },
         ..Endpoint::json("/v1/config", "configuration", Operation::Configuration, response::<Configuration>)
@@ -519,10 +522,10 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "PUT",
         access: Access::Operators,
         summary: "Apply a whole configuration",
-        doc: "The text is checked as a reload checks the file, and takes effect as a reload does; its relative paths are from the \
-              file's folder, and the files of `include` are read. If there is a mistake, the configuration in force stays (422), \
-              and `errors` has each mistake with its line and column. If another configuration is in force than the expected one, \
-              or the file has changed since it was loaded, nothing changes (412).",
+        doc: "The gateway checks the text, and applies it, as a reload does with the configuration file. Relative paths start at the \
+              folder of the file, and the files in `include` are read. If there is a mistake, nothing changes (422), and `errors` \
+              has each mistake with its line and column. Nothing changes either (412) if `If-Match` names another configuration than \
+              the one in use, or, with `keep=file`, if the file has changed since the gateway loaded it.",
         parameters: &[IF_MATCH, KEEP],
         body: Some(Body {
             media: TOML,
@@ -535,8 +538,8 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
             status: 200,
             media: JSON,
             schema: response::<Applied>,
-            doc: "It is in force.",
-            headers: &[("ETag", "What `If-Match` must have for a change of this configuration.")],
+            doc: "The configuration is in use.",
+            headers: &[("ETag", "The value of `If-Match` for a change of this configuration.")],
         },
         errors: &[409, 412, 422, 428, 500, 503],
         ..Endpoint::json("/v1/config", "apply", Operation::Apply, object)
@@ -545,7 +548,7 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "POST",
         access: Access::Operators,
         summary: "Check a whole configuration",
-        doc: "The text is checked as `PUT /v1/config` does, and nothing changes.",
+        doc: "The gateway checks the text as with `PUT /v1/config`, and changes nothing.",
         body: Some(Body {
             media: TOML,
             any_media: false,
@@ -557,7 +560,7 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
             status: 200,
             media: JSON,
             schema: response::<Validated>,
-            doc: "It has no mistakes.",
+            doc: "The configuration has no mistakes.",
             headers: &[],
         },
         errors: &[409, 422, 503],
@@ -565,19 +568,19 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
     },
     Endpoint {
         access: Access::Operators,
-        summary: "List the oldest requests under way",
+        summary: "List the oldest open requests",
         parameters: &[
             Parameter {
                 name: "limit",
                 place: Place::Query,
                 kind: Kind::Number(0, i64::MAX as u64),
-                doc: "At most so many; never more than 1000.",
+                doc: "The maximum number of requests in the response, up to 1000 (the default).",
             },
             Parameter {
                 name: "older_than_ms",
                 place: Place::Query,
                 kind: Kind::Number(0, i64::MAX as u64),
-                doc: "Only requests that began longer ago, in milliseconds.",
+                doc: "Return only requests that have been open for longer than this time, in milliseconds.",
             },
         ],
         errors: &[409],
@@ -590,12 +593,13 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         ..Endpoint::json("/v1/log", "log", Operation::Log, text)
     },
     Endpoint {
-        summary: "Read the configuration's file again",
-        doc: "What was changed by the API and is not in the file ends, except servers and their weights.",
+        summary: "Read the configuration file again",
+        doc: "The file replaces a configuration that the API applied without `keep=file`. Servers, weights, drains and certificates of \
+              the API stay.",
         ..Endpoint::command("/v1/reload", "reload", Operation::Reload)
     },
     Endpoint {
-        summary: "Start the installed program in the place of this process",
+        summary: "Replace this process by the installed program",
         ..Endpoint::command("/v1/upgrade", "upgrade", Operation::Upgrade)
     },
     Endpoint {
@@ -603,7 +607,7 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         ..Endpoint::command("/v1/drain", "drain", Operation::Drain)
     },
     Endpoint {
-        summary: "Open the files of the access log and of the tunnel's log again",
+        summary: "Reopen the files of the access log and of the tunnel's log, after a rotation",
         ..Endpoint::command("/v1/reopen-logs", "reopenLogs", Operation::ReopenLogs)
     },
     Endpoint {
@@ -631,25 +635,25 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
     },
     Endpoint {
         summary: "Order a new certificate for a name",
-        doc: "For `certificates = \"auto\"`. The response comes when the certificate is issued.",
+        doc: "For listeners with `certificates = \"auto\"`. The gateway responds when the certificate is issued.",
         body: Some(Body { media: TEXT, any_media: true, limit: MAX_COMMAND, schema: text, doc: "The name." }),
         ..Endpoint::command("/v1/renew", "renew", Operation::Renew)
     },
     Endpoint {
-        summary: "Record requests for a while",
-        doc: "The response comes when the recording ends.",
+        summary: "Record requests for a limited time",
+        doc: "The gateway responds when the recording ends.",
         body: Some(Body {
             media: JSON,
             any_media: true,
             limit: MAX_COMMAND,
             schema: request::<RecordingRequest>,
-            doc: "What to record.",
+            doc: "The limits of the recording.",
         }),
         answer: Answer {
             status: 200,
             media: JSON,
             schema: response::<RecordedExchanges>,
-            doc: "What was recorded.",
+            doc: "The recorded requests.",
             headers: &[],
         },
         ..Endpoint::command("/v1/record", "record", Operation::Record)
