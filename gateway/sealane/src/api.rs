@@ -76,8 +76,9 @@ pub enum ApiCommand {
 Example:
   sealane api apply new.toml --if-match '\"18c2f-4d2-3\"'
 
---if-match takes the etag that `sealane api config` prints. If another configuration is in use, nothing
-changes. Without --if-match, the command replaces the configuration that is in use when it starts.")]
+--if-match takes the etag that `sealane api config` prints. If another configuration is in use,
+nothing changes. Without --if-match, the command replaces the configuration that is in use when it
+starts.")]
     Apply {
         #[command(flatten)]
         at: At,
