@@ -111,7 +111,7 @@ impl FromStr for Variant {
                 _ => return Err(bad(format!("unknown word '{word}'; the words are {WORDS}, joined by +"))),
             };
             if !first_time {
-                return Err(bad(format!("'{word}' fixes something that another word has fixed already")));
+                return Err(bad(format!("'{word}' sets a property that another word has already set")));
             }
         }
         variant.handshake = handshake.unwrap_or(Handshake::Full);

@@ -380,10 +380,10 @@ fn within<'a>(experiment: &dyn Experiment, what: &'a str) -> Option<&'a str> {
 fn not_together(experiment: &dyn Experiment, only: &[String]) -> Option<String> {
     let (name, able) = (&experiment.spec().name, experiment.together());
     if able.is_empty() {
-        return Some(format!("{name} has no part for it"));
+        return Some(format!("no part of {name} can be measured with --method together"));
     }
     let other = only.iter().find(|id| !able.contains(&id.as_str()))?;
-    Some(format!("{other} cannot be measured so; of {name} these can: {}", able.join(", ")))
+    Some(format!("{other} cannot be measured with --method together; in {name}, these parts can: {}", able.join(", ")))
 }
 
 /// Whether a subject of `--subject` is one of the experiment's, or one more of their kinds.

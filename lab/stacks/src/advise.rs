@@ -56,7 +56,7 @@ pub fn check(needs: &[String]) -> Result<(), String> {
     let known = |need: &str| NEEDS.iter().any(|n| n.0 == need) || OTHER.iter().any(|n| n.0 == need);
     needs.iter().find(|need| !known(need)).map_or(Ok(()), |need| {
         let words = NEEDS.iter().map(|n| n.0).chain(OTHER.iter().map(|n| n.0));
-        Err(format!("no need {need:?}; there are {}", words.collect::<Vec<_>>().join(", ")))
+        Err(format!("--need {need:?} is unknown; write some of {}", words.collect::<Vec<_>>().join(", ")))
     })
 }
 
@@ -113,7 +113,7 @@ fn judge(candidate: &Candidate, needs: &[String], today: &str) -> Advice {
             match tried.map(|f| (f.state.as_str(), f.note.as_str())) {
                 Some(("yes", _)) => {}
                 Some(("no", note)) => return no(format!("without {meaning}: {note}")),
-                _ => return no(format!("{meaning}: not tried by its worker")),
+                _ => return no(format!("{meaning}: its worker cannot test this")),
             }
         }
     }

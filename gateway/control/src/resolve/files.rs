@@ -191,7 +191,7 @@ async fn bounded<T: Send + 'static>(
 }
 
 fn no_time() -> Unreadable {
-    let why = "reading the other files of the configuration took all the time".to_owned();
+    let why = "the time limit passed while the gateway read the other files of the configuration".to_owned();
     Unreadable { why, help: Some(NETWORK.to_owned()) }
 }
 

@@ -352,7 +352,10 @@ impl UniReader {
                 let id = single()?;
                 // §7.2.6: from a server a client's bidirectional stream; from a client a push id.
                 if id > peer.goaway || (peer.side == Side::Client && id % 4 != 0) {
-                    return Err(fatal(Code::IdError, "GOAWAY with an id that may not be"));
+                    return Err(fatal(
+                        Code::IdError,
+                        "GOAWAY with an ID that is larger than before, or not of a request",
+                    ));
                 }
                 peer.goaway = id;
                 Ok(Some(ControlEvent::Goaway(id)))
@@ -368,13 +371,13 @@ impl UniReader {
             CANCEL_PUSH => {
                 // We neither push nor allow pushes.
                 single()?;
-                Err(fatal(Code::IdError, "CANCEL_PUSH of a push that never was"))
+                Err(fatal(Code::IdError, "CANCEL_PUSH for a push that was never promised"))
             }
             PRIORITY_UPDATE => {
                 let (id, len) = varint::get(payload).ok_or(fatal(Code::FrameError, "PRIORITY_UPDATE is cut off"))?;
                 // RFC 9218 §7.2: the id of a request stream.
                 if id % 4 != 0 {
-                    return Err(fatal(Code::IdError, "PRIORITY_UPDATE of what is no request"));
+                    return Err(fatal(Code::IdError, "PRIORITY_UPDATE for a stream that is not a request"));
                 }
                 Ok(Some(ControlEvent::Priority(id, payload[len..].to_vec())))
             }
@@ -408,7 +411,7 @@ impl UniReader {
     pub fn finish(&self) -> Result<(), H3Error> {
         match self.kind {
             Kind::Control | Kind::Encoder | Kind::Decoder => {
-                Err(fatal(Code::ClosedCriticalStream, "a stream that cannot be done without has ended"))
+                Err(fatal(Code::ClosedCriticalStream, "a critical stream (control or QPACK) has ended"))
             }
             Kind::Unknown | Kind::Ignored => Ok(()),
         }
@@ -437,7 +440,7 @@ impl Peer {
             _ => return Ok(Kind::Ignored),
         };
         if std::mem::replace(seen, true) {
-            return Err(fatal(Code::StreamCreationError, "a second stream of a kind that there is once"));
+            return Err(fatal(Code::StreamCreationError, "a second control or QPACK stream"));
         }
         Ok(kind)
     }

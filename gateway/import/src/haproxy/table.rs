@@ -12,7 +12,7 @@ const PAGES: &str = "`error_page`, with a file of the body that the import write
 const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const CAPTURE: &str = "the access log has its own fields ([log] format)";
-const SPOE: &str = "Sealane asks no SPOE agents: keep HAProxy in front, or let the server ask";
+const SPOE: &str = "Sealane does not support SPOE agents: keep HAProxy in front, or let the server ask the agent";
 
 /// The keywords, by name; two words where the first one alone says little.
 pub const KEYWORDS: &[(&str, Kind)] = &[

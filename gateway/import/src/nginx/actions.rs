@@ -315,7 +315,8 @@ fn body<'d>(import: &mut Import<'d>, d: &'d Directive, name: Option<&str>) -> Bo
     for inner in d.inner() {
         match (inner.name(), &out) {
             // A variable that `if` changes is no constant: what uses it is not translated.
-            ("set", Body::Nothing) => import.missing(inner, "there are no variables; what uses it is reported"),
+            ("set", Body::Nothing) => import
+                .missing(inner, "Sealane has no variables; the report names the directives that use this variable"),
             ("access_log" | "log_not_found" | "rewrite_log", _) => {}
             // Those of the answer.
             ("add_header", _) => {}
@@ -567,7 +568,8 @@ fn pass<'d>(
     }
     let constant =
         |uri: &str| !has_variables(uri) && !uri.contains(['?', '#']) && uri.bytes().all(|b| b.is_ascii_graphic());
-    let otherwise = "the path is rewritten otherwise than by its beginning; requests get 501";
+    let otherwise =
+        "the rewrite does not replace the beginning of the path; requests get 501: write a route with rewrite";
     let mut template = None;
     if let Some(Rewritten { d: origin, to: Some(to) }) = &rewritten {
         if to.contains('{') && !matches!(path, Path::Below(_)) {

@@ -10,8 +10,8 @@ use super::variables::{expand, has_variables, of_request};
 use crate::output::{BasicAuth, ForwardAuth};
 use crate::units::nginx_time;
 
-const WHERE: &str = "write forward_auth: the import does not understand which server is asked, and for which path";
-const FIELDS: &str = "write forward_auth: set_headers are the headers that the question has besides the client's own";
+const WHERE: &str = "write forward_auth: the import does not understand which server and which path auth_request uses";
+const FIELDS: &str = "write forward_auth, and write the headers that the import does not understand into set_headers";
 
 /// Largest file of users.
 const MAX_USERS: usize = 4 << 20;

@@ -32,7 +32,7 @@ pub(super) fn mirror<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope
         Ok(mirror) => {
             import.differs(
                 d,
-                "mirror: upgrades (WebSocket), requests in TLS early data, and requests beyond 100 under way in each lane are not copied",
+                "mirror: upgrades (WebSocket), requests in TLS early data, and requests that arrive while a lane has 100 unfinished copies are not copied",
             );
             Some(mirror)
         }
@@ -50,7 +50,7 @@ fn copies<'d>(
     d: &'d Directive,
     route: &Route,
 ) -> Result<Mirror, &'static str> {
-    const WHERE: &str = "which server gets the copies is not understood here";
+    const WHERE: &str = "the import does not understand which server gets the copies";
     let uri = d.word(1).filter(|u| u.starts_with('/') && !has_variables(u)).ok_or(WHERE)?;
     // A copy goes through the server's own directives, too.
     let l = site.location_of(uri).filter(|l| l.is_plain() && site.steps.is_empty()).ok_or(WHERE)?;

@@ -129,7 +129,7 @@ impl HttpClient for Http {
         let http = self.clone();
         Box::pin(async move {
             if http.shared.requests.fetch_add(1, Ordering::Relaxed) >= MAX_REQUESTS {
-                return Err(Error::Str("the authority makes an order endless"));
+                return Err(Error::Str("the authority needs too many requests for one order"));
             }
             let url = request.uri().to_string();
             match timeout(REQUEST_LIMIT, http.exchange(request)).await {

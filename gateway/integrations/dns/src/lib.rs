@@ -78,7 +78,7 @@ impl Client {
 
     /// The addresses of a name, IPv4 and IPv6, each once, and how long they may be used (`None` for those of the hosts file).
     pub async fn lookup(&self, host: &str) -> io::Result<(Vec<IpAddr>, Option<Duration>)> {
-        let bad = |_| io::Error::new(ErrorKind::InvalidInput, "this is not a name that DNS could know");
+        let bad = |_| io::Error::new(ErrorKind::InvalidInput, "this is not a valid DNS name");
         let mut name = Name::from_ascii(host.trim_end_matches('.')).map_err(bad)?;
         name.set_fqdn(true);
         let here = [RecordType::A, RecordType::AAAA]
@@ -129,7 +129,7 @@ pub struct Target {
 impl Client {
     /// The hosts that offer a service, and how long the answer may be used.
     pub async fn services(&self, name: &str) -> io::Result<(Vec<Target>, Duration)> {
-        let bad = |_| io::Error::new(ErrorKind::InvalidInput, "this is not a name that DNS could know");
+        let bad = |_| io::Error::new(ErrorKind::InvalidInput, "this is not a valid DNS name");
         let mut asked = Name::from_ascii(name.trim_end_matches('.')).map_err(bad)?;
         asked.set_fqdn(true);
         for asked in candidates(name, asked, &self.search, self.ndots) {

@@ -247,8 +247,10 @@ fn grpc_answer(status: StatusCode, headers: &HeaderMap, body: Collected<Bytes>) 
             let is_temporary = matches!(code, 1 | 4 | 8 | 10 | 11 | 14 | 15);
             Err(if is_temporary { Failure::temporary(why) } else { Failure::lasting(why) })
         }
-        None if status == StatusCode::OK => Err(Failure::lasting("the collector's answer is none of gRPC")),
-        None => http_answer(status, headers, &[]).and(Err(Failure::lasting("the collector's answer is none of gRPC"))),
+        None if status == StatusCode::OK => Err(Failure::lasting("the collector's answer is not a gRPC answer")),
+        None => {
+            http_answer(status, headers, &[]).and(Err(Failure::lasting("the collector's answer is not a gRPC answer")))
+        }
     }
 }
 

@@ -103,11 +103,11 @@ impl Delivery {
                 let is_back = !std::mem::take(&mut report.last_error).is_empty();
                 if rejected > 0 && !was_rejecting {
                     return Some(Said::Warning(format!(
-                        "the collector of {table} has rejected {rejected} of {count} {what}{why}; what it rejects in the next batches is \
-                         counted only"
+                        "the collector of {table} has rejected {rejected} of {count} {what}{why}; the gateway counts later rejections, but \
+                         does not log them"
                     )));
                 }
-                is_back.then(|| Said::Information(format!("the collector of {table} takes {what} again")))
+                is_back.then(|| Said::Information(format!("the collector of {table} accepts {what} again")))
             }
             Err(failure) => {
                 report.failed += count;
@@ -116,7 +116,7 @@ impl Delivery {
                 report.last_error = failure.why;
                 is_new.then(|| {
                     Said::Warning(format!(
-                        "cannot export {what}: {why}; {what} are lost until the collector of {table} takes them"
+                        "cannot export {what}: {why}; {what} are lost until the collector of {table} accepts them"
                     ))
                 })
             }

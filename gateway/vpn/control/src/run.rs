@@ -307,7 +307,7 @@ fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> 
         );
     }
     if settings.has_access_lists() && !plane.supports(Feature::AccessLists) {
-        notes.push("the kernel's data plane knows no access lists: clients that have one are refused".to_owned());
+        notes.push("the kernel's data plane has no access lists: the gateway refuses clients that have one".to_owned());
     }
     notes.extend(reached(settings).not_forwarded());
     notes

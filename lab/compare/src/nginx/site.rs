@@ -431,7 +431,7 @@ impl<'n> Site<'_, 'n> {
                 }
             }
             Some(0) => plan.push(Draft { method: "POST".to_owned(), content: DEFAULT_CONTENT + 1, ..draft.clone() }),
-            _ => plan.skip(&node.place, "so much is not sent"),
+            _ => plan.skip(&node.place, "the command does not send so large a body"),
         }
     }
 
@@ -469,7 +469,7 @@ impl<'n> Site<'_, 'n> {
             Some(n) if n <= MAX_AT_ONCE => {
                 plan.push(Draft { times: Times::AtOnce(n as u32), behaviour, ..draft.clone() });
             }
-            _ => plan.skip(&node.place, "so many requests are not sent"),
+            _ => plan.skip(&node.place, "the command does not send so many requests"),
         }
     }
 }

@@ -121,7 +121,8 @@ pub(super) fn routes_of(
                 entries.iter_mut().for_each(|e| e.route.rate_limits.push((name.clone(), limit.place.clone())));
                 main.rate_limits.push((name, limit.place));
             }
-            None => report.decide(limit.id, "what this counter counts is not understood; write a [[rate_limit]]"),
+            None => report
+                .decide(limit.id, "the import does not understand what this counter counts: write a [[rate_limit]]"),
         }
     }
     entries.push(Entry { methods: Methods::Any, route: main });

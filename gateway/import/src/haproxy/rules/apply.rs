@@ -316,10 +316,11 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 out.shares.push(Share { backend: name.clone(), part: (part, of), id, place: place.clone() });
             }
             (What::Backend(_), Left::Routes(_)) if !out.shares.is_empty() => {
-                report.decide(id, "it does not apply to the requests that chance sends elsewhere before: write a route with split");
+                report.decide(id, "an earlier rule sends a random share of the requests to another backend, and this rule applies only to the rest: \
+                               write a route with split");
             }
             (_, Left::Share(..)) => {
-                report.decide(id, "chance chooses upstreams only (split): let the server decide");
+                report.decide(id, "in Sealane, a random share of requests (split) can only go to another upstream: let the server do this");
             }
             (What::Backend(name), Left::Always) => {
                 report.same(id, "upstream");

@@ -213,7 +213,8 @@ impl Ca {
                 PrivateKeyDer::Pkcs8(plain.to_vec().into())
             }
             false => PrivateKeyDer::from_pem_slice(&pem).with_context(|| {
-                format!("{shown}: this is no private key in PEM (an old encryption? `openssl pkey -aes256` changes it)")
+                format!("{shown}: this is not a private key in PEM that can be read; if it is encrypted in an old way, encrypt it again: openssl \
+                     pkey -aes256 -in {shown} -out {shown}.new")
             })?,
         };
         let key = KeyPair::try_from(&key).with_context(|| shown.to_string())?;
@@ -259,7 +260,7 @@ impl Ca {
             && name.chars().all(|c| c.is_ascii_graphic() && !"/,\"'\\".contains(c));
         if !good {
             bail!(
-                "{name:?}: a name has up to 64 letters, digits and signs, without spaces, commas, quotes and slashes"
+                "{name:?}: write a name of 1 to 64 printable ASCII characters, without spaces, commas, quotes, slashes and backslashes"
             );
         }
         // Before anything is issued: a profile that cannot be completed must not leave a certificate behind.

@@ -31,7 +31,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-const NO_ACCESS_LISTS: &str = "the kernel knows no access lists of peers; they want the user-space plane";
+const NO_ACCESS_LISTS: &str =
+    "the kernel's data plane has no access lists of peers; access lists need the user-space data plane";
 
 /// The kernel's plane as control sees it. Peers, keys and the interface go when it is dropped, unless it was handed over.
 pub struct KernelPlane {
