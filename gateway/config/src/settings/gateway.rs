@@ -126,7 +126,7 @@ table! {
     /// PEM file of the private key of `certificate`.
     key: File = File, described("the key in the file of `certificate`"), example("/etc/sealane/admin.key"), needs("certificate");
     /// PEM file of the CAs that sign the certificates of operators. Everyone with a certificate of these CAs is an operator,
-    /// so use a CA of its own.
+    /// so use a CA that signs nothing else.
     client_ca: File = File, described("must be set if `certificate` is"), example("/etc/sealane/operators.pem"),
         needs("certificate");
 }

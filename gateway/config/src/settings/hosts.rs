@@ -404,7 +404,7 @@ table! {
     percent: Count = Count(1..=100), default(100);
     /// A request with a larger body is not copied. The gateway keeps the body in memory until the copy has been sent.
     max_body: Size = Size(0..=16 << 20), default("64KiB");
-    /// While a lane has this number of copies under way, of all routes together, it copies no further requests.
+    /// While a lane has this number of unfinished copies, of all routes together, it copies no further requests.
     max_requests: Count = Count(1..=100_000), default(100);
     /// How long a copy may take, including connecting and the response. After this time, the gateway cancels the copy.
     timeout: Time = Time::TIMEOUT, default("10s");

@@ -20,8 +20,8 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
     ("access_by_lua_block", "Lua is not run; let the server check"),
     ("access_by_lua_file", "Lua is not run; let the server check"),
     ("js_access", "JavaScript is not run; let the server check"),
-    ("auth_pam", "Sealane asks no PAM; write forward_auth, or basic_auth with a file of users"),
-    ("auth_ldap", "Sealane asks no LDAP; write forward_auth, or basic_auth with a file of users"),
+    ("auth_pam", "Sealane does not support PAM; write forward_auth, or basic_auth with a file of users"),
+    ("auth_ldap", "Sealane does not support LDAP; write forward_auth, or basic_auth with a file of users"),
     ("perl_access", "Perl is not run; let the server check"),
 ];
 
@@ -66,7 +66,7 @@ impl Checks {
         }
         self.closed = self.closed.take().or(other.closed).or_else(|| self.access.closed().cloned());
         match (&self.forward_auth, other.forward_auth) {
-            (Some(_), Some(_)) => import.decide(d, "a request is asked about once (forward_auth)"),
+            (Some(_), Some(_)) => import.decide(d, "Sealane asks only one server about a request (forward_auth): decide which auth_request stays"),
             (None, there @ Some(_)) => self.forward_auth = there,
             (_, None) => {}
         }
@@ -187,7 +187,7 @@ pub(super) fn unsayable<'d>(import: &mut Import<'d>, d: &'d Directive, joined: R
     if joined.is_err() {
         import.decide(
             d,
-            "these addresses come to too many blocks, or this check cannot be joined with another one: write \"allow\", \"deny\" or \
+            "this condition needs too many blocks of addresses, or this check cannot be joined with another one: write \"allow\", \"deny\" or \
              \"allow_header\"",
         );
     }
@@ -257,8 +257,8 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             import.differs(
                 d,
                 format!(
-                    "\"{common}\" counts all requests of the zone, and \"{own}\", with the smaller burst, only those under this or a smaller \
-                     burst; NGINX compares the count of all requests with each burst"
+                    "\"{common}\" counts all requests of the zone. \"{own}\" has the smaller burst of this directive, and counts only the requests \
+                     of directives with this burst or a smaller one. NGINX has one count for all requests of the zone"
                 ),
             );
         }
@@ -350,7 +350,7 @@ fn exempting(import: &mut Import, variable: &str) -> bool {
     if !all || !entries().any(|e| is_address(&value(e))) || entries().count() != map.inner().len() {
         return false;
     }
-    let says = "all clients are limited, also the clients that this exempts";
+    let says = "the limit applies to all clients, also to the clients that are exempt here";
     import.differs(map, says);
     let source = map.word(1).and_then(|w| w.strip_prefix('$')).unwrap_or("");
     if let Some(geo) = import.geos.get(source).copied() {

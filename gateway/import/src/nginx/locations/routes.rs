@@ -55,7 +55,7 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
         paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d), amends);
     import.budget = budget;
     let Some(plan) = plan else {
-        import.decide(site.server, "it tells too many paths apart: write its routes");
+        import.decide(site.server, "it distinguishes too many paths: write the routes of this server yourself");
         return Vec::new();
     };
     for e in &plan.elsewhere {
@@ -63,7 +63,7 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
     }
     let expressions = |p: &Planned<Decision>| p.decision.by.len() + p.within.len();
     if plan.routes.iter().map(expressions).sum::<usize>() > MAX_EXPRESSIONS {
-        import.decide(site.server, "its paths and expressions come to too many routes: write them");
+        import.decide(site.server, "its paths and expressions need too many routes: write the routes of this server yourself");
         return Vec::new();
     }
     let mut out = Vec::new();
