@@ -80,7 +80,8 @@ pub(super) fn read(section: Section, addresses: &mut Addresses) -> Admin {
         let address = *decode::listen_addresses(sink, &listen.value, &listen.span)?.first()?;
         if !address.ip().is_loopback() && !has_tls {
             let message = "other machines can reach the admin listener, and it has no password";
-            sink.warn(&listen.span, message, Some(format!("write \"127.0.0.1:{}\"", address.port())));
+            let help = format!("write \"127.0.0.1:{}\", or add \"certificate\" and \"client_ca\"", address.port());
+            sink.warn(&listen.span, message, Some(help));
         }
         if !has_tls {
             audit::admin(sink, address.ip(), &listen.span);
