@@ -308,7 +308,7 @@ impl LaneMetrics {
         let known = || operations.iter().filter_map(|o| Some((o.operation.as_str(), o.seconds?, o.error?)));
         let mut family = out.gauge(
             "sealane_cpu_seconds_per_operation",
-            "CPU time of one operation, estimated from the CPU time of the lanes' threads. Absent where what was measured does not \
+            "CPU time of one operation, estimated from the CPU time of the lanes' threads. Absent if the measurements do not \
              determine it.",
         );
         for (operation, seconds, _) in known() {

@@ -58,6 +58,6 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, http: Http
         part.rounds(name, "throughput of one connection", &rounds.values(name, "mbit"), "Mbit/s");
     }
     part.bars("CPU time per GiB, ms", &["CPU per GiB"], "lower");
-    part.table("What stands behind it", &["throughput of one connection"]);
+    part.table("Details", &["throughput of one connection"]);
     Ok(())
 }

@@ -50,7 +50,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     }
     rows.extend(["new clients per second", "p50 alone", "p50 beside", "p99.9 alone", "p99.9 beside"]);
     part.bars("p99.9 beside new clients ÷ p99.9 alone", &["p99.9 beside ÷ alone"], "lower");
-    part.table("What stands behind it", &rows);
+    part.table("Details", &rows);
     Ok(())
 }
 

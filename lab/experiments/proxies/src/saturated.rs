@@ -117,7 +117,7 @@ pub fn report(part: &mut Part, names: &[String], rounds: &Rounds, method: Method
         "tickets per handshake",
     ];
     rows.extend(ratios.iter().map(String::as_str));
-    part.table("What stands behind it, and ratios paired round by round", &rows);
+    part.table("Details, and ratios within each round", &rows);
     if method == Method::Together {
         let used: f64 = names.iter().filter_map(|n| rounds.median(n, "server_cpus")).sum();
         if used < 0.9 {

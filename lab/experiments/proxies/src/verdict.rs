@@ -58,7 +58,7 @@ fn first_out(page: &Page) -> Option<String> {
         .filter_map(|(name, _)| at(name).map(|(_, ms)| format!("{name} {} ms", number::short(ms))))
         .collect();
     Some(format!(
-        "Under rising rates {first} is the first to give out, after {} requests per second; just beyond, its {} is {} ms ({}).",
+        "When the rate rises, {first} is the first to fail, above {} requests per second. Just above this rate, its {} is {} ms ({}).",
         number::short(rate),
         number::percentile(percentile),
         number::short(worst),

@@ -104,6 +104,6 @@ async fn request(connection: &Connection, begun: Instant) -> anyhow::Result<(f64
     let get = Request { method: "GET", tls: true, authority: NAME.to_owned(), path: "/", headers: &headers, body: &[] };
     let bytes = h3::encode(&fields::encode(Coding::Qpack, &get), &[]);
     let (response, control) = send(connection, &bytes, begun).await?;
-    ensure!(response.status == 200, "not the response that was meant");
+    ensure!(response.status == 200, "the server sent another response than the expected one");
     Ok((response.first_byte as f64 / 1e6, control))
 }

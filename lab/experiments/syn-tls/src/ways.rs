@@ -157,7 +157,7 @@ pub fn once(connector: &Connector, to: SocketAddr, tickets: bool) -> anyhow::Res
     let mut byte = [0; 2048];
     ensure!(stream.read(&mut byte).context("no response")? > 0, "no response");
     let first_byte = begun.elapsed().as_secs_f64() * 1e3;
-    ensure!(byte.starts_with(b"HTTP/1.1 200"), "not the response that was meant");
+    ensure!(byte.starts_with(b"HTTP/1.1 200"), "the server sent another response than the expected one");
     let (embedded, early) = (stream.outcome().embedded(), stream.outcome().early == Early::Accepted);
     if tickets {
         stream.tcp().set_read_timeout(Some(begun.elapsed() + TICKETS))?;

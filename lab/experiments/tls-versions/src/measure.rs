@@ -108,7 +108,11 @@ pub fn attempt_all(
                 }
             }
         }
-        anyhow::ensure!(!offered.is_empty(), "{name} answers in none of the ways: {}", part.notes.join("; "));
+        anyhow::ensure!(
+            !offered.is_empty(),
+            "{name} supports none of the kinds of requests: {}",
+            part.notes.join("; ")
+        );
         all.push((name, *address, offered));
     }
     let mut of: Vec<Of> = all
