@@ -157,7 +157,7 @@ impl Stage {
             Upstream::Verifying => Self::Password,
             _ if !chosen => Self::Unchosen,
             _ if exchange.is_authorizing() => Self::Question,
-            Upstream::Open(Asked::Request | Asked::Switch) => Self::Sent,
+            Upstream::Open { asked: Asked::Request | Asked::Switch, .. } => Self::Sent,
             _ => Self::Connecting,
         }
     }

@@ -218,6 +218,20 @@ enum Purpose {
     Request,
 }
 
+/// The one retry that what goes to a server has for the age of a connection ([`Loss::Stale`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StaleRetry {
+    Left,
+    Used,
+}
+
+/// What is brought to a server, in one try or several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Task {
+    purpose: Purpose,
+    stale_retry: StaleRetry,
+}
+
 /// What a server has been asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
@@ -247,15 +261,27 @@ enum Upstream {
     /// The client's password is being checked.
     Verifying,
     /// A server is chosen, waited for, or connected to. `not_taken`: so many connections did not take the request in this try.
-    Selecting { purpose: Purpose, not_taken: u8 },
+    Selecting { task: Task, not_taken: u8 },
     /// A server has the head.
-    Open(Asked),
+    Open { asked: Asked, stale_retry: StaleRetry },
     /// Whether the same may be sent again is being asked; if not, the client gets this status.
-    Asking { purpose: Purpose, status: u16 },
+    Asking { task: Task, status: u16 },
     /// The same is sent again when the client's handshake is over.
-    Handshake(Purpose),
+    Handshake(Task),
     /// [`Action::Finish`] has been answered. Nothing the machine is told after that has an effect.
     Over,
+}
+
+impl Upstream {
+    /// What is brought to a server, now or when it is known that it may be sent again.
+    #[inline]
+    fn task(self) -> Option<Task> {
+        match self {
+            Self::Selecting { task, .. } | Self::Asking { task, .. } | Self::Handshake(task) => Some(task),
+            Self::Open { asked, stale_retry } => Some(Task { purpose: asked.purpose(), stale_retry }),
+            Self::Unaccepted | Self::None | Self::Verifying | Self::Over => None,
+        }
+    }
 }
 
 /// The state machine.
@@ -267,8 +293,6 @@ pub struct Exchange {
     upstream: Upstream,
     /// Bytes of the request's body that have left for a server, and so cannot be sent again.
     released: u64,
-    /// It is sent again because it was lost with a kept connection, which happens once.
-    was_stale: bool,
 }
 
 impl Default for Exchange {
@@ -289,7 +313,6 @@ impl Exchange {
             response: ResponseState::Awaiting { interim: 0 },
             upstream,
             released: 0,
-            was_stale: false,
         }
     }
 
@@ -329,7 +352,7 @@ impl Exchange {
     /// Whether a server has the request's head.
     #[inline]
     pub fn has_server(&self) -> bool {
-        matches!(self.upstream, Upstream::Open(_))
+        matches!(self.upstream, Upstream::Open { .. })
     }
 
     /// Whether the request is sent again once the client's handshake is over.
@@ -341,13 +364,7 @@ impl Exchange {
     /// Whether a server is asked whether the request may pass, and has not answered.
     #[inline]
     pub fn is_authorizing(&self) -> bool {
-        match self.upstream {
-            Upstream::Open(asked) => asked == Asked::Question,
-            Upstream::Selecting { purpose, .. } | Upstream::Asking { purpose, .. } | Upstream::Handshake(purpose) => {
-                purpose == Purpose::Question
-            }
-            Upstream::Unaccepted | Upstream::None | Upstream::Verifying | Upstream::Over => false,
-        }
+        self.upstream.task().is_some_and(|task| task.purpose == Purpose::Question)
     }
 
     /// Whether the client's password is being checked.
@@ -372,13 +389,16 @@ impl Exchange {
     /// again, the server has failed. To be asked before the loss is reported, by who accounts for it.
     #[inline]
     pub fn loss(&self, loss: Loss) -> Loss {
-        if loss == Loss::Stale && self.was_stale { Loss::Broken } else { loss }
+        match self.upstream.task() {
+            Some(Task { stale_retry: StaleRetry::Used, .. }) if loss == Loss::Stale => Loss::Broken,
+            _ => loss,
+        }
     }
 
     /// Whether the server that has the request's head was asked to switch protocols.
     #[inline]
     pub fn asks_server_to_switch(&self) -> bool {
-        matches!(self.upstream, Upstream::Open(Asked::Switch))
+        matches!(self.upstream, Upstream::Open { asked: Asked::Switch, .. })
     }
 
     /// It is a request of HTTP alone: its client wants neither a tunnel nor another protocol.
@@ -476,12 +496,12 @@ impl Exchange {
         if !matches!(self.upstream, Upstream::None) || self.is_answered() {
             return Actions::NONE;
         }
-        self.begin_try(purpose)
+        self.begin_try(Task { purpose, stale_retry: StaleRetry::Left })
     }
 
     #[inline]
-    fn begin_try(&mut self, purpose: Purpose) -> Actions {
-        self.upstream = Upstream::Selecting { purpose, not_taken: 0 };
+    fn begin_try(&mut self, task: Task) -> Actions {
+        self.upstream = Upstream::Selecting { task, not_taken: 0 };
         Actions::NONE.with(Action::SelectServer)
     }
 
@@ -505,9 +525,11 @@ impl Exchange {
 
     #[inline]
     fn connected(&mut self, switching: Switching) -> Actions {
-        let Upstream::Selecting { purpose, .. } = self.upstream else { return Actions::NONE };
+        let Upstream::Selecting { task: Task { purpose, stale_retry }, .. } = self.upstream else {
+            return Actions::NONE;
+        };
         if purpose == Purpose::Question {
-            self.upstream = Upstream::Open(Asked::Question);
+            self.upstream = Upstream::Open { asked: Asked::Question, stale_retry };
             return Actions::NONE.with(Action::SendHead);
         }
         let asked = match self.facts.kind.fit(switching) {
@@ -516,7 +538,7 @@ impl Exchange {
             Fit::Unknown => return Actions::NONE.with(Action::AwaitSettings),
             Fit::No => return self.refuse(502),
         };
-        self.upstream = Upstream::Open(asked);
+        self.upstream = Upstream::Open { asked, stale_retry };
         let actions = Actions::NONE.with(Action::SendHead);
         if self.facts.kind == Kind::Relay {
             self.open_tunnel();
@@ -615,7 +637,8 @@ impl Exchange {
     }
 
     fn interim(&mut self) -> Actions {
-        let (ResponseState::Awaiting { interim }, Upstream::Open(asked)) = (&mut self.response, self.upstream) else {
+        let (ResponseState::Awaiting { interim }, Upstream::Open { asked, .. }) = (&mut self.response, self.upstream)
+        else {
             return Actions::NONE;
         };
         if *interim >= MAX_INTERIM {
@@ -627,15 +650,15 @@ impl Exchange {
 
     #[inline]
     fn head(&mut self, head: Head) -> Actions {
-        let Upstream::Open(asked) = self.upstream else { return Actions::NONE };
+        let Upstream::Open { asked, stale_retry } = self.upstream else { return Actions::NONE };
         if self.is_answered() {
             return Actions::NONE;
         }
         if head.status == 425 && self.facts.is_early {
-            return self.too_early(asked.purpose());
+            return self.too_early(Task { purpose: asked.purpose(), stale_retry });
         }
         if asked == Asked::Question {
-            return self.authorized(head);
+            return self.authorized(head, stale_retry);
         }
         if !self.is_acceptable(head, asked) {
             return Actions::NONE.with(Action::RejectResponse);
@@ -650,19 +673,17 @@ impl Exchange {
     }
 
     /// The answer to the question whether the request may pass: 2xx admits it, every other answer is the client's.
-    fn authorized(&mut self, head: Head) -> Actions {
+    fn authorized(&mut self, head: Head, stale_retry: StaleRetry) -> Actions {
         if head.switches || head.status < 200 {
             return Actions::NONE.with(Action::RejectResponse);
         }
         if !(200..300).contains(&head.status) {
-            self.upstream = Upstream::Open(Asked::Request);
+            self.upstream = Upstream::Open { asked: Asked::Request, stale_retry };
             self.response = ResponseState::Streaming;
             return Actions::NONE.with(Action::ForwardHead);
         }
         self.upstream = Upstream::None;
         self.response = ResponseState::Awaiting { interim: 0 };
-        // The request itself may go to another group, over other connections.
-        self.was_stale = false;
         Actions::NONE.with(Action::Admit)
     }
 
@@ -689,22 +710,22 @@ impl Exchange {
     }
 
     /// RFC 8470 §5.2: a request that was too early may be sent again once the handshake is over.
-    fn too_early(&mut self, purpose: Purpose) -> Actions {
+    fn too_early(&mut self, task: Task) -> Actions {
         if self.released > 0 {
             // What was released of its body is not kept: the client has to send it again.
             return self.answer(425);
         }
         let actions = Actions::NONE.with(Action::ResetUpstream).with(Action::AwaitHandshake);
-        self.upstream = Upstream::Handshake(purpose);
+        self.upstream = Upstream::Handshake(task);
         self.rewind();
         actions
     }
 
     fn handshake_done(&mut self) -> Actions {
         // A request that a server has already got was marked as early: that server may still refuse it for that.
-        let Upstream::Handshake(purpose) = self.upstream else { return Actions::NONE };
+        let Upstream::Handshake(task) = self.upstream else { return Actions::NONE };
         self.facts.is_early = false;
-        self.upstream = Upstream::Asking { purpose, status: 425 };
+        self.upstream = Upstream::Asking { task, status: 425 };
         Actions::NONE.with(Action::AskRetry)
     }
 
@@ -716,10 +737,10 @@ impl Exchange {
     }
 
     fn lost(&mut self, loss: Loss) -> Actions {
-        let purpose = match self.upstream {
-            Upstream::Selecting { purpose, .. } => purpose,
-            Upstream::Open(asked) => asked.purpose(),
-            _ => return Actions::NONE,
+        let (Upstream::Selecting { .. } | Upstream::Open { .. }, Some(mut task)) =
+            (self.upstream, self.upstream.task())
+        else {
+            return Actions::NONE;
         };
         let loss = self.loss(loss);
         let reset = Actions::NONE.with(Action::ResetUpstream);
@@ -728,9 +749,11 @@ impl Exchange {
             return self.end(reset.with(Action::CutClient));
         }
         // A question changes nothing, whatever the request does.
-        if self.released == 0 && loss.allows_retry(self.facts.is_idempotent || purpose == Purpose::Question) {
-            self.was_stale |= loss == Loss::Stale;
-            self.upstream = Upstream::Asking { purpose, status: loss.status() };
+        if self.released == 0 && loss.allows_retry(self.facts.is_idempotent || task.purpose == Purpose::Question) {
+            if loss == Loss::Stale {
+                task.stale_retry = StaleRetry::Used;
+            }
+            self.upstream = Upstream::Asking { task, status: loss.status() };
             self.rewind();
             return reset.with(Action::AskRetry);
         }
@@ -740,14 +763,14 @@ impl Exchange {
     }
 
     fn retry(&mut self) -> Actions {
-        let Upstream::Asking { purpose, .. } = self.upstream else { return Actions::NONE };
-        self.begin_try(purpose)
+        let Upstream::Asking { task, .. } = self.upstream else { return Actions::NONE };
+        self.begin_try(task)
     }
 
     /// Whatever the server was doing for this exchange is not wanted any more.
     #[inline]
     fn leave_upstream(&mut self, actions: Actions) -> Actions {
-        let open = matches!(self.upstream, Upstream::Selecting { .. } | Upstream::Open(_));
+        let open = matches!(self.upstream, Upstream::Selecting { .. } | Upstream::Open { .. });
         self.upstream = Upstream::None;
         if open { actions.with(Action::ResetUpstream) } else { actions }
     }

@@ -149,7 +149,9 @@ impl Observer {
         let has = |action| actions.has(action);
 
         // A stale connection is one once; then the server has failed. Of other losses the exchange knows no more than who tells it.
-        if let Event::Lost(loss) = event {
+        if let Event::Lost(loss) = event
+            && self.upstream
+        {
             let taken_for = before.loss(loss);
             let expected = if loss == Loss::Stale && self.was_stale { Loss::Broken } else { loss };
             assert_eq!(taken_for, expected);
