@@ -8,8 +8,22 @@ use sealane_http::h1::{BodyDecoder, BodyPiece, Limits};
 use sealane_http::{BodyLength, Fields, ParseError};
 use sealane_lane::Millis;
 
-/// See [`Flow::read_size`].
+/// See [`Reading::On`].
 const FIRST_READ: usize = 8 * 1024;
+
+/// Whether the source of a body is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// It is, as far as the sink has room. `next`: bytes to read at once for a sink that does not tell its room before. They are twice as
+    /// many with each read, and few again once the sink had no room for all.
+    On { next: usize },
+    /// The source has more than the sink had room for.
+    Blocked,
+}
+
+impl Reading {
+    const BEGINS: Self = Self::On { next: FIRST_READ };
+}
 
 pub(crate) struct Flow {
     /// An HTTP/1.1 source's; other versions frame bodies themselves.
@@ -18,11 +32,7 @@ pub(crate) struct Flow {
     pub(super) framing: BodyLength,
     /// Those that came with the end, if any did.
     pub(super) trailers: Fields,
-    /// The source has more than the sink had credit for.
-    blocked: bool,
-    /// Bytes to read at once for a sink that does not tell its room before: twice as many with each read, and few again
-    /// once it had no room for all.
-    read_size: usize,
+    reading: Reading,
     /// Whose bytes these are.
     source: Party,
     pub(super) progress: Progress,
@@ -37,8 +47,7 @@ impl Flow {
             decoder: BodyDecoder::new(BodyLength::None, &Limits::default()),
             framing: BodyLength::None,
             trailers: Fields::new(),
-            blocked: false,
-            read_size: FIRST_READ,
+            reading: Reading::BEGINS,
             bytes: 0,
         }
     }
@@ -106,37 +115,39 @@ impl Flow {
     /// The source is read from now on, for this sink, or to be thrown away. What an earlier sink had no room for says nothing
     /// about this one.
     pub fn begin(&mut self, now: Millis) {
-        self.blocked = false;
+        self.reading = Reading::BEGINS;
         self.progress.begin(now);
     }
 
     /// The sink has no room: the source is resumed when it has.
     pub fn block(&mut self, now: Millis) {
-        if !std::mem::replace(&mut self.blocked, true) {
+        if !self.is_blocked() {
+            self.reading = Reading::Blocked;
             self.progress.turn(now, self.source);
         }
-        self.read_size = FIRST_READ;
     }
 
     /// Whether the source waits for room.
     #[inline]
     pub fn is_blocked(&self) -> bool {
-        self.blocked
+        self.reading == Reading::Blocked
     }
 
     /// The sink has room again. Whether the source waits for that.
     pub fn unblock(&mut self, now: Millis) -> bool {
-        let blocked = std::mem::take(&mut self.blocked);
+        let blocked = self.is_blocked();
         if blocked {
+            self.reading = Reading::BEGINS;
             self.progress.turn(now, self.source.other());
         }
         blocked
     }
 
-    /// See `read_size`.
+    /// Bytes to read at once for a sink that does not tell its room before. 0: none before the sink has room again.
     pub fn next_read(&mut self) -> usize {
-        let size = self.read_size;
-        self.read_size = (size * 2).min(READ_SIZE);
+        let Reading::On { next } = &mut self.reading else { return 0 };
+        let size = *next;
+        *next = (size * 2).min(READ_SIZE);
         size
     }
 
@@ -145,8 +156,7 @@ impl Flow {
         self.framing = BodyLength::None;
         self.trailers.clear();
         self.trailers.shrink_to(4096);
-        self.blocked = false;
-        self.read_size = FIRST_READ;
+        self.reading = Reading::BEGINS;
         self.bytes = 0;
     }
 }
@@ -203,8 +213,9 @@ mod tests {
         assert_eq!((flow.next_read(), flow.next_read()), (FIRST_READ, 2 * FIRST_READ));
         flow.block(10);
         assert!(flow.is_blocked());
-        assert_eq!(flow.next_read(), FIRST_READ, "it had no room for all");
+        assert_eq!(flow.next_read(), 0, "it is not read");
         assert!(flow.unblock(20) && !flow.unblock(20));
+        assert_eq!(flow.next_read(), FIRST_READ, "it had no room for all");
         flow.block(30);
         flow.begin(40);
         assert!(!flow.is_blocked(), "another sink");
