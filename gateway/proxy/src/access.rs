@@ -254,7 +254,7 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
 /// Where a QUIC client is now.
 fn quic_address(connections: &Connections, client: ClientStream) -> Option<IpAddr> {
     match connections.get(client.conn())? {
-        Conn::Quic(q) => Some(q.quic.remote_address().ip()),
+        Conn::Quic(q) => Some(q.transport().remote_address().ip()),
         Conn::Client(_) | Conn::Upstream(_) | Conn::Mirror(_) => None,
     }
 }

@@ -216,8 +216,8 @@ impl Conn {
         match self {
             Self::Client(f) => f.is_armed_for(tick),
             Self::Upstream(b) => b.is_armed_for(tick),
-            Self::Quic(q) => q.deadline.is_armed_for(tick),
-            Self::Mirror(mirror) => mirror.deadline.is_armed_for(tick),
+            Self::Quic(q) => q.is_armed_for(tick),
+            Self::Mirror(mirror) => mirror.is_armed_for(tick),
         }
     }
 

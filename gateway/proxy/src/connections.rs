@@ -147,7 +147,7 @@ impl Connections {
             Some(Conn::Upstream(b)) if b.is_h2() => (b.transport_mut(), &mut self.shared),
             Some(Conn::Upstream(b)) => (b.transport_mut(), &mut self.marked),
             Some(Conn::Quic(q)) => {
-                if !std::mem::replace(&mut q.needs_flush, true) {
+                if q.mark_for_flush() {
                     self.quic.push(key);
                 }
                 return;
@@ -200,8 +200,8 @@ impl Connections {
         let key = side.conn();
         match self.slots.get_mut(key) {
             Some(Conn::Client(client_conn)) => client_conn.look_by(cx, key, at),
-            Some(Conn::Quic(q)) => q.deadline.set_no_later(cx, key, at),
-            Some(Conn::Mirror(mirror)) => mirror.deadline.set_no_later(cx, key, at),
+            Some(Conn::Quic(q)) => q.look_by(cx, key, at),
+            Some(Conn::Mirror(mirror)) => mirror.look_by(cx, key, at),
             Some(Conn::Upstream(_)) | None => {}
         }
     }
@@ -211,8 +211,8 @@ impl Connections {
         match self.slots.get_mut(key) {
             Some(Conn::Client(f)) => f.fired(cx, key),
             Some(Conn::Upstream(b)) => b.fired(cx, key),
-            Some(Conn::Quic(q)) => q.deadline.fired(cx, key),
-            Some(Conn::Mirror(mirror)) => mirror.deadline.fired(cx, key),
+            Some(Conn::Quic(q)) => q.fired(cx, key),
+            Some(Conn::Mirror(mirror)) => mirror.fired(cx, key),
             None => false,
         }
     }

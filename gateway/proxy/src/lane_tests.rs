@@ -3,7 +3,7 @@
 
 use crate::access::Verdict;
 use crate::client::h1::h1_client_finish;
-use crate::client::h2_connection::h2_client_begin;
+use crate::client::h2_connection::{h2_client_begin, h2_exchanges};
 use crate::client::h3::h3_read;
 use crate::client::h3_connection::h3_client_accepted;
 use crate::client::state::ClientPhase;
@@ -12,12 +12,9 @@ use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
-use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
-
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
-use crate::h3::connection::{ClientHandshake, H3Connection, Role};
 use crate::h3::stream::Stream;
 use crate::limits::{ClientCounts, KeyHasher, Rate, RateKey, RateLimit};
 use crate::memory::free_memory;
@@ -33,6 +30,7 @@ use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
 use crate::upstream::h2_connection::{h2_join, h2_upstream_begin, h2_upstream_take};
+use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
 use quinn_proto::{Dir, Side as QuicSide, StreamId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
@@ -429,8 +427,8 @@ fn a_server_may_cancel_calls_over_http3_and_nothing_else() {
         // Its response waits for the end of the turn.
         let servers = server.quic();
         let q = server.proxy.connections.quic(servers).unwrap();
-        let (index, _) = q.streams.iter().next().expect("the request has come");
-        q.reset(index as u32, Code::RequestCancelled);
+        let (index, _) = q.all_streams().into_iter().next().expect("the request has come");
+        q.reset(index, Code::RequestCancelled);
         server.proxy.connections.mark_for_flush(servers);
         server.turn();
         client.datagrams();
@@ -829,14 +827,13 @@ fn a_request_before_the_end_of_a_handshake_is_early_whether_the_connection_leave
         let mut head = Vec::new();
         let sent = &client.proxy.exchanges.get(request.exchange).unwrap().request();
         encode_request(&mut head, sent, BodyLength::None, Scheme::Https, false);
-        q.streams[index as usize].rest = head.into();
+        q.stream(index).unwrap().receive(head);
         if leaves {
             q.leave();
         }
         h3_read(&mut lane.proxy, &mut lane.cx, key, index);
         assert_eq!(lane.proxy.counters.value(Count::Requests), 1);
-        let called = |q: &H3Connection| matches!(q.role, Role::Client(_, _, ClientHandshake::CalledEarly));
-        assert!(called(lane.proxy.connections.quic(key).unwrap()));
+        assert!(lane.proxy.connections.quic(key).unwrap().called_early());
         assert!(client_is_handshaking(&lane.proxy.connections, ClientStream::H3(key, index)));
         assert_eq!(lane.proxy.counters.value(Count::ClientTimeouts), 0);
         quic_timeout(&mut lane.proxy, &mut lane.cx, key);
@@ -881,8 +878,8 @@ fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http2() {
     lane.turn();
     let client_conn = lane.proxy.connections.client(key).unwrap();
     assert!(client_conn.is_established());
-    assert_eq!(client_conn.h2().unwrap().streams.len(), 1);
     assert_eq!(client_conn.deadline(), 250, "a quarter of `idle_timeout`");
+    assert_eq!(h2_exchanges(&mut lane.proxy.connections, key).len(), 1);
 }
 
 #[test]
@@ -898,7 +895,7 @@ fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http3() {
     go_on_over_quic(&mut client, &mut lane);
     let q = lane.proxy.connections.quic(key).unwrap();
     assert!(!q.is_handshaking());
-    assert_eq!(q.deadline.at(), 5);
+    assert_eq!(q.deadline(), 5);
 }
 
 /// As over TCP, where it begins with the accept: a client that has waited for too long for crypto time gets none.
@@ -925,7 +922,7 @@ fn the_time_for_a_handshake_over_quic_begins_with_the_first_packet() {
                 let accepted = Accepted { since, ..accepted };
                 let key = h3_client_accepted(&mut lane.proxy, &mut lane.cx, accepted);
                 let q = lane.proxy.connections.quic(key).unwrap();
-                assert_eq!((q.began, q.deadline.at()), (since, (since + timeout) / 1000));
+                assert_eq!((q.began(), q.deadline()), (since, (since + timeout) / 1000));
             }
         }
     }
@@ -942,7 +939,7 @@ fn a_connection_over_quic_may_take_as_long_as_a_try() {
         let request = lane.request(GET);
         lane.event(&request, Event::Forward);
         let key = lane.quic();
-        assert_eq!(lane.proxy.connections.quic(key).unwrap().deadline.at(), within);
+        assert_eq!(lane.proxy.connections.quic(key).unwrap().deadline(), within);
         quic_timeout(&mut lane.proxy, &mut lane.cx, key);
         assert!(lane.group().h3_is_down(0, 0), "TCP is next");
         assert_eq!(lane.group().h3_connection(0, Window::Wide), None);
@@ -1017,9 +1014,8 @@ fn a_header_block_has_its_time_over_http2_when_the_last_stream_ends() {
         rustix::io::write(&peer, &sent).unwrap();
         lane.ready(key, READ);
         let h2 = |lane: &mut Lane| {
-            let client_conn = lane.proxy.connections.client(key).unwrap();
-            let streams = &client_conn.h2().unwrap().streams;
-            (streams.iter().map(|(_, stream)| stream.exchange).collect::<Vec<Key>>(), client_conn.deadline())
+            let connections = &mut lane.proxy.connections;
+            (h2_exchanges(connections, key), connections.client(key).unwrap().deadline())
         };
         let (exchanges, at) = h2(&mut lane);
         assert_eq!((exchanges.len(), at), (1, 250));

@@ -16,7 +16,6 @@ use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::streams::ClientStream;
 use crate::flush::flush_marked;
-use crate::h3::connection::Phase;
 use crate::mirrors::free_copies;
 use crate::service::Proxy;
 use sealane_http::h3::Code;
@@ -138,7 +137,7 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
         proxy.counters.count(Count::MemoryResets);
         match proxy.connections.get_mut(key) {
             Some(Conn::Client(_)) => client_gone(proxy, cx, key),
-            Some(Conn::Quic(q)) if q.phase != Phase::Closed => {
+            Some(Conn::Quic(q)) if !q.is_closed() => {
                 q.close(cx.instant(), Code::ExcessiveLoad, "memory is short");
                 h3_client_gone(proxy, cx, key);
             }
@@ -178,7 +177,7 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
 fn memory_held(connections: &Connections, key: Key) -> usize {
     match connections.get(key) {
         Some(Conn::Client(f)) => f.holds(),
-        Some(Conn::Quic(q)) => q.client_ref().map_or(0, |c| c.held.bytes() + q.waiting),
+        Some(Conn::Quic(q)) => q.holds(),
         Some(Conn::Upstream(_) | Conn::Mirror(_)) | None => 0,
     }
 }

@@ -151,7 +151,7 @@ enum CopyProgress {
 /// The client of a copy.
 pub(crate) struct MirrorClient {
     exchange: Option<Key>,
-    pub deadline: Deadline,
+    deadline: Deadline,
     /// When the copy must be over.
     until: Millis,
     body: Vec<u8>,
@@ -161,6 +161,23 @@ pub(crate) struct MirrorClient {
     discarded: usize,
     progress: CopyProgress,
     _place: CopyPlace,
+}
+
+impl MirrorClient {
+    /// It is looked at at this time or before.
+    pub fn look_by(&mut self, cx: &mut Context, key: Key, at: Millis) {
+        self.deadline.set_no_later(cx, key, at);
+    }
+
+    /// A timer has fired: whether it is time.
+    pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
+        self.deadline.fired(cx, key)
+    }
+
+    /// Whether an entry of the timer wheel is the one at which it is looked at again.
+    pub fn is_armed_for(&self, tick: u64) -> bool {
+        self.deadline.is_armed_for(tick)
+    }
 }
 
 /// Makes the copy of a request that has been prepared for its upstream and is about to be forwarded.
@@ -346,7 +363,7 @@ pub(crate) fn mirror_discard(connections: &mut Connections, cx: &mut Context, ke
     let Some(mirror) = connections.mirror(key) else { return };
     mirror.discarded += bytes;
     if mirror.discarded >= MAX_DISCARDED {
-        mirror.deadline.set_no_later(cx, key, cx.now());
+        mirror.look_by(cx, key, cx.now());
     }
 }
 

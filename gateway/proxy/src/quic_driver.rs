@@ -14,7 +14,6 @@ use crate::client::h3_connection::{
 };
 use crate::conn::Standing;
 use crate::counters::Count;
-use crate::exchange::exchanges::Exchanges;
 use crate::exchange::resume::resume_source;
 use crate::exchange::streams::Later;
 use crate::flush::flush_marked;
@@ -24,14 +23,13 @@ use crate::quic::admission::Rejected;
 use crate::quic::send::{Transmitted, WAIT_LIMIT};
 use crate::quic::{Datagram, Parts};
 use crate::service::Proxy;
-use crate::transport::HIGH_WATER;
 use crate::upstream::h3::{
     h3_send_waiting, h3_server_close_if_done, h3_server_error, h3_server_established, h3_server_leaving,
     h3_server_lost, h3_server_read, h3_server_stopped, h3_server_timeout,
 };
 use quinn_proto::{Dir, Event, StreamEvent, StreamId};
 use sealane_http::h3::Code;
-use sealane_lane::{Context, Key, Micros, Millis};
+use sealane_lane::{Context, Key, Micros};
 
 /// Rounds of flushing per turn.
 const ROUNDS: usize = 8;
@@ -67,14 +65,14 @@ fn quic_look(proxy: &mut Proxy, cx: &mut Context) {
 pub(crate) fn quic_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Proxy { connections, quic, admission, settings, counters, .. } = proxy;
     let Some(q) = connections.quic(key) else { return };
-    if q.quic.may_move() && quic.gave_up_hello(cx, settings, counters, &mut q.quic) {
+    if q.transport().may_move() && quic.gave_up_hello(cx, settings, counters, q.transport_mut()) {
         h3_client_left(connections, quic, admission, settings, counters, cx, key);
         connections.remove(key);
         return;
     }
     loop {
         let Some(q) = proxy.connections.quic(key) else { return };
-        let Some(event) = q.quic.poll() else { break };
+        let Some(event) = q.transport_mut().poll() else { break };
         match event {
             Event::Connected if q.is_client() => h3_client_established(proxy, cx, key),
             Event::Connected => h3_server_established(proxy, cx, key),
@@ -92,7 +90,7 @@ fn quic_stream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, event: Strea
     match event {
         StreamEvent::Opened { dir: Dir::Uni } => {
             while let Some(q) = proxy.connections.quic(key)
-                && let Some(id) = q.quic.accept(Dir::Uni)
+                && let Some(id) = q.transport_mut().accept(Dir::Uni)
             {
                 q.add_uni(id);
                 quic_read_uni(proxy, cx, key, id);
@@ -100,7 +98,7 @@ fn quic_stream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, event: Strea
         }
         StreamEvent::Opened { dir: Dir::Bi } => {
             while let Some(q) = proxy.connections.quic(key)
-                && let Some(id) = q.quic.accept(Dir::Bi)
+                && let Some(id) = q.transport_mut().accept(Dir::Bi)
             {
                 h3_stream_opened(proxy, cx, key, id);
             }
@@ -274,20 +272,19 @@ fn quic_flush_all(proxy: &mut Proxy, cx: &mut Context) -> bool {
 fn quic_flush(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Proxy { connections, exchanges, quic, counters, .. } = proxy;
     let Some(q) = connections.quic(key) else { return };
-    q.needs_flush = false;
+    q.begin_flush();
     if quic.is_blocked() {
         return connections.mark_for_flush(key);
     }
     let now = cx.instant();
-    if q.quic.is_held(now) {
+    if q.transport_mut().is_held(now) {
         return quic.arm(connections, key);
     }
     q.flush_control();
     let mut resume: Vec<Later> = Vec::new();
-    flush_streams(q, exchanges, cx.now(), &mut resume);
-    let more = !q.staged.is_empty();
-    let is_client = q.is_client();
-    let Some(transmitted) = quic.transmit(now, counters, &mut q.quic, more) else { return };
+    q.flush_streams(exchanges, cx.now(), &mut resume);
+    let (more, is_client) = (q.has_staged(), q.is_client());
+    let Some(transmitted) = quic.transmit(now, counters, q.transport_mut(), more) else { return };
     if transmitted == Transmitted::Ended {
         close_connection(proxy, cx, key);
     } else {
@@ -303,43 +300,5 @@ fn quic_flush(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     }
     for source in resume {
         resume_source(proxy, cx, source);
-    }
-}
-
-/// Hands the protocol what is staged on streams, the first in their order first. `resume`: the sources that have room again.
-fn flush_streams(q: &mut H3Connection, exchanges: &mut Exchanges, now: Millis, resume: &mut Vec<Later>) {
-    // A response of which all that was here is out, and more is to be had.
-    let mut hungry = None;
-    let mut staged = q.take_staged().into_iter();
-    while let Some(index) = staged.next() {
-        if let Some(first) = hungry
-            && q.waiting > 0
-            && q.goes_before(first, index)
-        {
-            // Windows are short, and what it reads next goes before the rest.
-            q.staged.push(index);
-            q.staged.extend(staged);
-            break;
-        }
-        if let Some(stream) = q.streams.get_mut(index as usize) {
-            stream.staged = false;
-        }
-        let all = q.flush_stream(index);
-        let Some(stream) = q.streams.get(index as usize) else { continue };
-        let room = HIGH_WATER.saturating_sub(stream.waiting());
-        if let (true, Some(exchange)) = (room >= HIGH_WATER / 2, stream.exchange)
-            && let Some(x) = exchanges.get_mut(exchange)
-        {
-            // What a client's stream blocks is the response, what an upstream's blocks is the request.
-            let (flow, source) = match q.is_client() {
-                true => (x.response_body_mut(), Later::Server(exchange)),
-                false => (x.request_body_mut(), Later::Client(exchange)),
-            };
-            if flow.unblock(now) {
-                resume.push(source);
-                hungry = hungry.or((all && q.is_client()).then_some(index));
-            }
-        }
-        q.reap(index);
     }
 }

@@ -6,7 +6,6 @@
 
 use crate::conn::Conn;
 use crate::connections::Connections;
-use crate::h3::connection::Role;
 use crate::records::ConnectionId;
 use crate::service::Proxy;
 use crate::upstream::group::LaneUpstream;
@@ -259,7 +258,7 @@ fn packets(conn: &Conn) -> Option<(u64, u64)> {
     let transport = match conn {
         Conn::Client(client_conn) => client_conn.transport(),
         Conn::Upstream(upstream_conn) => upstream_conn.connected_transport()?,
-        Conn::Quic(q) => return Some(q.quic.losses()),
+        Conn::Quic(q) => return Some(q.transport().losses()),
         Conn::Mirror(_) => return None,
     };
     tcp_counts(&transport.fd).map(|counts| (counts.sent, counts.retransmitted))
@@ -271,9 +270,9 @@ type Peer = (Option<(*const LaneUpstream, usize)>, Option<(String, String)>);
 fn peer_of(conn: &Conn) -> Peer {
     let (group, server) = match conn {
         Conn::Upstream(upstream_conn) => upstream_conn.server(),
-        Conn::Quic(q) => match &q.role {
-            Role::Server(server) => (&server.upstream, server.server),
-            Role::Client(..) => return (None, None),
+        Conn::Quic(q) => match q.server() {
+            Some(server) => server,
+            None => return (None, None),
         },
         Conn::Client(_) | Conn::Mirror(_) => return (None, None),
     };

@@ -34,26 +34,26 @@ use std::task::{self, Poll, Waker};
 
 /// One request and its response. It lives as long as its exchange.
 pub(crate) struct Stream {
-    pub exchange: Key,
-    pub id: u32,
-    pub respond: SendResponse<Bytes>,
+    pub(super) exchange: Key,
+    pub(super) id: u32,
+    pub(super) respond: SendResponse<Bytes>,
     /// There once the response's head has been sent.
-    pub send: Option<SendStream<Bytes>>,
+    pub(super) send: Option<SendStream<Bytes>>,
     /// There until the request has come whole.
-    pub body: Option<RecvStream>,
+    pub(super) body: Option<RecvStream>,
     /// Data that has been taken from `h2`, but not passed on.
-    pub rest: Bytes,
-    pub slot: Arc<StreamWaker>,
-    pub waker: Waker,
-    pub priority: Priority,
+    pub(super) rest: Bytes,
+    pub(super) slot: Arc<StreamWaker>,
+    pub(super) waker: Waker,
+    pub(super) priority: Priority,
     /// It waits for room on the wire, or in the window of all streams.
-    pub transport_blocked: bool,
+    pub(super) transport_blocked: bool,
     /// The client's window had less room than was wanted.
-    pub narrow: bool,
+    pub(super) narrow: bool,
     /// When it last had its turn.
-    pub turn: u64,
+    pub(super) turn: u64,
     /// END_STREAM has been given.
-    pub ended: bool,
+    pub(super) ended: bool,
 }
 
 pub(crate) fn h2_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {

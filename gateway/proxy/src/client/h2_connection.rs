@@ -60,25 +60,25 @@ enum State {
 
 pub(crate) struct H2Client {
     state: State,
-    pub(crate) pipe: Pipe,
-    pub(crate) guard: Guard,
-    pub(crate) streams: Slab<Stream>,
+    pub(super) pipe: Pipe,
+    pub(super) guard: Guard,
+    pub(super) streams: Slab<Stream>,
     /// Most bytes of a list of fields, by the rules that held when the connection began.
     pub(super) list_limit: usize,
     /// Bytes given to `h2` since it last wrote.
-    pub(crate) fed: usize,
+    pub(super) fed: usize,
     /// What the client lets us send on all streams together.
-    pub(crate) window: Window,
+    pub(super) window: Window,
     /// The last stream that the client has opened.
     pub(super) last_id: u32,
     /// How many streams wait for room on the wire or in the client's window, by urgency.
-    pub(crate) waiting: [u16; 8],
+    pub(super) waiting: [u16; 8],
     /// Counts turns of streams, for taking them in turn.
-    pub(crate) turns: u64,
+    pub(super) turns: u64,
     /// Since when there is no stream.
-    pub(crate) idle_since: Millis,
+    pub(super) idle_since: Millis,
     /// When data was last given to `h2`.
-    pub(crate) progress: Millis,
+    pub(super) progress: Millis,
     /// Bytes that waited to be sent when that was last looked at.
     waited: usize,
     /// When the client was told to open no more streams.

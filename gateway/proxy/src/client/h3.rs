@@ -19,13 +19,11 @@ use crate::exchange::request::{request_broken, request_data, request_end, reques
 use crate::exchange::streams::{ClientStream, Later};
 use crate::exchange::waste::{calling_off_wastes, client_wasted};
 use crate::exchange::websocket;
-use crate::h3::connection::Phase;
-use crate::h3::stream::{Read, Receiving, Sending, Stream};
-use crate::h3::{READ_AHEAD, code};
+use crate::h3::READ_AHEAD;
+use crate::h3::stream::{Read, Stream};
 use crate::scratch::Scratch;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
-use bytes::Buf;
 use quinn_proto::StreamId;
 use sealane_exchange as machine;
 use sealane_exchange::deadlines::ConnectionWait;
@@ -44,18 +42,17 @@ struct Begun {
 pub(crate) fn h3_stream_opened(proxy: &mut Proxy, cx: &mut Context, key: Key, id: StreamId) {
     let limits = proxy.settings.limits().clone();
     let Some(q) = proxy.connections.quic(key) else { return };
-    if matches!(q.phase, Phase::Leaving | Phase::Closed) {
-        // RFC 9114 §5.2: beyond what GOAWAY said; it may be sent again elsewhere.
-        q.stop(id, Code::RequestRejected);
-        let _ = q.quic.send_stream(id).reset(code(Code::RequestRejected));
+    if !q.takes_requests() {
+        // Beyond what GOAWAY said.
+        q.reject(id);
         proxy.connections.mark_for_flush(key);
         return client_wasted(proxy, cx, key, 1);
     }
-    let due = limits.until(ConnectionWait::RequestHead, cx.now());
-    let stream = Stream::new(id, MessageReader::new(Side::Server, limits.http.head), due);
+    let until = limits.until(ConnectionWait::RequestHead, cx.now());
+    let stream = Stream::new(id, MessageReader::new(Side::Server, limits.http.head), until);
     let index = q.add(stream);
     if id.index() > 0 {
-        q.quic.allow_all_streams();
+        q.transport_mut().allow_all_streams();
     }
     h3_read(proxy, cx, key, index);
 }
@@ -82,10 +79,9 @@ fn h3_read_with(
     let mut begun: Option<Begun> = None;
     let mut ahead = 0;
     loop {
-        let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
+        let Some(exchange) = proxy.connections.quic(key).and_then(|q| q.stream(index)).map(|s| s.exchange()) else {
             return Ok(());
         };
-        let (exchange, id) = (stream.exchange, stream.id);
         // It has its response, and what it still sends is thrown away unread.
         let mut drains = false;
         if let Some(exchange) = exchange {
@@ -93,21 +89,16 @@ fn h3_read_with(
             drains = x.machine().request() == machine::Phase::Draining;
             if !matches!(x.machine().request(), machine::Phase::Streaming | machine::Phase::Draining) {
                 // Nobody can take the body yet, or there is none; but the client may call all of it off.
-                if let Some(q) = proxy.connections.quic(key)
-                    && matches!(q.quic.recv_stream(id).received_reset(), Ok(Some(_)))
-                {
-                    if let Some(stream) = q.streams.get_mut(index as usize) {
-                        stream.receiving = Receiving::ResetRead;
-                    }
+                if proxy.connections.quic(key).is_some_and(|q| q.is_called_off(index)) {
                     h3_called_off(proxy, cx, key, index);
                 }
                 return Ok(());
             }
         }
-        let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
+        let Some(stream) = proxy.connections.quic(key).and_then(|q| q.stream(index)) else {
             return Ok(());
         };
-        if stream.rest.is_empty() {
+        if stream.unread() == 0 {
             match proxy.connections.quic(key).map_or(Read::Blocked, |q| q.fetch(index)) {
                 Read::Data => {}
                 Read::Blocked => {
@@ -134,7 +125,7 @@ fn h3_read_with(
             h3_begin(proxy, cx, key, index, begun, false)?;
             continue;
         }
-        let mut step = stream.rest.len();
+        let mut step = stream.unread();
         if let Some(exchange) = exchange {
             // The sink's room bounds what is looked at, and so every piece.
             match request_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, step) {
@@ -147,12 +138,12 @@ fn h3_read_with(
                 return Ok(());
             }
         }
-        let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else {
+        let Some(stream) = proxy.connections.quic(key).and_then(|q| q.stream(index)) else {
             return Ok(());
         };
-        let data = stream.rest.slice(..step);
+        let data = stream.ahead(step);
         let (used, piece) = reader.read(&data)?;
-        stream.rest.advance(used);
+        stream.take(used);
         match piece {
             Piece::NeedMore => {}
             Piece::Head(section) => {
@@ -222,14 +213,14 @@ fn h3_begin(
     let Some(client) = q.client() else { return Ok(()) };
     let number = client.next_request();
     let last = client.is_at_last_request(limits.max_requests);
-    let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
     x.arrive(ClientStream::H3(key, index), number, cx.micros());
     let priority = x.request().fields.get_named(b"priority").map(Priority::parse);
+    let mut promised = None;
     let info = info.and_then(|mut info| {
         match info.body {
             // RFC 9114 §4.1.2.
             BodyLength::Known(n) if ended && n > 0 => return Err(ParseError::LengthMismatch),
-            BodyLength::Known(n) => stream.promised = Some(n),
+            BodyLength::Known(n) => promised = Some(n),
             BodyLength::Chunked if ended => {
                 info.body = BodyLength::None;
                 // As over the other versions: nothing is left to wait for (RFC 9110 §10.1.1).
@@ -251,11 +242,12 @@ fn h3_begin(
         }
         Err(e) => x.begin_unread(Version::Http3, Some(*e)),
     }
+    let Some(stream) = q.stream(index) else { return Ok(()) };
     proxy.counters.count(Count::Requests);
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64 + 1);
     let exchange = proxy.exchanges.insert(x);
-    stream.exchange = Some(exchange);
-    stream.receiving.begin_body();
+    stream.serve(exchange);
+    stream.begin_body(promised);
     q.place(index, priority);
     if last {
         q.leave();
@@ -269,15 +261,14 @@ fn h3_begin(
 
 /// A request stream has come to its end, and so has the request.
 fn h3_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) -> Result<(), H3Error> {
-    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get(index as usize)) else {
-        return Ok(());
-    };
-    let phase = stream.exchange.and_then(|x| proxy.exchanges.get(x)).map(|x| x.machine().request());
+    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.stream(index)) else { return Ok(()) };
+    let exchange = stream.exchange();
+    let phase = exchange.and_then(|x| proxy.exchanges.get(x)).map(|x| x.machine().request());
     // RFC 9114 §4.1.2. One that drains has been answered already, maybe for this.
     if phase != Some(machine::Phase::Draining) && stream.is_short() {
         return Err(ParseError::LengthMismatch.into());
     }
-    if let (Some(exchange), Some(phase)) = (stream.exchange, phase)
+    if let (Some(exchange), Some(phase)) = (exchange, phase)
         && phase != machine::Phase::Complete
     {
         request_end(proxy, cx, exchange);
@@ -287,9 +278,9 @@ fn h3_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) -> Result
 
 /// The client has called a request off (RESET_STREAM).
 fn h3_called_off(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
-    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
+    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.stream(index)) else { return };
     // Before the head has come there is no exchange yet, and after the response none any more.
-    let (exchange, served) = (stream.exchange.take(), stream.sending != Sending::Send);
+    let (exchange, served) = (stream.leave_exchange(), stream.is_served());
     proxy.counters.count(Count::H3Resets);
     let wasted = exchange.map_or(!served, |exchange| calling_off_wastes(&proxy.exchanges, cx, exchange));
     if let Some(exchange) = exchange {
@@ -317,9 +308,7 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
             client_wasted(proxy, cx, key, 1);
         }
         H3Error::Message(e) => {
-            let exchange =
-                proxy.connections.quic(key).and_then(|q| q.streams.get(index as usize)).and_then(|s| s.exchange);
-            if let Some(exchange) = exchange {
+            if let Some(exchange) = proxy.connections.quic(key).and_then(|q| q.exchange_of(index)) {
                 return request_broken(proxy, cx, exchange, e);
             }
             // A head that is beyond the limit, before it was read: answered like any other request.
@@ -328,13 +317,8 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
             x.request_mut().version = Version::Http3;
             let _ = x.request_mut().set_target(b"-");
             // Its end cannot be found any more.
-            if let Some(q) = proxy.connections.quic(key)
-                && let Some(stream) = q.streams.get_mut(index as usize)
-            {
-                stream.rest.clear();
-                stream.receiving = Receiving::StopSent;
-                let id = stream.id;
-                q.stop(id, Code::MessageError);
+            if let Some(q) = proxy.connections.quic(key) {
+                q.refuse_rest(index, Code::MessageError);
             }
             let _ = h3_begin(proxy, cx, key, index, Begun { x, info: Err(e) }, false);
         }
@@ -343,8 +327,8 @@ fn h3_stream_error(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, er
 
 /// A request is called off by us, in both directions.
 pub(crate) fn h3_cut(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, code: Code) {
-    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.streams.get_mut(index as usize)) else { return };
-    let exchange = stream.exchange.take();
+    let Some(stream) = proxy.connections.quic(key).and_then(|q| q.stream(index)) else { return };
+    let exchange = stream.leave_exchange();
     if let Some(exchange) = exchange {
         abort_exchange(proxy, cx, exchange);
     }

@@ -10,8 +10,9 @@ use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::forwarded::client_cert;
 use crate::exchange::waste::WasteBudget;
-use crate::h3::connection::{ClientHandshake, H3Connection, Phase, Role, Stay};
+use crate::h3::connection::H3Connection;
 use crate::h3::next_look;
+use crate::h3::stream::Serves;
 use crate::memory::Held;
 use crate::quic::QuicEndpoint;
 use crate::quic::admission::{Accepted, failure};
@@ -20,9 +21,9 @@ use crate::settings::LaneSettings;
 use crate::snapshot::ClientLimits;
 use crate::traces::Made;
 use quinn_proto::ConnectionError;
-use sealane_exchange::deadlines::{ConnectionState, ConnectionWait};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::h3::{Code, Settings};
-use sealane_lane::{Context, Key, Millis};
+use sealane_lane::{Context, Key};
 use sealane_sys::probes;
 use sealane_tls::policy::Version;
 
@@ -51,20 +52,15 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
         made: Made { began: since, admitted: cx.micros(), established: 0 },
     };
     let limits = proxy.settings.limits();
-    let q = Box::new(H3Connection::new(
-        connection,
-        Role::Client(client, Stay::Stays, ClientHandshake::Silent),
-        cx.now(),
-        since,
-    ));
-    let key = proxy.connections.insert(Conn::Quic(q));
+    let q = H3Connection::with_client(connection, client, cx.now(), since);
+    let key = proxy.connections.insert(Conn::Quic(Box::new(q)));
     proxy.admission.arrived(&proxy.counters);
     proxy.admission.talkers().accepted(remote.ip());
     let is_counted = proxy.admission.count_in_connection(&mut proxy.connections, key, &proxy.settings, &proxy.counters);
     if let Some(q) = proxy.connections.quic(key) {
-        proxy.quic.note(&q.quic, key);
+        proxy.quic.note(q.transport(), key);
         q.open_control(&our_settings(limits));
-        q.deadline.set(cx, key, limits.until(ConnectionWait::Handshake, since / 1000));
+        q.expire_at(cx, key, limits.until(ConnectionWait::Handshake, since / 1000));
         if !is_counted {
             // Another lane has given the last place away in this moment.
             q.close(cx.instant(), Code::ExcessiveLoad, "too many connections");
@@ -79,7 +75,7 @@ pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: 
 /// The hello has been read: from now on the rules for its server name apply, to early data as well.
 pub(crate) fn h3_hello_read(connections: &mut Connections, key: Key) {
     let Some(q) = connections.quic(key) else { return };
-    let handshake = q.quic.handshake();
+    let handshake = q.transport().handshake();
     if let (Some(client), Some(handshake)) = (q.client(), handshake) {
         client.policy = Some(handshake.policy);
     }
@@ -90,15 +86,11 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     let draining = proxy.settings.is_draining();
     let limits = proxy.settings.limits().clone();
     let Some(q) = proxy.connections.quic(key) else { return };
-    if q.phase == Phase::Handshake {
-        q.phase = Phase::Open;
-    }
+    let took = q.note_established(cx.now(), cx.micros());
     let called_early = q.end_handshake();
-    let handshake = q.quic.handshake();
-    let certificate = q.quic.peer_certificate();
+    let handshake = q.transport().handshake();
+    let certificate = q.transport().peer_certificate();
     q.open_control(&our_settings(&limits));
-    q.idle_since = cx.now();
-    let took = cx.micros() - q.began;
     proxy.quic.handshake_over();
     let c = &proxy.counters;
     c.count(Count::QuicConnections);
@@ -121,7 +113,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
     client.cert = certificate.as_ref().map(client_cert);
     client.made.established = cx.micros();
     // Requests in early data may have deadlines before that.
-    q.deadline.set_no_later(cx, key, cx.now() + next_look(&limits));
+    q.look_by(cx, key, cx.now() + next_look(&limits));
     if draining {
         q.leave_soon(cx.now());
     }
@@ -133,7 +125,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
 /// The connection is lost: closed by the client, timed out, or broken.
 pub(crate) fn h3_client_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, reason: &ConnectionError) {
     let Some(q) = proxy.connections.quic(key) else { return };
-    if q.phase != Phase::Closed && q.is_handshaking() {
+    if !q.is_closed() && q.is_handshaking() {
         handshake_failed(proxy, key, failure(reason));
     }
     match reason {
@@ -155,7 +147,7 @@ pub(crate) fn h3_client_error(proxy: &mut Proxy, cx: &mut Context, key: Key, cod
 /// No request of a connection goes on; what is left of it is the transport's.
 pub(crate) fn h3_client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(q) = proxy.connections.quic(key) else { return };
-    q.phase = Phase::Closed;
+    q.note_closed();
     for exchange in q.exchanges() {
         abort_exchange(proxy, cx, exchange);
     }
@@ -178,12 +170,11 @@ pub(crate) fn h3_client_left(
     key: Key,
 ) {
     let Some(q) = connections.quic(key) else { return };
-    let Role::Client(client, stay, _) = &mut q.role else { return };
-    if std::mem::replace(stay, Stay::CountedOut) == Stay::CountedOut {
+    if !q.count_out() {
         return;
     }
-    let counted = client.counted.take();
-    if !q.quic.is_established() {
+    let counted = q.client().and_then(|client| client.counted.take());
+    if q.is_handshaking() {
         quic.handshake_over();
     }
     admission.left(cx, counted, settings, counters);
@@ -206,22 +197,12 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let instant = cx.instant();
     let Some(q) = proxy.connections.quic(key) else { return };
-    if q.phase == Phase::Closed {
+    if q.is_closed() {
         return;
     }
     // It may be leaving already. A request in early data has deadlines before that.
-    let handshaking = q.is_handshaking();
-    let is_idle = q.streams.is_empty() && !handshaking;
-    if !is_idle {
-        q.idle_since = now;
-    }
-    let state = ConnectionState {
-        handshake_until: handshaking.then(|| limits.until(ConnectionWait::Handshake, q.began / 1000)),
-        // One that acknowledges nothing of its responses for as long has left.
-        idle_since: is_idle.then_some(q.idle_since),
-        ..ConnectionState::default()
-    };
-    let own = state.deadline(&limits.of_connection());
+    let handshake_until = q.handshake_until(&limits);
+    let own = q.state(now, handshake_until).deadline(&limits.of_connection());
     let passed = own.filter(|own| own.at <= now).map(|own| own.wait);
     if passed == Some(ConnectionWait::Handshake) {
         proxy.counters.count(Count::ClientTimeouts);
@@ -230,9 +211,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         q.close(instant, Code::NoError, "");
         return h3_client_gone(proxy, cx, key);
     }
-    if q.phase == Phase::Open && matches!(q.role, Role::Client(_, Stay::Until(at), _) if at <= now) {
-        q.leave();
-    }
+    q.leave_in_time(now);
     if q.is_done() {
         return h3_client_close_if_done(proxy, cx, key);
     }
@@ -244,24 +223,22 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if let Some(own) = own {
         next = next.min(own.at);
     }
-    let streams: Vec<(u32, Option<Key>, Millis)> =
-        q.streams.iter().map(|(i, s)| (i as u32, s.exchange, s.due)).collect();
-    for (index, exchange, due) in streams {
-        match exchange {
-            Some(exchange) => {
+    for (index, serves) in q.all_streams() {
+        match serves {
+            Serves::Exchange(exchange) => {
                 if let Some(at) = check_deadlines(proxy, cx, exchange) {
                     next = next.min(at);
                 }
             }
             // A head that does not come to its end, or a response that is not taken.
-            None if due <= now => {
+            Serves::Nothing { until } if until <= now => {
                 proxy.counters.count(Count::ClientTimeouts);
                 h3_cut(proxy, cx, key, index, Code::RequestCancelled);
             }
-            None => next = next.min(due),
+            Serves::Nothing { until } => next = next.min(until),
         }
     }
     if let Some(q) = proxy.connections.quic(key) {
-        q.deadline.set(cx, key, next);
+        q.expire_at(cx, key, next);
     }
 }

@@ -3,7 +3,7 @@
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::h3::stream::{Receiving, Stream};
+use crate::h3::stream::Stream;
 use crate::settings::LaneSettings;
 use crate::transport::HIGH_WATER;
 use sealane_exchange::deadlines::ConnectionWait;
@@ -13,7 +13,7 @@ use sealane_lane::{Context, Key};
 
 fn h3_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
     match connections.get_mut(key)? {
-        Conn::Quic(q) => q.streams.get_mut(index as usize),
+        Conn::Quic(q) => q.stream(index),
         _ => None,
     }
 }
@@ -34,8 +34,8 @@ pub(crate) fn h3_client_interim(
     index: u32,
 ) {
     let (Some(x), Some(Conn::Quic(q))) = (exchanges.get(exchange), connections.get_mut(key)) else { return };
-    let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    h3::encode_response(&mut stream.out, x.response(), BodyLength::None, false);
+    let Some(stream) = q.stream(index) else { return };
+    h3::encode_response(stream.out(), x.response(), BodyLength::None, false);
     h3_staged(connections, key, index);
 }
 
@@ -49,17 +49,16 @@ pub(crate) fn h3_client_head(
     upgrade: bool,
 ) {
     let (Some(x), Some(Conn::Quic(q))) = (exchanges.get_mut(exchange), connections.get_mut(key)) else { return };
-    let Some(stream) = q.streams.get_mut(index as usize) else { return };
+    let Some(stream) = q.stream(index) else { return };
     x.response_body_mut().frame(BodyLength::None);
     if let BodyLength::Known(n) = body {
         // Head and a short body leave in one piece: room for both.
-        stream.out.reserve(256 + (n as usize).min(HIGH_WATER));
+        stream.out().reserve(256 + (n as usize).min(HIGH_WATER));
     }
     let body = if body == BodyLength::UntilClose { BodyLength::Chunked } else { body };
-    h3::encode_response(&mut stream.out, x.response(), body, upgrade);
+    h3::encode_response(stream.out(), x.response(), body, upgrade);
     if upgrade {
-        // RFC 9114 §4.4: from here on there is only DATA.
-        stream.reader.expect_tunnel();
+        stream.begin_tunnel();
     }
     h3_staged(connections, key, index);
 }
@@ -72,26 +71,16 @@ pub(crate) fn h3_client_finish(
     key: Key,
     index: u32,
 ) {
-    let Some(Conn::Quic(q)) = connections.get_mut(key) else { return };
-    let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    stream.exchange = None;
-    stream.sending.end();
-    stream.rest.clear();
-    stream.due = settings.limits().until(ConnectionWait::LastBytes, cx.now());
-    if !stream.receiving.is_over() {
-        // RFC 9114 §4.1: the rest of a request whose response needs none of it.
-        stream.receiving = Receiving::StopSent;
-        let id = stream.id;
-        q.stop(id, Code::NoError);
+    if let Some(Conn::Quic(q)) = connections.get_mut(key) {
+        q.finish_response(index, cx.now(), settings.limits().until(ConnectionWait::LastBytes, cx.now()));
     }
-    q.idle_since = cx.now();
-    h3_staged(connections, key, index);
+    connections.mark_for_flush(key);
 }
 
 /// The exchange is called off. The caller ends the stream, if there still is one.
 pub(crate) fn h3_client_detach(connections: &mut Connections, key: Key, index: u32) {
     if let Some(stream) = h3_stream(connections, key, index) {
-        stream.exchange = None;
+        stream.leave_exchange();
     }
 }
 

@@ -29,10 +29,17 @@ impl H3Connection {
     /// (RFC 9114 §5.2).
     pub fn leave_soon(&mut self, now: Millis) {
         if matches!(self.phase, Phase::Handshake | Phase::Open)
-            && let Role::Client(_, stay @ Stay::Stays, _) = &mut self.role
+            && let Role::Client { stay: stay @ Stay::Stays, .. } = &mut self.role
         {
             *stay = Stay::Until(now + GRACE);
             h3::put_goaway(&mut self.control_out, LAST_STREAM);
+        }
+    }
+
+    /// The time is over for a client that was told so: it opens no more streams.
+    pub fn leave_in_time(&mut self, now: Millis) {
+        if self.phase == Phase::Open && matches!(self.role, Role::Client { stay: Stay::Until(at), .. } if at <= now) {
+            self.leave();
         }
     }
 

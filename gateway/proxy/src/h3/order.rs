@@ -1,7 +1,7 @@
 //! The order in which responses are sent (RFC 9218): where windows are short, the first have it all.
 
 use super::connection::H3Connection;
-use super::stream::{Sending, Stream};
+use super::stream::Stream;
 use crate::exchange::priority::Priority;
 use quinn_proto::StreamId;
 use std::cmp::Reverse;
@@ -29,10 +29,10 @@ impl H3Connection {
     }
 
     /// PRIORITY_UPDATE: the client's last word on a response.
-    pub fn reprioritise(&mut self, id: StreamId, priority: Priority) {
+    pub(super) fn reprioritise(&mut self, id: StreamId, priority: Priority) {
         let index = self.by_id.get(&id).copied();
         // Its request has begun, or even its response has been read to its end, and waits here.
-        let placed = |s: &Stream| s.exchange.is_some() || s.sending != Sending::Send;
+        let placed = |s: &Stream| s.exchange().is_some() || s.is_served();
         match index.map(|index| (index, self.streams.get(index as usize).is_some_and(placed))) {
             Some((index, true)) => self.prioritise(index, priority),
             None if u64::from(id) < self.next_id => {}
@@ -54,7 +54,7 @@ impl H3Connection {
     }
 
     /// Takes the streams that have something to send, in the order in which they may send.
-    pub fn take_staged(&mut self) -> Vec<u32> {
+    pub(super) fn take_staged(&mut self) -> Vec<u32> {
         let mut staged = std::mem::take(&mut self.staged);
         if staged.len() > 1 {
             let streams = &self.streams;
@@ -67,7 +67,7 @@ impl H3Connection {
     }
 
     /// Whether a stream goes before another that is not of its rank.
-    pub fn goes_before(&self, index: u32, other: u32) -> bool {
+    pub(super) fn goes_before(&self, index: u32, other: u32) -> bool {
         let rank = |index: u32| self.streams.get(index as usize).map(|s| rank(s.priority, s.id));
         rank(index) > rank(other)
     }

@@ -1,14 +1,14 @@
 //! One stream of a connection: a request and its response, whichever side of it is ours.
 //!
 //! [`Receiving`] and [`Sending`] are the states of its two directions, with the names of RFC 9000 §3 where the transport has
-//! the same state. What is lost, resent and acknowledged is the transport's and not seen here.
+//! the same state. What is lost, resent and acknowledged is the transport's and not seen here. Fields are visible in this folder only.
 
 use super::code;
 use super::connection::H3Connection;
 use crate::exchange::priority::Priority;
 use crate::memory::BUFFER_BUDGET;
 use crate::transport::HIGH_WATER;
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use quinn_proto::{FinishError, ReadError, StreamId, VarInt, WriteError};
 use sealane_http::ParseError;
 use sealane_http::h3::{Code, MessageReader, Side};
@@ -24,7 +24,7 @@ const HELD_LIMIT: usize = 8 * 1024;
 ///    └────────┴───────┴────► ResetRead, StopSent
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Receiving {
+pub(super) enum Receiving {
     /// "Recv": nothing has come.
     Awaited,
     /// "Recv": some has come, and the message's (final) head is not complete.
@@ -54,7 +54,7 @@ impl Receiving {
     }
 
     /// The message's (final) head is complete.
-    pub fn begin_body(&mut self) {
+    fn begin_body(&mut self) {
         if !self.is_over() {
             *self = Self::Body;
         }
@@ -68,7 +68,7 @@ impl Receiving {
 ///   └─────────┴──────► ResetSent
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sending {
+pub(super) enum Sending {
     /// More may be staged.
     Send,
     /// The message is staged to its end, and the end follows what waits.
@@ -96,37 +96,46 @@ impl Sending {
     }
 }
 
+/// What a stream serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Serves {
+    /// A request and its response.
+    Exchange(Key),
+    /// Nothing: the request's head has not come, or the exchange is over. A client's stream is cut off at this time, if the head, or the
+    /// last of the response, is not through by then.
+    Nothing { until: Millis },
+}
+
 /// One request and its response.
 pub(crate) struct Stream {
-    pub id: StreamId,
-    /// `None` before the request's head has come, and after the exchange has ended.
-    pub exchange: Option<Key>,
-    pub reader: MessageReader,
+    pub(super) id: StreamId,
+    pub(super) serves: Serves,
+    reader: MessageReader,
     /// Received and not taken yet.
-    pub rest: Bytes,
-    pub receiving: Receiving,
-    pub sending: Sending,
+    pub(super) rest: Bytes,
+    pub(super) receiving: Receiving,
+    pub(super) sending: Sending,
     /// Bytes of body that `content-length` still promises.
-    pub promised: Option<u64>,
+    pub(super) promised: Option<u64>,
     /// To send.
-    pub out: Vec<u8>,
+    pub(super) out: Vec<u8>,
     /// Refused by the protocol so far: windows are closed.
-    pub held: Bytes,
+    held: Bytes,
     /// What waited when it was last flushed, as its connection has counted it.
-    pub(super) left: usize,
-    pub staged: bool,
-    pub priority: Priority,
+    left: usize,
+    /// In its connection's list of streams that have something to send.
+    pub(super) staged: bool,
+    pub(super) priority: Priority,
     /// When it last had its turn.
     pub(super) turn: u64,
-    /// Of a client's stream without an exchange: when its request's head must have come, or its response must be through.
-    pub due: Millis,
 }
 
 impl Stream {
-    pub fn new(id: StreamId, reader: MessageReader, due: Millis) -> Self {
+    /// One whose request's head must have come at `until`.
+    pub fn new(id: StreamId, reader: MessageReader, until: Millis) -> Self {
         Self {
             id,
-            exchange: None,
+            serves: Serves::Nothing { until },
             reader,
             rest: Bytes::new(),
             receiving: Receiving::Awaited,
@@ -138,8 +147,81 @@ impl Stream {
             staged: false,
             priority: Priority::default(),
             turn: 0,
-            due,
         }
+    }
+
+    /// `None` before the request's head has come, and after the exchange has ended.
+    #[inline]
+    pub fn exchange(&self) -> Option<Key> {
+        match self.serves {
+            Serves::Exchange(exchange) => Some(exchange),
+            Serves::Nothing { .. } => None,
+        }
+    }
+
+    /// It serves this exchange from now on.
+    #[inline]
+    pub fn serve(&mut self, exchange: Key) {
+        self.serves = Serves::Exchange(exchange);
+    }
+
+    /// It serves its exchange no longer, and is to be reset at once.
+    pub fn leave_exchange(&mut self) -> Option<Key> {
+        let exchange = self.exchange()?;
+        self.serves = Serves::Nothing { until: 0 };
+        Some(exchange)
+    }
+
+    /// Bytes that have been received and are not taken yet.
+    #[inline]
+    pub fn unread(&self) -> usize {
+        self.rest.len()
+    }
+
+    /// The first of them; at most as many as there are.
+    #[inline]
+    pub fn ahead(&self, bytes: usize) -> Bytes {
+        self.rest.slice(..bytes)
+    }
+
+    /// So many of them are taken.
+    #[inline]
+    pub fn take(&mut self, bytes: usize) {
+        self.rest.advance(bytes);
+    }
+
+    /// The message's (final) head is complete. `promised`: the bytes of its body, if it says how many.
+    #[inline]
+    pub fn begin_body(&mut self, promised: Option<u64>) {
+        self.receiving.begin_body();
+        self.promised = promised;
+    }
+
+    /// Whether the body, or what a tunnel carries, is read.
+    #[inline]
+    pub fn is_in_body(&self) -> bool {
+        self.receiving == Receiving::Body
+    }
+
+    /// Whether a response to it has been staged to its end, or nobody wants more of it.
+    pub fn is_served(&self) -> bool {
+        self.sending != Sending::Send
+    }
+
+    /// What is to be sent, for more to be appended. The caller stages the stream.
+    #[inline]
+    pub fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.out
+    }
+
+    /// What was staged is all that there is to send.
+    pub fn end(&mut self) {
+        self.sending.end();
+    }
+
+    /// After its head there is only DATA (RFC 9114 §4.4).
+    pub fn begin_tunnel(&mut self) {
+        self.reader.expect_tunnel();
     }
 
     /// Counts a piece of the body against `content-length` (RFC 9114 §4.1.2).
@@ -162,7 +244,7 @@ impl Stream {
     }
 
     /// Bytes that wait to be sent.
-    pub fn waiting(&self) -> usize {
+    pub(super) fn waiting(&self) -> usize {
         self.out.len() + self.held.len()
     }
 }
@@ -240,14 +322,42 @@ impl H3Connection {
     }
 
     /// Asks the peer to send no more on a stream.
-    pub fn stop(&mut self, id: StreamId, why: Code) {
+    pub(super) fn stop(&mut self, id: StreamId, why: Code) {
         // It fails only where that direction is at its end already.
         let _ = self.quic.recv_stream(id).stop(code(why));
     }
 
+    /// Throws away what has come of a stream, and asks the peer to send no more on it.
+    pub fn refuse_rest(&mut self, index: u32, why: Code) {
+        let Some(stream) = self.streams.get_mut(index as usize) else { return };
+        stream.rest.clear();
+        if !stream.receiving.is_over() {
+            stream.receiving = Receiving::StopSent;
+            let id = stream.id;
+            self.stop(id, why);
+        }
+    }
+
+    /// Takes no request on a stream that the client has opened. It may be sent again elsewhere (RFC 9114 §5.2).
+    pub fn reject(&mut self, id: StreamId) {
+        self.stop(id, Code::RequestRejected);
+        // It fails only where that direction is at its end already.
+        let _ = self.quic.send_stream(id).reset(code(Code::RequestRejected));
+    }
+
+    /// Whether the peer has reset a stream, although not all that came before was read.
+    pub fn is_called_off(&mut self, index: u32) -> bool {
+        let Some(stream) = self.streams.get_mut(index as usize) else { return false };
+        let is_reset = matches!(self.quic.recv_stream(stream.id).received_reset(), Ok(Some(_)));
+        if is_reset {
+            stream.receiving = Receiving::ResetRead;
+        }
+        is_reset
+    }
+
     /// How many bytes may wait on a stream. Towards a client: fewer where its window is closed, or where those of all
     /// streams are many.
-    pub fn stream_limit(&self, stream: &Stream) -> usize {
+    pub(super) fn stream_limit(&self, stream: &Stream) -> usize {
         let open = stream.held.is_empty() && self.waiting < BUFFER_BUDGET;
         if open || !self.is_client() { HIGH_WATER } else { HELD_LIMIT }
     }
@@ -262,7 +372,7 @@ impl H3Connection {
     }
 
     /// Hands the transport what waits on a stream. True if all has been taken.
-    pub fn flush_stream(&mut self, index: u32) -> bool {
+    pub(super) fn flush_stream(&mut self, index: u32) -> bool {
         let Some(stream) = self.streams.get_mut(index as usize) else { return true };
         self.waiting = self.waiting.saturating_sub(std::mem::take(&mut stream.left));
         let mut send = self.quic.send_stream(stream.id);
@@ -308,16 +418,16 @@ impl H3Connection {
     }
 
     /// Forgets a stream once both its directions are done with. The protocol finishes what it has been given.
-    pub fn reap(&mut self, index: u32) {
+    pub(super) fn reap(&mut self, index: u32) {
         let done =
-            |s: &Stream| s.exchange.is_none() && s.receiving.is_over() && s.sending.is_over() && s.waiting() == 0;
+            |s: &Stream| s.exchange().is_none() && s.receiving.is_over() && s.sending.is_over() && s.waiting() == 0;
         if self.streams.get(index as usize).is_some_and(done) {
             self.remove(index);
         }
     }
 
     /// Forgets a stream.
-    pub fn remove(&mut self, index: u32) {
+    pub(super) fn remove(&mut self, index: u32) {
         if let Some(stream) = self.streams.try_remove(index as usize) {
             self.by_id.remove(&stream.id);
             self.waiting = self.waiting.saturating_sub(stream.left);
@@ -353,5 +463,13 @@ impl H3Connection {
         self.waiting = 0;
         self.by_id.clear();
         self.staged.clear();
+    }
+}
+
+#[cfg(test)]
+impl Stream {
+    /// These bytes have come on it.
+    pub fn receive(&mut self, bytes: Vec<u8>) {
+        self.rest = bytes.into();
     }
 }

@@ -217,7 +217,7 @@ fn upstream_header(
         Some(Conn::Quic(q)) => {
             let client = q.client_ref()?;
             let port = client.listener.listener.address.port();
-            (client.peer, q.quic.local_ip().map(|ip| SocketAddr::new(ip, port)))
+            (client.peer, q.transport().local_ip().map(|ip| SocketAddr::new(ip, port)))
         }
         _ => return None,
     };

@@ -80,7 +80,7 @@ pub(crate) struct H2Upstream {
     pub(super) backlog: Backlog,
     pub(super) streams: Slab<Stream>,
     /// Exchanges that wait for the server's SETTINGS.
-    pub waiting: Vec<Key>,
+    pub(super) waiting: Vec<Key>,
     /// Streams of which something came with the input that `h2` read last.
     pub(super) suspects: Suspects,
     /// Bytes given to `h2` since it last wrote.

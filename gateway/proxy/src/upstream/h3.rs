@@ -20,8 +20,8 @@ use crate::exchange::response::{
     not_taken, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
 };
 use crate::exchange::streams::{Later, UpstreamStream};
-use crate::h3::connection::{H3Connection, Phase, Requests, Role, Server};
-use crate::h3::stream::{Read, Receiving, Stream};
+use crate::h3::connection::{H3Connection, LostRequests};
+use crate::h3::stream::{Read, Stream};
 use crate::h3::{READ_AHEAD, next_look};
 use crate::latency::HANDSHAKE;
 use crate::memory::{Window, grant_window};
@@ -31,9 +31,7 @@ use crate::settings::LaneSettings;
 use crate::snapshot::QuicSettings;
 use crate::upstream::connection::MOST_WAITING;
 use crate::upstream::group::LaneUpstream;
-use bytes::Buf;
-use quinn_proto::{Dir, StreamId, VarInt};
-use sealane_exchange::deadlines::ConnectionState;
+use quinn_proto::{StreamId, VarInt};
 use sealane_exchange::{Fit, Loss, Reset, Switching};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
@@ -118,7 +116,7 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
 }
 
 fn h3_usable(connections: &mut Connections, key: Key) -> bool {
-    connections.quic(key).is_some_and(|q| matches!(q.phase, Phase::Handshake | Phase::Open))
+    connections.quic(key).is_some_and(|q| q.takes_requests())
 }
 
 /// Whether one more request may wait for a connection. Those that have been called off, or have gone elsewhere, wait no more.
@@ -153,14 +151,13 @@ fn h3_connect(
     config.transport_config(Arc::new(config::transport(&settings_of_quic, Some(silence))));
     let connection = quic.connect(cx, settings, config, address, &policy.server_name)?;
     counters.count(Count::UpstreamConnects);
-    let role = Role::Server(Server::new(upstream.clone(), server));
-    let mut q = H3Connection::new(connection, role, cx.now(), cx.micros());
-    q.stream_window = stream_window as usize;
+    let (now, began) = (cx.now(), cx.micros());
+    let q = H3Connection::with_server(connection, (upstream.clone(), server), stream_window as usize, now, began);
     let key = connections.insert(Conn::Quic(Box::new(q)));
     upstream.h3_note(server, window, key);
     let q = connections.quic(key)?;
-    quic.note(&q.quic, key);
-    q.deadline.after(cx, key, upstream.connect_within());
+    quic.note(q.transport(), key);
+    q.expire_at(cx, key, now + upstream.connect_within().as_millis() as Millis);
     connections.mark_for_flush(key);
     Some(key)
 }
@@ -169,14 +166,13 @@ fn h3_connect(
 pub(crate) fn h3_server_established(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let limits = proxy.settings.limits().clone();
     let Some(q) = proxy.connections.quic(key) else { return };
-    q.phase = Phase::Open;
-    q.idle_since = cx.now();
-    if let Role::Server(Server { upstream, .. }) = &q.role {
-        upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - q.began);
+    let took = q.note_established(cx.now(), cx.micros());
+    if let Some((upstream, _)) = q.server() {
+        upstream.record(proxy.settings.slot(), HANDSHAKE, took);
     }
     q.open_control(&Settings { max_field_section_size: limits.http.head as u64, connect_protocol: false });
-    let handshake = q.quic.handshake();
-    q.deadline.set(cx, key, cx.now() + next_look(&limits));
+    let handshake = q.transport().handshake();
+    q.expire_at(cx, key, cx.now() + next_look(&limits));
     match handshake.and_then(|h| h.summary).is_some_and(|s| s.resumed) {
         true => proxy.counters.count(Count::UpstreamResumed),
         false => proxy.counters.count(Count::UpstreamFull),
@@ -195,10 +191,10 @@ pub(crate) fn h3_send_waiting(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             waiting.pop_front();
             continue;
         }
-        if q.phase != Phase::Open {
+        if !q.is_open() {
             return;
         }
-        let Some(id) = q.quic.open(Dir::Bi) else { return };
+        let Some(id) = q.open_request() else { return };
         q.waiting_requests().and_then(VecDeque::pop_front);
         h3_send_request(proxy, cx, key, exchange, id);
     }
@@ -213,12 +209,12 @@ fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key,
     };
     let Proxy { connections, exchanges, .. } = proxy;
     let (Some(Conn::Quic(q)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else { return };
-    let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    stream.exchange = Some(exchange);
+    let Some(stream) = q.stream(index) else { return };
+    stream.serve(exchange);
     x.request_body_mut().frame(BodyLength::None);
-    h3::encode_request(&mut stream.out, x.request(), x.body(), Scheme::Https, false);
+    h3::encode_request(stream.out(), x.request(), x.body(), Scheme::Https, false);
     if x.body().is_empty() {
-        stream.sending.end();
+        stream.end();
     }
     q.stage(index);
     proxy.connections.mark_for_flush(key);
@@ -228,7 +224,7 @@ fn h3_send_request(proxy: &mut Proxy, cx: &mut Context, key: Key, exchange: Key,
 /// Reads a response as far as there is room for it.
 pub(crate) fn h3_server_read(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
     let Some(q) = proxy.connections.quic(key) else { return };
-    let Some(exchange) = q.streams.get(index as usize).and_then(|s| s.exchange) else { return };
+    let Some(exchange) = q.exchange_of(index) else { return };
     let Some((id, mut reader)) = q.take_reader(index) else { return };
     let result = h3_server_read_with(proxy, cx, key, index, exchange, &mut reader);
     if let Some(q) = proxy.connections.quic(key) {
@@ -259,8 +255,8 @@ fn h3_server_read_with(
     let mut ahead = 0;
     loop {
         let Some(Conn::Quic(q)) = proxy.connections.get_mut(key) else { return Ok(()) };
-        let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
-        if stream.rest.is_empty() {
+        let Some(stream) = q.stream(index) else { return Ok(()) };
+        if stream.unread() == 0 {
             match q.fetch(index) {
                 Read::Data => {}
                 Read::Blocked => {
@@ -270,7 +266,7 @@ fn h3_server_read_with(
                     return Ok(());
                 }
                 Read::End => {
-                    let short = q.streams.get(index as usize).is_some_and(Stream::is_short);
+                    let short = q.stream(index).is_some_and(|s| s.is_short());
                     reader.finish()?;
                     if let Some(mut info) = begun {
                         match info.body {
@@ -301,8 +297,8 @@ fn h3_server_read_with(
             }
             continue;
         }
-        let mut step = stream.rest.len();
-        if stream.receiving == Receiving::Body {
+        let mut step = stream.unread();
+        if stream.is_in_body() {
             match response_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, step) {
                 None | Some(0) => return Ok(()),
                 Some(room) => step = step.min(room),
@@ -315,12 +311,12 @@ fn h3_server_read_with(
         }
         let Proxy { connections, exchanges, scratch, settings, .. } = proxy;
         let Some(Conn::Quic(q)) = connections.get_mut(key) else { return Ok(()) };
-        let Some(stream) = q.streams.get_mut(index as usize) else { return Ok(()) };
+        let Some(stream) = q.stream(index) else { return Ok(()) };
         let Some(x) = exchanges.get_mut(exchange) else { return Ok(()) };
         let limits = &settings.limits().http;
-        let data = stream.rest.slice(..step);
+        let data = stream.ahead(step);
         let (used, piece) = reader.read(&data)?;
-        stream.rest.advance(used);
+        stream.take(used);
         match piece {
             Piece::NeedMore => {}
             Piece::Head(section) => {
@@ -333,15 +329,12 @@ fn h3_server_read_with(
                     }
                     continue;
                 }
-                stream.receiving.begin_body();
-                if let Role::Server(server) = &mut q.role {
-                    server.note_answer();
-                }
-                stream.promised = match info.body {
+                stream.begin_body(match info.body {
                     BodyLength::Known(n) => Some(n),
                     BodyLength::None => Some(0),
                     _ => None,
-                };
+                });
+                q.note_answer();
                 begun = Some(info);
             }
             Piece::Data(bytes) => {
@@ -382,11 +375,8 @@ pub(crate) fn h3_server_stopped(connections: &mut Connections, key: Key, index: 
 /// The server is going away: requests from this stream on were not looked at.
 pub(crate) fn h3_server_leaving(proxy: &mut Proxy, cx: &mut Context, key: Key, from: u64) {
     let Some(q) = proxy.connections.quic(key) else { return };
-    if q.phase == Phase::Open {
-        q.phase = Phase::Leaving;
-    }
-    let unseen: Vec<Key> =
-        q.streams.iter().filter(|(_, s)| u64::from(s.id) >= from).filter_map(|(_, s)| s.exchange).collect();
+    q.note_leaving();
+    let unseen = q.unseen_requests(from);
     let waiting = q.waiting_requests().map(std::mem::take).unwrap_or_default();
     let useful = q.has_opened();
     h3_forget(&mut proxy.connections, key);
@@ -425,29 +415,21 @@ fn h3_not_taken(proxy: &mut Proxy, cx: &mut Context, key: Key, waiting: VecDeque
 
 /// No new request takes this connection.
 fn h3_forget(connections: &mut Connections, key: Key) {
-    if let Some(H3Connection { role: Role::Server(Server { upstream, server, .. }), .. }) = connections.quic(key) {
-        upstream.h3_forget(*server, key);
+    if let Some((upstream, server)) = connections.quic(key).and_then(|q| q.server()) {
+        upstream.h3_forget(server, key);
     }
 }
 
 /// A connection to a server is lost, or was never made.
 pub(crate) fn h3_server_lost(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(q) = proxy.connections.quic(key) else { return };
-    let Role::Server(server) = &mut q.role else { return };
-    let Requests::Sent { waiting, answered } = std::mem::replace(&mut server.requests, Requests::GoneElsewhere) else {
-        return;
-    };
-    q.phase = Phase::Closed;
-    let established = q.quic.is_established();
+    let Some(LostRequests { under_way, waiting, answered }) = q.lose_requests() else { return };
     // Where QUIC does not come about, TCP is next, and that is known for some time.
-    let useful = !established || q.has_opened();
-    let under_way: Vec<(Key, bool)> =
-        q.streams.iter().filter_map(|(_, s)| s.exchange.map(|x| (x, s.receiving == Receiving::Awaited))).collect();
-    q.forget_streams();
-    if let (false, Role::Server(Server { upstream, server, .. })) = (established, &q.role) {
+    let useful = q.is_handshaking() || q.has_opened();
+    if let (true, Some((upstream, server))) = (q.is_handshaking(), q.server()) {
         // UDP does not pass, nobody listens there, or it is not HTTP/3: TCP may do.
         proxy.counters.count(Count::H3Fallbacks);
-        upstream.h3_failed(*server, cx.now() + FORGET);
+        upstream.h3_failed(server, cx.now() + FORGET);
     }
     h3_forget(&mut proxy.connections, key);
     for (exchange, awaited) in under_way {
@@ -462,42 +444,27 @@ pub(crate) fn h3_server_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let limits = proxy.settings.limits().clone();
     let (now, instant) = (cx.now(), cx.instant());
     let Some(q) = proxy.connections.quic(key) else { return };
-    let Role::Server(Server { upstream, .. }) = &q.role else { return };
+    let Some((upstream, _)) = q.server() else { return };
     let own_limits = upstream.upstream.of_connection();
-    match q.phase {
-        Phase::Closed => return,
-        Phase::Handshake => {
-            q.close(instant, Code::NoError, "");
-            return h3_server_lost(proxy, cx, key);
-        }
-        Phase::Open | Phase::Leaving => {}
+    if q.is_closed() {
+        return;
     }
-    let is_idle = q.streams.is_empty();
-    if !is_idle {
-        q.idle_since = now;
-    }
-    let state = ConnectionState { idle_since: is_idle.then_some(q.idle_since), ..ConnectionState::default() };
+    // Until the handshake is over, it is looked at when that must be over.
+    let is_late = q.is_handshaking();
     let look = now + next_look(&limits);
-    match state.deadline(&own_limits) {
-        Some(own) if own.at <= now => {
+    match q.state(now, None).deadline(&own_limits) {
+        own if is_late || own.is_some_and(|own| own.at <= now) => {
             q.close(instant, Code::NoError, "");
             h3_server_lost(proxy, cx, key);
         }
-        own => q.deadline.set(cx, key, own.map_or(look, |own| look.min(own.at))),
+        own => q.expire_at(cx, key, own.map_or(look, |own| look.min(own.at))),
     }
 }
 
 /// The exchange is over.
 pub(crate) fn h3_server_finish(connections: &mut Connections, cx: &mut Context, key: Key, index: u32, complete: bool) {
-    let Some(q) = connections.quic(key) else { return };
-    q.idle_since = cx.now();
-    let Some(stream) = q.streams.get_mut(index as usize) else { return };
-    stream.exchange = None;
-    if complete && stream.receiving.is_over() {
-        stream.sending.end();
-        q.stage(index);
-    } else {
-        q.reset(index, Code::RequestCancelled);
+    if let Some(q) = connections.quic(key) {
+        q.finish_request(index, cx.now(), complete);
     }
     connections.mark_for_flush(key);
 }
