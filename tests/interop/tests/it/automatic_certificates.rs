@@ -282,7 +282,7 @@ fn a_failed_check_is_told_and_renewing_on_demand_repairs_it() {
     let (good, said) = renew(&gateway);
     assert!(good, "{said}");
     assert!(eventually(|| visit(tls, &root).is_ok()), "{}", gateway.gateway.server.log());
-    assert!(metric(&gateway, "sealane_acme_challenges_answered_total{type=\"http-01\"}") >= 1.0);
+    assert!(eventually(|| metric(&gateway, "sealane_acme_challenges_answered_total{type=\"http-01\"}") >= 1.0));
     let (good, said) = {
         let socket = gateway.socket.display().to_string();
         let out = sealane_interop::gateway::run(["certificates", "renew", "other.acme.test", "--socket", &socket]);
