@@ -1,6 +1,6 @@
 //! Sends staged bytes at the end of an event or of a turn, and resumes flows that waited for room.
 
-use crate::client::h2_connection::h2_client_drive;
+use crate::client::h2_connection::{H2Client, h2_client_drive};
 use crate::client::h2_responses::h2_client_room;
 use crate::conn::Conn;
 use crate::connections::Connections;
@@ -9,6 +9,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::resume::resume_source;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::lifecycle::{after_closing, close_connection, wire_failed};
+use crate::scratch::Scratch;
 use crate::service::Proxy;
 use crate::upstream::h2::h2_upstream_room;
 use crate::upstream::h2_connection::h2_upstream_drive;
@@ -76,6 +77,19 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     }
 }
 
+/// A shared connection has been driven after something had come. Goes on with it at the end of the turn if something is to be sent, if not
+/// all was taken, or if streams wait for what may have come. Else its buffer goes back.
+pub(crate) fn flush_driven(connections: &mut Connections, scratch: &mut Scratch, key: Key) {
+    let Some(conn) = connections.get_mut(key) else { return };
+    let streams_wait = matches!(conn, Conn::Client(f) if f.h2().is_some_and(H2Client::has_waiting));
+    let is_taken = conn.is_drained() && !streams_wait;
+    match conn.transport() {
+        Some(transport) if is_taken && transport.is_flushed() => scratch.return_buffer(&mut transport.stage),
+        Some(_) => connections.mark_for_flush(key),
+        None => {}
+    }
+}
+
 /// Drives the connections that many exchanges share, and sends what they have.
 pub(crate) fn flush_shared(proxy: &mut Proxy, cx: &mut Context) {
     if !proxy.connections.has_shared() {
@@ -123,5 +137,33 @@ fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Con
     } else {
         let waits = x.upstream_stream() == Some(UpstreamStream::H1(sink)) && x.request_body_mut().unblock(cx.now());
         waits.then_some(Later::Client(exchange))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::h2_connection::h2_client_begin;
+    use crate::counters::Counters;
+    use crate::fixtures;
+
+    #[test]
+    fn a_connection_that_was_driven_is_flushed_if_there_is_something_to_do() {
+        let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
+        let (mut connections, mut scratch) = (Connections::default(), Scratch::new());
+        let (conn, _peer) = fixtures::connection(&settings.listeners()[0]);
+        let key = connections.insert(conn);
+        h2_client_begin(&mut connections, &settings, &Counters::default(), &mut Context::new().unwrap(), key);
+        assert_eq!(connections.take_shared(), [key]);
+        let transport = connections.client(key).unwrap().transport_mut();
+        transport.needs_flush = false;
+        transport.stage.reserve(1000);
+        flush_driven(&mut connections, &mut scratch, key);
+        assert!(!connections.has_shared());
+        let transport = connections.client(key).unwrap().transport_mut();
+        assert_eq!(transport.stage.capacity(), 0, "others may use its buffer");
+        transport.stage.push(1);
+        flush_driven(&mut connections, &mut scratch, key);
+        assert!(connections.has_shared());
     }
 }

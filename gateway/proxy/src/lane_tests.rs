@@ -25,7 +25,7 @@ use crate::quic::admission::Accepted;
 use crate::quic_driver::quic_timeout;
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{MAIL_CAPACITY, Message, Proxy, Setup};
-use crate::snapshot::{ClientLimits, Quic, QuicSettings, Routing, Snapshot, Upstream, UpstreamHttp};
+use crate::snapshot::{Action, ClientLimits, Listener, Quic, QuicSettings, Routing, Snapshot, Upstream, UpstreamHttp};
 use crate::transport::{ReadResult, Transport};
 use crate::upstream::connection::upstream_handshake;
 use crate::upstream::group::LaneUpstream;
@@ -39,6 +39,8 @@ use sealane_exchange::{Event, Head, Kind, Loss};
 use sealane_http::h3::{Code, MessageReader, Side, encode_request};
 use sealane_http::{BodyLength, Scheme, Version};
 use sealane_lane::{After, Context, Key, Published, Ready, Service, mailbox};
+use sealane_route::{NameMap, SiteMap};
+use sealane_sys::allocations;
 use sealane_tls::policy::TicketKeys;
 use sealane_tls::{ClientContext, ServerContext, Session, sessions};
 use std::hash::RandomState;
@@ -1021,5 +1023,133 @@ fn a_header_block_has_its_time_over_http2_when_the_last_stream_ends() {
         assert_eq!((exchanges.len(), at), (1, 250));
         abort_exchange(&mut lane.proxy, &mut lane.cx, exchanges[0]);
         assert_eq!(h2(&mut lane), (Vec::new(), until));
+    }
+}
+
+/// A lane that forwards all requests to a server, and the server's socket.
+fn forwarding_lane() -> (Lane, TcpListener) {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut group = upstream(1);
+    group.servers[0].address = server.local_addr().unwrap();
+    let mut hosts = NameMap::default();
+    hosts.insert("*".parse().unwrap(), 0).unwrap();
+    let sites = Arc::new(SiteMap::new(&NameMap::default(), &hosts, [], |_, host| host));
+    let actions = Arc::new([Action::Proxy { upstream: 0 }]);
+    let mut config = snapshot(limits(), vec![group]);
+    config.listeners = vec![Arc::new(Listener { sites, actions, ..listener(1) })];
+    (Lane::new(config), server)
+}
+
+/// The connection that a lane has begun for its only request, at both ends.
+fn accept_only(lane: &mut Lane, server: &TcpListener) -> (Key, TcpStream) {
+    let exchange = lane.proxy.exchanges.keys().next().expect("the request has come");
+    let stream = lane.proxy.exchanges.get(exchange).unwrap().upstream_stream();
+    let Some(UpstreamStream::H1(upstream)) = stream else { panic!("no connection was begun") };
+    let (socket, _) = server.accept().unwrap();
+    lane.ready(upstream, WRITE);
+    lane.turn();
+    (upstream, socket)
+}
+
+/// Waits until something has come for a connection to a server.
+fn await_bytes(lane: &mut Lane, upstream: Key) {
+    let transport = lane.proxy.connections.upstream(upstream).unwrap().transport();
+    poll(&mut [PollFd::new(&transport.fd, PollFlags::IN)], None).unwrap();
+}
+
+/// Bytes of bodies in a sequence of whole frames of HTTP/2.
+fn bytes_of_bodies(mut frames: &[u8]) -> usize {
+    let mut bytes = 0;
+    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = frames {
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        bytes += if *kind == 0 { length } else { 0 };
+        frames = rest.get(length..).unwrap_or_default();
+    }
+    bytes
+}
+
+/// The streams that wait for the client's window are resumed where responses are sent, which nothing else calls for then.
+#[test]
+fn a_response_over_http2_goes_on_when_the_client_opens_its_window() {
+    const BODY: usize = 100_000;
+    let (mut lane, server) = forwarding_lane();
+    let (conn, peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let client = lane.proxy.connections.insert(conn);
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    let Proxy { connections, settings, counters, .. } = &mut lane.proxy;
+    h2_client_begin(connections, settings, counters, &mut lane.cx, client);
+    let send = |lane: &mut Lane, bytes: &[u8]| {
+        rustix::io::write(&peer, bytes).unwrap();
+        lane.ready(client, READ);
+        lane.turn();
+    };
+    let mut request = http2_post();
+    let headers = request.len() - 14 - 9;
+    // A GET that ends with its head.
+    (request[headers + 4], request[headers + 9]) = (5, 0x82);
+    send(&mut lane, &request);
+    let (upstream, mut socket) = accept_only(&mut lane, &server);
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {BODY}\r\n\r\n");
+    socket.write_all(&[head.as_bytes(), &[7; BODY]].concat()).unwrap();
+    let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+    let mut receive = |lane: &mut Lane| {
+        for _ in 0..10 {
+            lane.ready(upstream, READ);
+            lane.turn();
+            while let Ok(n) = rustix::io::read(&peer, &mut buffer) {
+                got.extend_from_slice(&buffer[..n]);
+            }
+            lane.ready(client, WRITE);
+            lane.turn();
+        }
+        bytes_of_bodies(&got)
+    };
+    await_bytes(&mut lane, upstream);
+    assert_eq!(receive(&mut lane), 65_535, "the window is used up");
+    let update = |stream: u8| [0, 0, 4, 8, 0, 0, 0, 0, stream, 0, 1, 0, 0];
+    send(&mut lane, &[update(0), update(1)].concat());
+    assert_eq!(receive(&mut lane), BODY);
+}
+
+/// The first requests make buffers, and the next ones use these again. `most`: what rustls takes, once for each record that it opens
+/// and for each that it seals.
+#[test]
+fn a_request_on_a_kept_connection_takes_no_memory() {
+    for (is_tls, most) in [(false, 0), (true, 2)] {
+        let (mut lane, server) = forwarding_lane();
+        let (conn, peer) = connection(&lane.proxy.settings.listeners()[0]);
+        let Conn::Client(mut client_conn) = conn else { unreachable!() };
+        let mut scratch = Scratch::new();
+        let mut peer = Transport::new(peer);
+        if is_tls {
+            (peer, *client_conn.transport_mut()) = tls_pair(&mut scratch);
+        }
+        let client = lane.proxy.connections.insert(Conn::Client(client_conn));
+        lane.proxy.admission.arrived(&lane.proxy.counters);
+        let turn = |lane: &mut Lane, key: Key, ready: Ready| {
+            let before = allocations::taken();
+            lane.ready(key, ready);
+            lane.turn();
+            allocations::taken() - before
+        };
+        let mut servers = None;
+        for number in 0..100 {
+            peer.stage.extend_from_slice(b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+            peer.flush(&mut scratch).unwrap();
+            let mut taken = turn(&mut lane, client, READ);
+            let (upstream, socket) = servers.get_or_insert_with(|| accept_only(&mut lane, &server));
+            let mut request = [0; 1000];
+            assert!(socket.read(&mut request).unwrap() > 0);
+            socket.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+            await_bytes(&mut lane, *upstream);
+            taken += turn(&mut lane, *upstream, READ);
+            peer.note(READ);
+            peer.read(&mut scratch, READ_SIZE).unwrap();
+            assert!(scratch.take_plaintext().ends_with(b"\r\n\r\nok"));
+            assert!(
+                number < 10 || taken <= most,
+                "request {number} over TLS: {is_tls}, memory was taken {taken} times"
+            );
+        }
     }
 }

@@ -81,3 +81,8 @@ pub use quic::succession::{Channel, QuicPredecessor, QuicSuccessor};
 pub use records::{ALL_REQUESTS, ConnectionId, ERRORS, Occurrence, Record, RecordSink, RequestError, RequestId};
 pub use service::{HandedOver, MAIL_CAPACITY, Message, Proxy, Setup};
 pub use upstream::{balance, server_state};
+
+/// For tests that count.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: sealane_sys::allocations::CountingAllocator = sealane_sys::allocations::CountingAllocator;

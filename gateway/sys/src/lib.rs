@@ -2,6 +2,7 @@
 //!
 //! The only crate of the product that may contain `unsafe`; each use says why it is sound.
 
+pub mod allocations;
 pub mod cpu;
 pub mod epoll;
 pub mod fastopen;

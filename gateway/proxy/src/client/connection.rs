@@ -362,23 +362,27 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 
 /// Takes plaintext: what the last read has left in the scratch buffers, then what the socket has.
 fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    // Most events find nothing left, and the socket is read at once.
+    let mut takes = !proxy.connections.client(key).is_some_and(|client_conn| client_conn.has_taken_all());
     for turn in 0.. {
-        take_early(&mut proxy.connections, &mut proxy.scratch, key);
-        look_for_certificate(&mut proxy.connections, key);
-        let mut input = proxy.scratch.take_plaintext();
-        let ended = match decide_version(&mut proxy.connections, &proxy.settings, &proxy.counters, cx, key, &mut input)
-        {
-            Speaks::Unknown => false,
-            Speaks::H1 => take_plain(proxy, cx, key, &input),
-            Speaks::H2 => {
-                h2_client_take(proxy, cx, key, &mut input);
-                false
+        if std::mem::replace(&mut takes, true) {
+            take_early(&mut proxy.connections, &mut proxy.scratch, key);
+            look_for_certificate(&mut proxy.connections, key);
+            let mut input = proxy.scratch.take_plaintext();
+            let Proxy { connections, settings, counters, .. } = proxy;
+            let ended = match decide_version(connections, settings, counters, cx, key, &mut input) {
+                Speaks::Unknown => false,
+                Speaks::H1 => take_plain(proxy, cx, key, &input),
+                Speaks::H2 => {
+                    h2_client_take(proxy, cx, key, &mut input);
+                    false
+                }
+            };
+            input.clear();
+            proxy.scratch.return_plaintext(input);
+            if !note_established(proxy, cx, key) || ended {
+                return;
             }
-        };
-        input.clear();
-        proxy.scratch.return_plaintext(input);
-        if !note_established(proxy, cx, key) || ended {
-            return;
         }
         if !client_wants(&proxy.connections, &proxy.exchanges, key) {
             return;

@@ -6,13 +6,12 @@
 //!   └── woken streams ─► data, trailers, resets ─► exchange (request_data, request_end)
 //! ```
 
-use crate::client::h2_connection::H2Client;
+use crate::client::h2_connection::{H2Client, next_look};
 use crate::client::state::Protocol;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::executor::{abort_exchange, begin_request, refuse_head};
-use crate::exchange::expiry::sweep;
 use crate::exchange::priority::Priority;
 use crate::exchange::request::{request_broken, request_data, request_end, request_room};
 use crate::exchange::resume::resume_source;
@@ -127,7 +126,7 @@ pub(super) fn h2_request(
     h2.last_id = stream.id;
     h2.streams.insert(stream);
     if h2.streams.len() == 1 {
-        let at = cx.now() + sweep([limits.idle_timeout, limits.header_timeout]);
+        let at = cx.now() + next_look(&limits);
         client_conn.wait_until(cx, key, at);
     }
     if is_reset {

@@ -6,7 +6,8 @@
 //! stage ◄────────────── pipe ◄─ h2 ◄─ responses (h2_responses)
 //! ```
 //! The connection is driven when bytes have come, and once per turn of the lane after something was given to it
-//! (`Connections::take_shared`), so that many streams' frames leave in one record.
+//! (`Connections::take_shared`), so that many streams' frames leave in one record. Otherwise `h2` has nothing to do, and to ask it would
+//! cost as much as a part of a request.
 
 use crate::client::connection::{client_gone, handshake_failed};
 use crate::client::h2::{Stream, h2_request};
@@ -19,6 +20,7 @@ use crate::exchange::expiry::{check_deadlines, sweep};
 use crate::exchange::streams::ClientStream;
 use crate::exchange::waste;
 use crate::exchange::waste::client_wasted;
+use crate::flush::flush_driven;
 use crate::h2::backlog::{self, BITE, NO_BUDGET};
 use crate::h2::guard::{Fault, Guard};
 use crate::h2::pipe::Pipe;
@@ -230,6 +232,11 @@ impl H2Client {
         self.pipe.is_drained()
     }
 
+    /// Streams wait for room on the wire or in the client's window.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting.iter().any(|n| *n > 0)
+    }
+
     fn apply_priority_updates(&mut self) {
         let last_id = self.last_id;
         let updates = self.guard.updates();
@@ -270,6 +277,9 @@ pub(crate) fn h2_client_begin(
 pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
     let now = cx.now();
     let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
+    if input.is_empty() && h2.is_drained() {
+        return;
+    }
     let mut fault = None;
     if !input.is_empty() {
         fault = h2.guard.observe(input, now).err();
@@ -290,7 +300,7 @@ pub(crate) fn h2_client_take(proxy: &mut Proxy, cx: &mut Context, key: Key, inpu
         }
     }
     h2_client_drive(proxy, cx, key);
-    proxy.connections.mark_for_flush(key);
+    flush_driven(&mut proxy.connections, &mut proxy.scratch, key);
     if let Some(client_conn) = proxy.connections.client(key)
         && let Some(since) = client_conn.protocol.h2().and_then(|h| h.guard.block_since())
     {
@@ -423,6 +433,11 @@ pub(crate) fn h2_exchanges(connections: &mut Connections, key: Key) -> Vec<Key> 
     }
 }
 
+/// How long until a connection with streams is looked at again.
+pub(super) fn next_look(limits: &ClientLimits) -> Millis {
+    sweep([limits.idle_timeout, limits.header_timeout])
+}
+
 /// Looks at what has run out of time on a connection.
 pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let limits = proxy.settings.limits().clone();
@@ -445,7 +460,7 @@ pub(crate) fn h2_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         stuck_since: (!flushed).then_some(h2.progress),
         idle_since: h2.streams.is_empty().then_some(h2.idle_since),
     };
-    let look = now + sweep([limits.idle_timeout, limits.header_timeout]);
+    let look = now + next_look(&limits);
     let mut next = match state.deadline(&limits.of_connection()) {
         Some(passed) if passed.at <= now && passed.wait == ConnectionWait::Request => {
             h2.go_away(Reason::NO_ERROR);

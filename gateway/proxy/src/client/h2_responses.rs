@@ -191,7 +191,7 @@ pub(crate) fn h2_client_reset(
 /// There is room on the wire: those that wait for it or for the client's window get on, in their order.
 pub(crate) fn h2_client_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(h2) = proxy.connections.client(key).and_then(|f| f.protocol.h2_mut()) else { return };
-    if h2.waiting.iter().all(|n| *n == 0) {
+    if !h2.has_waiting() {
         return;
     }
     let order = |s: &Stream| {

@@ -263,6 +263,17 @@ impl ClientConnection {
         more && self.is_open() && self.is_established()
     }
 
+    /// Whether its handshake is over and nothing that was read of it waits: only its socket can have something new.
+    #[inline]
+    pub(super) fn has_taken_all(&self) -> bool {
+        let is_taken = match &self.protocol {
+            Protocol::H1(_) => true,
+            Protocol::H2(h2) => h2.is_drained(),
+            Protocol::Unknown => false,
+        };
+        is_taken && self.inbuf.is_empty() && self.is_established()
+    }
+
     /// Bytes of memory that it holds, with what was read for it at upstreams.
     pub fn holds(&self) -> usize {
         let frames = self.protocol.h2().map_or(0, |h| h.holds());

@@ -12,6 +12,7 @@ use crate::counters::Count;
 use crate::exchange::expiry::sweep;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{Later, UpstreamStream};
+use crate::flush::flush_driven;
 use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::{ACK, CONTINUATION, END_HEADERS, Event, Frames, HEADERS, Header, SETTINGS};
 use crate::h2::pipe::Pipe;
@@ -441,12 +442,16 @@ pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 /// Takes plaintext; `input` is a buffer to use again.
 pub(crate) fn h2_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut Vec<u8>) {
     let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return input.clear() };
+    // As with clients: `h2` has nothing to do if nothing has come.
+    if input.is_empty() && h2.is_drained() {
+        return;
+    }
     if !input.is_empty() {
         h2.observe(input);
         h2.pipe.give(input);
     }
     h2_upstream_drive(proxy, cx, key);
-    proxy.connections.mark_for_flush(key);
+    flush_driven(&mut proxy.connections, &mut proxy.scratch, key);
     match proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) {
         Some(h2) => h2.pipe.take_back(input),
         None => input.clear(),
