@@ -7,6 +7,7 @@
 mod callgrind;
 mod rig;
 mod stored;
+mod tools;
 
 use crate::metadata::Workspace;
 use crate::report::Report;
@@ -19,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use stored::Stored;
+use tools::Tools;
 
 /// Options of `cargo xtask count`.
 #[derive(Default, clap::Args)]
@@ -106,10 +108,13 @@ pub fn check(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
         report.skip("count", format!("`{missing}` is missing"));
         return Ok(0);
     }
-    let differs = Stored::load(&stored_figures(workspace))?.map_or_else(Vec::new, |s| s.differs(workspace.root()));
-    if !differs.is_empty() {
-        // Other tools and processors make other counts, which say nothing about the code. What must hold everywhere is still checked.
-        report.skip("count", differs.join("; "));
+    let Some(stored) = Stored::load(&stored_figures(workspace))? else {
+        return run(workspace, &Options { check: true, ..Options::default() });
+    };
+    let incomparable = stored.tools().incomparable(&Tools::here(workspace.root())?, &tools::pinned(workspace.root())?);
+    if let Some(why) = incomparable {
+        // The counts would say nothing about the code. What must hold everywhere is still checked.
+        report.skip("count", why);
         let only = vec![Case::Keepalive];
         return run(workspace, &Options { check: true, only, regardless_of_stored: true, ..Options::default() });
     }
@@ -144,22 +149,27 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         true => println!("{}", serde_json::to_string_pretty(&costs)?),
         false => print!("{}", stored::table(stored.as_ref(), &costs)),
     }
+    let changelog = workspace.root().join("CHANGELOG.md");
+    let changelog = std::fs::read_to_string(&changelog).with_context(|| changelog.display().to_string())?;
     if let Some(why) = &options.store {
         let made = stored::Made::here(workspace.root(), options.commit.as_deref())?;
         match &mut stored {
             Some(stored) => stored.change(made, why, &costs)?,
             None => stored = Some(Stored::begin(made, &costs)),
         }
-        stored.iter().try_for_each(|stored| stored.save(&path))?;
+        if let Some(stored) = &stored {
+            stored.save(&path)?;
+            stored.unlisted(&changelog).iter().for_each(|line| eprintln!("count: {line}; say so there"));
+        }
     }
     if !options.check {
         return Ok(0);
     }
+    let mut found = stored.as_ref().map_or_else(Vec::new, |stored| stored.unlisted(&changelog));
     let stored = match options.regardless_of_stored {
         true => None,
         false => Some(stored.with_context(|| format!("{} is missing; `--store` makes it", path.display()))?),
     };
-    let mut found = Vec::new();
     for (&case, cost) in &costs {
         found.extend(confirmed(stored.as_ref(), &rig, case, *cost)?);
     }
@@ -168,8 +178,10 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
     }
     if !found.is_empty() {
         eprintln!("count: profiles are in {}, for callgrind_annotate", rig.folder().display());
-        let differs = stored.map_or_else(Vec::new, |stored| stored.differs(workspace.root()));
-        differs.iter().for_each(|line| eprintln!("count: {line}"));
+        if let Some(stored) = stored {
+            let differences = stored.tools().differences(&Tools::here(workspace.root())?);
+            differences.iter().for_each(|line| eprintln!("count: {line}"));
+        }
     }
     Ok(u8::from(!found.is_empty()))
 }

@@ -1,5 +1,6 @@
 //! The figures that are kept in `docs/measurements/counts.json`, and what new ones are held to.
 
+use super::tools::{Tools, said};
 use super::{Case, Cost, Costs};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -8,7 +9,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::process::Command;
 
-/// More or fewer instructions than this, as a part of those stored, need a reason.
+/// More or fewer instructions than this, as a part of those stored, need a reason, and an entry in the changelog.
 const CHANGE: f64 = 0.02;
 /// The same for downloads over QUIC, which repeat within 3 %: how many packets a datagram train has, and how many
 /// acknowledgements come back, goes by the clock.
@@ -45,8 +46,7 @@ struct Figures {
 pub struct Made {
     date: String,
     commit: String,
-    /// Other compilers make other instructions, and other versions of valgrind show other processors.
-    with: Vec<String>,
+    with: Tools,
 }
 
 /// Why figures changed.
@@ -55,7 +55,7 @@ struct Change {
     date: String,
     commit: String,
     why: String,
-    /// Instructions before and after, of cases that changed by more than [`allowed`].
+    /// Instructions before and after, of cases that changed by more than [`allowed`]: `CHANGELOG.md` says so ([`Stored::unlisted`]).
     cases: BTreeMap<Case, (f64, f64)>,
 }
 
@@ -98,29 +98,9 @@ impl Made {
         Ok(Self {
             date: said(Command::new("date").arg("+%F"))?,
             commit: commit.map_or_else(head, |commit| Ok(commit.to_owned()))?,
-            with: tools(root)?,
+            with: Tools::here(root)?,
         })
     }
-}
-
-fn tools(root: &Path) -> anyhow::Result<Vec<String>> {
-    Ok(vec![
-        said(Command::new("rustc").arg("--version").current_dir(root))?,
-        said(Command::new("valgrind").arg("--version"))?,
-        processor(),
-    ])
-}
-
-/// Libraries choose their instructions by it.
-fn processor() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    name.map_or_else(|| "an unknown processor".to_owned(), |(_, name)| name.trim().to_owned())
-}
-
-fn said(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.output().with_context(|| format!("{command:?}"))?;
-    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
 impl Stored {
@@ -146,7 +126,7 @@ impl Stored {
         Self { now: first.clone(), first, changes: Vec::new() }
     }
 
-    /// Takes new figures, and the reason.
+    /// Takes new figures, and the reason. Small changes that together are more than [`allowed`] are one that is listed.
     ///
     /// Errors: a case is beyond what all changes together may cost.
     pub fn change(&mut self, made: Made, why: &str, costs: &Costs) -> anyhow::Result<()> {
@@ -155,9 +135,9 @@ impl Stored {
         }
         let mut changed = BTreeMap::new();
         for (case, cost) in costs {
-            let before = self.now.cases.insert(*case, *cost);
+            self.now.cases.insert(*case, *cost);
             self.first.cases.entry(*case).or_insert(*cost);
-            let before = before.map_or(cost.instructions, |before| before.instructions);
+            let before = self.listed(*case).unwrap_or(cost.instructions);
             if (cost.instructions / before - 1.0).abs() > allowed(*case) {
                 changed.insert(*case, (before, cost.instructions));
             }
@@ -166,6 +146,26 @@ impl Stored {
         self.changes.push(Change { date, commit, why: why.to_owned(), cases: changed });
         self.now.made = made;
         Ok(())
+    }
+
+    /// The instructions of a case when a change of it was last listed; else the first.
+    fn listed(&self, case: Case) -> Option<f64> {
+        let change = self.changes.iter().rev().find_map(|change| Some(change.cases.get(&case)?.1));
+        change.or_else(|| Some(self.first.cases.get(&case)?.instructions))
+    }
+
+    /// One line for each change of instructions that needs an entry in the changelog and has none: one that names the case and the new
+    /// number.
+    pub fn unlisted(&self, changelog: &str) -> Vec<String> {
+        let entries = entries(changelog);
+        let mut found = Vec::new();
+        for (case, (before, after)) in self.changes.iter().flat_map(|change| &change.cases) {
+            let (case, before, after) = (format!("`{}`", case.name()), grouped(*before), grouped(*after));
+            if !entries.iter().any(|entry| entry.contains(&case) && entry.contains(&after)) {
+                found.push(format!("CHANGELOG.md has no entry with {case}: {after} instructions instead of {before}"));
+            }
+        }
+        found
     }
 
     /// One line for each figure that is not as it should be.
@@ -209,15 +209,38 @@ impl Stored {
         instructions.into_iter().chain(others).collect()
     }
 
-    /// How the tools here are not those of the stored figures, which explains a change in all cases.
-    pub fn differs(&self, root: &Path) -> Vec<String> {
-        let here = tools(root).unwrap_or_default();
-        let stored = &self.now.made.with;
-        if here == *stored {
-            return Vec::new();
-        }
-        vec![format!("the stored figures were made with {}; here is {}", stored.join(", "), here.join(", "))]
+    /// What the figures were counted with.
+    pub fn tools(&self) -> &Tools {
+        &self.now.made.with
     }
+}
+
+/// The entries of a changelog, each in one line.
+fn entries(changelog: &str) -> Vec<String> {
+    let mut entries: Vec<String> = Vec::new();
+    for line in changelog.lines().map(str::trim) {
+        match (line.strip_prefix("- "), entries.last_mut()) {
+            (Some(entry), _) => entries.push(entry.to_owned()),
+            // A heading or an empty line ends the entry.
+            _ if line.is_empty() || line.starts_with('#') => entries.push(String::new()),
+            (None, Some(entry)) => *entry = format!("{entry} {line}"),
+            (None, None) => {}
+        }
+    }
+    entries
+}
+
+/// A number as people read it: `1,061,819`.
+fn grouped(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
 /// What was counted beside what is stored.
@@ -254,7 +277,8 @@ mod tests {
     }
 
     fn made() -> Made {
-        Made { date: "2026-01-01".into(), commit: "abc".into(), with: Vec::new() }
+        let with = r#"{ "compiler": "rustc", "processor": "one", "notes": [] }"#;
+        Made { date: "2026-01-01".into(), commit: "abc".into(), with: serde_json::from_str(with).unwrap() }
     }
 
     #[test]
@@ -269,6 +293,34 @@ mod tests {
         assert_eq!(stored.check(&costs(1045.0, 2.0)).len(), 1);
         assert!(stored.change(made(), "more", &costs(1045.0, 2.0)).is_err());
         assert_eq!(stored.check(&costs(1030.0, 2.0)).len(), 0);
+    }
+
+    #[test]
+    fn a_change_of_more_than_two_percent_needs_an_entry_in_the_changelog() {
+        let mut stored = Stored::begin(made(), &costs(1_000_000.0, 2.0));
+        stored.change(made(), "little", &costs(1_019_000.0, 2.0)).unwrap();
+        assert!(stored.unlisted("").is_empty());
+        stored.change(made(), "little more, much in all", &costs(1_030_000.0, 2.0)).unwrap();
+        assert_eq!(stored.unlisted("- `h2` needs 1,030,000 instructions.").len(), 1);
+        assert_eq!(stored.unlisted("- `keepalive` needs 1,019,000 instructions.").len(), 1);
+        assert_eq!(stored.unlisted("- `keepalive` needs fewer.\n- There are 1,030,000 of them.").len(), 1);
+        let entry = "#### Changed\n- A request (`keepalive`) needs\n  1,030,000 instructions.\n- Another thing.";
+        assert!(stored.unlisted(entry).is_empty());
+    }
+
+    #[test]
+    fn the_changelog_of_this_repository_lists_every_change() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let stored = Stored::load(&root.join("docs/measurements/counts.json")).unwrap().expect("stored figures");
+        let changelog = std::fs::read_to_string(root.join("CHANGELOG.md")).unwrap();
+        assert_eq!(stored.unlisted(&changelog), Vec::<String>::new());
+    }
+
+    #[test]
+    fn numbers_are_written_in_groups() {
+        for (number, text) in [(7.0, "7"), (123.0, "123"), (1234.0, "1,234"), (1_061_819.4, "1,061,819")] {
+            assert_eq!(grouped(number), text);
+        }
     }
 
     #[test]
