@@ -150,7 +150,7 @@ fn watch(
     out: &mut (impl Write + Send),
 ) -> anyhow::Result<(Vec<u8>, Vec<Outcome>)> {
     let mut outcomes: Vec<Outcome> = programs.iter().map(|_| Outcome::default()).collect();
-    let statuses = test_programs::run(programs, arguments, |index, line| {
+    let statuses = test_programs::run(programs, arguments, test_programs::PATIENCE, |index, line| {
         let text = String::from_utf8_lossy(line);
         if outcomes[index].line(text.trim_end_matches(['\r', '\n'])) {
             test_programs::show(out, line)?;

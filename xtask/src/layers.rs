@@ -129,6 +129,9 @@ pub fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
             found.extend(
                 judge_source(&folder, &name, &text).into_iter().map(|(line, what)| format!("{name}:{line}: {what}")),
             );
+            found.extend(examples(&text).map(|line| {
+                format!("{name}:{line}: an example in a doc comment: nothing runs it; make it a test or a program in `examples/`")
+            }));
             composition.look(&text);
         }
         if folder == COMPOSITION.0 {
@@ -225,6 +228,25 @@ fn judge_source(folder: &str, file: &str, text: &str) -> Vec<(usize, String)> {
     found
 }
 
+/// The lines at which a doc comment has a block of code that rustdoc takes for Rust. To run those, rustdoc would need seconds for each
+/// package, and dependencies that are compiled again with other features.
+fn examples(text: &str) -> impl Iterator<Item = usize> {
+    const RUST: [&str; 5] = ["", "rust", "should_panic", "no_run", "compile_fail"];
+    let mut within = false;
+    text.lines().enumerate().filter_map(move |(number, line)| {
+        let line = line.trim_start();
+        let Some(text) = line.strip_prefix("///").or_else(|| line.strip_prefix("//!")) else {
+            within = false;
+            return None;
+        };
+        let info = text.trim_start().strip_prefix("```")?.trim();
+        let begins = !within;
+        within = begins || !info.is_empty();
+        let is_rust = info.split(',').map(str::trim).all(|word| RUST.contains(&word) || word.starts_with("edition"));
+        (begins && is_rust).then_some(number + 1)
+    })
+}
+
 /// What the sources of a crate say of the type in [`COMPOSITION`].
 #[derive(Debug, Default)]
 struct Composition {
@@ -315,6 +337,23 @@ fn judge_root(root: &Path) -> anyhow::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::{judge_source as judge_file, *};
+
+    #[test]
+    fn examples_in_doc_comments_are_found_and_other_blocks_are_not() {
+        for example in ["/// ```\n/// f();\n/// ```", "    //! ```rust\n", "/// ```no_run", "/// ```rust,should_panic"]
+        {
+            assert_eq!(examples(example).collect::<Vec<_>>(), [1], "{example}");
+        }
+        for other in [
+            "/// ```text\n/// a -> b\n/// ```\nfn f() {}",
+            "/// ```toml\n/// a = 1\n/// ```\n/// then\n/// ```json\n/// {}\n/// ```",
+            "// ```\n",
+            "/// ```ignore\n/// f()\n/// ```",
+            "let text = \"```\";",
+        ] {
+            assert_eq!(examples(other).count(), 0, "{other}");
+        }
+    }
 
     /// What is wrong with a crate's main file.
     fn judge_source(folder: &str, text: &str) -> Vec<(usize, String)> {

@@ -9,7 +9,6 @@ mod conformance;
 mod count;
 mod cross;
 mod deny;
-mod doc_tests;
 mod features;
 mod fuzz;
 mod image;

@@ -2,7 +2,7 @@
 
 use crate::metadata::{Workspace, cargo};
 use crate::report::{Expected, Report};
-use crate::{again, count, deny, doc_tests, layers, test_programs, walk};
+use crate::{again, count, deny, layers, test_programs, walk};
 use anyhow::Context;
 use clap::ValueEnum;
 use std::io::{IsTerminal, Write, stdout};
@@ -240,7 +240,7 @@ fn clippy_driver() -> Option<PathBuf> {
 /// tests of what all workers share (is a handshake that differs from what was asked for refused?), which are outside of
 /// the workspace. Then those of the stacks, so that the step means something by itself, unless all tests come anyway.
 fn stacks(workspace: &Workspace, tests: bool) -> anyhow::Result<u8> {
-    const NAMES: [&str; 6] = ["openssl-3.0", "openssl-1.1.1", "aws-lc", "rustls-aws-lc", "rustls-ring", "gnutls"];
+    const NAMES: [&str; 4] = ["openssl-3.0", "rustls-aws-lc", "rustls-ring", "gnutls"];
     let mut shared = cargo();
     shared.args(["test", "--release", "--locked", "--manifest-path"]).arg(worker(workspace, "frame"));
     shared.arg("--target-dir").arg(workspace.target());
@@ -268,23 +268,7 @@ fn test(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     if status != 0 {
         return Ok(status);
     }
-    let examples = examples(workspace)?;
-    let status = run_tests(workspace, &[], Some(&program(workspace, "release")), report)?;
-    Ok(if status == 0 { examples } else { status })
-}
-
-/// Runs the examples in doc comments.
-fn examples(workspace: &Workspace) -> anyhow::Result<u8> {
-    let packages = doc_tests::packages(workspace)?;
-    if packages.is_empty() {
-        return Ok(0);
-    }
-    let mut command = Checks::On.cargo(workspace);
-    command.args(["test", "--release", "--doc"]);
-    for package in packages {
-        command.args(["-p", &package.name]);
-    }
-    run(command, workspace)
+    run_tests(workspace, &[], Some(&program(workspace, "release")), report)
 }
 
 /// The tests that start no other program: those within the sources, and the simulator.
@@ -357,6 +341,10 @@ fn minimum(workspace: &Workspace, report: &mut Report) -> anyhow::Result<u8> {
     run(command, workspace)
 }
 
+/// What is tested without optimisation.
+const UNOPTIMISED: [&str; 7] =
+    ["tests/interop", "xtask", "lab/compare", "lab/experiments", "lab/probe", "lab/report", "lab/stacks"];
+
 /// Whether our own crates are compiled with overflow checks and debug assertions, and few optimisations: what is tested is, what is
 /// counted and shipped is not. Dependencies never are, so they are compiled once for both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -376,8 +364,9 @@ impl Checks {
             }
             // Package by package: a level for all would be one for dependencies, too, and they would be compiled again.
             for package in workspace.members() {
-                // Tests that wait for programs need no optimisation; a program under test needs some, to be fast enough.
-                let level = if package.name == "sealane-interop" { 0 } else { 1 };
+                // Tests that wait for programs, and tools, need no optimisation; a program under test needs some, to be fast enough.
+                let folder = workspace.folder(package);
+                let level = u8::from(!UNOPTIMISED.iter().any(|name| Path::new(&folder).starts_with(name)));
                 command.args(["--config", &format!("profile.release.package.{}.opt-level={level}", package.name)]);
             }
         }

@@ -13,10 +13,18 @@ use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
-/// How many programs run at the same time. Each runs as many tests at the same time as the machine has cores.
+/// How many programs run at the same time. Each runs as many tests at the same time as the machine has cores, the largest twice as many.
 const AT_ONCE: usize = 2;
+
+/// How long a test program may print nothing. The slowest test takes a few minutes on a busy machine; a program that is silent for longer
+/// waits for something that never happens, and CI would end the whole run without a report.
+pub const PATIENCE: Duration = Duration::from_secs(600);
+/// The status of a program that was ended for its silence, as `timeout` has it.
+const TIMED_OUT: u8 = 124;
 
 /// A program with tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -91,6 +99,11 @@ impl Runs for TestProgram {
         without_ours(&mut command);
         command.current_dir(&self.folder).env("CARGO_MANIFEST_DIR", &self.folder);
         command.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        if self.is_largest() {
+            // It runs longest, most of the time with no other program beside it, and its tests wait more than they compute.
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            command.env("RUST_TEST_THREADS", (2 * cores).to_string());
+        }
         // Tests that start cargo start the one that compiled them.
         command.env("CARGO", cargo().get_program());
         command
@@ -113,11 +126,12 @@ pub fn compile(mut cargo: Command, workspace: &Workspace) -> anyhow::Result<Resu
 }
 
 /// Runs programs, several at a time, and hands each line that they print to a closure with the program's index. The first program's
-/// lines are handed over at once, those of the others when the program has ended, so that they stay together. Returns the programs' exit
-/// statuses.
+/// lines are handed over at once, those of the others when the program has ended, so that they stay together. A program that prints
+/// nothing for `patience` is ended. Returns the programs' exit statuses.
 pub fn run(
     programs: &[&dyn Runs],
     arguments: &[&str],
+    patience: Duration,
     take: impl FnMut(usize, &[u8]) -> anyhow::Result<()> + Send,
 ) -> anyhow::Result<Vec<u8>> {
     let take = Mutex::new(take);
@@ -130,7 +144,7 @@ pub fn run(
                 let mut take = take.lock().unwrap_or_else(PoisonError::into_inner);
                 lines.iter().try_for_each(|line| (*take)(index, line))
             };
-            let status = one(programs[index], arguments, index == 0, take)?;
+            let status = one(programs[index], arguments, patience, index == 0, take)?;
             statuses.lock().unwrap_or_else(PoisonError::into_inner)[index] = status;
         }
     };
@@ -148,6 +162,7 @@ pub fn run(
 fn one(
     program: &dyn Runs,
     arguments: &[&str],
+    patience: Duration,
     at_once: bool,
     mut take: impl FnMut(&[Vec<u8>]) -> anyhow::Result<()>,
 ) -> anyhow::Result<u8> {
@@ -157,7 +172,7 @@ fn one(
     let mut child = command.spawn().with_context(|| program.name().to_owned())?;
     let heading = format!("\n     Running {}\n", program.name()).into_bytes();
     let mut kept = vec![heading];
-    let status = lines(&mut child, |line| {
+    let status = lines(&mut child, patience, |line| {
         kept.push(line);
         if at_once {
             take(&kept)?;
@@ -170,14 +185,35 @@ fn one(
 }
 
 /// Reads what a program prints to its end, line by line.
-fn lines(child: &mut Child, mut take: impl FnMut(Vec<u8>) -> anyhow::Result<()>) -> anyhow::Result<u8> {
+fn lines(
+    child: &mut Child,
+    patience: Duration,
+    mut take: impl FnMut(Vec<u8>) -> anyhow::Result<()>,
+) -> anyhow::Result<u8> {
     let mut output = BufReader::new(child.stdout.take().context("no pipe")?);
-    loop {
-        let mut line = Vec::new();
-        if output.read_until(b'\n', &mut line)? == 0 {
-            return Ok(exit_code(child.wait()?));
+    let (send, read) = sync_channel(64);
+    // Not joined: programs that a test has started and left may hold the pipe open.
+    std::thread::spawn(move || {
+        loop {
+            let mut line = Vec::new();
+            let end = !output.read_until(b'\n', &mut line).is_ok_and(|length| length > 0);
+            if end || send.send(line).is_err() {
+                return;
+            }
         }
-        take(line)?;
+    });
+    loop {
+        match read.recv_timeout(patience) {
+            Ok(line) => take(line)?,
+            Err(RecvTimeoutError::Disconnected) => return Ok(exit_code(child.wait()?)),
+            Err(RecvTimeoutError::Timeout) => {
+                child.kill()?;
+                child.wait()?;
+                let why = format!("ended: it printed nothing for {} seconds\n", patience.as_secs());
+                take(why.into_bytes())?;
+                return Ok(TIMED_OUT);
+            }
+        }
     }
 }
 
@@ -247,7 +283,7 @@ mod tests {
         let scripts: Vec<Script> = (0..5).map(|n| Script::new(&[(format!("a {n}\nb {n}").as_str(), n)])).collect();
         let programs: Vec<&dyn Runs> = scripts.iter().map(|script| script as &dyn Runs).collect();
         let mut lines = Vec::new();
-        let statuses = run(&programs, &["--exact"], |index, line| {
+        let statuses = run(&programs, &["--exact"], PATIENCE, |index, line| {
             lines.push((index, String::from_utf8_lossy(line).trim().to_owned()));
             Ok(())
         });
@@ -259,5 +295,27 @@ mod tests {
             // The first program's lines are shown as they come.
             assert!(index == 0 || lines[first..first + 3].iter().all(|(i, _)| *i == index), "{lines:?}");
         }
+    }
+
+    #[test]
+    fn a_program_that_prints_nothing_is_ended() {
+        struct Silent;
+        impl Runs for Silent {
+            fn name(&self) -> &str {
+                "silent"
+            }
+            fn command(&self) -> Command {
+                let mut command = Command::new("sh");
+                command.args(["-c", "echo begun; exec sleep 1000"]);
+                command
+            }
+        }
+        let mut lines = Vec::new();
+        let statuses = run(&[&Silent], &[], Duration::from_millis(300), |_, line| {
+            lines.push(String::from_utf8_lossy(line).trim().to_owned());
+            Ok(())
+        });
+        assert_eq!(statuses.unwrap(), [TIMED_OUT]);
+        assert_eq!(lines, ["Running silent", "begun", "ended: it printed nothing for 0 seconds"]);
     }
 }

@@ -5,20 +5,7 @@
 //! packet. One round trip is saved on every connection, against servers that accept it; against all others, and on paths
 //! that dislike it, the connection is made as ever ([`Outcome`] says how).
 //!
-//! ```no_run
-//! use sealane_connect::{Connector, Options};
-//! use std::io::Read;
-//!
-//! let roots = rustls::RootCertStore::empty(); // yours
-//! let connector = Connector::new(Options::with_roots(roots))?;
-//! // What comes first must be safe to repeat: it may travel as early data (RFC 8446 §8).
-//! let request = b"GET / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n";
-//! let mut stream = connector.connect_tls("192.0.2.1:443", "example.com", request)?;
-//! println!("{:?}", stream.outcome());
-//! let mut response = Vec::new();
-//! stream.read_to_end(&mut response)?;
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! `examples/get.rs` shows its use.
 //!
 //! A [`Connector`] keeps session tickets, and what it has learnt of paths: keep it, and share it between threads.
 //! Everything here blocks; nothing runs in the background.

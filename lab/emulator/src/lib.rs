@@ -5,18 +5,7 @@
 //! echoes, takes the emulator's own share off the delay and checks the result; [`Link::finish`] checks again and says
 //! in [`Report::void`] when the link was not what it was meant to be.
 //!
-//! ```no_run
-//! use sealane_lab_emulator::{Link, LinkConfig};
-//! use std::{io::Read, net::{TcpListener, TcpStream}, time::Duration};
-//!
-//! let link = Link::up(&LinkConfig::with_rtt(Duration::from_micros(11_600)))?;
-//! let address = (link.server().address(), 7000);
-//! let listener = link.server().run(|| TcpListener::bind(address))??;
-//! let server = std::thread::spawn(move || listener.accept().map(drop));
-//! link.client().run(|| TcpStream::connect(address).map(drop))??;
-//! println!("{}", link.finish());
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
+//! `examples/link.rs` shows its use.
 //!
 //! A namespace belongs to a thread: sockets that are opened within [`Side::run`] stay on their side of the link, and
 //! programs started by [`Side::spawn`] run there. Root may do this, and users who may make user namespaces
