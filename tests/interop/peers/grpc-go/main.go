@@ -12,6 +12,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -65,6 +66,9 @@ func size(n int) int {
 var filler = bytes.Repeat([]byte("x"), 1<<20)
 
 func message(n int) []byte { return filler[:size(n)] }
+
+// Message number n of a stream of tiny ones: one byte, which tells its place in the stream.
+func tiny(n int) []byte { return []byte{byte(n % 251)} }
 
 func server(address string, files []string) {
 	var options []grpc.ServerOption
@@ -122,7 +126,7 @@ func up(_ any, stream grpc.ServerStream) error {
 	}
 }
 
-// The request says how many messages, and how many microseconds apart.
+// The request says how many messages, how many microseconds apart, and perhaps that they are tiny.
 func down(_ any, stream grpc.ServerStream) error {
 	var request []byte
 	if err := stream.RecvMsg(&request); err != nil {
@@ -132,8 +136,12 @@ func down(_ any, stream grpc.ServerStream) error {
 	if _, err := fmt.Sscan(string(request), &count, &pause); err != nil {
 		return err
 	}
+	content := message
+	if strings.HasSuffix(string(request), " tiny") {
+		content = tiny
+	}
 	for n := range count {
-		out := message(n)
+		out := content(n)
 		if err := stream.SendMsg(&out); err != nil {
 			return err
 		}
@@ -180,7 +188,13 @@ func echo(connection *grpc.ClientConn, request []byte, limit time.Duration) erro
 	return nil
 }
 
+// The release that calls ask for by `x-release`, if it is not empty.
+var release string
+
 func open(ctx context.Context, connection *grpc.ClientConn, name string) grpc.ClientStream {
+	if release != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "x-release", release)
+	}
 	stream, err := connection.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, "/t.T/"+name, call)
 	check(err)
 	return stream
@@ -196,14 +210,15 @@ func client(target, ca string, parts []string) {
 	connection, err := grpc.NewClient("passthrough:///"+target, grpc.WithTransportCredentials(trust))
 	check(err)
 	for _, part := range parts {
-		fields := strings.Split(part, "=")
-		var count int
-		if len(fields) == 2 {
-			_, err := fmt.Sscan(fields[1], &count)
-			check(err)
+		name, value, _ := strings.Cut(part, "=")
+		if name == "release" {
+			release = value
+			continue
 		}
+		count, err := strconv.Atoi(value)
+		check(err)
 		began := time.Now()
-		switch fields[0] {
+		switch name {
 		case "unary":
 			for n := range count {
 				check(echo(connection, message(n), time.Minute))
@@ -221,6 +236,12 @@ func client(target, ca string, parts []string) {
 			lockstep(connection, count)
 		case "ended":
 			ended(connection, count)
+		case "tiny":
+			for _, stream := range []func(*grpc.ClientConn, int) error{tinyUp, tinyDown, tinyBoth, tinyLockstep} {
+				check(stream(connection, count))
+			}
+		case "cut":
+			cut(connection, time.Duration(count)*time.Millisecond)
 		}
 		fmt.Println(part, time.Since(began).Round(time.Millisecond))
 	}
@@ -346,4 +367,132 @@ func ended(connection *grpc.ClientConn, count int) {
 	check(lasting.CloseSend())
 	var got []byte
 	expect(lasting.RecvMsg(&got) == io.EOF, "the lasting stream does not end")
+}
+
+// Receives the messages of a stream of tiny ones, and its end.
+func expectTiny(stream grpc.ClientStream, count int) error {
+	for n := range count {
+		var got []byte
+		if err := stream.RecvMsg(&got); err != nil {
+			return fmt.Errorf("message %d: %w", n, err)
+		}
+		if !bytes.Equal(got, tiny(n)) {
+			return fmt.Errorf("message %d is %v", n, got)
+		}
+	}
+	var got []byte
+	if err := stream.RecvMsg(&got); err != io.EOF {
+		return fmt.Errorf("behind %d messages: %v, %w", count, got, err)
+	}
+	return nil
+}
+
+func tinyUp(connection *grpc.ClientConn, count int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	stream := open(ctx, connection, "Up")
+	for n := range count {
+		out := tiny(n)
+		if stream.SendMsg(&out) != nil {
+			// The receiver is told why.
+			break
+		}
+	}
+	_ = stream.CloseSend()
+	var answer []byte
+	if err := stream.RecvMsg(&answer); err != nil {
+		return err
+	}
+	if string(answer) != fmt.Sprint(count, count) {
+		return fmt.Errorf("of %d messages came %q", count, answer)
+	}
+	return nil
+}
+
+func tinyDown(connection *grpc.ClientConn, count int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	stream := open(ctx, connection, "Down")
+	request := fmt.Appendf(nil, "%d 0 tiny", count)
+	check(stream.SendMsg(&request))
+	check(stream.CloseSend())
+	return expectTiny(stream, count)
+}
+
+// As fast as both ends can.
+func tinyBoth(connection *grpc.ClientConn, count int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	stream := open(ctx, connection, "Both")
+	go func() {
+		for n := range count {
+			out := tiny(n)
+			if stream.SendMsg(&out) != nil {
+				return
+			}
+		}
+		_ = stream.CloseSend()
+	}()
+	return expectTiny(stream, count)
+}
+
+// Each message is sent when the one before has come back: a tenth of the others, as each takes a round trip.
+func tinyLockstep(connection *grpc.ClientConn, count int) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	stream := open(ctx, connection, "Both")
+	for n := range count / 10 {
+		out := tiny(n)
+		check(stream.SendMsg(&out))
+		var got []byte
+		if err := stream.RecvMsg(&got); err != nil {
+			return fmt.Errorf("message %d: %w", n, err)
+		}
+		if !bytes.Equal(got, out) {
+			return fmt.Errorf("message %d is %v", n, got)
+		}
+	}
+	check(stream.CloseSend())
+	return expectTiny(stream, 0)
+}
+
+// A route has this time for Down, and none for Both: a stream of Down ends by it however busy it is, no earlier, and a stream of Both
+// beside it goes on.
+func cut(connection *grpc.ClientConn, limit time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	lasting := open(ctx, connection, "Both")
+	exchange := func(n int) {
+		out := tiny(n)
+		check(lasting.SendMsg(&out))
+		var got []byte
+		check(lasting.RecvMsg(&got))
+		expect(bytes.Equal(got, out), "message %d is %v", n, got)
+	}
+	exchange(0)
+	for _, pause := range []int{0, 1000} {
+		began := time.Now()
+		stream := open(ctx, connection, "Down")
+		request := fmt.Appendf(nil, "1000000000 %d tiny", pause)
+		check(stream.SendMsg(&request))
+		check(stream.CloseSend())
+		count := 0
+		var err error
+		for ; err == nil; count++ {
+			var got []byte
+			if err = stream.RecvMsg(&got); err == nil {
+				expect(bytes.Equal(got, tiny(count)), "message %d is %v", count, got)
+			}
+			if count%100 == 0 {
+				exchange(count)
+			}
+		}
+		code := status.Code(err)
+		expect(code != codes.Unavailable && code != codes.DeadlineExceeded, "the connection has ended, or it never ends: %v", err)
+		expect(time.Since(began) >= limit, "cut after %v: %v", time.Since(began), err)
+		expect(count > 1, "nothing came: %v", err)
+		exchange(count)
+	}
+	check(lasting.CloseSend())
+	check(expectTiny(lasting, 0))
 }

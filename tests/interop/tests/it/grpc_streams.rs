@@ -190,34 +190,20 @@ impl Fixture {
     #[track_caller]
     fn passes(&self, client: impl Fn() -> Command, parts: &[&str]) {
         for part in parts {
-            let mut command = client();
-            // No proxy of the environment's.
-            for name in ["https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY"] {
-                command.env_remove(name);
-            }
-            command.env("no_proxy", "*");
-            let said: Said = run(command.arg(part), b"").into();
-            let well = said.code == Some(0) && said.text().trim().ends_with("all is well");
-            assert!(well, "{part}\n{}\n{}\n{}", said.all(), self.server.log(), self.gateway.metrics());
+            passes(client(), &[part], &self.gateway, &self.server);
         }
         assert_eq!(self.floods(), 0.0);
         assert_eq!(self.gateway.metric("sealane_http2_upstream_limits_total"), Some(0.0));
     }
 
     fn go_client(&self, go: &Path) -> Command {
-        let mut command = Command::new(go);
-        command.arg("client").arg(self.target()).arg(self.gateway.ca());
-        command
+        go_client(go, &self.gateway)
     }
 
     fn python_client(&self, python: &Path) -> Command {
         let mut command = Command::new(python);
-        command.arg(self.site.file("client.py", PYTHON_CLIENT)).arg(self.target()).arg(self.gateway.ca());
+        command.arg(self.site.file("client.py", PYTHON_CLIENT)).arg(target(&self.gateway)).arg(self.gateway.ca());
         command
-    }
-
-    fn target(&self) -> String {
-        format!("{HOST}:{}", self.gateway.address.port())
     }
 
     fn floods(&self) -> f64 {
@@ -225,7 +211,32 @@ impl Fixture {
     }
 }
 
-fn floods(gateway: &Gateway) -> f64 {
+fn target(gateway: &Gateway) -> String {
+    format!("{HOST}:{}", gateway.address.port())
+}
+
+/// grpc-go as a client, without parts.
+pub fn go_client(go: &Path, gateway: &Gateway) -> Command {
+    let mut command = Command::new(go);
+    command.arg("client").arg(target(gateway)).arg(gateway.ca());
+    command
+}
+
+/// Runs a client with these parts, all of which must be well; the server is that behind the gateway.
+#[track_caller]
+pub fn passes(mut client: Command, parts: &[&str], gateway: &Gateway, server: &Server) {
+    // No proxy of the environment's.
+    for name in ["https_proxy", "http_proxy", "HTTPS_PROXY", "HTTP_PROXY"] {
+        client.env_remove(name);
+    }
+    client.env("no_proxy", "*");
+    let said: Said = run(client.args(parts), b"").into();
+    let well = said.code == Some(0) && said.text().trim().ends_with("all is well");
+    assert!(well, "{parts:?}\n{}\n{}\n{}", said.all(), server.log(), gateway.metrics());
+}
+
+/// Connections that were ended as a flood of frames.
+pub fn floods(gateway: &Gateway) -> f64 {
     gateway.metric_with("sealane_http2_connection_errors_total", "kind=\"flood\"").unwrap_or(0.0)
 }
 

@@ -37,6 +37,7 @@ mod forward_auth;
 mod forwarded;
 mod framing;
 mod full_log;
+mod grpc_routes;
 mod grpc_streams;
 mod h2;
 mod h2_attacks;
