@@ -11,5 +11,5 @@ mod users;
 
 pub use codes::{CodeSecret, UsedCodes, WithCode};
 pub use guesses::Guesses;
-pub use turns::{Turns, hashes};
+pub use turns::{Turn, Turns};
 pub use users::{Mistake, Users, hash_password};

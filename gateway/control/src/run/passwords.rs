@@ -11,9 +11,10 @@
 
 use sealane_lane::Mailbox;
 use sealane_ovpn::share::Network;
-use sealane_passwords::{Guesses, hashes};
+use sealane_passwords::{Guesses, Turns};
 use sealane_proxy::Message;
 use sealane_proxy::logins::{PasswordCheck, PasswordVerdict};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::Receiver;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -31,7 +32,7 @@ struct Decided {
 
 /// Checks passwords until no lane is left that asks.
 pub async fn run(mut asked: Receiver<PasswordCheck>, mailboxes: Vec<Mailbox<Message>>) {
-    let mut guesses = Guesses::default();
+    let (mut guesses, hashes) = (Guesses::default(), Arc::new(Turns::of_hashes()));
     // As many as may run or wait for their turns.
     let mut checks: JoinSet<Decided> = JoinSet::new();
     loop {
@@ -41,7 +42,7 @@ pub async fn run(mut asked: Receiver<PasswordCheck>, mailboxes: Vec<Mailbox<Mess
                 Some(check) => {
                     let wait = guesses.wait(&check.user, Network::of(check.client), Instant::now());
                     if wait.is_zero() {
-                        checks.spawn(verify(check));
+                        checks.spawn(verify(check, hashes.clone()));
                         continue;
                     }
                     Decided { check, verdict: PasswordVerdict::Throttled(wait) }
@@ -68,11 +69,11 @@ pub async fn run(mut asked: Receiver<PasswordCheck>, mailboxes: Vec<Mailbox<Mess
 }
 
 /// Checks a password when it is its turn.
-async fn verify(check: PasswordCheck) -> Decided {
+async fn verify(check: PasswordCheck, hashes: Arc<Turns>) -> Decided {
     let (users, user, password) = (check.users.clone(), check.user.clone(), check.password.clone());
     // A task for blocking work begins when it is made, and so it is made when it is its turn.
     let hash = async { spawn_blocking(move || users.verify(&user, &password)).await.unwrap_or(false) };
-    let verdict = match hashes().run(Network::of(check.client), TURN_LIMIT, hash).await {
+    let verdict = match hashes.run(Network::of(check.client), TURN_LIMIT, hash).await {
         None => PasswordVerdict::Busy,
         Some(true) => PasswordVerdict::Right,
         Some(false) => PasswordVerdict::Wrong,

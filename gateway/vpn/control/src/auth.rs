@@ -6,9 +6,8 @@ use aws_lc_rs::{constant_time, hmac};
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use sealane_log as log;
-use sealane_ovpn::share::Network;
 pub use sealane_passwords::{CodeSecret, hash_password};
-use sealane_passwords::{Turns, UsedCodes, Users, WithCode, hashes};
+use sealane_passwords::{Turns, UsedCodes, Users, WithCode};
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,8 +19,6 @@ use zeroize::Zeroizing;
 const WAIT_LIMIT: Duration = Duration::from_secs(10);
 /// External commands that run at a time.
 const PROGRAMS: usize = 16;
-/// How long a check may wait for its turn.
-const TURN_LIMIT: Duration = Duration::from_secs(20);
 /// A command's exit code for "not now" (EX_TEMPFAIL of sysexits.h).
 const TEMPORARY: i32 = 75;
 /// What a client is told when too many others are being checked.
@@ -64,16 +61,18 @@ impl Claim {
     }
 }
 
-/// What checks of all clients share.
+/// What checks of all clients share. As many wait as there are clients: each has one check at a time, which ends with the client
+/// or with its key exchange. So those who may begin a handshake ([`sealane_ovpn::share`]) may also have their password checked.
 #[derive(Debug)]
 pub struct Checks {
+    hashes: Turns,
     programs: Turns,
     codes: Mutex<UsedCodes>,
 }
 
 impl Default for Checks {
     fn default() -> Self {
-        Self { programs: Turns::new(PROGRAMS), codes: Mutex::default() }
+        Self { hashes: Turns::of_hashes(), programs: Turns::new(PROGRAMS), codes: Mutex::default() }
     }
 }
 
@@ -140,8 +139,10 @@ impl Authenticator {
         self.users.as_ref().is_none_or(|users| users.knows(user))
     }
 
-    /// Decides, when it is this client's turn. `unix` is the time in seconds.
-    pub async fn decide(&self, claim: Claim, unix: u64, checks: &Checks) -> Verdict {
+    /// Decides, when it is this client's turn, for which it waits no longer than `limit`. `unix` is the time in seconds.
+    ///
+    /// Nothing is left of a check that is dropped but a hash that is being computed.
+    pub async fn decide(&self, claim: Claim, unix: u64, limit: Duration, checks: &Checks) -> Verdict {
         if self.asks && !self.wants_password() && !(self.token.is_some() && claim.has_token()) {
             return Verdict::Accept(Some(claim.username).filter(|name| !name.is_empty()));
         }
@@ -151,7 +152,6 @@ impl Authenticator {
         if claim.username.is_empty() || claim.password.is_empty() {
             return Verdict::Refuse("user name and password are required");
         }
-        let network = Network::of(claim.remote.ip());
         if self.token.is_some() && claim.has_token() {
             // A user who has been removed has no use of a token.
             return match self.knows(&claim.username) && self.check_token(&claim.username, &claim.password, unix) {
@@ -169,12 +169,15 @@ impl Authenticator {
                 None => (String::new(), None),
             };
             let (password, is_empty) = (Zeroizing::new(password.clone()), password.is_empty());
-            // A task begins when it is made, and so it is made when it is its turn.
-            let check = async { tokio::task::spawn_blocking(move || users.verify(&name, &password)).await };
-            match hashes().run(network, TURN_LIMIT, check).await.map(|good| good.unwrap_or(false)) {
-                None => return Verdict::Later(BUSY),
-                Some(true) if !is_empty => {}
-                Some(_) => return Verdict::Wrong,
+            // A task begins when it is made, and so it is made when it is its turn; the turn is over when the task is.
+            let Some(turn) = checks.hashes.turn(limit).await else { return Verdict::Later(BUSY) };
+            let check = tokio::task::spawn_blocking(move || {
+                let is_right = users.verify(&name, &password);
+                drop(turn);
+                is_right
+            });
+            if !check.await.unwrap_or(false) || is_empty {
+                return Verdict::Wrong;
             }
             if let Some(secret) = secret {
                 let mut used = checks.codes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -186,17 +189,16 @@ impl Authenticator {
         match &self.command {
             None => Verdict::Accept(Some(claim.username)),
             Some(command) => {
-                let asked = tokio::time::timeout(WAIT_LIMIT, ask(command, &claim));
-                match checks.programs.run(network, TURN_LIMIT, asked).await {
-                    None => Verdict::Later(BUSY),
-                    Some(Ok(Ok(Some(0)))) => Verdict::Accept(Some(claim.username)),
-                    Some(Ok(Ok(Some(TEMPORARY)))) => Verdict::Later("authentication is not possible at the moment"),
-                    Some(Ok(Ok(_))) => Verdict::Wrong,
-                    Some(Ok(Err(e))) => {
+                let Some(_turn) = checks.programs.turn(limit).await else { return Verdict::Later(BUSY) };
+                match tokio::time::timeout(WAIT_LIMIT, ask(command, &claim)).await {
+                    Ok(Ok(Some(0))) => Verdict::Accept(Some(claim.username)),
+                    Ok(Ok(Some(TEMPORARY))) => Verdict::Later("authentication is not possible at the moment"),
+                    Ok(Ok(_)) => Verdict::Wrong,
+                    Ok(Err(e)) => {
                         log::warn!("tunnel: cannot run the authentication command: {e:#}");
                         Verdict::Later("authentication is not possible at the moment")
                     }
-                    Some(Err(_)) => {
+                    Err(_) => {
                         log::warn!("tunnel: the authentication command took longer than {} s", WAIT_LIMIT.as_secs());
                         Verdict::Later("authentication is not possible at the moment")
                     }
@@ -281,7 +283,7 @@ mod tests {
 
     fn decide(auth: &Authenticator, claim: Claim, unix: u64) -> Verdict {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        runtime.block_on(auth.decide(claim, unix, &Checks::default()))
+        runtime.block_on(auth.decide(claim, unix, WAIT_LIMIT, &Checks::default()))
     }
 
     #[test]
@@ -331,12 +333,12 @@ mod tests {
             ("bo", "right287082".to_owned(), false),
             ("cy", scrv1("", "287082"), false),
         ] {
-            let verdict = runtime.block_on(auth.decide(claim(name, &password), 59, &checks));
+            let verdict = runtime.block_on(auth.decide(claim(name, &password), 59, WAIT_LIMIT, &checks));
             let expected = if is_good { Verdict::Accept(Some(name.to_owned())) } else { Verdict::Wrong };
             assert_eq!(verdict, expected, "{name} {password}");
         }
         // The next code, behind the password.
-        let step = runtime.block_on(auth.decide(claim("al", "right081804"), 1_111_111_109, &checks));
+        let step = runtime.block_on(auth.decide(claim("al", "right081804"), 1_111_111_109, WAIT_LIMIT, &checks));
         assert_eq!(step, Verdict::Accept(Some("al".to_owned())));
     }
 

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::AbortHandle;
 
 /// How far a client has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +46,16 @@ pub(super) struct Renewal {
     pub deadline: Instant,
     /// The plane has the key.
     pub installed: bool,
+}
+
+/// A check of a password that is under way. It ends with this.
+#[derive(Debug)]
+pub(super) struct Check(pub AbortHandle);
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// A decision that a program on the management socket was asked for.
@@ -157,6 +168,8 @@ pub(super) struct Peer {
     pub group: Option<String>,
     /// What the plane lets it reach; `None`: it is not known.
     pub filter: Option<Option<Arc<Filter>>>,
+    /// Its password is checked, or waits for that.
+    pub check: Option<Check>,
     /// Somebody was asked about it.
     pub pending: Option<Pending>,
     /// How many times somebody was asked.
@@ -215,6 +228,7 @@ impl Peer {
             units: Vec::new(),
             group: None,
             filter: None,
+            check: None,
             pending: None,
             asked: 0,
             announced: false,

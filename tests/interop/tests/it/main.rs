@@ -118,6 +118,7 @@ mod transparency;
 mod trusted_proxies;
 mod truth_table;
 mod tunnel;
+mod tunnel_burst;
 mod tunnel_certificates;
 mod tunnel_clients;
 mod tunnel_floods;

@@ -5,7 +5,8 @@
 //!                      └ unknown ─▶ Gate: stateless answer, or a new session
 //! ```
 //!
-//! What strangers can take is shared out by network ([`sealane_ovpn::share`]): handshakes, checks of passwords, guesses.
+//! What strangers can take is shared out by network ([`sealane_ovpn::share`]): handshakes, and guesses of passwords. A client has one check of
+//! its password at a time, so that there are no more of these than handshakes and clients.
 
 mod admit;
 mod ask;
@@ -26,7 +27,7 @@ use super::auth::{self, Checks, Verdict as AuthVerdict};
 use super::handover::{Handed, HandoverState, SavedServer};
 use super::log::EventLog;
 use super::management::{self, Hub};
-use super::peer::{Peer, Renewal, Stage, server_words};
+use super::peer::{Check, Peer, Renewal, Stage, server_words};
 use super::pool::{Addresses, Pool};
 use super::session::{self, Session};
 use super::settings::Settings;
@@ -441,10 +442,15 @@ impl Server {
                     return self.decided(key, key_id, AuthVerdict::Later("too many wrong passwords; try later"), now);
                 }
                 let (decisions, checks) = (self.decisions.clone(), self.checks.clone());
-                tokio::spawn(async move {
-                    let verdict = auth.decide(claim, unix(), &checks).await;
+                // The rest of the time is for the exchange itself.
+                let limit = self.settings.handshake * 2 / 3;
+                let check = tokio::spawn(async move {
+                    let verdict = auth.decide(claim, unix(), limit, &checks).await;
                     let _ = decisions.send((key, key_id, verdict));
                 });
+                if let Some(peer) = self.peers.get_mut(&key) {
+                    peer.check = Some(Check(check.abort_handle()));
+                }
             }
             session::Event::Command(Said::PushRequest) => {
                 peer.push_requested = true;
