@@ -174,8 +174,13 @@ impl ClientHello<'_> {
             if !self.offers_tls13 && self.legacy_version < TLS12 {
                 return Err(HelloError::ProtocolVersion);
             }
-            let falls_back = self.is_fallback && self.legacy_version == TLS12 && versions.contains(&Version::Tls13);
-            return if falls_back { Err(HelloError::InappropriateFallback) } else { Ok(()) };
+            // Without `supported_versions`, a newer `legacy_version` stands for TLS 1.2, too (RFC 8446 §4.2.1).
+            if self.is_fallback && !self.offers_tls13 && versions.contains(&Version::Tls13) {
+                return Err(HelloError::InappropriateFallback);
+            }
+            // TLS 1.2 has defaults for a client without the extension.
+            let is_usable = self.signature_schemes.is_none_or(|schemes| can_sign(schemes, signer12, identities, known));
+            return if is_usable { Ok(()) } else { Err(HelloError::NoSignatureScheme) };
         }
         if self.legacy_version != TLS12 {
             return Err(HelloError::ProtocolVersion);
@@ -185,13 +190,8 @@ impl ClientHello<'_> {
             return Err(HelloError::MissingExtension);
         }
         let schemes = self.signature_schemes.unwrap_or_default();
-        // Of several identities with the same kind of key, the first is used.
-        let signs = |(kind, curve)| {
-            let mut found = known.iter().filter_map(|i| identities.all.get(*i as usize));
-            found.find(|x| x.kind == kind).is_some_and(|x| x.curve == curve)
-        };
-        let usable = schemes.chunks_exact(2).any(|scheme| signer(scheme).is_some_and(signs));
-        if usable || resumes { Ok(()) } else { Err(HelloError::NoSignatureScheme) }
+        let is_usable = resumes || can_sign(schemes, signer, identities, known);
+        if is_usable { Ok(()) } else { Err(HelloError::NoSignatureScheme) }
     }
 
     /// `signature_algorithms` has one of ECDSA or Ed25519, which are cheap to sign with.
@@ -201,8 +201,30 @@ impl ClientHello<'_> {
     }
 }
 
-/// The key that signs by a scheme of TLS 1.3 (RFC 8446 §4.2.3): its kind, and its curve if the kind is ECDSA.
-fn signer(scheme: &[u8]) -> Option<(KeyKind, Option<Curve>)> {
+/// A key's kind, and its curve if the kind is ECDSA.
+type Key = (KeyKind, Option<Curve>);
+
+/// Whether one of the known identities can sign by one of these schemes. `signer` says which key a scheme needs.
+fn can_sign(schemes: &[u8], signer: fn(&[u8]) -> Option<Key>, identities: &Identities, known: &[u32]) -> bool {
+    // Of several identities with the same kind of key, the first is used.
+    let signs = |(kind, curve)| {
+        let mut found = known.iter().filter_map(|i| identities.all.get(*i as usize));
+        found.find(|x| x.kind == kind).is_some_and(|x| x.curve == curve)
+    };
+    schemes.chunks_exact(2).any(|scheme| signer(scheme).is_some_and(signs))
+}
+
+/// The key that signs by a scheme of TLS 1.2. rustls signs with a curve by one hash, as in TLS 1.3.
+fn signer12(scheme: &[u8]) -> Option<Key> {
+    match scheme {
+        // rsa_pkcs1_sha256, …_sha384, …_sha512
+        [4..=6, 1] => Some((KeyKind::Rsa, None)),
+        _ => signer(scheme),
+    }
+}
+
+/// The key that signs by a scheme of TLS 1.3 (RFC 8446 §4.2.3).
+fn signer(scheme: &[u8]) -> Option<Key> {
     match scheme {
         // ecdsa_secp256r1_sha256, ecdsa_secp384r1_sha384, ecdsa_secp521r1_sha512
         [4, 3] => Some((KeyKind::Ecdsa, Some(Curve::P256))),
@@ -366,7 +388,15 @@ fn read_hello(message: &[u8]) -> Option<ClientHello<'_>> {
                 }
             }
             EXT_SUPPORTED_GROUPS => hello.has_groups = true,
-            EXT_SIGNATURE_ALGORITHMS => hello.signature_schemes = Some(Reader(body).vec16()?),
+            EXT_SIGNATURE_ALGORITHMS => {
+                let mut r = Reader(body);
+                // RFC 8446 §4.2.3: at least one, of two bytes each.
+                let schemes = r.vec16()?;
+                if schemes.is_empty() || schemes.len() % 2 != 0 || !r.0.is_empty() {
+                    return None;
+                }
+                hello.signature_schemes = Some(schemes);
+            }
             EXT_KEY_SHARE => hello.has_key_share = true,
             EXT_ALPN => hello.offers_acme_only = body == ACME_TLS,
             EXT_RENEGOTIATION_INFO => hello.renegotiates = body != [0],
@@ -519,9 +549,13 @@ mod tests {
         assert_eq!(check(&good, &[1, 2]), Ok(()));
         let of_384 = ClientHello { signature_schemes: Some(&[6, 3, 5, 3]), ..good.clone() };
         assert_eq!((check(&of_384, &[2]), check(&of_384, &[1])), (Ok(()), Err(HelloError::NoSignatureScheme)));
-        // In TLS 1.2 the same numbers name a hash alone.
+        // In TLS 1.2 the same numbers name a hash alone, but rustls signs by that of the curve.
         let in_tls12 = ClientHello { offers_tls13: false, ..of_384 };
-        assert_eq!(check(&in_tls12, &[1]), Ok(()));
+        assert_eq!((check(&in_tls12, &[2]), check(&in_tls12, &[1])), (Ok(()), Err(HelloError::NoSignatureScheme)));
+        let in_tls12 = ClientHello { offers_tls13: false, ..good.clone() };
+        assert_eq!((check(&in_tls12, &[0]), check(&in_tls12, &[1])), (Ok(()), Ok(())));
+        let of_none = ClientHello { signature_schemes: None, ..in_tls12 };
+        assert_eq!(check(&of_none, &[0]), Ok(()));
         let with = |change: fn(&mut ClientHello<'_>)| {
             let mut hello = good.clone();
             change(&mut hello);

@@ -118,6 +118,10 @@ fn hellos_that_must_be_refused() {
     let gateway = before(&site, [backend.url()]).start();
     assert!(taken(&gateway, &Hello::new().records(5000)));
     let version = |high, low| Hello { legacy_version: [high, low], ..Hello::new() };
+    let tls12 = |schemes: &[u8]| {
+        Hello::new().without(SUPPORTED_VERSIONS).without(KEY_SHARE).with(SIGNATURE_ALGORITHMS, schemes)
+    };
+    assert!(taken(&gateway, &tls12(&[0, 4, 5, 3, 4, 3]).records(5000)));
     let cases = [
         ("legacy_version SSL 3", version(3, 0), PROTOCOL_VERSION),
         ("legacy_version 0", version(0, 0), PROTOCOL_VERSION),
@@ -134,6 +138,10 @@ fn hellos_that_must_be_refused() {
             HANDSHAKE_FAILURE,
         ),
         ("only RSA", Hello::new().with(SIGNATURE_ALGORITHMS, &[0, 2, 8, 4]), HANDSHAKE_FAILURE),
+        ("only ECDSA with SHA-384, in TLS 1.2", tls12(&[0, 2, 5, 3]), HANDSHAKE_FAILURE),
+        ("only RSA, in TLS 1.2", tls12(&[0, 4, 4, 1, 8, 4]), HANDSHAKE_FAILURE),
+        ("no scheme in signature_algorithms", Hello::new().with(SIGNATURE_ALGORITHMS, &[0, 0, 4, 3]), DECODE_ERROR),
+        ("half a scheme in signature_algorithms", tls12(&[0, 3, 4, 3, 4]), DECODE_ERROR),
         ("an empty key_share", Hello::new().with(KEY_SHARE, &[]), DECODE_ERROR),
         ("a short x25519 share", Hello::new().with(KEY_SHARE, &[0, 5, 0, 29, 0, 1, 9]), ILLEGAL_PARAMETER),
     ];
@@ -184,6 +192,10 @@ fn a_client_that_was_made_to_fall_back_hears_of_it() {
     assert!(taken(&gateway, &tls12.records(5000)));
     tls12.suites.extend([0x56, 0]);
     let said = Wire::new(sent(&gateway, &tls12.records(5000))).rest().0;
+    assert_eq!(said, [ALERT, 3, 3, 0, 2, 2, INAPPROPRIATE_FALLBACK]);
+    // Without supported_versions, this is TLS 1.2, too (RFC 8446 §4.2.1).
+    let newer = Hello { legacy_version: [3, 4], ..tls12.clone() };
+    let said = Wire::new(sent(&gateway, &newer.records(5000))).rest().0;
     assert_eq!(said, [ALERT, 3, 3, 0, 2, 2, INAPPROPRIATE_FALLBACK]);
     // TLS 1.3 is the newest there is.
     let mut tls13 = Hello::new();
