@@ -700,7 +700,8 @@ mod tests {
                 assert!(far(&reported(&manager, |_| true).await));
                 drop(manager);
             }
-            assert_eq!((authority.script().requested, authority.script().orders), (1, 0));
+            assert_eq!(authority.script().requested, 1);
+            assert_eq!(authority.script().orders, 0);
             // An order on demand does not wait.
             let manager = Manager::start(authority.settings(folder.path()));
             reported(&manager, far).await;
