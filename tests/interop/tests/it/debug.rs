@@ -93,7 +93,7 @@ fn a_bundle_has_what_a_report_needs_and_no_secrets() {
     // The log may name clients: a process that can only reach the address does not get it.
     let refused =
         ask(&Where::Address(operated.gateway.admin), "GET", "/v1/log", WAIT_LIMIT).expect_err("it is refused");
-    assert!(refused.to_string().contains("admin socket only"), "{refused}");
+    assert!(refused.to_string().contains("only operators may do this"), "{refused}");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn open_requests_are_listed_with_what_they_wait_for() {
     // Requests name clients: a process that can only reach the address does not get them.
     let refused =
         ask(&Where::Address(operated.gateway.admin), "GET", "/v1/exchanges", WAIT_LIMIT).expect_err("it is refused");
-    assert!(refused.to_string().contains("admin socket only"), "{refused}");
+    assert!(refused.to_string().contains("only operators may do this"), "{refused}");
 }
 
 /// Header fields and timings of requests for one host, without secrets. What is recorded is the same for all versions of HTTP.
@@ -322,7 +322,7 @@ fn a_recording_is_bounded_and_one_at_a_time() {
         "{\"millis\":1}",
         WAIT_LIMIT,
     );
-    assert!(by_address.is_err_and(|error| error.to_string().contains("admin socket only")));
+    assert!(by_address.is_err_and(|error| error.to_string().contains("only operators may do this")));
     assert_eq!(record(&["--for", "1s"]), (Some(0), "no request was recorded\n".to_owned()));
     let mut long = std::process::Command::new(sealane_interop::binary::sealane());
     long.args(["debug", "record", "--socket", &socket, "--for", "240s"]);
