@@ -52,33 +52,26 @@ pub mod config {
     }
 }
 
-/// OpenVPN's configurations name files, and a folder of clients: the paths of a fuzzer lead nowhere. The slashes of closing tags
-/// stay.
-fn without_paths(data: &[u8]) -> Option<Cow<'_, str>> {
-    let text = std::str::from_utf8(data).ok()?;
-    Some(Cow::Owned(text.replace("</", "<\u{1}").replace('/', "_").replace("<\u{1}", "</")))
-}
-
-/// An OpenVPN server's configuration, as `[tunnel]`.
+/// A configuration of an OpenVPN server.
 pub mod openvpn {
     use super::*;
 
     /// Runs the target.
     pub fn fuzz_one(data: &[u8]) {
-        let Some(text) = without_paths(data) else { return };
-        let Ok(imported) = sealane_vpn::import::convert(&text, Path::new("/nonexistent")) else { return };
-        let table: toml::Table = match imported.toml.parse() {
-            Ok(table) => table,
-            Err(error) => panic!("{error}: {}", imported.toml),
-        };
-        let tunnel = table.get("tunnel").and_then(toml::Value::as_table).expect("it is a tunnel's");
-        let undecided = tunnel.get("undecided").and_then(toml::Value::as_array).map_or(0, Vec::len);
-        assert_eq!(undecided, imported.undecided.len(), "{}", imported.toml);
-        assert!(imported.files.iter().all(|(name, _)| !name.contains('/')));
-        let read =
-            Document::of_file(Path::new("sealane.toml"), imported.toml.as_bytes()).expect("it is UTF-8").read_offline();
-        assert!(undecided == 0 || read.is_err(), "what is undecided is an error");
+        let done = sealane_import::openvpn::import(&Memory::of("/f", data), Path::new("/f"));
+        if let Ok(imported) = &done {
+            assert!(imported.toml.parse::<toml::Table>().is_ok(), "{}", imported.toml);
+            assert!(imported.files.iter().all(|(name, _)| !name.contains('/')));
+        }
+        check(done);
     }
+}
+
+/// Profiles of OpenVPN name files: the paths of a fuzzer lead nowhere. The slashes of closing tags
+/// stay.
+fn without_paths(data: &[u8]) -> Option<Cow<'_, str>> {
+    let text = std::str::from_utf8(data).ok()?;
+    Some(Cow::Owned(text.replace("</", "<\u{1}").replace('/', "_").replace("<\u{1}", "</")))
 }
 
 /// A profile of an OpenVPN client.
@@ -88,7 +81,7 @@ pub mod profile {
     /// Runs the target.
     pub fn fuzz_one(data: &[u8]) {
         let Some(text) = without_paths(data) else { return };
-        let directives = sealane_vpn::ovpn_file::parse(&text);
+        let directives = sealane_ovpn::file::parse(&text);
         if let Ok(directives) = &directives {
             assert!(directives.len() <= text.lines().count() && directives.iter().all(|d| !d.words.is_empty()));
         }

@@ -52,7 +52,7 @@ pub(super) enum ForwardAuth {
     /// `false`: no permission is needed.
     Off,
     /// This upstream is asked.
-    Ask { upstream: At<String>, target: String, set: FieldEdits, copy: Vec<String>, timeout: Duration },
+    Ask { upstream: At<String>, target: String, set: FieldEdits, copy: Vec<(String, String)>, timeout: Duration },
 }
 
 pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<ForwardAuth> {

@@ -97,9 +97,25 @@ pub(super) fn removed(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>
     field_names(sink, key, node, "removed")
 }
 
-/// Names of headers that are copied.
-pub(super) fn copied(sink: &Sink, key: &str, node: &Node) -> Option<Vec<String>> {
-    field_names(sink, key, node, "copied")
+/// Headers that are copied: their new names and their old ones, which are the same in a list.
+pub(super) fn copied(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, String)>> {
+    if !matches!(node.get_ref(), DeValue::Table(_)) {
+        let names = field_names(sink, key, node, "copied")?;
+        return Some(names.into_iter().map(|name| (name.clone(), name)).collect());
+    }
+    let mut out = Vec::new();
+    for (name, from) in named(sink, key, node)? {
+        let Some(text) = decode::text(sink, &name.value, from) else { continue };
+        if let Some(why) = reserved(&name.value) {
+            sink.error(&name.span, format!("\"{}\" cannot be copied", name.value), Some(why.to_owned()));
+        } else if !is_token(&text) {
+            let help = "write the name of a header of the response, as in X-User = \"X-Auth-Request-User\"".to_owned();
+            sink.error(&from.span(), format!("\"{text}\" is not a header name"), Some(help));
+        } else {
+            out.push((name.value, text));
+        }
+    }
+    Some(out)
 }
 
 fn field_names(sink: &Sink, key: &str, node: &Node, done: &str) -> Option<Vec<String>> {

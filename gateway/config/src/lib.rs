@@ -365,6 +365,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut routes = Routes { access, ..Routes::default() };
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);
     routing.rate_limits = rate_limits;
+    let (concurrency_limits, concurrency_places) = rate::read_concurrency(&top, &mut routes);
+    routing.concurrency_limits = concurrency_limits;
     let mut places = Vec::new();
     for section in top.tables(&settings::top::upstream) {
         let (name, upstream) = upstream::read(section, &mut context);
@@ -408,10 +410,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         }
         Some(Box::new(settings))
     });
-    for name in rate_places.iter().filter(|n| !routes.used.contains(&n.value)) {
-        let help = format!("remove it, or write rate_limit = \"{}\" in a host or route", name.value);
-        sink.warn(&name.span, format!("no host uses the rate limit \"{}\"", name.value), Some(help));
-    }
+    routes.limits.warn_unused(sink, &rate_places, "rate limit", "rate_limit");
+    routes.concurrency_limits.warn_unused(sink, &concurrency_places, "concurrency limit", "concurrency_limit");
     routing.routes = routes.all;
     let mut access = routes.access;
     access.compile();

@@ -1,10 +1,11 @@
-//! `[[rate_limit]]`, and the rates of `[limits]`.
+//! `[[rate_limit]]`, `[[concurrency_limit]]`, and the rates of `[limits]`.
 
 use super::decode::{self, Node, Section};
 use super::diagnostics::Sink;
 use super::route::Routes;
-use super::settings::{Count, Own, Setting, Shape, rate_limit as s, top};
-use sealane_proxy::limits::{KeyHasher, Rate, RateKey, RateLimit};
+use super::settings::{Count, Own, Setting, Shape, concurrency_limit as c, rate_limit as s, top};
+use sealane_proxy::limits::{ConcurrencyLimit, KeyHasher, Rate, RateKey, RateLimit};
+use std::collections::{HashMap, HashSet};
 use std::hash::RandomState;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -37,13 +38,89 @@ pub(super) fn read_all(document: &Section, routes: &mut Routes) -> (Vec<RateLimi
             out.push(RateLimit { name, key, rate, ipv4_prefix, ipv6_prefix, entries, hasher: hasher() });
             out.len() - 1
         });
-        if routes.limits.insert(name.value.clone(), index).is_some() {
-            let help = Some("give it another name".to_owned());
-            sink.error(&name.span, format!("a second rate limit \"{}\"", name.value), help);
-        }
+        routes.limits.add(sink, "rate limit", &name, index);
         places.push(name);
     }
     (out, places)
+}
+
+/// Reads every `[[concurrency_limit]]`.
+pub(super) fn read_concurrency(
+    document: &Section,
+    routes: &mut Routes,
+) -> (Vec<ConcurrencyLimit>, Vec<decode::At<String>>) {
+    let mut out = Vec::new();
+    let mut places = Vec::new();
+    for section in document.tables(&top::concurrency_limit) {
+        let sink = section.sink;
+        let name = section.required(&c::name);
+        let most = section.required(&c::max_requests);
+        let key = section.or(&c::key);
+        let (ipv4_prefix, ipv6_prefix) = (section.or(&c::ipv4_prefix) as u8, section.or(&c::ipv6_prefix) as u8);
+        section.finish();
+        let Some(name) = name else { continue };
+        let index = most.map(|most| {
+            let (name, most) = (name.value.clone(), most.value as u32);
+            out.push(ConcurrencyLimit { name, key, most, ipv4_prefix, ipv6_prefix });
+            out.len() - 1
+        });
+        routes.concurrency_limits.add(sink, "concurrency limit", &name, index);
+        places.push(name);
+    }
+    (out, places)
+}
+
+/// Limits to which hosts and routes refer by name.
+#[derive(Default)]
+pub(super) struct Named {
+    /// With their index unless they are bad.
+    all: HashMap<String, Option<usize>>,
+    used: HashSet<String>,
+}
+
+impl Named {
+    fn add(&mut self, sink: &Sink, what: &str, name: &decode::At<String>, index: Option<usize>) {
+        if self.all.insert(name.value.clone(), index).is_some() {
+            let help = Some("give it another name".to_owned());
+            sink.error(&name.span, format!("a second {what} \"{}\"", name.value), help);
+        }
+    }
+
+    /// The limits with these names; reports names that there are not. `what`, `help`: how they are called, and how one is written.
+    pub fn find(&mut self, sink: &Sink, names: Vec<decode::At<String>>, what: &str, help: &str) -> Vec<usize> {
+        names.into_iter().filter_map(|name| self.find_one(sink, name, what, help)).collect()
+    }
+
+    fn find_one(&mut self, sink: &Sink, name: decode::At<String>, what: &str, help: &str) -> Option<usize> {
+        if let Some(index) = self.all.get(&name.value) {
+            self.used.insert(name.value);
+            return *index;
+        }
+        let mut known: Vec<&str> = self.all.keys().map(String::as_str).collect();
+        known.sort_unstable();
+        let help = match decode::nearest(&name.value, known.iter().copied()) {
+            Some(best) => format!("did you mean \"{best}\"?"),
+            None if known.is_empty() => help.to_owned(),
+            None => format!("{what}s are {}", decode::listed(known.iter().copied())),
+        };
+        sink.error(&name.span, format!("there is no {what} \"{}\"", name.value), Some(help));
+        None
+    }
+
+    /// Warns about those that no host and no route uses. `key`: the setting that would.
+    pub fn warn_unused(&self, sink: &Sink, places: &[decode::At<String>], what: &str, key: &str) {
+        for name in places.iter().filter(|n| !self.used.contains(&n.value)) {
+            let help = format!("remove it, or write {key} = \"{}\" in a host or route", name.value);
+            sink.warn(&name.span, format!("no host uses the {what} \"{}\"", name.value), Some(help));
+        }
+    }
+}
+
+/// The limits of a host or a route.
+pub(super) fn joined(host: &[usize], own: Vec<usize>) -> Vec<usize> {
+    let mut out = host.to_vec();
+    out.extend(own.into_iter().filter(|limit| !host.contains(limit)));
+    out
 }
 
 /// The limit of new connections or handshakes in `[limits]`, by `NAME`, `NAME_burst`.

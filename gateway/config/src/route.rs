@@ -11,6 +11,7 @@ use super::forwarding::{self, Also};
 use super::host::Upstreams;
 use super::pages;
 use super::paths::{compiled_once, groups_exist, pattern, with_methods};
+use super::rate;
 use super::redirects::{self, RedirectTables};
 use super::settings::{actions as a, host as h, messages as m, route as r};
 use super::shadowed::{ByPath, Entry};
@@ -25,16 +26,14 @@ use sealane_proxy::rules::{self, FieldEdits, Responses, Rewrite, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::path::Readings;
 use sealane_route::{Conditions, MAX_DEPTH, PathRule, RouteTable, RuleError};
-use std::collections::HashMap;
 
 /// The routes of all hosts, in the order in which actions name them.
 #[derive(Default)]
 pub(super) struct Routes {
     pub all: Vec<Route>,
-    /// Rate limits by name, with their index unless they are bad.
-    pub limits: HashMap<String, Option<usize>>,
-    /// Names that some route uses.
-    pub used: std::collections::HashSet<String>,
+    /// Rate limits.
+    pub limits: rate::Named,
+    pub concurrency_limits: rate::Named,
     /// Access rules.
     pub access: AccessLists,
     /// Expressions for paths and values, in the order in which routes name them.
@@ -54,10 +53,13 @@ pub(super) struct Extras {
     response: Option<FieldEdits>,
     hsts: Option<String>,
     rate_limits: Vec<usize>,
+    concurrency_limits: Vec<usize>,
     /// `None` inside: no password is needed.
     basic_auth: Option<Option<rules::BasicAuth>>,
     /// `None` inside: no permission is needed.
     forward_auth: Option<Option<rules::ForwardAuth>>,
+    /// Whether one check is enough.
+    satisfy_any: Option<At<bool>>,
     rewrite: Option<At<Rewrite>>,
     error_pages: Vec<ErrorPage>,
     /// `None` inside: it is off.
@@ -89,6 +91,7 @@ impl Extras {
             && self.response.is_none()
             && self.hsts.is_none()
             && self.rate_limits.is_empty()
+            && self.concurrency_limits.is_empty()
             && self.basic_auth.is_none()
             && self.forward_auth.is_none()
             && self.rewrite.is_none()
@@ -126,7 +129,12 @@ pub(super) fn extras(
         }),
         hsts: section.optional(&m::hsts),
         rate_limits: section.optional(&m::rate_limit).map_or(Vec::new(), |names| {
-            names.into_iter().filter_map(|name| rate_limit(section.sink, name, routes)).collect()
+            let help = "add [[rate_limit]] with this name and rate = \"100/s\"";
+            routes.limits.find(section.sink, names, "rate limit", help)
+        }),
+        concurrency_limits: section.optional(&m::concurrency_limit).map_or(Vec::new(), |names| {
+            let help = "add [[concurrency_limit]] with this name and max_requests = 10";
+            routes.concurrency_limits.find(section.sink, names, "concurrency limit", help)
         }),
         basic_auth: section.optional(&m::basic_auth).map(|written| match written {
             BasicAuth::Off => None,
@@ -142,6 +150,7 @@ pub(super) fn extras(
                 Some(Some(rules::ForwardAuth { upstream, target, set, copy, timeout }))
             }
         }),
+        satisfy_any: section.optional_at(&m::satisfy),
         rewrite: if rewrites { rewrite_of(section) } else { None },
         error_pages: section
             .tables(&m::error_page)
@@ -258,8 +267,10 @@ pub(super) fn table(
             "response_headers",
             "hsts",
             "rate_limit",
+            "concurrency_limit",
             "basic_auth",
             "forward_auth",
+            "satisfy",
             "mirror",
             "total_timeout",
             "min_body_rate",
@@ -318,17 +329,20 @@ pub(super) fn table(
         }
         let responses = extras.responses();
         let action = extras.also.with(action);
+        let (basic_auth, forward_auth) = (extras.basic_auth.flatten(), extras.forward_auth.flatten());
         let route = Route {
             label: String::new(),
             action,
             pattern: None,
             access: extras.access.into_iter().collect(),
-            basic_auth: extras.basic_auth.flatten(),
-            forward_auth: extras.forward_auth.flatten(),
+            satisfy_any: any_suffices(host.sink, extras.satisfy_any.as_ref(), &basic_auth, &forward_auth),
+            basic_auth,
+            forward_auth,
             request: extras.request.into_iter().collect(),
             responses,
             rewrite: None,
             rate_limits: extras.rate_limits,
+            concurrency_limits: extras.concurrency_limits,
             maintenance: extras.maintenance.flatten(),
             max_body: extras.max_body,
         };
@@ -360,7 +374,9 @@ pub(super) fn trusted_names(route: &Route) -> Vec<String> {
 
 fn names_of_users(basic: Option<&rules::BasicAuth>, forward: Option<&rules::ForwardAuth>) -> Vec<String> {
     let user = basic.and_then(|auth| auth.user_header.clone());
-    user.into_iter().chain(forward.into_iter().flat_map(|auth| auth.copy.iter().cloned())).collect()
+    user.into_iter()
+        .chain(forward.into_iter().flat_map(|auth| auth.copy.iter().map(|(name, _)| name.clone())))
+        .collect()
 }
 
 #[expect(clippy::too_many_arguments, reason = "what is read into, each by its name")]
@@ -467,15 +483,17 @@ fn route(
     let conditions = Conditions { pattern, ..conditions };
     let join =
         |a: &Option<FieldEdits>, b: Option<FieldEdits>| -> Vec<FieldEdits> { a.iter().cloned().chain(b).collect() };
-    let mut rate_limits = host.rate_limits.clone();
-    rate_limits.extend(own.rate_limits.iter().filter(|l| !host.rate_limits.contains(l)));
+    let basic_auth = own.basic_auth.unwrap_or_else(|| host.basic_auth.clone().flatten());
+    let forward_auth = own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten());
+    let satisfy_any = own.satisfy_any.as_ref().or(host.satisfy_any.as_ref());
     routes.all.push(Route {
         label: shown,
         action,
         pattern,
         access: host.access.into_iter().chain(own.access).collect(),
-        basic_auth: own.basic_auth.unwrap_or_else(|| host.basic_auth.clone().flatten()),
-        forward_auth: own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten()),
+        satisfy_any: any_suffices(sink, satisfy_any, &basic_auth, &forward_auth),
+        basic_auth,
+        forward_auth,
         request: join(&host.request, own.request),
         responses: Responses {
             edits: join(&host.response, own.response),
@@ -485,7 +503,8 @@ fn route(
             server_timing: own.server_timing.or(host.server_timing).unwrap_or_default(),
         },
         rewrite: own.rewrite.map(|r| r.value),
-        rate_limits,
+        rate_limits: rate::joined(&host.rate_limits, own.rate_limits),
+        concurrency_limits: rate::joined(&host.concurrency_limits, own.concurrency_limits),
         maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),
         max_body: own.max_body.or(host.max_body),
     });
@@ -507,22 +526,18 @@ fn route(
     }
 }
 
-fn rate_limit(sink: &Sink, name: At<String>, routes: &mut Routes) -> Option<usize> {
-    match routes.limits.get(&name.value) {
-        Some(index) => {
-            routes.used.insert(name.value);
-            *index
-        }
-        None => {
-            let mut known: Vec<&str> = routes.limits.keys().map(String::as_str).collect();
-            known.sort_unstable();
-            let help = match decode::nearest(&name.value, known.iter().copied()) {
-                Some(best) => format!("did you mean \"{best}\"?"),
-                None if known.is_empty() => "add [[rate_limit]] with this name and rate = \"100/s\"".to_owned(),
-                None => format!("rate limits are {}", decode::listed(known.iter().copied())),
-            };
-            sink.error(&name.span, format!("there is no rate limit \"{}\"", name.value), Some(help));
-            None
-        }
+/// Whether one check of a route is enough (`satisfy = "any"`).
+fn any_suffices(
+    sink: &Sink,
+    satisfy_any: Option<&At<bool>>,
+    basic: &Option<rules::BasicAuth>,
+    forward: &Option<rules::ForwardAuth>,
+) -> bool {
+    let Some(At { value: true, span }) = satisfy_any else { return false };
+    if basic.is_some() && forward.is_some() {
+        let help = "keep basic_auth or forward_auth: write false for the other in this host or route".to_owned();
+        let message = "with satisfy = \"any\", a route has only one of \"basic_auth\" and \"forward_auth\"";
+        sink.error(span, message, Some(help));
     }
+    true
 }

@@ -1,4 +1,4 @@
-//! Configurations of NGINX and HAProxy as a configuration of Sealane, with a report on every directive.
+//! Configurations of NGINX, HAProxy and OpenVPN servers as a configuration of Sealane, with a report on every directive.
 //!
 //! ```text
 //!  file ─▶ lexer ─▶ parser (includes, sections) ─▶ translation ─▶ Output ─▶ sealane.toml, with file:line beside each setting
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! No directive is passed over: each one that the parser reads has a record, and a record without an outcome gets that of its
-//! table ([`nginx::DIRECTIVES`], [`haproxy::KEYWORDS`]). A directive that decides who may connect or how strong the protection is,
+//! table ([`nginx::DIRECTIVES`], [`haproxy::KEYWORDS`], [`openvpn::DIRECTIVES`]). A directive that decides who may connect or how strong the protection is,
 //! and that cannot be translated, is *undecided*: it stands under `undecided` in the result, which does not start before a person
 //! has taken it out. A directive that is not known is undecided, too.
 //!
@@ -18,6 +18,7 @@ mod addresses;
 mod ciphers;
 pub mod haproxy;
 pub mod nginx;
+pub mod openvpn;
 mod output;
 mod parsed;
 mod paths;

@@ -309,7 +309,10 @@ pub(crate) struct Output {
     pub listeners: Vec<Listener>,
     pub hosts: Vec<Host>,
     pub rate_limits: Vec<Settings>,
+    pub concurrency_limits: Vec<Settings>,
     pub upstreams: Vec<Upstream>,
+    pub tunnel: Settings,
+    pub tunnel_clients: Vec<Settings>,
     /// Files beside the result, by their names.
     pub files: Vec<(String, Vec<u8>)>,
 }
@@ -341,11 +344,21 @@ impl Output {
         }
         self.listeners.iter().for_each(|l| l.write(&mut out));
         self.hosts.iter().for_each(|h| h.write(&mut out));
-        for limit in &self.rate_limits {
-            out.push_str("\n[[rate_limit]]\n");
-            limit.write(&mut out);
+        for (table, limits) in [("rate_limit", &self.rate_limits), ("concurrency_limit", &self.concurrency_limits)] {
+            for limit in limits {
+                let _ = writeln!(out, "\n[[{table}]]");
+                limit.write(&mut out);
+            }
         }
         self.upstreams.iter().for_each(|u| u.write(&mut out));
+        if !self.tunnel.is_empty() {
+            out.push_str("\n[tunnel]\n");
+            self.tunnel.write(&mut out);
+        }
+        for client in &self.tunnel_clients {
+            out.push_str("\n[[tunnel.client]]\n");
+            client.write(&mut out);
+        }
         out
     }
 

@@ -249,7 +249,9 @@ impl<D: Clone + PartialEq> Table<D> {
                 let there = decide(&sample, None);
                 let extra = self.extra(&bare, &sample);
                 let here = extra.map_or_else(|| around.clone(), |extra| extra.decision.clone());
-                let differing = Differing { there: &there, here: &here, around, is_within: extra.is_some() };
+                let is_part = test.text.ends_with(|c: char| c.is_ascii_punctuation() && c != '/');
+                let is_within = extra.is_some();
+                let differing = Differing { there: &there, here: &here, around, is_within, is_part };
                 if there == here || left == 0 {
                     continue;
                 }
@@ -289,6 +291,9 @@ pub(crate) struct Differing<'d, D> {
     pub around: &'d D,
     /// What the routes do is because of an expression that stands for a shorter text.
     pub is_within: bool,
+    /// The text ends in a character after which segments seldom end, such as the package of gRPC services (`/shop.orders.v1.`): it is
+    /// meant for longer paths.
+    pub is_part: bool,
 }
 
 /// The path, where it is one path and not a sample of many.

@@ -257,6 +257,7 @@ impl Eq for Expression {}
 impl Expression {
     /// The expression that matches the same paths in Sealane; `None` where there is none, or where this is not known.
     pub fn of(pattern: &str, any_case: bool) -> Option<Self> {
+        let (pattern, behind) = without_look_ahead(pattern, any_case).unwrap_or((pattern, String::new()));
         let hir = parse(pattern)?;
         if !pattern.is_ascii() || pattern.bytes().any(|b| b.is_ascii_control()) || !ends_are_last(&hir, true) {
             return None;
@@ -276,6 +277,7 @@ impl Expression {
             }
             text.push(c);
         }
+        text.push_str(&behind);
         let compiled = sealane_proxy::patterns::Pattern::new(&text).ok()?;
         Some(Self { compiled, is_of_percent })
     }
@@ -423,6 +425,52 @@ pub(crate) fn literal(text: &str) -> String {
         out.push(c);
     }
     out
+}
+
+/// Most characters of the words that a look-ahead excludes.
+const MAX_EXCLUDED: usize = 64;
+
+/// A pattern that ends in `(?!words)`, perhaps with `.*` behind: what comes before that, and an expression without a look-ahead for
+/// texts that do not begin with one of the words. `None`: it is no such pattern.
+fn without_look_ahead(pattern: &str, any_case: bool) -> Option<(&str, String)> {
+    let (before, rest) = pattern.split_once("(?!")?;
+    let (words, behind) = rest.split_once(')')?;
+    // An alternative would be without the look-ahead, and `$` says already that nothing follows.
+    let good = matches!(behind, "" | ".*" | ".*$") && !before.contains('$') && split(before)?.len() == 1;
+    let plain = |word: &str| {
+        let mut out = String::new();
+        let mut chars = word.chars();
+        while let Some(c) = chars.next() {
+            match c {
+                '\\' => out.push(chars.next().filter(char::is_ascii_punctuation)?),
+                c if c.is_ascii_alphanumeric() || "/-_~=,:@ ".contains(c) => out.push(c),
+                _ => return None,
+            }
+        }
+        (!out.is_empty() && !out.contains('%')).then(|| if any_case { out.to_ascii_lowercase() } else { out })
+    };
+    let words: Vec<String> = words.split('|').map(plain).collect::<Option<_>>()?;
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    (good && words.concat().len() <= MAX_EXCLUDED).then(|| (before, not_beginning(&words)))
+}
+
+/// An expression for texts that begin with none of these words.
+fn not_beginning(words: &[&str]) -> String {
+    let mut firsts: Vec<char> = words.iter().filter_map(|w| w.chars().next()).collect();
+    firsts.sort_unstable();
+    firsts.dedup();
+    let set: String =
+        firsts.iter().map(|c| if c.is_ascii_alphanumeric() { c.to_string() } else { format!("\\{c}") }).collect();
+    let mut out = format!("(?:$|[^{set}]");
+    for first in firsts {
+        let rest: Vec<&str> = words.iter().filter_map(|w| w.strip_prefix(first)).collect();
+        if !rest.contains(&"") {
+            out.push('|');
+            out.push_str(&literal(&first.to_string()));
+            out.push_str(&not_beginning(&rest));
+        }
+    }
+    out + ")"
 }
 
 /// Whether nothing follows a `$`, so that a line feed may be taken with it.
@@ -687,7 +735,15 @@ mod tests {
             "a$b",
             "^/a%b",
             "^/[%a]b",
-            "^/(?!a)",
+            "^/(?!a)b",
+            "^/(?!a%)",
+            "^/(?!a+)",
+            "^/(?!)",
+            "^/x|^/(?!a)",
+            "^/(a(?!b))",
+            "^/(?!a)(?!b)",
+            "^/(?=a)",
+            "^/(?!a).+",
             r"^/(a)\1",
             "^/\u{e4}",
             r"^/\x41",
@@ -696,6 +752,45 @@ mod tests {
             "(",
         ] {
             assert!(Expression::of(bad, false).is_none(), "{bad}");
+        }
+    }
+
+    /// Every text is compared with what the look-ahead says.
+    #[test]
+    fn what_must_not_follow_is_said_without_a_look_ahead() {
+        let words = |alphabet: &str, longest: usize| {
+            let mut out = vec![String::new()];
+            let mut last = out.clone();
+            for _ in 0..longest {
+                last = last.iter().flat_map(|w| alphabet.chars().map(move |c| format!("{w}{c}"))).collect();
+                out.extend(last.iter().cloned());
+            }
+            out
+        };
+        for (excluded, any_case) in
+            [(&["ab"][..], false), (&["ab", "a", "bb"], false), (&["aba", "abb", "b-"], false), (&["aB", "Ba"], true)]
+        {
+            let pattern = format!("^/x(?!{})", excluded.join("|"));
+            let e = Expression::of(&pattern, any_case).unwrap_or_else(|| panic!("{pattern}"));
+            for word in words("abAB-", 4) {
+                let lower = |text: &str| if any_case { text.to_ascii_lowercase() } else { text.to_owned() };
+                let begins = excluded.iter().any(|w| lower(&word).starts_with(&lower(w)));
+                assert_eq!(e.matches(&format!("/x{word}")), !begins, "{pattern} {word} {}", e.text());
+            }
+        }
+        let dots = Expression::of(r"/\.(?!well-known).*", false).unwrap();
+        assert!(!dots.is_of_percent);
+        for (path, is) in [
+            ("/.git", true),
+            ("/.", true),
+            ("/.well-know", true),
+            ("/.well-known/acme", false),
+            ("/.well-known/.git", true),
+            ("/a/.well-known", false),
+            ("/.\n", true),
+            ("/a", false),
+        ] {
+            assert_eq!(dots.matches(path), is, "{path:?} {}", dots.text());
         }
     }
 

@@ -1,12 +1,16 @@
 //! The reference of what is translated, `docs/reference/import.md`, from the tables.
 
-use crate::{Kind, haproxy, nginx};
+use crate::{Kind, haproxy, nginx, openvpn};
 use std::fmt::Write as _;
 
 /// The page, in Markdown.
 pub fn reference() -> String {
     let mut out = include_str!("reference.md").to_owned();
-    for (title, what, table) in [("NGINX", "directive", nginx::DIRECTIVES), ("HAProxy", "keyword", haproxy::KEYWORDS)] {
+    for (title, what, table) in [
+        ("NGINX", "directive", nginx::DIRECTIVES),
+        ("HAProxy", "keyword", haproxy::KEYWORDS),
+        ("OpenVPN", "option", openvpn::DIRECTIVES),
+    ] {
         // Writing to a string cannot fail.
         let _ = write!(out, "\n## {title}\n\n### Translated ({title})\n\n| {what} | becomes |\n|---|---|\n");
         for (name, kind) in table {

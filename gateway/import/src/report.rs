@@ -89,6 +89,10 @@ pub(crate) fn unknown_option(option: &str) -> String {
 pub(crate) const UNREAD: &str = "the import does not understand this form of the directive: write Sealane settings that have the same \
      effect, or, if you do not need it, only remove its entry from \"undecided\"";
 
+/// What the report says of a directive with bytes that are not translated.
+pub(crate) const NOT_UTF8: &str = "the directive has a byte that is not UTF-8, which the import does not translate: convert the file to UTF-8, or \
+     write the setting by hand";
+
 /// Most remarks about one directive, which may be inherited by many locations.
 const MAX_REMARKS: usize = 16;
 /// Most characters of a directive that are shown.

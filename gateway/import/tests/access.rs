@@ -109,9 +109,59 @@ fn both_locations_of_try_files_check_addresses() {
 fn satisfy_any_is_translated_where_one_check_decides() {
     says("nginx", &guarded("satisfy any; allow 10.0.0.0/8; deny all;"), &["allow = [\"10.0.0.0/8\"]"]);
     undecided("nginx", &guarded("satisfy any; allow 10.0.0.0/8; deny all; auth_basic x;"));
-    undecided("nginx", &guarded("satisfy any; allow 10.0.0.0/8; deny all; auth_request /auth;"));
+    undecided(
+        "nginx",
+        &guarded(
+            "satisfy any; allow 10.0.0.0/8; deny all; auth_basic x; auth_basic_user_file users; auth_request /auth;",
+        ),
+    );
     let open = lines("nginx", &guarded("satisfy any; allow all; auth_jwt x;"));
     assert!(open.contains(&"upstream = \"10.0.0.1\"".to_owned()));
+}
+
+#[test]
+fn satisfy_any_of_addresses_and_one_other_check_is_translated() {
+    let users = [("/etc/users", "alice:$2y$05$abcdefghijklmnopqrstuupx2xBUC4954936wVIjyyPHmUBFu0wCW\n")];
+    let basic = "auth_basic x; auth_basic_user_file users;";
+    let lists = "allow 10.0.0.0/8; deny all;";
+    let imported = |text: &str| imported("nginx", text, &users);
+    let toml = |text: &str| {
+        let Imported { toml, report, .. } = imported(text);
+        assert_eq!(report.undecided(), Vec::<String>::new(), "{text}\n{toml}");
+        toml
+    };
+    let count = |toml: &str, line: &str| toml.lines().filter(|l| l.starts_with(line)).count();
+    let any = "satisfy = \"any\"";
+    let one = toml(&guarded(&format!("satisfy any; {lists} {basic}")));
+    assert_eq!((count(&one, any), count(&one, "allow ="), count(&one, "basic_auth =")), (1, 1, 1), "{one}");
+    let auth = "location = /auth { internal; proxy_pass http://10.0.0.9; }";
+    let asked = toml(&site(&format!(
+        "{auth} location / {{ satisfy any; {lists} auth_request /auth; proxy_pass http://10.0.0.1; }}"
+    )));
+    assert_eq!((count(&asked, any), count(&asked, "forward_auth =")), (1, 1), "{asked}");
+    // One location requires all.
+    let text = site(&format!(
+        "{lists} {basic} location / {{ satisfy any; proxy_pass http://10.0.0.1; }} location /all {{ proxy_pass http://10.0.0.1; }}"
+    ));
+    let mixed = toml(&text);
+    let exact = mixed.contains("path_regex = '^/all'");
+    assert_eq!((count(&mixed, any), exact), (1, true), "{mixed}");
+    // More checks, of which one is enough, let in more clients: paths such as /appx do not go there.
+    let text = site(&format!(
+        "{lists} location / {{ satisfy any; {basic} proxy_pass http://10.0.0.1; }} location /app {{ proxy_pass http://10.0.0.1; }}"
+    ));
+    assert!(toml(&text).contains("path_regex = '^/app'"), "{}", toml(&text));
+    // A client that an `if` refuses needs more than one of the checks.
+    let refused = site(&format!(
+        "if ($remote_addr = 192.0.2.1) {{ return 403; }} location / {{ satisfy any; {lists} {basic} proxy_pass http://10.0.0.1; }}"
+    ));
+    let Imported { toml, report, .. } = imported(&refused);
+    assert!(report.count(Outcome::Undecided) > 0 && count(&toml, any) == 0, "{toml}");
+    let two = site(&format!(
+        "location / {{ satisfy any; {lists} {basic} try_files $uri @app; }} location @app {{ deny 10.0.0.1; proxy_pass http://10.0.0.1; }}"
+    ));
+    let Imported { toml, report, .. } = imported(&two);
+    assert!(report.count(Outcome::Undecided) > 0 && count(&toml, any) == 0, "{toml}");
 }
 
 #[test]
@@ -197,14 +247,19 @@ fn auth_request_is_forward_auth() {
     // NGINX checks no access for the question itself.
     says("nginx", &guarded("auth_request /auth;"), &["forward_auth = { upstream = \"10.0.0.1\", path = \"/auth\" }"]);
     undecided("nginx", &guarded("auth_request $where;"));
-    // A header that changes its name is not passed on.
-    let Imported { toml, report, .. } = imported(
-        "nginx",
-        &ask(pass, "auth_request_set $user $upstream_http_x_user; proxy_set_header Remote-User $user;"),
-        &[],
+    // A header that changes its name, as in the guide of oauth2-proxy; the login page is that server's.
+    let renamed = ask(
+        pass,
+        "error_page 401 = /sign_in; auth_request_set $user $upstream_http_x_auth_request_user; proxy_set_header X-User $user;",
     );
-    assert_eq!(report.count(Outcome::Undecided), 0, "{toml}");
-    assert!(toml.contains("request_headers.remove = [\"Remote-User\"]"), "{toml}");
+    says(
+        "nginx",
+        &renamed,
+        &[
+            "forward_auth = { upstream = \"10.0.0.9:4180\", path = \"/verify\", copy_headers = { X-User = \"X-Auth-Request-User\" } }",
+        ],
+    );
+    assert!(report_on(&renamed, "error_page").contains("let this server redirect to the login page"));
 }
 
 #[test]
@@ -436,24 +491,40 @@ fn a_request_that_changes_its_location_has_the_smaller_limit() {
 }
 
 #[test]
-fn a_limit_of_open_requests_is_for_all_sites_or_undecided() {
+fn limits_of_open_requests_are_of_their_sites() {
     let zone = "limit_conn_zone $binary_remote_addr zone=a:1m; limit_conn_status 429;";
     let limited = format!("limit_conn a 20; {PASS}");
-    for text in [
-        two_sites(&format!("{zone} limit_conn a 20;"), PASS, PASS),
-        two_sites(zone, &limited, &limited),
-        two_sites(zone, &limited, "return 301 https://$host$request_uri;"),
+    // How many tables there are, hosts and routes under the limit, and hosts and routes under two limits.
+    let of = |text: &str| {
+        let all = lines("nginx", text);
+        let has = |line: &str| all.iter().filter(|l| *l == line).count();
+        [has("[[concurrency_limit]]"), has("concurrency_limit = [\"a\"]"), has("concurrency_limit = [\"a\", \"a-2\"]")]
+    };
+    for (text, wanted) in [
+        (two_sites(&format!("{zone} limit_conn a 20;"), PASS, PASS), [1, 2, 0]),
+        (two_sites(zone, &limited, &limited), [1, 2, 0]),
+        (two_sites(zone, &limited, PASS), [1, 1, 0]),
+        (two_sites(zone, &limited, "return 301 https://$host$request_uri;"), [1, 1, 0]),
+        // Requests of a zone count together, also under different numbers.
+        (two_sites(zone, &limited, &limited.replace("20", "30")), [2, 1, 1]),
+        (two_sites(&format!("{zone} limit_conn a 9;"), &limited, PASS), [2, 1, 1]),
     ] {
-        says("nginx", &text, &["max_requests_per_client = 20"]);
+        assert_eq!(of(&text), wanted, "{text}\n{}", lines("nginx", &text).join("\n"));
         assert!(report_on(&text, "limit_conn_status").contains("the same"));
     }
-    for text in [
-        two_sites(zone, &limited, PASS),
-        two_sites(zone, &limited, &limited.replace("20", "30")),
-        two_sites(&format!("{zone} limit_conn a 9;"), &limited, PASS),
-    ] {
-        undecided("nginx", &text);
-        assert!(!imported("nginx", &text, &[]).toml.contains("_per_client ="), "{text}");
+    let text = two_sites(zone, &limited, &limited.replace("20", "30"));
+    says("nginx", &text, &["name = \"a\"", "max_requests = 30", "key = \"address\"", "ipv6_prefix = 128"]);
+    assert!(report_on(&text, "limit_conn a 20").contains("\"a\" counts all requests of the zone"));
+    // By server, and for one location only.
+    let by_server = zone.replace("$binary_remote_addr", "$server_name");
+    says("nginx", &two_sites(&by_server, &limited, PASS), &["name = \"a\"", "max_requests = 20", "key = \"sni\""]);
+    let location = format!("{PASS} location /slow/ {{ limit_conn a 2; proxy_pass http://10.0.0.1; }}");
+    says("nginx", &two_sites(zone, &location, PASS), &["concurrency_limit = [\"a\"]"]);
+    // Where no request goes to a server, there is nothing to limit.
+    let moved = two_sites(zone, "limit_conn a 5; return 301 https://$host$request_uri;", PASS);
+    assert_eq!(of(&moved), [0; 3]);
+    for wrong in [zone.replace("$binary_remote_addr", "$request_uri"), zone.replace("zone=a", "zone=b")] {
+        undecided("nginx", &two_sites(&wrong, &limited, PASS));
     }
 }
 
@@ -486,9 +557,52 @@ fn what_upstreams_say_of_their_connections_is_not_for_clients() {
     says("nginx", &text, &["keepalive_timeout = \"65s\""]);
 }
 
+/// A text that ends within a segment is for longer paths: those of gRPC go to their server, and not to that of the paths around.
+#[test]
+fn texts_that_end_within_a_segment_are_for_longer_paths() {
+    let grpc = site(&format!("{PASS} location /shop.orders.v1. {{ grpc_pass grpc://10.0.0.9:50051; }}"));
+    says("nginx", &grpc, &[r"path_regex = '^/shop\.orders\.v1\.'", "upstream = \"10.0.0.9:50051\""]);
+    let plain = site(&format!("{PASS} location /shop {{ proxy_pass http://10.0.0.9; }}"));
+    assert!(!lines("nginx", &plain).iter().any(|l| l.starts_with("path_regex")));
+    let versions = " use_backend o if { path_beg /api-v }\n".to_owned();
+    let text = format!("{}backend o\n server s 10.0.0.9:80\n", frontend(&versions));
+    assert!(!lines("haproxy", &text).iter().any(|l| l.starts_with("path_regex")));
+    let text = text.replace("/api-v", "/api-");
+    says("haproxy", &text, &["path_regex = '^/api-'", "upstream = \"o\""]);
+}
+
+#[test]
+fn logs_have_the_nearest_duration() {
+    let text = site(PASS).replace(
+        "http {",
+        "http { default_type text/plain; log_format l '$status $upstream_response_time'; access_log /l l;",
+    );
+    says("nginx", &text, &["format = '$status $first_byte_time'"]);
+    assert!(report_on(&text, "log_format").contains("takes the place of $upstream_response_time"));
+    assert!(report_on(&text, "default_type").contains("the same"));
+}
+
+/// The look-aheads that nearly every guide has.
+#[test]
+fn what_must_not_follow_is_translated() {
+    let dots = site(&format!("{PASS} location ~ /\\.(?!well-known).* {{ deny all; }}"));
+    let expression = r"path_regex = '/\.(?:$|[^w]|w(?:$|[^e]|e(?:$|[^l]|l(?:$|[^l]|l(?:$|[^\-]|-(?:$|[^k]|k(?:$|[^n]|n(?:$|[^o]|o(?:$|[^w]|w(?:$|[^n]))))))))))'";
+    says("nginx", &dots, &[expression, "respond = { status = 403 }"]);
+    let admin = site(&format!(
+        "{PASS} location ~* ^/wp-admin/(?!admin-ajax\\.php) {{ allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.1; }}"
+    ));
+    let toml = imported("nginx", &admin, &[]).toml;
+    assert!(toml.contains("path_regex = '(?i)^/wp-admin/(?:$|[^a]|a(?:$|[^d]|"), "{toml}");
+    let frontend = frontend(" http-request deny if { path_reg ^/(?!public/) }");
+    assert!(
+        lines("haproxy", &frontend).iter().any(|l| l.starts_with("path_regex = '^/(?:$|[^p]|p(?:$|[^u]|")),
+        "HAProxy"
+    );
+}
+
 #[test]
 fn what_a_person_has_to_write_is_named() {
-    let dots = site("location / { proxy_pass http://10.0.0.1; } location ~ /\\.(?!well-known) { deny all; }");
+    let dots = site("location / { proxy_pass http://10.0.0.1; } location ~ /\\.(?!well-known/).+x { deny all; }");
     let said = report_on(&dots, "well-known");
     assert!(said.contains("path_regex = '/\\.'") && said.contains("path = \"/.well-known/\""), "{said}");
     let rewritten = site(

@@ -90,7 +90,7 @@ fn what_refuses_clients_of_nginx_and_has_no_translation_stops_the_start() {
         assert!(undecided(nginx_of(&site(text, ""))) > 0, "{text} in the server");
     }
     for text in [
-        "location ~ /\\.(?!well-known) { deny all; }",
+        "location ~ /\\.(?!well-known/).+x { deny all; }",
         "location ~ ^/.ht { deny all; }",
         "location ~ ^/a { location ~ b { deny all; } }",
         "if ($http_authorization !~ ^Basic) { return 401; }",

@@ -522,7 +522,11 @@ fn finding_14_what_was_compared_in_another_way() {
     let ports = "http { server { listen 8443; listen 443; if ($server_port != 443) { return 403; } location / { proxy_pass http://10.0.0.1; } } }";
     says("nginx", ports, &["names = [\"*\"]", "listeners = [\"0.0.0.0:8443\"]", "respond = { status = 403 }"]);
     let tls = "listen 443 ssl; ssl_certificate /tmp/c.pem; ssl_certificate_key /tmp/k.pem; ssl_verify_client on; ssl_client_certificate /tmp/c.pem;";
-    undecided("nginx", &site(&format!("{tls} ssl_verify_depth 0; {PASS}")));
+    let secure =
+        |depth: &str| format!("events{{}} http {{ server {{ server_name a.example; {tls} {depth} {PASS} }} }}");
+    says("nginx", &secure("ssl_verify_depth 0;"), &["ca = \"/tmp/c.pem\"", "depth = 0"]);
+    says("nginx", &secure(""), &["ca = \"/tmp/c.pem\"", "depth = 1"]);
+    says("nginx", &secure("ssl_verify_depth 9;"), &["ca = \"/tmp/c.pem\"", "depth = 6"]);
     undecided("nginx", &site("location / { proxy_cookie_flags ~ secure httponly; proxy_pass http://10.0.0.1; }"));
     undecided("haproxy", &proxies(" http-response set-header X-Frame-Options DENY unless { path_beg /embed/ }", ""));
     let trusted = format!(

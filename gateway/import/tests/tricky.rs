@@ -328,3 +328,22 @@ fn listeners_of_haproxy_say_what_is_lost() {
     undecided("haproxy", &proxies(" http-request set-src req.hdr(x-real-ip)", "", ""), "set-src");
     undecided("haproxy", &proxies(" rate-limit sessions 10", "", ""), "rate-limit sessions 10");
 }
+
+/// HAProxy and NGINX know bytes; settings are texts. A byte that is lost is never passed over.
+#[test]
+fn bytes_that_are_no_text_are_undecided() {
+    let with = |value: &str| proxies(&format!(" http-response set-header x \"{value}\""), "", "");
+    says("haproxy", &with(r"a\x41"), &["response_headers.set.x = \"aA\""]);
+    for byte in [r"\xE0", r"\x00"] {
+        undecided("haproxy", &with(&format!("a{byte}")), byte);
+    }
+    let site = b"events {} http { server { listen 80; location /caf\xe9 { deny all; } location / { proxy_pass http://10.0.0.1; } } }";
+    let frontend = b"defaults\n mode http\nfrontend f\n bind :80 # caf\xe9\n http-request deny if { path_beg /caf\xe9 }\n default_backend b\nbackend b\n server s 10.0.0.1:80\n";
+    let of = |path: &str, text: &[u8]| Memory::of(path, text);
+    let nginx = nginx::import(&of("/n.conf", site), Path::new("/n.conf")).expect("it can be read").report;
+    let haproxy = haproxy::import(&of("/h.cfg", frontend), Path::new("/h.cfg")).expect("it can be read").report;
+    for report in [nginx, haproxy] {
+        let undecided = report.undecided();
+        assert!(undecided.iter().any(|u| u.contains("is not UTF-8")), "{undecided:?}");
+    }
+}

@@ -239,8 +239,8 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
         proxy.counters.count(Count::TooEarly);
         return respond_error(proxy, cx, exchange, 425, expects);
     };
-    if by == DeniedBy::Limit {
-        return refuse_over_limit(proxy, cx, exchange, expects);
+    if matches!(by, DeniedBy::Limit | DeniedBy::Concurrency) {
+        return refuse_over_limit(proxy, cx, exchange, by, expects);
     }
     x.routed_mut().deny(by);
     match by {

@@ -33,6 +33,8 @@ pub struct Route {
     pub basic_auth: Option<BasicAuth>,
     /// A server that must admit the request.
     pub forward_auth: Option<ForwardAuth>,
+    /// A client that the access rules let in needs neither a password nor that server, and any other client may show them.
+    pub satisfy_any: bool,
     /// Changes to the request's fields, for the upstream, one after the other.
     pub request: Vec<FieldEdits>,
     /// What responses have.
@@ -41,10 +43,30 @@ pub struct Route {
     pub rewrite: Option<Rewrite>,
     /// Indices into the snapshot's rate limits; the request must pass all of them.
     pub rate_limits: Vec<usize>,
+    /// Indices into the snapshot's concurrency limits; the request must pass all of them.
+    pub concurrency_limits: Vec<usize>,
     /// Requests get 503.
     pub maintenance: Option<Maintenance>,
     /// The most bytes of a request's body, in the place of [`ClientLimits::max_body`](crate::snapshot::ClientLimits::max_body).
     pub max_body: Option<u64>,
+}
+
+impl Route {
+    /// Whether a client must show who it is: by a password, or to the server of `forward_auth`.
+    pub(crate) fn asks(&self) -> bool {
+        self.basic_auth.is_some() || self.forward_auth.is_some()
+    }
+
+    /// Removes from a request that is let in without a password or a question what these would have removed or replaced: the client is
+    /// not to say who it is.
+    pub(crate) fn clean_unasked(&self, fields: &mut Fields) {
+        let named = self.basic_auth.iter().filter_map(|auth| auth.user_header.as_ref());
+        let copied = self.forward_auth.iter().flat_map(|auth| &auth.copy).map(|(name, _)| name);
+        named.chain(copied).for_each(|name| fields.remove_alike(name.as_bytes()));
+        if self.basic_auth.as_ref().is_some_and(|auth| !auth.keep_authorization) {
+            fields.remove_alike(b"Authorization");
+        }
+    }
 }
 
 /// What responses have: those of a route, or those of a host where no route is selected.
@@ -102,8 +124,9 @@ pub struct ForwardAuth {
     pub target: String,
     /// Headers of the question.
     pub set: FieldEdits,
-    /// Headers of the answer that go into the request. The client's own of these names never reach a server.
-    pub copy: Vec<String>,
+    /// Headers of the answer that go into the request: their names in the request, and in the answer. The client's own of these names
+    /// never reach a server.
+    pub copy: Vec<(String, String)>,
     /// How long the answer may take as a whole.
     pub timeout: Duration,
 }
@@ -302,7 +325,7 @@ impl RouteRef {
         let Some(route) = self.route() else { return };
         route.request.iter().for_each(|edits| edits.clean(trailers));
         // What the server says that admits a request is nobody else's to say.
-        let copied = route.forward_auth.iter().flat_map(|auth| &auth.copy);
+        let copied = route.forward_auth.iter().flat_map(|auth| &auth.copy).map(|(name, _)| name);
         let named = route.basic_auth.iter().filter_map(|auth| auth.user_header.as_ref());
         copied.chain(named).for_each(|name| trailers.remove_alike(name.as_bytes()));
         if route.basic_auth.as_ref().is_some_and(|auth| !auth.keep_authorization) {

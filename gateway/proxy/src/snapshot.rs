@@ -9,7 +9,7 @@ use crate::access_log::AccessLogRules;
 use crate::challenges::Challenges;
 use crate::forwarding::Forwarding;
 use crate::latency::Latency;
-use crate::limits::{RateLimit, SharedRates};
+use crate::limits::{ConcurrencyLimit, RateLimit, SharedRates};
 use crate::pages::Page;
 use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
@@ -80,6 +80,8 @@ pub struct Routing {
     pub routes: Vec<Route>,
     /// Routes name them by index.
     pub rate_limits: Vec<RateLimit>,
+    /// The same.
+    pub concurrency_limits: Vec<ConcurrencyLimit>,
     /// Expressions for paths: routes name them by index.
     pub patterns: Vec<Pattern>,
     /// Bodies of error pages: routes and hosts name them by index.

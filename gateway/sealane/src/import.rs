@@ -1,9 +1,8 @@
 //! `sealane import …`: configurations of other programs as one of Sealane.
 
-use crate::tunnel;
 use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
-use sealane_import::{Failed, Imported, Outcome, Parsed, Reader, haproxy, nginx};
+use sealane_import::{Failed, Imported, Outcome, Parsed, Reader, haproxy, nginx, openvpn};
 use std::fs::OpenOptions;
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -48,26 +47,26 @@ Examples:
     Haproxy(Options),
     /// Convert an OpenVPN server's configuration, and list what cannot be converted
     #[command(after_help = format!("\
-Example:
-  sealane import openvpn /etc/openvpn/server.conf --out sealane.toml
+The report lists the options that are different (with the difference), not translated (with what to
+do instead), or undecided; with --report full, all options.
+An undecided option decides who may connect or how strong the protection is, and has no
+translation. The file has one entry under \"undecided\" for each of these options.
+`sealane check` and `sealane serve` refuse the file until you have removed all entries.
 
-Exit codes: 0 no option is undecided; 1 the file cannot be read, or options are undecided;
-2 wrong usage."))]
-    Openvpn {
-        /// The OpenVPN configuration, such as /etc/openvpn/server.conf
-        file: PathBuf,
-        /// Output file; inline blocks are written to the same folder [default: standard output]
-        #[arg(short, long)]
-        out: Option<PathBuf>,
-    },
+Examples:
+  sealane import openvpn /etc/openvpn/server.conf --out sealane.toml
+  sealane import openvpn /etc/openvpn/server.conf --out sealane.toml --report json > report.json
+
+{EXIT_CODES}"))]
+    Openvpn(Options),
 }
 
-/// What both servers' imports have in common.
+/// What all imports have in common.
 #[derive(Args)]
 pub struct Options {
     /// The main configuration file
     file: PathBuf,
-    /// Output file, which must not exist; error pages are written to the same folder [default: standard output]
+    /// Output file, which must not exist; error pages and inline blocks are written to the same folder [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// The report: text (only differences) or full (everything), on standard error; json (everything), on standard output
@@ -125,8 +124,14 @@ pub fn execute(command: ImportCommand) -> Result<()> {
     match command {
         ImportCommand::Nginx(options) => server(&options, nginx::import, nginx::parsed),
         ImportCommand::Haproxy(options) => server(&options, haproxy::import, haproxy::parsed),
-        ImportCommand::Openvpn { file, out } => tunnel::import_openvpn(&file, out.as_deref()),
+        ImportCommand::Openvpn(options) => server(&options, openvpn::import, openvpn::parsed),
     }
+}
+
+/// `sealane tunnel import`, the older name of `sealane import openvpn`.
+pub fn execute_openvpn(file: PathBuf, out: Option<PathBuf>) -> Result<()> {
+    let options = Options { file, out, report: ReportKind::Text, parsed: false, json: false };
+    server(&options, openvpn::import, openvpn::parsed)
 }
 
 type Import = fn(&dyn Reader, &Path) -> Result<Imported, Failed>;

@@ -338,10 +338,25 @@ impl Case<'_> {
             }
             "auth_basic" if different => self.is_response_header(&["www-authenticate"]),
             // NGINX answers with 500 unless the service says yes, 401 or 403.
+            "proxy_pass_request_body" if different => {
+                // The same request, but for the length.
+                let bare = |text: &str| {
+                    text.strip_suffix(" bytes)")
+                        .and_then(|t| t.rsplit_once(" ("))
+                        .map(|(r, n)| (r.to_owned(), n.to_owned()))
+                };
+                let (original, translation) = (bare(&self.difference.original), bare(&self.difference.translation));
+                self.is(&[Aspect::Request])
+                    && original.is_some_and(|(request, n)| n == "0" && translation.is_some_and(|(r, _)| r == request))
+            }
             "auth_request" if different => {
                 let is_status = self.is(&[Aspect::Status]) && self.difference.original == "500";
                 let is_rest = matches!(self.aspect(), Aspect::Header(_) | Aspect::Content | Aspect::Location);
+                // The question about a HEAD request is HEAD, and not GET.
+                let rest = self.difference.original.strip_prefix("GET ");
+                let is_head = rest.is_some() && rest == self.difference.translation.strip_prefix("HEAD ");
                 self.server_fails() && (is_status || is_rest || self.is_at_backend())
+                    || self.is(&[Aspect::Request]) && is_head
             }
             "if" if different && is_of_claim => !self.is_tls() && self.involves(argument.trim_start_matches('(')),
             "if" if different && entry.says.contains("even with an empty value or 0") => {
@@ -435,7 +450,7 @@ impl Case<'_> {
                 "deny" | "reject" | "silent-drop" | "tarpit" | "content" | "connection",
             ) if !undecided => {
                 let is_refusal = !self.difference.original.starts_with(['1', '2', '3']);
-                let refused = matches!(self.difference.translation.as_str(), "403" | "429");
+                let refused = matches!(self.difference.translation.as_str(), "403" | "413" | "429");
                 self.is_limit() || self.is(&[Aspect::Status]) && refused && is_refusal
             }
             ("http-request" | "redirect", _) if !undecided => self.is_untranslated() || self.is_received(""),
@@ -581,6 +596,20 @@ mod tests {
         let (asked, status) = ((false, false), 501);
         let case = Case { kind: Kind::Nginx, place: &at, scope: &nothing, draft: None, difference: &d, asked, status };
         assert_eq!(announced(&entries, &case), None, "no line of these takes part");
+    }
+
+    #[test]
+    fn a_question_announces_its_method_and_nothing_else_of_the_request() {
+        let entries = [
+            entry(3, "different", "auth_request /auth", "forward_auth: …"),
+            entry(4, "different", "proxy_pass_request_body off", "only the requests of forward_auth have no body"),
+        ];
+        let is = |a: &str, b: &str| line(&entries, &draft(), &difference(Aspect::Request, a, b));
+        let rest = "/auth (0 bytes), then HEAD / (0 bytes)";
+        assert_eq!(is(&format!("GET {rest}"), &format!("HEAD {rest}")), Some(3));
+        assert_eq!(is(&format!("GET {rest}"), "HEAD /auth (0 bytes), then HEAD /x (0 bytes)"), None);
+        assert_eq!(is("POST /auth (0 bytes)", "POST /auth (3 bytes)"), Some(4));
+        assert_eq!(is("POST /auth (3 bytes)", "POST /auth (0 bytes)"), None);
     }
 
     #[test]

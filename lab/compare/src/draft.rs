@@ -78,6 +78,9 @@ pub const GRPC: &str = "application/grpc";
 /// The length of an empty message of gRPC: a flag, and a length of four bytes.
 pub const GRPC_MESSAGE: u64 = 5;
 
+/// The largest content that is sent.
+pub const MAX_CONTENT: u64 = 64 << 20;
+
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft {

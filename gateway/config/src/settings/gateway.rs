@@ -99,6 +99,8 @@ table! {
     host: Many = Many(&host::TABLE), described("must be set unless there is only a `[tunnel]`");
     /// Rate limits that hosts and routes refer to.
     rate_limit: Many = Many(&rate_limit::TABLE);
+    /// Limits of open requests that hosts and routes refer to.
+    concurrency_limit: Many = Many(&concurrency_limit::TABLE);
     /// Groups of servers.
     upstream: Many = Many(&upstream::TABLE);
     /// An OpenVPN server.
@@ -292,4 +294,25 @@ table! {
     ipv6_prefix: Count = Count(0..=128), default(64);
     /// How many keys each lane remembers.
     entries: Count = Count(8..=10_000_000), default(16384);
+}
+
+table! {
+    /// How many requests may be open at the same time, in all lanes and over all HTTP versions together. Further requests
+    /// get 429. Upgraded connections (WebSocket) count. Hosts and routes refer to a concurrency limit by its name: all
+    /// requests under the name count together.
+    concurrency_limit "[[concurrency_limit]]", example_is_commented = true;
+
+    /// The name by which hosts and routes refer to this limit.
+    name: Text = Text, required("open-per-client");
+    /// The maximum number of open requests with the same key.
+    max_requests: Count = Count(1..=1_000_000), required(10);
+    /// Requests with the same key are counted together: `"address"` (the client's address; behind `trusted_proxies`,
+    /// the address that the proxies name; requests of a trusted proxy that names no client are not counted), `"sni"`
+    /// (the name in the ClientHello; over plain HTTP, the host) or `"header:NAME"` (requests without this header are
+    /// not counted).
+    key: Own<RateKey> = Own(rate::key, || Shape::Text(Some("^(address|sni|header:[^ ]+)$"))), default("address");
+    /// How many leading bits of an IPv4 address identify a client.
+    ipv4_prefix: Count = Count(0..=32), default(32);
+    /// How many leading bits of an IPv6 address identify a client.
+    ipv6_prefix: Count = Count(0..=128), default(64);
 }

@@ -1,6 +1,6 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
-use super::{Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, table};
+use super::{Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, table};
 use crate::access as who;
 use crate::authentication::{self as auth, BasicAuth, ForwardAuth};
 use crate::balancing;
@@ -189,6 +189,9 @@ table! {
     hsts: Own<String> = Own(fields::hsts, || Shape::Either(vec![Shape::Flag, Shape::Text(None)])), example("365d");
     /// Names of `[[rate_limit]]` tables that apply to requests.
     rate_limit: Strings = Strings, example("per-client");
+    /// Names of `[[concurrency_limit]]` tables that apply to requests. See
+    /// [access control](page:access-control#open-requests-of-a-client).
+    concurrency_limit: Strings = Strings, example("open-per-client");
     /// Users and passwords: a table, or `false` in a route that needs no password. A route without `basic_auth` uses the
     /// host's `basic_auth`. See [access control](page:access-control#by-password).
     basic_auth: Own<BasicAuth> = Own(auth::basic_auth, || Shape::Either(
@@ -198,6 +201,12 @@ table! {
     /// control](page:access-control#ask-a-server).
     forward_auth: Own<ForwardAuth> = Own(auth::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
+    /// `"all"`: a client must be allowed by the rules of `allow`, `deny` and the like, **and** pass `basic_auth` and
+    /// `forward_auth`. `"any"`: a client that these rules of the host and the route allow needs no password and no
+    /// permission; any other client must pass `basic_auth` or `forward_auth`, of which the route has only one. The
+    /// rules of the listener always apply. A route without `satisfy` uses the host's `satisfy`. See [access
+    /// control](page:access-control#addresses-or-a-password).
+    satisfy: Choice<bool> = Choice(&[("all", false), ("any", true)]), described("`\"all\"`; in a route the host's"), example("any");
     /// Another upstream that gets copies of requests: a table, or `false` in a route. The responses to the copies are
     /// discarded. A route without `mirror` uses the host's `mirror`. See [routing](page:routing#send-copies-of-requests-to-another-upstream).
     mirror: Own<Mirror> = Own(forwarding::mirror, || Shape::Either(
@@ -347,9 +356,11 @@ table! {
     /// A table of header names and values that the request for permission has, in the place of headers of these names that the client
     /// sent. Values can contain parts of the client's request, as in `request_headers`.
     set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
-    /// Headers that the gateway copies from the response into the client's request. The gateway removes headers of
-    /// these names that the client sent.
-    copy_headers: Own<Vec<String>> = Own(fields::copied, || Shape::List(Box::new(Shape::Text(None)))),
+    /// Headers that the gateway copies from the response into the client's request: a list of names, or a table with the
+    /// name in the request and the name in the response (`{ X-User = "X-Auth-Request-User" }`). The gateway removes
+    /// headers of the names in the request that the client sent.
+    copy_headers: Own<Vec<(String, String)>> = Own(fields::copied, || Shape::Either(vec![
+        Shape::List(Box::new(Shape::Text(None))), Shape::Map(Box::new(Shape::Text(None)))])),
         example(["Remote-User", "Remote-Groups"]);
     /// How long the response may take, including connecting and retries (else 504).
     timeout: Time = Time::TIMEOUT, default("5s");

@@ -25,7 +25,7 @@ mod upstreams;
 pub(super) use authority::{acme, dns_update, external_account, fallback};
 pub(super) use fetching::revocation;
 pub(super) use fleet::store;
-pub(super) use gateway::{admin, limits, log, metrics, rate_limit, top};
+pub(super) use gateway::{admin, concurrency_limit, limits, log, metrics, rate_limit, top};
 pub(super) use hosts::{
     access, access_of_requests, actions, basic_auth, cors, edits, error_page, forward_auth, host, maintenance,
     messages, mirror, redirect, redirects, respond, route, split, split_group, upstream_uses, uses,

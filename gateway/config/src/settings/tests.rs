@@ -104,6 +104,9 @@ secret_file = "k"
 [[rate_limit]]
 name = "r"
 rate = "1/s"
+[[concurrency_limit]]
+name = "c"
+max_requests = 1
 [[listener]]
 address = ":1"
 [listener.quic]

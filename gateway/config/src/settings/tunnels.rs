@@ -204,7 +204,8 @@ table! {
     /// A JSON file for `sealane tunnel status -c FILE`, written every second. A user who can read the configuration and
     /// this file can run the command; the command opens no private key.
     status: Output = Output, example("/run/sealane/tunnel.json");
-    /// Options that `sealane import openvpn` could not translate. Each entry is an error.
+    /// Options that an earlier version of `sealane import openvpn` could not translate. Each entry is an error. The import now writes
+    /// them to `undecided` at the top level.
     undecided: Strings = Strings, example(["line 9: plugin …"]);
     /// Settings of single clients.
     client: Many = Many(&client::TABLE);

@@ -51,6 +51,11 @@ pub(super) enum Test {
     },
     /// Chance: this many of so many requests.
     Share(u32, u32),
+    /// The body has more (`longer`), or at most, this many bytes.
+    Body {
+        limit: u64,
+        longer: bool,
+    },
     /// The same of the request as it has come, which responses know, too.
     Saved(Box<Test>),
     /// It checks who the client is.
@@ -321,7 +326,7 @@ mod tests {
             "hdr_cnt(x) gt 5",
             "dst_port gt 1024",
             "dst_port 1000:2000",
-            "path_reg ^/(?!admin/)",
+            "path_reg ^/(?!admin/).+",
             "path_reg ^/(a",
             "path_reg ^/a ^/(b",
             "req.ssl_hello_type 2",
@@ -433,6 +438,28 @@ mod tests {
             ("if { rand(4) lt 1 } or METH_POST", Left::Unknown),
             ("if { rand lt 1 }", Left::Unknown),
             ("if { rand(4) 1:2 }", Left::Unknown),
+        ] {
+            assert_eq!(left(condition, "/a", "a.b"), wanted, "{condition}");
+        }
+    }
+
+    #[test]
+    fn bodies_have_lengths() {
+        for (condition, wanted) in [
+            ("if { req.body_size gt 1000 }", Left::Body(1000)),
+            ("if { req.body_size ge 1000 }", Left::Body(999)),
+            ("unless { req.body_size le 1000 }", Left::Body(1000)),
+            ("if !{ req.body_size lt 1000 } { path /a }", Left::Body(999)),
+            ("if { req.hdr_val(Content-Length) gt 1000 }", Left::Body(1000)),
+            ("if { req.body_size gt 1000 } { path /b }", Left::Never),
+            ("if { req.body_size lt 1000 }", Left::Unknown),
+            ("if { req.body_size gt 1000 } METH_POST", Left::Unknown),
+            ("if { req.body_size gt 1000 } or METH_POST", Left::Unknown),
+            ("if { req.body_size gt 1000 } { src 10.0.0.1 }", Left::Access),
+            ("if { req.body_size ge 0 }", Left::Unknown),
+            ("if { req.body_size gt 0 }", Left::Unknown),
+            ("if { req.body_size 1000 }", Left::Unknown),
+            ("if { req.hdr_val(x) gt 1000 }", Left::Unknown),
         ] {
             assert_eq!(left(condition, "/a", "a.b"), wanted, "{condition}");
         }

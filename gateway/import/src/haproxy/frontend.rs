@@ -257,7 +257,7 @@ fn frontend<'l>(
             let restricts = |t: &Trace| t.restrictions().next().is_some();
             // Whatever has an expression comes behind, so what is meant must not depend on one.
             let amends = |d: &Differing<Trace>| {
-                let needed = d.is_within || !d.there.may_become(d.here);
+                let needed = d.is_within || d.is_part || !d.there.may_become(d.here);
                 (needed && !d.there.has_expressions()).then_some(Stands::Before)
             };
             let Some(plan) = paths::plan(&tests, cost, budget, decide, restricts, amends) else {

@@ -10,6 +10,8 @@ pub(super) struct Words {
     pub words: Vec<String>,
     /// Environment variables in it that are not set.
     pub unset: Vec<String>,
+    /// Bytes in it that are no characters of ASCII, as they are written: `\xE0`. Words are texts, and have them in this form.
+    pub bytes: Vec<String>,
 }
 
 /// Longest line, with its continuations.
@@ -80,7 +82,7 @@ fn split(line: &str, number: u32, reader: &dyn Reader) -> Result<Words, (u32, St
     if line.len() > MAX_LINE {
         return Err((number, "the line is too long".to_owned()));
     }
-    let mut out = Words { line: number, words: Vec::new(), unset: Vec::new() };
+    let mut out = Words { line: number, words: Vec::new(), unset: Vec::new(), bytes: Vec::new() };
     let mut word: Option<String> = None;
     let mut quote: Option<char> = None;
     let mut rest = line.chars().peekable();
@@ -97,13 +99,13 @@ fn split(line: &str, number: u32, reader: &dyn Reader) -> Result<Words, (u32, St
                     Some('r') => word.push('\r'),
                     Some('t') => word.push('\t'),
                     Some('x') => match hexadecimal(&mut rest) {
-                        Some(c) => word.push(c),
-                        None => {
-                            return Err((
-                                number,
-                                "\\x is not followed by two hexadecimal digits of an ASCII character".to_owned(),
-                            ));
+                        Some(byte @ 1..0x80) => word.push(char::from(byte)),
+                        Some(byte) => {
+                            let written = format!("\\x{byte:02X}");
+                            word.push_str(&written);
+                            out.bytes.push(written);
                         }
+                        None => return Err((number, "\\x is not followed by two hexadecimal digits".to_owned())),
                     },
                     Some(c) => {
                         // An unknown escape outside of quotation loses its backslash only where HAProxy says so; regular expressions
@@ -153,9 +155,9 @@ fn split(line: &str, number: u32, reader: &dyn Reader) -> Result<Words, (u32, St
 }
 
 /// `41` behind `\x`: the character A.
-fn hexadecimal(rest: &mut std::iter::Peekable<std::str::Chars>) -> Option<char> {
+fn hexadecimal(rest: &mut std::iter::Peekable<std::str::Chars>) -> Option<u8> {
     let (high, low) = (rest.next()?.to_digit(16)?, rest.next()?.to_digit(16)?);
-    u8::try_from(high * 16 + low).ok().filter(u8::is_ascii).map(char::from).filter(|c| *c != '\0')
+    u8::try_from(high * 16 + low).ok()
 }
 
 /// `NAME`, `{NAME}` or `{NAME-default}` behind a `$`. The last: `{NAME[*]}`, which is a list.
@@ -223,7 +225,9 @@ mod tests {
     #[test]
     fn what_has_no_end_is_refused() {
         assert!(lines("a \"b", &Memory::default()).is_err());
-        assert!(lines("a \\x4", &Memory::default()).is_err() && lines("a \\xff", &Memory::default()).is_err());
+        assert!(lines("a \\x4", &Memory::default()).is_err());
         assert_eq!(lines("a \"$NONE\"", &Memory::default()).unwrap()[0].unset, ["NONE"]);
+        let odd = lines("a x\\xffy\\x00", &Memory::default()).unwrap().remove(0);
+        assert_eq!((odd.words[1].as_str(), odd.bytes), (r"x\xFFy\x00", vec![r"\xFF".to_owned(), r"\x00".to_owned()]));
     }
 }

@@ -109,9 +109,10 @@ fn peers(sections: &[Section], report: &mut Report) {
             report.decide(
                 line.id,
                 format!(
-                    "HAProxy copies this table to the {others} load balancers of \"peers {name}\"; each Sealane gateway counts for itself, so \
-                     that a client can reach the limit at each of them. If several gateways serve at the same time, divide the limit (rate, \
-                     connection_rate) by their number. If one replaces the other, keep the limit: it begins anew there"
+                    "HAProxy copies this table to the {others} load balancers of \"peers {name}\". If several Sealane gateways serve at the \
+                     same time, write [store] with rate_limits = true, which needs a Redis or Valkey server: they apply the limit together. \
+                     Without [store], each counts for itself. If one gateway replaces the other, only remove this entry: counting begins anew \
+                     there"
                 ),
             );
         }
@@ -128,8 +129,8 @@ fn rest(sections: &[Section], report: &mut Report) {
             }
             "peers" => Some((
                 Outcome::NotTranslated,
-                "gateways copy no tables to each other. If they should share the keys of session tickets and early data, write [store], which \
-                 needs a Redis or Valkey server",
+                "gateways share rate limits, the keys of session tickets and early data through a store: write [store], which needs a Redis or \
+                 Valkey server",
             )),
             "cache" => Some((Outcome::NotTranslated, "Sealane has no cache: put one between, or let the server cache")),
             "mailers" | "ring" | "log-forward" | "log-profile" | "traces" => {

@@ -4,7 +4,7 @@ use super::conditions;
 use super::lexer::lines;
 use crate::Failed;
 use crate::reader::Reader;
-use crate::report::{Id, Place, Report};
+use crate::report::{Id, NOT_UTF8, Place, Report};
 use std::path::Path;
 
 /// A line of a section.
@@ -96,6 +96,7 @@ pub(super) fn parse(reader: &dyn Reader, path: &Path, report: &mut Report) -> Re
     let mut out: Vec<Section> = Vec::new();
     let mut last_defaults = None;
     let mut open: Vec<Branch> = Vec::new();
+    let lossy = matches!(text, std::borrow::Cow::Owned(_));
     for l in all {
         let place = at(l.line);
         let id = report.record(place.clone(), l.words.join(" "));
@@ -109,6 +110,12 @@ pub(super) fn parse(reader: &dyn Reader, path: &Path, report: &mut Report) -> Re
         }
         for name in &l.unset {
             report.decide(id, format!("the environment variable {name} is not set here: run the import on the machine where this variable is set"));
+        }
+        for byte in &l.bytes {
+            report.decide(id, format!("the byte {byte} is not an ASCII character, and the import does not translate it: write the setting by hand"));
+        }
+        if lossy && l.words.iter().any(|w| w.contains(char::REPLACEMENT_CHARACTER)) {
+            report.decide(id, NOT_UTF8);
         }
         let kind = l.words[0].as_str();
         if SECTIONS.contains(&kind) {

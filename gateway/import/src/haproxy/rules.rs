@@ -98,6 +98,8 @@ pub(super) struct Outcome {
     pub rewritten: bool,
     /// Lines that refuse above a rate.
     pub rates: Vec<Limit>,
+    /// The most bytes of a body.
+    pub max_body: Option<(u64, Place)>,
     /// Which clients are let in.
     pub access: Access,
     /// Which users are.
@@ -413,6 +415,9 @@ fn what(words: &[String]) -> What {
         ("http-request", "track-sc0" | "track-sc1" | "track-sc2") => What::Nothing("counted by [[rate_limit]]"),
         ("http-request", "wait-for-handshake") => What::Different(
             "with early_data, requests with safe methods do not wait; servers see Early-Data: 1, and can answer 425 (RFC 8470)",
+        ),
+        ("http-request" | "http-response", "wait-for-body") => What::Different(
+            "bodies are passed on as they arrive; [limits] idle_timeout and min_body_rate end slow ones",
         ),
         ("http-request", "disable-l7-retry") => What::Nothing("a request is sent again only where that is safe"),
         ("http-request", "normalize-uri")

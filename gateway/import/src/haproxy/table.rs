@@ -27,8 +27,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "peers",
         Missing(
-            "gateways copy no tables to each other; the report says for each `stick-table` with `peers` what that changes. `[store]` shares the \
-             keys of session tickets, and the tickets of early data",
+            "`[store]` shares rate limits, the keys of session tickets and the tickets of early data; the report says for each `stick-table` with \
+             `peers` what to decide",
         ),
     ),
     ("cache", Missing(CACHE)),

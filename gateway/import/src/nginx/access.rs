@@ -25,9 +25,14 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
     ("perl_access", "Perl is not run; let the server check"),
 ];
 
-const SATISFY: &str = "Sealane requires every check, and the translation has all of them: a client that passes one check must pass the others, \
-     too. Keep one check, and remove the others from the routes of this location: allow and deny, or basic_auth or forward_auth (a route \
-     with basic_auth = false asks for no password)";
+const SATISFY: &str = "Sealane accepts a client that passes one check only if the checks are the addresses and one of basic_auth and \
+     forward_auth (satisfy = \"any\"), and the translation has all checks: a client that passes one of them must pass the others, too. Keep \
+     two checks, and write satisfy = \"any\" in the routes of this location";
+
+/// The same, where a directive before the checks refuses some clients.
+pub(super) const SATISFY_STEP: &str = "in NGINX, an \"if\" refuses some clients, and all others must pass one of several checks (satisfy any); the \
+     translation has all of these checks: a client that passes one of them must pass the others, too. Write satisfy = \"any\" in the routes of \
+     this location, and let the server refuse what the \"if\" refuses";
 
 /// The guards of a scope that are on.
 fn guards<'d>(scope: &Scope<'d>) -> Vec<(&'d Directive, &'static str)> {
@@ -42,10 +47,19 @@ pub(super) fn restrictions(scope: &Scope) -> Vec<crate::report::Id> {
         || list.iter().all(|d| d.name() == "allow");
     let mut out: Vec<_> = if open { Vec::new() } else { list.iter().map(|d| d.id).collect() };
     out.extend(guards(scope).iter().map(|(d, _)| d.id));
+    if let Some((d, _)) = scope.value("satisfy").filter(|_| any_suffices(scope)) {
+        out.push(d.id);
+    }
     for name in ["limit_req", "limit_conn"] {
         out.extend(scope.all(&[name]).iter().map(|d| d.id));
     }
     out
+}
+
+/// Whether a client of a scope must pass only one of several checks.
+pub(super) fn any_suffices(scope: &Scope) -> bool {
+    let checks = usize::from(!scope.all(&["allow", "deny"]).is_empty()) + guards(scope).len();
+    checks > 1 && scope.value("satisfy").is_some_and(|(_, value)| value == "any")
 }
 
 /// What checks the clients of a location.
@@ -54,6 +68,8 @@ pub(super) struct Checks {
     pub access: Access,
     pub forward_auth: Option<ForwardAuth>,
     pub basic_auth: Option<BasicAuth>,
+    /// One of these is enough: what says so.
+    pub any: Option<Place>,
     /// Nobody may: what says so.
     pub closed: Option<Place>,
 }
@@ -61,12 +77,26 @@ pub(super) struct Checks {
 impl Checks {
     /// Adds those of another location that a request meets, too.
     pub fn and<'d>(&mut self, import: &mut Import<'d>, other: Self, d: &'d Directive) {
+        // Where one check of each is enough, a route cannot say both.
+        let checks = |c: &Self| !c.access.is_open() || c.forward_auth.is_some() || c.basic_auth.is_some();
+        match (&self.any, &other.any) {
+            (None, None) => {}
+            (_, any @ Some(_)) if !checks(self) => self.any.clone_from(any),
+            (Some(_), _) if !checks(&other) => {}
+            _ => {
+                self.any = None;
+                import.decide(d, SATISFY);
+            }
+        }
         if self.access.and(&other.access).is_err() {
             import.decide(d, "the import cannot join two lists of addresses in files: write one file");
         }
         self.closed = self.closed.take().or(other.closed).or_else(|| self.access.closed().cloned());
         match (&self.forward_auth, other.forward_auth) {
-            (Some(_), Some(_)) => import.decide(d, "Sealane asks only one server about a request (forward_auth): decide which auth_request stays"),
+            (Some(_), Some(_)) => import.decide(
+                d,
+                "Sealane asks only one server about a request (forward_auth): decide which auth_request stays",
+            ),
             (None, there @ Some(_)) => self.forward_auth = there,
             (_, None) => {}
         }
@@ -152,6 +182,12 @@ pub(super) fn access<'d>(import: &mut Import<'d>, scope: &Scope<'d>, site: Optio
                 } else if found.closed().is_some() && guards.len() == 1 {
                     import.same(d, "the addresses allow no client, so the other check decides");
                     (found, says) = (Access::default(), "the other check decides");
+                } else if site.is_some()
+                    && guards.len() == 1
+                    && matches!(guards[0].0.name(), "auth_basic" | "auth_request")
+                {
+                    import.same(d, "satisfy = \"any\"");
+                    out.any = Some(d.place.clone());
                 } else {
                     import.decide(d, SATISFY);
                 }
@@ -290,18 +326,7 @@ fn rate_limit<'d>(
     burst: u32,
     used: &Directive,
 ) -> Option<String> {
-    let key = match d.word(1)?.replace(['{', '}'], "").as_str() {
-        "$binary_remote_addr" | "$remote_addr" => "address".to_owned(),
-        "$server_name" | "$host" | "$http_host" | "$ssl_server_name" => "sni".to_owned(),
-        other => match exempting(import, other.strip_prefix('$')?) {
-            true => "address".to_owned(),
-            false => {
-                let name = super::conditions::header_name(other.strip_prefix("$http_")?);
-                // Requests without the header are not counted.
-                (!crate::values::is_claim(&name)).then(|| format!("header:{name}"))?
-            }
-        },
-    };
+    let key = counted_by(import, d.word(1)?)?;
     let rate = d.arguments().into_iter().find_map(|a| a.strip_prefix("rate="))?;
     let (count, per) =
         rate.split_once("r/").filter(|(n, p)| n.parse::<u32>().is_ok_and(|n| n > 0) && matches!(*p, "s" | "m"))?;
@@ -340,6 +365,23 @@ fn rate_limit<'d>(
     None
 }
 
+/// What a zone counts requests by, as the `key` of a limit.
+fn counted_by(import: &mut Import, word: &str) -> Option<String> {
+    let word = word.replace(['{', '}'], "");
+    Some(match word.as_str() {
+        "$binary_remote_addr" | "$remote_addr" => "address".to_owned(),
+        "$server_name" | "$host" | "$http_host" | "$ssl_server_name" => "sni".to_owned(),
+        other => match exempting(import, other.strip_prefix('$')?) {
+            true => "address".to_owned(),
+            false => {
+                let name = super::conditions::header_name(other.strip_prefix("$http_")?);
+                // Requests without the header are not counted.
+                (!crate::values::is_claim(&name)).then(|| format!("header:{name}"))?
+            }
+        },
+    })
+}
+
 /// Whether a variable is a `map` to the client's address, or to nothing for those who are not limited. Here they are limited, too.
 fn exempting(import: &mut Import, variable: &str) -> bool {
     let Some(map) = import.maps.get(variable).copied() else { return false };
@@ -359,46 +401,107 @@ fn exempting(import: &mut Import, variable: &str) -> bool {
     true
 }
 
-/// `limit_conn`: NGINX counts the requests that a client has open. Sealane has one such limit for all hosts.
-pub(super) fn connection_limits<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
+/// Notes which numbers the `limit_conn`s of each zone have, the largest first.
+pub(super) fn open_requests<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     let mut found = Vec::new();
     everywhere(block, &["limit_conn"], &mut found);
-    let held = in_effect(block, "limit_conn");
-    let text = |all: &[&Directive]| all.iter().map(|d| d.arguments().join(" ")).collect::<Vec<_>>();
-    let is_for_all = held.iter().all(|all| text(all) == text(&held[0]));
-    // Where a server answers before, that is said already.
-    for d in found.into_iter().filter(|d| !import.report.is_known(d.id)).collect::<Vec<_>>() {
-        let (Some(zone), Some(n)) = (d.word(1), d.word(2).and_then(|n| n.parse::<u32>().ok())) else {
-            import.decide(d, "is not understood");
+    for d in found {
+        let (Some(zone), Some(n)) = (d.word(1), most(d)) else { continue };
+        let there = import.open_requests.entry(zone.to_owned()).or_default();
+        if !there.iter().any(|(m, _)| *m == n) {
+            there.push((n, d));
+        }
+    }
+    import.open_requests.values_mut().for_each(|all| all.sort_by_key(|(n, _)| std::cmp::Reverse(*n)));
+}
+
+/// How many requests may be open.
+fn most(d: &Directive) -> Option<u32> {
+    d.word(2)?.parse::<u32>().ok().filter(|n| (1..=1_000_000).contains(n))
+}
+
+/// `limit_conn`, as names of `[[concurrency_limit]]`s: NGINX counts open requests, too.
+pub(super) fn concurrency_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec<(String, Place)> {
+    let mut out: Vec<(String, Place)> = Vec::new();
+    for d in scope.all(&["limit_conn"]) {
+        let zone = d.word(1).and_then(|z| Some((z, *import.connection_zones.get(z)?)));
+        let (Some((zone, of)), Some(own)) = (zone, most(d)) else {
+            import.decide(d, "there is no limit_conn_zone of this name, or this is not a number from 1 to 1,000,000");
             continue;
         };
-        let key = import.connection_zones.get(zone).copied();
-        let by_address =
-            key.and_then(|k| k.word(1)).is_some_and(|k| matches!(k, "$binary_remote_addr" | "$remote_addr"));
-        if !by_address || !(1..=1_000_000).contains(&n) {
-            import.decide(d, "open requests are limited by client only ([limits] max_requests_per_client)");
-            continue;
-        }
-        if let Some(key) = key {
-            import.same(key, "[limits] max_requests_per_client");
-        }
-        if !is_for_all {
+        // The requests of a zone count together: a lower limit counts some of them once more.
+        let all = import.open_requests.get(zone).cloned().unwrap_or_default();
+        let all = all.into_iter().filter(|(n, _)| *n >= own).enumerate();
+        let names: Option<Vec<String>> =
+            all.map(|(at, (n, used))| concurrency_limit(import, zone, of, at, n, used)).collect();
+        let Some(names) = names.filter(|names| !names.is_empty()) else {
             import.decide(
                 d,
-                "NGINX limits the open requests of a client here, and not, or otherwise, elsewhere; [limits] max_requests_per_client applies to \
-                 all hosts together: write a number that is enough for all of them (further requests get 429), or let the server limit",
+                "what this zone counts cannot be translated: write a [[concurrency_limit]], or let the server limit",
             );
             continue;
+        };
+        import.differs(d, "concurrency_limit: further requests get 429 (NGINX: limit_conn_status)");
+        if let [common, .., own] = names.as_slice() {
+            import.differs(
+                d,
+                format!(
+                    "\"{common}\" counts all requests of the zone, and \"{own}\", with the smaller number, only those under this or a smaller \
+                     number; NGINX compares the count of all requests with each number"
+                ),
+            );
         }
-        let there = import.out.limits.value("max_requests_per_client").and_then(|v| v.parse::<u32>().ok());
-        if there.is_none_or(|there| n < there) {
-            import.out.limits.set("max_requests_per_client", n.to_string(), &d.place);
+        for name in names {
+            if !out.iter().any(|(n, _)| *n == name) {
+                out.push((name, d.place.clone()));
+            }
         }
-        import.differs(
-            d,
-            "[limits] max_requests_per_client: further requests of a client get 429 (NGINX: limit_conn_status), and the addresses of an IPv6 \
-             /64 network are one client",
-        );
+    }
+    out
+}
+
+/// Writes the `[[concurrency_limit]]` of a zone with a number; returns its name. `at`: how many larger numbers the zone has.
+fn concurrency_limit<'d>(
+    import: &mut Import<'d>,
+    zone: &str,
+    d: &'d Directive,
+    at: usize,
+    n: u32,
+    used: &Directive,
+) -> Option<String> {
+    let key = counted_by(import, d.word(1)?)?;
+    match key.as_str() {
+        "sni" => {
+            import.differs(d, "concurrency_limit: counted by the name in the handshake (the host over plain HTTP)")
+        }
+        _ => import.same(d, "[[concurrency_limit]]"),
+    }
+    let name = if at == 0 { zone.to_owned() } else { format!("{zone}-{}", at + 1) };
+    let quoted_name = quoted(&name);
+    if !import.out.concurrency_limits.iter().any(|l| l.value("name") == Some(&quoted_name)) {
+        let mut settings = Settings::default();
+        settings.set("name", quoted_name, &d.place);
+        settings.set("max_requests", n.to_string(), &used.place);
+        settings.set("key", quoted(&key), &d.place);
+        if key == "address" {
+            settings.set("ipv6_prefix", "128", &d.place);
+        }
+        import.out.concurrency_limits.push(settings);
+    }
+    Some(name)
+}
+
+/// What is left to say of limits when all hosts are written.
+pub(super) fn other_limits<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
+    for name in ["limit_req", "limit_conn"] {
+        let mut found = Vec::new();
+        everywhere(block, &[name], &mut found);
+        let used: Vec<_> = in_effect(block, name).iter().flatten().map(|d| d.id).collect();
+        for d in found {
+            if !import.report.is_known(d.id) && !used.contains(&d.id) {
+                import.same(d, "no request that goes to a server has this limit");
+            }
+        }
     }
     let mut found = Vec::new();
     everywhere(block, &["limit_conn_status"], &mut found);

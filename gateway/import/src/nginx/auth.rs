@@ -1,6 +1,7 @@
 //! `auth_request` as `forward_auth`, and `auth_basic` as `basic_auth`.
 
 use super::actions;
+use super::conditions::header_name;
 use super::headers::{self, FRAMING, HostHeader};
 use super::locations::Site;
 use super::parser::Directive;
@@ -89,13 +90,19 @@ pub(super) fn forward_auth<'d>(
     import.same(pass, format!("forward_auth asks the upstream \"{upstream}\""));
     if let Some((body, value)) = l.scope().value("proxy_pass_request_body") {
         match value {
+            "off" if l.internal().is_none() => {
+                import.differs(
+                    body,
+                    "only the requests of forward_auth have no body; requests of clients to this location keep theirs",
+                );
+            }
             "off" => import.same(body, "requests to the forward_auth server have no body"),
             _ => import.differs(body, "requests to the forward_auth server have no body"),
         }
     }
     import.differs(
         d,
-        "forward_auth: the client gets every response except 2xx, with its headers and body; NGINX responds to 401 and 403 with its own pages, and to all others with 500",
+        "forward_auth: the client gets every response except 2xx, with its headers and body; NGINX responds to 401 and 403 with its own pages, and to all others with 500. The server gets HEAD for a HEAD request (NGINX: GET)",
     );
     let timeout = l.scope().value("proxy_read_timeout").and_then(|(_, t)| nginx_time(t)).filter(|t| t != "0s");
     let copy_headers = copied(import, scope);
@@ -156,22 +163,18 @@ pub(super) fn answered<'d>(scope: &Scope<'d>, variable: &str) -> Option<(&'d Dir
     Some((d, value.strip_prefix("upstream_http_")?))
 }
 
-/// The headers of the answer that become headers of the request: those whose name stays the same.
-fn copied<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec<String> {
-    let mut out: Vec<String> = Vec::new();
+/// The headers of the answer that become headers of the request.
+fn copied<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec<(String, String)> {
+    let mut out: Vec<(String, String)> = Vec::new();
     for d in scope.all(&["proxy_set_header", "grpc_set_header"]) {
         let (Some(name), Some(value)) = (d.word(1), d.word(2)) else { continue };
         let variable = value.replace(['{', '}'], "");
         let Some((set, header)) = variable.strip_prefix('$').and_then(|v| answered(scope, v)) else { continue };
-        if is_named(header, name) && !out.iter().any(|n| n.eq_ignore_ascii_case(name)) {
+        if !out.iter().any(|(n, _)| n.eq_ignore_ascii_case(name)) {
             import.same(set, "copy_headers");
-            out.push(name.to_owned());
+            let same = name.to_ascii_lowercase().replace('-', "_") == header;
+            out.push((name.to_owned(), if same { name.to_owned() } else { header_name(header) }));
         }
     }
     out
-}
-
-/// Whether a header has the name of a variable.
-pub(super) fn is_named(variable: &str, name: &str) -> bool {
-    name.to_ascii_lowercase().replace('-', "_") == variable
 }

@@ -117,7 +117,7 @@ pub(super) fn request<'d>(
                 import.same(d, "request_headers.remove");
             }
             n if plain == format!("$http_{}", n.replace('-', "_")) => import.same(d, "passed on without a setting"),
-            _ if is_answered(scope, name, &plain) => import.same(d, "copy_headers of forward_auth"),
+            _ if is_answered(scope, &plain) => import.same(d, "copy_headers of forward_auth"),
             _ if plain == "$remote_user" && asks_for_password(scope) && changes.user.is_none() => {
                 changes.user = Some((name.to_owned(), d.place.clone()));
                 import.same(d, "basic_auth.user_header");
@@ -205,11 +205,10 @@ fn request_id<'d>(import: &mut Import<'d>, d: &'d Directive, name: &str) {
     }
 }
 
-/// Whether a header is that of the same name in the answer of the server that `auth_request` asks.
-fn is_answered(scope: &Scope, name: &str, value: &str) -> bool {
+/// Whether a value is that of a header in the answer of the server that `auth_request` asks.
+fn is_answered(scope: &Scope, value: &str) -> bool {
     let asks = scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
-    let header = value.strip_prefix('$').and_then(|v| auth::answered(scope, v));
-    asks && header.is_some_and(|(_, header)| auth::is_named(header, name))
+    asks && value.strip_prefix('$').and_then(|v| auth::answered(scope, v)).is_some()
 }
 
 /// What `Host` says by a value. The outer `None`: there is nothing for it; the inner one: what it says without a setting.

@@ -44,6 +44,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     websocket_maps(import);
     body_size(import, &scope);
     access::bursts(import, block);
+    access::open_requests(import, block);
     let servers: Vec<&'d Directive> = block.iter().filter(|d| d.name() == "server").collect();
     let sockets = sockets::sockets(import, block, &servers);
     for socket in &sockets {
@@ -54,7 +55,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     }
     limits(import, block);
     other_body_sizes(import, block);
-    access::connection_limits(import, block);
+    access::other_limits(import, block);
     log::log(import, block);
     let mut resolvers = Vec::new();
     everywhere(block, &["resolver"], &mut resolvers);

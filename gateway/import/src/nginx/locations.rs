@@ -347,7 +347,7 @@ impl<'d> Location<'d> {
     }
 
     /// Its `internal`, or that of a location around it.
-    fn internal(&self) -> Option<&'d Directive> {
+    pub(super) fn internal(&self) -> Option<&'d Directive> {
         self.scope.last("internal")
     }
 

@@ -83,11 +83,18 @@ fn log_format(import: &mut Import, d: &Directive) {
     }
     let mut template = String::new();
     let mut unknown: Vec<&str> = Vec::new();
+    let mut near: Vec<&str> = Vec::new();
     for piece in pieces(&text) {
         match piece {
             Piece::Text("$") => {}
             // A line is one line.
             Piece::Text(t) => template.extend(t.chars().map(|c| if c.is_control() { ' ' } else { c })),
+            Piece::Variable(name @ ("upstream_header_time" | "upstream_response_time")) => {
+                template.push_str("${first_byte_time}");
+                if !near.contains(&name) {
+                    near.push(name);
+                }
+            }
             Piece::Variable(name) => match variable(name) {
                 Some(name) => template.push_str(&format!("${{{name}}}")),
                 None => {
@@ -105,7 +112,14 @@ fn log_format(import: &mut Import, d: &Directive) {
         return import.missing(d, "write [log] format: a template with NGINX's variables, \"json\" or \"logfmt\"");
     }
     import.out.log.set("format", literal(&template), &d.place);
+    for name in &near {
+        import.differs(
+            d,
+            format!("[log] format: $first_byte_time, the time to the head of the response, takes the place of ${name}"),
+        );
+    }
     match (unknown.is_empty(), escape) {
+        (true, _) if !near.is_empty() => {}
         (true, None | Some("default")) => import.same(d, "[log] format"),
         (true, _) => import.differs(d, "[log] format: what clients send is escaped as by default"),
         (false, _) => {

@@ -64,6 +64,7 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
         zones: BTreeMap::new(),
         bursts: BTreeMap::new(),
         connection_zones: BTreeMap::new(),
+        open_requests: BTreeMap::new(),
         trusts: false,
         chosen: Vec::new(),
         budget: crate::paths::Budget::default(),
@@ -142,6 +143,8 @@ fn rest(import: &mut Import, block: &[Directive]) {
                     Outcome::Undecided,
                     "cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite",
                 ),
+                // Nearly every file has it, for the files that NGINX serves.
+                _ if d.name() == "default_type" => (Outcome::Same, "no text of \"return\" has this type"),
                 _ if d.name() == "underscores_in_headers" && d.arguments() == ["on"] => {
                     (Outcome::Same, "headers with underscores are passed on")
                 }

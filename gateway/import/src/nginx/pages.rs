@@ -10,12 +10,22 @@ use crate::output::ErrorPage;
 const FILES: &str =
     "write error_page: the import translates only pages that are files, and did not find a file for this URI";
 
+/// What takes the place of a page for those whom the server of `auth_request` refuses.
+const REFUSED: &str = "with forward_auth, the client gets the response of the server that is asked: let this server redirect to the login page. \
+     oauth2-proxy does this at the path \"/\" if it has reverse_proxy = true and upstreams = [\"static://202\"]: then write path = \"/\" in forward_auth";
+
 /// The pages of a location.
 pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Vec<ErrorPage> {
     let all = scope.all(&["error_page"]);
     let intercept = scope.value("proxy_intercept_errors").filter(|(_, value)| *value == "on").map(|(d, _)| d);
     let mut out = Vec::new();
+    let asks = scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
     for d in all {
+        let statuses = d.arguments();
+        if asks && statuses.first().is_some_and(|s| matches!(*s, "401" | "403")) && !statuses.contains(&"500") {
+            import.missing(d, REFUSED);
+            continue;
+        }
         let page = match page(site, d) {
             Ok(page) => page,
             Err(why) => {

@@ -3,7 +3,7 @@
 use super::lexer::{Lexer, Token, Word, place};
 use crate::Failed;
 use crate::reader::{MAX_FILES, Reader, glob};
-use crate::report::{Id, Place, Report};
+use crate::report::{Id, NOT_UTF8, Place, Report};
 use std::path::{Path, PathBuf};
 
 /// A directive.
@@ -61,12 +61,14 @@ pub(super) struct Parser<'r> {
     files: usize,
     bytes: usize,
     directives: usize,
+    /// The file that is being read is not UTF-8.
+    lossy: bool,
 }
 
 impl<'r> Parser<'r> {
     pub fn new(reader: &'r dyn Reader, main: &Path, report: &'r mut Report) -> Self {
         let base = main.parent().unwrap_or(Path::new("")).to_path_buf();
-        Self { reader, base, report, files: 0, bytes: 0, directives: 0 }
+        Self { reader, base, report, files: 0, bytes: 0, directives: 0, lossy: false }
     }
 
     pub fn file(&mut self, path: &Path, depth: usize) -> Result<Vec<Directive>, Failed> {
@@ -80,8 +82,11 @@ impl<'r> Parser<'r> {
         }
         // NGINX knows no encodings; a byte that is no UTF-8 can only be part of a text.
         let text = String::from_utf8_lossy(&bytes);
+        let outer = std::mem::replace(&mut self.lossy, matches!(text, std::borrow::Cow::Owned(_)));
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-        self.text(text, &name, depth)
+        let read = self.text(text, &name, depth);
+        self.lossy = outer;
+        read
     }
 
     /// Blocks that are open are on a stack of their own, so that nesting takes no room of the thread's.
@@ -153,6 +158,9 @@ impl<'r> Parser<'r> {
         }
         let text: Vec<&str> = words.iter().map(|w| w.text.as_str()).collect();
         let id = block.unwrap_or_else(|| self.report.record(place.clone(), text.join(" ")));
+        if self.lossy && text.iter().any(|t| t.contains(char::REPLACEMENT_CHARACTER)) {
+            self.report.decide(id, NOT_UTF8);
+        }
         Ok(Directive { id, place, words, block: None })
     }
 

@@ -101,6 +101,9 @@ fn certificates<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, tls: &mut 
     }
 }
 
+/// Most intermediate certificates that Sealane takes from a client.
+const MAX_DEPTH: u32 = 6;
+
 fn client_auth<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, alone: bool, tls: &mut ListenerTls) {
     let scope = member.scope;
     let ca = scope.value("ssl_client_certificate");
@@ -153,13 +156,20 @@ fn client_auth<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, alone: bool
             .differs(d, "client_auth: a client without a certificate is refused in the handshake, not with status 400"),
         _ => import.same(d, "client_auth"),
     }
-    if let Some((d, depth)) = scope.value("ssl_verify_depth") {
-        let says = "chains of any depth that end at a CA of \"ca\" are accepted: name no CA that signs for others";
-        match depth.parse::<u32>() {
-            // NGINX's default is 1.
-            Ok(1..) => import.differs(d, says),
-            _ => import.decide(d, says),
+    match scope.value("ssl_verify_depth").map(|(d, depth)| (d, depth.parse::<u32>())) {
+        // NGINX's default.
+        None => auth.set("depth", "1", &d.place),
+        Some((d, Ok(depth))) => {
+            auth.set("depth", depth.min(MAX_DEPTH).to_string(), &d.place);
+            match depth <= MAX_DEPTH {
+                true => import.same(d, "client_auth.depth"),
+                false => import.differs(
+                    d,
+                    format!("client_auth.depth: a client sends at most {MAX_DEPTH} intermediate certificates"),
+                ),
+            }
         }
+        Some((d, Err(_))) => import.decide(d, "is not a number: write depth in client_auth"),
     }
     let mut names: Vec<String> = member.names.iter().map(|n| n.pattern.clone()).collect();
     if member.is_default {

@@ -96,14 +96,16 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         false => out.max_body = None,
     }
     match routes.iter().all(|r| r.limits() == out.limits()) {
-        true => routes.iter_mut().for_each(|r| r.rate_limits.clear()),
-        false => out.rate_limits.clear(),
+        true => routes.iter_mut().for_each(|r| (r.rate_limits, r.concurrency_limits) = (Vec::new(), Vec::new())),
+        false => (out.rate_limits, out.concurrency_limits) = (Vec::new(), Vec::new()),
     }
     match routes.iter().all(|r| r.checks() == out.checks()) {
         true => routes.iter_mut().for_each(|r| {
-            (r.access, r.forward_auth, r.basic_auth) = (Access::default(), None, None);
+            (r.access, r.forward_auth, r.basic_auth, r.satisfy_any) = (Access::default(), None, None, None);
         }),
-        false => (out.access, out.forward_auth, out.basic_auth) = (Access::default(), None, None),
+        false => {
+            (out.access, out.forward_auth, out.basic_auth, out.satisfy_any) = (Access::default(), None, None, None);
+        }
     }
     out.pages = routes.iter().find(|r| passes(r)).map(|r| r.pages.clone()).unwrap_or_default();
     match routes.iter().filter(|r| passes(r)).all(|r| r.pages() == out.pages()) {

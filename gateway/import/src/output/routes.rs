@@ -133,6 +133,7 @@ pub(crate) struct Route {
     pub response: Edits,
     pub hsts: Option<(String, Place)>,
     pub rate_limits: Vec<(String, Place)>,
+    pub concurrency_limits: Vec<(String, Place)>,
     /// `max_body_size` in TOML.
     pub max_body: Option<(String, Place)>,
     /// Which clients are let in.
@@ -141,6 +142,8 @@ pub(crate) struct Route {
     pub forward_auth: Option<ForwardAuth>,
     /// The users that are let in.
     pub basic_auth: Option<BasicAuth>,
+    /// `satisfy = "any"`: what says so.
+    pub satisfy_any: Option<Place>,
     pub origin: Place,
 }
 
@@ -203,7 +206,8 @@ pub(crate) struct ForwardAuth {
     pub path: String,
     /// Names and values of headers.
     pub set_headers: Vec<(String, String)>,
-    pub copy_headers: Vec<String>,
+    /// Their names in the request, and in the answer.
+    pub copy_headers: Vec<(String, String)>,
     pub timeout: Option<String>,
     pub origin: Place,
 }
@@ -216,8 +220,14 @@ impl ForwardAuth {
                 self.set_headers.iter().map(|(n, v)| format!("{} = {}", key(n), quoted(v))).collect();
             let _ = write!(out, ", set_headers = {{ {} }}", all.join(", "));
         }
-        if !self.copy_headers.is_empty() {
-            let _ = write!(out, ", copy_headers = {}", list(&self.copy_headers));
+        let same = self.copy_headers.iter().all(|(name, from)| name.eq_ignore_ascii_case(from));
+        if !self.copy_headers.is_empty() && same {
+            let names: Vec<&String> = self.copy_headers.iter().map(|(name, _)| name).collect();
+            let _ = write!(out, ", copy_headers = {}", list(&names));
+        } else if !self.copy_headers.is_empty() {
+            let all: Vec<String> =
+                self.copy_headers.iter().map(|(name, from)| format!("{} = {}", key(name), quoted(from))).collect();
+            let _ = write!(out, ", copy_headers = {{ {} }}", all.join(", "));
         }
         if let Some(timeout) = &self.timeout {
             let _ = write!(out, ", timeout = {}", quoted(timeout));
@@ -242,10 +252,12 @@ impl Route {
             response: Edits::default(),
             hsts: None,
             rate_limits: Vec::new(),
+            concurrency_limits: Vec::new(),
             max_body: None,
             access: Access::default(),
             forward_auth: None,
             basic_auth: None,
+            satisfy_any: None,
             origin: origin.clone(),
         }
     }
@@ -301,7 +313,8 @@ impl Route {
     pub fn checks(&self) -> String {
         let (forward, basic) = (&self.forward_auth, &self.basic_auth);
         let basic = basic.as_ref().map(BasicAuth::to_toml);
-        format!("{} {:?} {basic:?}", self.access.says(), forward.as_ref().map(ForwardAuth::to_toml))
+        let (access, any) = (self.access.says(), self.satisfy_any.is_some());
+        format!("{access} {:?} {basic:?} {any}", forward.as_ref().map(ForwardAuth::to_toml))
     }
 
     /// Its error pages, without their origins.
@@ -314,11 +327,12 @@ impl Route {
         format!("{} {}", self.request.same(), self.response.same())
     }
 
-    pub(super) fn limits(&self) -> Vec<&str> {
-        self.rate_limits.iter().map(|l| l.0.as_str()).collect()
+    /// The names of its limits: of rates, and of open requests.
+    pub fn limits(&self) -> [Vec<&str>; 2] {
+        [&self.rate_limits, &self.concurrency_limits].map(|all| all.iter().map(|l| l.0.as_str()).collect())
     }
 
-    pub(super) fn body_limit(&self) -> Option<&str> {
+    pub fn body_limit(&self) -> Option<&str> {
         self.max_body.as_ref().map(|b| b.0.as_str())
     }
 
@@ -332,6 +346,7 @@ impl Route {
             && self.response.is_empty()
             && self.hsts.is_none()
             && self.rate_limits.is_empty()
+            && self.concurrency_limits.is_empty()
             && self.max_body.is_none()
             && self.mirror.is_none()
             && self.access.is_open()
@@ -340,6 +355,9 @@ impl Route {
     }
 
     pub(super) fn write_extras(&self, out: &mut String) {
+        if let Some(place) = &self.satisfy_any {
+            line(out, "satisfy = \"any\"", Some(place));
+        }
         self.access.write(out);
         if let Some(auth) = &self.forward_auth {
             line(out, &format!("forward_auth = {}", auth.to_toml()), Some(&auth.origin));
@@ -358,8 +376,11 @@ impl Route {
         if let Some((size, place)) = &self.max_body {
             line(out, &format!("max_body_size = {size}"), Some(place));
         }
-        if let Some((_, place)) = self.rate_limits.first() {
-            line(out, &format!("rate_limit = {}", list(&self.limits())), Some(place));
+        for (key, limits) in [("rate_limit", &self.rate_limits), ("concurrency_limit", &self.concurrency_limits)] {
+            let names: Vec<&str> = limits.iter().map(|l| l.0.as_str()).collect();
+            if let Some((_, place)) = limits.first() {
+                line(out, &format!("{key} = {}", list(&names)), Some(place));
+            }
         }
     }
 }

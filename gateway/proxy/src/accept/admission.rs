@@ -13,7 +13,7 @@ use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
-use crate::limits::{ClientCounts, Counted, LaneLimits, Levels, Passed};
+use crate::limits::{ClientCounts, ConcurrencyLimit, Counted, CountedBy, LaneLimits, Levels, Passed};
 use crate::logins::Logins;
 use crate::service::{Message, Proxy};
 use crate::settings::LaneSettings;
@@ -331,6 +331,16 @@ impl Admission {
         let limits = settings.limits();
         let most = limits.max_requests_per_client;
         self.requests_per_address.admit(settings.slot(), client, limits.client_prefixes, most)
+    }
+
+    /// Counts a request among those that a limit of its route counts. `None` if too many of them are under way.
+    pub fn count_request_under(
+        &self,
+        limit: &ConcurrencyLimit,
+        key: CountedBy,
+        settings: &LaneSettings,
+    ) -> Option<Counted> {
+        self.requests_per_address.admit_under(settings.slot(), limit, key)
     }
 
     /// A request that was counted is over.

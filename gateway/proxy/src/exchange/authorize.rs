@@ -160,9 +160,9 @@ fn copy_fields(x: &mut Exchange) -> Result<(), FieldError> {
     let Some(auth) = x.routed.route.as_ref().and_then(|route| route.route()?.forward_auth.as_ref()) else {
         return Ok(());
     };
-    for name in &auth.copy {
+    for (name, from) in &auth.copy {
         x.request.fields.remove_alike(name.as_bytes());
-        let given = x.response.fields.iter().filter(|(_, n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
+        let given = x.response.fields.iter().filter(|(_, n, _)| n.eq_ignore_ascii_case(from.as_bytes()));
         for (_, _, value) in given {
             x.request.fields.push(name.as_bytes(), value)?;
         }

@@ -168,18 +168,22 @@ fn count_place(
     if is_address_in_doubt(connections, x) {
         return Verdict::TooEarly;
     }
-    if x.told().is_none() && (client.is_unnamed() || listener.listener.trusted_proxies.contains(client.peer.ip())) {
-        // A trusted proxy that names nobody brings the requests of many.
+    if is_of_many(x, client, listener) {
         return Verdict::Admitted;
     }
     x.routed.counted = admission.count_request(x.client_ip(client), settings);
     if x.routed.counted.is_some() { Verdict::Admitted } else { Verdict::Denied(DeniedBy::Limit) }
 }
 
-/// Answers a request whose client has too many under way.
-pub(crate) fn refuse_over_limit(proxy: &mut Proxy, cx: &mut Context, exchange: Key, expects: bool) {
+/// Whether a request comes from a trusted proxy that names nobody: it brings the requests of many clients.
+pub(crate) fn is_of_many(x: &Exchange, client: &Client, listener: &LaneListener) -> bool {
+    x.told().is_none() && (client.is_unnamed() || listener.listener.trusted_proxies.contains(client.peer.ip()))
+}
+
+/// Answers a request that is one too many of those under way.
+pub(crate) fn refuse_over_limit(proxy: &mut Proxy, cx: &mut Context, exchange: Key, by: DeniedBy, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
-    x.routed.deny_for(DeniedBy::Limit, 1);
+    x.routed.deny_for(by, 1);
     proxy.counters.count(Count::RequestsLimited);
     respond_error(proxy, cx, exchange, 429, expects);
 }
@@ -603,7 +607,7 @@ pub(crate) fn abort_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
 fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions) {
     proxy.exchanges.note_held(&mut proxy.connections, exchange, Held::default());
     let Some(mut x) = proxy.exchanges.remove(exchange) else { return };
-    if let Some(counted) = x.routed.counted.take() {
+    for counted in x.routed.counted.take().into_iter().chain(std::mem::take(&mut x.routed.counted_under)) {
         proxy.admission.request_over(counted, &proxy.settings);
     }
     if x.is_question() {

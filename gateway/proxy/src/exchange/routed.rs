@@ -90,6 +90,8 @@ pub(crate) enum DeniedBy {
     Password,
     /// `max_requests_per_client`.
     Limit,
+    /// A `[[concurrency_limit]]`.
+    Concurrency,
     /// The server of `forward_auth`.
     Server,
     /// `cors`: a preflight for an origin that is not allowed.
@@ -105,6 +107,7 @@ impl DeniedBy {
             Self::Header => "header",
             Self::Password => "basic_auth",
             Self::Limit => "max_requests_per_client",
+            Self::Concurrency => "concurrency_limit",
             Self::Server => "forward_auth",
             Self::Origin => "cors",
         }
@@ -148,6 +151,8 @@ pub(crate) struct Routed {
     pub(super) chosen: Option<Chosen>,
     /// It counts among the requests of its client.
     pub(super) counted: Option<Counted>,
+    /// It counts under these limits of its route.
+    pub(super) counted_under: Vec<Counted>,
 }
 
 impl Routed {
@@ -269,8 +274,9 @@ impl Routed {
 
     /// The request goes to another group now: what the way to the one before has left is forgotten.
     pub fn begin_again(&mut self) {
-        let Self { host, route, own, denied, adds_headers, cors, user, counted, .. } = std::mem::take(self);
-        *self = Self { host, route, own, denied, adds_headers, cors, user, counted, ..Self::default() };
+        let Self { host, route, own, denied, adds_headers, cors, user, counted, counted_under, .. } =
+            std::mem::take(self);
+        *self = Self { host, route, own, denied, adds_headers, cors, user, counted, counted_under, ..Self::default() };
     }
 
     /// The page for an answer with this status, by its index among those of the listener. `of_upstream`: the answer is an

@@ -1,17 +1,23 @@
 //! Finds the route of a request to a host with rules, and does what the route says: whom it admits, and where the request goes.
 
+use crate::accept::admission::Admission;
 use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
+use crate::conn::Client;
+use crate::connections::Connections;
 use crate::cors::{Cors, preflight_method};
 use crate::counters::Count;
+use crate::exchange::Exchange;
 use crate::exchange::authorize::authorize;
 use crate::exchange::credentials::authenticate;
-use crate::exchange::executor::{refuse, respond, respond_error, run_action, takes_place};
+use crate::exchange::executor::{is_of_many, refuse, respond, respond_error, run_action, takes_place};
 use crate::exchange::redirection::{send_redirect, send_redirect_of_table};
 use crate::exchange::routed::{DeniedBy, OwnAnswer, Served};
 use crate::forwarding::watch_total;
 use crate::lane_state::LaneListener;
-use crate::rules::{Request, RouteRef};
+use crate::limits::{CountedBy, RateKey};
+use crate::rules::{Request, Route, RouteRef};
 use crate::service::Proxy;
+use crate::settings::LaneSettings;
 use crate::snapshot::Action;
 use sealane_lane::{Context, Key};
 use sealane_route::RouteTable;
@@ -56,10 +62,13 @@ pub(crate) fn route_request(
         return refuse(proxy, cx, exchange, 413);
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
+    let mut suffices = false;
     if !route.access.is_empty() {
-        let verdict = judge(connections, x, client, listener, &route.access);
-        if verdict != Verdict::Admitted {
-            return turn_away(proxy, cx, exchange, verdict, expects);
+        match judge(connections, x, client, listener, &route.access) {
+            Verdict::Admitted => suffices = route.satisfy_any,
+            // The password, or the server of `forward_auth`, decides.
+            Verdict::Denied(_) if route.satisfy_any && route.asks() => {}
+            verdict => return turn_away(proxy, cx, exchange, verdict, expects),
         }
     }
     if let Some(maintenance) = &route.maintenance {
@@ -85,6 +94,12 @@ pub(crate) fn route_request(
     if verdict != Verdict::Admitted {
         return turn_away(proxy, cx, exchange, verdict, expects);
     }
+    if !route.concurrency_limits.is_empty() {
+        let verdict = count_under(connections, x, client, listener, route, admission, settings);
+        if verdict != Verdict::Admitted {
+            return turn_away(proxy, cx, exchange, verdict, expects);
+        }
+    }
     if route.rate_limits.iter().any(|limit| admission.counts_by_address(*limit)) && is_address_in_doubt(connections, x)
     {
         // Before any of them counts the request.
@@ -107,6 +122,10 @@ pub(crate) fn route_request(
         // Before any question of who it is: browsers send no credentials with it.
         return answer_preflight(proxy, cx, exchange, expects);
     }
+    if suffices {
+        route.clean_unasked(&mut x.request.fields);
+        return run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
+    }
     if let Some(auth) = &route.basic_auth {
         watch_total(proxy, cx, exchange);
         return authenticate(proxy, cx, exchange, listener, auth, expects);
@@ -116,6 +135,43 @@ pub(crate) fn route_request(
         return authorize(proxy, cx, exchange, listener, auth, expects);
     }
     run_route_action(proxy, cx, exchange, listener, &route.action, found.matched, expects);
+}
+
+/// Counts a request among those that the limits of its route count, unless too many of them are under way.
+fn count_under(
+    connections: &Connections,
+    x: &mut Exchange,
+    client: &Client,
+    listener: &LaneListener,
+    route: &Route,
+    admission: &Admission,
+    settings: &LaneSettings,
+) -> Verdict {
+    if !x.routed.counted_under.is_empty() {
+        return Verdict::Admitted;
+    }
+    let limits = || route.concurrency_limits.iter().filter_map(|at| listener.routing.concurrency_limits.get(*at));
+    if limits().any(|limit| limit.key == RateKey::Address) && is_address_in_doubt(connections, x) {
+        return Verdict::TooEarly;
+    }
+    for limit in limits() {
+        let key = match &limit.key {
+            RateKey::Address if is_of_many(x, client, listener) => continue,
+            RateKey::Address => CountedBy::Address(x.client_ip(client)),
+            RateKey::ServerName => {
+                CountedBy::Text(client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes())
+            }
+            RateKey::Field(name) => match x.request.fields.get_named(name.as_bytes()) {
+                Some(value) => CountedBy::Text(value),
+                None => continue,
+            },
+        };
+        match admission.count_request_under(limit, key, settings) {
+            Some(counted) => x.routed.counted_under.push(counted),
+            None => return Verdict::Denied(DeniedBy::Concurrency),
+        }
+    }
+    Verdict::Admitted
 }
 
 /// Answers the question of a page of another origin what it may do.

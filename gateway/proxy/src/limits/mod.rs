@@ -13,8 +13,8 @@ mod lane;
 mod shared;
 mod table;
 
-pub use clients::ClientCounts;
-pub(crate) use clients::Counted;
+pub use clients::{ClientCounts, ConcurrencyLimit};
+pub(crate) use clients::{Counted, CountedBy};
 pub use lane::Passed;
 pub(crate) use lane::{LaneLimits, RATES_TIMER};
 pub use shared::{Level, Levels, SharedRates};

@@ -11,7 +11,7 @@ use sealane_control::admin::ask::ask_with;
 use sealane_control::resolve;
 use sealane_control::vpn::pki::{self, LEAF_DAYS};
 use sealane_control::vpn::status::Status;
-use sealane_control::vpn::{Steer, Steering, Whom, auth, client, import, nat, profile};
+use sealane_control::vpn::{Steer, Steering, Whom, auth, client, nat, profile};
 use std::io::{BufRead as _, Write as _};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -211,7 +211,7 @@ pub fn execute(command: TunnelCommand) -> Result<()> {
         TunnelCommand::Ca(command) => ca::execute(command),
         TunnelCommand::Kick { target, halt, reason } => target.steer(Steer::Kick { halt, reason }),
         TunnelCommand::Message { target, text } => target.steer(Steer::Message(text)),
-        TunnelCommand::Import { file, out } => import_openvpn(&file, out.as_deref()),
+        TunnelCommand::Import { file, out } => crate::import::execute_openvpn(file, out),
         TunnelCommand::Nat { config, apply, remove } => source_nat(&config, apply, remove),
         TunnelCommand::Status { config, json } => status(&config, json),
         TunnelCommand::Connect { profile } => client::connect(profile::Profile::load(&profile)?),
@@ -264,33 +264,6 @@ fn source_nat(config: &Path, apply: bool, remove: bool) -> Result<()> {
     }
     networks.not_forwarded().iter().for_each(|line| eprintln!("note: {line}"));
     Ok(())
-}
-
-/// `sealane import openvpn`.
-pub fn import_openvpn(file: &Path, out: Option<&Path>) -> Result<()> {
-    let imported = import::import(file)?;
-    for note in &imported.notes {
-        eprintln!("{}: note: {note}", file.display());
-    }
-    for what in &imported.undecided {
-        eprintln!("{}: undecided: {what}", file.display());
-    }
-    match out {
-        Some(out) => import::write_all(&imported, out)?,
-        None => {
-            for (name, _) in &imported.files {
-                eprintln!("{}: with --out, the command writes the block <…> to {name}", file.display());
-            }
-            print(&imported.toml)?;
-        }
-    }
-    match imported.undecided.len() {
-        0 => Ok(()),
-        n => bail!(
-            "{n} options that decide who may connect, or how, have no translation; the gateway does not start with \
-             this configuration until you remove each of them from \"undecided\""
-        ),
-    }
 }
 
 fn print(text: &str) -> Result<()> {

@@ -1,10 +1,10 @@
 //! A client's `.ovpn`: where to connect, with what, and what of it cannot be done here.
 
-use super::ovpn_file::{self, Directive, MAX_FILE};
 use super::prompt::Challenge;
 use super::tls::Endpoint;
 use anyhow::{Context as _, Result, bail};
 use sealane_ovpn::data::Cipher;
+use sealane_ovpn::file::{self, Directive, MAX_FILE};
 use sealane_ovpn::wrap::v2::ClientKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
 use std::path::Path;
@@ -16,7 +16,6 @@ mod tls;
 
 pub use filter::{PullFilter, Rejected};
 pub use remotes::{Family, Remote};
-pub use tls::name_rule;
 
 /// Options that make the tunnel another one than we can do, or that restrict it in a way that we cannot: why, or what
 /// instead.
@@ -254,7 +253,7 @@ impl Profile {
 
     /// Reads a profile's text.
     pub fn parse(text: &str, base: &Path) -> Result<Self> {
-        let directives = optional(ovpn_file::parse(text)?);
+        let directives = optional(file::parse(text)?);
         let files = Files { directives: &directives, base };
         let last = |name: &str| directives.iter().rfind(|d| d.name() == name);
         let argument = |name: &str| last(name).and_then(|d| d.words.get(1)).map(String::as_str);

@@ -3,8 +3,9 @@
 use super::auth::{Authenticator, TokenSecret};
 use super::hooks::Targets;
 use super::tls::Endpoint;
-use super::verify::{Demands, NameRule, Verifier};
+use super::verify::{Demands, Verifier};
 use sealane_config::{ClientCertificates, Tunnel, TunnelGroup, TunnelParts};
+use sealane_ovpn::file::NameRule;
 use sealane_tunnel::filter::Filter;
 use std::sync::Arc;
 

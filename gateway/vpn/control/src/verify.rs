@@ -9,6 +9,7 @@ use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms, verify_tls12_sig
 use rustls::pki_types::{CertificateDer, ServerName, TrustAnchor, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, SignatureScheme};
+use sealane_ovpn::file::NameRule;
 use sealane_tls::attribute_name;
 use webpki::{
     CertRevocationList, EndEntityCert, ExpirationPolicy, KeyUsage, OwnedCertRevocationList, RevocationCheckDepth,
@@ -17,17 +18,6 @@ use webpki::{
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 use x509_parser::x509::X509Name;
-
-/// `verify-x509-name`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NameRule {
-    /// The common name is this.
-    Name(String),
-    /// The common name begins with this.
-    Prefix(String),
-    /// The whole subject is this, as OpenVPN prints it: `C=KR, O=Example, CN=vpn`.
-    Subject(String),
-}
 
 /// What a certificate must have beside a good signature.
 #[derive(Clone, Debug, Default)]
@@ -63,23 +53,6 @@ impl Fingerprint {
             Self::Sha256(expected) => digest(&SHA256, cert).as_ref() == expected,
         }
     }
-}
-
-/// The object identifier of an extended key usage that is named as OpenSSL does; a dotted number stands for itself.
-pub fn usage_oid(name: &str) -> Option<String> {
-    let last = match name {
-        "TLS Web Server Authentication" | "serverAuth" => 1,
-        "TLS Web Client Authentication" | "clientAuth" => 2,
-        "Code Signing" | "codeSigning" => 3,
-        "E-mail Protection" | "emailProtection" => 4,
-        "Time Stamping" | "timeStamping" => 8,
-        "OCSP Signing" | "OCSPSigning" => 9,
-        dotted if dotted.contains('.') && dotted.split('.').all(|n| n.parse::<u64>().is_ok()) => {
-            return Some(dotted.to_owned());
-        }
-        _ => return None,
-    };
-    Some(format!("1.3.6.1.5.5.7.3.{last}"))
 }
 
 impl Demands {
@@ -239,7 +212,7 @@ impl Verifier {
 
     /// Checks what the demands require of the certificate itself.
     fn demanded(&self, cert: &CertificateDer<'_>) -> Result<(), Error> {
-        if self.demands.name.as_ref().is_some_and(|rule| !rule.admits(cert)) {
+        if self.demands.name.as_ref().is_some_and(|rule| !has_name(cert, rule)) {
             return Err(Error::InvalidCertificate(lacking("its name is not the expected one (verify-x509-name)")));
         }
         match self.demands.lacks(cert) {
@@ -294,14 +267,13 @@ fn bad(e: webpki::Error) -> Error {
     })
 }
 
-impl NameRule {
-    fn admits(&self, cert: &[u8]) -> bool {
-        match self {
-            Self::Name(name) => common_name(cert).is_some_and(|cn| cn == *name),
-            Self::Prefix(prefix) => common_name(cert).is_some_and(|cn| cn.starts_with(prefix.as_str())),
-            Self::Subject(expected) => {
-                X509Certificate::from_der(cert).is_ok_and(|(_, c)| subject(c.subject()).is_some_and(|s| s == *expected))
-            }
+/// Whether a certificate has the name that a rule demands.
+fn has_name(cert: &[u8], rule: &NameRule) -> bool {
+    match rule {
+        NameRule::Name(name) => common_name(cert).is_some_and(|cn| cn == *name),
+        NameRule::Prefix(prefix) => common_name(cert).is_some_and(|cn| cn.starts_with(prefix.as_str())),
+        NameRule::Subject(expected) => {
+            X509Certificate::from_der(cert).is_ok_and(|(_, c)| subject(c.subject()).is_some_and(|s| s == *expected))
         }
     }
 }
@@ -423,6 +395,7 @@ mod tests {
         BasicConstraints, CertificateParams, CertificateRevocationListParams, DnType, ExtendedKeyUsagePurpose, IsCa,
         Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose, RevokedCertParams, SerialNumber, date_time_ymd,
     };
+    use sealane_ovpn::file::usage_oid;
     use std::time::Duration;
 
     struct Ca {

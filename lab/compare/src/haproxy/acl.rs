@@ -1,6 +1,6 @@
 //! ACLs: requests for both outcomes, and which outcome a request has.
 
-use crate::draft::{Behaviour, Draft, Shown, Times};
+use crate::draft::{Behaviour, Draft, MAX_CONTENT, Shown, Times};
 use crate::samples;
 use crate::tree::Node;
 use crate::words::in_and_out;
@@ -42,6 +42,8 @@ enum Of {
     Certificate,
     /// A counter of requests, or of connections, that is compared with a number.
     Counter(bool),
+    /// The length of the body, which is compared with a number.
+    Length,
     Constant(bool),
 }
 
@@ -162,6 +164,9 @@ impl Test {
             let ["gt" | "ge", number] = [values.first()?.as_str(), values.get(1)?.as_str()] else { return None };
             number.parse::<u32>().ok()?;
         }
+        if of == Of::Length {
+            least_longer(&values)?;
+        }
         Some(Self { of, how: how.unwrap_or(Match::Is), ignore_case, values })
     }
 
@@ -184,6 +189,15 @@ impl Test {
                         push(Draft { times: Times::AtOnce(least + 5), behaviour, ..draft.clone() });
                     }
                     true => {}
+                }
+            }
+            Of::Length => {
+                // A body of the least length that is longer, and one of a byte less.
+                let Some((least, longer)) = least_longer(&self.values) else { return out };
+                let content = if wanted == longer { least } else { least.saturating_sub(1) };
+                if content <= MAX_CONTENT {
+                    let method = if content > 0 { "POST".to_owned() } else { draft.method.clone() };
+                    push(Draft { method, content, ..draft.clone() });
                 }
             }
             Of::Certificate => {
@@ -279,6 +293,10 @@ impl Test {
             Of::Tls => return Some(draft.tls),
             Of::Certificate => return Some(draft.shown == Shown::Known),
             Of::Counter(_) => return Some(draft.times != Times::Once),
+            Of::Length => {
+                let (least, longer) = least_longer(&self.values)?;
+                return Some((draft.content >= least) == longer);
+            }
             Of::Source => {
                 let from = draft.from.unwrap_or(IpAddr::from([198, 18, 1, 1]));
                 let all: Option<Vec<bool>> = self.values.iter().map(|v| is_in(from, v)).collect();
@@ -317,6 +335,19 @@ impl Test {
             Match::Domain | Match::Regex => return None,
         })
     }
+}
+
+/// For `gt 1000` and the like, the least length of those that are longer, and whether the longer ones match.
+fn least_longer(values: &[String]) -> Option<(u64, bool)> {
+    let [operator, number] = values else { return None };
+    let number: u64 = number.parse().ok()?;
+    Some(match operator.as_str() {
+        "gt" => (number.checked_add(1)?, true),
+        "ge" => (number, true),
+        "le" => (number.checked_add(1)?, false),
+        "lt" => (number, false),
+        _ => return None,
+    })
 }
 
 fn is_in(address: IpAddr, network: &str) -> Option<bool> {
@@ -364,6 +395,8 @@ fn of(fetch: &str, argument: &str) -> Option<Of> {
         "cook" | "req.cook" => Of::Cookie(argument.to_owned()),
         "always_true" => Of::Constant(true),
         "always_false" => Of::Constant(false),
+        "req.body_size" | "body_size" => Of::Length,
+        "req.hdr_val" | "hdr_val" if argument.eq_ignore_ascii_case("content-length") => Of::Length,
         f if f.ends_with("http_req_rate") || f.ends_with("conn_rate") => Of::Counter(false),
         f if f.ends_with("conn_cur") => Of::Counter(true),
         _ => return None,
@@ -478,6 +511,7 @@ mod tests {
     use super::*;
     use crate::draft::Listener;
     use crate::tree::Place;
+    use std::collections::BTreeSet;
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
@@ -547,5 +581,10 @@ mod tests {
         assert!(out.missed.iter().any(|d| d.from == Some(IpAddr::from([10, 254, 254, 254]))));
         let out = outcomes(&condition(&words("x if { sc_http_req_rate(0) gt 30 }"), &Named::new()).unwrap(), &draft());
         assert!(out.held.iter().any(|d| d.times == Times::AtOnce(35)));
+        for text in ["x if { req.body_size gt 1000 }", "x if !{ req.hdr_val(content-length) le 1000 }"] {
+            let out = outcomes(&condition_of(text), &draft());
+            let lengths = |all: &[Draft]| all.iter().map(|d| d.content).collect::<BTreeSet<_>>();
+            assert_eq!((lengths(&out.held), lengths(&out.missed)), ([1001].into(), [1000].into()), "{text}");
+        }
     }
 }

@@ -79,19 +79,32 @@ const AUTHORITIES: &[&str] = &[
     "grpc_ssl_trusted_certificate",
 ];
 
+/// The names of a server, as a certificate has them.
+fn names_of(server: &[Node]) -> BTreeSet<String> {
+    server
+        .iter()
+        .filter(|n| n.name() == "server_name")
+        .flat_map(|n| n.arguments())
+        .flat_map(|n| match n.strip_prefix('.') {
+            Some(bare) => vec![bare.to_owned(), format!("*.{bare}")],
+            None => vec![n.clone()],
+        })
+        .filter(|n| n != "_" && !n.starts_with('~'))
+        .collect()
+}
+
+/// The names for which a certificate of this block is used: those of the server, or of the servers in `http` that have no certificate
+/// of their own.
+fn certified(block: &[Node]) -> BTreeSet<String> {
+    let has_none = |n: &&Node| n.name() == "server" && n.all("ssl_certificate").next().is_none();
+    let inner = block.iter().filter(has_none).flat_map(|n| names_of(n.inner()));
+    names_of(block).into_iter().chain(inner).collect()
+}
+
 /// Makes the files that a configuration names and that are not here.
 pub fn prepare(tree: &[Node], base: &Path, named: &Named, files: &mut Files) -> anyhow::Result<()> {
     fn visit(block: &[Node], names: &BTreeSet<String>, base: &Path, files: &mut Files) -> anyhow::Result<()> {
-        let own: BTreeSet<String> = block
-            .iter()
-            .filter(|n| n.name() == "server_name")
-            .flat_map(|n| n.arguments())
-            .flat_map(|n| match n.strip_prefix('.') {
-                Some(bare) => vec![bare.to_owned(), format!("*.{bare}")],
-                None => vec![n.clone()],
-            })
-            .filter(|n| n != "_" && !n.starts_with('~'))
-            .collect();
+        let own = certified(block);
         let names = if own.is_empty() { names } else { &own };
         for (cert, key) in
             [("ssl_certificate", "ssl_certificate_key"), ("proxy_ssl_certificate", "proxy_ssl_certificate_key")]
@@ -328,5 +341,26 @@ mod tests {
             [node(&["server"], Some(vec![node(&["listen", "443", "ssl"], None), node(&["http2", "on"], None)]))];
         with_old_http2(&mut tree, &old);
         assert_eq!(tree[0].inner()[0].words, ["listen", "443", "ssl", "http2"]);
+    }
+
+    #[test]
+    fn a_certificate_of_all_servers_has_the_names_of_those_without_one() {
+        let node = |words: &[&str], block| Node {
+            place: Place { file: "n".into(), line: 1 },
+            words: words.iter().map(|w| (*w).to_owned()).collect(),
+            block,
+            from: None,
+        };
+        let http = [
+            node(&["types"], Some(vec![node(&["text/html", "html.x"], None)])),
+            node(&["ssl_certificate", "all.pem"], None),
+            node(&["server"], Some(vec![node(&["server_name", ".a.test", "_", "~^b"], None)])),
+            node(
+                &["server"],
+                Some(vec![node(&["server_name", "c.test"], None), node(&["ssl_certificate", "c.pem"], None)]),
+            ),
+        ];
+        assert_eq!(certified(&http), ["*.a.test".to_owned(), "a.test".to_owned()].into());
+        assert_eq!(certified(http[3].inner()), ["c.test".to_owned()].into());
     }
 }

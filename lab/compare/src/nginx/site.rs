@@ -5,7 +5,7 @@ use super::naming::add_named;
 use super::servers::Server;
 use super::variables::{Wish, condition, grant, of_if, of_map};
 use crate::difference::decoded;
-use crate::draft::{Behaviour, Draft, Listener, Over, Plan, Shown, Times};
+use crate::draft::{Behaviour, Draft, Listener, MAX_CONTENT, Over, Plan, Shown, Times};
 use crate::files::CREDENTIALS;
 use crate::samples;
 use crate::tree::{Node, Place, Scope, walk};
@@ -52,8 +52,6 @@ const NOT_SENT: &[&str] = &[
 const MAX_WISHES: usize = 40;
 /// Most requests that are sent at once.
 const MAX_AT_ONCE: u64 = 150;
-/// The largest content that is sent.
-const MAX_CONTENT: u64 = 64 << 20;
 
 /// NGINX's own limit.
 pub(super) const DEFAULT_CONTENT: u64 = 1 << 20;
@@ -338,6 +336,19 @@ impl<'n> Site<'_, 'n> {
         self.clients(&draft, node, plan);
     }
 
+    /// The lines that take part in the answer to a request for another host, which another server may take.
+    fn scope_elsewhere(&self, draft: &Draft) -> Scope {
+        let here = || self.others.iter().filter(|s| s.listeners.iter().any(|l| l.address == draft.to));
+        let named = here().find(|s| s.names.iter().any(|n| n.eq_ignore_ascii_case(&draft.host)));
+        let is_default =
+            |s: &&Server<'_>| s.listeners.iter().zip(&s.is_default).any(|(l, is)| *is && l.address == draft.to);
+        let mut out = BTreeSet::clone(&draft.scope);
+        if let Some(server) = named.or_else(|| here().find(is_default)).or_else(|| here().next()) {
+            server.node.lines(&mut out);
+        }
+        Arc::new(out)
+    }
+
     /// What an `if` asks to be tried: values of its variable, or, where a `map` or `geo` sets it, of what this reads.
     fn of_if(&self, node: &Node) -> Option<Vec<Wish>> {
         let set = |n: &&&Node| {
@@ -357,7 +368,13 @@ impl<'n> Site<'_, 'n> {
                         wishes.iter().filter_map(|w| grant(&draft, w)).flatten().collect()
                     });
                     match granted {
-                        Some(drafts) if !drafts.is_empty() => drafts.into_iter().for_each(|d| plan.push(d)),
+                        Some(drafts) if !drafts.is_empty() => {
+                            for d in drafts {
+                                let scope =
+                                    if d.host == draft.host { d.scope.clone() } else { self.scope_elsewhere(&d) };
+                                plan.push(Draft { scope, ..d });
+                            }
+                        }
                         _ => plan.skip(&node.place, "no request is made for its condition"),
                     }
                     self.block(draft, node, location, plan);

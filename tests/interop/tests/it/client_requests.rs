@@ -1,4 +1,5 @@
-//! `max_requests_per_client`: requests under way count by client, over all lanes, connections and versions of HTTP.
+//! `max_requests_per_client` and `[[concurrency_limit]]`: requests under way count by client, or by another key, over all lanes,
+//! connections and versions of HTTP.
 
 use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
@@ -134,6 +135,79 @@ fn open_websockets_count_and_nameless_proxies_do_not() {
     drop(socket);
     assert!(eventually(|| open(client).1 == 101), "it has closed");
     assert!(limited(&gateway) >= 1.0);
+}
+
+/// Limits of hosts and routes count for themselves; those of one name count together.
+#[test]
+fn limits_of_routes_count_by_client_and_by_header() {
+    let site = Site::new();
+    let gate = Gate::default();
+    let app = gate.backend();
+    let rest = format!(
+        "[[concurrency_limit]]\nname = \"few\"\nmax_requests = 2\n\
+         [[concurrency_limit]]\nname = \"keys\"\nmax_requests = 1\nkey = \"header:X-Key\"\n\
+         [[host]]\nnames = [\"*\"]\nto = {url:?}\n\
+         [[host.route]]\npath = \"/held\"\nto = {url:?}\nconcurrency_limit = \"few\"\n\
+         [[host.route]]\npath = \"/also\"\nto = {url:?}\nconcurrency_limit = [\"few\"]\n\
+         [[host.route]]\npath = \"/keyed\"\nto = {url:?}\nconcurrency_limit = \"keys\"\nrewrite_prefix = \"/held\"\n",
+        url = app.url()
+    );
+    let both = "trusted_proxies = \"127.0.0.1\"";
+    let (gateway, plain) = Listening { lanes: 2, both, rest: &rest, ..Listening::default() }.start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    let mut status = |client: &str, target: &str, more: &[(&str, &str)]| {
+        let fields: Vec<(&str, &str)> = [("x-forwarded-for", client)].into_iter().chain(more.iter().copied()).collect();
+        every.ask(Asked { target, fields: &fields, ..Asked::default() }).map(|(status, _)| status)
+    };
+    let hold = |target: &str, fields: &str| {
+        let mut wire = Wire::new(client::tcp(plain));
+        wire.send(format!("GET {target} HTTP/1.1\r\nHost: {HOST}\r\n{fields}\r\n")).expect("the gateway reads");
+        wire
+    };
+    let here = "X-Forwarded-For: 192.0.2.1\r\n";
+    let held = [hold("/held", here), hold("/held", here)];
+    assert!(eventually(|| app.requests().len() == 2), "two are under way");
+    assert_eq!(status("192.0.2.1", "/also", &[]), [429; 3]);
+    assert_eq!(status("192.0.2.1", "/", &[]), [200; 3]);
+    assert_eq!(status("192.0.2.2", "/also", &[]), [200; 3]);
+    let before = app.requests().len();
+    let keyed = hold("/keyed", &format!("{here}X-Key: a\r\n"));
+    assert!(eventually(|| app.requests().len() == before + 1), "one is under way");
+    assert_eq!(status("192.0.2.9", "/keyed", &[("x-key", "a")]), [429; 3]);
+    gate.open();
+    // Another key, and none.
+    assert_eq!(status("192.0.2.9", "/keyed", &[("x-key", "b")]), [200; 3]);
+    assert_eq!(status("192.0.2.9", "/keyed", &[]), [200; 3]);
+    for mut wire in held.into_iter().chain([keyed]) {
+        assert_eq!(wire.response("GET").expect("a response").status(), 200);
+    }
+    assert!(eventually(|| gateway.metric("sealane_requests_active") == Some(0.0)));
+    for _ in 0..5 {
+        assert_eq!(status("192.0.2.1", "/also", &[]), [200; 3], "places are free again");
+        assert_eq!(status("192.0.2.9", "/keyed", &[("x-key", "a")]), [200; 3], "places are free again");
+    }
+    let log = || site.log();
+    let told = || log().lines().filter(|line| line.contains("\"denied\":\"concurrency_limit\"")).count();
+    assert!(eventually(|| told() == 6 && limited(&gateway) == 6.0), "{}", log());
+}
+
+#[test]
+fn a_limit_must_be_there() {
+    let site = Site::new();
+    let host = "[[listener]]\naddress = \"127.0.0.1:0\"\n[[host]]\nnames = [\"*\"]\nrespond = { status = 200 }\n";
+    let limit = "[[concurrency_limit]]\nname = \"few\"\nmax_requests = 2\n";
+    for (text, wanted) in [
+        (format!("{host}concurrency_limit = \"fw\"\n{limit}"), "did you mean \"few\"?"),
+        (format!("{host}concurrency_limit = \"few\"\n"), "add [[concurrency_limit]]"),
+        (format!("{host}concurrency_limit = \"few\"\n{limit}{limit}"), "a second concurrency limit \"few\""),
+        (format!("{host}concurrency_limit = \"few\"\n{}", limit.replace("= 2", "= 0")), "max_requests"),
+        (format!("{host}{limit}"), "no host uses the concurrency limit \"few\""),
+    ] {
+        let file = site.file("limits.toml", &text);
+        let said = run(["check".as_ref(), "--config".as_ref(), file.as_path()]);
+        let said = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(said.contains(wanted), "{text}\n{said}");
+    }
 }
 
 #[test]

@@ -349,7 +349,16 @@ fn a_protection_that_is_missing_in_a_translation_of_nginx_is_found() {
         (&["https://acme.test{uri}"], "redirect = { to = \"https://evil.test{uri}\", status = 301 }"),
         (&["rate_limit = [\"login\"]"], ""),
         (&["upstream = \"git\""], "upstream = \"registry\""),
-        (&["[[listener.tls.client_auth]]", "mode = \"require\"", "ca = \"", "for = [\"admin.acme.test\"]"], ""),
+        (
+            &[
+                "[[listener.tls.client_auth]]",
+                "mode = \"require\"",
+                "ca = \"",
+                "depth = 1",
+                "for = [\"admin.acme.test\"]",
+            ],
+            "",
+        ),
         (&["basic_auth = { users = \"/nonexistent/grafana\""], ""),
         (&["basic_auth = { users = \"/nonexistent/registry\""], ""),
         (&["allow = [\"10.30.0.0/16\"]"], ""),
@@ -490,6 +499,7 @@ const NGINX_CORPUS: &[&str] = &[
     "grpc",
     "guide",
     "http3",
+    "intranet",
     "locations",
     "mozilla-intermediate",
     "multi-site",
@@ -509,5 +519,6 @@ const HAPROXY_CORPUS: &[&str] = &[
     "mozilla-intermediate",
     "mutual-tls",
     "nextcloud",
+    "uploads",
     "wordpress",
 ];

@@ -94,6 +94,26 @@ fn only_admitted_requests_pass_and_the_answer_says_who_asks() {
     assert_eq!(site.logged("\"target\":\"/a/b?c=d\""), site.logged(""), "{}", site.log());
 }
 
+/// Headers of the answer with other names in the request.
+#[test]
+fn headers_of_the_answer_get_the_names_that_the_application_expects() {
+    let site = Site::new();
+    let (app, auth) = (Backend::saying("hello"), Backend::answering(verdict));
+    let ask = "forward_auth = { upstream = \"auth\", path = \"/verify\", copy_headers = { X-User = \"Remote-User\" } }";
+    let (gateway, plain) = gateway(&site, &app.url(), &auth.url(), ask);
+    let mut every = Everywhere::new(&gateway, plain);
+    let fields = [("x-user", "root"), ("x_user", "root"), ("remote-user", "mine"), ("cookie", "session=good")];
+    assert_eq!(
+        every.ask(Asked { target: "/", fields: &fields, ..Asked::default() }).map(|(status, _)| status),
+        [200; 3]
+    );
+    for (request, version) in app.requests().iter().zip(VERSIONS) {
+        assert_eq!(request.all("x-user"), ["alice"], "{version}");
+        assert_eq!(request.all("x_user"), [""; 0], "{version}");
+        assert_eq!(request.all("remote-user"), ["mine"], "nobody takes it out: {version}");
+    }
+}
+
 /// What the answer says beside its status reaches the client: where to log in, and what to show.
 #[test]
 fn a_refusal_is_the_clients_answer() {

@@ -90,6 +90,7 @@ mod root;
 mod route_limits;
 mod routes;
 mod routing;
+mod satisfy;
 mod secrets;
 mod service_manager;
 mod shared_upstream_loss;

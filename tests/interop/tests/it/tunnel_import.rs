@@ -1,7 +1,7 @@
 //! What an OpenVPN configuration asks for is kept, or refused: nothing is passed over in silence.
 
 use crate::tunnel_world::{End, World, said};
-use sealane_control::vpn::import::{Outcome, convert, outcome};
+use sealane_import::{Memory, Outcome, openvpn};
 use sealane_interop::process::Server;
 use sealane_interop::{binary, eventually, need, peers, process, skip};
 use std::path::Path;
@@ -50,11 +50,12 @@ fn what_restricts_and_is_not_understood_is_an_error() {
         let said = world.sealane(End::Server, &["tunnel", "import", "server.conf", "--out", &out], b"");
         assert_eq!(said.code, Some(1), "{option}: {}", said.all());
         let word = option.trim_start_matches("setenv opt ").split(' ').next().expect("a word");
-        assert!(said.all().contains(&format!("undecided: line 11: {word}")), "{option}: {}", said.all());
+        assert!(said.all().contains(&format!("server.conf:11: undecided: {word}")), "{option}: {}", said.all());
         for command in [["check", "-c", &out], ["serve", "-c", &out]] {
             let said = world.sealane(End::Server, &command, b"");
             assert_eq!(said.code, Some(1), "{option}: {}", said.all());
-            assert!(said.all().contains("not decided yet: line 11"), "{option}: {}", said.all());
+            let entry = said.all().lines().any(|l| l.contains("not decided yet: ") && l.contains("server.conf:11: "));
+            assert!(entry, "{option}: {}", said.all());
         }
     }
     // The same without such an option passes.
@@ -65,7 +66,7 @@ fn what_restricts_and_is_not_understood_is_an_error() {
     assert_eq!(said.code, Some(0), "{}", said.all());
 }
 
-/// Every option that OpenVPN's own help names changes the result, or is said.
+/// Every option that OpenVPN's own help names has a result.
 #[test]
 fn no_option_is_passed_over_in_silence() {
     let openvpn = need!("openvpn");
@@ -79,18 +80,23 @@ fn no_option_is_passed_over_in_silence() {
     options.sort_unstable();
     options.dedup();
     assert!(options.len() > 200, "{options:?}");
-    let folder = Path::new("/nonexistent");
-    let baseline = convert(SERVER, folder).expect("a server's");
+    let file = Path::new("/nonexistent/server.conf");
     for option in &options {
-        let Ok(got) = convert(&format!("{SERVER}{option} 1 2\n"), folder) else { continue };
-        let told = got.notes.len() + got.undecided.len() > baseline.notes.len() + baseline.undecided.len();
-        assert!(told || got.toml != baseline.toml, "{option} is passed over");
+        let text = format!("{SERVER}{option} 1 2\n");
+        let Ok(got) = openvpn::import(&Memory::of("/nonexistent/server.conf", text.as_bytes()), file) else { continue };
+        let said = got.report.to_text(true);
+        assert!(said.contains("server.conf:11: "), "{option} is passed over: {said}");
+        assert_eq!(
+            Outcome::ALL.map(|o| got.report.count(o)).iter().sum::<usize>(),
+            got.report.directives(),
+            "{option}"
+        );
     }
     // What a server has is known by name, so that the reason is of use.
     for option in
         ["plugin", "user", "management", "sndbuf", "ifconfig-pool-persist", "explicit-exit-notify", "persist-key"]
     {
-        assert_ne!(outcome(option), Outcome::Undecided("this option is unknown"), "{option}");
+        assert!(openvpn::DIRECTIVES.iter().any(|(name, _)| *name == option), "{option}");
     }
 }
 
@@ -117,17 +123,30 @@ fn leftovers_and_defaults_are_told_apart() {
         "max_clients = 6",
         "name = \"alice\"",
     ] {
-        assert!(toml.lines().any(|l| l == line), "{line}: {toml}");
+        assert!(toml.lines().any(|l| l.split("  # ").next() == Some(line)), "{line}: {toml}");
     }
     assert_eq!(toml.matches("[[tunnel.client]]").count(), 1, "{toml}");
-    for word in
-        ["alice~", ".bob.swp", "route 10.2.0.0/16", "max-clients 5: line", "ccd/DEFAULT, line 3: push comp-lzo no"]
-    {
+    for word in ["not translated: route 10.2.0.0 255.255.0.0", "ccd/DEFAULT:3: not translated: push comp-lzo no"] {
         assert!(said.all().contains(word), "{word}: {}", said.all());
     }
-    assert!(!said.all().contains("route 10.1.0.0/16"), "it is alice's: {}", said.all());
+    assert!(!said.all().contains("route 10.1.0.0"), "it is alice's: {}", said.all());
+    // What needs nothing is in the whole report.
+    let full = ["import", "openvpn", "server.conf", "--report", "json", "--out", "vpn/again.toml"];
+    let said = world.sealane(End::Server, &full, b"");
+    let report: serde_json::Value = serde_json::from_str(&said.text()).expect("JSON");
+    let of = |line: &str| {
+        let entries = report["entries"].as_array().expect("a list").iter();
+        let text = |e: &serde_json::Value| format!("{}:{}", e["file"].as_str().expect("a text"), e["line"]);
+        let found: Vec<String> = entries
+            .filter(|e| text(e).ends_with(line))
+            .map(|e| e["says"].as_str().expect("a text").to_owned())
+            .collect();
+        found.concat()
+    };
+    assert!(of("ccd/alice~:1").contains("backup copy") && of("ccd/.bob.swp:1").contains("backup copy"), "{report}");
+    assert!(of("server.conf:16").contains("line 17 counts"), "{report}");
     // A default for those without a file, and for no others.
-    world.write("vpn/tunnel.toml", &toml.replace("known_clients_only = true\n", ""));
+    world.write("vpn/tunnel.toml", &without(&toml, "known_clients_only = true"));
     let (alice, bob) = (world.profile("alice"), world.profile("bob"));
     let _server = world.serve_udp();
     assert!(world.connected(&bob, &[]).log().contains("setenv-safe group guests"));
@@ -136,7 +155,12 @@ fn leftovers_and_defaults_are_told_apart() {
     world.write("ccd/alice", "iroute 10.1.0.0 255.0.255.0\niroute-ipv6 10.1.0.0/16/2\n");
     let said = world.sealane(End::Server, &["tunnel", "import", "server.conf", "--out", "vpn/masks.toml"], b"");
     assert_eq!(said.code, Some(1), "{}", said.all());
-    assert_eq!(said.all().matches("ccd/alice, line").count(), 2, "{}", said.all());
+    assert_eq!(said.all().matches("undecided: iroute").count(), 2, "{}", said.all());
+}
+
+/// A configuration without a line.
+fn without(toml: &str, line: &str) -> String {
+    toml.lines().filter(|l| !l.starts_with(line)).map(|l| format!("{l}\n")).collect()
 }
 
 /// Our client refuses what its profile forbids, as a stock client does.

@@ -149,6 +149,10 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
             ["0"] | ["eq", "0"] => Some(Test::Header(c.argument.to_owned(), "false".to_owned())),
             _ => None,
         },
+        ("req.body_size" | "body_size", "") if plain => body(values),
+        ("req.hdr_val" | "hdr_val", "") if c.argument.eq_ignore_ascii_case("content-length") && !c.any_case => {
+            body(values)
+        }
         ("sc_http_req_rate" | "sc0_http_req_rate" | "sc1_http_req_rate" | "sc2_http_req_rate", "") if !c.any_case => {
             let counter = match (c.name.strip_prefix("sc")?.bytes().next()?, c.argument) {
                 (b'_', n) => n.parse().ok()?,
@@ -164,6 +168,21 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
         }
         _ => None,
     }
+}
+
+/// `gt 1000`, of the length of a body.
+fn body(values: &[&str]) -> Option<Test> {
+    let [operator, n] = values else { return None };
+    let n: u64 = n.parse().ok()?;
+    let (limit, longer) = match *operator {
+        "gt" => (n, true),
+        "ge" => (n.checked_sub(1)?, true),
+        "le" => (n, false),
+        "lt" => (n.checked_sub(1)?, false),
+        _ => return None,
+    };
+    // 0 would be no limit.
+    (1..=i64::MAX as u64).contains(&limit).then_some(Test::Body { limit, longer })
 }
 
 /// What a criterion compares.

@@ -31,6 +31,8 @@ enum Verdict {
     Rate(Counter, u32),
     Source(AddressList),
     Share(u32, u32),
+    /// Whether the body is longer, or not longer, than this.
+    Body(u64, bool),
     Certificate(Certificate),
     Access,
     Unknown,
@@ -78,6 +80,7 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
         Test::Header(name, rule) => Verdict::Header(name.clone(), rule.clone()),
         Test::Rate(counter, n) => Verdict::Rate(*counter, *n),
         Test::Source(list) => Verdict::Source(list.clone()),
+        Test::Body { limit, longer } => Verdict::Body(*limit, *longer),
         Test::Certificate { is, .. } if atom.tls => Verdict::Certificate(is.clone()),
         Test::Certificate { .. } => Verdict::Known(false),
         Test::Access => Verdict::Access,
@@ -88,7 +91,15 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
 impl Test {
     /// Whether it is about the request, as the rules before have left it.
     fn is_of_request(&self) -> bool {
-        matches!(self, Self::Host(_) | Self::Path(_) | Self::Expression(_) | Self::Method(_) | Self::Header(..))
+        matches!(
+            self,
+            Self::Host(_)
+                | Self::Path(_)
+                | Self::Expression(_)
+                | Self::Method(_)
+                | Self::Header(..)
+                | Self::Body { .. }
+        )
     }
 }
 
@@ -102,6 +113,8 @@ pub(in crate::haproxy) enum Left {
     Rate(Counter, u32),
     /// Chance: this many of so many requests.
     Share(u32, u32),
+    /// Requests with more bytes in their bodies.
+    Body(u64),
     /// These clients.
     Clients(Clients),
     /// Clients that lack one of these certificates.
@@ -201,7 +214,7 @@ impl Condition {
             (Some(Left::Rate(..)), _, false) | (Some(Left::Rate(..)), Some(_), _) | (None, Some(_), false) => {
                 Left::Access
             }
-            (Some(Left::Share(..)), ..) if self.0.len() > 1 => Left::Unknown,
+            (Some(Left::Share(..) | Left::Body(_)), ..) if self.0.len() > 1 => Left::Unknown,
             (Some(worst), ..) => worst,
             (None, Some(clients), true) => Left::Clients(clients),
             (None, None, true) => Left::Never,
@@ -218,6 +231,7 @@ fn term(all: &All, atom: &Atom) -> Left {
     let mut clients: Option<Clients> = None;
     let mut certificate: Option<Certificate> = None;
     let mut share = None;
+    let mut body = None;
     let mut worst = None;
     for (negated, tests) in all {
         let verdicts: Vec<Verdict> = tests.iter().map(|t| verdict(t, atom)).collect();
@@ -265,6 +279,7 @@ fn term(all: &All, atom: &Atom) -> Left {
             [Verdict::Share(part, of)] if share.is_none() => {
                 share = Some(if *negated { (of - part, *of) } else { (*part, *of) });
             }
+            [Verdict::Body(limit, longer)] if longer != negated && body.is_none() => body = Some(*limit),
             [Verdict::Rate(counter, n)] if !negated && rate.is_none() => rate = Some((*counter, *n)),
             many if many.iter().any(|v| v.is_of_client()) => worst = Some(Left::Access),
             _ => worst = worst.or(Some(Left::Unknown)),
@@ -275,6 +290,14 @@ fn term(all: &All, atom: &Atom) -> Left {
         // It is not said together with anything else.
         let alone = worst.is_none() && rate.is_none() && clients.is_none() && certificate.is_none() && plain;
         return if alone { Left::Share(part, of) } else { worst.unwrap_or(Left::Unknown) };
+    }
+    if let Some(limit) = body {
+        let of_client = rate.is_some() || clients.is_some() || certificate.is_some();
+        return match worst {
+            _ if of_client => Left::Access,
+            None if plain => Left::Body(limit),
+            worst => worst.unwrap_or(Left::Unknown),
+        };
     }
     match (worst, rate, clients, certificate) {
         (Some(worst), ..) => worst,

@@ -7,6 +7,7 @@ use crate::haproxy::parser::Proxy;
 use crate::haproxy::rules::{Exception, Limit, Outcome as Applied, Share};
 use crate::output::{Action, Edits, Entry, Methods, Output, Path, Route, Settings, Split, in_order, quoted};
 use crate::report::{Place, Report};
+use crate::units::shown_size;
 
 /// Changes to responses, and `hsts`.
 type Changes = (Edits, Option<(String, Place)>);
@@ -29,7 +30,7 @@ pub(super) fn is_around(outer: &Path, inner: &Path) -> bool {
 pub(super) fn shape(routes: &[Route]) -> String {
     let one = |r: &Route| {
         let rewrite = (r.rewrite.as_ref().map(|w| &w.0), r.template.as_ref().map(|w| &w.0));
-        let limits: Vec<_> = r.rate_limits.iter().map(|l| &l.0).collect();
+        let limits = (r.limits(), r.body_limit());
         let hsts = r.hsts.as_ref().map(|h| &h.0);
         let (changes, checks, pattern) = (r.changes(), r.checks(), &r.pattern);
         format!(
@@ -84,6 +85,8 @@ pub(super) fn routes_of(
     let passed = main.action.passes();
     (main.response, main.hsts) =
         responses(passed, (applied.response, applied.hsts), (applied.after, applied.after_hsts));
+    let body = |limit: Option<(u64, Place)>| limit.map(|(n, place)| (shown_size(n), place));
+    main.max_body = body(applied.max_body);
     let mut entries = Vec::new();
     for Exception { only: Match { methods, headers, pattern }, then, place } in applied.exceptions {
         if tcp {
@@ -106,6 +109,7 @@ pub(super) fn routes_of(
         }
         let passed = other.action.passes();
         (other.response, other.hsts) = responses(passed, (then.response, then.hsts), (then.after, then.after_hsts));
+        other.max_body = body(then.max_body);
         for Limit { id, .. } in then.rates {
             report.decide(id, "a limit of a backend is not translated where the backend is chosen by method or header; write a [[rate_limit]]");
         }

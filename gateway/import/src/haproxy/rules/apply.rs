@@ -256,6 +256,14 @@ fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, 
     true
 }
 
+/// Refuses longer bodies.
+fn limit_body(most: u64, id: Id, place: &Place, report: &mut Report, out: &mut Outcome) {
+    report.differs(id, "max_body_size: a longer body gets 413, also if the request does not say its length");
+    if out.max_body.as_ref().is_none_or(|(there, _)| most < *there) {
+        out.max_body = Some((most, place.clone()));
+    }
+}
+
 fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut Outcome) {
     let mut passing = Passing::default();
     for rule in rules {
@@ -337,13 +345,16 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     }
                     _ => Outcome { action: action.map(|a| (a, place.clone())), ..Outcome::default() },
                 };
-                // Whom an earlier rule refuses does not come so far.
-                let then = Outcome { access: out.access.clone(), basic_auth: out.basic_auth.clone(), ..then };
+                // What an earlier rule refuses does not come so far.
+                let (access, basic_auth) = (out.access.clone(), out.basic_auth.clone());
+                let then = Outcome { access, basic_auth, max_body: out.max_body.clone(), ..then };
                 report.same(id, "a route with a condition");
                 for only in routes {
                     out.exceptions.push(Exception { only, then: Box::new(then.clone()), place: place.clone() });
                 }
             }
+            (What::Deny, Left::Body(n)) => limit_body(n, id, place, report, out),
+            (What::Answer(a), Left::Body(n)) if a.is_refusal() => limit_body(n, id, place, report, out),
             (What::Deny, Left::Rate(counter, n)) => out.rates.push(limit(counter, n)),
             (What::Answer(a), Left::Rate(counter, n)) if a.is_refusal() => {
                 report.differs(id, "rate_limit: the status is 429");
@@ -355,6 +366,9 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     "this condition depends on the client. Sealane can refuse addresses (allow, deny) and require client certificates, but \
                      cannot select a server or change a header by them",
                 );
+            }
+            (_, Left::Body(_)) => {
+                report.decide(id, "Sealane compares the length of a body only to refuse the request: write max_body_size, or let the server decide");
             }
             (_, Left::Unknown) => report.decide(
                 id,

@@ -49,7 +49,7 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
             (_, true) => Stands::Behind,
             _ => return None,
         };
-        (d.is_within || !site.is_no_loss(d.there, d.here)).then_some(stands)
+        (d.is_within || d.is_part || !site.is_no_loss(d.there, d.here)).then_some(stands)
     };
     let plan =
         paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d), amends);
@@ -63,7 +63,10 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
     }
     let expressions = |p: &Planned<Decision>| p.decision.by.len() + p.within.len();
     if plan.routes.iter().map(expressions).sum::<usize>() > MAX_EXPRESSIONS {
-        import.decide(site.server, "its paths and expressions need too many routes: write the routes of this server yourself");
+        import.decide(
+            site.server,
+            "its paths and expressions need too many routes: write the routes of this server yourself",
+        );
         return Vec::new();
     }
     let mut out = Vec::new();
@@ -293,7 +296,7 @@ fn of_branch<'d>(
             };
             let mut entry = answering(import, &site.scope, path, action, &place);
             (entry.route.access, entry.route.forward_auth) = (checks.access, checks.forward_auth);
-            entry.route.basic_auth = checks.basic_auth;
+            (entry.route.basic_auth, entry.route.satisfy_any) = (checks.basic_auth, checks.any);
             entries.push(entry);
         }
         End::Slash(i) => {
@@ -314,6 +317,9 @@ fn of_branch<'d>(
     // Whom a step has refused does not come so far.
     for entry in &mut entries[steps..] {
         entry.route.max_body.clone_from(&max_body);
+        if !access.is_open() && entry.route.satisfy_any.take().is_some() {
+            import.decide(site.blamed(decision), access::SATISFY_STEP);
+        }
         let joined = entry.route.access.and(&access);
         access::unsayable(import, site.blamed(decision), joined);
     }
@@ -385,7 +391,7 @@ fn content<'d>(
         }
     } else {
         (route.access, route.forward_auth) = (checks.access, checks.forward_auth);
-        route.basic_auth = checks.basic_auth;
+        (route.basic_auth, route.satisfy_any) = (checks.basic_auth, checks.any);
         actions::content(
             import,
             site,
@@ -404,14 +410,13 @@ fn content<'d>(
         }
         route.mirror = mirrors::mirror(import, site, &from.scope, &route);
         route.pages = pages::pages(import, site, &from.scope);
-        route.rate_limits = access::rate_limits(import, &l.scope);
-        if fallback.is_some() {
-            let more = access::rate_limits(import, &from.scope);
-            for limit in more {
-                if !route.rate_limits.iter().any(|(n, _)| *n == limit.0) {
-                    route.rate_limits.push(limit);
-                }
-            }
+        let add = |to: &mut Vec<(String, Place)>, more: Vec<(String, Place)>| {
+            let new: Vec<_> = more.into_iter().filter(|(name, _)| !to.iter().any(|(n, _)| n == name)).collect();
+            to.extend(new);
+        };
+        for scope in [Some(&l.scope), fallback.map(|_| &from.scope)].into_iter().flatten() {
+            add(&mut route.rate_limits, access::rate_limits(import, scope));
+            add(&mut route.concurrency_limits, access::concurrency_limits(import, scope));
         }
     }
     (route.request, route.response, route.hsts) = (changes.request, changes.response, changes.hsts);

@@ -398,7 +398,16 @@ impl<'d> Site<'d> {
     fn is_no_loss_of(&self, there: &Branch, here: &Branch) -> bool {
         let restrictions = self.restrictions(here);
         let meant = self.restrictions(there);
+        // Where one check is enough, more of them let in more clients.
+        let any = match here.end {
+            End::Location(i) => {
+                let mut of = [Some(i), self.fallback(i)].into_iter().flatten();
+                of.any(|l| access::any_suffices(&self.locations[l].scope))
+            }
+            _ => false,
+        };
         matches!(there.end, End::Location(_))
+            && (!any || meant == restrictions)
             && here.steps.starts_with(&there.steps)
             && (here.steps.len() == there.steps.len() || meant.len() == there.steps.len())
             && meant.iter().all(|id| restrictions.contains(id))

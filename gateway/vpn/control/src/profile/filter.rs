@@ -1,7 +1,7 @@
 //! `pull-filter`: selects the server's options that a client accepts.
 
-use crate::ovpn_file::Directive;
 use anyhow::{Result, bail};
+use sealane_ovpn::file::Directive;
 
 /// What is done with an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl PullFilter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ovpn_file::parse;
+    use sealane_ovpn::file::parse;
 
     #[test]
     fn the_first_filter_that_fits_decides() {

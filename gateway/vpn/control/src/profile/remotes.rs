@@ -1,7 +1,7 @@
 //! Where a profile connects to: `remote` lines, or `<connection>` blocks.
 
-use crate::ovpn_file::{self, Directive};
 use anyhow::{Context as _, Result, bail};
+use sealane_ovpn::file::{self, Directive};
 use sealane_tunnel::plane::Transport;
 use std::net::SocketAddr;
 
@@ -143,7 +143,7 @@ pub(super) fn is_block(d: &Directive) -> bool {
 
 /// Reads a block. Options before the block in the profile are its defaults, as in OpenVPN.
 fn connection(block: &Directive, directives: &[Directive]) -> Result<Remote> {
-    let mut inside = ovpn_file::parse(block.inline.as_deref().unwrap_or_default())?;
+    let mut inside = file::parse(block.inline.as_deref().unwrap_or_default())?;
     inside.iter_mut().for_each(|d| d.line += block.line);
     for d in &inside {
         if !["remote", "proto", "port", "rport"].contains(&d.name()) && !IDLE.contains(&d.name()) {
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<Vec<String>> {
-        let found = remotes(&ovpn_file::parse(text).expect("well formed"))?;
+        let found = remotes(&file::parse(text).expect("well formed"))?;
         let shown = |r: &Remote| format!("{} {} {:?} {:?}", r.host, r.port, r.transport, r.family);
         Ok(found.iter().map(shown).collect())
     }

@@ -1,15 +1,15 @@
 //! What a profile wants of the server's certificate and of TLS.
 
 use super::Files;
-use crate::ovpn_file::Directive;
 use crate::tls::Endpoint;
-use crate::verify::{Demands, Fingerprint, NameRule, Verifier, usage_oid};
+use crate::verify::{Demands, Fingerprint, Verifier};
 use anyhow::{Context as _, Result, bail};
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
+use sealane_ovpn::file::{Directive, NameRule, usage_oid};
 use std::sync::Arc;
 
 /// What the profile wants of the server's certificate.
@@ -58,7 +58,7 @@ fn demands(files: &Files<'_>) -> Result<Demands> {
                 }
                 demands.issuer_fingerprints.extend(found);
             }
-            "verify-x509-name" => demands.name = Some(name_rule(d)?),
+            "verify-x509-name" => demands.name = Some(NameRule::of(d)?),
             _ => {}
         }
     }
@@ -260,19 +260,6 @@ pub(super) fn endpoint(files: &Files<'_>) -> Result<Endpoint> {
     config.enable_sni = false;
     config.resumption = Resumption::disabled();
     Ok(Endpoint::Client(Arc::new(config)))
-}
-
-/// `verify-x509-name NAME [subject|name|name-prefix]`.
-pub fn name_rule(directive: &Directive) -> Result<NameRule> {
-    let arguments = directive.arguments();
-    let name = arguments.first().map(|n| (*n).to_owned());
-    let name = name.with_context(|| format!("line {}: verify-x509-name without a name", directive.line))?;
-    Ok(match arguments.get(1).copied() {
-        Some("name") => NameRule::Name(name),
-        Some("name-prefix") => NameRule::Prefix(name),
-        None | Some("subject") => NameRule::Subject(name),
-        Some(other) => bail!("line {}: verify-x509-name … {other} is not supported", directive.line),
-    })
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //!                      └ unknown ─▶ Gate: stateless answer, or a new session
 //! ```
 //!
-//! What strangers can take is shared out by network ([`sealane_ovpn::share`]): handshakes, and guesses of passwords. A client has one check of
-//! its password at a time, so that there are no more of these than handshakes and clients.
+//! What strangers can take is shared out by network ([`sealane_ovpn::share`]): handshakes, and guesses of passwords. A client has one
+//! check of its password at a time, so that there are no more of these than handshakes and clients.
 
 mod admit;
 mod ask;

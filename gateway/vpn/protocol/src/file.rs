@@ -1,9 +1,27 @@
-//! OpenVPN's configuration files: words on lines, and blocks with files in them.
+//! OpenVPN's configuration files: words on lines, and blocks with files in them. Profiles of clients and the import of servers'
+//! configurations read them.
 
-use anyhow::{Result, bail};
+use std::fmt;
 
 /// The largest file that is read.
 pub const MAX_FILE: u64 = 4 << 20;
+
+/// What is wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileError {
+    /// From 1.
+    pub line: usize,
+    /// In words.
+    pub what: String,
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.what)
+    }
+}
+
+impl std::error::Error for FileError {}
 
 /// One line, or one block.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +47,7 @@ impl Directive {
 }
 
 /// Reads a file's text.
-pub fn parse(text: &str) -> Result<Vec<Directive>> {
+pub fn parse(text: &str) -> Result<Vec<Directive>, FileError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut out = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -48,12 +66,12 @@ pub fn parse(text: &str) -> Result<Vec<Directive>> {
                 block.push('\n');
             }
             if !closed {
-                bail!("line {number}: <{name}> has no </{name}>");
+                return Err(FileError { line: number, what: format!("<{name}> has no </{name}>") });
             }
             out.push(Directive { line: number, words: vec![name.to_owned()], inline: Some(block) });
             continue;
         }
-        let words = split(trimmed).map_err(|e| anyhow::anyhow!("line {number}: {e}"))?;
+        let words = split(trimmed).map_err(|what| FileError { line: number, what: what.to_owned() })?;
         if !words.is_empty() {
             out.push(Directive { line: number, words, inline: None });
         }
@@ -62,7 +80,7 @@ pub fn parse(text: &str) -> Result<Vec<Directive>> {
 }
 
 /// Words as OpenVPN splits them: double quotes with backslashes, single quotes without, comments with `#` or `;`.
-fn split(line: &str) -> Result<Vec<String>> {
+fn split(line: &str) -> Result<Vec<String>, &'static str> {
     let (mut words, mut word, mut inside) = (Vec::new(), None::<String>, None::<char>);
     let mut chars = line.chars();
     while let Some(c) = chars.next() {
@@ -70,7 +88,7 @@ fn split(line: &str) -> Result<Vec<String>> {
             (Some('\''), '\'') | (Some('"'), '"') => inside = None,
             (Some('"') | None, '\\') => match chars.next() {
                 Some(next) => word.get_or_insert_default().push(next),
-                None => bail!("a backslash at the end"),
+                None => return Err("a backslash at the end"),
             },
             (Some(_), c) => word.get_or_insert_default().push(c),
             (None, '"' | '\'') => {
@@ -83,10 +101,55 @@ fn split(line: &str) -> Result<Vec<String>> {
         }
     }
     if inside.is_some() {
-        bail!("a quote without its end");
+        return Err("a quote without its end");
     }
     words.extend(word);
     Ok(words)
+}
+
+/// `verify-x509-name`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// The common name is this.
+    Name(String),
+    /// The common name begins with this.
+    Prefix(String),
+    /// The whole subject is this, as OpenVPN prints it: `C=KR, O=Example, CN=vpn`.
+    Subject(String),
+}
+
+impl NameRule {
+    /// Reads `verify-x509-name NAME [subject|name|name-prefix]`.
+    pub fn of(directive: &Directive) -> Result<Self, FileError> {
+        let wrong = |what: String| Err(FileError { line: directive.line, what });
+        let arguments = directive.arguments();
+        let Some(name) = arguments.first().map(|n| (*n).to_owned()) else {
+            return wrong("verify-x509-name without a name".to_owned());
+        };
+        Ok(match arguments.get(1).copied() {
+            Some("name") => Self::Name(name),
+            Some("name-prefix") => Self::Prefix(name),
+            None | Some("subject") => Self::Subject(name),
+            Some(other) => return wrong(format!("verify-x509-name … {other} is not supported")),
+        })
+    }
+}
+
+/// The object identifier of an extended key usage that is named as OpenSSL does; a dotted number stands for itself.
+pub fn usage_oid(name: &str) -> Option<String> {
+    let last = match name {
+        "TLS Web Server Authentication" | "serverAuth" => 1,
+        "TLS Web Client Authentication" | "clientAuth" => 2,
+        "Code Signing" | "codeSigning" => 3,
+        "E-mail Protection" | "emailProtection" => 4,
+        "Time Stamping" | "timeStamping" => 8,
+        "OCSP Signing" | "OCSPSigning" => 9,
+        dotted if dotted.contains('.') && dotted.split('.').all(|n| n.parse::<u64>().is_ok()) => {
+            return Some(dotted.to_owned());
+        }
+        _ => return None,
+    };
+    Some(format!("1.3.6.1.5.5.7.3.{last}"))
 }
 
 #[cfg(test)]

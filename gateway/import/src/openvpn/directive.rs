@@ -1,14 +1,13 @@
 //! Single directives of a server's configuration, as settings of `[tunnel]`.
 
-use super::super::ovpn_file::Directive;
-use super::super::profile::name_rule;
-use super::super::verify::{NameRule, usage_oid};
-use super::options::{ALWAYS, COMPRESSION, LAYER2};
-use super::{Writer, list, quoted};
+use super::table::{ALWAYS, COMPRESSION, LAYER2};
+use super::{Noted, Writer};
+use crate::Outcome;
+use crate::output::{list, quoted};
 use sealane_ovpn::data::Cipher;
+use sealane_ovpn::file::{NameRule, usage_oid};
 use sealane_ovpn::push::length;
 use std::net::Ipv4Addr;
-use std::path::Path;
 
 pub(super) const NO_NETWORK: &str = "is not a network: write its address and its mask";
 
@@ -23,12 +22,12 @@ pub(super) fn network_of(network: &str, mask: Option<&str>) -> Option<String> {
 }
 
 /// Returns why an option is not pushed, or `None` if it is.
-pub(super) fn not_pushed(option: &str) -> Option<&'static str> {
+pub(super) fn not_pushed(option: &str) -> Option<(Outcome, &'static str)> {
     match option.split_ascii_whitespace().next().unwrap_or("") {
-        "comp-lzo" | "compress" => Some(COMPRESSION),
-        "shaper" | "fragment" => Some("cannot be pushed"),
+        "comp-lzo" | "compress" => Some((Outcome::NotTranslated, COMPRESSION)),
+        "shaper" | "fragment" => Some((Outcome::NotTranslated, "cannot be pushed")),
         "topology" | "ping" | "ping-restart" | "peer-id" | "cipher" | "route-gateway" | "tun-mtu" => {
-            Some("the server sends this automatically")
+            Some((Outcome::Same, "the server sends this automatically"))
         }
         _ => None,
     }
@@ -49,144 +48,144 @@ fn rate(count: &str, seconds: &str) -> Option<(String, bool)> {
 }
 
 /// One directive that is translated where it stands.
-pub(super) fn take(d: &Directive, w: &mut Writer, tls_auth: bool, data_ciphers: bool, base: &Path) {
+pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool) {
     let arguments = d.arguments();
     match (d.name(), arguments.as_slice()) {
         ("server", [network, mask, rest @ ..]) => match mask.parse().ok().and_then(length) {
             Some(len) => {
-                w.set("network", &quoted(&format!("{network}/{len}")));
+                w.set(d, "network", quoted(&format!("{network}/{len}")));
                 if !rest.is_empty() {
-                    w.note(d, "all addresses of the network are assigned");
+                    w.differs(d, "all addresses of the network are assigned");
                 }
             }
             None => w.decide(d, "no network"),
         },
-        ("server-ipv6", [network, ..]) => w.set("network6", &quoted(network)),
+        ("server-ipv6", [network, ..]) => w.set(d, "network6", quoted(network)),
         ("dev", [dev, ..]) if dev.starts_with("tap") => w.decide(d, LAYER2),
         ("dev-type", ["tap", ..]) => w.decide(d, LAYER2),
         ("dev", ["tun"]) | ("dev-type", ["tun", ..]) | ("topology", ["subnet"]) => {}
         ("dev-type", _) => w.decide(d, "is not a kind of interface"),
-        ("dev", [dev, ..]) => w.set("device", &quoted(dev)),
-        ("topology", _) => w.note(d, "the topology is always subnet"),
-        ("cipher", _) if data_ciphers => w.note(d, "data-ciphers counts"),
+        ("dev", [dev, ..]) => w.set(d, "device", quoted(dev)),
+        ("topology", _) => w.differs(d, "the topology is always subnet"),
+        ("cipher", _) if data_ciphers => w.same(d, "data-ciphers counts"),
         ("data-ciphers" | "ncp-ciphers" | "cipher", [names, ..]) => {
             let names: Vec<&str> = names.split(':').map(|n| n.trim_start_matches('?')).collect();
             let (good, bad): (Vec<&str>, Vec<&str>) =
                 names.into_iter().filter(|n| *n != "DEFAULT").partition(|n| Cipher::from_name(n).is_some());
             if !bad.is_empty() {
-                w.note(d, &format!("{} not supported", bad.join(" and ") + if bad.len() > 1 { " are" } else { " is" }));
+                w.differs(d, format!("{} not supported", bad.join(" and ") + if bad.len() > 1 { " are" } else { " is" }));
             }
             if !good.is_empty() {
                 let good: Vec<String> = good.into_iter().map(str::to_ascii_uppercase).collect();
-                w.set("ciphers", &list(&good));
+                w.set(d, "ciphers", list(&good));
             }
         }
-        ("auth", [digest, ..]) if tls_auth => w.set("tls_auth_digest", &quoted(digest)),
-        ("auth", _) => w.note(d, "the ciphers include authentication"),
+        ("auth", [digest, ..]) if tls_auth => w.set(d, "tls_auth_digest", quoted(digest)),
+        ("auth", _) => w.same(d, "the ciphers include authentication"),
         ("keepalive", [ping, restart, ..]) => {
-            w.set("ping", &quoted(&format!("{ping}s")));
-            w.set("ping_restart", &quoted(&format!("{restart}s")));
+            w.set(d, "ping", quoted(&format!("{ping}s")));
+            w.set(d, "ping_restart", quoted(&format!("{restart}s")));
         }
-        ("ping", [n, ..]) => w.set("ping", &quoted(&format!("{n}s"))),
-        ("ping-restart", [n, ..]) => w.set("ping_restart", &quoted(&format!("{n}s"))),
+        ("ping", [n, ..]) => w.set(d, "ping", quoted(&format!("{n}s"))),
+        ("ping-restart", [n, ..]) => w.set(d, "ping_restart", quoted(&format!("{n}s"))),
         ("tun-mtu", [n, ..]) => w.number(d, "mtu", n),
         ("mssfix", [n, ..]) => w.number(d, "mssfix", n),
-        ("mssfix", []) => w.note(d, ALWAYS),
-        ("reneg-sec", [n, ..]) => w.set("renegotiate", &quoted(&format!("{n}s"))),
-        ("tran-window", [n, ..]) => w.set("transition", &quoted(&format!("{n}s"))),
-        ("hand-window", [n, ..]) => w.set("handshake_timeout", &quoted(&format!("{n}s"))),
+        ("mssfix", []) => w.same(d, ALWAYS),
+        ("reneg-sec", [n, ..]) => w.set(d, "renegotiate", quoted(&format!("{n}s"))),
+        ("tran-window", [n, ..]) => w.set(d, "transition", quoted(&format!("{n}s"))),
+        ("hand-window", [n, ..]) => w.set(d, "handshake_timeout", quoted(&format!("{n}s"))),
         ("max-clients", [n, ..]) => w.number(d, "max_clients", n),
-        ("client-to-client", _) => w.set("client_to_client", "true"),
-        ("duplicate-cn", _) => w.set("duplicate_names", "true"),
-        ("ccd-exclusive", _) => w.set("known_clients_only", "true"),
+        ("client-to-client", _) => w.set(d, "client_to_client", "true"),
+        ("duplicate-cn", _) => w.set(d, "duplicate_names", "true"),
+        ("ccd-exclusive", _) => w.set(d, "known_clients_only", "true"),
         ("verify-client-cert", [mode @ ("require" | "optional" | "none"), ..]) => {
-            w.set("client_certificate", &quoted(mode))
+            w.set(d, "client_certificate", quoted(mode))
         }
-        ("verify-client-cert", []) => w.set("client_certificate", "\"require\""),
+        ("verify-client-cert", []) => w.set(d, "client_certificate", "\"require\""),
         // Who checks passwords cannot be translated, so those that are generated are not asked for either.
         ("auth-gen-token", [n, rest @ ..]) if *n != "0" => {
-            w.set("token_lifetime", &quoted(&format!("{n}s")));
+            w.set(d, "token_lifetime", quoted(&format!("{n}s")));
             if !rest.is_empty() {
                 w.decide(d, "a token is valid for token_lifetime, and nothing else checks it");
             }
         }
         ("auth-gen-token", _) => {
-            w.set("token_lifetime", "\"12h\"");
-            w.note(d, "a token is valid for 12 hours; after that, the client must send the password again");
+            w.set(d, "token_lifetime", "\"12h\"");
+            w.differs(d, "a token is valid for 12 hours; after that, the client must send the password again");
         }
         ("tls-version-min" | "tls-version-max", _) => {}
-        ("tls-cert-profile", ["legacy" | "insecure", ..]) => w.note(d, "RSA below 2,048 bits and SHA-1 are refused"),
+        ("tls-cert-profile", ["legacy" | "insecure", ..]) => w.differs(d, "RSA below 2,048 bits and SHA-1 are refused"),
         ("tls-cert-profile", _) => {
             w.decide(d, "certificates with RSA of 2,048 bits and with SHA-256 are accepted; is this sufficient?")
         }
         // OpenVPN goes on writing to the old file where it still runs.
         ("status", [file, ..]) => {
-            let file = base.join(file).to_string_lossy().into_owned() + ".json";
-            w.set("status", &quoted(&file));
-            w.note(d, &format!("the status is JSON, and is written to another file: {file}"));
+            let file = w.path(file) + ".json";
+            w.set(d, "status", quoted(&file));
+            w.differs(d, format!("the status is JSON, and is written to another file: {file}"));
         }
-        ("verify-x509-name", _) => match name_rule(d) {
-            Ok(NameRule::Name(n)) => w.set("verify_x509_name", &quoted(&format!("name:{n}"))),
-            Ok(NameRule::Prefix(n)) => w.set("verify_x509_name", &quoted(&format!("name-prefix:{n}"))),
-            Ok(NameRule::Subject(n)) => w.set("verify_x509_name", &quoted(&format!("subject:{n}"))),
-            Err(e) => w.decide(d, &e.to_string()),
+        ("verify-x509-name", _) => match NameRule::of(&d.d) {
+            Ok(NameRule::Name(n)) => w.set(d, "verify_x509_name", quoted(&format!("name:{n}"))),
+            Ok(NameRule::Prefix(n)) => w.set(d, "verify_x509_name", quoted(&format!("name-prefix:{n}"))),
+            Ok(NameRule::Subject(n)) => w.set(d, "verify_x509_name", quoted(&format!("subject:{n}"))),
+            Err(e) => w.decide(d, e.what),
         },
         ("push", [option, ..]) => match not_pushed(option) {
-            Some(why) => w.note(d, why),
-            None => w.push.push((*option).to_owned()),
+            Some((outcome, why)) => w.report.say(d.id, outcome, why),
+            None => w.push.push(((*option).to_owned(), d.place.clone())),
         },
         ("route", [network, rest @ ..]) => {
             match network_of(network, rest.first().copied()).and_then(|network| network.parse().ok()) {
-                Some(prefix) => w.routes.push((d.line, prefix)),
+                Some(prefix) => w.routes.push((d.id, prefix)),
                 None => w.decide(d, NO_NETWORK),
             }
         }
         ("route-ipv6", [network, ..]) => match network.parse() {
-            Ok(prefix) => w.routes.push((d.line, prefix)),
+            Ok(prefix) => w.routes.push((d.id, prefix)),
             Err(()) => w.decide(d, NO_NETWORK),
         },
-        ("user", [name, ..]) => w.top.push(format!("user = {}", quoted(name))),
-        ("group", [name, ..]) => w.top.push(format!("group = {}", quoted(name))),
-        ("remote-cert-tls", ["client", ..]) => w.set("explicit_usage", "true"),
+        ("user", [name, ..]) => w.out.top.set("user", quoted(name), &d.place),
+        ("group", [name, ..]) => w.out.top.set("group", quoted(name), &d.place),
+        ("remote-cert-tls", ["client", ..]) => w.set(d, "explicit_usage", "true"),
         ("remote-cert-eku", names) if usage_oid(&names.join(" ")).as_deref() == Some("1.3.6.1.5.5.7.3.2") => {
-            w.set("explicit_usage", "true");
+            w.set(d, "explicit_usage", "true");
         }
         ("remote-cert-tls" | "remote-cert-eku", _) => {
             w.decide(d, "only explicit_usage (certificates for clients) can be required")
         }
-        ("username-as-common-name", _) => w.set("username_as_common_name", "true"),
-        ("management", [path, "unix"]) => w.set("management", &quoted(&base.join(path).to_string_lossy())),
+        ("username-as-common-name", _) => w.set(d, "username_as_common_name", "true"),
+        ("management", [path, "unix"]) => w.set(d, "management", quoted(&w.path(path))),
         ("management", [_, "unix", ..]) => {
             w.decide(d, "the socket has no password: see management and management_mode")
         }
         ("management", _) => {
-            w.note(d, "the management interface is a Unix socket here: see management; or use `sealane tunnel status`")
+            w.missing(d, "the management interface is a Unix socket here: set management to its path, or use `sealane tunnel status`")
         }
-        ("management-client-auth", _) => w.set("management_client_auth", "true"),
+        ("management-client-auth", _) => w.set(d, "management_client_auth", "true"),
         ("connect-freq", [count, seconds]) => match rate(count, seconds) {
             Some((rate, is_exact)) => {
-                w.set("connect_rate", &quoted(&rate));
+                w.set(d, "connect_rate", quoted(&rate));
                 if !is_exact {
-                    w.note(d, &format!("the rate is {rate}"));
+                    w.differs(d, format!("the rate is {rate}"));
                 }
             }
             None => w.decide(d, "is not a rate"),
         },
         ("inactive", [seconds, bytes @ ..]) if seconds.parse::<u32>().is_ok_and(|n| n > 0) => {
-            w.set("inactive", &quoted(&format!("{seconds}s")));
+            w.set(d, "inactive", quoted(&format!("{seconds}s")));
             bytes.iter().take(1).for_each(|bytes| w.number(d, "inactive_bytes", bytes));
         }
         ("ifconfig-pool-persist", [_, "0", ..]) => {
-            w.note(d, "a client's fixed address is in [[tunnel.client]]; the file is not read")
+            w.missing(d, "a client's fixed address is in [[tunnel.client]]; the file is not read")
         }
         ("ifconfig-pool-persist", [file, ..]) => {
-            w.set("addresses_file", &quoted(&base.join(file).to_string_lossy()));
-            w.note(d, "the gateway reads and writes this file: stop OpenVPN before");
+            w.set(d, "addresses_file", quoted(&w.path(file)));
+            w.differs(d, "the gateway reads and writes this file: stop OpenVPN before");
         }
-        ("allow-compression", ["no", ..]) => w.note(d, ALWAYS),
-        ("allow-compression", _) => w.note(d, COMPRESSION),
+        ("allow-compression", ["no", ..]) => w.same(d, ALWAYS),
+        ("allow-compression", _) => w.missing(d, COMPRESSION),
         ("ca" | "cert" | "key" | "crl-verify" | "tls-crypt" | "tls-crypt-v2" | "tls-auth" | "key-direction", _) => {}
         ("proto" | "port" | "lport" | "local" | "client-config-dir" | "cd", _) => {}
-        _ => w.decide(d, "is not understood"),
+        _ => w.decide(d, crate::report::UNREAD),
     }
 }
