@@ -5,8 +5,10 @@ CBC. Against Sealane they would all end with the same `handshake_failure`, and t
 ECDHE and AES-GCM instead:
 
 - the names of the suites stand for suites that Sealane offers;
-- a ClientHello of TLS 1.2 that offers one of them has the extensions that ECDHE needs, if the script has none;
-- after Certificate, the client accepts ServerKeyExchange, if the script does not expect it.
+- a ClientHello of TLS 1.2 that offers one of them has the extensions that ECDHE needs, if the script has none, and curves beside groups
+  of finite fields;
+- after Certificate, the client accepts ServerKeyExchange, if the script does not expect it;
+- a ServerHello need not repeat the extension ec_point_formats, which rustls does not send. What the script is about comes after it.
 
 Everything else in a script stays as it is.
 """
@@ -19,6 +21,8 @@ import sys
 RSA_128 = "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
 RSA_256 = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384"
 ECDSA_128 = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+# RFC 7919 §8.2.
+FINITE_FIELDS = range(256, 512)
 SUITES = {
     "TLS_RSA_WITH_AES_128_CBC_SHA": RSA_128,
     "TLS_RSA_WITH_AES_128_CBC_SHA256": RSA_128,
@@ -80,6 +84,11 @@ def use_ecdhe():
         if not ssl2 and not tls13 and ours.intersection(ciphers or []):
             # In front: scripts that change bytes count them from the end.
             added = {kind: make() for kind, make in needed.items() if kind not in (extensions or {})}
+            groups = (extensions or {}).get(ExtensionType.supported_groups)
+            if groups is not None and groups.groups and all(group in FINITE_FIELDS for group in groups.groups):
+                curves = [GroupName.secp256r1, GroupName.x25519]
+                added[ExtensionType.supported_groups] = SupportedGroupsExtension().create(curves + groups.groups)
+                extensions = {kind: ext for kind, ext in extensions.items() if kind != ExtensionType.supported_groups}
             extensions = {**added, **(extensions or {})}
         # A suite is listed once.
         if ciphers is not None:
@@ -87,6 +96,16 @@ def use_ecdhe():
         make_hello(self, ciphers, extensions, *rest, **named)
 
     messages.ClientHelloGenerator.__init__ = hello
+
+    make_server_hello = expect.ExpectServerHello.__init__
+
+    def server_hello(self, extensions=None, *rest, **named):
+        # `None`: the extension must be there, whatever it says.
+        if extensions and extensions.get(ExtensionType.ec_point_formats, False) is None:
+            extensions = {kind: value for kind, value in extensions.items() if kind != ExtensionType.ec_point_formats}
+        make_server_hello(self, extensions, *rest, **named)
+
+    expect.ExpectServerHello.__init__ = server_hello
 
     make_runner = runner.Runner.__init__
 

@@ -103,7 +103,7 @@ fn rsa() -> String {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Differ {
-    /// Their names; one that ends in `*` stands for all that begin so.
+    /// Their names; one that ends in `*` stands for all that begin so, and one that begins with `*` for all that end so.
     pub cases: Vec<String>,
     /// What their error contains.
     #[serde(default)]
@@ -115,9 +115,10 @@ pub struct Differ {
 impl Differ {
     /// Whether it lists this case.
     pub fn covers(&self, case: &str) -> bool {
-        self.cases.iter().any(|name| match name.strip_suffix('*') {
-            Some(beginning) => case.starts_with(beginning),
-            None => name == case,
+        self.cases.iter().any(|name| match (name.strip_suffix('*'), name.strip_prefix('*')) {
+            (Some(beginning), _) => case.starts_with(beginning),
+            (None, Some(end)) => case.ends_with(end),
+            (None, None) => name == case,
         })
     }
 }

@@ -32,7 +32,7 @@ const INSIDE: Ipv4Addr = Ipv4Addr::new(10, 88, 0, 1);
 /// How long all of them may take together. The server gives each as long (`handshake_timeout`): only a hang takes that long.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// What a connected client may cost the server.
-const MEMORY: u64 = 64 << 10;
+const MEMORY: u64 = 128 << 10;
 /// What else it may hold: the memory of the password hashes that it computes at a time (19 MiB each, `sealane_passwords`), which the
 /// allocator need not give back, and what it allocates once.
 fn rest() -> u64 {
