@@ -5,7 +5,7 @@
 //!   ([`wrap`]) control packets ([`packet`]) that are repeated and put in order ([`reliable`]).
 //! - Inside TLS: [`key_method`] and [`prf`] for the data keys, [`peer_info`], [`command`], [`push`] and [`update`].
 //! - [`saved`]: a session as plain data, for another process to go on with.
-//! - [`file`]: configuration files.
+//! - [`mod@file`]: configuration files.
 //! - [`share`]: what anybody may take before authentication, with a share for each client network.
 //!
 //! TLS itself is the caller's: [`link::Link`] carries its bytes.
