@@ -1,10 +1,9 @@
 //! `cargo xtask conformance`: the suites of other projects against the gateway. The example `conformance` of `tests/interop` runs them,
 //! with the helpers of the interop tests; this command builds it and the gateway.
 
-use crate::metadata::{Workspace, cargo};
+use crate::metadata::Workspace;
 use crate::steps;
 use std::path::PathBuf;
-use std::process::Command;
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -33,7 +32,7 @@ pub struct Options {
 
 /// Builds and runs; 1 if a result is not as expected.
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
-    let (status, mut command) = example(workspace, "conformance")?;
+    let (status, mut command) = steps::example(workspace, "conformance")?;
     if status != 0 {
         return Ok(status);
     }
@@ -58,16 +57,4 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         command.arg("--store");
     }
     steps::run(command, workspace)
-}
-
-/// Builds the programs and an example of the interop tests, with the features that all of the workspace wants. The status of the build,
-/// and the command that starts the example.
-pub fn example(workspace: &Workspace, name: &str) -> anyhow::Result<(u8, Command)> {
-    let mut build = cargo();
-    build.args(["build", "--release", "--workspace", "--bins", "--example", name]);
-    let status = steps::run(build, workspace)?;
-    let folder = workspace.target().join("release");
-    let mut command = Command::new(folder.join("examples").join(name));
-    command.env("SEALANE_BIN", folder.join(format!("sealane{}", std::env::consts::EXE_SUFFIX)));
-    Ok((status, command))
 }

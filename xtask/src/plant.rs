@@ -4,7 +4,8 @@
 //! has the named tests is built and these tests run. The bug is caught if each of them fails, and if each of them passes
 //! without it. A bug that does not compile is caught by nobody: then the patch is out of date.
 
-use crate::metadata::{Workspace, cargo};
+use crate::metadata::Workspace;
+use crate::steps::Checks;
 use anyhow::{Context, bail, ensure};
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
@@ -153,16 +154,17 @@ fn table(rows: &[Row<'_>]) -> String {
 }
 
 /// The copy of the tree in which bugs are planted.
-struct Copy {
+struct Copy<'a> {
+    workspace: &'a Workspace,
     tree: PathBuf,
     target: PathBuf,
 }
 
-impl Copy {
+impl<'a> Copy<'a> {
     /// Makes it, or brings it up to date: the last commit with what has been changed since in files that git knows.
-    fn make(workspace: &Workspace) -> anyhow::Result<Self> {
+    fn make(workspace: &'a Workspace) -> anyhow::Result<Self> {
         let folder = workspace.target().join("plant");
-        let copy = Self { tree: folder.join("tree"), target: folder.join("target") };
+        let copy = Self { workspace, tree: folder.join("tree"), target: folder.join("target") };
         let root = workspace.root();
         let changed = git(root, &["stash", "create"])?;
         let commit = if changed.is_empty() { git(root, &["rev-parse", "HEAD"])? } else { changed };
@@ -190,7 +192,7 @@ impl Copy {
     fn test(&self, suite: &str, tests: &[&str]) -> anyhow::Result<Results> {
         let arguments = arguments(suite).context("no such suite")?;
         let cargo = |verb: &str| {
-            let mut command = cargo();
+            let mut command = Checks::On.cargo(self.workspace);
             command.args([verb, "--release"]).current_dir(&self.tree).env("CARGO_TARGET_DIR", &self.target);
             command
         };

@@ -1,7 +1,6 @@
 //! `cargo xtask soak`: mixed traffic and random faults for a long time. The example `soak` of `tests/interop` does it, with the helpers of
 //! the interop tests; this command builds it and the gateway.
 
-use crate::conformance::example;
 use crate::metadata::Workspace;
 use crate::steps;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ pub struct Options {
 
 /// Builds and runs; 1 if something went wrong.
 pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
-    let (status, mut command) = example(workspace, "soak")?;
+    let (status, mut command) = steps::example(workspace, "soak")?;
     if status != 0 {
         return Ok(status);
     }

@@ -187,7 +187,7 @@ pub fn format(workspace: &Workspace, check: bool) -> anyhow::Result<u8> {
 /// the features of the whole workspace, as everything is.
 pub fn generate(workspace: &Workspace) -> anyhow::Result<u8> {
     const PROGRAMS: [&str; 3] = ["generate", "generate-api", "generate-import"];
-    let mut build = cargo();
+    let mut build = Checks::On.cargo(workspace);
     build.args(["build", "--release", "--workspace"]).args(PROGRAMS.iter().flat_map(|name| ["--example", name]));
     let mut worst = run(build, workspace)?;
     for name in PROGRAMS {
@@ -355,7 +355,7 @@ pub enum Checks {
 
 impl Checks {
     /// A cargo that compiles so. By its arguments, and not by its environment: tests start other cargos.
-    fn cargo(self, workspace: &Workspace) -> Command {
+    pub fn cargo(self, workspace: &Workspace) -> Command {
         let mut command = cargo();
         if self == Checks::On {
             for setting in ["overflow-checks", "debug-assertions"] {
@@ -392,6 +392,17 @@ pub fn build_uninstrumented(workspace: &Workspace, folder: &Path) -> anyhow::Res
     build.args(["build", "--release", "--workspace", "--bin", "sealane", "--features", "sealane-proxy/uninstrumented"]);
     build.arg("--target-dir").arg(folder);
     run(build, workspace)
+}
+
+/// Builds the programs and an example of the interop tests, as the tests are built. The status of the build, and the command that starts
+/// the example.
+pub fn example(workspace: &Workspace, name: &str) -> anyhow::Result<(u8, Command)> {
+    let mut build = Checks::On.cargo(workspace);
+    build.args(["build", "--release", "--workspace", "--bins", "--example", name]);
+    let status = run(build, workspace)?;
+    let mut command = Command::new(workspace.target().join("release/examples").join(name));
+    command.env("SEALANE_BIN", program(workspace, "release"));
+    Ok((status, command))
 }
 
 /// The report's tests in a browser, with their screenshots kept.
