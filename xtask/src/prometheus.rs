@@ -5,8 +5,8 @@
 //! the job is skipped.
 
 use crate::machine::{self, Suite, output};
-use crate::metadata::{Workspace, cargo};
-use crate::steps;
+use crate::metadata::Workspace;
+use crate::steps::{self, Checks};
 use anyhow::{Context, ensure};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -44,7 +44,7 @@ pub fn run() -> anyhow::Result<u8> {
     // With the histograms that everybody stores, and with native ones alone.
     for native in [false, true] {
         println!("prometheus: {} histograms", if native { "native" } else { "classic" });
-        let mut command = cargo();
+        let mut command = Checks::On.cargo(&workspace);
         command.args(["test", "--release", "--workspace", "--test", "it", "--"]).args(TESTS).arg("--test-threads=2");
         command.env("PATH", &path);
         if native {

@@ -419,7 +419,7 @@ pub fn browser(workspace: &Workspace) -> anyhow::Result<u8> {
 /// The tests that cause faults, with their pictures written to the documentation.
 pub fn pictures(workspace: &Workspace) -> anyhow::Result<u8> {
     let folder = workspace.root().join("docs/how-to/pictures");
-    let mut command = cargo();
+    let mut command = Checks::On.cargo(workspace);
     // One at a time, so that no fault is in the picture of another.
     command.args([
         "test",

@@ -68,7 +68,7 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         suites.push(of_h2spec(&expected)?);
     }
     if wanted("sslyze") {
-        suites.push(of_sslyze(&expected)?);
+        suites.push(of_sslyze(options, &expected)?);
     }
     match &options.testssl {
         Some(folder) if wanted("testssl") => suites.push(of_testssl(folder, options, &expected)?),
@@ -118,21 +118,22 @@ fn of_h2spec(expected: &Expected) -> anyhow::Result<Suite> {
         let (gateway, _backend) = h2spec::gateway(&site, name);
         let cases = h2spec::run(&program, &gateway, name).map_err(anyhow::Error::msg)?;
         let listed = expected.h2spec.get(name).map_or(&[][..], Vec::as_slice);
-        runs.push(judge(name, &cases, listed, false, expected));
+        runs.push(judge(name, &cases, listed, expected));
         println!("h2spec, {name}: {} pass", runs[runs.len() - 1].passed);
     }
     suite("h2spec", peers::H2SPEC, start, runs)
 }
 
-fn of_sslyze(expected: &Expected) -> anyhow::Result<Suite> {
+fn of_sslyze(options: &Options, expected: &Expected) -> anyhow::Result<Suite> {
     let python = peers::venv("conformance-sslyze", &[sslyze::PACKAGE]).map_err(anyhow::Error::msg).context("sslyze")?;
     let (start, site) = (Instant::now(), Site::new());
     let mut runs = Vec::new();
     for preset in sslyze::PRESETS {
         let (gateway, _backend) = sslyze::gateway(&site, preset);
-        let cases = sslyze::run(&python, &gateway, preset).map_err(anyhow::Error::msg)?;
+        let log = options.logs.join(format!("sslyze-{preset}.log"));
+        let cases = sslyze::run(&python, &gateway, preset, &log).map_err(anyhow::Error::msg)?;
         let listed = expected.sslyze.get(preset).map_or(&[][..], Vec::as_slice);
-        runs.push(judge(preset, &cases, listed, false, expected));
+        runs.push(judge(preset, &cases, listed, expected));
         println!("sslyze, {preset}: {} pass", runs[runs.len() - 1].passed);
     }
     suite("sslyze", sslyze::PACKAGE.split("==").last().unwrap_or_default(), start, runs)
@@ -146,7 +147,7 @@ fn of_testssl(folder: &Path, options: &Options, expected: &Expected) -> anyhow::
         let (gateway, _backend) = testssl::gateway(&site, preset);
         let results = options.logs.join(format!("testssl-{preset}.json"));
         let cases = testssl::run(&clone, &gateway, &results).map_err(anyhow::Error::msg)?;
-        runs.push(judge(preset, &cases, &[], false, expected));
+        runs.push(judge(preset, &cases, &[], expected));
         println!("testssl, {preset}: {} pass", runs[runs.len() - 1].passed);
     }
     suite("testssl", &clone.revision, start, runs)
@@ -183,7 +184,7 @@ fn of_tlsfuzzer(folder: &Path, options: &Options, expected: &Expected) -> anyhow
                     let log = options.logs.join(format!("{at:03}-{}.log", script.name));
                     let begun = Instant::now();
                     let cases = clone.run(&python, script, &targets[&script.gateway], &log)?;
-                    let run = judge(&name, &cases, &script.differ, script.sampled, expected);
+                    let run = judge(&name, &cases, &script.differ, expected);
                     let (passed, unexpected) = (run.passed, run.unexpected.len());
                     println!("{}: {passed} pass, {unexpected} unexpected, {} s", run.name, begun.elapsed().as_secs());
                     run

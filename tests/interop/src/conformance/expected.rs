@@ -88,9 +88,6 @@ pub struct Script {
     /// The cases that fail.
     #[serde(default)]
     pub differ: Vec<Differ>,
-    /// It has more cases than it runs, and takes some at random.
-    #[serde(default)]
-    pub sampled: bool,
     /// It does not run at all: the name of the reason.
     pub not_run: Option<String>,
 }
@@ -131,15 +128,7 @@ impl Tlsfuzzer {
             return listed;
         }
         let (name, gateway) = (script.to_owned(), rsa());
-        vec![Script {
-            name,
-            gateway,
-            ecdhe: false,
-            arguments: Vec::new(),
-            differ: Vec::new(),
-            sampled: false,
-            not_run: None,
-        }]
+        vec![Script { name, gateway, ecdhe: false, arguments: Vec::new(), differ: Vec::new(), not_run: None }]
     }
 }
 

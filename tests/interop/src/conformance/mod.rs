@@ -26,8 +26,8 @@ pub struct Case {
 /// Compares the cases of a run with what is expected of them.
 ///
 /// A case that fails must be listed, with the error that it has. A listed case must fail, so that an entry that is out of date is
-/// noticed. `sampled` says that the run had only some of its cases, so that a listed case may be missing.
-pub fn judge(name: &str, cases: &[Case], differ: &[Differ], sampled: bool, expected: &Expected) -> Run {
+/// noticed.
+pub fn judge(name: &str, cases: &[Case], differ: &[Differ], expected: &Expected) -> Run {
     let mut run = Run { name: name.to_owned(), ..Run::default() };
     let mut used = vec![0usize; differ.len()];
     let mut by_reason: BTreeMap<&str, usize> = BTreeMap::new();
@@ -47,7 +47,7 @@ pub fn judge(name: &str, cases: &[Case], differ: &[Differ], sampled: bool, expec
             used[at] += 1;
         }
     }
-    let unused = differ.iter().zip(&used).filter(|(_, used)| **used == 0 && !sampled);
+    let unused = differ.iter().zip(&used).filter(|(_, used)| **used == 0);
     run.unexpected.extend(unused.map(|(d, _)| format!("{}: listed, but there is no such case", d.cases.join(", "))));
     if cases.is_empty() {
         run.unexpected.push("no case ran".to_owned());
@@ -81,7 +81,7 @@ mod tests {
             reason: "r".to_owned(),
         };
         let cases = [case("a", Ok(())), case("b one", Err("got x")), case("b two", Err("got x"))];
-        let good = judge("s", &cases, &[differ(&["b *"], "x")], false, &expected);
+        let good = judge("s", &cases, &[differ(&["b *"], "x")], &expected);
         assert_eq!((good.passed, good.unexpected.len(), good.differ[0].cases), (1, 0, 2));
         // Another error, a case that is not listed, one that passes, and an entry without a case.
         for (list, found) in [
@@ -90,11 +90,8 @@ mod tests {
             (vec![differ(&["*"], "x")], 1),
             (vec![differ(&["b *"], "x"), differ(&["c"], "x")], 1),
         ] {
-            assert_eq!(judge("s", &cases, &list, false, &expected).unexpected.len(), found, "{list:?}");
+            assert_eq!(judge("s", &cases, &list, &expected).unexpected.len(), found, "{list:?}");
         }
-        assert!(
-            judge("s", &cases, &[differ(&["b *"], "x"), differ(&["c"], "x")], true, &expected).unexpected.is_empty()
-        );
-        assert!(!judge("s", &[], &[], false, &expected).unexpected.is_empty());
+        assert!(!judge("s", &[], &[], &expected).unexpected.is_empty());
     }
 }

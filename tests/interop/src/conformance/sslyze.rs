@@ -48,12 +48,13 @@ const CRITERIA: &[&str] = &[
     "tls_vulnerability_extended_master_secret",
 ];
 
-/// Scans a gateway. The error is what sslyze said instead of a verdict.
-pub fn run(python: &Path, gateway: &Gateway, preset: &str) -> Result<Vec<Case>, String> {
+/// Scans a gateway, and keeps what sslyze says in `log`. The error is what it said instead of a verdict.
+pub fn run(python: &Path, gateway: &Gateway, preset: &str, log: &Path) -> Result<Vec<Case>, String> {
     let mut command = Command::new(python);
     command.args(["-m", "sslyze", "--mozilla_config", preset, "--certinfo_ca_file"]).arg(gateway.ca());
     command.args(["--sni", site::HOST]).arg(gateway.address.to_string());
     let said: Said = run_within(&mut command, b"", SETUP).into();
+    std::fs::write(log, said.all()).map_err(|error| format!("{}: {error}", log.display()))?;
     cases(&said.text()).ok_or_else(|| said.all())
 }
 

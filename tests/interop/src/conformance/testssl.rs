@@ -94,6 +94,9 @@ struct Finding {
 /// One case for the grade, and one for each attack.
 fn cases(json: &str) -> Result<Vec<Case>, String> {
     let findings: Vec<Finding> = serde_json::from_str(json).map_err(|e| format!("the results do not parse: {e}"))?;
+    if let Some(fatal) = findings.iter().find(|finding| finding.severity == "FATAL") {
+        return Err(fatal.finding.clone());
+    }
     let result = |name: &str, good: &dyn Fn(&Finding) -> bool| {
         let mut found = findings.iter().filter(|finding| finding.id == name).peekable();
         if found.peek().is_none() {
@@ -127,5 +130,7 @@ mod tests {
         // What was not tested has not passed.
         assert!(cases("[]").expect("it is JSON").iter().all(|case| case.result.is_err()));
         assert!(cases("cannot connect").is_err());
+        let fatal = cases(&format!("[{}]", finding("scanProblem", "FATAL", "there is no dig")));
+        assert_eq!(fatal.err().as_deref(), Some("there is no dig"));
     }
 }
