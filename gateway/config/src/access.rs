@@ -264,7 +264,7 @@ fn users(file: &Path, bytes: &[u8]) -> Result<Users, (String, String)> {
     if users.has_codes() {
         let message =
             format!("{}: users with \"totp=\" are for [tunnel]: browsers cannot ask for a code", file.display());
-        let help = "use another file for basic_auth, or ask a server for both: `forward_auth`";
+        let help = "use another file for basic_auth, or let a server check the password and the code: `forward_auth`";
         return Err((message, help.to_owned()));
     }
     Ok(users)

@@ -13,7 +13,9 @@ pub fn example() -> String {
 # Sealane's configuration, complete. Put in your certificates and servers, check it with `sealane check -c FILE` (with
 # `--offline`: without its certificates and without DNS), serve it with `sealane serve -c FILE`.
 #
-# Remove the \"#\" before a setting to set it. Its value is an example, and only sometimes the default.
+# To set a setting, remove the \"#\" before it. If the heading of its table also has a \"#\" (\"#[acme]\",
+# \"#[[host.route]]\"), remove that \"#\", too: otherwise, the setting belongs to the table above.
+# The value of a setting is an example, and only sometimes the default.
 # Durations have a unit (\"500ms\", \"5s\", \"2m\", \"12h\"), sizes may have one (\"16KiB\", \"1MiB\"; else bytes).
 # Relative paths are from this file's folder. Everything is described in docs/reference/configuration.md.
 "

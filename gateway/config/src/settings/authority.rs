@@ -50,7 +50,7 @@ table! {
     external_account: One = One(&external_account::TABLE);
     /// Other authorities, in order of preference. If an authority cannot be reached, or refuses orders because of a
     /// rate limit, the next attempt goes to the next authority, ten seconds later. After any other failure, the
-    /// gateway changes to the next authority at the second failure for a name.
+    /// gateway asks the same authority once more for this name, and the next authority if this attempt fails, too.
     fallback: Many = Many(&fallback::TABLE);
 }
 

@@ -145,12 +145,14 @@ table! {
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
     deny_certificate: Strings = Strings, example(["cn:mallory"]);
     /// A table of header names and conditions, all of which must hold: `true` (present), `false` (absent), `"text"`,
-    /// `"text*"` (prefix), or a list of texts. All headers of the name must satisfy the condition. **Every client can
-    /// send every header**: use this setting only for secret values (the gateway compares them in constant time), or
-    /// behind a proxy that sets the header. See [access control](page:access-control#by-header).
+    /// `"text*"` (prefix), or a list of texts. If a request has several headers of one name, each of them must satisfy
+    /// the condition. **Every client can send every header**: use this setting only for secret values (the gateway
+    /// compares them in constant time), or behind a proxy that sets the header. See [access
+    /// control](page:access-control#by-header).
     allow_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
         example({ X-Edge-Secret = ["k7Qp2mZc9vTt"] }), secret(Values);
-    /// A table like `allow_header`. A request for which one of the conditions holds is refused.
+    /// A table of header names and conditions, as in `allow_header`: a request for which one of the conditions holds is
+    /// refused.
     deny_header: Own<Vec<HeaderCondition>> = Own(who::header_conditions, who::header_shape),
         example({ X-Debug = true }), secret(Values);
 }
@@ -201,10 +203,11 @@ table! {
     /// control](page:access-control#ask-a-server).
     forward_auth: Own<ForwardAuth> = Own(auth::forward_auth, || Shape::Either(
         vec![Shape::Flag, Shape::Table(&forward_auth::TABLE)])), example({ upstream = "auth", path = "/verify" });
-    /// `"all"`: a client must be allowed by the rules of `allow`, `deny` and the like, **and** pass `basic_auth` and
-    /// `forward_auth`. `"any"`: a client that these rules of the host and the route allow needs no password and no
-    /// permission; any other client must pass `basic_auth` or `forward_auth`, of which the route has only one. The
-    /// rules of the listener always apply. A route without `satisfy` uses the host's `satisfy`. See [access
+    /// Which checks a client must pass: with `"all"` the rules of `allow`, `deny` and the like **and** `basic_auth` and
+    /// `forward_auth`, with `"any"` either these rules **or** the check of `basic_auth` or `forward_auth`. With `"any"`, a
+    /// client that the rules of the host and the route allow needs no password and no permission; any other client must
+    /// pass the route's `basic_auth` or `forward_auth`. A route with `"any"` can have only one of these two. The rules of
+    /// the listener always apply. A route without `satisfy` uses the host's `satisfy`. See [access
     /// control](page:access-control#addresses-or-a-password).
     satisfy: Choice<bool> = Choice(&[("all", false), ("any", true)]), described("`\"all\"`; in a route the host's"), example("any");
     /// Another upstream that gets copies of requests: a table, or `false` in a route. The responses to the copies are
@@ -323,8 +326,8 @@ table! {
 table! {
     /// HTTP Basic authentication (RFC 7617). Clients that do not send a correct password get 401. For each network (an
     /// IPv4 address or an IPv6 /56) and for each user, the gateway allows 20 wrong passwords at once, and one more every
-    /// 6 s. After that, further requests get 429. The allowance is complete again after two minutes without a wrong
-    /// password. Use Basic authentication only over TLS.
+    /// 6 s. After that, further requests with a password get 429, even if the password is correct. The allowance is
+    /// complete again after two minutes without a wrong password. Use Basic authentication only over TLS.
     basic_auth "basic_auth";
 
     /// A file with a line `name:hash` for each user, with a hash of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel
@@ -341,11 +344,11 @@ table! {
 }
 
 table! {
-    /// Before the gateway forwards or answers a request, it asks the upstream for permission, with a request for
-    /// `path`. This request has the header fields of the client's request, but not its body. `X-Forwarded-Method` and
-    /// `X-Forwarded-Uri` contain the method and the target of the client's request. If the upstream responds with 2xx,
-    /// the client's request passes. Any other response goes to the client. If there is no response, the client gets
-    /// 502, 503 or 504.
+    /// Before the gateway forwards or answers a request, it asks another server for permission: it sends a request for
+    /// `path` to the `upstream` of this table. This request has the header fields of the client's request, but not its
+    /// body. `X-Forwarded-Method` and `X-Forwarded-Uri` contain the method and the target of the client's request. If
+    /// this server responds with 2xx, the client's request passes. Any other response goes to the client. If there is
+    /// no response, the client gets 502, 503 or 504.
     forward_auth "forward_auth";
 
     /// The name of an `[[upstream]]`.
@@ -356,9 +359,9 @@ table! {
     /// A table of header names and values that the request for permission has, in the place of headers of these names that the client
     /// sent. Values can contain parts of the client's request, as in `request_headers`.
     set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
-    /// Headers that the gateway copies from the response into the client's request: a list of names, or a table with the
-    /// name in the request and the name in the response (`{ X-User = "X-Auth-Request-User" }`). The gateway removes
-    /// headers of the names in the request that the client sent.
+    /// Headers that the gateway copies from the server's response into the client's request: a list of names, or a table with the
+    /// name in the request and the name in the response (`{ X-User = "X-Auth-Request-User" }`). If the client itself
+    /// sends headers with these names (the names in the request), the gateway removes them.
     copy_headers: Own<Vec<(String, String)>> = Own(fields::copied, || Shape::Either(vec![
         Shape::List(Box::new(Shape::Text(None))), Shape::Map(Box::new(Shape::Text(None)))])),
         example(["Remote-User", "Remote-Groups"]);

@@ -62,8 +62,9 @@ table! {
     public_port: Count = Count(1..=65_535), described("the port of `address`"), example(443);
     /// Without TLS: also accept HTTP/2 with prior knowledge (RFC 9113 §3.3), in addition to HTTP/1.1.
     h2c: Flag = Flag, default(false);
-    /// Whether connections are HTTP (`"http"`), or relayed without decryption (`"tcp"`, see `passthrough`). If hosts have names, the
-    /// gateway reads the server name in the TLS ClientHello of a relayed connection. `"tcp"` cannot be combined with `tls`.
+    /// Whether connections are HTTP (`"http"`), or relayed without decryption (`"tcp"`, see `passthrough`). If a host of
+    /// the listener has a name other than `"*"`, the gateway selects the host of a relayed connection by the server name
+    /// in the TLS ClientHello. `"tcp"` cannot be combined with `tls`.
     mode: Choice<bool> = Choice(&[("http", false), ("tcp", true)]), default("http");
     /// HTTP/3 on the same address, over UDP. Needs `[listener.tls]` with TLS 1.3. Cannot be combined with
     /// `proxy_protocol`. See [HTTP/3](page:http3).

@@ -36,9 +36,9 @@ table! {
     listen: Strings = Strings, required(["udp://:1194"]);
     /// The clients' IPv4 network. The gateway gets the first address of the network, or the address that is written
     /// here (`10.8.0.1/24`).
-    network: Text = Text, described("one of `network` and `network6` is required"), example("10.8.0.0/24");
+    network: Text = Text, described("at least one of `network` and `network6` is required"), example("10.8.0.0/24");
     /// The clients' IPv6 network.
-    network6: Text = Text, described("one of `network` and `network6` is required"), example("fd00:8::/64");
+    network6: Text = Text, described("at least one of `network` and `network6` is required"), example("fd00:8::/64");
     /// The interface's name, at most 15 characters.
     device: Text = Text, described("`sealane0`, or the next free name"), example("tun0");
     /// PEM file of the CAs that sign the clients' certificates.
@@ -166,7 +166,8 @@ table! {
     /// `duplicate_names`.
     max_sessions: Count = Count(1..=1_000_000), described("no limit"), example(3), needs("duplicate_names");
     /// The highest rate of new sessions, like `connect-freq` of OpenVPN: 1 to 10,000,000 per second, minute or hour
-    /// (`"100/s"`, `"30/m"`, `"1000/h"`). Above the rate, clients get no answer and try again (`rate_limited`).
+    /// (`"100/s"`, `"30/m"`, `"1000/h"`). Above the rate, clients get no answer and try again (counter
+    /// `sealane_tunnel_control_total{what="rate_limited"}`).
     connect_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), described("no limit"), example("100/s");
     /// If a client has sent and received fewer than `inactive_bytes` bytes of IP packets in this time, the server tells it
     /// to stop (`HALT`). Pings of the tunnel do not count.
@@ -196,7 +197,8 @@ table! {
     log: Output = Output, example("/var/log/sealane/tunnel.log");
     /// A program that is started for each event (`connect`, `disconnect`, `renew`, `refuse`). The program gets the
     /// event as a line of JSON on its standard input, as in `log`. The gateway delivers one event after the other. It
-    /// kills a program after 10 s. At most 1,024 events can wait; further events are lost (`events_lost`).
+    /// kills a program after 10 s. At most 1,024 events can wait; further events are lost (counter
+    /// `sealane_tunnel_control_total{what="events_lost"}`).
     event_command: Strings = Strings, example(["/usr/local/bin/vpn-event"]), secret(Arguments);
     /// A URL (`http://…`) that gets the same events, each as a POST request with JSON. The same limits apply. For HTTPS, use
     /// `event_command` with a program such as curl.
@@ -216,7 +218,7 @@ table! {
 table! {
     client "[[tunnel.client]]", example_is_commented = true;
 
-    /// The client's name: the common name of its certificate. Without a certificate, and with
+    /// The client's name: the common name of its certificate. Without a certificate, or with
     /// `username_as_common_name`, it is the user name.
     name: Text = Text, required("alice");
     /// The client's own IPv4 address.

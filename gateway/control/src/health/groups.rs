@@ -196,7 +196,7 @@ impl Groups {
             };
             let is_taken = |server: &ServerPlan| self.guarded && others().any(|other| is_same_server(other, server));
             for ended in overlay.settle(plan, base.tls.is_some(), is_taken) {
-                log::warn!("upstream {}: a server of the API is no longer used: {ended}", base.name);
+                log::warn!("upstream {}: the change by the admin API has ended for the server {ended}", base.name);
             }
             if !overlay.is_empty() {
                 self.overlays.insert(base.name.clone(), overlay);

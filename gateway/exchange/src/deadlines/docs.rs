@@ -47,7 +47,8 @@ pub const TABLE: &[Row] = &[
         settings: &[
             "idle_timeout",
             "min_body_rate",
-            "over HTTP/2 and HTTP/3 also 2 seconds or 512 KiB, whichever comes first (total); over HTTP/1.1 see the next table",
+            "over HTTP/2 and HTTP/3 also a fixed limit of 2 seconds or 512 KiB, whichever comes first (total); over HTTP/1.1 \
+             see the next table",
         ],
         before: "",
         after: "the connection (HTTP/1.1) or the stream ends",
@@ -66,7 +67,7 @@ pub const TABLE: &[Row] = &[
     Row {
         wait: Wait::Authorization,
         name: "the response of a `forward_auth` server, including the connection to it",
-        settings: &["timeout in forward_auth (total)", "try_timeout (total)"],
+        settings: &["try_timeout (total)", "and in forward_auth the setting timeout (total)"],
         before: "504; with try_timeout another server",
         after: "",
     },
@@ -178,7 +179,7 @@ pub const CONNECTIONS: &[ConnectionRow] = &[
         party: Party::Client,
         name: "the client to close its direction of a connection, after the gateway has closed the other direction (for \
                example over HTTP/1.1, after a response to an incomplete request)",
-        setting: "2 seconds or 512 KiB, whichever comes first",
+        setting: "no setting, fixed at 2 seconds or 512 KiB, whichever comes first",
         after: "the connection is closed immediately",
     },
     ConnectionRow {

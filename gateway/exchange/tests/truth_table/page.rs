@@ -80,7 +80,7 @@ const MEANINGS: &[(&str, Outcome)] = &[
     ("the request is sent again, whatever the method", RetryAny),
     (
         "the request is sent once more, on a new connection. If this request's own response broke the protocol, the \
-         next row applies instead",
+         row *connection closed or reset … before the response's head* applies instead",
         RetryOnce,
     ),
     (
@@ -95,9 +95,10 @@ const MEANINGS: &[(&str, Outcome)] = &[
     ("dropped", Dropped),
     ("504", Status(504)),
     (
-        "the response, with `Connection: close`, except if it has a body and a status below 300. In this case, the connection \
-         stays open if the rest of the request arrives before the end of the response. Otherwise the gateway reads the rest of \
-         the request for 2 seconds or up to 512 KiB, and then closes the connection",
+        "the response. If it has a body and a status below 300, it has no `Connection: close`, and the connection stays open if \
+         the rest of the request arrives before the end of the response. All other responses have `Connection: close`. If the \
+         connection does not stay open, the gateway reads the rest of the request for 2 seconds or up to 512 KiB, and then \
+         closes the connection",
         Drained { time: 2000, bytes: 512 * 1024 },
     ),
     (
@@ -307,7 +308,11 @@ fn reused_connection() -> Outcome {
     assert_eq!((x.loss(stale), x.on(Event::Lost(stale)).has(AskRetry)), (stale, true));
     let _ = (x.on(Event::RetryGranted), x.on(CONNECTED));
     let broken = Loss::of_connection(false, true);
-    assert_eq!((x.loss(stale), Loss::of_connection(true, false)), (broken, broken), "the next row applies");
+    assert_eq!(
+        (x.loss(stale), Loss::of_connection(true, false)),
+        (broken, broken),
+        "the row of lost connections applies"
+    );
     RetryOnce
 }
 

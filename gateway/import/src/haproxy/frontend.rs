@@ -110,7 +110,7 @@ fn header_names(proxy: &Proxy, report: &mut Report) {
             "preserve" => report.same(l.id, "headers are passed on"),
             _ => report.differs(
                 l.id,
-                "headers with underscores are passed on, except other spellings of headers that the gateway removes or sets (some get 400)",
+                "headers with underscores are passed on, except other spellings of headers that the gateway removes or sets (a request with some of these spellings gets 400)",
             ),
         }
     }

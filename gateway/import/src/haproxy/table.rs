@@ -122,7 +122,9 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("source", Missing("the kernel chooses the source address of connections to servers")),
     (
         "load-server-state-from-file",
-        NotNeeded("a reload keeps weights and drains; after an upgrade or a restart, repeat `sealane server`"),
+        NotNeeded(
+            "weights and drains that `sealane server` has set remain after a reload; after an upgrade or a restart, run `sealane server` again",
+        ),
     ),
     ("http-reuse", NotNeeded("connections to servers are always kept and shared between clients where that is safe")),
     ("http-send-name-header", Missing("no header names the server")),
@@ -195,7 +197,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "option http-restrict-req-hdr-names",
         Translated(
-            "no setting; the report says: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets (some get 400)",
+            "no setting; the report says: headers with underscores are passed on, except other spellings of headers that the gateway removes or sets (a request with some of these spellings gets 400)",
         ),
     ),
     (

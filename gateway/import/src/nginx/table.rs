@@ -99,7 +99,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     (
         "underscores_in_headers",
         Missing(
-            "headers with underscores are passed on, except spellings of a header that the gateway removes or sets (some get 400)",
+            "headers with underscores are passed on, except spellings of a header that the gateway removes or sets (a request with some of these spellings gets 400)",
         ),
     ),
     ("ignore_invalid_headers", NotNeeded("an invalid header is answered with 400")),
@@ -412,7 +412,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("limit_req", Translated("`rate_limit`")),
     ("limit_req_status", Translated("429")),
     ("limit_req_log_level", NotNeeded(LOGS)),
-    ("limit_req_dry_run", Translated("the limit is enforced")),
+    ("limit_req_dry_run", Translated("nothing: the limit is enforced (in the report *different*)")),
     ("limit_conn_zone", Translated("`[[concurrency_limit]]`")),
     ("limit_conn", Translated("`concurrency_limit`")),
     ("limit_conn_status", Translated("429")),
@@ -488,7 +488,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_stapling", Translated("`ocsp_stapling`")),
     ("ssl_stapling_verify", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_responder", NotNeeded("see ssl_stapling")),
-    ("ssl_stapling_file", Translated("`ocsp`: write it yourself")),
+    (
+        "ssl_stapling_file",
+        Translated("nothing: write `ocsp = FILE` beside the certificate (in the report *not translated*)"),
+    ),
     ("ssl_ocsp", Undecided("Sealane does not check client certificates by OCSP: use revocation lists (crl)")),
     (
         "ssl_password_file",

@@ -166,8 +166,11 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("vlan-accept", Undecided(LAYER2)),
     ("vlan-pvid", Undecided(LAYER2)),
     ("lladdr", Missing(LAYER2)),
-    ("ifconfig", Undecided("write the network with `server`")),
-    ("ifconfig-ipv6", Undecided("write the network with `server-ipv6`")),
+    ("ifconfig", Undecided("set `network` in `[tunnel]`, or write `server` in the original and import it again")),
+    (
+        "ifconfig-ipv6",
+        Undecided("set `network6` in `[tunnel]`, or write `server-ipv6` in the original and import it again"),
+    ),
     ("ifconfig-noexec", NotNeeded("the interface's addresses are always set")),
     ("ifconfig-nowarn", NotNeeded(ALWAYS)),
     (

@@ -381,8 +381,8 @@ impl Server {
                 match self.plane.command(Command::PeerSet(id, set)) {
                     Ok(()) => peer.filter = Some(filter),
                     Err(e) => {
-                        log::warn!(connection = connection(key); "tunnel: {}: cannot change what the client may reach, and \
-                                                                  disconnects it: {e}", peer.name);
+                        log::warn!(connection = connection(key); "tunnel: {}: the client is disconnected, because its access \
+                                                                  list cannot be changed: {e}", peer.name);
                         unfiltered.push(key);
                     }
                 }
