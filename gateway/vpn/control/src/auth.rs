@@ -54,13 +54,6 @@ pub struct Claim {
     pub remote: SocketAddr,
 }
 
-impl Claim {
-    /// Whether a token stands in the password's place: those cannot be guessed.
-    pub fn has_token(&self) -> bool {
-        self.password.starts_with(TOKEN)
-    }
-}
-
 /// What checks of all clients share. As many wait as there are clients: each has one check at a time, which ends with the client
 /// or with its key exchange. So those who may begin a handshake ([`sealane_ovpn::share`]) may also have their password checked.
 #[derive(Debug)]
@@ -139,11 +132,16 @@ impl Authenticator {
         self.users.as_ref().is_none_or(|users| users.knows(user))
     }
 
+    /// Whether a token stands in the password's place, which cannot be guessed. Without tokens, a password may begin like one.
+    pub fn is_token(&self, claim: &Claim) -> bool {
+        self.token.is_some() && claim.password.starts_with(TOKEN)
+    }
+
     /// Decides, when it is this client's turn, for which it waits no longer than `limit`. `unix` is the time in seconds.
     ///
     /// Nothing is left of a check that is dropped but a hash that is being computed.
     pub async fn decide(&self, claim: Claim, unix: u64, limit: Duration, checks: &Checks) -> Verdict {
-        if self.asks && !self.wants_password() && !(self.token.is_some() && claim.has_token()) {
+        if self.asks && !self.wants_password() && !self.is_token(&claim) {
             return Verdict::Accept(Some(claim.username).filter(|name| !name.is_empty()));
         }
         if !self.asks && !self.wants_password() {
@@ -152,7 +150,7 @@ impl Authenticator {
         if claim.username.is_empty() || claim.password.is_empty() {
             return Verdict::Refuse("user name and password are required");
         }
-        if self.token.is_some() && claim.has_token() {
+        if self.is_token(&claim) {
             // A user who has been removed has no use of a token.
             return match self.knows(&claim.username) && self.check_token(&claim.username, &claim.password, unix) {
                 true => Verdict::Token(claim.username),
@@ -213,7 +211,7 @@ impl Authenticator {
     /// `user`: the name that it was accepted with.
     pub fn token_after(&self, claim: &Claim, user: &str, unix: u64) -> Option<String> {
         let lifetime = self.token?.as_secs();
-        Some(match claim.has_token() {
+        Some(match self.is_token(claim) {
             true => claim.password.clone(),
             false => self.token_for(user, unix.saturating_add(lifetime)),
         })

@@ -189,6 +189,36 @@ fn a_forged_address_gains_nothing_by_early_data() {
     }
 }
 
+/// A stranger gets a ticket under its own address, and sends early data from the address of a proxy: what it says of its client would be
+/// believed.
+#[test]
+fn a_forged_address_of_a_proxy_is_not_believed_in_early_data() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n", backend.url());
+    let (gateway, _) = gateway(&site, "trusted_proxies = \"127.0.0.1\"", "early_data = \"16KiB\"", &rest);
+    let config = over_quic(gateway.config(), true);
+    let mut first = Client::connect(gateway.address, &config);
+    assert_eq!(first.get("/").status, 200);
+    first.close();
+    let before = backend.requests().len();
+    let mut client = Client::begin(gateway.address, &config);
+    assert!(client.quic.has_0rtt(), "a ticket for early data");
+    client.open_control();
+    let claim = [("x-forwarded-for", "203.0.113.5")];
+    let request = headers("GET", "/", &claim, BodyLength::None);
+    assert_eq!(client.exchange(&request, b"").expect("a response").status, 425);
+    assert!(client.until(|c| !c.quic.is_handshaking()) && client.quic.accepted_0rtt());
+    assert_eq!(backend.requests().len(), before);
+    // After the handshake it comes from where it says.
+    assert_eq!(client.exchange(&request, b"").expect("a response").status, 200);
+    assert!(
+        backend.last().header("x-forwarded-for").is_some_and(|said| said.contains("203.0.113.5")),
+        "{:?}",
+        backend.last()
+    );
+}
+
 #[test]
 fn relayed_connections_are_judged_by_the_listener_and_the_host() {
     let site = Site::new();

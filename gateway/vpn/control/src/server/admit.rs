@@ -55,7 +55,8 @@ impl Server {
         self.restless.insert(key);
         let Some(peer) = self.peers.get(&key) else { return };
         // A token says nothing about a password.
-        let guess = peer.claim(key_id).filter(|c| !c.has_token()).map(|c| (c.username, Network::of(c.remote.ip())));
+        let is_password = |claim: &Claim| !self.settings.auth.is_token(claim);
+        let guess = peer.claim(key_id).filter(is_password).map(|c| (c.username, Network::of(c.remote.ip())));
         match verdict {
             AuthVerdict::Accept(user) => {
                 if let (Some(_), Some((name, network))) = (&user, guess) {

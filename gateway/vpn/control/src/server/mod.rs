@@ -433,7 +433,7 @@ impl Server {
                     peer.renewal.get_or_insert(Renewal { key_id, deadline, installed: false });
                 }
                 let auth = self.settings.auth.clone();
-                let wait = match auth.wants_password() && !claim.has_token() {
+                let wait = match auth.wants_password() && !auth.is_token(&claim) {
                     true => self.guesses.wait(&claim.username, Network::of(claim.remote.ip()), now),
                     false => Duration::ZERO,
                 };
