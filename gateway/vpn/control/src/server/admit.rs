@@ -1,6 +1,6 @@
 //! Who comes in: the decision's consequences, a first key, the next ones, and the way out of those who may not stay.
 
-use super::super::auth::Verdict as AuthVerdict;
+use super::super::auth::{Claim, Verdict as AuthVerdict};
 use super::super::peer::Stage;
 use super::super::pool::Addresses;
 use super::super::settings::Settings;
