@@ -79,8 +79,9 @@ const MEANINGS: &[(&str, Outcome)] = &[
     ("the same as for a request", Retry([502, 504])),
     ("the request is sent again, whatever the method", RetryAny),
     (
-        "the request is sent once more, on a new connection. If this request's own response broke the protocol, the \
-         row *connection closed or reset … before the response's head* applies instead",
+        "the request is sent once more, on a new connection. If the connection ended because the response to this \
+         request (not to another request on the same connection) was invalid, the row *connection closed or reset … before \
+         the response's head* applies instead",
         RetryOnce,
     ),
     (
