@@ -150,8 +150,8 @@ const AT_THE_SERVER: &[(&str, Script)] = &[
         |_| retried(Loss::Unprocessed),
     ),
     (
-        "a reused connection to the server ends before this response begins; the method is idempotent; the gateway had \
-         sent no part of the body",
+        "a connection on which the server has already answered another request ends before this response begins; the \
+         method is idempotent; the gateway had sent no part of the body",
         |_| reused_connection(),
     ),
     ("a gRPC call, before the response's head: HTTP/2: CANCEL; HTTP/3: H3_REQUEST_CANCELLED", |column| {
