@@ -300,8 +300,8 @@ table! {
 
 table! {
     /// Scripts of pages of the named origins may read the responses (CORS). The gateway responds to preflights, and
-    /// removes `Access-Control-*` from responses of servers. Only browsers enforce the rule: except for preflights of
-    /// other origins (403), the gateway refuses no request because of `cors`.
+    /// removes `Access-Control-*` from responses of servers. It refuses preflights of other origins (403), and no other
+    /// requests: only browsers enforce the rule.
     cors "cors";
 
     /// `"*"`, or origins: `"https://app.example.com"`, `"https://*.example.com"` (one more label), `"https://**.example.com"` (one or

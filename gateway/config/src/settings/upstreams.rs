@@ -95,7 +95,7 @@ table! {
     /// PINGs of HTTP/2 do not count.
     idle_timeout: Time = Time::TIMEOUT, default("60s");
     /// The lowest rate at which a server may send a response body or receive a request body, in bytes per second,
-    /// averaged over `idle_timeout`. The gateway ends slower exchanges. Only time in which the gateway waits for the
+    /// averaged over `idle_timeout`. The gateway ends slower transfers. Only time in which the gateway waits for the
     /// server counts. 0: no limit.
     min_body_rate: Size = Size(0..=1 << 30), default(0);
     /// Send the client's address to the server in a PROXY protocol header of version 1 (`"v1"`) or 2 (`"v2"`). Each

@@ -79,8 +79,9 @@ const MEANINGS: &[(&str, Outcome)] = &[
     ("the same as for a request", Retry([502, 504])),
     ("the request is sent again, whatever the method", RetryAny),
     (
-        "the request is sent once more, on a new connection. If this request's own response broke the protocol, the \
-         row *connection closed or reset … before the response's head* applies instead",
+        "the request is sent once more, on a new connection. If the connection ended because the response to this \
+         request (not to another request on the same connection) was invalid, the row *connection closed or reset … before \
+         the response's head* applies instead",
         RetryOnce,
     ),
     (
@@ -149,8 +150,8 @@ const AT_THE_SERVER: &[(&str, Script)] = &[
         |_| retried(Loss::Unprocessed),
     ),
     (
-        "a reused connection to the server ends before this response begins; the method is idempotent; the gateway had \
-         sent no part of the body",
+        "a connection on which the server has already answered another request ends before this response begins; the \
+         method is idempotent; the gateway had sent no part of the body",
         |_| reused_connection(),
     ),
     ("a gRPC call, before the response's head: HTTP/2: CANCEL; HTTP/3: H3_REQUEST_CANCELLED", |column| {

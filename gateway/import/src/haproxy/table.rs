@@ -248,7 +248,12 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
         "option idle-close-on-response",
         NotNeeded("clients' idle connections are closed in order when the gateway drains"),
     ),
-    ("option transparent", Missing("each server has its own address")),
+    (
+        "option transparent",
+        Missing(
+            "write the address of each server into [[upstream]]; the gateway never connects to the address that the client connected to",
+        ),
+    ),
     (
         "option independent-streams",
         NotNeeded(

@@ -418,10 +418,11 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "POST",
         access: Access::Operators,
         summary: "Add a server to an upstream",
-        doc: "The server stays after a reload, if the upstream is still in the configuration. Exceptions: the new configuration has this \
-              server itself, or servers with another scheme in this upstream; or another upstream now has this server, and a host \
-              requires client certificates. The server does not stay after an upgrade or a restart. The gateway responds when the \
-              lanes use the server.",
+        doc: "The server stays after a reload, if the upstream is still in the configuration. If the new configuration has the server in \
+              this upstream, the server is an ordinary server of the configuration from then on. A reload removes the added server in \
+              two cases: the servers of this upstream now have another scheme; or another upstream now has this server, and any host \
+              of the configuration requires client certificates. The server does not stay after an upgrade or a restart. The gateway \
+              responds when the lanes use the server.",
         parameters: &[UPSTREAM],
         body: Some(Body {
             media: JSON,

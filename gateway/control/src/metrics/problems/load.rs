@@ -239,7 +239,7 @@ fn memory(facts: &Facts<'_>) -> Option<Finding> {
     }
     let mib = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), |bytes| number((bytes >> 20) as f64));
     let mut text = format!(
-        "The memory limit is reached: {} MiB are in use, and max_memory is {} MiB. New connections wait until it is less.",
+        "The memory limit is reached: {} MiB are in use, and max_memory is {} MiB. New connections wait until less memory is in use.",
         mib(facts.memory.held),
         mib(facts.memory.limit)
     );
