@@ -165,6 +165,7 @@ impl Site {
         let key = KeyPair::generate().expect("a key can be made");
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("the names are valid");
+        params.use_authority_key_identifier_extension = true;
         let at = |seconds| date_time_ymd(1970, 1, 1) + Duration::from_secs(seconds);
         (params.not_before, params.not_after) = (at(from), at(until));
         let cert = params.signed_by(&key, &self.authority).expect("a certificate can be signed");

@@ -3,9 +3,12 @@
 use super::Case;
 use super::expected::{Script, Tlsfuzzer, folder};
 use crate::backend::Backend;
+use crate::base64;
 use crate::gateway::{Gateway, before, configured};
 use crate::site::{HOST, Identity, Site};
 use anyhow::{Context, ensure};
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -71,12 +74,15 @@ pub fn gateways(site: &Site, needed: &[&str]) -> BTreeMap<String, Target> {
     all
 }
 
-/// Writes a private key again as the first version of PKCS #8 (RFC 5958 §2): the scripts read no other version, and a key of the second
+/// Writes an Ed25519 key again as the first version of PKCS #8 (RFC 5958 §2): the scripts read no other version, and a key of the second
 /// version has its public key beside it.
-fn without_public_key(key: &Path) {
-    let mut openssl = Command::new("openssl");
-    let status = openssl.args(["pkey", "-in"]).arg(key).arg("-out").arg(key).status().expect("openssl can be started");
-    assert!(status.success(), "openssl pkey: {status}");
+fn without_public_key(file: &Path) {
+    let key = PrivateKeyDer::from_pem_file(file).expect("a key that we have written");
+    // RFC 8410 §7: version, algorithm and private key, 46 bytes with version 0.
+    let rest = &key.secret_der()[5..48];
+    let text = base64(&[&[0x30, 46, 2, 1, 0], rest].concat());
+    let pem = format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n");
+    std::fs::write(file, pem).expect("our own file");
 }
 
 fn with_clients(site: &Site, identity: &Identity, backend: &Backend) -> Gateway {
