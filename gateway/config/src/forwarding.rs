@@ -50,7 +50,7 @@ pub(super) fn split(section: Section, label: &str, upstreams: &mut Upstreams, co
         }
     }
     if good && groups.iter().all(|group| group.value.weight == 0) {
-        let help = "give the group that gets the other requests a weight".to_owned();
+        let help = "write a weight above 0 for at least one group".to_owned();
         sink.error(&span, "all groups have weight = 0", Some(help));
         good = false;
     }
@@ -93,8 +93,9 @@ fn group(section: Section, label: &str, upstreams: &mut Upstreams, context: &mut
         }
     };
     if name.is_none() && !is_named && upstream.is_some() {
-        let help = "add name = \"canary\"".to_owned();
-        section.missing("a group of \"split\" has no name that a cookie could have".to_owned(), help);
+        // The name can be the value of a cookie.
+        let help = "add name = \"canary\" (letters, digits, \"-\", \"_\" and \".\")".to_owned();
+        section.missing("a group of \"split\" needs a name".to_owned(), help);
     }
     section.finish();
     let value = Share { name: name?, upstream: upstream?, weight: weight?.value as u32 };

@@ -201,7 +201,7 @@ fn messages() {
             listener("")
                 + host
                 + "split = { groups = [{ to = \"http://127.0.0.1:1\", name = \"a\", weight = 1 }, { to = \"http://127.0.0.1:2\", weight = 1 }] }\n",
-            "a group of \"split\" has no name that a cookie could have",
+            "a group of \"split\" needs a name",
         ),
         (
             listener("")
