@@ -5,6 +5,9 @@
 //! | HTTP/1.1 | bytes that were read | [`BUFFER_BUDGET`], then 1 KiB for each stream |
 //! | HTTP/2, HTTP/3 | what servers may send ahead (their windows) | [`WINDOW_BUDGET`], then [`NARROW_WINDOW`] for each stream |
 //!
+//! What has been handed to the QUIC connection of a client is within another bound, which grows with what the client acknowledges
+//! (`quic::connection`). What clients send is within the windows of HTTP/2 and HTTP/3. Both count when memory is short.
+//!
 //! A window cannot be taken back, so it counts from the moment when the request is sent, whether it is used or not. `h2` and
 //! quinn-proto have one size of windows for all streams of a connection: there are connections with wide and with narrow windows.
 
@@ -125,7 +128,7 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
     let streams = held_in_streams(&mut proxy.connections, &proxy.exchanges, &keys);
     let mut large: Vec<(usize, Key)> = keys
         .into_iter()
-        .map(|key| (memory_held(&proxy.connections, key) + streams.get(&key).copied().unwrap_or(0), key))
+        .map(|key| (memory_held(&mut proxy.connections, key) + streams.get(&key).copied().unwrap_or(0), key))
         .filter(|(held, _)| *held >= WORTH_IT)
         .collect();
     large.sort_unstable_by_key(|(held, _)| Reverse(*held));
@@ -174,8 +177,8 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
 }
 
 /// Bytes that a client's connection holds, with what was read for it at upstreams.
-fn memory_held(connections: &Connections, key: Key) -> usize {
-    match connections.get(key) {
+fn memory_held(connections: &mut Connections, key: Key) -> usize {
+    match connections.get_mut(key) {
         Some(Conn::Client(f)) => f.holds(),
         Some(Conn::Quic(q)) => q.holds(),
         Some(Conn::Upstream(_) | Conn::Mirror(_)) | None => 0,

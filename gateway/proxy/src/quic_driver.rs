@@ -70,6 +70,7 @@ pub(crate) fn quic_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         connections.remove(key);
         return;
     }
+    q.transport_mut().widen();
     loop {
         let Some(q) = proxy.connections.quic(key) else { return };
         let Some(event) = q.transport_mut().poll() else { break };
@@ -82,6 +83,9 @@ pub(crate) fn quic_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             Event::HandshakeDataReady => h3_hello_read(&mut proxy.connections, key),
             Event::DatagramReceived | Event::DatagramsUnblocked => {}
         }
+    }
+    if let Some(q) = proxy.connections.quic(key) {
+        q.transport_mut().note_looked_at();
     }
     proxy.connections.mark_for_flush(key);
 }
@@ -122,13 +126,18 @@ fn quic_stream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, event: Strea
         StreamEvent::Stopped { id, error_code } => {
             let Some(q) = proxy.connections.quic(key) else { return };
             match q.index_of(id) {
-                Some(index) if q.is_client() => h3_client_stopped(proxy, cx, key, index),
+                Some(index) if q.is_client() => h3_client_stopped(proxy, cx, key, index, error_code),
                 Some(index) => h3_server_stopped(&mut proxy.connections, key, index, error_code),
                 None => {}
             }
         }
         StreamEvent::Available { dir: Dir::Bi } => h3_send_waiting(proxy, cx, key),
-        StreamEvent::Available { dir: Dir::Uni } | StreamEvent::Finished { .. } => {}
+        StreamEvent::Finished { id } => {
+            if let Some(q) = proxy.connections.quic(key) {
+                q.note_delivered(id, cx.now());
+            }
+        }
+        StreamEvent::Available { dir: Dir::Uni } => {}
     }
 }
 

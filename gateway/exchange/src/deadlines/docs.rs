@@ -172,7 +172,8 @@ pub const CONNECTIONS: &[ConnectionRow] = &[
         party: Party::Client,
         name: "a client that does not read the last bytes before its connection closes; over HTTP/3 the last bytes of a response",
         setting: "idle_timeout",
-        after: "the connection is closed immediately; over HTTP/3 the stream is reset",
+        after: "the connection is closed immediately; over HTTP/3 the stream is reset, or the connection is closed if the client has \
+                acknowledged nothing",
     },
     ConnectionRow {
         wait: ConnectionWait::ClientEnd,

@@ -222,9 +222,14 @@ impl H2Client {
         }
     }
 
-    /// Bytes that wait here: what has come and was not read, and what was taken and not passed on.
-    pub fn holds(&self) -> usize {
-        self.pipe.waiting() + self.fed + self.streams.iter().map(|(_, s)| s.rest.len()).sum::<usize>()
+    /// Bytes that wait here: what has come and was not read, and what was read and not passed on, here or in `h2`.
+    pub fn holds(&mut self) -> usize {
+        let unread = self.streams.iter_mut().map(|(_, stream)| {
+            // What is taken is released when it is passed on.
+            let used = stream.body.as_mut().map_or(0, |body| body.flow_control().used_capacity());
+            used.max(stream.rest.len())
+        });
+        self.pipe.waiting() + self.fed + unread.sum::<usize>()
     }
 
     /// Nothing of what the client has sent waits to be looked at.

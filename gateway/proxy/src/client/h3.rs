@@ -24,7 +24,7 @@ use crate::h3::stream::{Read, Stream};
 use crate::scratch::Scratch;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
-use quinn_proto::StreamId;
+use quinn_proto::{StreamId, VarInt};
 use sealane_exchange as machine;
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Side};
@@ -294,7 +294,10 @@ fn h3_called_off(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
 }
 
 /// The client wants no more of a response (STOP_SENDING).
-pub(crate) fn h3_client_stopped(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
+pub(crate) fn h3_client_stopped(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32, why: VarInt) {
+    if let Some(q) = proxy.connections.quic(key) {
+        q.give_up_response(index, why);
+    }
     h3_called_off(proxy, cx, key, index);
 }
 

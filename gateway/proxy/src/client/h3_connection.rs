@@ -200,6 +200,7 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if q.is_closed() {
         return;
     }
+    q.extend_last_bytes(limits.until(ConnectionWait::LastBytes, now));
     // It may be leaving already. A request in early data has deadlines before that.
     let handshake_until = q.handshake_until(&limits);
     let own = q.state(now, handshake_until).deadline(&limits.of_connection());
@@ -233,6 +234,11 @@ pub(crate) fn h3_client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             // A head that does not come to its end, or a response that is not taken.
             Serves::Nothing { until } if until <= now => {
                 proxy.counters.count(Count::ClientTimeouts);
+                if let Some(q) = proxy.connections.quic(key).filter(|q| q.is_delivering(index)) {
+                    // It has acknowledged nothing for as long: it has left.
+                    q.close(instant, Code::NoError, "");
+                    return h3_client_gone(proxy, cx, key);
+                }
                 h3_cut(proxy, cx, key, index, Code::RequestCancelled);
             }
             Serves::Nothing { until } => next = next.min(until),

@@ -275,8 +275,8 @@ impl ClientConnection {
     }
 
     /// Bytes of memory that it holds, with what was read for it at upstreams.
-    pub fn holds(&self) -> usize {
-        let frames = self.protocol.h2().map_or(0, |h| h.holds());
+    pub fn holds(&mut self) -> usize {
+        let frames = self.protocol.h2_mut().map_or(0, |h| h.holds());
         self.client.held.bytes() + self.transport.held() + self.inbuf.capacity() + frames
     }
 

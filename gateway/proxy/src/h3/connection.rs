@@ -110,6 +110,8 @@ pub(crate) struct H3Connection {
     pub(super) streams: Slab<Stream>,
     /// Bytes that were left on streams when they were last flushed.
     pub(super) waiting: usize,
+    /// Bytes that the client had acknowledged when that was last looked at.
+    pub(super) acknowledged: u64,
     pub(super) by_id: HashMap<StreamId, u32>,
     /// Priorities that came ahead of their requests.
     pub(super) early_priorities: VecDeque<(StreamId, Priority)>,
@@ -124,7 +126,7 @@ pub(crate) struct H3Connection {
     deadline: Deadline,
     /// When the handshake began: a client's with its first packet, as over TCP with the accept.
     began: Micros,
-    idle_since: Millis,
+    pub(super) idle_since: Millis,
     /// The stream id behind the last request that was looked at: what GOAWAY says.
     pub(super) next_id: u64,
 }
@@ -160,6 +162,7 @@ impl H3Connection {
             control_out: Vec::new(),
             streams: Slab::new(),
             waiting: 0,
+            acknowledged: 0,
             by_id: HashMap::new(),
             early_priorities: VecDeque::new(),
             priority_budget: WasteBudget::default(),
@@ -377,7 +380,26 @@ impl H3Connection {
 
     /// Bytes of memory that a client's connection holds, with what was read for it at upstreams.
     pub fn holds(&self) -> usize {
-        self.client_ref().map_or(0, |client| client.held.bytes() + self.waiting)
+        self.client_ref().map_or(0, |client| client.held.bytes() + self.waiting + self.undelivered() + self.unread())
+    }
+
+    /// Bytes of responses that the transport may hold for a client: it does not tell how many have been acknowledged, but for those of
+    /// whole responses.
+    fn undelivered(&self) -> usize {
+        let handed = self.streams.iter().fold(0, |sum: usize, (_, stream)| sum.saturating_add(stream.handed));
+        handed.min(self.quic.send_window())
+    }
+
+    /// Bytes of requests that a client may have sent and nobody has taken. The transport does not tell, so all counts that has come
+    /// for the connection since the stream began, less what was read of it, within the windows and what is promised.
+    fn unread(&self) -> usize {
+        let (windows, received) = (self.quic.windows(), self.quic.received());
+        let unread = self.streams.iter().filter(|(_, stream)| !stream.receiving.is_over()).map(|(_, stream)| {
+            let promised = stream.promised.unwrap_or(u64::MAX);
+            let come = received.saturating_sub(stream.read).min(promised);
+            usize::try_from(come).unwrap_or(usize::MAX).min(windows.stream) + stream.rest.len()
+        });
+        unread.fold(0, usize::saturating_add).min(windows.connection)
     }
 
     /// Exchanges whose requests are on its streams.
@@ -420,7 +442,6 @@ impl H3Connection {
         if !is_idle {
             self.idle_since = now;
         }
-        // A client that acknowledges nothing of its responses for as long has left.
         let idle_since = is_idle.then_some(self.idle_since);
         ConnectionState { handshake_until, idle_since, ..ConnectionState::default() }
     }

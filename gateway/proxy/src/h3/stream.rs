@@ -1,7 +1,7 @@
 //! One stream of a connection: a request and its response, whichever side of it is ours.
 //!
 //! [`Receiving`] and [`Sending`] are the states of its two directions, with the names of RFC 9000 §3 where the transport has
-//! the same state. What is lost, resent and acknowledged is the transport's and not seen here. Fields are visible in this folder only.
+//! the same state. What is lost and resent is the transport's and not seen here. Fields are visible in this folder only.
 
 use super::code;
 use super::connection::H3Connection;
@@ -64,8 +64,8 @@ impl Receiving {
 /// Our direction of a stream (RFC 9000 §3.1), as far as HTTP/3 has written it:
 ///
 /// ```text
-/// Send ─► SizeKnown ─► DataSent
-///   └─────────┴──────► ResetSent
+/// Send ─► SizeKnown ─► DataSent ─► DataRecvd
+///   └─────────┴───────────┴──────► ResetSent
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
@@ -75,6 +75,8 @@ pub(super) enum Sending {
     SizeKnown,
     /// The transport has all of it, and the end.
     DataSent,
+    /// The peer has acknowledged all of it.
+    DataRecvd,
     /// The peer wants no more: the transport has been told to reset it. What is staged from now on is thrown away.
     ResetSent,
 }
@@ -83,7 +85,12 @@ impl Sending {
     /// Nothing of it is ours to send any more.
     #[inline]
     pub fn is_over(self) -> bool {
-        matches!(self, Self::DataSent | Self::ResetSent)
+        matches!(self, Self::DataSent | Self::DataRecvd | Self::ResetSent)
+    }
+
+    /// The transport may still hold some of it.
+    fn is_under_way(self) -> bool {
+        !matches!(self, Self::DataRecvd | Self::ResetSent)
     }
 
     /// The message is staged to its end. False if it was before, or nobody wants it.
@@ -113,6 +120,8 @@ pub(crate) struct Stream {
     reader: MessageReader,
     /// Received and not taken yet.
     pub(super) rest: Bytes,
+    /// Bytes that its connection had received when it began, and those that have been read of it since.
+    pub(super) read: u64,
     pub(super) receiving: Receiving,
     pub(super) sending: Sending,
     /// Bytes of body that `content-length` still promises.
@@ -123,6 +132,10 @@ pub(crate) struct Stream {
     held: Bytes,
     /// What waited when it was last flushed, as its connection has counted it.
     left: usize,
+    /// Bytes that the transport has been given.
+    pub(super) handed: usize,
+    /// Some of them since its deadline was last looked at.
+    moved: bool,
     /// In its connection's list of streams that have something to send.
     pub(super) staged: bool,
     pub(super) priority: Priority,
@@ -138,12 +151,15 @@ impl Stream {
             serves: Serves::Nothing { until },
             reader,
             rest: Bytes::new(),
+            read: 0,
             receiving: Receiving::Awaited,
             sending: Sending::Send,
             promised: None,
             out: Vec::new(),
             held: Bytes::new(),
             left: 0,
+            handed: 0,
+            moved: false,
             staged: false,
             priority: Priority::default(),
             turn: 0,
@@ -262,8 +278,9 @@ pub(crate) enum Read {
 
 impl H3Connection {
     /// Takes a stream in.
-    pub fn add(&mut self, stream: Stream) -> u32 {
+    pub fn add(&mut self, mut stream: Stream) -> u32 {
         let id = stream.id;
+        stream.read = self.quic.received_before();
         self.next_id = self.next_id.max(u64::from(id) + 4);
         let index = self.streams.insert(stream) as u32;
         self.by_id.insert(id, index);
@@ -285,6 +302,7 @@ impl H3Connection {
         let Ok(mut chunks) = recv.read(true) else { return Read::Blocked };
         let read = match chunks.next(usize::MAX) {
             Ok(Some(chunk)) => {
+                stream.read += chunk.bytes.len() as u64;
                 stream.rest = chunk.bytes;
                 stream.receiving.begin();
                 Read::Data
@@ -384,7 +402,9 @@ impl H3Connection {
                 stream.held = Bytes::from(std::mem::take(&mut stream.out));
             }
             match send.write_chunks(std::slice::from_mut(&mut stream.held)) {
-                Ok(_) => {
+                Ok(written) => {
+                    stream.handed = stream.handed.saturating_add(written.bytes);
+                    stream.moved = true;
                     // A stream that finds the window used up has had no turn.
                     self.turns += 1;
                     stream.turn = self.turns;
@@ -417,12 +437,42 @@ impl H3Connection {
         true
     }
 
-    /// Forgets a stream once both its directions are done with. The protocol finishes what it has been given.
+    /// Forgets a stream once both its directions are done with. What a server has not acknowledged of a request to which it has
+    /// responded is the protocol's to finish. What a client has not acknowledged of a response is still on its way.
     pub(super) fn reap(&mut self, index: u32) {
-        let done =
-            |s: &Stream| s.exchange().is_none() && s.receiving.is_over() && s.sending.is_over() && s.waiting() == 0;
+        let is_client = self.is_client();
+        let sent = |s: Sending| if is_client { !s.is_under_way() } else { s.is_over() };
+        let done = |s: &Stream| s.exchange().is_none() && s.receiving.is_over() && sent(s.sending) && s.waiting() == 0;
         if self.streams.get(index as usize).is_some_and(done) {
             self.remove(index);
+        }
+    }
+
+    /// The peer has acknowledged all that was sent on a stream, to its end.
+    pub fn note_delivered(&mut self, id: StreamId, now: Millis) {
+        let Some(index) = self.index_of(id) else { return };
+        if let Some(stream) = self.streams.get_mut(index as usize) {
+            stream.sending = Sending::DataRecvd;
+            stream.handed = 0;
+        }
+        self.idle_since = now;
+        self.reap(index);
+    }
+
+    /// The last bytes of responses that are over may be on their way until this time, if some of them have moved since this was last
+    /// looked at: into the transport, or to the client, which has acknowledged something.
+    pub fn extend_last_bytes(&mut self, until: Millis) {
+        let ends = |s: &Stream| s.exchange().is_none() && matches!(s.sending, Sending::SizeKnown | Sending::DataSent);
+        if !self.streams.iter().any(|(_, s)| ends(s)) {
+            return;
+        }
+        let acknowledged = self.quic.acknowledged();
+        let progress = std::mem::replace(&mut self.acknowledged, acknowledged) != acknowledged;
+        for (_, stream) in self.streams.iter_mut().filter(|(_, s)| ends(s)) {
+            let moved = std::mem::take(&mut stream.moved) || progress && stream.sending == Sending::DataSent;
+            if moved {
+                stream.serves = Serves::Nothing { until };
+            }
         }
     }
 
@@ -446,15 +496,41 @@ impl H3Connection {
         let _ = self.quic.send_stream(stream.id).reset(why);
     }
 
-    /// Ends both directions of a stream with a code, and forgets it.
+    /// The client wants no more of a response: the transport lets go of what it has of it.
+    pub fn give_up_response(&mut self, index: u32, why: VarInt) {
+        let Some(stream) = self.streams.get_mut(index as usize) else { return };
+        if stream.sending == Sending::DataSent {
+            stream.sending = Sending::ResetSent;
+            // It fails only where that direction is at its end already.
+            let _ = self.quic.send_stream(stream.id).reset(why);
+        }
+    }
+
+    /// Whether all that is left of a stream is what the client has not acknowledged of a whole response.
+    pub fn is_delivering(&self, index: u32) -> bool {
+        let stream = self.streams.get(index as usize);
+        self.is_client() && stream.is_some_and(|s| s.sending == Sending::DataSent)
+    }
+
+    /// Ends both directions of a stream with a code, and forgets it, unless a whole response is still on its way.
     pub fn reset(&mut self, index: u32, why: Code) {
-        let Some(stream) = self.streams.get(index as usize) else { return };
-        let (id, receiving) = (stream.id, stream.receiving);
         self.send_reset(index, code(why));
+        let is_delivering = self.is_delivering(index);
+        let Some(stream) = self.streams.get_mut(index as usize) else { return };
+        let (id, receiving) = (stream.id, stream.receiving);
+        if is_delivering {
+            stream.leave_exchange();
+            stream.rest.clear();
+            stream.moved = true;
+            if !receiving.is_over() {
+                stream.receiving = Receiving::StopSent;
+            }
+        } else {
+            self.remove(index);
+        }
         if !receiving.is_over() {
             self.stop(id, why);
         }
-        self.remove(index);
     }
 
     /// Forgets all streams: the connection is closed or lost.

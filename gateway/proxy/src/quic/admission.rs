@@ -186,10 +186,9 @@ impl QuicEndpoint {
             Ok((handle, protocol)) => {
                 counters.count(Count::Accepted);
                 self.handshakes += 1;
-                let all_streams = listener.listener.quic.as_ref().map(|q| q.settings.max_streams);
-                let all_streams = all_streams.filter(|all| *all > config::FIRST_STREAMS);
+                let settings = listener.listener.quic.as_ref().map(|q| &q.settings);
                 let mut connection = Connection::new(protocol, handle, index);
-                connection.accepted(now, raw, foreign, all_streams);
+                connection.accepted(now, raw, foreign, settings);
                 Ok(Accepted { connection, listener, remote, since })
             }
         };

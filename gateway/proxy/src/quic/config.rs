@@ -28,6 +28,9 @@ pub(crate) const FIRST_STREAMS: u32 = 20;
 /// Packets that a peer need not acknowledge one by one: of half a round trip at most, for the rest of it is bounded by
 /// the acknowledgement's delay.
 const ACK_EVERY: u32 = 9;
+/// Bytes of responses that a client's connection takes before the client has acknowledged any: ten times what its first
+/// round trip may carry (RFC 9002 §7.2). [`Connection::widen`](super::connection::Connection::widen) raises it.
+const FIRST_SEND_WINDOW: u64 = 128 * 1024;
 /// Silence on a connection to a server after which it is asked for a sign of life.
 const PING_AFTER: Duration = Duration::from_secs(5);
 /// Initials that wait for admission, in quinn-proto's own books.
@@ -139,7 +142,9 @@ pub(crate) fn server(
     let mut config = ServerConfig::new(Arc::new(crypto), quic::token_key(keys));
     // Ours are the timers that end connections with clients, those of peers that are gone without a word included; the
     // protocol's would cut off who waits for a slow answer.
-    config.transport_config(Arc::new(transport(settings, None)));
+    let mut transport = transport(settings, None);
+    transport.send_window(first_send_window(settings));
+    config.transport_config(Arc::new(transport));
     config.migration(settings.migration);
     // Each is sealed under a key of its own. A client that makes several connections at once gets one on each.
     let mut tokens = ValidationTokenConfig::default();
@@ -149,6 +154,11 @@ pub(crate) fn server(
     config.incoming_buffer_size(INCOMING_BYTES);
     config.incoming_buffer_size_total(INCOMING_BYTES * MAX_INCOMING as u64 / 4);
     Ok(Arc::new(config))
+}
+
+/// What the transport takes for a client that has acknowledged nothing.
+pub(super) fn first_send_window(settings: &QuicSettings) -> u64 {
+    settings.send_window.min(FIRST_SEND_WINDOW)
 }
 
 /// RFC 9000 §18.2's limits, and what makes for few packets. `silence`: how long the peer may say nothing at all.

@@ -1,6 +1,7 @@
-//! Congestion control that lets the end of a connection pass. Congestion control is for packets that are acknowledged (RFC 9002 §7),
-//! which CONNECTION_CLOSE is not, but quinn-proto holds it back as long as bytes of streams wait for room in the window. A
-//! closed connection takes no acknowledgements, so there would never be room.
+//! Congestion control that lets the end of a connection pass, and that knows whether the peer acknowledges anything. Congestion
+//! control is for packets that are acknowledged (RFC 9002 §7), which CONNECTION_CLOSE is not, but quinn-proto holds it back as
+//! long as bytes of streams wait for room in the window. A closed connection takes no acknowledgements, so there would never
+//! be room.
 
 use quinn_proto::RttEstimator;
 use quinn_proto::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicConfig};
@@ -16,20 +17,32 @@ pub(super) struct CongestionConfig(Arc<CubicConfig>);
 impl ControllerFactory for CongestionConfig {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = self.0.clone().build(now, current_mtu);
-        Box::new(Congestion { inner, closing: Arc::default() })
+        Box::new(Congestion { inner, acknowledged: 0, closing: Arc::default() })
     }
 }
 
 /// CUBIC (RFC 9438), and no bound once the connection closes.
 struct Congestion {
     inner: Box<dyn Controller>,
+    /// Bytes of packets that were acknowledged for the first time.
+    acknowledged: u64,
     /// Shared with the copies that quinn-proto lets us have of it. Only the lane of the connection uses it.
     closing: Arc<AtomicBool>,
 }
 
+/// A copy of what quinn-proto has of a path.
+fn copy(controller: &dyn Controller) -> Option<Box<Congestion>> {
+    controller.clone_box().into_any().downcast().ok()
+}
+
+/// How many bytes the peer has acknowledged on the connection's present path. It makes a copy of the controller, and is for timers.
+pub(super) fn acknowledged(controller: &dyn Controller) -> u64 {
+    copy(controller).map_or(0, |congestion| congestion.acknowledged)
+}
+
 /// The connection whose path has this controller closes: what it has to say of that may leave at once.
 pub(super) fn closes(controller: &dyn Controller) {
-    if let Ok(congestion) = controller.clone_box().into_any().downcast::<Congestion>() {
+    if let Some(congestion) = copy(controller) {
         congestion.closing.store(true, Ordering::Relaxed);
     }
 }
@@ -40,6 +53,7 @@ impl Controller for Congestion {
     }
 
     fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, app_limited: bool, rtt: &RttEstimator) {
+        self.acknowledged += bytes;
         self.inner.on_ack(now, sent, bytes, app_limited, rtt);
     }
 
@@ -65,7 +79,8 @@ impl Controller for Congestion {
     }
 
     fn clone_box(&self) -> Box<dyn Controller> {
-        Box::new(Self { inner: self.inner.clone_box(), closing: self.closing.clone() })
+        let Self { inner, acknowledged, closing } = self;
+        Box::new(Self { inner: inner.clone_box(), acknowledged: *acknowledged, closing: closing.clone() })
     }
 
     fn initial_window(&self) -> u64 {

@@ -3,7 +3,8 @@
 //! Its owner asks the connection for events ([`Connection::poll`]), reads and writes its streams, and closes it.
 //! The endpoint gives it datagrams ([`Connection::handle`]) and takes datagrams from it (`send`).
 
-use crate::quic::congestion;
+use crate::quic::{config, congestion};
+use crate::snapshot::QuicSettings;
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{
     ConnectionError, ConnectionEvent, ConnectionHandle, Dir, Event, RecvStream, SendStream, Side, StreamId, VarInt,
@@ -36,6 +37,23 @@ pub(crate) struct Connection {
     brief_until: Option<Instant>,
     /// How many streams the client may have open, if it has not been told of all of them.
     all_streams: Option<u32>,
+    /// Bytes that the transport takes for a client before it has acknowledged some, and how many these may become.
+    send_window: u64,
+    most_send_window: u64,
+    /// Bytes that a client may send ahead: on a stream, and on all of them.
+    windows: Windows,
+    /// Bytes of datagrams that have come, and those of them before the last look at its events.
+    received: u64,
+    seen: u64,
+}
+
+/// How many bytes a peer may send before they are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Windows {
+    /// On one stream.
+    pub stream: usize,
+    /// On all streams.
+    pub connection: usize,
 }
 
 /// How far a connection has come.
@@ -72,20 +90,37 @@ impl Connection {
             undecided: None,
             brief_until: None,
             all_streams: None,
+            send_window: 0,
+            most_send_window: 0,
+            windows: Windows::default(),
+            received: 0,
+            seen: 0,
         }
     }
 
     /// Makes it a client's. `raw`: its datagrams so far, if its hello may be another lane's; `foreign`: whose it is, if that
-    /// is known.
-    pub(super) fn accepted(&mut self, now: Instant, raw: Vec<BytesMut>, foreign: Option<usize>, all: Option<u32>) {
+    /// is known; `settings`: those of its listener.
+    pub(super) fn accepted(
+        &mut self,
+        now: Instant,
+        raw: Vec<BytesMut>,
+        foreign: Option<usize>,
+        settings: Option<&QuicSettings>,
+    ) {
         self.undecided = (!raw.is_empty()).then(|| Undecided { raw, foreign, hold: now + HOLD });
         self.brief_until = Some(now + BRIEF);
-        self.all_streams = all;
+        let Some(settings) = settings else { return };
+        self.all_streams = Some(settings.max_streams).filter(|all| *all > config::FIRST_STREAMS);
+        self.send_window = config::first_send_window(settings);
+        self.most_send_window = settings.send_window;
+        let bytes = |window: u64| usize::try_from(window).unwrap_or(usize::MAX);
+        self.windows = Windows { stream: bytes(settings.stream_window), connection: bytes(settings.connection_window) };
     }
 
-    /// Takes a datagram in. `raw`: its bytes, in case that the hello goes to another lane.
+    /// Takes a datagram in, of `len` bytes. `raw`: these, in case that the hello goes to another lane.
     #[inline]
-    pub(super) fn handle(&mut self, event: ConnectionEvent, raw: Option<BytesMut>) {
+    pub(super) fn handle(&mut self, event: ConnectionEvent, len: usize, raw: Option<BytesMut>) {
+        self.received += len as u64;
         let ((), foreign) = tls_quic::hear(self.may_move(), || self.protocol.handle_event(event));
         if let Some(undecided) = &mut self.undecided {
             undecided.raw.extend(raw);
@@ -120,6 +155,54 @@ impl Connection {
             _ => {}
         }
         Some(event)
+    }
+
+    /// Lets the transport of a client's connection take more, once the client has acknowledged more: twice the congestion window,
+    /// which only acknowledgements open. So the transport always has what it may send and as much again, and a client that
+    /// acknowledges nothing makes it hold little, however wide its own windows are. To be called before [`Connection::poll`],
+    /// which reports the streams that have room.
+    #[inline]
+    pub fn widen(&mut self) {
+        if self.send_window < self.most_send_window {
+            let window = self.protocol.congestion_state().window().saturating_mul(2).min(self.most_send_window);
+            if window > self.send_window {
+                self.send_window = window;
+                self.protocol.set_send_window(window);
+            }
+        }
+    }
+
+    /// The most bytes that the transport of a client's connection holds until the client acknowledges them.
+    pub fn send_window(&self) -> usize {
+        usize::try_from(self.send_window).unwrap_or(usize::MAX)
+    }
+
+    /// How many bytes the client has acknowledged on its present path.
+    pub fn acknowledged(&self) -> u64 {
+        congestion::acknowledged(self.protocol.congestion_state())
+    }
+
+    /// How far the client may send ahead.
+    pub fn windows(&self) -> Windows {
+        self.windows
+    }
+
+    /// Bytes of all datagrams that have come.
+    #[inline]
+    pub fn received(&self) -> u64 {
+        self.received
+    }
+
+    /// Those of them before the datagrams that its present events are about: none of a stream that is new.
+    #[inline]
+    pub fn received_before(&self) -> u64 {
+        self.seen
+    }
+
+    /// All its events have been looked at.
+    #[inline]
+    pub fn note_looked_at(&mut self) {
+        self.seen = self.received;
     }
 
     /// Whether its hello may still go to another lane.

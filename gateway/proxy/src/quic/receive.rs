@@ -107,6 +107,7 @@ impl QuicEndpoint {
         let raw = (keep || self.successor.is_some()).then(|| data.clone());
         let mut answer = std::mem::take(&mut self.out.scratch);
         answer.clear();
+        let len = data.len();
         let event = endpoint.endpoint.handle(now, remote, local, EcnCodepoint::from_bits(ecn), data, &mut answer);
         match event {
             None => {
@@ -118,7 +119,7 @@ impl QuicEndpoint {
                 if let Some(Some(key)) = endpoint.keys.get(handle.0)
                     && let Some(connection) = parts.connections.transport_mut(*key)
                 {
-                    connection.handle(event, raw);
+                    connection.handle(event, len, raw);
                     self.touched.push(*key);
                 }
             }

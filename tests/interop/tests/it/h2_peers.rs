@@ -100,7 +100,7 @@ fn h2spec_finds_nothing() {
         let (gateway, _backend) = h2spec::gateway(&site, name);
         let cases = h2spec::run(&program, &gateway, name).unwrap_or_else(|said| panic!("{name}: {said}"));
         let listed = expected.h2spec.get(name).map_or(&[][..], Vec::as_slice);
-        let run = judge(name, &cases, listed, false, &expected);
+        let run = judge(name, &cases, listed, &expected);
         assert_eq!(run.unexpected, Vec::<String>::new(), "{name}");
         assert!(run.passed > 130, "{name}: {}", run.passed);
         assert!(gateway.metric("sealane_http2_connections_total") > Some(50.0));

@@ -6,10 +6,11 @@ use sealane_http::BodyLength;
 use sealane_interop::backend::{Backend, ok};
 use sealane_interop::frames::{Frames, kind};
 use sealane_interop::gateway::{Gateway, Setup, before, configured, launch};
-use sealane_interop::h3::{Client, over_quic};
+use sealane_interop::h3::{self, Client, Failure, over_quic};
 use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
 use sealane_interop::{binary, client, eventually, h2, h3_server, need, ports, skip};
+use std::net::SocketAddr;
 use std::process::Command;
 
 /// A hundred responses to a client that takes none of them, while memory is short.
@@ -68,6 +69,106 @@ fn stalled_responses_of_http3_servers_are_given_up_when_memory_is_short() {
     stalled_responses_are_given_up(setup.upstream_tls(&format!("ca = {:?}", site.ca)));
 }
 
+/// H3_EXCESSIVE_LOAD (RFC 9114 §8.1).
+const EXCESSIVE_LOAD: u64 = 0x107;
+
+/// What a client does not acknowledge of a response waits with the QUIC connection, whether its windows are open or not.
+#[test]
+fn stalled_responses_over_http3_are_given_up_when_memory_is_short() {
+    let site = Site::new();
+    let backend = Backend::answering(|request| ok(&body(request.target().as_bytes())));
+    let setup = before(&site, [backend.url()]).listener("http3 = true").limits("max_memory = \"1MiB\"");
+    let gateway = setup.start();
+    let config = over_quic(gateway.config(), false);
+    let mut kept = Client::connect(gateway.address, &config);
+    assert_eq!(kept.get("/").body, b"hello");
+    let mut stalled: Vec<Client> = (0..10).map(|_| Client::connect_wide(gateway.address, &config)).collect();
+    for client in &mut stalled {
+        client.open_silently(&h3::headers("GET", "/large", &[], BodyLength::None));
+        client.pump_once();
+    }
+    let resets = || gateway.metric("sealane_memory_resets_total");
+    assert!(eventually(|| resets() >= Some(10.0)), "{}", gateway.metrics());
+    // Who holds little is not asked to give it back, and another client is served.
+    assert_eq!(kept.get("/").body, b"hello");
+    assert_eq!(Client::connect(gateway.address, &config).get("/").body, b"hello");
+    assert_eq!(resets(), Some(10.0));
+    for client in &mut stalled {
+        assert!(client.until(|client| client.lost.is_some()), "its connection is over");
+        assert_eq!(client.failure(), Failure::Closed(EXCESSIVE_LOAD));
+    }
+}
+
+/// A gateway that is short of memory, and asks a server that does not answer whether requests without a cookie may pass. The
+/// address over which it speaks HTTP/3.
+fn asks_in_vain(site: &Site) -> (Gateway, SocketAddr, Backend) {
+    let quic = ports::free();
+    let silent = Backend::start(|mut connection| {
+        while let Some(request) = connection.request() {
+            if request.header("cookie").is_none() {
+                // Until the gateway gives up.
+                let _ = connection.wire.rest();
+                return;
+            }
+            connection.send("HTTP/1.1 204 No Content\r\n\r\n");
+        }
+    });
+    let text = both_transports("max_memory = \"1MiB\"", quic, site);
+    let text = text.replace("address = \"@ADDRESS@\"\n", "address = \"@ADDRESS@\"\nh2c = true\n");
+    let ask = "forward_auth = { upstream = \"auth\", path = \"/verify\" }";
+    let text = format!("{text}{ask}\n[[upstream]]\nname = \"auth\"\nservers = {:?}\n", silent.url());
+    (configured(site, &text), quic, silent)
+}
+
+/// What a client has sent and nobody takes waits with it, whatever it speaks.
+#[test]
+fn stalled_uploads_over_http2_are_given_up_when_memory_is_short() {
+    let site = Site::new();
+    let (gateway, _, _silent) = asks_in_vain(&site);
+    let mut kept = Frames::plain(gateway.address, &[]);
+    let mut number = 0;
+    let mut ask = |kept: &mut Frames<_>| {
+        number += 1;
+        kept.request(2 * number - 1, "GET", "/", &[("cookie", "a=b")], true).expect("a kept connection is read");
+        let response = kept.find(|f| f.kind == kind::DATA).expect("it is answered");
+        assert_eq!(response.payload, b"hello");
+    };
+    ask(&mut kept);
+    let mut stalled = Frames::plain(gateway.address, &[]);
+    // Within the windows that a client has before it knows of others.
+    for stream in [1, 3, 5, 7] {
+        stalled.request(stream, "POST", "/", &[], false).expect("the gateway reads");
+        for _ in 0..3 {
+            let _ = stalled.send(kind::DATA, 0, stream, &[b'x'; 16 << 10]);
+        }
+    }
+    let resets = || gateway.metric("sealane_memory_resets_total");
+    assert!(eventually(|| resets() >= Some(1.0)), "{}", gateway.metrics());
+    ask(&mut kept);
+    assert_eq!(resets(), Some(1.0));
+    assert!(stalled.find(|_| false).is_none(), "its connection is over");
+}
+
+#[test]
+fn stalled_uploads_over_http3_are_given_up_when_memory_is_short() {
+    let site = Site::new();
+    let (gateway, quic, _silent) = asks_in_vain(&site);
+    let config = over_quic(gateway.config(), false);
+    let mut kept = Client::connect(quic, &config);
+    let head = |method: &str, fields: &[(&str, &str)]| h3::headers(method, "/", fields, BodyLength::None);
+    let mut ask = || {
+        let response = kept.exchange(&head("GET", &[("cookie", "a=b")]), b"").expect("it is answered");
+        assert_eq!(response.body, b"hello");
+    };
+    ask();
+    let mut stalled = Client::connect(quic, &config);
+    stalled.open(&[head("POST", &[]), h3::data(&[b'x'; 128 << 10])].concat(), false);
+    assert!(stalled.until(|client| client.lost.is_some()), "its connection is over: {}", gateway.metrics());
+    assert_eq!(stalled.failure(), Failure::Closed(EXCESSIVE_LOAD));
+    ask();
+    assert_eq!(gateway.metric("sealane_memory_resets_total"), Some(1.0));
+}
+
 #[test]
 fn a_client_has_so_many_connections_whatever_they_speak() {
     let site = Site::new();
@@ -111,7 +212,7 @@ fn a_client_has_so_many_connections_whatever_they_speak() {
 }
 
 /// A listener of both transports, with these limits, at one lane.
-fn both_transports(limits: &str, quic: std::net::SocketAddr, site: &Site) -> String {
+fn both_transports(limits: &str, quic: SocketAddr, site: &Site) -> String {
     let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
     format!(
         "lanes = 1\n[admin]\nlisten = \"@ADMIN@\"\n[limits]\n{limits}\n\

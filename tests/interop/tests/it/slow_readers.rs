@@ -296,6 +296,60 @@ fn readers_that_take_a_little_over_http3() {
     assert_eq!(gateway.get("/").text(), "hello");
 }
 
+/// Whose windows are open wide, and who acknowledges nothing.
+#[test]
+fn readers_that_acknowledge_nothing_over_http3() {
+    let (site, sent) = (Site::new(), Arc::default());
+    let backend = backend(&sent);
+    let setup = before(&site, [backend.url()]).limits("idle_timeout = \"30m\"");
+    let gateway = setup.listener("http3 = true").start();
+    let config = h3::over_quic(gateway.config(), false);
+    let open = || {
+        let mut client = h3::Client::connect_wide(gateway.address, &config);
+        client.open_silently(&h3::headers("GET", "/large", &[], BodyLength::None));
+        client.pump_once();
+        client
+    };
+    let read_ahead = |readers: usize| eventually(|| sent.bodies.load(Ordering::Relaxed) >= readers);
+    let warm = [open(), open()];
+    assert!(read_ahead(2), "{}", gateway.metrics());
+    let first = settled(&gateway, &sent);
+    let all: Vec<_> = (0..10).map(|_| open()).collect();
+    assert!(read_ahead(12), "{}", gateway.metrics());
+    let each = settled(&gateway, &sent).saturating_sub(first) / 10;
+    say(&format!("a reader over HTTP/3 that acknowledges nothing: {each} bytes"));
+    assert!(each < 512 << 10, "{each} bytes each");
+    assert_eq!(gateway.get("/").text(), "hello");
+    drop((warm, all));
+}
+
+/// The gateway has handed all of a response to the transport, and its client takes the last of it slowly.
+#[test]
+fn a_slow_reader_over_http3_gets_the_last_bytes() {
+    const WHOLE: usize = 3 << 20;
+    let site = Site::new();
+    let backend = Backend::answering(|_| ok(&vec![b'x'; WHOLE]));
+    let setup = before(&site, [backend.url()]).limits("keepalive_timeout = \"2s\"");
+    let gateway = setup.listener("http3 = true").start();
+    let mut client = h3::Client::connect_wide(gateway.address, &h3::over_quic(gateway.config(), false));
+    let id = client.open(&h3::headers("GET", "/large", &[], BodyLength::None), true);
+    // Less than the transport takes for any client is left.
+    let begun = eventually(|| {
+        client.pump_some(8);
+        client.received(id).len() > WHOLE - (110 << 10) || client.lost.is_some()
+    });
+    assert!(begun && client.ended(id).is_none(), "{:?}", client.lost);
+    let answered = || gateway.metric_with("sealane_responses_total", "class=\"2xx\"") == Some(1.0);
+    assert!(eventually(answered), "the exchange is over: {}", gateway.metrics());
+    for _ in 0..12 {
+        std::thread::sleep(Duration::from_millis(500));
+        client.pump_some(3);
+    }
+    assert!(client.ended(id).is_none(), "it was not slow");
+    let response = client.response(id).expect("the connection stays until the client has all of it");
+    assert_eq!(response.body.len(), WHOLE);
+}
+
 /// A hundred streams whose windows stay closed, on each of ten connections.
 #[test]
 fn streams_with_closed_windows() {

@@ -152,7 +152,7 @@ fn downloads_go_on_where_http3_goes() {
 }
 
 /// A client that goes without a word acknowledges nothing, and what it might have lost is kept for it: the old process
-/// waits for as long as for any silent client, and no longer.
+/// waits for as long as for any client that takes nothing, and no longer.
 #[test]
 fn a_client_that_has_gone_holds_the_old_process_up_for_a_bounded_time() {
     let site = Site::new();
@@ -161,7 +161,7 @@ fn a_client_that_has_gone_holds_the_old_process_up_for_a_bounded_time() {
     let file = |admin: &str| {
         let address = format!("address = \"{listen}\"\n");
         let text = Operated::simple_file(&site, admin, listen, &backend.url());
-        text.replace(&address, &format!("{address}http3 = true\n")) + "\n[limits]\nkeepalive_timeout = \"2s\"\n"
+        text.replace(&address, &format!("{address}http3 = true\n")) + "\n[limits]\nidle_timeout = \"2s\"\n"
     };
     let mut gateway = Operated::start(&site, 2, file, listen);
     let mut client = connect(&gateway);
