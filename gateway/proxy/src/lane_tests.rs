@@ -767,11 +767,16 @@ fn copies_are_given_up_first_when_memory_is_short() {
 
 /// A lane that clients reach over HTTP/3, and its address.
 fn h3_server(limits: ClientLimits) -> (Lane, SocketAddr) {
+    h3_server_for(limits, 10)
+}
+
+/// The same, for so many streams of a client at once.
+fn h3_server_for(limits: ClientLimits, max_streams: u32) -> (Lane, SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut secure = listener(1);
     secure.address = socket.local_addr().unwrap();
     let settings = QuicSettings {
-        max_streams: 10,
+        max_streams,
         stream_window: 1 << 16,
         connection_window: 1 << 20,
         send_window: 1 << 20,
@@ -1031,13 +1036,75 @@ fn forwarding_lane() -> (Lane, TcpListener) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut group = upstream(1);
     group.servers[0].address = server.local_addr().unwrap();
+    (lane_for(group), server)
+}
+
+/// A lane that forwards all requests to this group.
+fn lane_for(group: Upstream) -> Lane {
     let mut hosts = NameMap::default();
     hosts.insert("*".parse().unwrap(), 0).unwrap();
     let sites = Arc::new(SiteMap::new(&NameMap::default(), &hosts, [], |_, host| host));
     let actions = Arc::new([Action::Proxy { upstream: 0 }]);
     let mut config = snapshot(limits(), vec![group]);
     config.listeners = vec![Arc::new(Listener { sites, actions, ..listener(1) })];
-    (Lane::new(config), server)
+    Lane::new(config)
+}
+
+/// A client over HTTP/1.1 that has sent this, and its other end.
+fn http1_client(lane: &mut Lane, sent: &[u8]) -> (Key, OwnedFd) {
+    let (conn, peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let key = lane.proxy.connections.insert(conn);
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    rustix::io::write(&peer, sent).unwrap();
+    lane.ready(key, READ);
+    lane.turn();
+    (key, peer)
+}
+
+/// Such a client's request that has come now is looked at in time for `try_timeout`, before the lane's first look at others.
+fn is_looked_at_in_time(lane: &mut Lane, sent: &[u8]) {
+    let (client, _peer) = http1_client(lane, sent);
+    let exchange = lane.proxy.connections.client(client).unwrap().exchange().expect("a request that waits");
+    let x = lane.proxy.exchanges.get(exchange).unwrap();
+    assert!(matches!(x.upstream_stream(), Some(UpstreamStream::Waiting(_))), "{:?}", x.upstream_stream());
+    assert!(!x.machine().has_server());
+    let deadline = lane.proxy.connections.client(client).unwrap().deadline();
+    assert!((1..=lane.cx.now() + 200).contains(&deadline), "{deadline}");
+    assert!(lane.proxy.settings.first_look() > 200);
+}
+
+/// The connection is open, so that it has no timer for those who wait for a stream on it.
+#[test]
+fn a_request_that_waits_for_a_stream_over_http3_is_looked_at_in_time() {
+    let (mut server, address) = h3_server_for(limits(), 1);
+    let mut group = upstream(1);
+    group.servers[0].address = address;
+    (group.http, group.tls) = (UpstreamHttp::Three, Some(Arc::new(client_policy())));
+    group.try_timeout = Some(Duration::from_millis(200));
+    let mut lane = lane_for(group);
+    let (_first, _peer) = http1_client(&mut lane, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    // The server's handshake ends; its first stream is taken, and is not answered.
+    server.datagrams();
+    lane.datagrams();
+    let key = lane.quic();
+    assert!(lane.proxy.connections.quic(key).unwrap().is_open());
+    is_looked_at_in_time(&mut lane, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+}
+
+/// The same of a WebSocket, which waits for the server's SETTINGS.
+#[test]
+fn a_websocket_that_waits_for_settings_is_looked_at_in_time() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut group = upstream(1);
+    group.servers[0].address = server.local_addr().unwrap();
+    (group.http, group.try_timeout) = (UpstreamHttp::Two, Some(Duration::from_millis(200)));
+    let mut lane = lane_for(group);
+    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket_pair().0));
+    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    let upgrade = b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    is_looked_at_in_time(&mut lane, upgrade);
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().len(), 1);
 }
 
 /// The connection that a lane has begun for its only request, at both ends.

@@ -7,6 +7,7 @@ use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
+use crate::exchange::expiry::look_soon;
 use crate::exchange::response::{connect_failed, no_server, not_taken, server_lost};
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
@@ -42,6 +43,14 @@ pub(super) const MOST_WAITING: usize = 128;
 /// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, only
 /// one that was begun since will do, shared or new.
 pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    find_connection(proxy, cx, exchange);
+    // The connection that it waits for, or a stream on one, has no timer for it.
+    if proxy.exchanges.get(exchange).is_some_and(|x| x.upstream_stream().is_some() && !x.machine().has_server()) {
+        look_soon(&mut proxy.connections, &proxy.exchanges, &proxy.settings, cx, exchange);
+    }
+}
+
+fn find_connection(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     loop {
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
         let Some(upstream) = x.upstream().cloned() else { return };
