@@ -24,8 +24,8 @@ use crate::{Asked, Exchange, Phase, Upstream};
 /// Milliseconds, from any beginning.
 pub type Millis = u64;
 
-/// How long a client is read that was answered before its request was complete, where its stream or connection ends with
-/// that. Many clients take a reset for the loss of the response before it (RFC 9112 §9.6).
+/// How long a client is read that was answered before its request was complete, over all versions of HTTP. Many clients take a reset
+/// for the loss of the response before it (RFC 9112 §9.6). If the request ends in that time, a connection over HTTP/1.1 may go on.
 pub const LINGER: Millis = 2000;
 /// The most bytes that are read and thrown away in that time.
 pub const LINGER_BYTES: u64 = 512 * 1024;

@@ -78,7 +78,7 @@ pub enum Kind {
 }
 
 /// What the machine must know of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What the exchange carries.
     pub kind: Kind,
@@ -90,8 +90,22 @@ pub struct Request {
     pub is_idempotent: bool,
     /// It came as TLS early data, so it may be a replay.
     pub is_early: bool,
-    /// How many bytes of its body are read and thrown away after the response.
+    /// How many bytes of its body are read and thrown away after the response: [`deadlines::LINGER_BYTES`], whatever version of HTTP
+    /// the client speaks.
     pub max_drained: u64,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            kind: Kind::default(),
+            has_body: false,
+            is_safe: false,
+            is_idempotent: false,
+            is_early: false,
+            max_drained: deadlines::LINGER_BYTES,
+        }
+    }
 }
 
 /// One of the two directions.
@@ -316,10 +330,11 @@ impl Exchange {
         }
     }
 
-    /// Changes [`Request::max_drained`]: a rule that was found after the request had begun has another limit.
+    /// Whether the rest of a request is read to its end that is answered before, so that the connection can go on behind it.
+    /// `announced`: how long it will be, if that is known. A rest that turns out to be longer is not.
     #[inline]
-    pub fn set_max_drained(&mut self, bytes: u64) {
-        self.facts.max_drained = bytes;
+    pub fn reads_rest(&self, announced: Option<u64>) -> bool {
+        announced.is_none_or(|rest| rest <= self.facts.max_drained)
     }
 
     /// Whether the final response's head has gone to the client, so that no status can tell of a failure any more.

@@ -11,7 +11,7 @@ use crate::conn::{Conn, Standing};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
-use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
+use crate::exchange::executor::{abort_exchange, drain_is_over, handshake_done, perform, refuse, request_sent, takes_place};
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
@@ -35,6 +35,7 @@ use quinn_proto::{Dir, Side as QuicSide, StreamId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
+use sealane_exchange::deadlines::{LINGER, LINGER_BYTES};
 use sealane_exchange::{Event, Head, Kind, Loss};
 use sealane_http::h3::{Code, MessageReader, Side, encode_request};
 use sealane_http::{BodyLength, Scheme, Version};
@@ -57,7 +58,7 @@ const GET: machine::Request = machine::Request {
     is_safe: true,
     is_idempotent: true,
     is_early: false,
-    max_drained: 0,
+    max_drained: LINGER_BYTES,
 };
 const READ: Ready = Ready { read: true, write: false, peer_closed: false, error: false };
 const WRITE: Ready = Ready { read: false, write: true, peer_closed: false, error: false };
@@ -452,7 +453,7 @@ fn a_connection_that_closes_with_bytes_in_its_socket_lingers() {
         let Proxy { connections, exchanges, settings, .. } = &mut lane.proxy;
         let transport = connections.client(key).unwrap().transport_mut();
         (transport.readable, transport.ended) = (has_more, is_over);
-        h1_client_finish(connections, exchanges, settings, &mut lane.cx, key, true);
+        h1_client_finish(connections, exchanges, settings, &mut lane.cx, key, true, false);
         assert_eq!(connections.client(key).unwrap().closes(), Some(lingers));
     }
 }
@@ -1089,6 +1090,93 @@ fn a_request_that_waits_for_a_stream_over_http3_is_looked_at_in_time() {
     let key = lane.quic();
     assert!(lane.proxy.connections.quic(key).unwrap().is_open());
     is_looked_at_in_time(&mut lane, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+}
+
+/// A lane that answers all requests itself.
+fn answering_lane() -> Lane {
+    let mut hosts = NameMap::default();
+    hosts.insert("*".parse().unwrap(), 0).unwrap();
+    let sites = Arc::new(SiteMap::new(&NameMap::default(), &hosts, [], |_, host| host));
+    let answer = Action::Respond { status: 401, content_type: "text/plain".into(), body: b"no".to_vec() };
+    let long = Duration::from_secs(10);
+    let limits = ClientLimits { max_body: u64::MAX, idle_timeout: long, handshake_timeout: long, ..limits() };
+    let mut config = snapshot(limits, Vec::new());
+    config.listeners = vec![Arc::new(Listener { sites, actions: Arc::new([answer]), ..listener(1) })];
+    Lane::new(config)
+}
+
+/// What has come to a client, as text.
+fn received(peer: &OwnedFd) -> String {
+    let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    while let Ok(n @ 1..) = rustix::io::read(peer, &mut buffer) {
+        got.extend_from_slice(&buffer[..n]);
+    }
+    String::from_utf8(got).unwrap()
+}
+
+/// Sends so many bytes on a client's connection, as far as the lane reads them.
+fn send_bytes(lane: &mut Lane, client: Key, peer: &OwnedFd, piece: &[u8], times: usize) {
+    for _ in 0..times {
+        if rustix::io::write(peer, piece).is_err() {
+            return;
+        }
+        lane.ready(client, READ);
+        lane.turn();
+    }
+}
+
+/// One rule and one bound for all versions of HTTP: without it a client would be read to the end of `max_body_size`.
+#[test]
+fn the_rest_of_an_answered_request_is_read_within_bounds_over_http1() {
+    const CHUNK: usize = 16 << 10;
+    let head = |framing: &str| format!("POST / HTTP/1.1\r\nHost: a.example\r\n{framing}\r\n\r\n");
+    let answered = |framing: &str| {
+        let mut lane = answering_lane();
+        let (client, peer) = http1_client(&mut lane, head(framing).as_bytes());
+        let answer = received(&peer);
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+        (lane, client, peer, answer.to_ascii_lowercase().contains("connection: close"))
+    };
+    let is_kept = |lane: &mut Lane, client: Key| {
+        lane.proxy.connections.client(client).is_some_and(|c| c.is_open() && c.exchange().is_none())
+    };
+
+    // A small rest: the connection goes on behind it.
+    let (mut lane, client, peer, closes) = answered("Content-Length: 20000");
+    assert!(!closes);
+    send_bytes(&mut lane, client, &peer, &[7; 10_000], 2);
+    assert!(is_kept(&mut lane, client));
+    send_bytes(&mut lane, client, &peer, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", 1);
+    assert!(received(&peer).starts_with("HTTP/1.1 401 "));
+
+    // A rest that is announced as too long: the client is told, and the connection lingers.
+    let (mut lane, client, _peer, closes) = answered(&format!("Content-Length: {}", LINGER_BYTES + 1));
+    assert!(closes);
+    assert!(matches!(lane.proxy.connections.client(client).unwrap().phase(), ClientPhase::Lingering { .. }));
+
+    // One that turns out to be too long, and one that does not come in time.
+    let chunk = [format!("{CHUNK:x}\r\n").as_bytes(), &[7; CHUNK], b"\r\n"].concat();
+    let most = LINGER_BYTES as usize / CHUNK;
+    let (mut lane, client, peer, closes) = answered("Transfer-Encoding: chunked");
+    assert!(!closes);
+    send_bytes(&mut lane, client, &peer, &chunk, most);
+    assert!(lane.proxy.connections.client(client).unwrap().exchange().is_some(), "as much is read");
+    send_bytes(&mut lane, client, &peer, &chunk, 1);
+    assert!(lane.proxy.connections.client(client).is_none(), "and no more");
+
+    let (mut lane, client, _peer, _) = answered("Transfer-Encoding: chunked");
+    let client_conn = lane.proxy.connections.client(client).unwrap();
+    assert!(client_conn.deadline() <= LINGER);
+    let exchange = client_conn.exchange().expect("a rest that is awaited");
+    assert!(lane.proxy.exchanges.get(exchange).unwrap().drains_since().is_some());
+    drain_is_over(&mut lane.proxy, &mut lane.cx, exchange);
+    lane.turn();
+    assert!(lane.proxy.connections.client(client).is_none());
+
+    // Whether the client sends the body that it has announced so is not known.
+    let (mut lane, client, _peer, closes) = answered("Content-Length: 10\r\nExpect: 100-continue");
+    assert!(closes);
+    assert!(matches!(lane.proxy.connections.client(client).unwrap().phase(), ClientPhase::Lingering { .. }));
 }
 
 /// The same of a WebSocket, which waits for the server's SETTINGS.

@@ -47,8 +47,7 @@ pub const TABLE: &[Row] = &[
         settings: &[
             "idle_timeout",
             "min_body_rate",
-            "over HTTP/2 and HTTP/3 also a fixed limit of 2 seconds or 512 KiB, whichever comes first (total); over HTTP/1.1 \
-             see the next table",
+            "and a fixed limit of 2 seconds or 512 KiB, whichever comes first (total)",
         ],
         before: "",
         after: "the connection (HTTP/1.1) or the stream ends",

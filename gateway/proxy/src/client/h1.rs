@@ -330,7 +330,9 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
     let connection = match x.machine().request() {
         _ if upgrade && status == 101 => ConnectionOption::Upgrade,
         _ if upgrade => ConnectionOption::KeepAlive,
-        Phase::Complete | Phase::Draining if keep_alive => ConnectionOption::KeepAlive,
+        Phase::Complete if keep_alive => ConnectionOption::KeepAlive,
+        // The next request lies behind the rest of this one.
+        Phase::Draining if keep_alive && x.machine().reads_rest(x.announced_rest()) => ConnectionOption::KeepAlive,
         // A request that is still coming cannot be told from the next one once it is answered: the connection is kept only if
         // the rest of the request comes while the response does (RFC 9112 §9.6).
         Phase::Streaming if keep_alive && !x.body().is_empty() && !body.is_empty() && status < 300 => {
@@ -370,6 +372,7 @@ pub(crate) fn h1_client_end(connections: &mut Connections, exchanges: &Exchanges
 }
 
 /// The response is staged whole: the connection serves its next request, or closes. `complete`: the request has come whole.
+/// `drained`: the rest of it has been read for as long as a client is.
 pub(crate) fn h1_client_finish(
     connections: &mut Connections,
     exchanges: &mut Exchanges,
@@ -377,6 +380,7 @@ pub(crate) fn h1_client_finish(
     cx: &mut Context,
     key: Key,
     complete: bool,
+    drained: bool,
 ) {
     let limits = settings.limits();
     let Some(client_conn) = connections.client(key) else { return };
@@ -390,9 +394,11 @@ pub(crate) fn h1_client_finish(
             exchanges.go_on_later(Later::Conn(key));
         }
     } else {
+        let had_time = drained && !complete && client_conn.transport.is_flushed();
         client_conn.transport.finish();
         // A close with bytes that nobody has read is a reset, which can take the end of the response (RFC 9112 §9.6).
-        let linger = !complete || !client_conn.inbuf.is_empty() || client_conn.transport.may_have_unread();
+        let has_unread = !complete || !client_conn.inbuf.is_empty() || client_conn.transport.may_have_unread();
+        let linger = has_unread && !had_time;
         client_conn.begin_closing(cx, key, linger, limits);
     }
     connections.mark_for_flush(key);

@@ -569,23 +569,23 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
     x.request_body.begin(now);
-    match client_stream {
-        // It reads on to the next request.
-        ClientStream::H1(key) if proxy.connections.client(key).is_some_and(|c| c.is_kept_alive()) => {}
-        // The connection lingers as a whole; of a copy nobody waits for the rest.
-        ClientStream::H1(_) | ClientStream::Mirror(_) => return drain_is_over(proxy, cx, exchange),
-        // All that is to be read of it has been.
-        ClientStream::H3(..) if nothing_more_is_read(&proxy.connections, client_stream) => {
-            return drain_is_over(proxy, cx, exchange);
-        }
-        ClientStream::H2(..) | ClientStream::H3(..) => {
-            x.ending = match x.ending {
-                Ending::TooLong => Ending::DrainingTooLong { since: now },
-                _ => Ending::Draining { since: now },
-            };
-            proxy.connections.look_by(cx, client_stream, now + LINGER);
-        }
+    let is_over = match client_stream {
+        // The connection lingers as a whole, unless it goes on behind the rest of this request.
+        ClientStream::H1(key) => proxy.connections.client(key).is_none_or(|c| !c.is_kept_alive()),
+        // Nobody waits for it.
+        ClientStream::Mirror(_) => true,
+        ClientStream::H2(..) => false,
+        // All that is to be read of it may have been.
+        ClientStream::H3(..) => nothing_more_is_read(&proxy.connections, client_stream),
+    };
+    if is_over {
+        return drain_is_over(proxy, cx, exchange);
     }
+    x.ending = match x.ending {
+        Ending::TooLong => Ending::DrainingTooLong { since: now },
+        _ => Ending::Draining { since: now },
+    };
+    proxy.connections.look_by(cx, client_stream, now + LINGER);
     proxy.exchanges.go_on_later(Later::Client(exchange));
 }
 

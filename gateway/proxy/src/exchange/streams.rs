@@ -214,7 +214,10 @@ pub(crate) fn client_finish(
     complete: bool,
 ) {
     match x.client_stream {
-        ClientStream::H1(key) => h1_client_finish(connections, exchanges, settings, cx, key, complete),
+        ClientStream::H1(key) => {
+            let drained = x.drains_since().is_some();
+            h1_client_finish(connections, exchanges, settings, cx, key, complete, drained);
+        }
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
         ClientStream::H3(key, stream) => h3_client_finish(connections, settings, cx, key, stream),
         // It has been let go of before (`finish_exchange`).
