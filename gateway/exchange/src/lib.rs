@@ -337,6 +337,11 @@ impl Exchange {
         announced.is_none_or(|rest| rest <= self.facts.max_drained)
     }
 
+    /// Whether so much of a request has been thrown away that no more of it is read.
+    pub fn has_drained_enough(&self) -> bool {
+        matches!(self.request, RequestState::Draining { bytes } if bytes > self.facts.max_drained)
+    }
+
     /// Whether the final response's head has gone to the client, so that no status can tell of a failure any more.
     #[inline]
     pub fn is_answered(&self) -> bool {
@@ -522,6 +527,10 @@ impl Exchange {
 
     /// The gateway's own response, which is complete with its head.
     fn answer(&mut self, status: u16) -> Actions {
+        if matches!(self.request, RequestState::Draining { .. }) {
+            // The response is whole, and nobody wants what is wrong with the rest of the request.
+            return self.end(Actions::NONE.with(Action::CloseClient));
+        }
         if self.is_answered() {
             return self.end(Actions::NONE.with(Action::CutClient));
         }

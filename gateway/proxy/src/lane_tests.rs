@@ -11,7 +11,7 @@ use crate::conn::{Conn, Standing};
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
-use crate::exchange::executor::{abort_exchange, drain_is_over, handshake_done, perform, refuse, request_sent, takes_place};
+use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
@@ -38,7 +38,7 @@ use sealane_exchange as machine;
 use sealane_exchange::deadlines::{LINGER, LINGER_BYTES};
 use sealane_exchange::{Event, Head, Kind, Loss};
 use sealane_http::h3::{Code, MessageReader, Side, encode_request};
-use sealane_http::{BodyLength, Scheme, Version};
+use sealane_http::{BodyLength, ParseError, Scheme, Version};
 use sealane_lane::{After, Context, Key, Published, Ready, Service, mailbox};
 use sealane_route::{NameMap, SiteMap};
 use sealane_sys::allocations;
@@ -1168,15 +1168,38 @@ fn the_rest_of_an_answered_request_is_read_within_bounds_over_http1() {
     let client_conn = lane.proxy.connections.client(client).unwrap();
     assert!(client_conn.deadline() <= LINGER);
     let exchange = client_conn.exchange().expect("a rest that is awaited");
-    assert!(lane.proxy.exchanges.get(exchange).unwrap().drains_since().is_some());
-    drain_is_over(&mut lane.proxy, &mut lane.cx, exchange);
-    lane.turn();
-    assert!(lane.proxy.connections.client(client).is_none());
+    let x = lane.proxy.exchanges.get(exchange).unwrap();
+    assert_eq!([LINGER - 1, LINGER].map(|now| x.has_drained_enough(now)), [false, true]);
 
     // Whether the client sends the body that it has announced so is not known.
     let (mut lane, client, _peer, closes) = answered("Content-Length: 10\r\nExpect: 100-continue");
     assert!(closes);
     assert!(matches!(lane.proxy.connections.client(client).unwrap().phase(), ClientPhase::Lingering { .. }));
+}
+
+/// What is wrong with the rest of a request that has been answered takes nothing of the answer, and is no failure of anybody.
+#[test]
+fn an_error_in_the_rest_of_an_answered_request_cuts_nobody_off() {
+    for ends in [false, true] {
+        let mut lane = answering_lane();
+        let sent = b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let (client, peer) = http1_client(&mut lane, sent);
+        if ends {
+            rustix::net::shutdown(&peer, rustix::net::Shutdown::Write).unwrap();
+            lane.ready(client, Ready { peer_closed: true, ..READ });
+        } else {
+            rustix::io::write(&peer, b"no length\r\n").unwrap();
+            lane.ready(client, READ);
+            let phase = lane.proxy.connections.client(client).unwrap().phase();
+            assert!(matches!(phase, ClientPhase::Lingering { .. }), "{phase:?}");
+        }
+        lane.turn();
+        assert!(received(&peer).starts_with("HTTP/1.1 401 "));
+        assert_eq!(rustix::io::read(&peer, &mut [0; 9][..]), Ok(0), "an end, and no reset");
+        let counters = &lane.proxy.counters;
+        assert_eq!(counters.value(Count::ClientAborts), 0);
+        assert_eq!(ParseError::ALL.iter().map(|error| counters.parse_errors(*error)).sum::<u64>(), 0);
+    }
 }
 
 /// The same of a WebSocket, which waits for the server's SETTINGS.

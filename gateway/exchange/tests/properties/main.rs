@@ -354,6 +354,11 @@ impl Observer {
             assert!(self.connected && !after.is_answered(), "an answer is rejected in place of being passed on");
         }
 
+        // A response that is whole is never cut off, whatever becomes of the rest of its request.
+        if has(CutClient) {
+            assert!(before.response() != Phase::Complete || before.is_tunnel(), "a whole response is cut off");
+        }
+
         // The end comes once, with exactly one word about the client, and leaves no server behind.
         if has(Finish) {
             let words = [FinishClient, CloseClient, CutClient, DetachClient].map(|a| u32::from(has(a)));

@@ -372,6 +372,7 @@ fn drained(begin: &[Event]) -> Outcome {
     assert_eq!(with(moved(LINGER_BYTES + 1)), [CloseClient, Finish]);
     assert_eq!(with(Event::DrainTimeout), [CloseClient, Finish]);
     assert_eq!(with(Event::Ended(Direction::Request)), [FinishClient, Finish]);
+    assert_eq!(with(Event::Refuse { status: 400 }), [CloseClient, Finish], "the response is whole");
     Drained { time: LINGER, bytes: LINGER_BYTES }
 }
 

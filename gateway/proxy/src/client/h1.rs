@@ -7,7 +7,7 @@ use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{begin_request, refuse, refuse_head};
+use crate::exchange::executor::{begin_request, drain_is_over, refuse, refuse_head};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::request::{request_broken, request_data, request_end, request_read_size, request_room};
 use crate::exchange::streams::{ClientStream, Later};
@@ -256,7 +256,9 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         Phase::Complete => {}
         Phase::Streaming if x.machine().is_tunnel() && clean => request_end(proxy, cx, exchange),
         Phase::Streaming if x.machine().is_tunnel() => client_gone(proxy, cx, key),
-        _ => {
+        // It has its response, and may not have read it yet.
+        Phase::Draining => drain_is_over(proxy, cx, exchange),
+        Phase::Awaiting | Phase::Streaming => {
             proxy.counters.parse_error(ParseError::Truncated);
             client_gone(proxy, cx, key);
         }
@@ -372,7 +374,7 @@ pub(crate) fn h1_client_end(connections: &mut Connections, exchanges: &Exchanges
 }
 
 /// The response is staged whole: the connection serves its next request, or closes. `complete`: the request has come whole.
-/// `drained`: the rest of it has been read for as long as a client is.
+/// `drained`: the rest of it was read for as long as that of any client.
 pub(crate) fn h1_client_finish(
     connections: &mut Connections,
     exchanges: &mut Exchanges,
@@ -394,7 +396,7 @@ pub(crate) fn h1_client_finish(
             exchanges.go_on_later(Later::Conn(key));
         }
     } else {
-        let had_time = drained && !complete && client_conn.transport.is_flushed();
+        let had_time = drained && client_conn.transport.is_flushed();
         client_conn.transport.finish();
         // A close with bytes that nobody has read is a reset, which can take the end of the response (RFC 9112 §9.6).
         let has_unread = !complete || !client_conn.inbuf.is_empty() || client_conn.transport.may_have_unread();

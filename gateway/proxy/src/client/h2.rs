@@ -162,7 +162,8 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
 
 /// The client has called its request off, or has broken its rules.
 fn h2_client_gone(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Option<&h2::Error>) {
-    if error.is_some_and(h2::Error::is_library) {
+    let drains = proxy.exchanges.get(exchange).is_some_and(|x| x.machine().request() == Phase::Draining);
+    if error.is_some_and(h2::Error::is_library) && !drains {
         // All that `h2` finds wrong with data that it has accepted so far is its length.
         proxy.counters.parse_error(ParseError::LengthMismatch);
     }

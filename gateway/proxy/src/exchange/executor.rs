@@ -589,7 +589,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     proxy.exchanges.go_on_later(Later::Client(exchange));
 }
 
-/// A client that has its response has been read for long enough.
+/// A client that has its response is read no more: it has been for long enough, or there is nothing to read.
 pub(crate) fn drain_is_over(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let actions = x.machine.on(Event::DrainTimeout);

@@ -46,7 +46,7 @@ use crate::traces::Trace;
 use crate::upstream::balance::Lease;
 use crate::upstream::group::LaneUpstream;
 use sealane_exchange as machine;
-use sealane_exchange::deadlines::Party;
+use sealane_exchange::deadlines::{LINGER, Party};
 use sealane_exchange::{Actions, Event, Kind};
 use sealane_http::{BodyLength, Fields, Known, Method, ParseError, RequestHead, ResponseHead, Version};
 use sealane_lane::{Micros, Millis};
@@ -548,6 +548,11 @@ impl Exchange {
             Ending::Draining { since } | Ending::DrainingTooLong { since } => Some(since),
             Ending::No | Ending::TooLong | Ending::Idle => None,
         }
+    }
+
+    /// Whether the rest of the request was read for as long, or as far, as that of any client.
+    pub fn has_drained_enough(&self, now: Millis) -> bool {
+        self.drains_since().is_some_and(|since| now >= since + LINGER || self.machine.has_drained_enough())
     }
 
     /// When the response had been sent, if it is over `now`.

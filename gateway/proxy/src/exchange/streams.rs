@@ -215,7 +215,7 @@ pub(crate) fn client_finish(
 ) {
     match x.client_stream {
         ClientStream::H1(key) => {
-            let drained = x.drains_since().is_some();
+            let drained = x.has_drained_enough(cx.now());
             h1_client_finish(connections, exchanges, settings, cx, key, complete, drained);
         }
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
