@@ -206,6 +206,15 @@ impl Connections {
         }
     }
 
+    /// When a copy of a request must be over; `None` for every other request.
+    #[inline]
+    pub fn copy_until(&self, side: ClientStream) -> Option<Millis> {
+        match (side, self.slots.get(side.conn())) {
+            (ClientStream::Mirror(_), Some(Conn::Mirror(mirror))) => Some(mirror.until()),
+            _ => None,
+        }
+    }
+
     /// A timer of a connection has fired: whether it is time.
     pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
         match self.slots.get_mut(key) {

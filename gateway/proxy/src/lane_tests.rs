@@ -12,6 +12,7 @@ use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
+use crate::exchange::expiry::check_deadlines;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
@@ -238,6 +239,24 @@ fn room_counts_before_the_time_that_a_request_has_waited() {
     lane.turn();
     assert!(lane.upstream_stream(&second).is_some());
     assert_eq!(lane.proxy.counters.value(Count::QueueTimeouts), 0);
+}
+
+/// The table of deadlines says how long a request waits for room, whoever looks: the queue's timer, or that of the client.
+#[test]
+fn a_request_that_has_waited_for_room_is_refused_at_the_time_of_the_table() {
+    for timeout in [0, 300] {
+        let (_server, group) = limited_group(|group| group.queue_timeout = Duration::from_millis(timeout));
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let (first, second) = (lane.request(GET), lane.request(GET));
+        lane.event(&first, Event::Forward);
+        lane.event(&second, Event::Forward);
+        assert_eq!(check_deadlines(&mut lane.proxy, &mut lane.cx, second.exchange), Some(timeout.max(1)));
+        assert!(!lane.is_over(&second), "there may be room at the end of the turn");
+        lane.turn();
+        assert_eq!(lane.is_over(&second), timeout == 0);
+        assert_eq!(lane.proxy.counters.value(Count::QueueTimeouts), (timeout == 0).into());
+        assert_eq!(lane.proxy.counters.value(Count::UpstreamTimeouts), 0, "nobody has failed");
+    }
 }
 
 /// Finding 12: under load those who wait would starve.
@@ -747,9 +766,14 @@ fn copies_are_given_up_first_when_memory_is_short() {
         copy_body(exchanges.get_mut(request.exchange).unwrap(), counters, &[0; 100_000], false);
         request
     };
-    // One whose body is coming, and one that is under way.
+    // One whose body is coming, and one that is under way, whose time the table of deadlines has.
     let (coming, complete) = (copied(&mut lane), copied(&mut lane));
     copy_complete(&mut lane.proxy, &mut lane.cx, complete.exchange);
+    let copy = lane.proxy.exchanges.keys().into_iter().find(|key| {
+        matches!(lane.proxy.exchanges.get(*key).map(|x| x.client_stream()), Some(ClientStream::Mirror(_)))
+    });
+    let stream = lane.proxy.exchanges.get(copy.expect("a copy")).unwrap().client_stream();
+    assert_eq!(lane.proxy.connections.copy_until(stream), Some(3_600_000));
     let counted = |lane: &Lane| {
         let c = &lane.proxy.counters;
         [Count::MirrorsFull, Count::MirrorsMemory, Count::MirrorsFailed, Count::MemoryResets]

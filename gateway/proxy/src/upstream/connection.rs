@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Exchange as Machine, Fit, Loss, Switching};
-use sealane_lane::{Context, Key, Millis, Ready};
+use sealane_lane::{Context, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
 use std::net::SocketAddr;
@@ -127,8 +127,7 @@ fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &
     let now = cx.now();
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let first = x.routed().waits_until().is_none();
-    let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
-    let until = x.routed_mut().wait_until(now + queue_timeout);
+    let until = x.routed_mut().wait_until(upstream.upstream.queued_until(now));
     if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
         return no_server(proxy, cx, exchange, Count::QueueFull);
     }
@@ -191,10 +190,10 @@ fn connect_upstream(
         close_connection(proxy, cx, key);
         return Err(Errno::NOMEM);
     }
-    let wait = upstream.connect_within();
+    let at = upstream.upstream.until(ConnectionWait::Connect, cx.now());
     match upstream_conn.syn() {
-        None => upstream_conn.deadline.after(cx, key, wait),
-        Some(_) => syn_begun(&mut proxy.connections, cx, key, wait),
+        None => upstream_conn.deadline.set(cx, key, at),
+        Some(_) => syn_begun(&mut proxy.connections, cx, key, at),
     }
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
         x.await_connection(if shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });

@@ -32,6 +32,7 @@ use crate::snapshot::QuicSettings;
 use crate::upstream::connection::MOST_WAITING;
 use crate::upstream::group::LaneUpstream;
 use quinn_proto::{StreamId, VarInt};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Fit, Loss, Reset, Switching};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
@@ -157,7 +158,7 @@ fn h3_connect(
     upstream.h3_note(server, window, key);
     let q = connections.quic(key)?;
     quic.note(q.transport(), key);
-    q.expire_at(cx, key, now + upstream.connect_within().as_millis() as Millis);
+    q.expire_at(cx, key, upstream.upstream.until(ConnectionWait::Connect, now));
     connections.mark_for_flush(key);
     Some(key)
 }

@@ -132,8 +132,7 @@ pub(crate) fn open_with_hello(
 }
 
 /// The connection is watched: its time begins.
-pub(crate) fn syn_begun(connections: &mut Connections, cx: &mut Context, key: Key, wait: Duration) {
-    let give_up = cx.now() + wait.as_millis() as Millis;
+pub(crate) fn syn_begun(connections: &mut Connections, cx: &mut Context, key: Key, give_up: Millis) {
     if let Some(syn) = connections.upstream(key).and_then(UpstreamConnection::syn) {
         syn.give_up = give_up;
     }
