@@ -30,6 +30,9 @@ pub const LINGER: Millis = 2000;
 /// The most bytes that are read and thrown away in that time.
 pub const LINGER_BYTES: u64 = 512 * 1024;
 
+/// How long a client may open streams that was told by GOAWAY to open no more: several round trips on any path.
+pub const GRACE: Millis = 5000;
+
 /// Who is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Party {

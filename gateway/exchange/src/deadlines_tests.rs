@@ -94,6 +94,7 @@ fn the_tables_have_a_row_for_each_wait() {
         (ConnectionWait::Room, Some(Party::Client)),
         (ConnectionWait::LastBytes, Some(Party::Client)),
         (ConnectionWait::ClientEnd, Some(Party::Client)),
+        (ConnectionWait::Goaway, Some(Party::Client)),
     ] {
         assert!(CONNECTIONS.iter().any(|row| (row.wait, row.party) == (wait, party)), "{wait:?}");
     }

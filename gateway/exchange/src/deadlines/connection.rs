@@ -3,7 +3,7 @@
 //! A client's connection and one to a server have one table, whichever version of HTTP they speak. HTTP/3 has heads and last bytes
 //! of streams in place of connections; the rows are the same.
 
-use super::{LINGER, Millis};
+use super::{GRACE, LINGER, Millis};
 
 /// What a connection waits for: a row of its table, or two where both sides have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub enum ConnectionWait {
     LastBytes,
     /// The client's end of a connection on which the gateway has sent its own.
     ClientEnd,
+    /// A client that was told by GOAWAY to open no more streams, and may not have heard of it.
+    Goaway,
 }
 
 /// The limits of a connection. Of what its side does not wait for they are 0.
@@ -69,6 +71,7 @@ impl ConnectionWait {
                 Self::Request => limits.keepalive,
                 Self::Room | Self::LastBytes => limits.idle,
                 Self::ClientEnd => LINGER,
+                Self::Goaway => GRACE,
             }
     }
 }
@@ -137,6 +140,7 @@ mod tests {
             (ConnectionWait::Room, 1000),
             (ConnectionWait::LastBytes, 1000),
             (ConnectionWait::ClientEnd, LINGER),
+            (ConnectionWait::Goaway, GRACE),
         ] {
             assert_eq!(wait.until(100, &LIMITS), 100 + limit, "{wait:?}");
         }

@@ -203,6 +203,13 @@ pub const CONNECTIONS: &[ConnectionRow] = &[
         after: "the connection is closed immediately",
     },
     ConnectionRow {
+        wait: ConnectionWait::Goaway,
+        party: Some(Party::Client),
+        name: "a client that the gateway has told to open no more streams (GOAWAY), until the client has received this",
+        setting: "no setting, fixed at 5 seconds",
+        after: "further streams are refused (REFUSED_STREAM, H3_REQUEST_REJECTED), and count as wasted requests",
+    },
+    ConnectionRow {
         wait: ConnectionWait::Connect,
         party: Some(Party::Upstream),
         name: "a connection to a server that is being made, including TLS or QUIC",

@@ -83,11 +83,16 @@ pub(super) fn h2_request(
     if client_conn.client.is_at_last_request(limits.max_requests) || draining {
         h2.shut_down(cx.now());
     }
-    if !rules_hold || h2.ignores_goaway(cx.now()) {
+    let ignores_goaway = h2.ignores_goaway(cx.now());
+    if !rules_hold || ignores_goaway {
         h2.last_id = respond.stream_id().as_u32();
         // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
         respond.send_reset(Reason::REFUSED_STREAM);
-        return proxy.exchanges.recycle(x);
+        proxy.exchanges.recycle(x);
+        if ignores_goaway {
+            client_wasted(proxy, cx, key, 1);
+        }
+        return;
     }
     let index = h2.streams.vacant_key() as u32;
     let slot = StreamWaker::new(key, index);

@@ -512,6 +512,7 @@ impl H3Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sealane_exchange::deadlines::GRACE;
     use crate::fixtures;
     use crate::quic::QuicEndpoint;
     use quinn_proto::Side as QuicSide;
@@ -597,9 +598,9 @@ mod tests {
         assert_eq!(q.note_established(50, 50_000), 45_000);
         assert!(q.is_open() && q.comes_early() && q.end_handshake() && !q.end_handshake());
         q.leave_soon(1000);
-        q.leave_in_time(1500);
+        q.leave_in_time(1000 + GRACE - 1);
         assert!(q.is_open(), "what it sends until it has heard of it is served");
-        q.leave_in_time(5000);
+        q.leave_in_time(1000 + GRACE);
         assert!(!q.takes_requests() && !q.is_closed());
         assert!(q.count_out() && !q.count_out());
         assert!(!server.count_out() && server.server().is_some() && server.client().is_none());

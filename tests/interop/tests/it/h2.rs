@@ -349,6 +349,15 @@ fn max_requests_holds_for_a_client_that_ignores_goaway() {
     assert!((0..3).all(|_| is_served()));
     assert!(sealane_interop::eventually(|| !is_served()), "{} requests are served", backend.requests().len());
     assert!(!is_served());
+    // Each of them costs it as much as one that it resets: over HTTP/3, too.
+    for _ in 0..400 {
+        if frames.request(stream, "GET", "/", &[], true).is_err() {
+            break;
+        }
+        stream += 2;
+    }
+    let farewell = frames.find(|f| f.kind == kind::GOAWAY && f.code() != 0).expect("it has wasted too many requests");
+    assert_eq!(farewell.code(), 11, "ENHANCE_YOUR_CALM");
 }
 
 #[test]
