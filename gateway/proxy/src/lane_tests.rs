@@ -14,7 +14,7 @@ use crate::exchange::Exchange;
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::response::server_lost;
-use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
+use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking, client_reset};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
 use crate::h3::stream::Stream;
 use crate::limits::{ClientCounts, KeyHasher, Rate, RateKey, RateLimit};
@@ -431,6 +431,7 @@ fn a_call_that_its_server_cancels_counts_as_the_servers() {
 /// The deadline of a call passes at its server: over HTTP/3 as over HTTP/2, the server is not to blame.
 #[test]
 fn a_server_may_cancel_calls_over_http3_and_nothing_else() {
+    // The server is this gateway, too: a response that it cuts off is a cancelled one.
     for is_grpc in [true, false] {
         let (mut server, address) = h3_server(limits());
         let mut state = None;
@@ -450,8 +451,8 @@ fn a_server_may_cancel_calls_over_http3_and_nothing_else() {
         let servers = server.quic();
         let q = server.proxy.connections.quic(servers).unwrap();
         let (index, _) = q.all_streams().into_iter().next().expect("the request has come");
-        q.reset(index, Code::RequestCancelled);
-        server.proxy.connections.mark_for_flush(servers);
+        assert!(q.stream(index).is_some());
+        client_reset(&mut server.proxy, &mut server.cx, ClientStream::H3(servers, index), false);
         server.turn();
         client.datagrams();
         assert!(client.is_over(&call));
@@ -1311,6 +1312,32 @@ fn a_response_over_http2_goes_on_when_the_client_opens_its_window() {
     let update = |stream: u8| [0, 0, 4, 8, 0, 0, 0, 0, stream, 0, 1, 0, 0];
     send(&mut lane, &[update(0), update(1)].concat());
     assert_eq!(receive(&mut lane), BODY);
+}
+
+/// As over HTTP/3, whether the client reads or not.
+#[test]
+fn a_response_over_http2_is_cut_off_as_a_cancelled_one() {
+    for is_stuck in [false, true] {
+        let (mut lane, _server) = forwarding_lane();
+        let (conn, peer) = connection(&lane.proxy.settings.listeners()[0]);
+        let client = lane.proxy.connections.insert(conn);
+        lane.proxy.admission.arrived(&lane.proxy.counters);
+        let Proxy { connections, settings, counters, .. } = &mut lane.proxy;
+        h2_client_begin(connections, settings, counters, &mut lane.cx, client);
+        rustix::io::write(&peer, &http2_post()).unwrap();
+        lane.ready(client, READ);
+        let exchange = h2_exchanges(&mut lane.proxy.connections, client)[0];
+        let stream = lane.proxy.exchanges.get(exchange).unwrap().client_stream();
+        client_reset(&mut lane.proxy, &mut lane.cx, stream, is_stuck);
+        lane.turn();
+        let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+        while let Ok(n @ 1..) = rustix::io::read(&peer, &mut buffer) {
+            got.extend_from_slice(&buffer[..n]);
+        }
+        // RST_STREAM of stream 1, with CANCEL.
+        let reset = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8];
+        assert!(got.ends_with(&reset), "stuck: {is_stuck}, {got:?}");
+    }
 }
 
 /// The first requests make buffers, and the next ones use these again. `most`: what rustls takes, once for each record that it opens

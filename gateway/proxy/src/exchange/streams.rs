@@ -257,6 +257,9 @@ pub(crate) fn client_detach(
 
 /// Cuts a response off behind what was passed on of it, so that it cannot look whole. `stuck`: the client takes
 /// nothing, and nothing is waited for.
+///
+/// Whatever the reason, the code is that of a response that is abandoned in the middle: CANCEL over HTTP/2, H3_REQUEST_CANCELLED over
+/// HTTP/3 (RFC 9114 §4.1.1). INTERNAL_ERROR would say that the gateway itself has failed (RFC 9113 §7).
 #[inline]
 pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStream, stuck: bool) {
     match side {
@@ -272,7 +275,7 @@ pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStre
         ClientStream::H2(key, stream) => {
             h2_client_reset(&mut proxy.connections, &proxy.settings, cx, key, stream, stuck)
         }
-        ClientStream::H3(key, stream) => h3_client_reset(&mut proxy.connections, key, stream, stuck),
+        ClientStream::H3(key, stream) => h3_client_reset(&mut proxy.connections, key, stream),
         ClientStream::Mirror(_) => {}
     }
 }
