@@ -642,7 +642,7 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
         let mut lane = Lane::new(snapshot(limits(), vec![group]));
         let (client, _peer) = tls_pair(&mut lane.proxy.scratch);
         let request = lane.request(GET);
-        let key = lane.upstream_connection(handshake(Purpose::ToShare(vec![request.exchange])), client);
+        let key = lane.upstream_connection(handshake(Purpose::ToShare([request.exchange].into())), client);
         lane.group().note_h2(0, true);
         lane.group().share(0, key);
         let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
@@ -714,7 +714,54 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let joined =
         (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide)).count();
     assert_eq!(joined, 128);
-    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().len(), joined);
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().unwrap().len(), joined);
+    // One that is called off makes room, as over HTTP/3.
+    let one_more = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
+    let _ = lane.proxy.exchanges.get_mut(one_more.exchange).unwrap().report(Event::Forward);
+    assert!(!h2_join(&mut lane.proxy, &mut lane.cx, one_more.exchange, Window::Wide));
+    abort_exchange(&mut lane.proxy, &mut lane.cx, request.exchange);
+    assert!(h2_join(&mut lane.proxy, &mut lane.cx, one_more.exchange, Window::Wide));
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().unwrap().len(), 1);
+}
+
+/// A request that was lost with a kept connection is not sent again for the age of a second one, over any version of HTTP.
+#[test]
+fn after_a_kept_connection_was_lost_older_ones_are_not_used() {
+    // Over HTTP/3: the connection that is there has begun at 0 ms.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (lost_at, again) in [(None, true), (Some(0), true), (Some(5), false)] {
+        let mut lane = h3_client(silent.local_addr().unwrap(), |_| {});
+        let (first, second) = (lane.request(GET), lane.request(GET));
+        lane.event(&first, Event::Forward);
+        let x = lane.proxy.exchanges.get_mut(second.exchange).unwrap();
+        lost_at.into_iter().for_each(|at| x.routed_mut().lost_connection(at));
+        lane.event(&second, Event::Forward);
+        let (old, new) = (lane.upstream_stream(&first), lane.upstream_stream(&second));
+        assert!(matches!(new, Some(UpstreamStream::Waiting(_))), "{new:?}");
+        assert_eq!(old == new, again, "{lost_at:?}");
+    }
+    // Over HTTP/2, and over HTTP/1.1, where it is a new connection in any case.
+    for (lost_at, again) in [(None, true), (Some(0), true), (Some(5), false)] {
+        let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let request = lane.request(GET);
+        let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+        let _ = x.report(Event::Forward);
+        lost_at.into_iter().for_each(|at| x.routed_mut().lost_connection(at));
+        let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket_pair().0));
+        h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+        assert_eq!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide), again, "{lost_at:?}");
+    }
+    for (lost_at, again) in [(None, true), (Some(0), false)] {
+        let (_server, group) = limited_group(|_| {});
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let kept = lane.upstream_connection(UpstreamPhase::Idle, Transport::new(socket_pair().0));
+        let request = lane.request(GET);
+        let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+        lost_at.into_iter().for_each(|at| x.routed_mut().lost_connection(at));
+        lane.event(&request, Event::Forward);
+        assert_eq!(lane.upstream_stream(&request) == Some(UpstreamStream::H1(kept)), again, "{lost_at:?}");
+    }
 }
 
 /// A client opens a hundred streams, takes nothing of the responses, and so makes the gateway hold what the servers' windows allow.
@@ -1240,7 +1287,7 @@ fn a_websocket_that_waits_for_settings_is_looked_at_in_time() {
     let upgrade = b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     is_looked_at_in_time(&mut lane, upgrade);
-    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().len(), 1);
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().unwrap().len(), 1);
 }
 
 /// The connection that a lane has begun for its only request, at both ends.

@@ -246,6 +246,11 @@ impl H3Connection {
         exactly - self.began
     }
 
+    /// When the handshake began.
+    pub fn began(&self) -> Micros {
+        self.began
+    }
+
     /// The peer has closed it, or it is lost.
     pub fn note_closed(&mut self) {
         self.phase = Phase::Closed;
@@ -496,11 +501,6 @@ impl H3Connection {
     /// When it is looked at again.
     pub fn deadline(&self) -> Millis {
         self.deadline.at()
-    }
-
-    /// When the handshake began.
-    pub fn began(&self) -> Micros {
-        self.began
     }
 
     /// Whether a request of the client has come before the handshake was over.

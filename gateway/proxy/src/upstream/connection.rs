@@ -32,16 +32,26 @@ use sealane_exchange::{Exchange as Machine, Fit, Loss, Switching};
 use sealane_lane::{Context, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
 /// Most exchanges that wait for a connection that they would share: for its handshake, or for what the server allows.
-pub(super) const MOST_WAITING: usize = 128;
+const MOST_WAITING: usize = 128;
 
-/// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, only
-/// one that was begun since will do, shared or new.
+/// Whether one more exchange may wait for a connection. Those that have been called off, or have gone elsewhere, wait no more.
+pub(super) fn may_wait(waiting: &mut VecDeque<Key>, exchanges: &Exchanges, connection: Key) -> bool {
+    if waiting.len() >= MOST_WAITING {
+        waiting.retain(|exchange| exchanges.waits_for(*exchange, connection));
+    }
+    waiting.len() < MOST_WAITING
+}
+
+/// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, others may be as
+/// old: only one that was begun since will do ([`oldest_connection`](crate::exchange::routed::Routed::oldest_connection)), over every
+/// version of HTTP. In the pool nobody looks for one.
 pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     find_connection(proxy, cx, exchange);
     // The connection that it waits for, or a stream on one, has no timer for it.
@@ -57,10 +67,9 @@ fn find_connection(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
         x.begin_dispatch(cx.now());
         // A relayed connection needs one of its own.
         let relayed = x.machine().is_relay();
-        let fresh = relayed || x.routed().lost_at().is_some();
+        let fresh = relayed || x.routed().oldest_connection().is_some();
         let only_h1 = !relayed && needs_h1(upstream.upstream.http, x.machine());
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
-        // A shared connection that was lost has left its upstream's list: what is found there is another.
         if !relayed && upstream.upstream.http == UpstreamHttp::Three && h3_dispatch(proxy, cx, exchange) {
             return;
         }
@@ -176,7 +185,7 @@ fn connect_upstream(
     transport.readable = false;
     transport.writable = false;
     let purpose = match () {
-        () if shared => Purpose::ToShare(vec![exchange]),
+        () if shared => Purpose::ToShare([exchange].into()),
         () if only_h1 => Purpose::OverH1,
         () => Purpose::Exchange,
     };
@@ -425,7 +434,7 @@ pub(crate) fn upstream_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, err
 /// Tells the requests of a connection that is about to be lost more than the loss will.
 fn upstream_hint(connections: &Connections, exchanges: &mut Exchanges, key: Key, failure: Failure) {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return };
-    for exchange in upstream_conn.exchange.iter().chain(upstream_conn.waiting()) {
+    for exchange in upstream_conn.exchange.iter().chain(upstream_conn.waiting().into_iter().flatten()) {
         if let Some(x) = exchanges.get_mut(*exchange) {
             x.routed_mut().note_hint(Some(failure));
         }

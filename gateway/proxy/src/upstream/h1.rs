@@ -282,7 +282,7 @@ fn upstream_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
     if upstream_conn.is_h2() {
         return h2_upstream_lost(proxy, cx, key, false);
     }
-    if !upstream_conn.waiting().is_empty() {
+    if upstream_conn.waiting().is_some_and(|waiting| !waiting.is_empty()) {
         return upstream_lost(proxy, cx, key, false);
     }
     let Some(exchange) = upstream_conn.exchange else { return close_connection(proxy, cx, key) };
