@@ -133,6 +133,9 @@ pub struct Head {
 pub enum Event {
     /// The request's host and method are allowed: from now on it may be answered or forwarded, unless it came too early.
     Accepted,
+    /// The rules cannot judge the request before the client's handshake is over: its address may be forged, or its certificate is not
+    /// known yet.
+    TooEarly,
     /// The rules ask a server whether the request may pass.
     Authorize,
     /// The rules have the client's password checked, which is not done here.
@@ -444,6 +447,7 @@ impl Exchange {
     pub fn on(&mut self, event: Event) -> Actions {
         match event {
             Event::Answer { .. }
+            | Event::TooEarly
             | Event::Refuse { .. }
             | Event::Moved { .. }
             | Event::Ended(_)
@@ -455,6 +459,7 @@ impl Exchange {
             }
             // What all others ask of `upstream` does not hold at the end.
             Event::Accepted => self.accepted(),
+            Event::TooEarly => self.refuse_early(),
             Event::Authorize => self.select(Purpose::Question),
             Event::Verify => self.verify(),
             Event::Verified => self.verified(),
@@ -491,9 +496,14 @@ impl Exchange {
         self.upstream = Upstream::None;
         // RFC 8470 §4: early data can be replayed, and what changes something must not be done twice.
         if self.facts.is_early && !self.facts.is_safe {
-            return self.answer(425);
+            return self.refuse_early();
         }
         Actions::NONE
+    }
+
+    /// The client has to send the request again when its handshake is over (RFC 8470 §5.2).
+    fn refuse_early(&mut self) -> Actions {
+        self.answer(425)
     }
 
     fn verify(&mut self) -> Actions {
@@ -736,8 +746,8 @@ impl Exchange {
     /// RFC 8470 §5.2: a request that was too early may be sent again once the handshake is over.
     fn too_early(&mut self, task: Task) -> Actions {
         if self.released > 0 {
-            // What was released of its body is not kept: the client has to send it again.
-            return self.answer(425);
+            // What was released of its body is not kept.
+            return self.refuse_early();
         }
         let actions = Actions::NONE.with(Action::ResetUpstream).with(Action::AwaitHandshake);
         self.upstream = Upstream::Handshake(task);

@@ -290,6 +290,9 @@ fn early_data() {
     let refused = x.on(Event::Accepted);
     assert_eq!((refused.iter().collect::<Vec<_>>(), refused.status()), (vec![Respond, StartDraining], 425));
     assert!(x.on(Event::Forward).is_empty());
+    // What the rules cannot judge yet gets the same, also before it is accepted.
+    assert_eq!(Exchange::new(early(POST)).on(Event::TooEarly), refused);
+    assert_eq!(x.on(Event::TooEarly).iter().collect::<Vec<_>>(), [CloseClient, Finish], "it has its answer");
     assert!(Exchange::new(GET).on(Event::Forward).is_empty(), "nobody has accepted it");
     assert_eq!(last(early(GET), &[Event::Forward]).0, [SelectServer]);
     let too_early = Event::Head(Head { status: 425, switches: false, confirms: false });

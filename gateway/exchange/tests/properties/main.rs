@@ -100,6 +100,7 @@ fn event(random: &mut Random) -> Event {
         13 => random.pick(&[
             Event::Refuse { status: 400 },
             Event::Refuse { status: 408 },
+            Event::TooEarly,
             Event::ClientGone,
             Event::DrainTimeout,
         ]),

@@ -23,7 +23,7 @@ use crate::exchange::expiry::look_soon;
 use crate::exchange::forwarded;
 use crate::exchange::redirection::send_redirect;
 use crate::exchange::response_headers::add_response_headers;
-use crate::exchange::retries::budget_allows;
+use crate::exchange::retries::{answer_retry, budget_allows};
 use crate::exchange::routed::{DeniedBy, Routed, Served};
 use crate::exchange::routing::route_request;
 use crate::exchange::streams::{
@@ -126,9 +126,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     }
     let actions = x.machine.on(Event::Accepted);
     if actions.has(Do::Respond) {
-        proxy.counters.count(Count::TooEarly);
-        send_error_text(proxy, cx, exchange, 425, expects);
-        return perform(proxy, cx, exchange, actions.without(Do::Respond));
+        return respond_too_early(proxy, cx, exchange, actions, expects);
     }
     if host.is_none() {
         return refuse(proxy, cx, exchange, 404);
@@ -400,10 +398,7 @@ pub(crate) fn handshake_done(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
     }
     x.request.fields.remove(Known::EarlyData);
     let granted = budget_allows(x, &proxy.counters, cx);
-    let actions = x.machine.on(if granted { Event::RetryGranted } else { Event::RetryDenied });
-    if granted {
-        proxy.counters.count(Count::Retries);
-    }
+    let actions = answer_retry(x, &proxy.counters, granted);
     perform(proxy, cx, exchange, actions);
 }
 
@@ -453,6 +448,15 @@ fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
     let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) && !replaced
         || x.machine.request() != Phase::Complete;
     send_error_text(proxy, cx, exchange, status, close);
+}
+
+/// Answers a request that came too early, if the state machine says so: what is wrong with it says nothing about its framing.
+pub(crate) fn respond_too_early(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions, expects: bool) {
+    if actions.has(Do::Respond) {
+        proxy.counters.count(Count::TooEarly);
+        send_error_text(proxy, cx, exchange, actions.status(), expects);
+    }
+    perform(proxy, cx, exchange, actions.without(Do::Respond));
 }
 
 /// Sends the text or the page of an error.
