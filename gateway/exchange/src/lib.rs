@@ -155,10 +155,8 @@ pub enum Event {
     /// speaks another version of HTTP than was expected. Nothing was sent. [`Action::SelectServer`] follows, at most
     /// [`MAX_NOT_TAKEN`] times in a try; nothing after that, and the connection is reported as [`Loss::Unprocessed`].
     NotTaken,
-    /// Bytes have moved from the source of a direction to its sink, or were thrown away.
+    /// Bytes of the request have moved to the server, or were thrown away.
     Moved {
-        /// Which direction.
-        direction: Direction,
         /// How many.
         bytes: u64,
     },
@@ -467,7 +465,7 @@ impl Exchange {
             Event::Answer { status } => self.answer(status),
             Event::Connected(switching) => self.connected(switching),
             Event::NotTaken => self.not_taken(),
-            Event::Moved { direction, bytes } => self.moved(direction, bytes),
+            Event::Moved { bytes } => self.moved(bytes),
             Event::Ended(Direction::Request) => self.request_ended(),
             Event::Ended(Direction::Response) => self.response_ended(),
             Event::Interim => self.interim(),
@@ -602,10 +600,7 @@ impl Exchange {
     }
 
     #[inline]
-    fn moved(&mut self, direction: Direction, bytes: u64) -> Actions {
-        if direction == Direction::Response {
-            return Actions::NONE;
-        }
+    fn moved(&mut self, bytes: u64) -> Actions {
         match &mut self.request {
             RequestState::Draining { bytes: drained } => {
                 *drained = drained.saturating_add(bytes);

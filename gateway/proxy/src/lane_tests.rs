@@ -38,7 +38,7 @@ use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socke
 use sealane_exchange as machine;
 use sealane_exchange::deadlines::{LINGER, LINGER_BYTES};
 use sealane_exchange::{Event, Head, Kind, Loss};
-use sealane_http::h3::{Code, MessageReader, Side, encode_request};
+use sealane_http::h3::{MessageReader, Side, encode_request};
 use sealane_http::{BodyLength, ParseError, Scheme, Version};
 use sealane_lane::{After, Context, Key, Published, Ready, Service, mailbox};
 use sealane_route::{NameMap, SiteMap};

@@ -89,7 +89,7 @@ fn event(random: &mut Random) -> Event {
             Switching::NoTunnel,
         ])),
         5 => Event::Refuse { status: 503 },
-        6 | 7 => Event::Moved { direction, bytes: random.pick(&[1, 1000, 300_000]) },
+        6 | 7 => Event::Moved { bytes: random.pick(&[1, 1000, 300_000]) },
         8 | 9 => Event::Ended(direction),
         10 => Event::Interim,
         11 | 12 => Event::Head(Head {
@@ -161,7 +161,7 @@ impl Observer {
         }
 
         // What moved while the request was open has left for a server.
-        if let Event::Moved { direction: Direction::Request, bytes } = event
+        if let Event::Moved { bytes } = event
             && before.request() == Phase::Streaming
         {
             self.released += bytes;
@@ -337,7 +337,7 @@ impl Observer {
             }
         }
         // What is thrown away is bounded.
-        if let Event::Moved { direction: Direction::Request, bytes } = event
+        if let Event::Moved { bytes } = event
             && before.request() == Phase::Draining
         {
             self.drained += bytes;

@@ -244,7 +244,7 @@ const TUNNELS: &[(&str, Script)] = &[
 ];
 
 /// A request with a body has gone to a server, but for its end.
-const SENT: [Event; 3] = [Event::Forward, CONNECTED, Event::Moved { direction: Direction::Request, bytes: 10 }];
+const SENT: [Event; 3] = [Event::Forward, CONNECTED, Event::Moved { bytes: 10 }];
 const RELAY: Request = Request { kind: Kind::Relay, ..POST };
 const UPGRADE: Request = Request { kind: Kind::Upgrade, ..GET };
 
@@ -268,7 +268,7 @@ fn after_the_end(late: Event) -> Outcome {
 }
 
 fn surplus() -> Outcome {
-    after_the_end(Event::Moved { direction: Direction::Response, bytes: 10 });
+    after_the_end(Event::Ended(Direction::Response));
     Dropped
 }
 

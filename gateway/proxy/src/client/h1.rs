@@ -18,9 +18,9 @@ use crate::settings::LaneSettings;
 use sealane_exchange::Phase;
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::h1::{
-    ConnectionOption, RequestInfo, What, encode_chunk_header, encode_last_chunk, encode_response, parse_request,
+    ConnectionOption, RequestInfo, What, encode_body, encode_body_end, encode_response, parse_request,
 };
-use sealane_http::{BodyLength, Fields, ParseError, Version};
+use sealane_http::{BodyLength, ParseError, Version};
 use sealane_lane::{Context, Key};
 
 // The source of requests.
@@ -361,7 +361,7 @@ pub(crate) fn h1_client_data(
 ) {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
     scratch.take_buffer(&mut client_conn.transport.stage);
-    stage_data(&mut client_conn.transport.stage, framing, data);
+    encode_body(&mut client_conn.transport.stage, framing, data);
     connections.mark_for_flush(key);
 }
 
@@ -369,7 +369,7 @@ pub(crate) fn h1_client_end(connections: &mut Connections, exchanges: &Exchanges
     let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
         return;
     };
-    stage_end(&mut client_conn.transport.stage, x.response_body().framing(), x.response_body().trailers());
+    encode_body_end(&mut client_conn.transport.stage, x.response_body().framing(), x.response_body().trailers());
     connections.mark_for_flush(key);
 }
 
@@ -404,22 +404,4 @@ pub(crate) fn h1_client_finish(
         client_conn.begin_closing(cx, key, linger, limits);
     }
     connections.mark_for_flush(key);
-}
-
-/// Appends a piece of a body under the sink's framing.
-pub(crate) fn stage_data(stage: &mut Vec<u8>, framing: BodyLength, data: &[u8]) {
-    if framing == BodyLength::Chunked {
-        encode_chunk_header(stage, data.len());
-        stage.extend_from_slice(data);
-        stage.extend_from_slice(b"\r\n");
-    } else {
-        stage.extend_from_slice(data);
-    }
-}
-
-/// Appends the end of a body under the sink's framing, with trailers if there are any.
-pub(crate) fn stage_end(stage: &mut Vec<u8>, framing: BodyLength, trailers: &Fields) {
-    if framing == BodyLength::Chunked {
-        encode_last_chunk(stage, (!trailers.is_empty()).then_some(trailers));
-    }
 }

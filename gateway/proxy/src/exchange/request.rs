@@ -63,7 +63,7 @@ pub(crate) fn request_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, d
     if x.copy.is_coming() {
         copy_body(x, &proxy.counters, data, drains);
     }
-    let actions = x.machine.on(Event::Moved { direction: Direction::Request, bytes: data.len() as u64 });
+    let actions = x.machine.on(Event::Moved { bytes: data.len() as u64 });
     if actions.has(Do::Finish) {
         perform(proxy, cx, exchange, actions);
         return false;

@@ -180,7 +180,7 @@ impl Gateway {
             let most = self.settings.max_drained + READ as u64;
             assert!(run.drained <= most, "request {:?}: a drain without a bound", run.id);
         }
-        let actions = self.event(w, x, Event::Moved { direction: Direction::Request, bytes: data.len() as u64 });
+        let actions = self.event(w, x, Event::Moved { bytes: data.len() as u64 });
         if actions.has(Do::Finish) {
             self.perform(w, x, actions);
             return false;
