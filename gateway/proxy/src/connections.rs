@@ -154,7 +154,7 @@ impl Connections {
             }
             Some(Conn::Mirror(_)) | None => return,
         };
-        if !std::mem::replace(&mut transport.needs_flush, true) {
+        if transport.mark_for_flush() {
             list.push(key);
         }
     }
@@ -249,7 +249,7 @@ mod tests {
         assert_eq!((connections.next_marked(), connections.next_marked()), (Some(key), None));
         connections.mark_for_flush(key);
         assert_eq!(connections.next_marked(), None, "it has not been flushed yet");
-        connections.client(key).unwrap().transport_mut().needs_flush = false;
+        connections.client(key).unwrap().transport_mut().begin_flush();
         connections.mark_for_flush(key);
         assert_eq!(connections.next_marked(), Some(key));
         assert!(!connections.has_shared() && !connections.has_quic());
