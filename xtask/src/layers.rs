@@ -105,16 +105,8 @@ const SEPARATE: &[(&str, &[&str], &str)] = &[
         &["crate::client", "crate::h2", "crate::upstream::h1", "crate::upstream::h2"],
         "the adapters of versions know nothing of each other",
     ),
-    (
-        "gateway/proxy/src/upstream/",
-        &["crate::client"],
-        "the side of servers knows nothing of that of clients",
-    ),
-    (
-        "gateway/proxy/src/client/",
-        &["crate::upstream"],
-        "the side of clients knows nothing of that of servers",
-    ),
+    ("gateway/proxy/src/upstream/", &["crate::client"], "the side of servers knows nothing of that of clients"),
+    ("gateway/proxy/src/client/", &["crate::upstream"], "the side of clients knows nothing of that of servers"),
     (
         "gateway/proxy/src/exchange/waste.rs",
         &["crate::client", "crate::h2", "crate::h3", "crate::upstream"],

@@ -817,9 +817,10 @@ fn copies_are_given_up_first_when_memory_is_short() {
     // One whose body is coming, and one that is under way, whose time the table of deadlines has.
     let (coming, complete) = (copied(&mut lane), copied(&mut lane));
     copy_complete(&mut lane.proxy, &mut lane.cx, complete.exchange);
-    let copy = lane.proxy.exchanges.keys().into_iter().find(|key| {
-        matches!(lane.proxy.exchanges.get(*key).map(|x| x.client_stream()), Some(ClientStream::Mirror(_)))
-    });
+    let copy =
+        lane.proxy.exchanges.keys().into_iter().find(|key| {
+            matches!(lane.proxy.exchanges.get(*key).map(|x| x.client_stream()), Some(ClientStream::Mirror(_)))
+        });
     let stream = lane.proxy.exchanges.get(copy.expect("a copy")).unwrap().client_stream();
     assert_eq!(lane.proxy.connections.copy_until(stream), Some(3_600_000));
     let counted = |lane: &Lane| {
@@ -1282,7 +1283,8 @@ fn a_websocket_that_waits_for_settings_is_looked_at_in_time() {
     group.servers[0].address = server.local_addr().unwrap();
     (group.http, group.try_timeout) = (UpstreamHttp::Two, Some(Duration::from_millis(200)));
     let mut lane = lane_for(group);
-    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket_pair().0));
+    let (socket, _silent) = socket_pair();
+    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
     h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
     let upgrade = b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";

@@ -365,9 +365,8 @@ fn own_response() -> Outcome {
 
 /// How long and how far a request is read that has been answered by these events.
 fn drained(begin: &[Event]) -> Outcome {
-    let with = |event| {
-        last(Request { max_drained: Request::default().max_drained, ..POST }, &[begin, &[event]].concat()).0
-    };
+    let with =
+        |event| last(Request { max_drained: Request::default().max_drained, ..POST }, &[begin, &[event]].concat()).0;
     assert_eq!(with(moved(LINGER_BYTES)), []);
     assert_eq!(with(moved(LINGER_BYTES + 1)), [CloseClient, Finish]);
     assert_eq!(with(Event::DrainTimeout), [CloseClient, Finish]);

@@ -180,7 +180,12 @@ fn next_deadline(
 }
 
 /// Whether a request that waits for room at the servers of its group has waited for long enough.
-pub(crate) fn has_waited_enough(connections: &Connections, settings: &LaneSettings, now: Millis, x: &mut Exchange) -> bool {
+pub(crate) fn has_waited_enough(
+    connections: &Connections,
+    settings: &LaneSettings,
+    now: Millis,
+    x: &mut Exchange,
+) -> bool {
     let (next, _) = next_deadline(connections, settings, now, x);
     next.is_some_and(|next| next.wait == Wait::Queue && next.at <= now)
 }

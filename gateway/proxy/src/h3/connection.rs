@@ -512,10 +512,10 @@ impl H3Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealane_exchange::deadlines::GRACE;
     use crate::fixtures;
     use crate::quic::QuicEndpoint;
     use quinn_proto::Side as QuicSide;
+    use sealane_exchange::deadlines::GRACE;
     use sealane_http::h3::MessageReader;
     use sealane_tls::ClientContext;
     use sealane_tls::quic::QuicClient;
