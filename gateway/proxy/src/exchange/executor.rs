@@ -74,7 +74,10 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     probes::exchange_begin(|| Some((client.id.to_u64(), x.number.into())));
     let listener = client.listener.clone();
     // A stranger could send early data from the address of a proxy, whose word would be taken.
-    if is_address_in_doubt(connections, x) && listener.listener.trusted_proxies.contains(client.peer.ip()) {
+    if x.machine.is_early()
+        && is_address_in_doubt(connections, x)
+        && listener.listener.trusted_proxies.contains(client.peer.ip())
+    {
         return turn_away(proxy, cx, exchange, Verdict::TooEarly, expects);
     }
     if forwarded::receive(x, client, scratch.text()).is_err() {
