@@ -95,6 +95,23 @@ const SEPARATE: &[(&str, &[&str], &str)] = &[
         &["crate::client", "crate::h2", "crate::quic_driver", "crate::service", "crate::upstream::h"],
         "what both sides of HTTP/3 share knows neither of them",
     ),
+    (
+        "gateway/proxy/src/client/h3",
+        &["crate::client::h1", "crate::client::h2", "crate::h2", "crate::upstream"],
+        "the adapters of versions know nothing of each other",
+    ),
+    (
+        "gateway/proxy/src/upstream/h3",
+        &["crate::client", "crate::h2", "crate::upstream::h1", "crate::upstream::h2"],
+        "the adapters of versions know nothing of each other",
+    ),
+    ("gateway/proxy/src/upstream/", &["crate::client"], "the side of servers knows nothing of that of clients"),
+    ("gateway/proxy/src/client/", &["crate::upstream"], "the side of clients knows nothing of that of servers"),
+    (
+        "gateway/proxy/src/exchange/waste.rs",
+        &["crate::client", "crate::h2", "crate::h3", "crate::upstream"],
+        "`exchange/streams.rs` alone leads to the adapters",
+    ),
 ];
 
 /// The type that composes the parts of the proxy, and its crate's folder.

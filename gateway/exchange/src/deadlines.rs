@@ -24,11 +24,14 @@ use crate::{Asked, Exchange, Phase, Upstream};
 /// Milliseconds, from any beginning.
 pub type Millis = u64;
 
-/// How long a client is read that was answered before its request was complete, where its stream or connection ends with
-/// that. Many clients take a reset for the loss of the response before it (RFC 9112 §9.6).
+/// How long a client is read that was answered before its request was complete, over all versions of HTTP. Many clients take a reset
+/// for the loss of the response before it (RFC 9112 §9.6). If the request ends in that time, a connection over HTTP/1.1 may go on.
 pub const LINGER: Millis = 2000;
 /// The most bytes that are read and thrown away in that time.
 pub const LINGER_BYTES: u64 = 512 * 1024;
+
+/// How long a client may open streams that was told by GOAWAY to open no more: several round trips on any path.
+pub const GRACE: Millis = 5000;
 
 /// Who is waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +80,8 @@ pub enum Wait {
     Authorization,
     /// The check of the client's password.
     Password,
+    /// Room at the servers of a group.
+    Queue,
     /// The head of the response; the request has been sent.
     ResponseHead,
     /// The next bytes of a response's body.
@@ -87,6 +92,8 @@ pub enum Wait {
     Tunnel,
     /// The end of an exchange whose time as a whole is limited, no matter which side is waited for.
     Exchange,
+    /// The end of a copy of a request, in the same way.
+    Copy,
 }
 
 impl Wait {
@@ -97,7 +104,7 @@ impl Wait {
             Self::RequestRoom | Self::Connection | Self::Authorization | Self::ResponseHead | Self::ResponseBody => {
                 Some(Party::Upstream)
             }
-            Self::Tunnel | Self::Exchange | Self::Password => None,
+            Self::Tunnel | Self::Exchange | Self::Copy | Self::Password | Self::Queue => None,
         }
     }
 }
@@ -136,7 +143,7 @@ pub enum Step {
 /// How far an exchange has come on its way to the head of its response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// No server has been chosen. The queue has timers of its own.
+    /// No server has been chosen.
     Unchosen,
     /// The client's password is being checked.
     Password,
@@ -211,7 +218,7 @@ impl State {
             (Step::Open { blocked: false }, _) => Some(Wait::ResponseBody),
             (Step::Tunnel { blocked: false }, _) => Some(Wait::Tunnel),
             (Step::Waiting, Stage::Password) => Some(Wait::Password),
-            (Step::Waiting, Stage::Unchosen) => None,
+            (Step::Waiting, Stage::Unchosen) => Some(Wait::Queue),
             (Step::Waiting, Stage::Question) => Some(Wait::Authorization),
             (Step::Waiting, Stage::Connecting) => Some(Wait::Connection),
             // The request comes first, and its direction has a deadline.
@@ -246,12 +253,16 @@ pub struct Limits {
     pub first_byte: Millis,
     /// When it must be known whether the request may pass: the answer of a server, or the check of a password.
     pub authorized_until: Option<Millis>,
+    /// When there must be room at a server, for a request that waits for that.
+    pub queued_until: Option<Millis>,
     /// When the try under way must have led to a response.
     pub try_until: Option<Millis>,
     /// When the unwanted rest of a request must have come.
     pub rest_until: Option<Millis>,
     /// When the exchange must be over, no matter which side is waited for. Not for the rest of a request whose response is complete.
     pub total_until: Option<Millis>,
+    /// When a copy of a request must be over, whatever it waits for.
+    pub copy_until: Option<Millis>,
 }
 
 impl Limits {
@@ -380,11 +391,15 @@ pub fn deadline(
     if let Some(at) = limits.total_until {
         consider(at, Wait::Exchange, Reason::Total);
     }
+    if let Some(at) = limits.copy_until {
+        consider(at, Wait::Copy, Reason::Total);
+    }
     for Direction { wait, progress, bytes } in [request, response] {
         let Some(wait) = wait else { continue };
         let since = progress.since;
-        if wait == Wait::Password {
-            limits.authorized_until.into_iter().for_each(|at| consider(at, wait, Reason::Total));
+        if matches!(wait, Wait::Password | Wait::Queue) {
+            let until = if wait == Wait::Password { limits.authorized_until } else { limits.queued_until };
+            until.into_iter().for_each(|at| consider(at, wait, Reason::Total));
             continue;
         }
         let Some(party) = wait.party() else {
@@ -396,8 +411,8 @@ pub fn deadline(
             Party::Upstream => limits.upstream,
         };
         match wait {
-            // These have nobody to blame; of `Exchange` no direction waits.
-            Wait::Tunnel | Wait::Exchange | Wait::Password => {}
+            // These have nobody to blame; of `Exchange` and `Copy` no direction waits.
+            Wait::Tunnel | Wait::Exchange | Wait::Copy | Wait::Password | Wait::Queue => {}
             Wait::Handshake => consider(since + limits.handshake, wait, Reason::Total),
             Wait::Authorization => {
                 let all = [limits.authorized_until, limits.try_until];

@@ -12,9 +12,11 @@ fn limits() -> Limits {
         connection: 700,
         first_byte: 2000,
         authorized_until: Some(400),
+        queued_until: None,
         try_until: None,
         rest_until: None,
         total_until: None,
+        copy_until: None,
     }
 }
 
@@ -73,23 +75,28 @@ fn the_tables_have_a_row_for_each_wait() {
         Wait::Connection,
         Wait::Authorization,
         Wait::Password,
+        Wait::Queue,
         Wait::ResponseHead,
         Wait::ResponseBody,
         Wait::ResponseRoom,
         Wait::Tunnel,
         Wait::Exchange,
+        Wait::Copy,
     ];
     assert!(TABLE.iter().map(|row| row.wait).eq(all));
-    for wait in [
-        ConnectionWait::Handshake,
-        ConnectionWait::FirstRequest,
-        ConnectionWait::RequestHead,
-        ConnectionWait::Request,
-        ConnectionWait::Room,
-        ConnectionWait::LastBytes,
-        ConnectionWait::ClientEnd,
+    for (wait, party) in [
+        (ConnectionWait::Handshake, Some(Party::Client)),
+        (ConnectionWait::Ticket, None),
+        (ConnectionWait::Connect, Some(Party::Upstream)),
+        (ConnectionWait::FirstRequest, Some(Party::Client)),
+        (ConnectionWait::RequestHead, Some(Party::Client)),
+        (ConnectionWait::Request, Some(Party::Client)),
+        (ConnectionWait::Room, Some(Party::Client)),
+        (ConnectionWait::LastBytes, Some(Party::Client)),
+        (ConnectionWait::ClientEnd, Some(Party::Client)),
+        (ConnectionWait::Goaway, Some(Party::Client)),
     ] {
-        assert!(CONNECTIONS.iter().any(|row| (row.wait, row.party) == (wait, Party::Client)), "{wait:?}");
+        assert!(CONNECTIONS.iter().any(|row| (row.wait, row.party) == (wait, party)), "{wait:?}");
     }
 }
 
@@ -131,7 +138,7 @@ fn a_direction_that_waits_has_one_party_to_blame() {
                     Step::Open { blocked: true } | Step::Tunnel { blocked: true } => Some(Some(Party::Client)),
                     Step::Open { blocked: false } => Some(Some(Party::Upstream)),
                     Step::Tunnel { blocked: false } => Some(None),
-                    Step::Waiting if stage == Stage::Password => Some(None),
+                    Step::Waiting if matches!(stage, Stage::Password | Stage::Unchosen) => Some(None),
                     Step::Waiting if matches!(stage, Stage::Question | Stage::Connecting) => {
                         Some(Some(Party::Upstream))
                     }
@@ -368,6 +375,24 @@ fn the_time_of_an_exchange_is_over_whatever_it_waits_for() {
     // What is over before counts first.
     let silent = Limits { total_until: Some(5000), ..limits() };
     assert_eq!(Both::begun(0).deadline(10, &open(), Class::Message, &silent).unwrap().wait, Wait::RequestBody);
+}
+
+/// A request that waits for room has the time of the queue, and a copy one of its own, beside `total_timeout`.
+#[test]
+fn a_queue_and_a_copy_have_their_time() {
+    let waiting = State { request: Step::Done, response: Step::Waiting, stage: Stage::Unchosen };
+    let next = |limits: Limits| {
+        Both::begun(0).deadline(10, &waiting, Class::Message, &limits).map(|next| (next.at, next.wait, next.reason))
+    };
+    assert_eq!(next(limits()), None, "it does not wait for room");
+    let queued = Limits { queued_until: Some(300), ..limits() };
+    assert_eq!(next(queued), Some((300, Wait::Queue, Reason::Total)));
+    assert_eq!(next(Limits { total_until: Some(200), ..queued }), Some((200, Wait::Exchange, Reason::Total)));
+    assert_eq!(next(Limits { copy_until: Some(100), ..queued }), Some((100, Wait::Copy, Reason::Total)));
+    // One that was chosen for a server waits for that.
+    let chosen = State { stage: Stage::Connecting, ..waiting };
+    let found = Both::begun(0).deadline(10, &chosen, Class::Message, &queued);
+    assert_eq!(found.map(|next| next.wait), Some(Wait::Connection));
 }
 
 /// A server that hangs is found also where `total_timeout` is over before its own time; a slow client cannot make one look so.

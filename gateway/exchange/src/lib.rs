@@ -78,7 +78,7 @@ pub enum Kind {
 }
 
 /// What the machine must know of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// What the exchange carries.
     pub kind: Kind,
@@ -90,8 +90,22 @@ pub struct Request {
     pub is_idempotent: bool,
     /// It came as TLS early data, so it may be a replay.
     pub is_early: bool,
-    /// How many bytes of its body are read and thrown away after the response.
+    /// How many bytes of its body are read and thrown away after the response: [`deadlines::LINGER_BYTES`], whatever version of HTTP
+    /// the client speaks.
     pub max_drained: u64,
+}
+
+impl Default for Request {
+    fn default() -> Self {
+        Self {
+            kind: Kind::default(),
+            has_body: false,
+            is_safe: false,
+            is_idempotent: false,
+            is_early: false,
+            max_drained: deadlines::LINGER_BYTES,
+        }
+    }
 }
 
 /// One of the two directions.
@@ -119,6 +133,9 @@ pub struct Head {
 pub enum Event {
     /// The request's host and method are allowed: from now on it may be answered or forwarded, unless it came too early.
     Accepted,
+    /// The rules cannot judge the request before the client's handshake is over: its address may be forged, or its certificate is not
+    /// known yet.
+    TooEarly,
     /// The rules ask a server whether the request may pass.
     Authorize,
     /// The rules have the client's password checked, which is not done here.
@@ -138,10 +155,8 @@ pub enum Event {
     /// speaks another version of HTTP than was expected. Nothing was sent. [`Action::SelectServer`] follows, at most
     /// [`MAX_NOT_TAKEN`] times in a try; nothing after that, and the connection is reported as [`Loss::Unprocessed`].
     NotTaken,
-    /// Bytes have moved from the source of a direction to its sink, or were thrown away.
+    /// Bytes of the request have moved to the server, or were thrown away.
     Moved {
-        /// Which direction.
-        direction: Direction,
         /// How many.
         bytes: u64,
     },
@@ -316,10 +331,16 @@ impl Exchange {
         }
     }
 
-    /// Changes [`Request::max_drained`]: a rule that was found after the request had begun has another limit.
+    /// Whether the rest of a request is read to its end that is answered before, so that the connection can go on behind it.
+    /// `announced`: how long it will be, if that is known. A rest that turns out to be longer is not.
     #[inline]
-    pub fn set_max_drained(&mut self, bytes: u64) {
-        self.facts.max_drained = bytes;
+    pub fn reads_rest(&self, announced: Option<u64>) -> bool {
+        announced.is_none_or(|rest| rest <= self.facts.max_drained)
+    }
+
+    /// Whether so much of a request has been thrown away that no more of it is read.
+    pub fn has_drained_enough(&self) -> bool {
+        matches!(self.request, RequestState::Draining { bytes } if bytes > self.facts.max_drained)
     }
 
     /// Whether the final response's head has gone to the client, so that no status can tell of a failure any more.
@@ -424,6 +445,7 @@ impl Exchange {
     pub fn on(&mut self, event: Event) -> Actions {
         match event {
             Event::Answer { .. }
+            | Event::TooEarly
             | Event::Refuse { .. }
             | Event::Moved { .. }
             | Event::Ended(_)
@@ -435,6 +457,7 @@ impl Exchange {
             }
             // What all others ask of `upstream` does not hold at the end.
             Event::Accepted => self.accepted(),
+            Event::TooEarly => self.refuse_early(),
             Event::Authorize => self.select(Purpose::Question),
             Event::Verify => self.verify(),
             Event::Verified => self.verified(),
@@ -442,7 +465,7 @@ impl Exchange {
             Event::Answer { status } => self.answer(status),
             Event::Connected(switching) => self.connected(switching),
             Event::NotTaken => self.not_taken(),
-            Event::Moved { direction, bytes } => self.moved(direction, bytes),
+            Event::Moved { bytes } => self.moved(bytes),
             Event::Ended(Direction::Request) => self.request_ended(),
             Event::Ended(Direction::Response) => self.response_ended(),
             Event::Interim => self.interim(),
@@ -471,9 +494,14 @@ impl Exchange {
         self.upstream = Upstream::None;
         // RFC 8470 §4: early data can be replayed, and what changes something must not be done twice.
         if self.facts.is_early && !self.facts.is_safe {
-            return self.answer(425);
+            return self.refuse_early();
         }
         Actions::NONE
+    }
+
+    /// The client has to send the request again when its handshake is over (RFC 8470 §5.2).
+    fn refuse_early(&mut self) -> Actions {
+        self.answer(425)
     }
 
     fn verify(&mut self) -> Actions {
@@ -507,6 +535,10 @@ impl Exchange {
 
     /// The gateway's own response, which is complete with its head.
     fn answer(&mut self, status: u16) -> Actions {
+        if matches!(self.request, RequestState::Draining { .. }) {
+            // The response is whole, and nobody wants what is wrong with the rest of the request.
+            return self.end(Actions::NONE.with(Action::CloseClient));
+        }
         if self.is_answered() {
             return self.end(Actions::NONE.with(Action::CutClient));
         }
@@ -568,10 +600,7 @@ impl Exchange {
     }
 
     #[inline]
-    fn moved(&mut self, direction: Direction, bytes: u64) -> Actions {
-        if direction == Direction::Response {
-            return Actions::NONE;
-        }
+    fn moved(&mut self, bytes: u64) -> Actions {
         match &mut self.request {
             RequestState::Draining { bytes: drained } => {
                 *drained = drained.saturating_add(bytes);
@@ -712,8 +741,8 @@ impl Exchange {
     /// RFC 8470 §5.2: a request that was too early may be sent again once the handshake is over.
     fn too_early(&mut self, task: Task) -> Actions {
         if self.released > 0 {
-            // What was released of its body is not kept: the client has to send it again.
-            return self.answer(425);
+            // What was released of its body is not kept.
+            return self.refuse_early();
         }
         let actions = Actions::NONE.with(Action::ResetUpstream).with(Action::AwaitHandshake);
         self.upstream = Upstream::Handshake(task);

@@ -25,7 +25,7 @@ const CONNECTED: Event = Event::Connected(Switching::Any);
 const OK: Event = Event::Head(Head { status: 200, switches: false, confirms: false });
 
 fn moved(bytes: u64) -> Event {
-    Event::Moved { direction: Direction::Request, bytes }
+    Event::Moved { bytes }
 }
 
 /// A request that the gateway's rules have accepted, where it has a head.
@@ -193,8 +193,7 @@ fn a_response_without_content() {
     let whole = vec![EndResponse, ReleaseUpstream, FinishClient, Finish];
     let end = Event::Ended(Direction::Response);
     assert_eq!(last(GET, &[&begin[..], &[end]].concat()).0, whole);
-    let surplus = Event::Moved { direction: Direction::Response, bytes: 10 };
-    for late in [surplus, end, Event::Lost(Loss::Broken)] {
+    for late in [end, Event::Lost(Loss::Broken)] {
         assert_eq!(last(GET, &[&begin[..], &[end, late]].concat()).0, [], "{late:?} changes nothing any more");
     }
     assert_eq!(last(GET, &[&begin[..], &[Event::Lost(Loss::Broken)]].concat()).0, [ResetUpstream, CutClient, Finish]);
@@ -290,6 +289,9 @@ fn early_data() {
     let refused = x.on(Event::Accepted);
     assert_eq!((refused.iter().collect::<Vec<_>>(), refused.status()), (vec![Respond, StartDraining], 425));
     assert!(x.on(Event::Forward).is_empty());
+    // What the rules cannot judge yet gets the same, also before it is accepted.
+    assert_eq!(Exchange::new(early(POST)).on(Event::TooEarly), refused);
+    assert_eq!(x.on(Event::TooEarly).iter().collect::<Vec<_>>(), [CloseClient, Finish], "it has its answer");
     assert!(Exchange::new(GET).on(Event::Forward).is_empty(), "nobody has accepted it");
     assert_eq!(last(early(GET), &[Event::Forward]).0, [SelectServer]);
     let too_early = Event::Head(Head { status: 425, switches: false, confirms: false });

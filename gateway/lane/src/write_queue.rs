@@ -150,11 +150,6 @@ impl WriteQueue {
             self.others = VecDeque::new();
         }
     }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        *self = Self::new(self.limit);
-    }
 }
 
 #[cfg(test)]
@@ -233,7 +228,7 @@ mod tests {
         let mut queue = WriteQueue::new(1 << 20);
         (0..1000).for_each(|_| queue.push(&[0; 10]).unwrap());
         assert!(queue.others.len() <= 1000 * 10 / SMALLEST);
-        queue.clear();
+        queue.consume(queue.len());
         assert_eq!((queue.len(), queue.held()), (0, 0));
     }
 }

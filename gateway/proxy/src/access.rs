@@ -18,12 +18,13 @@ use crate::conn::{Client, Conn};
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::Exchange;
-use crate::exchange::executor::{refuse, refuse_over_limit, respond_error};
+use crate::exchange::executor::{refuse, refuse_over_limit, respond_too_early};
 use crate::exchange::routed::DeniedBy;
 use crate::exchange::streams::ClientStream;
 use crate::lane_state::LaneListener;
 use crate::service::Proxy;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
+use sealane_exchange::Event;
 use sealane_http::Fields;
 use sealane_http::claims::is_alike;
 use sealane_lane::{Context, Key};
@@ -236,8 +237,8 @@ pub(crate) fn judge(
 pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verdict: Verdict, expects: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let Verdict::Denied(by) = verdict else {
-        proxy.counters.count(Count::TooEarly);
-        return respond_error(proxy, cx, exchange, 425, expects);
+        let actions = x.report(Event::TooEarly);
+        return respond_too_early(proxy, cx, exchange, actions, expects);
     };
     if matches!(by, DeniedBy::Limit | DeniedBy::Concurrency) {
         return refuse_over_limit(proxy, cx, exchange, by, expects);

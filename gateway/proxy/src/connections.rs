@@ -154,7 +154,7 @@ impl Connections {
             }
             Some(Conn::Mirror(_)) | None => return,
         };
-        if !std::mem::replace(&mut transport.needs_flush, true) {
+        if transport.mark_for_flush() {
             list.push(key);
         }
     }
@@ -206,6 +206,15 @@ impl Connections {
         }
     }
 
+    /// When a copy of a request must be over; `None` for every other request.
+    #[inline]
+    pub fn copy_until(&self, side: ClientStream) -> Option<Millis> {
+        match (side, self.slots.get(side.conn())) {
+            (ClientStream::Mirror(_), Some(Conn::Mirror(mirror))) => Some(mirror.until()),
+            _ => None,
+        }
+    }
+
     /// A timer of a connection has fired: whether it is time.
     pub fn fired(&mut self, cx: &mut Context, key: Key) -> bool {
         match self.slots.get_mut(key) {
@@ -240,7 +249,7 @@ mod tests {
         assert_eq!((connections.next_marked(), connections.next_marked()), (Some(key), None));
         connections.mark_for_flush(key);
         assert_eq!(connections.next_marked(), None, "it has not been flushed yet");
-        connections.client(key).unwrap().transport_mut().needs_flush = false;
+        connections.client(key).unwrap().transport_mut().begin_flush();
         connections.mark_for_flush(key);
         assert_eq!(connections.next_marked(), Some(key));
         assert!(!connections.has_shared() && !connections.has_quic());

@@ -352,6 +352,9 @@ counters! {
     QuicDroppedMisdirected, counter, "sealane_quic_datagrams_dropped_total", "reason=\"misdirected\"";
     /// QUIC datagrams that the kernel refused to send.
     QuicSendErrors, counter, "sealane_quic_send_errors_total", "";
+    /// Answers to QUIC clients without a connection (refusals, Retry, Version Negotiation, resets) that were dropped because the socket
+    /// was full.
+    QuicAnswersDropped, counter, "sealane_quic_answers_dropped_total", "";
     /// Clients that got a Retry to prove their address.
     QuicRetries, counter, "sealane_quic_retries_total", "";
     /// Clients of another QUIC version that got a Version Negotiation packet.

@@ -32,7 +32,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     let Proxy { connections, scratch, counters, .. } = proxy;
     let Some(conn) = connections.get_mut(key) else { return };
     let Some(transport) = conn.transport() else { return };
-    transport.needs_flush = false;
+    transport.begin_flush();
     let allowed = transport.allowance();
     if let Err(e) = transport.flush(scratch) {
         return wire_failed(proxy, cx, key, e);
@@ -100,7 +100,7 @@ pub(crate) fn flush_shared(proxy: &mut Proxy, cx: &mut Context) {
         for key in batch.drain(..) {
             let Some(conn) = proxy.connections.get_mut(key) else { continue };
             if let Some(transport) = conn.transport() {
-                transport.needs_flush = false;
+                transport.begin_flush();
             }
             let stuck = !conn.is_drained();
             match conn {
@@ -156,7 +156,7 @@ mod tests {
         h2_client_begin(&mut connections, &settings, &Counters::default(), &mut Context::new().unwrap(), key);
         assert_eq!(connections.take_shared(), [key]);
         let transport = connections.client(key).unwrap().transport_mut();
-        transport.needs_flush = false;
+        transport.begin_flush();
         transport.stage.reserve(1000);
         flush_driven(&mut connections, &mut scratch, key);
         assert!(!connections.has_shared());

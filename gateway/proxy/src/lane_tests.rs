@@ -12,8 +12,9 @@ use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::executor::{abort_exchange, handshake_done, perform, refuse, request_sent, takes_place};
+use crate::exchange::expiry::check_deadlines;
 use crate::exchange::response::server_lost;
-use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking};
+use crate::exchange::streams::{ClientStream, Later, UpstreamStream, client_is_handshaking, client_reset};
 use crate::fixtures::{client_policy, connection, limits, listener, record_sink, snapshot, tls, upstream};
 use crate::h3::stream::Stream;
 use crate::limits::{ClientCounts, KeyHasher, Rate, RateKey, RateLimit};
@@ -35,9 +36,10 @@ use quinn_proto::{Dir, Side as QuicSide, StreamId};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 use sealane_exchange as machine;
+use sealane_exchange::deadlines::{LINGER, LINGER_BYTES};
 use sealane_exchange::{Event, Head, Kind, Loss};
-use sealane_http::h3::{Code, MessageReader, Side, encode_request};
-use sealane_http::{BodyLength, Scheme, Version};
+use sealane_http::h3::{MessageReader, Side, encode_request};
+use sealane_http::{BodyLength, ParseError, Scheme, Version};
 use sealane_lane::{After, Context, Key, Published, Ready, Service, mailbox};
 use sealane_route::{NameMap, SiteMap};
 use sealane_sys::allocations;
@@ -57,7 +59,7 @@ const GET: machine::Request = machine::Request {
     is_safe: true,
     is_idempotent: true,
     is_early: false,
-    max_drained: 0,
+    max_drained: LINGER_BYTES,
 };
 const READ: Ready = Ready { read: true, write: false, peer_closed: false, error: false };
 const WRITE: Ready = Ready { read: false, write: true, peer_closed: false, error: false };
@@ -239,6 +241,24 @@ fn room_counts_before_the_time_that_a_request_has_waited() {
     assert_eq!(lane.proxy.counters.value(Count::QueueTimeouts), 0);
 }
 
+/// The table of deadlines says how long a request waits for room, whoever looks: the queue's timer, or that of the client.
+#[test]
+fn a_request_that_has_waited_for_room_is_refused_at_the_time_of_the_table() {
+    for timeout in [0, 300] {
+        let (_server, group) = limited_group(|group| group.queue_timeout = Duration::from_millis(timeout));
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let (first, second) = (lane.request(GET), lane.request(GET));
+        lane.event(&first, Event::Forward);
+        lane.event(&second, Event::Forward);
+        assert_eq!(check_deadlines(&mut lane.proxy, &mut lane.cx, second.exchange), Some(timeout.max(1)));
+        assert!(!lane.is_over(&second), "there may be room at the end of the turn");
+        lane.turn();
+        assert_eq!(lane.is_over(&second), timeout == 0);
+        assert_eq!(lane.proxy.counters.value(Count::QueueTimeouts), (timeout == 0).into());
+        assert_eq!(lane.proxy.counters.value(Count::UpstreamTimeouts), 0, "nobody has failed");
+    }
+}
+
 /// Finding 12: under load those who wait would starve.
 #[test]
 fn nobody_overtakes_those_who_wait_for_a_server() {
@@ -411,6 +431,7 @@ fn a_call_that_its_server_cancels_counts_as_the_servers() {
 /// The deadline of a call passes at its server: over HTTP/3 as over HTTP/2, the server is not to blame.
 #[test]
 fn a_server_may_cancel_calls_over_http3_and_nothing_else() {
+    // The server is this gateway, too: a response that it cuts off is a cancelled one.
     for is_grpc in [true, false] {
         let (mut server, address) = h3_server(limits());
         let mut state = None;
@@ -430,8 +451,8 @@ fn a_server_may_cancel_calls_over_http3_and_nothing_else() {
         let servers = server.quic();
         let q = server.proxy.connections.quic(servers).unwrap();
         let (index, _) = q.all_streams().into_iter().next().expect("the request has come");
-        q.reset(index, Code::RequestCancelled);
-        server.proxy.connections.mark_for_flush(servers);
+        assert!(q.stream(index).is_some());
+        client_reset(&mut server.proxy, &mut server.cx, ClientStream::H3(servers, index), false);
         server.turn();
         client.datagrams();
         assert!(client.is_over(&call));
@@ -452,7 +473,7 @@ fn a_connection_that_closes_with_bytes_in_its_socket_lingers() {
         let Proxy { connections, exchanges, settings, .. } = &mut lane.proxy;
         let transport = connections.client(key).unwrap().transport_mut();
         (transport.readable, transport.ended) = (has_more, is_over);
-        h1_client_finish(connections, exchanges, settings, &mut lane.cx, key, true);
+        h1_client_finish(connections, exchanges, settings, &mut lane.cx, key, true, false);
         assert_eq!(connections.client(key).unwrap().closes(), Some(lingers));
     }
 }
@@ -621,7 +642,7 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
         let mut lane = Lane::new(snapshot(limits(), vec![group]));
         let (client, _peer) = tls_pair(&mut lane.proxy.scratch);
         let request = lane.request(GET);
-        let key = lane.upstream_connection(handshake(Purpose::ToShare(vec![request.exchange])), client);
+        let key = lane.upstream_connection(handshake(Purpose::ToShare([request.exchange].into())), client);
         lane.group().note_h2(0, true);
         lane.group().share(0, key);
         let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
@@ -693,7 +714,54 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let joined =
         (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide)).count();
     assert_eq!(joined, 128);
-    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().len(), joined);
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().unwrap().len(), joined);
+    // One that is called off makes room, as over HTTP/3.
+    let one_more = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
+    let _ = lane.proxy.exchanges.get_mut(one_more.exchange).unwrap().report(Event::Forward);
+    assert!(!h2_join(&mut lane.proxy, &mut lane.cx, one_more.exchange, Window::Wide));
+    abort_exchange(&mut lane.proxy, &mut lane.cx, request.exchange);
+    assert!(h2_join(&mut lane.proxy, &mut lane.cx, one_more.exchange, Window::Wide));
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().unwrap().len(), 1);
+}
+
+/// A request that was lost with a kept connection is not sent again for the age of a second one, over any version of HTTP.
+#[test]
+fn after_a_kept_connection_was_lost_older_ones_are_not_used() {
+    // Over HTTP/3: the connection that is there has begun at 0 ms.
+    let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (lost_at, again) in [(None, true), (Some(0), true), (Some(5), false)] {
+        let mut lane = h3_client(silent.local_addr().unwrap(), |_| {});
+        let (first, second) = (lane.request(GET), lane.request(GET));
+        lane.event(&first, Event::Forward);
+        let x = lane.proxy.exchanges.get_mut(second.exchange).unwrap();
+        lost_at.into_iter().for_each(|at| x.routed_mut().lost_connection(at));
+        lane.event(&second, Event::Forward);
+        let (old, new) = (lane.upstream_stream(&first), lane.upstream_stream(&second));
+        assert!(matches!(new, Some(UpstreamStream::Waiting(_))), "{new:?}");
+        assert_eq!(old == new, again, "{lost_at:?}");
+    }
+    // Over HTTP/2, and over HTTP/1.1, where it is a new connection in any case.
+    for (lost_at, again) in [(None, true), (Some(0), true), (Some(5), false)] {
+        let (_server, group) = limited_group(|group| group.http = UpstreamHttp::Two);
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let request = lane.request(GET);
+        let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+        let _ = x.report(Event::Forward);
+        lost_at.into_iter().for_each(|at| x.routed_mut().lost_connection(at));
+        let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket_pair().0));
+        h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+        assert_eq!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide), again, "{lost_at:?}");
+    }
+    for (lost_at, again) in [(None, true), (Some(0), false)] {
+        let (_server, group) = limited_group(|_| {});
+        let mut lane = Lane::new(snapshot(limits(), vec![group]));
+        let kept = lane.upstream_connection(UpstreamPhase::Idle, Transport::new(socket_pair().0));
+        let request = lane.request(GET);
+        let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
+        lost_at.into_iter().for_each(|at| x.routed_mut().lost_connection(at));
+        lane.event(&request, Event::Forward);
+        assert_eq!(lane.upstream_stream(&request) == Some(UpstreamStream::H1(kept)), again, "{lost_at:?}");
+    }
 }
 
 /// A client opens a hundred streams, takes nothing of the responses, and so makes the gateway hold what the servers' windows allow.
@@ -746,9 +814,15 @@ fn copies_are_given_up_first_when_memory_is_short() {
         copy_body(exchanges.get_mut(request.exchange).unwrap(), counters, &[0; 100_000], false);
         request
     };
-    // One whose body is coming, and one that is under way.
+    // One whose body is coming, and one that is under way, whose time the table of deadlines has.
     let (coming, complete) = (copied(&mut lane), copied(&mut lane));
     copy_complete(&mut lane.proxy, &mut lane.cx, complete.exchange);
+    let copy =
+        lane.proxy.exchanges.keys().into_iter().find(|key| {
+            matches!(lane.proxy.exchanges.get(*key).map(|x| x.client_stream()), Some(ClientStream::Mirror(_)))
+        });
+    let stream = lane.proxy.exchanges.get(copy.expect("a copy")).unwrap().client_stream();
+    assert_eq!(lane.proxy.connections.copy_until(stream), Some(3_600_000));
     let counted = |lane: &Lane| {
         let c = &lane.proxy.counters;
         [Count::MirrorsFull, Count::MirrorsMemory, Count::MirrorsFailed, Count::MemoryResets]
@@ -767,11 +841,16 @@ fn copies_are_given_up_first_when_memory_is_short() {
 
 /// A lane that clients reach over HTTP/3, and its address.
 fn h3_server(limits: ClientLimits) -> (Lane, SocketAddr) {
+    h3_server_for(limits, 10)
+}
+
+/// The same, for so many streams of a client at once.
+fn h3_server_for(limits: ClientLimits, max_streams: u32) -> (Lane, SocketAddr) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut secure = listener(1);
     secure.address = socket.local_addr().unwrap();
     let settings = QuicSettings {
-        max_streams: 10,
+        max_streams,
         stream_window: 1 << 16,
         connection_window: 1 << 20,
         send_window: 1 << 20,
@@ -1031,13 +1110,186 @@ fn forwarding_lane() -> (Lane, TcpListener) {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut group = upstream(1);
     group.servers[0].address = server.local_addr().unwrap();
+    (lane_for(group), server)
+}
+
+/// A lane that forwards all requests to this group.
+fn lane_for(group: Upstream) -> Lane {
     let mut hosts = NameMap::default();
     hosts.insert("*".parse().unwrap(), 0).unwrap();
     let sites = Arc::new(SiteMap::new(&NameMap::default(), &hosts, [], |_, host| host));
     let actions = Arc::new([Action::Proxy { upstream: 0 }]);
     let mut config = snapshot(limits(), vec![group]);
     config.listeners = vec![Arc::new(Listener { sites, actions, ..listener(1) })];
-    (Lane::new(config), server)
+    Lane::new(config)
+}
+
+/// A client over HTTP/1.1 that has sent this, and its other end.
+fn http1_client(lane: &mut Lane, sent: &[u8]) -> (Key, OwnedFd) {
+    let (conn, peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let key = lane.proxy.connections.insert(conn);
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    rustix::io::write(&peer, sent).unwrap();
+    lane.ready(key, READ);
+    lane.turn();
+    (key, peer)
+}
+
+/// Such a client's request that has come now is looked at in time for `try_timeout`, before the lane's first look at others.
+fn is_looked_at_in_time(lane: &mut Lane, sent: &[u8]) {
+    let (client, _peer) = http1_client(lane, sent);
+    let exchange = lane.proxy.connections.client(client).unwrap().exchange().expect("a request that waits");
+    let x = lane.proxy.exchanges.get(exchange).unwrap();
+    assert!(matches!(x.upstream_stream(), Some(UpstreamStream::Waiting(_))), "{:?}", x.upstream_stream());
+    assert!(!x.machine().has_server());
+    let deadline = lane.proxy.connections.client(client).unwrap().deadline();
+    assert!((1..=lane.cx.now() + 200).contains(&deadline), "{deadline}");
+    assert!(lane.proxy.settings.first_look() > 200);
+}
+
+/// The connection is open, so that it has no timer for those who wait for a stream on it.
+#[test]
+fn a_request_that_waits_for_a_stream_over_http3_is_looked_at_in_time() {
+    let (mut server, address) = h3_server_for(limits(), 1);
+    let mut group = upstream(1);
+    group.servers[0].address = address;
+    (group.http, group.tls) = (UpstreamHttp::Three, Some(Arc::new(client_policy())));
+    group.try_timeout = Some(Duration::from_millis(200));
+    let mut lane = lane_for(group);
+    let (_first, _peer) = http1_client(&mut lane, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+    // The server's handshake ends; its first stream is taken, and is not answered.
+    server.datagrams();
+    lane.datagrams();
+    let key = lane.quic();
+    assert!(lane.proxy.connections.quic(key).unwrap().is_open());
+    is_looked_at_in_time(&mut lane, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n");
+}
+
+/// A lane that answers all requests itself.
+fn answering_lane() -> Lane {
+    let mut hosts = NameMap::default();
+    hosts.insert("*".parse().unwrap(), 0).unwrap();
+    let sites = Arc::new(SiteMap::new(&NameMap::default(), &hosts, [], |_, host| host));
+    let answer = Action::Respond { status: 401, content_type: "text/plain".into(), body: b"no".to_vec() };
+    let long = Duration::from_secs(10);
+    let limits = ClientLimits { max_body: u64::MAX, idle_timeout: long, handshake_timeout: long, ..limits() };
+    let mut config = snapshot(limits, Vec::new());
+    config.listeners = vec![Arc::new(Listener { sites, actions: Arc::new([answer]), ..listener(1) })];
+    Lane::new(config)
+}
+
+/// What has come to a client, as text.
+fn received(peer: &OwnedFd) -> String {
+    let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+    while let Ok(n @ 1..) = rustix::io::read(peer, &mut buffer) {
+        got.extend_from_slice(&buffer[..n]);
+    }
+    String::from_utf8(got).unwrap()
+}
+
+/// Sends so many bytes on a client's connection, as far as the lane reads them.
+fn send_bytes(lane: &mut Lane, client: Key, peer: &OwnedFd, piece: &[u8], times: usize) {
+    for _ in 0..times {
+        if rustix::io::write(peer, piece).is_err() {
+            return;
+        }
+        lane.ready(client, READ);
+        lane.turn();
+    }
+}
+
+/// One rule and one bound for all versions of HTTP: without it a client would be read to the end of `max_body_size`.
+#[test]
+fn the_rest_of_an_answered_request_is_read_within_bounds_over_http1() {
+    const CHUNK: usize = 16 << 10;
+    let head = |framing: &str| format!("POST / HTTP/1.1\r\nHost: a.example\r\n{framing}\r\n\r\n");
+    let answered = |framing: &str| {
+        let mut lane = answering_lane();
+        let (client, peer) = http1_client(&mut lane, head(framing).as_bytes());
+        let answer = received(&peer);
+        assert!(answer.starts_with("HTTP/1.1 401 "), "{answer}");
+        (lane, client, peer, answer.to_ascii_lowercase().contains("connection: close"))
+    };
+    let is_kept = |lane: &mut Lane, client: Key| {
+        lane.proxy.connections.client(client).is_some_and(|c| c.is_open() && c.exchange().is_none())
+    };
+
+    // A small rest: the connection goes on behind it.
+    let (mut lane, client, peer, closes) = answered("Content-Length: 20000");
+    assert!(!closes);
+    send_bytes(&mut lane, client, &peer, &[7; 10_000], 2);
+    assert!(is_kept(&mut lane, client));
+    send_bytes(&mut lane, client, &peer, b"GET / HTTP/1.1\r\nHost: a.example\r\n\r\n", 1);
+    assert!(received(&peer).starts_with("HTTP/1.1 401 "));
+
+    // A rest that is announced as too long: the client is told, and the connection lingers.
+    let (mut lane, client, _peer, closes) = answered(&format!("Content-Length: {}", LINGER_BYTES + 1));
+    assert!(closes);
+    assert!(matches!(lane.proxy.connections.client(client).unwrap().phase(), ClientPhase::Lingering { .. }));
+
+    // One that turns out to be too long, and one that does not come in time.
+    let chunk = [format!("{CHUNK:x}\r\n").as_bytes(), &[7; CHUNK], b"\r\n"].concat();
+    let most = LINGER_BYTES as usize / CHUNK;
+    let (mut lane, client, peer, closes) = answered("Transfer-Encoding: chunked");
+    assert!(!closes);
+    send_bytes(&mut lane, client, &peer, &chunk, most);
+    assert!(lane.proxy.connections.client(client).unwrap().exchange().is_some(), "as much is read");
+    send_bytes(&mut lane, client, &peer, &chunk, 1);
+    assert!(lane.proxy.connections.client(client).is_none(), "and no more");
+
+    let (mut lane, client, _peer, _) = answered("Transfer-Encoding: chunked");
+    let client_conn = lane.proxy.connections.client(client).unwrap();
+    assert!(client_conn.deadline() <= LINGER);
+    let exchange = client_conn.exchange().expect("a rest that is awaited");
+    let x = lane.proxy.exchanges.get(exchange).unwrap();
+    assert_eq!([LINGER - 1, LINGER].map(|now| x.has_drained_enough(now)), [false, true]);
+
+    // Whether the client sends the body that it has announced so is not known.
+    let (mut lane, client, _peer, closes) = answered("Content-Length: 10\r\nExpect: 100-continue");
+    assert!(closes);
+    assert!(matches!(lane.proxy.connections.client(client).unwrap().phase(), ClientPhase::Lingering { .. }));
+}
+
+/// What is wrong with the rest of a request that has been answered takes nothing of the answer, and is no failure of anybody.
+#[test]
+fn an_error_in_the_rest_of_an_answered_request_cuts_nobody_off() {
+    for ends in [false, true] {
+        let mut lane = answering_lane();
+        let sent = b"POST / HTTP/1.1\r\nHost: a.example\r\nTransfer-Encoding: chunked\r\n\r\n";
+        let (client, peer) = http1_client(&mut lane, sent);
+        if ends {
+            rustix::net::shutdown(&peer, rustix::net::Shutdown::Write).unwrap();
+            lane.ready(client, Ready { peer_closed: true, ..READ });
+        } else {
+            rustix::io::write(&peer, b"no length\r\n").unwrap();
+            lane.ready(client, READ);
+            let phase = lane.proxy.connections.client(client).unwrap().phase();
+            assert!(matches!(phase, ClientPhase::Lingering { .. }), "{phase:?}");
+        }
+        lane.turn();
+        assert!(received(&peer).starts_with("HTTP/1.1 401 "));
+        assert_eq!(rustix::io::read(&peer, &mut [0; 9][..]), Ok(0), "an end, and no reset");
+        let counters = &lane.proxy.counters;
+        assert_eq!(counters.value(Count::ClientAborts), 0);
+        assert_eq!(ParseError::ALL.iter().map(|error| counters.parse_errors(*error)).sum::<u64>(), 0);
+    }
+}
+
+/// The same of a WebSocket, which waits for the server's SETTINGS.
+#[test]
+fn a_websocket_that_waits_for_settings_is_looked_at_in_time() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut group = upstream(1);
+    group.servers[0].address = server.local_addr().unwrap();
+    (group.http, group.try_timeout) = (UpstreamHttp::Two, Some(Duration::from_millis(200)));
+    let mut lane = lane_for(group);
+    let (socket, _silent) = socket_pair();
+    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
+    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    let upgrade = b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+        Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+    is_looked_at_in_time(&mut lane, upgrade);
+    assert_eq!(lane.proxy.connections.upstream(key).unwrap().waiting().unwrap().len(), 1);
 }
 
 /// The connection that a lane has begun for its only request, at both ends.
@@ -1109,6 +1361,32 @@ fn a_response_over_http2_goes_on_when_the_client_opens_its_window() {
     let update = |stream: u8| [0, 0, 4, 8, 0, 0, 0, 0, stream, 0, 1, 0, 0];
     send(&mut lane, &[update(0), update(1)].concat());
     assert_eq!(receive(&mut lane), BODY);
+}
+
+/// As over HTTP/3, whether the client reads or not.
+#[test]
+fn a_response_over_http2_is_cut_off_as_a_cancelled_one() {
+    for is_stuck in [false, true] {
+        let (mut lane, _server) = forwarding_lane();
+        let (conn, peer) = connection(&lane.proxy.settings.listeners()[0]);
+        let client = lane.proxy.connections.insert(conn);
+        lane.proxy.admission.arrived(&lane.proxy.counters);
+        let Proxy { connections, settings, counters, .. } = &mut lane.proxy;
+        h2_client_begin(connections, settings, counters, &mut lane.cx, client);
+        rustix::io::write(&peer, &http2_post()).unwrap();
+        lane.ready(client, READ);
+        let exchange = h2_exchanges(&mut lane.proxy.connections, client)[0];
+        let stream = lane.proxy.exchanges.get(exchange).unwrap().client_stream();
+        client_reset(&mut lane.proxy, &mut lane.cx, stream, is_stuck);
+        lane.turn();
+        let (mut got, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
+        while let Ok(n @ 1..) = rustix::io::read(&peer, &mut buffer) {
+            got.extend_from_slice(&buffer[..n]);
+        }
+        // RST_STREAM of stream 1, with CANCEL.
+        let reset = [0, 0, 4, 3, 0, 0, 0, 0, 1, 0, 0, 0, 8];
+        assert!(got.ends_with(&reset), "stuck: {is_stuck}, {got:?}");
+    }
 }
 
 /// The first requests make buffers, and the next ones use these again. `most`: what rustls takes, once for each record that it opens

@@ -164,6 +164,11 @@ pub(crate) struct MirrorClient {
 }
 
 impl MirrorClient {
+    /// When the copy must be over.
+    pub fn until(&self) -> Millis {
+        self.until
+    }
+
     /// It is looked at at this time or before.
     pub fn look_by(&mut self, cx: &mut Context, key: Key, at: Millis) {
         self.deadline.set_no_later(cx, key, at);
@@ -370,7 +375,7 @@ pub(crate) fn mirror_discard(connections: &mut Connections, cx: &mut Context, ke
 /// The timer of a copy has fired.
 pub(crate) fn mirror_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(mirror) = proxy.connections.mirror(key) else { return };
-    let (until, is_over) = (mirror.until, cx.now() >= mirror.until || mirror.discarded >= MAX_DISCARDED);
+    let is_over = mirror.discarded >= MAX_DISCARDED;
     let Some(exchange) = mirror.exchange else { return };
     if is_over {
         return give_up(proxy, cx, exchange);
@@ -378,12 +383,12 @@ pub(crate) fn mirror_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     if let Some(next) = check_deadlines(proxy, cx, exchange)
         && let Some(mirror) = proxy.connections.mirror(key)
     {
-        mirror.deadline.set(cx, key, next.min(until));
+        mirror.deadline.set(cx, key, next);
     }
 }
 
 /// Calls a copy off.
-fn give_up(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+pub(crate) fn give_up(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let actions = x.report(Event::ClientGone);
     perform(proxy, cx, exchange, actions);

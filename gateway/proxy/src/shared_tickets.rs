@@ -13,6 +13,7 @@
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::service::Proxy;
+use sealane_exchange::deadlines::{ConnectionLimits, ConnectionWait};
 use sealane_lane::{Context, Key, Millis};
 use sealane_tls::sessions::{self, SharedTicket, SharedTickets};
 use std::sync::Arc;
@@ -71,7 +72,8 @@ pub(crate) fn ask(proxy: &mut Proxy, cx: &mut Context, key: Key, policy: [u8; 16
         return false;
     }
     let Some(client_conn) = proxy.connections.client(key) else { return true };
-    let at = cx.now() + store.wait;
+    let limits = ConnectionLimits { ticket: store.wait, ..proxy.settings.limits().of_connection() };
+    let at = ConnectionWait::Ticket.until(cx.now(), &limits);
     client_conn.await_ticket(cx, key, cheap, at);
     true
 }

@@ -93,7 +93,7 @@ pub(crate) struct Transport {
     /// The peer has said that it will send no more.
     pub ended: bool,
     /// In the lane's list of connections to flush.
-    pub needs_flush: bool,
+    needs_flush: bool,
     sending: Sending,
     /// How many more bytes may be sent to a client that is not proven to be where it says (`crate::accept::syn`); `None`: any.
     allowance: Option<usize>,
@@ -136,6 +136,23 @@ impl Transport {
             sending: Sending::Open,
             allowance: None,
         }
+    }
+
+    /// It is to be flushed. True if it is not in the lane's list for that yet: the caller puts it there.
+    #[inline]
+    pub fn mark_for_flush(&mut self) -> bool {
+        !std::mem::replace(&mut self.needs_flush, true)
+    }
+
+    /// It has left the lane's list, and is flushed now.
+    #[inline]
+    pub fn begin_flush(&mut self) {
+        self.needs_flush = false;
+    }
+
+    /// It is another socket for the same connection, whose place in the lane's list it takes.
+    pub fn take_place_of(&mut self, other: &Self) {
+        self.needs_flush = other.needs_flush;
     }
 
     /// Takes over what the loop has seen.

@@ -3,13 +3,17 @@
 //! A client's connection and one to a server have one table, whichever version of HTTP they speak. HTTP/3 has heads and last bytes
 //! of streams in place of connections; the rows are the same.
 
-use super::{LINGER, Millis};
+use super::{GRACE, LINGER, Millis};
 
 /// What a connection waits for: a row of its table, or two where both sides have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectionWait {
     /// The end of a client's handshake, and what comes before it.
     Handshake,
+    /// The ticket that a client's hello shows, from the store that gateways share.
+    Ticket,
+    /// A connection to a server, which is being made.
+    Connect,
     /// The first byte of the first request, over HTTP/1.1.
     FirstRequest,
     /// The rest of a request's head, or of HTTP/2's preface.
@@ -22,13 +26,19 @@ pub enum ConnectionWait {
     LastBytes,
     /// The client's end of a connection on which the gateway has sent its own.
     ClientEnd,
+    /// A client that was told by GOAWAY to open no more streams, and may not have heard of it.
+    Goaway,
 }
 
-/// The limits of a connection.
-#[derive(Clone, Copy, Debug)]
+/// The limits of a connection. Of what its side does not wait for they are 0.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct ConnectionLimits {
     /// For a client's handshake.
     pub handshake: Millis,
+    /// For a shared ticket.
+    pub ticket: Millis,
+    /// For a connection to a server to come about.
+    pub connect: Millis,
     /// For the head of a request.
     pub head: Millis,
     /// For the next request.
@@ -38,11 +48,12 @@ pub struct ConnectionLimits {
 }
 
 impl ConnectionLimits {
-    /// The limits of a connection to a server: no request comes on it, and [`Wait::Connection`](super::Wait::Connection) covers its
-    /// handshake.
-    #[inline]
-    pub fn of_server(keepalive: Millis, idle: Millis) -> Self {
-        Self { handshake: 0, head: 0, keepalive, idle }
+    /// The limits of a connection to a server, on which no request comes. Who waits for one to come about waits no longer than a try
+    /// may take.
+    #[inline(always)]
+    pub fn of_server(connect: Millis, per_try: Option<Millis>, keepalive: Millis, idle: Millis) -> Self {
+        let connect = per_try.map_or(connect, |per_try| connect.min(per_try));
+        Self { connect, keepalive, idle, ..Self::default() }
     }
 }
 
@@ -54,10 +65,13 @@ impl ConnectionWait {
         since
             + match self {
                 Self::Handshake => limits.handshake,
+                Self::Ticket => limits.ticket,
+                Self::Connect => limits.connect,
                 Self::FirstRequest | Self::RequestHead => limits.head,
                 Self::Request => limits.keepalive,
                 Self::Room | Self::LastBytes => limits.idle,
                 Self::ClientEnd => LINGER,
+                Self::Goaway => GRACE,
             }
     }
 }
@@ -107,7 +121,8 @@ impl ConnectionState {
 mod tests {
     use super::*;
 
-    const LIMITS: ConnectionLimits = ConnectionLimits { handshake: 500, head: 700, keepalive: 3000, idle: 1000 };
+    const LIMITS: ConnectionLimits =
+        ConnectionLimits { handshake: 500, ticket: 20, connect: 900, head: 700, keepalive: 3000, idle: 1000 };
 
     fn next(state: ConnectionState) -> Option<(Millis, ConnectionWait)> {
         state.deadline(&LIMITS).map(|deadline| (deadline.at, deadline.wait))
@@ -117,14 +132,25 @@ mod tests {
     fn every_wait_has_its_limit() {
         for (wait, limit) in [
             (ConnectionWait::Handshake, 500),
+            (ConnectionWait::Ticket, 20),
+            (ConnectionWait::Connect, 900),
             (ConnectionWait::FirstRequest, 700),
             (ConnectionWait::RequestHead, 700),
             (ConnectionWait::Request, 3000),
             (ConnectionWait::Room, 1000),
             (ConnectionWait::LastBytes, 1000),
             (ConnectionWait::ClientEnd, LINGER),
+            (ConnectionWait::Goaway, GRACE),
         ] {
             assert_eq!(wait.until(100, &LIMITS), 100 + limit, "{wait:?}");
+        }
+    }
+
+    #[test]
+    fn a_connection_is_waited_for_no_longer_than_a_try_takes() {
+        for (per_try, within) in [(None, 900), (Some(200), 200), (Some(5000), 900)] {
+            let limits = ConnectionLimits::of_server(900, per_try, 3000, 1000);
+            assert_eq!(ConnectionWait::Connect.until(100, &limits), 100 + within, "{per_try:?}");
         }
     }
 

@@ -47,8 +47,7 @@ pub const TABLE: &[Row] = &[
         settings: &[
             "idle_timeout",
             "min_body_rate",
-            "over HTTP/2 and HTTP/3 also a fixed limit of 2 seconds or 512 KiB, whichever comes first (total); over HTTP/1.1 \
-             see the next table",
+            "and a fixed limit of 2 seconds or 512 KiB, whichever comes first (total)",
         ],
         before: "",
         after: "the connection (HTTP/1.1) or the stream ends",
@@ -75,6 +74,13 @@ pub const TABLE: &[Row] = &[
         wait: Wait::Password,
         name: "the check of a password (`basic_auth`)",
         settings: &["10 seconds (total)"],
+        before: "503",
+        after: "",
+    },
+    Row {
+        wait: Wait::Queue,
+        name: "room at the servers of a group, all of which have `max_connections` requests",
+        settings: &["queue_timeout (total)"],
         before: "503",
         after: "",
     },
@@ -113,6 +119,13 @@ pub const TABLE: &[Row] = &[
         before: "408 while the request's body is awaited, else 504",
         after: "both sides are reset",
     },
+    Row {
+        wait: Wait::Copy,
+        name: "the end of a copy of a request (`mirror`)",
+        settings: &["timeout (total)"],
+        before: "the copy ends; the client does not notice",
+        after: "the same",
+    },
 ];
 
 /// One row of the table for connections.
@@ -120,8 +133,8 @@ pub const TABLE: &[Row] = &[
 pub struct ConnectionRow {
     /// What is waited for.
     pub wait: ConnectionWait,
-    /// Who is at the other end.
-    pub party: Party,
+    /// Who is at the other end, and to blame; nobody if it is another gateway's store.
+    pub party: Option<Party>,
     /// Its name in the documentation.
     pub name: &'static str,
     /// The setting that limits it; of `[limits]` for a client's connection, of `[[upstream]]` for one to a server.
@@ -134,42 +147,49 @@ pub struct ConnectionRow {
 pub const CONNECTIONS: &[ConnectionRow] = &[
     ConnectionRow {
         wait: ConnectionWait::Handshake,
-        party: Party::Client,
+        party: Some(Party::Client),
         name: "a client's PROXY protocol header, and TLS or QUIC handshake",
         setting: "handshake_timeout",
         after: "the connection is closed",
     },
     ConnectionRow {
+        wait: ConnectionWait::Ticket,
+        party: None,
+        name: "the single-use ticket of a client, from the store that gateways share",
+        setting: "early_data_wait",
+        after: "a full handshake; early data is refused",
+    },
+    ConnectionRow {
         wait: ConnectionWait::FirstRequest,
-        party: Party::Client,
+        party: Some(Party::Client),
         name: "the first byte of a connection's first request (HTTP/1.1)",
         setting: "header_timeout",
         after: "the connection is closed",
     },
     ConnectionRow {
         wait: ConnectionWait::RequestHead,
-        party: Party::Client,
+        party: Some(Party::Client),
         name: "a request's head, from its first byte; over HTTP/2 also the client's preface",
         setting: "header_timeout",
         after: "HTTP/1.1: 408; HTTP/2: the connection is closed; HTTP/3: the stream is reset",
     },
     ConnectionRow {
         wait: ConnectionWait::Request,
-        party: Party::Client,
+        party: Some(Party::Client),
         name: "the next request of a client",
         setting: "keepalive_timeout",
         after: "the connection is closed; over HTTP/2 after a GOAWAY",
     },
     ConnectionRow {
         wait: ConnectionWait::Room,
-        party: Party::Client,
+        party: Some(Party::Client),
         name: "a client that does not read from its connection (HTTP/2)",
         setting: "idle_timeout",
         after: "the connection is closed",
     },
     ConnectionRow {
         wait: ConnectionWait::LastBytes,
-        party: Party::Client,
+        party: Some(Party::Client),
         name: "a client that does not read the last bytes before its connection closes; over HTTP/3 the last bytes of a response",
         setting: "idle_timeout",
         after: "the connection is closed immediately; over HTTP/3 the stream is reset, or the connection is closed if the client has \
@@ -177,29 +197,43 @@ pub const CONNECTIONS: &[ConnectionRow] = &[
     },
     ConnectionRow {
         wait: ConnectionWait::ClientEnd,
-        party: Party::Client,
+        party: Some(Party::Client),
         name: "the client to close its direction of a connection, after the gateway has closed the other direction (for \
                example over HTTP/1.1, after a response to an incomplete request)",
         setting: "no setting, fixed at 2 seconds or 512 KiB, whichever comes first",
         after: "the connection is closed immediately",
     },
     ConnectionRow {
+        wait: ConnectionWait::Goaway,
+        party: Some(Party::Client),
+        name: "a client that the gateway has told to open no more streams (GOAWAY), until the client has received this",
+        setting: "no setting, fixed at 5 seconds",
+        after: "further streams are refused (REFUSED_STREAM, H3_REQUEST_REJECTED), and count as wasted requests",
+    },
+    ConnectionRow {
+        wait: ConnectionWait::Connect,
+        party: Some(Party::Upstream),
+        name: "a connection to a server that is being made, including TLS or QUIC",
+        setting: "connect_timeout or, if that is less, try_timeout",
+        after: "the connection is closed; its requests go to another server, or get 504",
+    },
+    ConnectionRow {
         wait: ConnectionWait::Request,
-        party: Party::Upstream,
+        party: Some(Party::Upstream),
         name: "the next request for a connection to a server",
         setting: "keepalive_timeout",
         after: "the connection is closed",
     },
     ConnectionRow {
         wait: ConnectionWait::Room,
-        party: Party::Upstream,
+        party: Some(Party::Upstream),
         name: "a server that does not read from its connection (HTTP/2)",
         setting: "idle_timeout",
         after: "the connection is closed; its requests get 504, or their responses are cut off",
     },
     ConnectionRow {
         wait: ConnectionWait::LastBytes,
-        party: Party::Upstream,
+        party: Some(Party::Upstream),
         name: "a server that does not read the last bytes of a relayed connection",
         setting: "idle_timeout",
         after: "the connection is closed immediately",
@@ -216,6 +250,7 @@ pub fn table() -> String {
         let (party, section) = match (row.wait.party(), row.wait) {
             (_, Wait::Password) => ("nobody", "the gateway's own"),
             (_, Wait::Exchange) => ("nobody", "`[[host]]`, `[[host.route]]`"),
+            (_, Wait::Copy) => ("nobody", "`mirror`"),
             (Some(party), _) => named(party),
             (None, _) => ("nobody", "`[[upstream]]`"),
         };
@@ -231,7 +266,7 @@ pub fn connections() -> String {
         "| what the gateway waits for | who causes the wait | limit (total) | what follows |\n|---|---|---|---|\n",
     );
     for row in CONNECTIONS {
-        let (party, section) = named(row.party);
+        let (party, section) = row.party.map_or(("nobody", "`[store]`"), named);
         push_row(&mut text, &[row.name, party, &format!("{section}: {}", quoted(row.setting)), row.after]);
     }
     text

@@ -66,8 +66,8 @@ impl Observer {
         let (handshake, head, keepalive, idle) = (limit(), limit(), limit(), limit());
         let peer = random.pick(&[Party::Client, Party::Upstream]);
         let limits = match peer {
-            Party::Client => ConnectionLimits { handshake, head, keepalive, idle },
-            Party::Upstream => ConnectionLimits::of_server(keepalive, idle),
+            Party::Client => ConnectionLimits { handshake, head, keepalive, idle, ..ConnectionLimits::default() },
+            Party::Upstream => ConnectionLimits::of_server(0, None, keepalive, idle),
         };
         let handshake_until = (peer == Party::Client && random.coin()).then_some(handshake);
         let state = ConnectionState { handshake_until, idle_since: Some(0), ..ConnectionState::default() };
@@ -160,9 +160,9 @@ impl Observer {
                 assert_eq!(self.requests, 0, "a connection that serves requests is not idle");
             }
         }
-        let rows = CONNECTIONS.iter().filter(|row| row.wait == due.wait && row.party == self.peer);
+        let rows = CONNECTIONS.iter().filter(|row| row.wait == due.wait && row.party == Some(self.peer));
         assert_eq!(rows.count(), 1, "one party is to blame, and it is the peer");
-        let ConnectionLimits { handshake, head, keepalive, idle } = self.limits;
+        let ConnectionLimits { handshake, head, keepalive, idle, .. } = self.limits;
         let longest = handshake.max(head).max(keepalive).max(idle);
         assert!(due.at <= now + longest, "a peer that does nothing is not found in time");
     }
@@ -228,7 +228,7 @@ fn the_rules_of_deadlines_hold_for_random_connections() {
     for wait in [ConnectionWait::Handshake, ConnectionWait::RequestHead, ConnectionWait::Request, ConnectionWait::Room]
     {
         for peer in [Party::Client, Party::Upstream] {
-            let is_in_table = CONNECTIONS.iter().any(|row| row.wait == wait && row.party == peer);
+            let is_in_table = CONNECTIONS.iter().any(|row| row.wait == wait && row.party == Some(peer));
             assert_eq!(passed.contains(&(peer, wait)), is_in_table, "{peer:?} {wait:?}");
         }
     }

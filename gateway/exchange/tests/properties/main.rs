@@ -89,7 +89,7 @@ fn event(random: &mut Random) -> Event {
             Switching::NoTunnel,
         ])),
         5 => Event::Refuse { status: 503 },
-        6 | 7 => Event::Moved { direction, bytes: random.pick(&[1, 1000, 300_000]) },
+        6 | 7 => Event::Moved { bytes: random.pick(&[1, 1000, 300_000]) },
         8 | 9 => Event::Ended(direction),
         10 => Event::Interim,
         11 | 12 => Event::Head(Head {
@@ -100,6 +100,7 @@ fn event(random: &mut Random) -> Event {
         13 => random.pick(&[
             Event::Refuse { status: 400 },
             Event::Refuse { status: 408 },
+            Event::TooEarly,
             Event::ClientGone,
             Event::DrainTimeout,
         ]),
@@ -160,7 +161,7 @@ impl Observer {
         }
 
         // What moved while the request was open has left for a server.
-        if let Event::Moved { direction: Direction::Request, bytes } = event
+        if let Event::Moved { bytes } = event
             && before.request() == Phase::Streaming
         {
             self.released += bytes;
@@ -336,7 +337,7 @@ impl Observer {
             }
         }
         // What is thrown away is bounded.
-        if let Event::Moved { direction: Direction::Request, bytes } = event
+        if let Event::Moved { bytes } = event
             && before.request() == Phase::Draining
         {
             self.drained += bytes;
@@ -352,6 +353,12 @@ impl Observer {
         }
         if has(RejectResponse) {
             assert!(self.connected && !after.is_answered(), "an answer is rejected in place of being passed on");
+        }
+
+        // A response that is whole is never cut off, whatever becomes of the rest of its request.
+        if has(CutClient) {
+            let whole = before.response() == Phase::Complete && !before.is_tunnel() && facts.kind != Kind::Relay;
+            assert!(!whole, "a whole response is cut off");
         }
 
         // The end comes once, with exactly one word about the client, and leaves no server behind.

@@ -17,6 +17,9 @@ pub fn check_blame(w: &World, settings: &Settings, x: &X, passed: &Deadline) {
     if passed.wait == Wait::RequestRest && passed.reason == Reason::Total {
         return;
     }
+    if passed.wait == Wait::Queue {
+        return assert!(w.now >= x.began + settings.queue_timeout, "request {:?}: it has not waited", x.id);
+    }
     let link = link.expect("somebody to blame");
     let limit = match passed.wait {
         Wait::Handshake => settings.handshake,

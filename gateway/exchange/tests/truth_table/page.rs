@@ -103,6 +103,12 @@ const MEANINGS: &[(&str, Outcome)] = &[
         Drained { time: 2000, bytes: 512 * 1024 },
     ),
     (
+        "the response. It has no `Connection: close`, except if the request announces a rest of more than 512 KiB, or has \
+         `Expect: 100-continue`. The gateway reads the rest for 2 seconds or up to 512 KiB. If the rest ends by then, and the \
+         response has no `Connection: close`, the connection stays open; in all other cases, the gateway then closes it",
+        Drained { time: 2000, bytes: 512 * 1024 },
+    ),
+    (
         "response with END_STREAM; the rest is read in the same way, then RST_STREAM(NO_ERROR)",
         Drained { time: 2000, bytes: 512 * 1024 },
     ),
@@ -178,6 +184,10 @@ const AT_THE_SERVER: &[(&str, Script)] = &[
     }),
     ("silence after the head (`idle_timeout`)", |_| after_head(Event::Lost(Loss::Timeout { short: false }))),
     ("response before the request is complete", |_| early_response()),
+    (
+        "no event: the gateway itself responds before the request is complete (fixed response, redirect, 401, 425, 429)",
+        |_| own_response(),
+    ),
     ("RST_STREAM(NO_ERROR), STOP_SENDING(H3_NO_ERROR) after a complete response", |_| {
         after_the_end(Event::Lost(Loss::Broken))
     }),
@@ -234,7 +244,7 @@ const TUNNELS: &[(&str, Script)] = &[
 ];
 
 /// A request with a body has gone to a server, but for its end.
-const SENT: [Event; 3] = [Event::Forward, CONNECTED, Event::Moved { direction: Direction::Request, bytes: 10 }];
+const SENT: [Event; 3] = [Event::Forward, CONNECTED, Event::Moved { bytes: 10 }];
 const RELAY: Request = Request { kind: Kind::Relay, ..POST };
 const UPGRADE: Request = Request { kind: Kind::Upgrade, ..GET };
 
@@ -258,7 +268,7 @@ fn after_the_end(late: Event) -> Outcome {
 }
 
 fn surplus() -> Outcome {
-    after_the_end(Event::Moved { direction: Direction::Response, bytes: 10 });
+    after_the_end(Event::Ended(Direction::Response));
     Dropped
 }
 
@@ -342,10 +352,26 @@ fn early_response() -> Outcome {
     assert_eq!(in_time, [EndResponse, ReleaseUpstream, FinishClient, Finish]);
     let begin = [&SENT[..], &[OK, Event::Ended(Direction::Response)]].concat();
     assert_eq!(last(POST, &begin).0, [ResetUpstream, EndResponse, StartDraining]);
-    let with = |event| last(Request { max_drained: LINGER_BYTES, ..POST }, &[&begin[..], &[event]].concat()).0;
+    drained(&begin)
+}
+
+fn own_response() -> Outcome {
+    let begin = [Event::Answer { status: 401 }];
+    assert_eq!(last(POST, &begin).0, [Respond, StartDraining]);
+    let x = accepted(Request { has_body: true, ..Request::default() });
+    assert_eq!([None, Some(LINGER_BYTES), Some(LINGER_BYTES + 1)].map(|rest| x.reads_rest(rest)), [true, true, false]);
+    drained(&begin)
+}
+
+/// How long and how far a request is read that has been answered by these events.
+fn drained(begin: &[Event]) -> Outcome {
+    let with =
+        |event| last(Request { max_drained: Request::default().max_drained, ..POST }, &[begin, &[event]].concat()).0;
     assert_eq!(with(moved(LINGER_BYTES)), []);
     assert_eq!(with(moved(LINGER_BYTES + 1)), [CloseClient, Finish]);
     assert_eq!(with(Event::DrainTimeout), [CloseClient, Finish]);
+    assert_eq!(with(Event::Ended(Direction::Request)), [FinishClient, Finish]);
+    assert_eq!(with(Event::Refuse { status: 400 }), [CloseClient, Finish], "the response is whole");
     Drained { time: LINGER, bytes: LINGER_BYTES }
 }
 

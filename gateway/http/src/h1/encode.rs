@@ -164,6 +164,24 @@ pub fn encode_chunk(out: &mut Vec<u8>, data: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// Appends a piece of a body under this framing.
+#[inline]
+pub fn encode_body(out: &mut Vec<u8>, framing: BodyLength, data: &[u8]) {
+    if framing == BodyLength::Chunked {
+        encode_chunk(out, data);
+    } else {
+        out.extend_from_slice(data);
+    }
+}
+
+/// Appends the end of a body under this framing, with trailers if there are any.
+#[inline]
+pub fn encode_body_end(out: &mut Vec<u8>, framing: BodyLength, trailers: &Fields) {
+    if framing == BodyLength::Chunked {
+        encode_last_chunk(out, (!trailers.is_empty()).then_some(trailers));
+    }
+}
+
 /// Appends the end of a chunked body, with trailer fields if there are any.
 pub fn encode_last_chunk(out: &mut Vec<u8>, trailers: Option<&Fields>) {
     out.extend_from_slice(b"0\r\n");

@@ -7,7 +7,7 @@ use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{begin_request, refuse, refuse_head};
+use crate::exchange::executor::{begin_request, drain_is_over, refuse, refuse_head};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::request::{request_broken, request_data, request_end, request_read_size, request_room};
 use crate::exchange::streams::{ClientStream, Later};
@@ -18,9 +18,9 @@ use crate::settings::LaneSettings;
 use sealane_exchange::Phase;
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::h1::{
-    ConnectionOption, RequestInfo, What, encode_chunk_header, encode_last_chunk, encode_response, parse_request,
+    ConnectionOption, RequestInfo, What, encode_body, encode_body_end, encode_response, parse_request,
 };
-use sealane_http::{BodyLength, Fields, ParseError, Version};
+use sealane_http::{BodyLength, ParseError, Version};
 use sealane_lane::{Context, Key};
 
 // The source of requests.
@@ -256,7 +256,9 @@ pub(crate) fn client_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean:
         Phase::Complete => {}
         Phase::Streaming if x.machine().is_tunnel() && clean => request_end(proxy, cx, exchange),
         Phase::Streaming if x.machine().is_tunnel() => client_gone(proxy, cx, key),
-        _ => {
+        // It has its response, and may not have read it yet.
+        Phase::Draining => drain_is_over(proxy, cx, exchange),
+        Phase::Awaiting | Phase::Streaming => {
             proxy.counters.parse_error(ParseError::Truncated);
             client_gone(proxy, cx, key);
         }
@@ -330,7 +332,9 @@ pub(crate) fn h1_client_head(proxy: &mut Proxy, exchange: Key, key: Key, body: B
     let connection = match x.machine().request() {
         _ if upgrade && status == 101 => ConnectionOption::Upgrade,
         _ if upgrade => ConnectionOption::KeepAlive,
-        Phase::Complete | Phase::Draining if keep_alive => ConnectionOption::KeepAlive,
+        Phase::Complete if keep_alive => ConnectionOption::KeepAlive,
+        // The next request lies behind the rest of this one.
+        Phase::Draining if keep_alive && x.machine().reads_rest(x.announced_rest()) => ConnectionOption::KeepAlive,
         // A request that is still coming cannot be told from the next one once it is answered: the connection is kept only if
         // the rest of the request comes while the response does (RFC 9112 §9.6).
         Phase::Streaming if keep_alive && !x.body().is_empty() && !body.is_empty() && status < 300 => {
@@ -357,7 +361,7 @@ pub(crate) fn h1_client_data(
 ) {
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
     scratch.take_buffer(&mut client_conn.transport.stage);
-    stage_data(&mut client_conn.transport.stage, framing, data);
+    encode_body(&mut client_conn.transport.stage, framing, data);
     connections.mark_for_flush(key);
 }
 
@@ -365,11 +369,12 @@ pub(crate) fn h1_client_end(connections: &mut Connections, exchanges: &Exchanges
     let (Some(Conn::Client(client_conn)), Some(x)) = (connections.get_mut(key), exchanges.get(exchange)) else {
         return;
     };
-    stage_end(&mut client_conn.transport.stage, x.response_body().framing(), x.response_body().trailers());
+    encode_body_end(&mut client_conn.transport.stage, x.response_body().framing(), x.response_body().trailers());
     connections.mark_for_flush(key);
 }
 
 /// The response is staged whole: the connection serves its next request, or closes. `complete`: the request has come whole.
+/// `drained`: the rest of it was read for as long as that of any client.
 pub(crate) fn h1_client_finish(
     connections: &mut Connections,
     exchanges: &mut Exchanges,
@@ -377,6 +382,7 @@ pub(crate) fn h1_client_finish(
     cx: &mut Context,
     key: Key,
     complete: bool,
+    drained: bool,
 ) {
     let limits = settings.limits();
     let Some(client_conn) = connections.client(key) else { return };
@@ -390,28 +396,12 @@ pub(crate) fn h1_client_finish(
             exchanges.go_on_later(Later::Conn(key));
         }
     } else {
+        let had_time = drained && client_conn.transport.is_flushed();
         client_conn.transport.finish();
         // A close with bytes that nobody has read is a reset, which can take the end of the response (RFC 9112 §9.6).
-        let linger = !complete || !client_conn.inbuf.is_empty() || client_conn.transport.may_have_unread();
+        let has_unread = !complete || !client_conn.inbuf.is_empty() || client_conn.transport.may_have_unread();
+        let linger = has_unread && !had_time;
         client_conn.begin_closing(cx, key, linger, limits);
     }
     connections.mark_for_flush(key);
-}
-
-/// Appends a piece of a body under the sink's framing.
-pub(crate) fn stage_data(stage: &mut Vec<u8>, framing: BodyLength, data: &[u8]) {
-    if framing == BodyLength::Chunked {
-        encode_chunk_header(stage, data.len());
-        stage.extend_from_slice(data);
-        stage.extend_from_slice(b"\r\n");
-    } else {
-        stage.extend_from_slice(data);
-    }
-}
-
-/// Appends the end of a body under the sink's framing, with trailers if there are any.
-pub(crate) fn stage_end(stage: &mut Vec<u8>, framing: BodyLength, trailers: &Fields) {
-    if framing == BodyLength::Chunked {
-        encode_last_chunk(stage, (!trailers.is_empty()).then_some(trailers));
-    }
 }

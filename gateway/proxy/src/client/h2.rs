@@ -83,11 +83,16 @@ pub(super) fn h2_request(
     if client_conn.client.is_at_last_request(limits.max_requests) || draining {
         h2.shut_down(cx.now());
     }
-    if !rules_hold || h2.ignores_goaway(cx.now()) {
+    let ignores_goaway = h2.ignores_goaway(cx.now());
+    if !rules_hold || ignores_goaway {
         h2.last_id = respond.stream_id().as_u32();
         // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
         respond.send_reset(Reason::REFUSED_STREAM);
-        return proxy.exchanges.recycle(x);
+        proxy.exchanges.recycle(x);
+        if ignores_goaway {
+            client_wasted(proxy, cx, key, 1);
+        }
+        return;
     }
     let index = h2.streams.vacant_key() as u32;
     let slot = StreamWaker::new(key, index);
@@ -162,7 +167,8 @@ pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, ind
 
 /// The client has called its request off, or has broken its rules.
 fn h2_client_gone(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: Option<&h2::Error>) {
-    if error.is_some_and(h2::Error::is_library) {
+    let drains = proxy.exchanges.get(exchange).is_some_and(|x| x.machine().request() == Phase::Draining);
+    if error.is_some_and(h2::Error::is_library) && !drains {
         // All that `h2` finds wrong with data that it has accepted so far is its length.
         proxy.counters.parse_error(ParseError::LengthMismatch);
     }

@@ -33,7 +33,7 @@ use bytes::Bytes;
 use h2::server::{self, SendResponse};
 use h2::{Reason, RecvStream};
 use http::Request;
-use sealane_exchange::deadlines::{ConnectionState, ConnectionWait};
+use sealane_exchange::deadlines::{ConnectionLimits, ConnectionState, ConnectionWait};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
@@ -49,8 +49,6 @@ const CONNECTION_WINDOW: u32 = 512 * 1024;
 /// Streams that were reset, and how long they are known: what is still on its way for them is ignored.
 const RESET_STREAMS: usize = 256;
 const RESET_KNOWN_FOR: Duration = Duration::from_secs(3);
-/// How long a client may open streams after it was told to open no more: several round trips on any path.
-const GRACE: Millis = 5000;
 /// Priorities that are kept of streams that are not open yet (RFC 9218 §7).
 const EARLY_UPDATES: usize = 64;
 
@@ -212,7 +210,7 @@ impl H2Client {
 
     /// The client goes on opening streams though it was told not to. `h2` lets it, until it answers a PING.
     pub(super) fn ignores_goaway(&self, now: Millis) -> bool {
-        self.leaving_since.is_some_and(|since| now.saturating_sub(since) > GRACE)
+        self.leaving_since.is_some_and(|since| now > ConnectionWait::Goaway.until(since, &ConnectionLimits::default()))
     }
 
     /// GOAWAY, and the end.

@@ -181,8 +181,8 @@ pub(crate) fn h2_client_reset(
 ) {
     if let (true, Some(stream)) = (stuck, h2_stream(connections, key, index)) {
         match &mut stream.send {
-            Some(send) => send.send_reset(Reason::INTERNAL_ERROR),
-            None => stream.respond.send_reset(Reason::INTERNAL_ERROR),
+            Some(send) => send.send_reset(Reason::CANCEL),
+            None => stream.respond.send_reset(Reason::CANCEL),
         }
     }
     h2_client_finish(connections, settings, cx, key, index);

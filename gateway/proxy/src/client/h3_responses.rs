@@ -84,10 +84,10 @@ pub(crate) fn h3_client_detach(connections: &mut Connections, key: Key, index: u
     }
 }
 
-/// The response is cut off: it must not look whole. `stuck`: the client takes nothing.
-pub(crate) fn h3_client_reset(connections: &mut Connections, key: Key, index: u32, stuck: bool) {
+/// The response is cut off: it must not look whole.
+pub(crate) fn h3_client_reset(connections: &mut Connections, key: Key, index: u32) {
     if let Some(Conn::Quic(q)) = connections.get_mut(key) {
-        q.reset(index, if stuck { Code::RequestCancelled } else { Code::InternalError });
+        q.reset(index, Code::RequestCancelled);
     }
     connections.mark_for_flush(key);
 }

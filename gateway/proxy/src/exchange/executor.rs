@@ -23,7 +23,7 @@ use crate::exchange::expiry::look_soon;
 use crate::exchange::forwarded;
 use crate::exchange::redirection::send_redirect;
 use crate::exchange::response_headers::add_response_headers;
-use crate::exchange::retries::budget_allows;
+use crate::exchange::retries::{answer_retry, budget_allows};
 use crate::exchange::routed::{DeniedBy, Routed, Served};
 use crate::exchange::routing::route_request;
 use crate::exchange::streams::{
@@ -74,7 +74,10 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     probes::exchange_begin(|| Some((client.id.to_u64(), x.number.into())));
     let listener = client.listener.clone();
     // A stranger could send early data from the address of a proxy, whose word would be taken.
-    if is_address_in_doubt(connections, x) && listener.listener.trusted_proxies.contains(client.peer.ip()) {
+    if x.machine.is_early()
+        && is_address_in_doubt(connections, x)
+        && listener.listener.trusted_proxies.contains(client.peer.ip())
+    {
         return turn_away(proxy, cx, exchange, Verdict::TooEarly, expects);
     }
     if forwarded::receive(x, client, scratch.text()).is_err() {
@@ -126,9 +129,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     }
     let actions = x.machine.on(Event::Accepted);
     if actions.has(Do::Respond) {
-        proxy.counters.count(Count::TooEarly);
-        send_error_text(proxy, cx, exchange, 425, expects);
-        return perform(proxy, cx, exchange, actions.without(Do::Respond));
+        return respond_too_early(proxy, cx, exchange, actions, expects);
     }
     if host.is_none() {
         return refuse(proxy, cx, exchange, 404);
@@ -400,10 +401,7 @@ pub(crate) fn handshake_done(proxy: &mut Proxy, cx: &mut Context, exchange: Key)
     }
     x.request.fields.remove(Known::EarlyData);
     let granted = budget_allows(x, &proxy.counters, cx);
-    let actions = x.machine.on(if granted { Event::RetryGranted } else { Event::RetryDenied });
-    if granted {
-        proxy.counters.count(Count::Retries);
-    }
+    let actions = answer_retry(x, &proxy.counters, granted);
     perform(proxy, cx, exchange, actions);
 }
 
@@ -453,6 +451,15 @@ fn send_error(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16) {
     let close = !matches!(status, 403 | 404 | 405 | 421 | 425 | 502 | 503 | 504) && !replaced
         || x.machine.request() != Phase::Complete;
     send_error_text(proxy, cx, exchange, status, close);
+}
+
+/// Answers a request that came too early, if the state machine says so: what is wrong with it says nothing about its framing.
+pub(crate) fn respond_too_early(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: Actions, expects: bool) {
+    if actions.has(Do::Respond) {
+        proxy.counters.count(Count::TooEarly);
+        send_error_text(proxy, cx, exchange, actions.status(), expects);
+    }
+    perform(proxy, cx, exchange, actions.without(Do::Respond));
 }
 
 /// Sends the text or the page of an error.
@@ -569,27 +576,27 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
     x.request_body.begin(now);
-    match client_stream {
-        // It reads on to the next request.
-        ClientStream::H1(key) if proxy.connections.client(key).is_some_and(|c| c.is_kept_alive()) => {}
-        // The connection lingers as a whole; of a copy nobody waits for the rest.
-        ClientStream::H1(_) | ClientStream::Mirror(_) => return drain_is_over(proxy, cx, exchange),
-        // All that is to be read of it has been.
-        ClientStream::H3(..) if nothing_more_is_read(&proxy.connections, client_stream) => {
-            return drain_is_over(proxy, cx, exchange);
-        }
-        ClientStream::H2(..) | ClientStream::H3(..) => {
-            x.ending = match x.ending {
-                Ending::TooLong => Ending::DrainingTooLong { since: now },
-                _ => Ending::Draining { since: now },
-            };
-            proxy.connections.look_by(cx, client_stream, now + LINGER);
-        }
+    let is_over = match client_stream {
+        // The connection lingers as a whole, unless it goes on behind the rest of this request.
+        ClientStream::H1(key) => proxy.connections.client(key).is_none_or(|c| !c.is_kept_alive()),
+        // Nobody waits for it.
+        ClientStream::Mirror(_) => true,
+        ClientStream::H2(..) => false,
+        // All that is to be read of it may have been.
+        ClientStream::H3(..) => nothing_more_is_read(&proxy.connections, client_stream),
+    };
+    if is_over {
+        return drain_is_over(proxy, cx, exchange);
     }
+    x.ending = match x.ending {
+        Ending::TooLong => Ending::DrainingTooLong { since: now },
+        _ => Ending::Draining { since: now },
+    };
+    proxy.connections.look_by(cx, client_stream, now + LINGER);
     proxy.exchanges.go_on_later(Later::Client(exchange));
 }
 
-/// A client that has its response has been read for long enough.
+/// A client that has its response is read no more: it has been for long enough, or there is nothing to read.
 pub(crate) fn drain_is_over(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let actions = x.machine.on(Event::DrainTimeout);

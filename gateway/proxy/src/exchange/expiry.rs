@@ -14,6 +14,7 @@ use crate::exchange::response::server_lost;
 use crate::exchange::retries::account_for_loss;
 use crate::exchange::{Ending, Exchange, GRPC, is_of_type};
 use crate::forwarding::RouteLimits;
+use crate::mirrors::give_up;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::{ClientLimits, Upstream};
@@ -47,6 +48,7 @@ impl ClientLimits {
             head: millis(self.header_timeout),
             keepalive: millis(self.keepalive_timeout),
             idle: millis(self.idle_timeout),
+            ..ConnectionLimits::default()
         }
     }
 
@@ -61,7 +63,13 @@ impl Upstream {
     /// The limits of a connection to one of its servers.
     #[inline(always)]
     pub fn of_connection(&self) -> ConnectionLimits {
-        ConnectionLimits::of_server(millis(self.keepalive_timeout), millis(self.idle_timeout))
+        let (connect, per_try) = (millis(self.connect_timeout), self.try_timeout.map(millis));
+        ConnectionLimits::of_server(connect, per_try, millis(self.keepalive_timeout), millis(self.idle_timeout))
+    }
+
+    /// When a request has waited for too long that has waited for room at its servers since then.
+    pub fn queued_until(&self, since: Millis) -> Millis {
+        since + millis(self.queue_timeout)
     }
 
     /// When a connection to a server has waited for too long that has waited for this since then.
@@ -81,9 +89,11 @@ fn limits(client: &ClientLimits, upstream: Option<&Upstream>) -> Limits {
         connection: own.idle,
         first_byte: own.idle,
         authorized_until: None,
+        queued_until: None,
         try_until: None,
         rest_until: None,
         total_until: None,
+        copy_until: None,
     };
     if let Some(upstream) = upstream {
         limits.upstream = BodyLimits { idle: millis(upstream.idle_timeout), rate: upstream.min_body_rate };
@@ -143,13 +153,17 @@ fn directions(x: &mut Exchange) -> [Direction<'_>; 2] {
     })
 }
 
-/// Looks at the deadlines of an exchange, and acts on one that has passed. When to look again; `None`: the exchange is
-/// over.
-pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> Option<Millis> {
-    let now = cx.now();
-    let x = proxy.exchanges.get_mut(exchange)?;
+/// The earliest deadline of an exchange, and its limits.
+fn next_deadline(
+    connections: &Connections,
+    settings: &LaneSettings,
+    now: Millis,
+    x: &mut Exchange,
+) -> (Option<Deadline>, Limits) {
     let upstream = x.upstream.as_ref();
-    let mut limits = limits(proxy.settings.limits(), upstream.map(|u| &**u.settings()));
+    let mut limits = limits(settings.limits(), upstream.map(|u| &**u.settings()));
+    limits.queued_until = x.routed.waits_until();
+    limits.copy_until = connections.copy_until(x.client_stream);
     limits.try_until = upstream.and_then(|u| x.routed.try_until(u));
     let verified_until = x.verification.map(|verification| verification.until);
     limits.authorized_until = x.question.as_ref().map(|question| question.until).or(verified_until);
@@ -162,7 +176,27 @@ pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     }
     let class = class(x);
     let [request, response] = directions(x);
-    let next = match deadline(now, class, &limits, request, response) {
+    (deadline(now, class, &limits, request, response), limits)
+}
+
+/// Whether a request that waits for room at the servers of its group has waited for long enough.
+pub(crate) fn has_waited_enough(
+    connections: &Connections,
+    settings: &LaneSettings,
+    now: Millis,
+    x: &mut Exchange,
+) -> bool {
+    let (next, _) = next_deadline(connections, settings, now, x);
+    next.is_some_and(|next| next.wait == Wait::Queue && next.at <= now)
+}
+
+/// Looks at the deadlines of an exchange, and acts on one that has passed. When to look again; `None`: the exchange is
+/// over.
+pub(crate) fn check_deadlines(proxy: &mut Proxy, cx: &mut Context, exchange: Key) -> Option<Millis> {
+    let now = cx.now();
+    let Proxy { connections, exchanges, settings, .. } = proxy;
+    let (next, limits) = next_deadline(connections, settings, now, exchanges.get_mut(exchange)?);
+    let next = match next {
         Some(passed) if passed.at <= now => {
             deadline_passed(proxy, cx, exchange, passed);
             proxy.exchanges.get(exchange)?;
@@ -180,11 +214,18 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
         // It has its response: nothing has failed, whatever version it speaks.
         return drain_is_over(proxy, cx, exchange);
     }
-    if passed.wait == Wait::Password {
-        return unchecked(proxy, cx, exchange);
-    }
-    if passed.wait == Wait::Exchange {
-        return took_too_long(proxy, cx, exchange);
+    match passed.wait {
+        Wait::Password => return unchecked(proxy, cx, exchange),
+        Wait::Exchange => return took_too_long(proxy, cx, exchange),
+        Wait::Copy => return give_up(proxy, cx, exchange),
+        Wait::Queue => {
+            // There may be room by now: the queue is served at the end of the turn.
+            if let Some(upstream) = &x.upstream {
+                proxy.pools.note_queue(upstream);
+            }
+            return;
+        }
+        _ => {}
     }
     match passed.wait.party() {
         Some(Party::Client) => {
@@ -257,10 +298,12 @@ mod tests {
         (client.handshake_timeout, client.header_timeout) = (time(1), time(2));
         (client.keepalive_timeout, client.idle_timeout) = (time(3), time(4));
         (upstream.keepalive_timeout, upstream.idle_timeout) = (time(5), time(6));
-        use ConnectionWait::{ClientEnd, FirstRequest, Handshake, LastBytes, Request, RequestHead, Room};
+        (upstream.connect_timeout, upstream.try_timeout, upstream.queue_timeout) = (time(8), Some(time(7)), time(9));
+        use ConnectionWait::{ClientEnd, Connect, FirstRequest, Handshake, LastBytes, Request, RequestHead, Room};
         let all = [Handshake, FirstRequest, RequestHead, Request, Room, LastBytes, ClientEnd];
         assert_eq!(all.map(|wait| client.until(wait, 100)), [101, 102, 102, 103, 104, 104, 100 + LINGER]);
-        assert_eq!([Request, Room, LastBytes].map(|wait| upstream.until(wait, 100)), [105, 106, 106]);
+        assert_eq!([Connect, Request, Room, LastBytes].map(|wait| upstream.until(wait, 100)), [107, 105, 106, 106]);
+        assert_eq!(upstream.queued_until(100), 109);
     }
 
     #[test]

@@ -46,7 +46,7 @@ use crate::traces::Trace;
 use crate::upstream::balance::Lease;
 use crate::upstream::group::LaneUpstream;
 use sealane_exchange as machine;
-use sealane_exchange::deadlines::{LINGER_BYTES, Party};
+use sealane_exchange::deadlines::{LINGER, Party};
 use sealane_exchange::{Actions, Event, Kind};
 use sealane_http::{BodyLength, Fields, Known, Method, ParseError, RequestHead, ResponseHead, Version};
 use sealane_lane::{Micros, Millis};
@@ -416,7 +416,7 @@ impl Exchange {
     pub fn begin(&mut self, body: BodyLength, upgrade: bool, is_early: bool, limits: &ClientLimits) {
         self.body = body;
         let method = self.request.method();
-        let h1 = self.is_h1();
+        let h1 = matches!(self.client_stream, ClientStream::H1(_));
         self.max_body = limits.max_body;
         let kind = match () {
             () if upgrade && h1 && websocket::is_named(&self.request) => Kind::WebSocket,
@@ -431,22 +431,21 @@ impl Exchange {
             is_safe: method.is_safe(),
             is_idempotent: method.is_idempotent(),
             is_early,
-            // What a connection goes on with lies behind the whole of this request.
-            max_drained: if h1 { limits.max_body } else { LINGER_BYTES },
+            ..machine::Request::default()
         });
-    }
-
-    #[inline]
-    fn is_h1(&self) -> bool {
-        matches!(self.client_stream, ClientStream::H1(_))
     }
 
     /// The limit of the request's route replaces that of `[limits]`.
     #[inline]
     pub fn limit_body(&mut self, max_body: u64) {
         self.max_body = max_body;
-        if self.is_h1() {
-            self.machine.set_max_drained(max_body);
+    }
+
+    /// How much of the request's body is still to come, if that was announced.
+    pub fn announced_rest(&self) -> Option<u64> {
+        match self.body {
+            BodyLength::Known(n) => Some(n.saturating_sub(self.request_body.bytes)),
+            BodyLength::None | BodyLength::Chunked | BodyLength::UntilClose => None,
         }
     }
 
@@ -464,11 +463,7 @@ impl Exchange {
             self.request.version = version;
             let _ = self.request.set_target(b"-");
         }
-        self.machine = machine::Exchange::new(machine::Request {
-            has_body: true,
-            max_drained: LINGER_BYTES,
-            ..Default::default()
-        });
+        self.machine = machine::Exchange::new(machine::Request { has_body: true, ..Default::default() });
     }
 
     /// Begins with a connection that is relayed to this group. `name`: what its hello asks for.
@@ -553,6 +548,11 @@ impl Exchange {
             Ending::Draining { since } | Ending::DrainingTooLong { since } => Some(since),
             Ending::No | Ending::TooLong | Ending::Idle => None,
         }
+    }
+
+    /// Whether the rest of the request was read for as long, or as far, as that of any client.
+    pub fn has_drained_enough(&self, now: Millis) -> bool {
+        self.drains_since().is_some_and(|since| now >= since + LINGER || self.machine.has_drained_enough())
     }
 
     /// When the response had been sent, if it is over `now`.

@@ -2,7 +2,7 @@
 
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{perform, refuse};
+use crate::exchange::executor::{drain_is_over, perform, refuse};
 use crate::exchange::forwarded;
 use crate::exchange::streams::{UpstreamStream, server_credit, server_data};
 use crate::exchange::waste::client_wasted;
@@ -63,7 +63,7 @@ pub(crate) fn request_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, d
     if x.copy.is_coming() {
         copy_body(x, &proxy.counters, data, drains);
     }
-    let actions = x.machine.on(Event::Moved { direction: Direction::Request, bytes: data.len() as u64 });
+    let actions = x.machine.on(Event::Moved { bytes: data.len() as u64 });
     if actions.has(Do::Finish) {
         perform(proxy, cx, exchange, actions);
         return false;
@@ -102,8 +102,12 @@ pub(crate) fn request_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     perform(proxy, cx, exchange, actions);
 }
 
-/// The request's body breaks the rules of its version.
+/// The request's body breaks the rules of its version. In the rest of one that has been answered that is no failure of anybody: all
+/// that follows is that no more of it is read.
 pub(crate) fn request_broken(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: ParseError) {
+    if proxy.exchanges.get(exchange).is_some_and(|x| x.machine.request() == Phase::Draining) {
+        return drain_is_over(proxy, cx, exchange);
+    }
     proxy.counters.parse_error(error);
     let connection = proxy.exchanges.get(exchange).map(|x| x.client_stream.conn());
     refuse(proxy, cx, exchange, error.status());

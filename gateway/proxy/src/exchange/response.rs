@@ -7,7 +7,7 @@ use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse};
 use crate::exchange::response_headers::add_response_headers;
-use crate::exchange::retries::{account_for_loss, retry_is_granted};
+use crate::exchange::retries::{account_for_loss, answer_retry, retry_is_granted};
 use crate::exchange::routed::DeniedBy;
 use crate::exchange::streams::{
     ClientStream, client_close_after, client_credit, client_data, client_head, client_interim, server_reset,
@@ -222,9 +222,8 @@ fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) -> Ac
     }
     if actions.has(Do::AskRetry) {
         let granted = retry_is_granted(x, &proxy.counters, cx, why);
-        actions = x.machine.on(if granted { Event::RetryGranted } else { Event::RetryDenied });
+        actions = answer_retry(x, &proxy.counters, granted);
         if granted {
-            proxy.counters.count(Count::Retries);
             return actions;
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
-use sealane_exchange::Loss;
+use sealane_exchange::{Actions, Event, Loss};
 use sealane_lane::Context;
 
 /// A try has ended: its server's place is free, and it counts, however its connection was found. `unanswered`: the client has
@@ -30,6 +30,14 @@ pub(crate) fn retry_is_granted(x: &mut Exchange, counters: &Counters, cx: &Conte
         x.routed.lost_at = Some(cx.now());
     }
     granted
+}
+
+/// Answers [`AskRetry`](sealane_exchange::Action::AskRetry). What is to be done then.
+pub(crate) fn answer_retry(x: &mut Exchange, counters: &Counters, granted: bool) -> Actions {
+    if granted {
+        counters.count(Count::Retries);
+    }
+    x.machine.on(if granted { Event::RetryGranted } else { Event::RetryDenied })
 }
 
 /// Takes a retry from the budget, if there is one.

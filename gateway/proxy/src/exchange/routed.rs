@@ -165,9 +165,10 @@ impl Routed {
         self.route.as_ref()
     }
 
-    /// When a kept connection was lost under the request. It is sent again over a connection that was begun since.
+    /// When a connection was begun, at the earliest, that the request may go over. Where a kept connection was lost under it, others may
+    /// be as old, and the request is not sent again for the age of a second one.
     #[inline]
-    pub fn lost_at(&self) -> Option<Millis> {
+    pub fn oldest_connection(&self) -> Option<Millis> {
         self.lost_at
     }
 
@@ -400,6 +401,12 @@ impl Routed {
     /// When the last try has begun, if there was one.
     pub fn tried_since(&self) -> Option<Millis> {
         (self.began > 0).then_some(self.began)
+    }
+
+    /// A kept connection was lost under the request then.
+    #[cfg(test)]
+    pub fn lost_connection(&mut self, at: Millis) {
+        self.lost_at = Some(at);
     }
 
     /// A try has begun then.

@@ -30,10 +30,12 @@
 //! the data. `*_end` is called in any case, and carries the trailers, which lie in the flow.
 
 use crate::client::h1::{h1_client_data, h1_client_end, h1_client_finish, h1_client_head, h1_client_interim};
+use crate::client::h2_connection::h2_at_fault;
 use crate::client::h2_responses::{
     h2_client_credit, h2_client_data, h2_client_end, h2_client_finish, h2_client_head, h2_client_interim,
     h2_client_reset,
 };
+use crate::client::h3_connection::h3_client_error;
 use crate::client::h3_responses::{
     h3_client_detach, h3_client_finish, h3_client_head, h3_client_interim, h3_client_reset,
 };
@@ -41,6 +43,7 @@ use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
+use crate::h2::guard::Fault;
 use crate::h3::sink::{h3_credit, h3_data, h3_end};
 use crate::lifecycle::close_connection;
 use crate::mirrors::{mirror_credit, mirror_discard, mirror_head};
@@ -51,6 +54,7 @@ use crate::upstream::connection::release_upstream;
 use crate::upstream::h1::{h1_server_data, h1_server_end};
 use crate::upstream::h2::{h2_server_credit, h2_server_data, h2_server_end, h2_server_finish, h2_server_reset};
 use crate::upstream::h3::{h3_server_finish, h3_server_reset};
+use sealane_http::h3::Code;
 use sealane_http::{BodyLength, Known};
 use sealane_lane::{Context, Key};
 
@@ -214,7 +218,10 @@ pub(crate) fn client_finish(
     complete: bool,
 ) {
     match x.client_stream {
-        ClientStream::H1(key) => h1_client_finish(connections, exchanges, settings, cx, key, complete),
+        ClientStream::H1(key) => {
+            let drained = x.has_drained_enough(cx.now());
+            h1_client_finish(connections, exchanges, settings, cx, key, complete, drained);
+        }
         ClientStream::H2(key, stream) => h2_client_finish(connections, settings, cx, key, stream),
         ClientStream::H3(key, stream) => h3_client_finish(connections, settings, cx, key, stream),
         // It has been let go of before (`finish_exchange`).
@@ -254,6 +261,9 @@ pub(crate) fn client_detach(
 
 /// Cuts a response off behind what was passed on of it, so that it cannot look whole. `stuck`: the client takes
 /// nothing, and nothing is waited for.
+///
+/// Whatever the reason, the code is that of a response that is abandoned in the middle: CANCEL over HTTP/2, H3_REQUEST_CANCELLED over
+/// HTTP/3 (RFC 9114 §4.1.1). INTERNAL_ERROR would say that the gateway itself has failed (RFC 9113 §7).
 #[inline]
 pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStream, stuck: bool) {
     match side {
@@ -269,8 +279,18 @@ pub(crate) fn client_reset(proxy: &mut Proxy, cx: &mut Context, side: ClientStre
         ClientStream::H2(key, stream) => {
             h2_client_reset(&mut proxy.connections, &proxy.settings, cx, key, stream, stuck)
         }
-        ClientStream::H3(key, stream) => h3_client_reset(&mut proxy.connections, key, stream, stuck),
+        ClientStream::H3(key, stream) => h3_client_reset(&mut proxy.connections, key, stream),
         ClientStream::Mirror(_) => {}
+    }
+}
+
+/// A client does more than it may: its connection ends with the code that says so.
+pub(crate) fn end_for_flood(proxy: &mut Proxy, cx: &mut Context, connection: Key) {
+    match proxy.connections.get(connection) {
+        Some(Conn::Quic(_)) => {
+            h3_client_error(proxy, cx, connection, Code::ExcessiveLoad, "too many requests are wasted");
+        }
+        _ => h2_at_fault(&mut proxy.connections, &proxy.counters, connection, Fault::Flood),
     }
 }
 

@@ -11,15 +11,10 @@
 //! | what the client sends breaks a rule, so that the stream is reset or the request fails halfway | 1 |
 //! | a request is served to its end | -1 |
 
-use crate::client::h2_connection::h2_at_fault;
-use crate::client::h3_connection::h3_client_error;
-use crate::conn::Conn;
 use crate::exchange::Exchange;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::streams::UpstreamStream;
-use crate::h2::guard::Fault;
+use crate::exchange::streams::{UpstreamStream, end_for_flood};
 use crate::service::Proxy;
-use sealane_http::h3::Code;
 use sealane_lane::{Context, Key, Millis};
 
 /// Most requests that may be wasted at once: somebody leaves a page full of images, and the next one too.
@@ -83,12 +78,7 @@ pub(crate) fn calling_off_wastes(exchanges: &Exchanges, cx: &Context, exchange: 
 pub(crate) fn client_wasted(proxy: &mut Proxy, cx: &mut Context, connection: Key, requests: u32) {
     let Some(client) = proxy.connections.get_mut(connection).and_then(|c| c.client()) else { return };
     if client.waste.wasted(requests, cx.now()).is_err() {
-        match proxy.connections.get(connection) {
-            Some(Conn::Quic(_)) => {
-                h3_client_error(proxy, cx, connection, Code::ExcessiveLoad, "too many requests are wasted");
-            }
-            _ => h2_at_fault(&mut proxy.connections, &proxy.counters, connection, Fault::Flood),
-        }
+        end_for_flood(proxy, cx, connection);
     }
 }
 

@@ -249,6 +249,11 @@ impl H3Connection {
         exactly - self.began
     }
 
+    /// When the handshake began.
+    pub fn began(&self) -> Micros {
+        self.began
+    }
+
     /// The peer has closed it, or it is lost.
     pub fn note_closed(&mut self) {
         self.phase = Phase::Closed;
@@ -519,11 +524,6 @@ impl H3Connection {
         self.deadline.at()
     }
 
-    /// When the handshake began.
-    pub fn began(&self) -> Micros {
-        self.began
-    }
-
     /// Whether a request of the client has come before the handshake was over.
     pub fn called_early(&self) -> bool {
         matches!(self.role, Role::Client { handshake: ClientHandshake::CalledEarly, .. })
@@ -536,6 +536,7 @@ mod tests {
     use crate::fixtures;
     use crate::quic::QuicEndpoint;
     use quinn_proto::Side as QuicSide;
+    use sealane_exchange::deadlines::GRACE;
     use sealane_http::h3::MessageReader;
     use sealane_tls::ClientContext;
     use sealane_tls::quic::QuicClient;
@@ -618,9 +619,9 @@ mod tests {
         assert_eq!(q.note_established(50, 50_000), 45_000);
         assert!(q.is_open() && q.comes_early() && q.end_handshake() && !q.end_handshake());
         q.leave_soon(1000);
-        q.leave_in_time(1500);
+        q.leave_in_time(1000 + GRACE - 1);
         assert!(q.is_open(), "what it sends until it has heard of it is served");
-        q.leave_in_time(5000);
+        q.leave_in_time(1000 + GRACE);
         assert!(!q.takes_requests() && !q.is_closed());
         assert!(q.count_out() && !q.count_out());
         assert!(!server.count_out() && server.server().is_some() && server.client().is_none());

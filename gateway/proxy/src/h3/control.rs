@@ -3,11 +3,10 @@
 use super::connection::{H3Connection, Phase, Role, Stay};
 use crate::exchange::priority::Priority;
 use quinn_proto::{Dir, ReadError, StreamId, VarInt};
+use sealane_exchange::deadlines::{ConnectionLimits, ConnectionWait};
 use sealane_http::h3::{self, Code, ControlEvent, Settings};
 use sealane_lane::Millis;
 
-/// How long a client may take to hear that its connection is about to end.
-const GRACE: Millis = 1000;
 /// The last stream that a client can open (RFC 9000 §2.1).
 const LAST_STREAM: u64 = (1 << 62) - 4;
 
@@ -31,7 +30,7 @@ impl H3Connection {
         if matches!(self.phase, Phase::Handshake | Phase::Open)
             && let Role::Client { stay: stay @ Stay::Stays, .. } = &mut self.role
         {
-            *stay = Stay::Until(now + GRACE);
+            *stay = Stay::Until(ConnectionWait::Goaway.until(now, &ConnectionLimits::default()));
             h3::put_goaway(&mut self.control_out, LAST_STREAM);
         }
     }

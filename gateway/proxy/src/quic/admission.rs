@@ -105,26 +105,26 @@ impl QuicEndpoint {
         if full || endpoint.leaving {
             counters.count(Count::QuicRefused);
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
-            self.out.push(index, &transmit, &answer);
+            self.out.answer(index, &transmit, &answer, counters);
         } else if !admitted {
             counters.count(Count::ConnectionsDenied);
             if self.denied.len() < MAX_REPORTED {
                 self.denied.push(incoming.remote_address());
             }
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
-            self.out.push(index, &transmit, &answer);
+            self.out.answer(index, &transmit, &answer, counters);
         } else if pressure >= retry_above && incoming.may_retry() && !incoming.remote_address_validated() {
             // RFC 9000 §8.1.2: nothing is kept of a client that has not shown that it is where it says.
             counters.count(Count::QuicRetries);
             match endpoint.endpoint.retry(incoming, &mut answer) {
-                Ok(transmit) => self.out.push(index, &transmit, &answer),
+                Ok(transmit) => self.out.answer(index, &transmit, &answer, counters),
                 Err(e) => endpoint.endpoint.ignore(e.into_incoming()),
             }
         } else if !counted
             && !is_within_rates(admission, settings, counters, cx, incoming.remote_address().ip(), listener)
         {
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
-            self.out.push(index, &transmit, &answer);
+            self.out.answer(index, &transmit, &answer, counters);
         } else {
             let raw = raw.into_iter().collect();
             self.waiting.push_back(Waiting { endpoint: index, incoming, since: cx.micros(), raw });
@@ -155,7 +155,7 @@ impl QuicEndpoint {
             // Its handshake would not end in time any more.
             counters.count(Count::ClientTimeouts);
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
-            self.out.push(index, &transmit, &answer);
+            self.out.answer(index, &transmit, &answer, counters);
             self.out.scratch = answer;
             return Some(Err(Rejected { remote, reason: "timeout" }));
         }
@@ -166,7 +166,7 @@ impl QuicEndpoint {
         }
         if is_full || !admission.has_place_for(remote.ip(), &listener, settings, counters) {
             let transmit = endpoint.endpoint.refuse(incoming, &mut answer);
-            self.out.push(index, &transmit, &answer);
+            self.out.answer(index, &transmit, &answer, counters);
             self.out.scratch = answer;
             return None;
         }
@@ -179,7 +179,7 @@ impl QuicEndpoint {
         let accepted = match accepted {
             Err(e) => {
                 if let Some(transmit) = &e.response {
-                    self.out.push(index, transmit, &answer);
+                    self.out.answer(index, transmit, &answer, counters);
                 }
                 Err(Rejected { remote, reason: failure(&e.cause) })
             }

@@ -151,7 +151,7 @@ impl QuicEndpoint {
                 if matches!(answer[..], [128..=255, 0, 0, 0, 0, ..]) {
                     parts.counters.count(Count::QuicVersionNegotiations);
                 }
-                self.out.push(index, &transmit, &answer);
+                self.out.answer(index, &transmit, &answer, parts.counters);
             }
         }
         self.out.scratch = answer;

@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 pub(crate) const WAIT_LIMIT: Duration = Duration::from_millis(1);
 /// Bytes gathered before they are sent.
 const GATHER: usize = 256 * 1024;
+/// Bytes that wait for a full socket, from which on clients without a connection are not answered. What connections send does not grow
+/// beyond what has been gathered once the socket is full.
+const MOST_WAITING: usize = 4 * GATHER;
 /// Messages per connection and turn: others want to send, too.
 const BURSTS: usize = 16;
 /// Datagrams per message: a burst of 16 KiB or so, as TLS records over TCP.
@@ -68,8 +71,17 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
+    /// Takes an answer to a client without a connection: anybody can cause one, as often as he sends. Like the network, it is lost
+    /// where too much waits.
+    pub fn answer(&mut self, endpoint: usize, transmit: &Transmit, bytes: &[u8], counters: &Counters) {
+        if self.len() >= MOST_WAITING {
+            return counters.count(Count::QuicAnswersDropped);
+        }
+        self.push(endpoint, transmit, bytes);
+    }
+
     /// Takes a message that the protocol has written.
-    pub fn push(&mut self, endpoint: usize, transmit: &Transmit, bytes: &[u8]) {
+    fn push(&mut self, endpoint: usize, transmit: &Transmit, bytes: &[u8]) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(&bytes[..transmit.size.min(bytes.len())]);
         self.note(endpoint, transmit, Data::Shared(start..self.bytes.len()));
@@ -261,6 +273,23 @@ impl QuicEndpoint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A socket that stays full, and somebody who goes on sending first packets.
+    #[test]
+    fn answers_that_wait_for_a_full_socket_are_bounded() {
+        let (mut out, counters) = (Outgoing::default(), Counters::default());
+        let destination = SocketAddr::from(([127, 0, 0, 1], 9));
+        let transmit = Transmit { destination, ecn: None, size: 1000, segment_size: None, src_ip: None };
+        let fit = MOST_WAITING.div_ceil(1000);
+        for _ in 0..fit + 10 {
+            out.answer(0, &transmit, &[7; 1000], &counters);
+        }
+        assert_eq!((out.messages.len(), out.len()), (fit, fit * 1000));
+        assert_eq!(counters.value(Count::QuicAnswersDropped), 10);
+        out.clear();
+        out.answer(0, &transmit, &[7; 1000], &counters);
+        assert_eq!((out.messages.len(), counters.value(Count::QuicAnswersDropped)), (1, 10));
+    }
 
     #[test]
     fn the_last_datagram_is_what_is_left_of_the_message() {

@@ -7,6 +7,7 @@ use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
+use crate::exchange::expiry::look_soon;
 use crate::exchange::response::{connect_failed, no_server, not_taken, server_lost};
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
@@ -28,30 +29,47 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Exchange as Machine, Fit, Loss, Switching};
-use sealane_lane::{Context, Key, Millis, Ready};
+use sealane_lane::{Context, Key, Ready};
 use sealane_sys::fastopen_open;
 use sealane_tls::{Session, TlsError};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::rc::Rc;
 
 /// Most exchanges that wait for a connection that they would share: for its handshake, or for what the server allows.
-pub(super) const MOST_WAITING: usize = 128;
+const MOST_WAITING: usize = 128;
 
-/// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, only
-/// one that was begun since will do, shared or new.
+/// Whether one more exchange may wait for a connection. Those that have been called off, or have gone elsewhere, wait no more.
+pub(super) fn may_wait(waiting: &mut VecDeque<Key>, exchanges: &Exchanges, connection: Key) -> bool {
+    if waiting.len() >= MOST_WAITING {
+        waiting.retain(|exchange| exchanges.waits_for(*exchange, connection));
+    }
+    waiting.len() < MOST_WAITING
+}
+
+/// Finds a connection for an exchange: one that is kept open, or a new one. After a kept connection was lost under it, others may be as
+/// old: only one that was begun since will do ([`oldest_connection`](crate::exchange::routed::Routed::oldest_connection)), over every
+/// version of HTTP. In the pool nobody looks for one.
 pub(crate) fn dispatch_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    find_connection(proxy, cx, exchange);
+    // The connection that it waits for, or a stream on one, has no timer for it.
+    if proxy.exchanges.get(exchange).is_some_and(|x| x.upstream_stream().is_some() && !x.machine().has_server()) {
+        look_soon(&mut proxy.connections, &proxy.exchanges, &proxy.settings, cx, exchange);
+    }
+}
+
+fn find_connection(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     loop {
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
         let Some(upstream) = x.upstream().cloned() else { return };
         x.begin_dispatch(cx.now());
         // A relayed connection needs one of its own.
         let relayed = x.machine().is_relay();
-        let fresh = relayed || x.routed().lost_at().is_some();
+        let fresh = relayed || x.routed().oldest_connection().is_some();
         let only_h1 = !relayed && needs_h1(upstream.upstream.http, x.machine());
         let Some(server) = select_server(proxy, cx, exchange, &upstream) else { return };
-        // A shared connection that was lost has left its upstream's list: what is found there is another.
         if !relayed && upstream.upstream.http == UpstreamHttp::Three && h3_dispatch(proxy, cx, exchange) {
             return;
         }
@@ -118,8 +136,7 @@ fn wait_for_room(proxy: &mut Proxy, cx: &mut Context, exchange: Key, upstream: &
     let now = cx.now();
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let first = x.routed().waits_until().is_none();
-    let queue_timeout = upstream.upstream.queue_timeout.as_millis() as Millis;
-    let until = x.routed_mut().wait_until(now + queue_timeout);
+    let until = x.routed_mut().wait_until(upstream.upstream.queued_until(now));
     if upstream.queue(exchange, |key| proxy.exchanges.get(key).is_some()).is_err() {
         return no_server(proxy, cx, exchange, Count::QueueFull);
     }
@@ -168,7 +185,7 @@ fn connect_upstream(
     transport.readable = false;
     transport.writable = false;
     let purpose = match () {
-        () if shared => Purpose::ToShare(vec![exchange]),
+        () if shared => Purpose::ToShare([exchange].into()),
         () if only_h1 => Purpose::OverH1,
         () => Purpose::Exchange,
     };
@@ -182,10 +199,10 @@ fn connect_upstream(
         close_connection(proxy, cx, key);
         return Err(Errno::NOMEM);
     }
-    let wait = upstream.connect_within();
+    let at = upstream.upstream.until(ConnectionWait::Connect, cx.now());
     match upstream_conn.syn() {
-        None => upstream_conn.deadline.after(cx, key, wait),
-        Some(_) => syn_begun(&mut proxy.connections, cx, key, wait),
+        None => upstream_conn.deadline.set(cx, key, at),
+        Some(_) => syn_begun(&mut proxy.connections, cx, key, at),
     }
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
         x.await_connection(if shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });
@@ -417,7 +434,7 @@ pub(crate) fn upstream_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, err
 /// Tells the requests of a connection that is about to be lost more than the loss will.
 fn upstream_hint(connections: &Connections, exchanges: &mut Exchanges, key: Key, failure: Failure) {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return };
-    for exchange in upstream_conn.exchange.iter().chain(upstream_conn.waiting()) {
+    for exchange in upstream_conn.exchange.iter().chain(upstream_conn.waiting().into_iter().flatten()) {
         if let Some(x) = exchanges.get_mut(*exchange) {
             x.routed_mut().note_hint(Some(failure));
         }

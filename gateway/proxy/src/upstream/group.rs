@@ -13,7 +13,6 @@ use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// As many requests wait for a group as may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,12 +117,6 @@ impl LaneUpstream {
             *context = Some(if only_h1 { new.offering(&[b"http/1.1"]) } else { new });
         }
         Ok(context.clone())
-    }
-
-    /// How long a connection to a server may take to come about, over TCP or QUIC: who waits for it waits no longer than a try may take.
-    pub fn connect_within(&self) -> Duration {
-        let wait = self.upstream.connect_timeout;
-        self.upstream.try_timeout.map_or(wait, |t| wait.min(t))
     }
 
     /// What it is to an exchange when a server that was reached is silent for too long.

@@ -1,6 +1,5 @@
 //! HTTP/1.1 towards upstreams: requests to bytes, bytes to responses.
 
-use crate::client::h1::{stage_data, stage_end};
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
@@ -21,7 +20,9 @@ use crate::upstream::phase::{Answer, UpstreamPhase};
 use crate::upstream::syn::syn_heard;
 use sealane_exchange::{Phase, Switching};
 use sealane_http::BodyLength;
-use sealane_http::h1::{ConnectionOption, What, encode_request, parse_response_tolerating};
+use sealane_http::h1::{
+    ConnectionOption, What, encode_body, encode_body_end, encode_request, parse_response_tolerating,
+};
 use sealane_lane::{Context, Key};
 
 /// Reads per event before other connections get their turn.
@@ -282,7 +283,7 @@ fn upstream_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
     if upstream_conn.is_h2() {
         return h2_upstream_lost(proxy, cx, key, false);
     }
-    if !upstream_conn.waiting().is_empty() {
+    if upstream_conn.waiting().is_some_and(|waiting| !waiting.is_empty()) {
         return upstream_lost(proxy, cx, key, false);
     }
     let Some(exchange) = upstream_conn.exchange else { return close_connection(proxy, cx, key) };
@@ -311,7 +312,7 @@ pub(crate) fn h1_server_data(
 ) {
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     scratch.take_buffer(&mut upstream_conn.transport.stage);
-    stage_data(&mut upstream_conn.transport.stage, framing, data);
+    encode_body(&mut upstream_conn.transport.stage, framing, data);
     connections.mark_for_flush(key);
 }
 
@@ -322,7 +323,7 @@ pub(crate) fn h1_server_end(connections: &mut Connections, exchanges: &Exchanges
     if x.machine().is_tunnel() {
         upstream_conn.transport.finish_sending();
     } else {
-        stage_end(&mut upstream_conn.transport.stage, x.request_body().framing(), x.request_body().trailers());
+        encode_body_end(&mut upstream_conn.transport.stage, x.request_body().framing(), x.request_body().trailers());
     }
     connections.mark_for_flush(key);
 }

@@ -21,7 +21,7 @@ use crate::h2::{SEND_BUFFER, h2_woken};
 use crate::lifecycle::close_connection;
 use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
-use crate::upstream::connection::{MOST_WAITING, upstream_lost};
+use crate::upstream::connection::{may_wait, upstream_lost};
 use crate::upstream::h2::{Stream, h2_send_request};
 use crate::upstream::phase::{Purpose, UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
@@ -32,6 +32,7 @@ use sealane_exchange::{Fit, Loss, Reset, Switching};
 use sealane_http::ParseError;
 use sealane_lane::{Context, Key, Millis};
 use slab::Slab;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -81,7 +82,7 @@ pub(crate) struct H2Upstream {
     pub(super) backlog: Backlog,
     pub(super) streams: Slab<Stream>,
     /// Exchanges that wait for the server's SETTINGS.
-    pub(super) waiting: Vec<Key>,
+    pub(super) waiting: VecDeque<Key>,
     /// Streams of which something came with the input that `h2` read last.
     pub(super) suspects: Suspects,
     /// Bytes given to `h2` since it last wrote.
@@ -175,7 +176,7 @@ impl H2Upstream {
             frames: Frames::new(),
             backlog: Backlog::default(),
             streams: Slab::new(),
-            waiting: Vec::new(),
+            waiting: VecDeque::new(),
             suspects: Suspects::default(),
             fed: 0,
             settings: ServerSettings::Awaited,
@@ -359,12 +360,11 @@ impl H2Upstream {
     }
 }
 
-/// Finds a shared connection with such windows for an exchange, or one that is being made. False if there is none. After the loss
-/// of a connection only those are joined that were begun since.
+/// Finds a shared connection with such windows for an exchange, or one that is being made. False if there is none.
 pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window: Window) -> bool {
     let Some(x) = proxy.exchanges.get(exchange) else { return true };
     let Some(upstream) = x.upstream().cloned() else { return true };
-    let (server, lost_at, machine) = (x.server(), x.routed().lost_at(), *x.machine());
+    let (server, oldest, machine) = (x.server(), x.routed().oldest_connection(), *x.machine());
     let mut at = 0;
     while let Some(key) = upstream.shared(server, at) {
         at += 1;
@@ -374,10 +374,11 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
         }
         match &mut upstream_conn.phase {
             UpstreamPhase::Shared(h2) => {
-                if lost_at.is_some_and(|at| h2.began < at) || !h2.has_room() {
+                if oldest.is_some_and(|oldest| h2.began < oldest) || !h2.has_room() {
                     continue;
                 }
-                if machine.fit(h2.switching()) == Fit::Unknown && h2.waiting.len() >= MOST_WAITING {
+                let waits = machine.fit(h2.switching()) == Fit::Unknown;
+                if waits && !may_wait(&mut h2.waiting, &proxy.exchanges, key) {
                     continue;
                 }
                 if h2.served > 0 {
@@ -388,10 +389,10 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
             }
             UpstreamPhase::Making(making) => {
                 let Purpose::ToShare(waiting) = &mut making.purpose else { continue };
-                if waiting.len() >= MOST_WAITING {
+                if !may_wait(waiting, &proxy.exchanges, key) {
                     continue;
                 }
-                waiting.push(exchange);
+                waiting.push_back(exchange);
                 if let Some(x) = proxy.exchanges.get_mut(exchange) {
                     x.await_connection(UpstreamStream::Waiting(key));
                 }

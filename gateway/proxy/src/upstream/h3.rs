@@ -14,7 +14,6 @@ use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
-use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{connected, request_sent};
 use crate::exchange::response::{
     not_taken, response_arrived, response_broken, response_data, response_end, response_room, server_lost,
@@ -29,9 +28,10 @@ use crate::quic::{QuicEndpoint, config};
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::QuicSettings;
-use crate::upstream::connection::MOST_WAITING;
+use crate::upstream::connection::may_wait;
 use crate::upstream::group::LaneUpstream;
 use quinn_proto::{StreamId, VarInt};
+use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Fit, Loss, Reset, Switching};
 use sealane_http::h3::{self, Code, H3Error, MessageReader, Piece, Settings, Side};
 use sealane_http::list::ListInfo;
@@ -76,11 +76,14 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     if x.machine().fit(SWITCHING) != Fit::Whole || upstream.h3_is_down(server, cx.now()) {
         return false;
     }
+    let oldest = x.routed().oldest_connection();
     let window = grant_window(&mut proxy.connections, &mut proxy.exchanges, exchange, STREAM_WINDOW);
     let mut connecting = 0;
-    let key = match upstream.h3_connection(server, window).filter(|key| h3_usable(&mut proxy.connections, *key)) {
+    let known = upstream.h3_connection(server, window);
+    let key = match known.filter(|key| h3_usable(&mut proxy.connections, *key, oldest)) {
         Some(key) => {
-            if !h3_may_wait(&mut proxy.connections, &proxy.exchanges, key) {
+            let waiting = proxy.connections.quic(key).and_then(H3Connection::waiting_requests);
+            if !waiting.is_some_and(|waiting| may_wait(waiting, &proxy.exchanges, key)) {
                 return false;
             }
             proxy.counters.count(Count::UpstreamReused);
@@ -115,17 +118,9 @@ pub(crate) fn h3_dispatch(proxy: &mut Proxy, cx: &mut Context, exchange: Key) ->
     true
 }
 
-fn h3_usable(connections: &mut Connections, key: Key) -> bool {
-    connections.quic(key).is_some_and(|q| q.takes_requests())
-}
-
-/// Whether one more request may wait for a connection. Those that have been called off, or have gone elsewhere, wait no more.
-fn h3_may_wait(connections: &mut Connections, exchanges: &Exchanges, key: Key) -> bool {
-    let Some(waiting) = connections.quic(key).and_then(H3Connection::waiting_requests) else { return false };
-    if waiting.len() >= MOST_WAITING {
-        waiting.retain(|exchange| exchanges.waits_for(*exchange, key));
-    }
-    waiting.len() < MOST_WAITING
+/// Whether a connection takes a request that goes over none that is older than this.
+fn h3_usable(connections: &mut Connections, key: Key, oldest: Option<Millis>) -> bool {
+    connections.quic(key).is_some_and(|q| q.takes_requests() && oldest.is_none_or(|oldest| q.began() / 1000 >= oldest))
 }
 
 /// Begins to connect; `None` if that fails at once.
@@ -157,7 +152,7 @@ fn h3_connect(
     upstream.h3_note(server, window, key);
     let q = connections.quic(key)?;
     quic.note(q.transport(), key);
-    q.expire_at(cx, key, now + upstream.connect_within().as_millis() as Millis);
+    q.expire_at(cx, key, upstream.upstream.until(ConnectionWait::Connect, now));
     connections.mark_for_flush(key);
     Some(key)
 }

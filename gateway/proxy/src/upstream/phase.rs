@@ -8,6 +8,7 @@ use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::syn::UpstreamSyn;
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_lane::{Context, Deadline, Key, Micros, Ready};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// The life of a connection to a server over TCP:
@@ -51,7 +52,7 @@ pub(crate) enum Purpose {
     /// An exchange that HTTP/2 could not carry.
     OverH1,
     /// HTTP/2 is expected: these exchanges wait for it, and others may join them. It is in the group's list.
-    ToShare(Vec<Key>),
+    ToShare(VecDeque<Key>),
 }
 
 // `UpstreamPhase::go_on` does not drop it.
@@ -281,26 +282,26 @@ impl UpstreamConnection {
     }
 
     /// Exchanges that wait until it is made, or for the server's SETTINGS.
-    pub fn waiting(&self) -> &[Key] {
+    pub fn waiting(&self) -> Option<&VecDeque<Key>> {
         match &self.phase {
             UpstreamPhase::Making(making) => match &making.purpose {
-                Purpose::ToShare(waiting) => waiting,
-                Purpose::Exchange | Purpose::OverH1 => &[],
+                Purpose::ToShare(waiting) => Some(waiting),
+                Purpose::Exchange | Purpose::OverH1 => None,
             },
-            UpstreamPhase::Shared(h2) => &h2.waiting,
-            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => &[],
+            UpstreamPhase::Shared(h2) => Some(&h2.waiting),
+            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => None,
         }
     }
 
     /// The same, to be told that they need not wait any more.
-    pub fn take_waiting(&mut self) -> Vec<Key> {
+    pub fn take_waiting(&mut self) -> VecDeque<Key> {
         match &mut self.phase {
             UpstreamPhase::Making(making) => match &mut making.purpose {
                 Purpose::ToShare(waiting) => std::mem::take(waiting),
-                Purpose::Exchange | Purpose::OverH1 => Vec::new(),
+                Purpose::Exchange | Purpose::OverH1 => VecDeque::new(),
             },
             UpstreamPhase::Shared(h2) => std::mem::take(&mut h2.waiting),
-            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => Vec::new(),
+            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => VecDeque::new(),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::counters::Count;
 use crate::exchange::exchanges::Exchanges;
+use crate::exchange::expiry::has_waited_enough;
 use crate::exchange::response::no_server;
 use crate::flush::flush_marked;
 use crate::service::Proxy;
@@ -24,12 +25,13 @@ pub(crate) fn serve_queues(proxy: &mut Proxy, cx: &mut Context) -> bool {
         // One round, in which those that stay keep their order.
         for _ in 0..upstream.queue_len() {
             let Some(key) = upstream.unqueue_first() else { break };
-            let Some(x) = proxy.exchanges.get(key) else { continue };
+            let Proxy { connections, exchanges, settings, .. } = proxy;
+            let Some(x) = exchanges.get_mut(key) else { continue };
             let preference = x.routed().balancing();
             // Room first: who has waited for long enough and has got it is not refused.
             if upstream.balancer.may_have_room(preference) {
                 dispatch_request(proxy, cx, key);
-            } else if x.routed().waits_until().is_none_or(|until| now >= until) {
+            } else if has_waited_enough(connections, settings, now, x) {
                 no_server(proxy, cx, key, Count::QueueTimeouts);
             } else if passed_over == 0 && preference.takes_any() {
                 // There is no room for any of them.

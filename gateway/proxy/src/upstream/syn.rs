@@ -132,8 +132,7 @@ pub(crate) fn open_with_hello(
 }
 
 /// The connection is watched: its time begins.
-pub(crate) fn syn_begun(connections: &mut Connections, cx: &mut Context, key: Key, wait: Duration) {
-    let give_up = cx.now() + wait.as_millis() as Millis;
+pub(crate) fn syn_begun(connections: &mut Connections, cx: &mut Context, key: Key, give_up: Millis) {
     if let Some(syn) = connections.upstream(key).and_then(UpstreamConnection::syn) {
         syn.give_up = give_up;
     }
@@ -207,7 +206,7 @@ fn syn_act(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 let Some(crate::conn::Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
                 if let Some(fd) = upstream_conn.syn().and_then(|s| s.plain.take()) {
                     let mut transport = Transport::new(fd);
-                    transport.needs_flush = upstream_conn.transport.needs_flush;
+                    transport.take_place_of(&upstream_conn.transport);
                     // The hello that has gone out in a SYN goes with its socket.
                     std::mem::replace(&mut upstream_conn.transport, transport).dismantle(scratch);
                 }

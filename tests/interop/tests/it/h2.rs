@@ -349,6 +349,20 @@ fn max_requests_holds_for_a_client_that_ignores_goaway() {
     assert!((0..3).all(|_| is_served()));
     assert!(sealane_interop::eventually(|| !is_served()), "{} requests are served", backend.requests().len());
     assert!(!is_served());
+    // Each of them costs it as much as one that it resets: over HTTP/3, too.
+    let mut farewell = None;
+    for _ in 0..1000 {
+        if frames.request(stream, "GET", "/", &[], true).is_err() {
+            break;
+        }
+        let answer = frames.find(|f| f.stream == stream || f.kind == kind::GOAWAY && f.code() != 0);
+        stream += 2;
+        if answer.as_ref().is_none_or(|f| f.kind == kind::GOAWAY) {
+            farewell = answer;
+            break;
+        }
+    }
+    assert_eq!(farewell.map(|f| f.code()), Some(11), "ENHANCE_YOUR_CALM");
 }
 
 #[test]

@@ -34,7 +34,10 @@ impl Gateway {
         let connection = match run.machine.request() {
             _ if upgrade && status == 101 => ConnectionOption::Upgrade,
             _ if upgrade => ConnectionOption::KeepAlive,
-            Phase::Complete | Phase::Draining if run.keep_alive => ConnectionOption::KeepAlive,
+            Phase::Complete if run.keep_alive => ConnectionOption::KeepAlive,
+            Phase::Draining if run.keep_alive && run.machine.reads_rest(run.announced_rest()) => {
+                ConnectionOption::KeepAlive
+            }
             Phase::Streaming if run.keep_alive && !run.body.is_empty() && status < 300 => ConnectionOption::KeepAlive,
             _ => ConnectionOption::Close,
         };
@@ -66,7 +69,8 @@ impl Gateway {
     /// A response of the gateway's own.
     pub fn send_own(&mut self, w: &mut World, x: usize, status: u16) {
         let run = &mut self.xs[x];
-        let close = !matches!(status, 404 | 502 | 504) || run.machine.request() != Phase::Complete;
+        // A 404 stands for the answers of routes, which leave the connection open behind the rest of the request.
+        let close = status != 404 && (!matches!(status, 502 | 504) || run.machine.request() != Phase::Complete);
         run.keep_alive &= !close;
         run.response.clear();
         run.response.status = status;

@@ -17,6 +17,8 @@ impl Gateway {
             first_byte: s.first_byte,
             authorized_until: None,
             total_until: None,
+            copy_until: None,
+            queued_until: run.waits_until,
             try_until: s.try_timeout.map(|t| run.try_began + t),
             rest_until: run.drains_since.map(|since| since + LINGER),
         }
@@ -58,6 +60,8 @@ impl Gateway {
                         let actions = self.event(w, x, Event::DrainTimeout);
                         self.perform(w, x, actions);
                     }
+                    // Those that have got room by now go on; the others are refused.
+                    (None, Wait::Queue) => w.at(w.now, Wake::Queue),
                     (Some(Party::Client), _) | (None, _) => self.refuse(w, x, 408),
                     (Some(Party::Upstream), Wait::Connection) => self.lost(w, x, Loss::ConnectTimeout),
                     (Some(Party::Upstream), _) => {

@@ -177,14 +177,10 @@ impl Gateway {
         let drains = run.machine.request() == Phase::Draining;
         if drains {
             run.drained += data.len() as u64;
-            let most = if self.ports[run.front].as_ref().is_some_and(|p| p.version == 1) {
-                self.settings.max_body
-            } else {
-                self.settings.max_drained
-            };
-            assert!(run.drained <= most + READ as u64, "request {:?}: a drain without a bound", run.id);
+            let most = self.settings.max_drained + READ as u64;
+            assert!(run.drained <= most, "request {:?}: a drain without a bound", run.id);
         }
-        let actions = self.event(w, x, Event::Moved { direction: Direction::Request, bytes: data.len() as u64 });
+        let actions = self.event(w, x, Event::Moved { bytes: data.len() as u64 });
         if actions.has(Do::Finish) {
             self.perform(w, x, actions);
             return false;

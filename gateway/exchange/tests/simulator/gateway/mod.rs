@@ -174,6 +174,14 @@ impl X {
             finished: 0,
         }
     }
+
+    /// How much of the request's body is still to come, if that was announced.
+    pub fn announced_rest(&self) -> Option<u64> {
+        match self.body {
+            BodyLength::Known(n) => Some(n.saturating_sub(self.up.bytes)),
+            _ => None,
+        }
+    }
 }
 
 pub struct Gateway {

@@ -68,15 +68,11 @@ impl Gateway {
         let run = &mut self.xs[x];
         run.up.begin(w.now);
         let front = run.front;
-        let version = self.port(front).version;
-        match version {
-            1 if self.xs[x].keep_alive => {}
-            1 => {
-                let actions = self.event(w, x, Event::DrainTimeout);
-                return self.perform(w, x, actions);
-            }
-            _ => self.xs[x].drains_since = Some(w.now),
+        if self.port(front).version == 1 && !self.xs[x].keep_alive {
+            let actions = self.event(w, x, Event::DrainTimeout);
+            return self.perform(w, x, actions);
         }
+        self.xs[x].drains_since = Some(w.now);
         self.look_by(w, x, w.now + LINGER);
         w.at(w.now, Wake::Arrived(front, Way::Up));
     }
@@ -138,7 +134,7 @@ impl Gateway {
             is_safe: method.is_safe(),
             is_idempotent: method.is_idempotent(),
             is_early: early,
-            max_drained: if h1 { self.settings.max_body } else { self.settings.max_drained },
+            max_drained: self.settings.max_drained,
         });
         if early {
             run.request.fields.push(b"Early-Data", b"1").unwrap();
