@@ -12,3 +12,8 @@ pub fn raise_open_files() -> u64 {
         limit.current.unwrap_or(u64::MAX)
     }
 }
+
+/// How many files the process may have open.
+pub fn open_files() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}

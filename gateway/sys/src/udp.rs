@@ -48,11 +48,13 @@ pub struct Options {
     pub send_buffer: usize,
 }
 
-/// A UDP socket, not connected and not blocking. One lane owns it.
+/// A UDP socket that does not block. One lane owns it.
 #[derive(Debug)]
 pub struct Socket {
     fd: OwnedFd,
     address: SocketAddr,
+    /// It has one peer ([`Socket::connect`]).
+    connected: bool,
     /// Most segments per message; 1 once segmentation is given up.
     segments: Cell<u8>,
     refused: Cell<u8>,
@@ -62,7 +64,7 @@ pub struct Socket {
 /// One message to send.
 #[derive(Clone, Copy, Debug)]
 pub struct Transmit<'a> {
-    /// Where to.
+    /// Where to; a connected socket sends to its peer, which this must be.
     pub remote: SocketAddr,
     /// The address to send from, where the socket is bound to a wildcard: that at which the peer was heard.
     pub local: Option<IpAddr>,
@@ -96,9 +98,23 @@ impl Socket {
         Self::adopt(fd, options)
     }
 
+    /// Opens a socket that sends to one peer and receives from that peer alone. If the peer's host reports that nobody
+    /// listens there (ICMP), a later call fails with `ConnectionRefused`.
+    pub fn connect(peer: SocketAddr, options: &Options) -> io::Result<Self> {
+        let family = if peer.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let fd = rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?;
+        rustix::net::connect(&fd, &peer)?;
+        Self::with_options(fd, options, true)
+    }
+
     /// Takes over a bound socket, as handed over by another process or opened by control.
     pub fn adopt(fd: OwnedFd, options: &Options) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&fd, true)?;
+        Self::with_options(fd, options, false)
+    }
+
+    fn with_options(fd: OwnedFd, options: &Options, connected: bool) -> io::Result<Self> {
         let address = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?;
         for (size, forced, plain) in [
             (options.receive_buffer, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
@@ -110,8 +126,11 @@ impl Socket {
                 let _ = set(&fd, libc::SOL_SOCKET, plain, &size);
             }
         }
-        // Destination addresses and the ECN bits come as control messages. A dual-stack socket needs both families'.
-        if address.is_ipv6() {
+        // Destination addresses and the ECN bits come as control messages. A dual-stack socket needs both families'. A connected
+        // socket has one address of its own.
+        if connected {
+            // ECN is for QUIC's sockets, which are not connected.
+        } else if address.is_ipv6() {
             set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, &1)?;
             if options.ecn {
                 set(&fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, &1)?;
@@ -127,7 +146,7 @@ impl Socket {
         // Kernels without GSO do not know the option; 0 means none by default.
         let gso = set(&fd, libc::SOL_UDP, libc::UDP_SEGMENT, &0).is_ok();
         let segments = Cell::new(if gso { MAX_SEGMENTS as u8 } else { 1 });
-        Ok(Self { fd, address, segments, refused: Cell::new(0), gro })
+        Ok(Self { fd, address, connected, segments, refused: Cell::new(0), gro })
     }
 
     /// Where it is bound.
@@ -273,8 +292,10 @@ impl Socket {
             }
             // SAFETY: all zeroes is a valid msghdr: null pointers with zero lengths.
             let mut header: libc::msghdr = unsafe { zeroed() };
-            header.msg_name = names[i].as_mut_ptr().cast();
-            header.msg_namelen = name_len;
+            if !self.connected {
+                header.msg_name = names[i].as_mut_ptr().cast();
+                header.msg_namelen = name_len;
+            }
             header.msg_iov = iov;
             header.msg_iovlen = 1;
             if control.len() > 0 {

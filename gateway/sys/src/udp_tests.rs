@@ -148,3 +148,23 @@ fn a_batch_may_move_between_calls() {
         batch = *std::thread::spawn(move || boxed).join().unwrap();
     }
 }
+
+#[test]
+fn a_connected_socket_has_one_peer_and_hears_that_nobody_listens() {
+    let (server, other) = pair(&Options::default());
+    let socket = Socket::connect(server.address(), &Options::default()).unwrap();
+    socket.send(&transmit(&server, b"ping", 0)).unwrap();
+    let mut batch = Batch::new(4, 65_535);
+    let got = receive_all(&server, &mut batch, 1);
+    assert_eq!((got[0].0.remote, &got[0].1[..]), (socket.address(), &b"ping"[..]));
+    // Of the two datagrams only the peer's arrives.
+    other.send(&transmit(&socket, b"forged", 0)).unwrap();
+    server.send(&transmit(&socket, b"pong", 0)).unwrap();
+    let got = receive_all(&socket, &mut batch, 1);
+    assert_eq!((got.len(), got[0].0.remote, &got[0].1[..]), (1, server.address(), &b"pong"[..]));
+    assert_eq!(socket.receive(&mut batch).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    let to = server.address();
+    drop(server);
+    socket.send(&Transmit { remote: to, local: None, segment: 0, ecn: 0, data: b"ping" }).unwrap();
+    assert_eq!(socket.receive(&mut batch).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}
