@@ -43,6 +43,7 @@ const BESIDE: &[(&str, &[&str])] = &[
             "relay",
             "request_ids",
             "traces",
+            "udp/relay",
             "upstream/syn",
         ],
     ),

@@ -8,7 +8,7 @@ use super::files;
 use super::host::{Hosts, Target};
 use super::listener::Draft;
 use super::settings::{acme as s, dns_update as u, external_account as e, fallback as f, top};
-use super::{Config, audit, tls, tunnel};
+use super::{Config, Mode, audit, tls, tunnel};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sealane_proxy::snapshot::Action;
 use sealane_route::NamePattern;
@@ -198,7 +198,7 @@ pub(super) fn read(
     let section = section.unwrap_or_else(|| Section::new(sink, &s::TABLE, &empty, 0..0));
     let mut acme = settings(section, first.clone().unwrap_or(0..0))?;
     let first = first?;
-    let plain = targets.iter().any(|t| !t.tls && !t.tcp);
+    let plain = targets.iter().any(|t| !t.tls && t.mode == Mode::Http);
     if acme.settings.challenges == [AcmeChallenge::Http01] && !plain {
         let help = "add [[listener]] with address = \":80\", or \"tls-alpn-01\" to \"challenges\"".to_owned();
         let message = "no listener can answer \"http-01\": the authority sends this challenge without TLS, and all listeners \

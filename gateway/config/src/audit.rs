@@ -4,6 +4,7 @@
 //! breaks a rule is an error with the place of the setting, or of the table in which the setting is missing. The rules with their
 //! sources are in `docs/reference/policies.md`.
 
+use super::Mode;
 use super::certificates::load::Loaded;
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
@@ -584,7 +585,7 @@ fn is_local(address: &ListenAddress) -> bool {
 pub(super) fn plain_listeners(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts) {
     let Some((policy, rules)) = rules(sink).filter(|(policy, _)| policy.covers_upstreams()) else { return };
     for (listener, target) in listeners.iter().zip(targets) {
-        if listener.has_tls() || listener.broken_tls || listener.tcp || is_local(&listener.address) {
+        if listener.has_tls() || listener.broken_tls || listener.mode != Mode::Http || is_local(&listener.address) {
             continue;
         }
         let served = target.hosts.iter().filter(|(_, host)| !matches!(hosts.action(**host), Action::Redirect(_)));

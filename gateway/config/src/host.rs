@@ -1,5 +1,6 @@
 //! `[[host]]`: what is done with requests, by name.
 
+use super::Mode;
 use super::decode::{self, At, Section};
 use super::diagnostics::Sink;
 use super::forwarding;
@@ -18,8 +19,8 @@ use std::sync::Arc;
 pub(super) struct Target {
     /// As written in `address`.
     pub written: String,
-    /// What comes is not read, but relayed.
-    pub tcp: bool,
+    /// Whether what comes is read, or relayed.
+    pub mode: Mode,
     /// It has TLS of ours.
     pub tls: bool,
     /// Indices into [`Hosts::all`].
@@ -138,17 +139,27 @@ pub(super) fn read(
     section.finish();
 
     let passes = matches!(action, Some(Action::Passthrough { .. }));
-    let fits = |t: &Target| if passes { t.tcp || t.tls } else { !t.tcp };
+    let udp = matches!(action, Some(Action::Passthrough { upstream, .. }) if upstreams.all[upstream].udp.is_some());
+    let fits = |t: &Target| match t.mode {
+        Mode::Udp => udp,
+        Mode::Tcp => passes && !udp,
+        Mode::Http => !passes || t.tls && !udp,
+    };
     let chosen: Vec<usize> = match &listeners {
         // All on which that can be done.
         None => (0..targets.len()).filter(|i| fits(&targets[*i]) || action.is_none()).collect(),
         Some(list) => {
-            let selected: Vec<Vec<usize>> = list.iter().map(|l| select(sink, l, targets)).collect();
+            let mut selected: Vec<Vec<usize>> = list.iter().map(|l| select(sink, l, targets)).collect();
+            // Of two listeners at one address, one for connections and one for datagrams, the one that fits is meant.
+            for found in selected.iter_mut().filter(|found| found.iter().any(|i| fits(&targets[*i]))) {
+                found.retain(|i| fits(&targets[*i]));
+            }
             hosts.incomplete |= selected.iter().any(Vec::is_empty);
             selected.concat()
         }
     };
-    if let Some(plain) = chosen.iter().map(|i| &targets[*i]).find(|t| asks_passwords && !t.tls && !t.tcp) {
+    if let Some(plain) = chosen.iter().map(|i| &targets[*i]).find(|t| asks_passwords && !t.tls && t.mode == Mode::Http)
+    {
         let message = format!("listener \"{}\" takes passwords of basic_auth without encryption", plain.written);
         let help = "give this host listeners = [\":443\"], unless a proxy in front of the gateway encrypts".to_owned();
         sink.warn(&span, message, Some(help));
@@ -158,7 +169,19 @@ pub(super) fn read(
             .iter()
             .flatten()
             .find(|l| chosen.iter().any(|i| targets[*i].written == l.value && !fits(&targets[*i])));
+        let relays_udp =
+            |l: &At<String>| chosen.iter().any(|i| targets[*i].written == l.value && targets[*i].mode == Mode::Udp);
         match (unfit, passes) {
+            (Some(l), true) if udp => {
+                let help = "set mode = \"udp\" there, or write the servers with tcp://".to_owned();
+                let message = "this listener takes connections, but the servers of \"passthrough\" are udp://";
+                sink.error(&l.span, message, Some(help));
+            }
+            (Some(l), _) if relays_udp(l) => {
+                let help = "use \"passthrough\" with servers that are written with udp://".to_owned();
+                let message = "this listener has mode = \"udp\", but the host is not for datagrams";
+                sink.error(&l.span, message, Some(help));
+            }
             (Some(l), true) => {
                 let help = "set [listener.tls] or mode = \"tcp\" there: only a TLS ClientHello names the host of a relayed connection".to_owned();
                 sink.error(
@@ -173,17 +196,23 @@ pub(super) fn read(
             }
             (None, _) if chosen.is_empty() && !targets.is_empty() && listeners.is_none() => {
                 let (message, help) = match passes {
+                    true if udp => ("there is no listener for udp:// servers", "add one with mode = \"udp\""),
                     true => {
                         ("there is no listener for \"passthrough\"", "add one with [listener.tls] or mode = \"tcp\"")
                     }
                     false => {
-                        ("there is no listener for requests", "use \"passthrough\": all listeners have mode = \"tcp\"")
+                        ("there is no listener for requests", "use \"passthrough\": all listeners relay what comes")
                     }
                 };
                 sink.error(&name.span, message, Some(help.to_owned()));
             }
             _ => {}
         }
+    }
+    let named = |name: &&At<String>| name.value != "*";
+    if let (true, Some(name)) = (udp, names.iter().flat_map(|n| &n.value).find(named)) {
+        let help = "write names = [\"*\"]: the address of the listener alone selects the servers".to_owned();
+        sink.error(&name.span, "a datagram names no host", Some(help));
     }
     // A host whose action is wrong still takes its names, so that a second one is found.
     let index = hosts.all.len() as u32;
@@ -192,7 +221,7 @@ pub(super) fn read(
     let names_listeners = listeners.is_some();
     hosts.all.push(Host { label: shown, action, names: Vec::new(), names_listeners });
     // Without a listener (they may all be wrong), for the mistakes in the names.
-    let mut nowhere = [Target { written: String::new(), tcp: false, tls: false, hosts: NameMap::default() }];
+    let mut nowhere = [Target { written: String::new(), mode: Mode::Http, tls: false, hosts: NameMap::default() }];
     let mut own: Vec<&mut Target> = match chosen.is_empty() {
         true => nowhere.iter_mut().collect(),
         false => targets.iter_mut().enumerate().filter(|(i, _)| chosen.contains(i)).map(|(_, t)| t).collect(),
@@ -242,8 +271,20 @@ fn malformed(sink: &Sink, name: &At<String>, e: NameError) {
     sink.error(&name.span, format!("\"{}\" is {e}", name.value), help);
 }
 
-/// The index of the upstream of this name.
+/// The index of the upstream of this name, for requests.
 pub(super) fn reference(section: &Section, name: At<String>, upstreams: &mut Upstreams) -> Option<usize> {
+    let span = name.span.clone();
+    let index = named(section, name, upstreams)?;
+    if upstreams.all[index].udp.is_some() {
+        let help = "use \"passthrough\", and a listener with mode = \"udp\"".to_owned();
+        section.sink.error(&span, "servers with udp:// take no requests", Some(help));
+        return None;
+    }
+    Some(index)
+}
+
+/// The index of the upstream of this name.
+pub(super) fn named(section: &Section, name: At<String>, upstreams: &mut Upstreams) -> Option<usize> {
     match upstreams.named.get(&name.value) {
         Some(index) => {
             upstreams.used.insert(name.value);

@@ -97,7 +97,7 @@ pub use level::{LEVELS, Level, LogSettings};
 pub use listen_address::{ListenAddress, UnixSocket};
 pub use names::{Endpoint, Found, ResolverKind, ServiceRecord, service_domain};
 pub use parts::{ListenerParts, Parts, snapshot_parts};
-pub use plan::{EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
+pub use plan::{DatagramCheck, EJECT_DOUBLINGS, HealthCheck, Plan, ServerPlan};
 pub use post_quantum::{Protection, Readiness};
 pub use redirects::{RedirectTables, read_redirects_again};
 pub use reference::generated;
@@ -288,14 +288,37 @@ pub struct Listener {
     pub syn_tls: SynTls,
     /// HTTP/2 by prior knowledge, without TLS.
     pub h2c: bool,
-    /// What comes is relayed, not read: no TLS of ours, no HTTP.
-    pub tcp: bool,
+    /// Whether what comes is read, or relayed: no TLS of ours, no HTTP.
+    pub mode: Mode,
     /// HTTP/3 at the same address.
     pub http3: Option<Http3>,
     /// Which policy and which of `actions` a name has.
     pub sites: Arc<SiteMap>,
     /// What is done with requests, by host; the same for all listeners.
     pub actions: Arc<[Action]>,
+}
+
+/// What a listener does with what comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// It serves HTTP.
+    #[default]
+    Http,
+    /// It relays connections.
+    Tcp,
+    /// It relays datagrams.
+    Udp,
+}
+
+impl Mode {
+    /// As the setting has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+        }
+    }
 }
 
 /// Whether a `ClientHello` is taken from a SYN (RFC 7413).
@@ -317,6 +340,11 @@ impl Config {
             Some((_, place)) => place.locate(error.into()),
             None => error.into(),
         }
+    }
+
+    /// Whether datagrams are relayed at an address, as it is written.
+    pub fn relays_udp_at(&self, address: SocketAddr) -> bool {
+        self.listeners.iter().any(|l| l.address.ip() == Some(address) && l.mode == Mode::Udp)
     }
 
     /// Whether HTTP/3 is served at an address, as it is written.
@@ -357,7 +385,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut access);
     let mut targets: Vec<Target> = listeners
         .iter()
-        .map(|l| Target { written: l.written.clone(), tcp: l.tcp, tls: l.has_tls(), hosts: NameMap::default() })
+        .map(|l| Target { written: l.written.clone(), mode: l.mode, tls: l.has_tls(), hosts: NameMap::default() })
         .collect();
 
     let mut context = upstream::Context { store: &mut store, resolver, names: Vec::new() };

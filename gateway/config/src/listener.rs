@@ -13,7 +13,7 @@ use super::settings::top;
 use super::snippets;
 use super::tls::{self, ListenerPolicies};
 use super::trust::{self, Trust};
-use super::{Listener, RunAs, SynTls};
+use super::{Listener, Mode, RunAs, SynTls};
 use sealane_proxy::snapshot::Action;
 use sealane_route::{NamePattern, SiteMap};
 use sealane_sys::unix_socket::Rights;
@@ -41,8 +41,8 @@ pub(super) struct Draft {
     allow_trace: bool,
     syn_tls: SynTls,
     h2c: bool,
-    /// What comes is relayed, not read.
-    pub tcp: bool,
+    /// Whether what comes is read, or relayed.
+    pub mode: Mode,
     http3: Option<Http3>,
 }
 
@@ -70,7 +70,7 @@ impl Draft {
 
     pub fn into_listener(self, sites: SiteMap, actions: Arc<[Action]>) -> Listener {
         let public_port = self.public_port();
-        let Self { address, tls, trust, access, allow_connect, allow_trace, syn_tls, h2c, http3, tcp, .. } = self;
+        let Self { address, tls, trust, access, allow_connect, allow_trace, syn_tls, h2c, http3, mode, .. } = self;
         let sites = Arc::new(sites);
         let certificates = tls.as_ref().map(|t| t.certificates.clone());
         let tls = tls.map(|t| ListenerTls { policies: t.policies, sites: sites.clone() });
@@ -86,7 +86,7 @@ impl Draft {
             syn_tls,
             h2c,
             http3,
-            tcp,
+            mode,
             sites,
             actions,
         }
@@ -130,11 +130,14 @@ fn read(
     let allow_connect = section.or(&s::allow_connect);
     let allow_trace = section.or(&s::allow_trace);
     let h2c = section.optional_at(&s::h2c);
-    let tcp = section.or(&s::mode);
-    let trust = trust::read(&section, tcp, all().all(is_socket));
+    let mode = section.or(&s::mode);
+    if mode == Mode::Udp {
+        check_udp(&section, all().find(|text| is_socket(text)));
+    }
+    let trust = trust::read(&section, mode == Mode::Tcp, all().all(is_socket));
     let access = access::read(&section, lists);
     let name = written.as_ref().and_then(|w| w.value.first()).map_or("", |w| w.value.as_str());
-    if let (true, Some(span)) = (tcp, section.key_span("tls")) {
+    if let (Mode::Tcp, Some(span)) = (mode, section.key_span("tls")) {
         let help = "remove \"mode\" or [listener.tls]: relayed connections are not decrypted".to_owned();
         sink.error(&span, "[listener.tls] and mode = \"tcp\" exclude each other", Some(help));
     }
@@ -167,8 +170,9 @@ fn read(
         } else {
             let found = decode::listen_addresses(sink, &text.value, span).unwrap_or_default().into_iter();
             let mut is_free = |address: &SocketAddr| {
-                addresses.take(sink, Protocol::Tcp, *address, false, span)
-                    && (http3.is_none() || addresses.take(sink, Protocol::Udp, *address, false, span))
+                (mode == Mode::Udp || addresses.take(sink, Protocol::Tcp, *address, false, span))
+                    && (mode != Mode::Udp && http3.is_none()
+                        || addresses.take(sink, Protocol::Udp, *address, false, span))
             };
             found.filter(&mut is_free).map(ListenAddress::Ip).collect()
         };
@@ -186,9 +190,37 @@ fn read(
                 allow_trace,
                 syn_tls,
                 h2c: h2c.as_ref().is_some_and(|h| h.value),
-                tcp,
+                mode,
                 http3: http3.clone(),
             });
+        }
+    }
+}
+
+/// What a listener that relays datagrams cannot have. `socket`: one of its addresses is this Unix socket.
+fn check_udp(section: &Section, socket: Option<&At<String>>) {
+    if let Some(text) = socket {
+        let help = "write an address and a port, as in address = \":53\"".to_owned();
+        section.sink.error(&text.span, "mode = \"udp\" is for IP addresses", Some(help));
+    }
+    let of_connections = [
+        "tls",
+        "http3",
+        "quic",
+        "h2c",
+        "syn_tls",
+        "proxy_protocol",
+        "trusted_proxies",
+        "client_address_header",
+        "trust_forwarded",
+        "allow_connect",
+        "allow_trace",
+        "public_port",
+    ];
+    for key in of_connections {
+        if let Some(span) = section.key_span(key) {
+            let help = format!("remove \"{key}\": datagrams are relayed without being read");
+            section.sink.error(&span, format!("\"{key}\" and mode = \"udp\" exclude each other"), Some(help));
         }
     }
 }
@@ -256,13 +288,14 @@ pub(super) fn warn_idle(sink: &Sink, listeners: &[Draft], targets: &[Target], ho
         return;
     }
     for (listener, target) in listeners.iter().zip(targets) {
-        let is_plain = !listener.has_tls() && !listener.broken_tls && !listener.tcp;
+        let is_plain = !listener.has_tls() && !listener.broken_tls && listener.mode == Mode::Http;
         if !target.hosts.is_empty() || (has_acme && is_plain) {
             continue;
         }
-        let (message, help) = match listener.tcp {
-            true => ("closes every connection: no host with \"passthrough\" uses it", "add one"),
-            false => ("refuses every request: no host uses it", "name it in \"listeners\" of a host"),
+        let (message, help) = match listener.mode {
+            Mode::Tcp => ("closes every connection: no host with \"passthrough\" uses it", "add one"),
+            Mode::Udp => ("drops every datagram: no host with \"passthrough\" and udp:// servers uses it", "add one"),
+            Mode::Http => ("refuses every request: no host uses it", "name it in \"listeners\" of a host"),
         };
         let message = format!("listener {} {message}", listener.written);
         sink.warn(&listener.span, message, Some(format!("{help}, or remove the listener")));

@@ -3,7 +3,7 @@
 
 use super::http3::Http3;
 use super::listen_address::ListenAddress;
-use super::{AccessLogTarget, Config, SynTls, Trust};
+use super::{AccessLogTarget, Config, Mode, SynTls, Trust};
 use sealane_proxy::AccessLogRules;
 use sealane_proxy::access::Access;
 use sealane_proxy::redirects::RedirectTable;
@@ -52,8 +52,8 @@ pub struct ListenerParts {
     pub syn_tls: SynTls,
     /// HTTP/2 by prior knowledge.
     pub h2c: bool,
-    /// What comes is relayed, not read.
-    pub tcp: bool,
+    /// Whether what comes is read, or relayed.
+    pub mode: Mode,
     /// HTTP/3 at the same address.
     pub http3: Option<Http3>,
     /// Which policy and which of `actions` a name has.
@@ -64,14 +64,17 @@ pub struct ListenerParts {
 
 impl ListenerParts {
     /// Adds what the configuration does not know: an id that is stable over reloads, the address as bound (of a Unix socket
-    /// [`UNIX_CLIENT`](sealane_proxy::unix_clients::UNIX_CLIENT)), and the UDP sockets for HTTP/3, one per lane slot.
+    /// [`UNIX_CLIENT`](sealane_proxy::unix_clients::UNIX_CLIENT)), and the UDP sockets for HTTP/3 or for the relay, one per lane slot.
     pub fn bound(self, id: u32, address: SocketAddr, udp: Vec<Arc<OwnedFd>>) -> snapshot::Listener {
         let is_unix = self.address.unix().is_some();
         let syn_tls = SynData { data: self.syn_tls != SynTls::Off, unproven: self.syn_tls == SynTls::Open };
-        let Self { tls, trust, access, allow_connect, allow_trace, h2c, tcp, http3, sites, actions, .. } = self;
-        let quic = http3.map(|h| snapshot::Quic { sockets: udp, settings: h.at(address.port()) });
+        let Self { tls, trust, access, allow_connect, allow_trace, h2c, mode, http3, sites, actions, .. } = self;
+        let (quic, udp) = match http3 {
+            Some(h) => (Some(snapshot::Quic { sockets: udp, settings: h.at(address.port()) }), Vec::new()),
+            None => (None, udp),
+        };
         let passes = |host: usize| matches!(actions.get(host), Some(Action::Passthrough { .. }));
-        let relays = match (tcp, sites.has_names()) {
+        let relays = match (mode != Mode::Http, sites.has_names()) {
             (true, false) => snapshot::Relays::Everything,
             (true, true) => snapshot::Relays::Named,
             (false, _) if sites.hosts().any(passes) => snapshot::Relays::Named,
@@ -83,6 +86,7 @@ impl ListenerParts {
             is_unix,
             tls,
             quic,
+            udp,
             proxy_protocol: trust.proxy_protocol,
             trusted_proxies: trust.proxies,
             trust_forwarded: trust.forwarded,
@@ -110,7 +114,7 @@ pub fn snapshot_parts(config: &Config) -> Parts {
         allow_trace: l.allow_trace,
         syn_tls: if l.tls.is_some() { l.syn_tls } else { SynTls::Off },
         h2c: l.h2c,
-        tcp: l.tcp,
+        mode: l.mode,
         http3: l.http3.clone(),
         sites: l.sites.clone(),
         actions: l.actions.clone(),

@@ -81,7 +81,23 @@ pub struct HealthCheck {
     pub fall: u32,
     /// Statuses that are good: from, to.
     pub status: (u16, u16),
+    /// The port that is asked, if it is not the server's.
+    pub port: Option<u16>,
+    /// By a datagram.
+    pub datagram: Option<DatagramCheck>,
 }
+
+/// A check by a datagram.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramCheck {
+    /// What is sent.
+    pub send: Vec<u8>,
+    /// What the reply must contain; empty: anything.
+    pub expect: Vec<u8>,
+}
+
+/// Most bytes of what a check sends or expects.
+const MAX_DATAGRAM: usize = 1024;
 
 /// Most times that the ejection's length is doubled: 10 s become 5 minutes.
 pub const EJECT_DOUBLINGS: u32 = 5;
@@ -101,12 +117,13 @@ impl Default for Plan {
 }
 
 /// Reads the settings of an `[[upstream]]` that are control's.
-pub(super) fn read(section: &Section, resolver: ResolverKind) -> Plan {
+/// `udp`: whether its servers take datagrams, if that is known.
+pub(super) fn read(section: &Section, resolver: ResolverKind, udp: Option<bool>) -> Plan {
     Plan {
         servers: Vec::new(),
         resolver,
         resolve_every: section.optional(&s::resolve_interval),
-        health: section.table(&s::health).map(health),
+        health: section.table(&s::health).map(|section| health(section, udp)),
         eject_after: section.or(&s::eject_after) as u32,
         eject_for: section.or(&s::eject_for),
         slow_start: section.or(&s::slow_start),
@@ -128,7 +145,7 @@ pub(super) fn target(sink: &Sink, key: &str, node: &Node, example: &str) -> Opti
     Some(s)
 }
 
-fn health(section: Section) -> HealthCheck {
+fn health(section: Section, udp: Option<bool>) -> HealthCheck {
     let path = section.optional(&h::path);
     let has_path = section.key_span("path").is_some();
     let host = section.optional_at(&h::host);
@@ -139,8 +156,22 @@ fn health(section: Section) -> HealthCheck {
             section.sink.error(span, format!("\"{name}\" without \"path\""), Some(help));
         }
     }
+    let send = section.optional_at(&h::send);
+    let expect = section.optional_at(&h::expect);
+    let port = section.optional(&h::port).and_then(|port| u16::try_from(port).ok());
+    check_datagrams(&section, udp, port.is_some());
+    let datagram = send.map(|send| DatagramCheck {
+        send: send.value,
+        expect: expect.as_ref().map(|expect| expect.value.clone()).unwrap_or_default(),
+    });
+    if let (Some(expect), None) = (&expect, &datagram) {
+        let help = "add \"send\": the datagram to which servers reply".to_owned();
+        section.sink.error(&expect.span, "\"expect\" without \"send\"", Some(help));
+    }
     let check = HealthCheck {
         path,
+        port,
+        datagram,
         host: host.map(|h| h.value),
         interval: section.or(&h::interval),
         timeout: section.or(&h::timeout),
@@ -150,6 +181,52 @@ fn health(section: Section) -> HealthCheck {
     };
     section.finish();
     check
+}
+
+/// Whether the check is one that the servers can answer.
+fn check_datagrams(section: &Section, udp: Option<bool>, has_port: bool) {
+    let sink = section.sink;
+    let (send, path) = (section.key_span("send"), section.key_span("path"));
+    match (udp, send, path) {
+        (Some(false), Some(span), _) => {
+            let help = "remove \"send\": the check connects, and with \"path\" it sends a request".to_owned();
+            sink.error(&span, "\"send\" is for servers with udp://", Some(help));
+        }
+        (Some(true), Some(_), Some(path)) => {
+            let help = "keep one of them".to_owned();
+            sink.error(&path, "\"path\" and \"send\" exclude each other", Some(help));
+        }
+        (Some(true), None, _) if !has_port => {
+            let help = "add \"send\", or the TCP \"port\" of a service on the same machine".to_owned();
+            sink.error(&section.span, "nothing says how to check a server with udp://", Some(help));
+        }
+        _ => {}
+    }
+}
+
+/// A text, or `hex:` and bytes.
+pub(super) fn bytes(sink: &Sink, key: &str, node: &Node) -> Option<Vec<u8>> {
+    let s = decode::text(sink, key, node)?;
+    let hex = |digits: &str| -> Option<Vec<u8>> {
+        let digit = |d: u8| (d as char).to_digit(16).map(|d| d as u8);
+        digits.as_bytes().chunks(2).map(|two| Some(digit(two[0])? << 4 | digit(*two.get(1)?)?)).collect()
+    };
+    let bytes = match s.strip_prefix("hex:") {
+        Some(digits) => hex(digits),
+        None => Some(s.clone().into_bytes()),
+    };
+    match bytes {
+        Some(bytes) if (1..=MAX_DATAGRAM).contains(&bytes.len()) => Some(bytes),
+        Some(_) => {
+            sink.error(&node.span(), format!("\"{key}\" has 1 to {MAX_DATAGRAM} bytes"), None);
+            None
+        }
+        None => {
+            let help = format!("write two digits for each byte: {key} = \"hex:0001f8\"");
+            sink.error(&node.span(), format!("\"{s}\" is not hexadecimal"), Some(help));
+            None
+        }
+    }
 }
 
 /// `200`, `"200"` or `"200-399"`.

@@ -3,7 +3,7 @@
 //! Key exchange matters today: what is recorded now can be decrypted later. Certificates matter once such a computer exists: it
 //! could forge signatures then, but not those of the past.
 
-use super::Config;
+use super::{Config, Mode};
 use sealane_tls::policy::{Group, KeyKind, Version};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -79,7 +79,9 @@ impl Config {
             let policy = listener.tls.as_ref().and_then(|tls| tls.policies.first());
             let found = match policy {
                 Some(policy) => key_exchange(&policy.versions, &policy.groups),
-                None if listener.tcp => (Protection::Relayed, "clients and servers agree on the key exchange"),
+                None if listener.mode != Mode::Http => {
+                    (Protection::Relayed, "clients and servers agree on the key exchange")
+                }
                 None => (Protection::Never, "it has no TLS"),
             };
             add("listener", listener.address.to_string(), found);

@@ -211,6 +211,13 @@ pub(super) fn action(
     if let Some(list) = &to {
         let name = upstreams.unused_name(label);
         action = upstream::anonymous(sink, &name, list, context)
+            .filter(|(group, _)| {
+                if group.udp.is_some() {
+                    let help = "write an [[upstream]], and use \"passthrough\"".to_owned();
+                    sink.error(&list.span, "servers with udp:// take no requests", Some(help));
+                }
+                group.udp.is_none()
+            })
             .map(|group| Action::Proxy { upstream: upstreams.push(group.0, group.1) });
     }
     if let Some(name) = upstream {
@@ -232,7 +239,7 @@ pub(super) fn action(
     }
     if let Some(name) = passthrough {
         let span = name.span.clone();
-        action = super::host::reference(section, name, upstreams).and_then(|upstream| {
+        action = super::host::named(section, name, upstreams).and_then(|upstream| {
             if upstreams.all[upstream].tls.is_some() {
                 let help = "write the servers without https://: bytes are passed on unchanged".to_owned();
                 sink.error(&span, "\"passthrough\" excludes servers with https://", Some(help));

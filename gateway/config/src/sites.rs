@@ -18,6 +18,7 @@
 //! A wider host that leads to the same servers is such a way, too. Another `[[host]]` for the same name on another listener,
 //! or for another name, is not: it states its own rules.
 
+use super::Mode;
 use super::decode::At;
 use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
@@ -216,7 +217,8 @@ impl<'a, 't> View<'a, 't> {
     /// The host that a name leads to at a listener.
     fn found(&self, listener: usize, name: &str) -> Option<Served> {
         let (pattern, host) = self.targets[listener].hosts.find_pattern(name)?;
-        let relayed = self.targets[listener].tcp || matches!(self.hosts.action(*host), Action::Passthrough { .. });
+        let relayed =
+            self.targets[listener].mode != Mode::Http || matches!(self.hosts.action(*host), Action::Passthrough { .. });
         Some(Served { host: *host, rank: pattern.rank(), relayed })
     }
 

@@ -4,15 +4,16 @@ use super::certificates::load::Store;
 use super::decode::{self, At, Section};
 use super::diagnostics::{Place, Sink};
 use super::plan::{self, Plan, ServerPlan};
-use super::settings::{self, Shape, upstream as s};
+use super::settings::{self, Shape, udp as u, upstream as s};
 use super::snippets;
 use super::tls;
 use super::{Endpoint, ResolverKind, audit, service_domain};
 use super::{balancing, decode::Node};
 use rustls::pki_types::ServerName;
 use sealane_http::h1::Tolerance;
+use sealane_proxy::balance::HashKey;
 use sealane_proxy::server_state::ServerState;
-use sealane_proxy::snapshot::{Server, Upstream, UpstreamHttp};
+use sealane_proxy::snapshot::{Server, UdpRelay, Upstream, UpstreamHttp};
 use sealane_sys::fastopen::Cookie;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -34,6 +35,8 @@ struct ServerUrl {
     port: u16,
     /// It is at a Unix socket.
     is_socket: bool,
+    /// It takes datagrams.
+    udp: bool,
 }
 
 /// Parses what follows `http+srv://`: the name of a service, whose servers SRV records name.
@@ -54,13 +57,13 @@ fn parse_service(scheme: &str, https: Option<bool>, rest: &str) -> Result<Server
         let help = format!("write \"{scheme}://_http._tcp.{domain}\"");
         return Err((format!("\"{rest}\" is not the name of a service"), Some(help)));
     }
-    Ok(ServerUrl { https, host: name, port: 0, is_socket: false })
+    Ok(ServerUrl { https, host: name, port: 0, is_socket: false, udp: false })
 }
 
 /// The longest path of a Unix socket: `sun_path` has 108 bytes, the last of which is zero (unix(7)).
 const MAX_SOCKET_PATH: usize = 107;
 
-/// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port`, `host:port`, `unix:/path` or `http+srv://_service._tcp.domain`. On failure: what is wrong, and
+/// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port`, `udp://host:port`, `host:port`, `unix:/path` or `http+srv://_service._tcp.domain`. On failure: what is wrong, and
 /// what to write.
 fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
     if let Some(path) = s.strip_prefix("unix:").or(s.strip_prefix("http://unix:")) {
@@ -72,13 +75,14 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
         if path.is_empty() || path.contains('\0') {
             return Err((format!("\"{s}\" names no socket"), Some("write \"unix:/run/app.sock\"".to_owned())));
         }
-        return Ok(ServerUrl { https: Some(false), host: path.to_owned(), port: 0, is_socket: true });
+        return Ok(ServerUrl { https: Some(false), host: path.to_owned(), port: 0, is_socket: true, udp: false });
     }
+    let is_udp = s.split_once("://").is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case("udp"));
     let (https, rest) = match s.split_once("://") {
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("http") => (Some(false), rest),
         Some((scheme, rest)) if scheme.eq_ignore_ascii_case("https") => (Some(true), rest),
         // For what is passed through; it needs a port.
-        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("tcp") => (None, rest),
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case("tcp") || is_udp => (None, rest),
         Some(("http+srv", rest)) => return parse_service("http+srv", Some(false), rest),
         Some(("https+srv", rest)) => return parse_service("https+srv", Some(true), rest),
         Some(("tcp+srv", rest)) => return parse_service("tcp+srv", None, rest),
@@ -119,6 +123,9 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
         },
         (None, Some(true)) => 443,
         (None, Some(false)) => 80,
+        (None, None) if is_udp => {
+            return Err(("this server has no port".to_owned(), Some(format!("add a port: \"udp://{authority}:53\""))));
+        }
         (None, None) => {
             let help = format!("write \"http://{authority}\", or add a port: \"{authority}:8080\"");
             return Err(("this server has no port".to_owned(), Some(help)));
@@ -138,12 +145,14 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
         let help = "write \"http://127.0.0.1:3000\", \"https://name\" or \"name:port\"".to_owned();
         return Err((format!("\"{host}\" is not a host name or an IP address"), Some(help)));
     }
-    Ok(ServerUrl { https, host: host.to_ascii_lowercase(), port, is_socket: false })
+    Ok(ServerUrl { https, host: host.to_ascii_lowercase(), port, is_socket: false, udp: is_udp })
 }
 
 /// The checked servers of a group.
 struct Servers {
     https: bool,
+    /// They take datagrams.
+    udp: bool,
     plans: Vec<ServerPlan>,
     /// The host of each as written, for the name in the certificate.
     hosts: Vec<At<String>>,
@@ -224,8 +233,8 @@ pub fn expand(plan: &ServerPlan, group: &str, endpoints: &[Endpoint]) -> Vec<Ser
 
 /// `tls_section`: an upstream with a TLS section whose servers have no scheme is https.
 fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context) -> Option<Servers> {
-    let mut out = Servers { https: false, plans: Vec::new(), hosts: Vec::new() };
-    let mut kind: Option<(bool, &At<String>)> = None;
+    let mut out = Servers { https: false, udp: false, plans: Vec::new(), hosts: Vec::new() };
+    let mut kind: Option<((bool, bool), &At<String>)> = None;
     let mut good = true;
     for Entry { url: entry, weight, backup } in list {
         let server = match parse_server(&entry.value) {
@@ -236,10 +245,10 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
                 continue;
             }
         };
-        let https = server.https.unwrap_or(tls_section);
+        let own = (server.https.unwrap_or(tls_section && !server.udp), server.udp);
         match kind {
-            None => kind = Some((https, entry)),
-            Some((first, at)) if first != https => {
+            None => kind = Some((own, entry)),
+            Some((first, at)) if first != own => {
                 let message = format!("\"{}\" and \"{}\" have different schemes", at.value, entry.value);
                 let help = "all servers of one upstream must use the same scheme; write two upstreams".to_owned();
                 sink.error(&entry.span, message, Some(help));
@@ -273,7 +282,7 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
         out.hosts.push(At { value, span: entry.span.clone() });
         out.plans.push(plan);
     }
-    out.https = kind.is_some_and(|(https, _)| https);
+    (out.https, out.udp) = kind.map_or((false, false), |(kind, _)| kind);
     good.then_some(out)
 }
 
@@ -314,6 +323,10 @@ pub fn added_server(text: &str, weight: u32, backup: bool, group: &Upstream) -> 
     if server.https.is_some_and(|https| https != has_tls) {
         let scheme = if has_tls { "https" } else { "http" };
         return Err(format!("all servers of \"{}\" use {scheme}", group.name));
+    }
+    if server.udp != group.udp.is_some() {
+        let (all, one) = if server.udp { ("do not use", "of this one") } else { ("use", "with udp://") };
+        return Err(format!("all servers of \"{}\" {all} UDP; write a server {one}", group.name));
     }
     if server.is_socket && !Path::new(&server.host).is_absolute() {
         return Err("write the whole path of the socket, as in \"unix:/run/app.sock\"".to_owned());
@@ -381,8 +394,18 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
     }
     balancing::read(&section, &mut upstream);
     let syn_tls = section.optional_at(&s::syn_tls);
-    let mut plan = plan::read(&section, context.resolver);
-    if proxy_protocol.is_some() {
+    let udp_span = section.key_span("udp");
+    let udp = section.table(&s::udp).map(udp_relay);
+    let is_udp = group.as_ref().map(|group| group.udp);
+    let mut plan = plan::read(&section, context.resolver, is_udp);
+    if is_udp == Some(true) {
+        check_udp(&section, &upstream, proxy_protocol.as_ref());
+        upstream.udp = Some(udp.unwrap_or_default());
+    } else if let (Some(span), Some(false)) = (udp_span, is_udp) {
+        let help = "write udp:// in \"servers\", or remove [upstream.udp]".to_owned();
+        sink.error(&span, "[upstream.udp] is for servers with udp://", Some(help));
+    }
+    if proxy_protocol.is_some() && is_udp != Some(true) {
         if let Some(k) = keepalive.filter(|k| k.value > 0) {
             let help = "set keepalive = 0: with \"proxy_protocol\", each client needs a separate connection".to_owned();
             sink.error(&k.span, "\"keepalive\" and \"proxy_protocol\" exclude each other", Some(help));
@@ -403,7 +426,7 @@ pub(super) fn read(section: Section, context: &mut Context) -> (Option<At<String
         }
         return (name, None);
     };
-    if let (Some(span), false) = (tls_span, group.https) {
+    if let (Some(span), false, false) = (tls_span, group.https, group.udp) {
         let help = "write https:// in \"servers\", or remove [upstream.tls]".to_owned();
         sink.error(&span, "[upstream.tls] is for servers with https://", Some(help));
     }
@@ -432,7 +455,7 @@ pub(super) fn anonymous(
     for host in group.hosts.iter().filter(|_| !group.https) {
         audit::plain_server(sink, &host.value, &host.span);
     }
-    let upstream = Upstream { name: name.to_owned(), ..defaults() };
+    let upstream = Upstream { name: name.to_owned(), udp: group.udp.then(UdpRelay::default), ..defaults() };
     let plan = Plan { servers: group.plans.clone(), resolver: context.resolver, ..Plan::default() };
     finish(sink, upstream, group, None, &list.span, context).map(|u| (u, plan))
 }
@@ -465,6 +488,50 @@ fn defaults() -> Upstream {
         proxy_protocol: None,
         tolerance: Tolerance::default(),
         host_header: None,
+        udp: None,
+    }
+}
+
+fn udp_relay(section: Section) -> UdpRelay {
+    let relay = UdpRelay {
+        responses: section.optional(&u::responses).map(|n| n as u32),
+        requests: section.optional(&u::requests).map(|n| n as u32),
+    };
+    section.finish();
+    relay
+}
+
+/// What a group of servers that take datagrams cannot have.
+fn check_udp(section: &Section, upstream: &Upstream, proxy_protocol: Option<&At<u8>>) {
+    let of_requests = [
+        "tls",
+        "http",
+        "sticky",
+        "queue",
+        "queue_timeout",
+        "try_timeout",
+        "keepalive",
+        "keepalive_timeout",
+        "connect_timeout",
+        "first_byte_timeout",
+        "min_body_rate",
+        "host_header",
+        "tolerate",
+        "syn_tls",
+    ];
+    for key in of_requests {
+        if let Some(span) = section.key_span(key) {
+            let help = format!("remove \"{key}\": datagrams are relayed without being read");
+            section.sink.error(&span, format!("\"{key}\" is not for servers with udp://"), Some(help));
+        }
+    }
+    if let Some(version) = proxy_protocol.filter(|version| version.value != 2) {
+        let help = "write proxy_protocol = \"v2\"".to_owned();
+        section.sink.error(&version.span, "version 1 of the PROXY protocol has no datagrams", Some(help));
+    }
+    if let (Some(span), false) = (section.key_span("hash_by"), upstream.hash_key == HashKey::Address) {
+        let help = "write hash_by = \"address\"".to_owned();
+        section.sink.error(&span, "datagrams have no headers and no cookies", Some(help));
     }
 }
 
@@ -597,7 +664,8 @@ mod tests {
         let help = |s| parse_server(s).err().and_then(|(_, help)| help).unwrap();
         assert_eq!(help("http://a:1/path?q"), "write \"http://a:1\"");
         assert_eq!(help("app"), "write \"http://app\", or add a port: \"app:8080\"");
-        assert_eq!(help("udp://a:1"), "write \"http://a:1\" or \"https://a:1\"");
+        assert_eq!(help("ws://a:1"), "write \"http://a:1\" or \"https://a:1\"");
+        assert_eq!(help("udp://a"), "add a port: \"udp://a:53\"");
         assert_eq!(help("http+srv://app.example"), "write \"http+srv://_http._tcp.app.example\"");
         assert_eq!(help("https+srv://_x._tcp.a:443"), "write \"https+srv://_x._tcp.a\"");
         assert_eq!(help("http://_x._tcp.a:80"), "write \"http+srv://_x._tcp.a\", without a port");

@@ -52,16 +52,22 @@ impl<T> Default for Slots<T> {
 impl<T> Slots<T> {
     /// Puts a value in.
     pub fn insert(&mut self, value: T) -> Key {
+        self.insert_with(|_| value)
+    }
+
+    /// Puts a value in that holds its own key.
+    pub fn insert_with(&mut self, value: impl FnOnce(Key) -> T) -> Key {
         match self.free.pop() {
             Some(index) => {
                 let entry = &mut self.entries[index as usize];
-                entry.value = Some(value);
-                Key { index, generation: entry.generation }
+                let key = Key { index, generation: entry.generation };
+                entry.value = Some(value(key));
+                key
             }
             None => {
-                let index = self.entries.len() as u32;
-                self.entries.push(Entry { generation: 0, value: Some(value) });
-                Key { index, generation: 0 }
+                let key = Key { index: self.entries.len() as u32, generation: 0 };
+                self.entries.push(Entry { generation: 0, value: Some(value(key)) });
+                key
             }
         }
     }

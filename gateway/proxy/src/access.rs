@@ -256,7 +256,7 @@ pub(crate) fn turn_away(proxy: &mut Proxy, cx: &mut Context, exchange: Key, verd
 fn quic_address(connections: &Connections, client: ClientStream) -> Option<IpAddr> {
     match connections.get(client.conn())? {
         Conn::Quic(q) => Some(q.transport().remote_address().ip()),
-        Conn::Client(_) | Conn::Upstream(_) | Conn::Mirror(_) => None,
+        Conn::Client(_) | Conn::Upstream(_) | Conn::Mirror(_) | Conn::Udp(_) => None,
     }
 }
 

@@ -12,11 +12,13 @@ use crate::mirrors::MirrorClient;
 use crate::records::ConnectionId;
 use crate::traces::Made;
 use crate::transport::Transport;
+use crate::udp::session::UdpSession;
 use crate::unix_clients::{NAME, UNIX_CLIENT, is_unix};
 use crate::upstream::h2_connection::H2Upstream;
 use crate::upstream::phase::UpstreamConnection;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use sealane_lane::Micros;
 use sealane_tls::{CertificateDescription, CertificateNames};
 use std::cell::OnceCell;
 use std::io::Write;
@@ -29,6 +31,8 @@ pub(crate) enum Conn {
     Quic(Box<H3Connection>),
     /// The client of a mirrored request, which has no socket.
     Mirror(Box<MirrorClient>),
+    /// A session of relayed datagrams.
+    Udp(Box<UdpSession>),
 }
 
 /// How a client's connection stands to the newest snapshot.
@@ -163,6 +167,25 @@ impl ClientCert {
 }
 
 impl Client {
+    /// A client whose datagrams are relayed.
+    pub fn relayed(listener: Rc<LaneListener>, peer: SocketAddr, id: ConnectionId, now: Micros) -> Self {
+        Self {
+            listener,
+            policy: Some(0),
+            peer,
+            id,
+            peer_text: AddressText::new(peer.ip()),
+            cert: None,
+            requests: 0,
+            standing: Standing::Current,
+            waste: WasteBudget::default(),
+            server_name: None,
+            counted: None,
+            held: Held::default(),
+            made: Made::begun(now),
+        }
+    }
+
     /// Counts a request, and returns its number, from 1.
     pub fn next_request(&mut self) -> u32 {
         self.requests += 1;
@@ -198,6 +221,7 @@ impl Conn {
         match self {
             Self::Client(f) => Some(f.client_mut()),
             Self::Quic(q) => q.client(),
+            Self::Udp(session) => Some(session.client_mut()),
             Self::Upstream(_) | Self::Mirror(_) => None,
         }
     }
@@ -207,7 +231,7 @@ impl Conn {
         match self {
             Self::Client(f) => f.h2().is_none_or(H2Client::is_drained),
             Self::Upstream(b) => b.h2().is_none_or(H2Upstream::is_drained),
-            Self::Quic(_) | Self::Mirror(_) => true,
+            Self::Quic(_) | Self::Mirror(_) | Self::Udp(_) => true,
         }
     }
 
@@ -218,6 +242,7 @@ impl Conn {
             Self::Upstream(b) => b.is_armed_for(tick),
             Self::Quic(q) => q.is_armed_for(tick),
             Self::Mirror(mirror) => mirror.is_armed_for(tick),
+            Self::Udp(session) => session.is_armed_for(tick),
         }
     }
 
@@ -228,7 +253,7 @@ impl Conn {
             Self::Upstream(b) => b.transport(),
             // RFC 9001 §4.2: there is no other version under QUIC.
             Self::Quic(_) => return Some(sealane_tls::policy::Version::Tls13),
-            Self::Mirror(_) => return None,
+            Self::Mirror(_) | Self::Udp(_) => return None,
         };
         transport.tls.as_ref().and_then(|t| t.summary()).map(|s| s.version)
     }
@@ -238,7 +263,7 @@ impl Conn {
         match self {
             Self::Client(f) => Some(f.transport_mut()),
             Self::Upstream(b) => Some(b.transport_mut()),
-            Self::Quic(_) | Self::Mirror(_) => None,
+            Self::Quic(_) | Self::Mirror(_) | Self::Udp(_) => None,
         }
     }
 }

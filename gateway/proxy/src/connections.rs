@@ -30,6 +30,11 @@ impl Connections {
         self.slots.insert(conn)
     }
 
+    /// Puts a connection in that is known elsewhere by its key.
+    pub fn insert_with(&mut self, conn: impl FnOnce(Key) -> Conn) -> Key {
+        self.slots.insert_with(conn)
+    }
+
     /// Takes a connection out; its marks find nothing then.
     pub fn remove(&mut self, key: Key) -> Option<Conn> {
         self.slots.remove(key)
@@ -118,6 +123,7 @@ impl Connections {
         match self.slots.get(key)? {
             Conn::Client(client_conn) => Some(client_conn.client()),
             Conn::Quic(q) => q.client_ref(),
+            Conn::Udp(session) => Some(session.client()),
             Conn::Upstream(_) | Conn::Mirror(_) => None,
         }
     }
@@ -152,7 +158,7 @@ impl Connections {
                 }
                 return;
             }
-            Some(Conn::Mirror(_)) | None => return,
+            Some(Conn::Mirror(_) | Conn::Udp(_)) | None => return,
         };
         if transport.mark_for_flush() {
             list.push(key);
@@ -202,7 +208,7 @@ impl Connections {
             Some(Conn::Client(client_conn)) => client_conn.look_by(cx, key, at),
             Some(Conn::Quic(q)) => q.look_by(cx, key, at),
             Some(Conn::Mirror(mirror)) => mirror.look_by(cx, key, at),
-            Some(Conn::Upstream(_)) | None => {}
+            Some(Conn::Upstream(_) | Conn::Udp(_)) | None => {}
         }
     }
 
@@ -222,6 +228,7 @@ impl Connections {
             Some(Conn::Upstream(b)) => b.fired(cx, key),
             Some(Conn::Quic(q)) => q.fired(cx, key),
             Some(Conn::Mirror(mirror)) => mirror.fired(cx, key),
+            Some(Conn::Udp(session)) => session.fired(cx, key),
             None => false,
         }
     }

@@ -302,6 +302,44 @@ counters! {
     RelayedUp, counter, "sealane_relayed_bytes_total", "to=\"upstream\"";
     /// Bytes of relayed connections, by direction.
     RelayedDown, counter, "sealane_relayed_bytes_total", "to=\"client\"";
+    /// UDP relay: sessions opened.
+    UdpSessions, counter, "sealane_udp_sessions_total", "";
+    /// UDP relay: open sessions.
+    UdpSessionsActive, gauge, "sealane_udp_sessions_active", "";
+    /// UDP relay: sessions that ended, by reason.
+    UdpEndedIdle, counter, "sealane_udp_sessions_ended_total", "reason=\"idle\"";
+    /// UDP relay: sessions that ended, by reason.
+    UdpEndedComplete, counter, "sealane_udp_sessions_ended_total", "reason=\"complete\"";
+    /// UDP relay: sessions that ended, by reason.
+    UdpEndedEvicted, counter, "sealane_udp_sessions_ended_total", "reason=\"evicted\"";
+    /// UDP relay: sessions that ended, by reason.
+    UdpEndedReload, counter, "sealane_udp_sessions_ended_total", "reason=\"reload\"";
+    /// UDP relay: sessions that ended, by reason.
+    UdpEndedDrain, counter, "sealane_udp_sessions_ended_total", "reason=\"drain\"";
+    /// UDP relay: datagrams dropped because no session could be opened for them, by reason.
+    UdpRefusedFull, counter, "sealane_udp_sessions_refused_total", "reason=\"max_connections\"";
+    /// UDP relay: datagrams dropped because no session could be opened for them, by reason.
+    UdpRefusedDescriptors, counter, "sealane_udp_sessions_refused_total", "reason=\"descriptors\"";
+    /// UDP relay: datagrams dropped because no session could be opened for them, by reason.
+    UdpRefusedNoServer, counter, "sealane_udp_sessions_refused_total", "reason=\"no_server\"";
+    /// UDP relay: datagrams dropped because no session could be opened for them, by reason.
+    UdpRefusedServersFull, counter, "sealane_udp_sessions_refused_total", "reason=\"servers_full\"";
+    /// UDP relay: datagrams dropped because no session could be opened for them, by reason.
+    UdpRefusedDraining, counter, "sealane_udp_sessions_refused_total", "reason=\"draining\"";
+    /// UDP relay: datagrams relayed, by direction.
+    UdpDatagramsUp, counter, "sealane_udp_datagrams_total", "to=\"upstream\"";
+    /// UDP relay: datagrams relayed, by direction.
+    UdpDatagramsDown, counter, "sealane_udp_datagrams_total", "to=\"client\"";
+    /// UDP relay: bytes of datagrams relayed, by direction.
+    UdpBytesUp, counter, "sealane_udp_bytes_total", "to=\"upstream\"";
+    /// UDP relay: bytes of datagrams relayed, by direction.
+    UdpBytesDown, counter, "sealane_udp_bytes_total", "to=\"client\"";
+    /// UDP relay: datagrams of sessions that were dropped, by reason.
+    UdpDroppedSocketFull, counter, "sealane_udp_datagrams_dropped_total", "reason=\"socket_full\"";
+    /// UDP relay: datagrams of sessions that were dropped, by reason.
+    UdpDroppedOversize, counter, "sealane_udp_datagrams_dropped_total", "reason=\"oversize\"";
+    /// UDP relay: datagrams of sessions that were dropped, by reason.
+    UdpDroppedUnreachable, counter, "sealane_udp_datagrams_dropped_total", "reason=\"unreachable\"";
     /// Requests answered 421: the host has other client certificate rules than the connection.
     Misdirected, counter, "sealane_misdirected_requests_total", "";
     /// Challenges of certificate authorities that the gateway answered, by type (RFC 8555, RFC 8737).

@@ -61,6 +61,7 @@ pub(crate) fn listener(id: u32) -> Listener {
         is_unix: false,
         tls: None,
         quic: None,
+        udp: Vec::new(),
         proxy_protocol: false,
         trusted_proxies: TrustedProxies::default(),
         trust_forwarded: false,
@@ -161,6 +162,7 @@ pub(crate) fn upstream(servers: u16) -> Upstream {
         proxy_protocol: None,
         tolerance: Tolerance::default(),
         host_header: None,
+        udp: None,
     }
 }
 

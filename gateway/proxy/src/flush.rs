@@ -106,7 +106,7 @@ pub(crate) fn flush_shared(proxy: &mut Proxy, cx: &mut Context) {
             match conn {
                 Conn::Client(_) => h2_client_drive(proxy, cx, key),
                 Conn::Upstream(_) => h2_upstream_drive(proxy, cx, key),
-                Conn::Quic(_) | Conn::Mirror(_) => {}
+                Conn::Quic(_) | Conn::Mirror(_) | Conn::Udp(_) => {}
             }
             flush_connection(proxy, cx, key, &mut 0);
             if stuck && proxy.connections.get(key).is_some_and(Conn::is_drained) {
@@ -129,7 +129,7 @@ fn blocked_source(connections: &Connections, exchanges: &mut Exchanges, cx: &Con
             None => return f.can_go_on().then_some(Later::Conn(sink)),
         },
         Conn::Upstream(b) => b.exchange()?,
-        Conn::Quic(_) | Conn::Mirror(_) => return None,
+        Conn::Quic(_) | Conn::Mirror(_) | Conn::Udp(_) => return None,
     };
     let x = exchanges.get_mut(exchange)?;
     if x.client_stream() == ClientStream::H1(sink) {

@@ -15,6 +15,7 @@
 //! | `exchange` | executes the state machine of `sealane-exchange` |
 //! | `upstream` | selects servers, pools connections; sinks of requests and sources of responses |
 //! | `relay` | connections that are passed on without being read |
+//! | `udp` | datagrams that are passed on without being read |
 //! | `h2`, `h3` | what both sides of HTTP/2 and of HTTP/3 have in common |
 //! | `quic`, `quic_driver` | the transport of HTTP/3; passes its events to the adapters |
 //! | `transport`, `flush` | a socket with its TLS session; when staged bytes leave |
@@ -71,6 +72,7 @@ pub mod talkers;
 pub mod templates;
 pub mod traces;
 mod transport;
+mod udp;
 pub mod unix_clients;
 mod upstream;
 

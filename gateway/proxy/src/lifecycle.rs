@@ -24,7 +24,7 @@ pub(crate) fn wire_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, error: 
     match proxy.connections.get(key) {
         Some(Conn::Client(_)) => client_failed(proxy, cx, key, error),
         Some(Conn::Upstream(_)) => upstream_failed(proxy, cx, key, &error),
-        Some(Conn::Quic(_) | Conn::Mirror(_)) | None => {}
+        Some(Conn::Quic(_) | Conn::Mirror(_) | Conn::Udp(_)) | None => {}
     }
 }
 
@@ -44,6 +44,6 @@ pub(crate) fn close_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                 proxy.counters.fall(Count::Pooled);
             }
         }
-        Some(Conn::Quic(_) | Conn::Mirror(_)) | None => {}
+        Some(Conn::Quic(_) | Conn::Mirror(_) | Conn::Udp(_)) | None => {}
     }
 }

@@ -170,7 +170,7 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
                 let h3 = q.may_hold().filter(|(exchange, _)| waits(*exchange));
                 h3.for_each(|(exchange, bytes)| note(exchange, bytes));
             }
-            Some(Conn::Client(_) | Conn::Quic(_) | Conn::Mirror(_)) | None => {}
+            Some(Conn::Client(_) | Conn::Quic(_) | Conn::Mirror(_) | Conn::Udp(_)) | None => {}
         }
     }
     held
@@ -181,7 +181,7 @@ fn memory_held(connections: &mut Connections, key: Key) -> usize {
     match connections.get_mut(key) {
         Some(Conn::Client(f)) => f.holds(),
         Some(Conn::Quic(q)) => q.holds(),
-        Some(Conn::Upstream(_) | Conn::Mirror(_)) | None => 0,
+        Some(Conn::Upstream(_) | Conn::Mirror(_) | Conn::Udp(_)) | None => 0,
     }
 }
 

@@ -29,6 +29,18 @@ pub(crate) struct Passthrough {
     access: Option<usize>,
 }
 
+impl Passthrough {
+    /// The group's index.
+    pub fn upstream(self) -> usize {
+        self.upstream
+    }
+
+    /// Who may come.
+    pub fn access(self) -> Option<usize> {
+        self.access
+    }
+}
+
 /// Where connections that ask for a name are relayed to, if they are not ours to read.
 pub(crate) fn passthrough_for(listener: &Listener, name: Option<&str>) -> Option<Passthrough> {
     match listener.actions.get(listener.sites.host_for(name)?)? {

@@ -36,6 +36,8 @@ use crate::settings::LaneSettings;
 use crate::shared_tickets::TicketVerdict;
 use crate::snapshot::{Listener, Snapshot};
 use crate::talkers::{self, TalkersQuestion};
+use crate::udp::relay::{session_ready, session_timeout, udp_drain, udp_end, udp_ready, udp_refresh};
+use crate::udp::{RELAY, UdpRelay};
 use crate::upstream::connection::{carry_pools, upstream_event, upstream_timeout};
 use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
 use crate::upstream::queue::{queues_timeout, serve_queues};
@@ -156,6 +158,7 @@ pub struct Proxy {
     pub(crate) exchanges: Exchanges,
     pub(crate) pools: UpstreamPools,
     pub(crate) quic: QuicEndpoint,
+    pub(crate) udp: UdpRelay,
     pub(crate) log: AccessLog,
     pub(crate) counters: Arc<Counters>,
     pub(crate) clock: Clock,
@@ -185,6 +188,7 @@ impl Proxy {
             exchanges: Exchanges::default(),
             pools: UpstreamPools::default(),
             quic: QuicEndpoint::default(),
+            udp: UdpRelay::default(),
             log: AccessLog::new(setup.log, Records::new(setup.slot, setup.records)),
             counters: setup.counters,
             clock: Clock::default(),
@@ -195,6 +199,7 @@ impl Proxy {
         proxy.clock.refresh(0);
         proxy.admission.listen(cx, &proxy.settings)?;
         proxy.quic.listen(cx, &proxy.settings)?;
+        proxy.udp.listen(cx, &proxy.settings)?;
         Ok(proxy)
     }
 }
@@ -220,6 +225,7 @@ fn refresh_snapshot(proxy: &mut Proxy, cx: &mut Context, newest: Arc<Snapshot>) 
     renew_clients(&mut proxy.connections, &proxy.settings, cx);
     carry_pools(proxy, cx);
     quic_refresh(proxy, cx);
+    udp_refresh(proxy, cx);
     flush_marked(proxy, cx);
 }
 
@@ -237,6 +243,8 @@ fn empty_queues(proxy: &mut Proxy, cx: &mut Context, of: impl Fn(&Listener) -> b
 
 fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: Option<QuicSuccessor>) {
     let is_alone = successor.is_none();
+    // Before the word that this lane reads no more goes out.
+    udp_drain(proxy, cx, !is_alone);
     if let Some(successor) = successor {
         proxy.quic.follow(cx, successor);
     }
@@ -319,6 +327,9 @@ impl Service for Proxy {
             quic_ready(self, cx, (token & !UDP) as usize);
             return flush_marked(self, cx);
         }
+        if token & RELAY == RELAY {
+            return udp_ready(self, cx, (token & !RELAY) as usize);
+        }
         if token & LISTENER != 0 {
             return self.admission.listener_ready(token);
         }
@@ -347,6 +358,7 @@ impl Service for Proxy {
                 }
                 upstream_event(self, cx, key, ready);
             }
+            Some(Conn::Udp(_)) => return session_ready(self, cx, key),
             Some(Conn::Quic(_) | Conn::Mirror(_)) | None => return,
         }
         flush_marked(self, cx);
@@ -368,6 +380,7 @@ impl Service for Proxy {
             Some(Conn::Client(_)) => client_timeout(self, cx, key),
             Some(Conn::Quic(_)) => quic_timeout(self, cx, key),
             Some(Conn::Mirror(_)) => mirror_timeout(self, cx, key),
+            Some(Conn::Udp(_)) => session_timeout(self, cx, key),
             _ => upstream_timeout(self, cx, key),
         }
         flush_marked(self, cx);
@@ -425,6 +438,7 @@ impl Service for Proxy {
 
     fn turn(&mut self, cx: &mut Context) -> After {
         self.clock.refresh(cx.now());
+        self.udp.begin_turn();
         forget_stale_timers(&self.connections, cx);
         // Before all that was deferred: new clients, and requests that wait for it.
         if let Some(newest) = self.settings.newest() {
@@ -446,9 +460,11 @@ impl Service for Proxy {
             && (cx.now() >= deadline
                 || !self.admission.has_clients()
                     && !self.quic.has_waiting()
+                    && !self.udp.has_sessions()
                     && !self.connections.has_closing_upstream())
         {
             quic_end(self, cx);
+            udp_end(self, cx);
             self.log.flush();
             return After::Stop;
         }

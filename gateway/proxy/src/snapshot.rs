@@ -109,6 +109,9 @@ pub struct Listener {
     pub tls: Option<ListenerTls>,
     /// HTTP/3 at the same address; only with TLS.
     pub quic: Option<Quic>,
+    /// Of a listener that relays datagrams its UDP sockets, one per lane slot, opened by control and kept open while the
+    /// address is configured. Empty while a predecessor reads them, and for all other listeners.
+    pub udp: Vec<Arc<OwnedFd>>,
     /// Whether clients start with a PROXY protocol header (v1 or v2). A connection without one is refused.
     pub proxy_protocol: bool,
     /// Proxies that may say who the client is, in a PROXY protocol header or, with `trust_forwarded`, in fields. Empty:
@@ -297,6 +300,24 @@ pub struct Upstream {
     pub tolerance: Tolerance,
     /// The `Host` sent; `None` passes the client's on.
     pub host_header: Option<String>,
+    /// The servers take datagrams, for a listener that relays them; `None`: they are reached over TCP or a Unix socket.
+    pub udp: Option<UdpRelay>,
+}
+
+/// What ends a session of relayed datagrams before it has been silent for too long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpRelay {
+    /// How many datagrams of the server follow one of the client.
+    pub responses: Option<u32>,
+    /// How many datagrams of the client make a session; the next one begins another.
+    pub requests: Option<u32>,
+}
+
+impl UdpRelay {
+    /// Whether sessions may end before that.
+    pub fn are_set(&self) -> bool {
+        self.responses.is_some() || self.requests.is_some()
+    }
 }
 
 /// What a listener's sockets take from SYNs (RFC 7413), as control has set them.

@@ -259,7 +259,7 @@ fn packets(conn: &Conn) -> Option<(u64, u64)> {
         Conn::Client(client_conn) => client_conn.transport(),
         Conn::Upstream(upstream_conn) => upstream_conn.connected_transport()?,
         Conn::Quic(q) => return Some(q.transport().losses()),
-        Conn::Mirror(_) => return None,
+        Conn::Mirror(_) | Conn::Udp(_) => return None,
     };
     tcp_counts(&transport.fd).map(|counts| (counts.sent, counts.retransmitted))
 }
@@ -274,7 +274,7 @@ fn peer_of(conn: &Conn) -> Peer {
             Some(server) => server,
             None => return (None, None),
         },
-        Conn::Client(_) | Conn::Mirror(_) => return (None, None),
+        Conn::Client(_) | Conn::Mirror(_) | Conn::Udp(_) => return (None, None),
     };
     let name = group.settings().servers.get(server).map_or_else(String::new, |server| server.name.clone());
     (Some((std::rc::Rc::as_ptr(group), server)), Some((group.settings().name.clone(), name)))

@@ -200,7 +200,13 @@ fn describe(s: &Status) -> String {
     }
     for l in &s.listeners {
         let quic = if l.http3 { ", HTTP/3" } else { "" };
-        let _ = writeln!(t, "listener       {} {}{quic}", l.address, if l.tls { "TLS" } else { "plain" });
+        let kind = match (l.mode.as_str(), l.tls) {
+            ("tcp", _) => "relays TCP",
+            ("udp", _) => "relays UDP",
+            (_, true) => "TLS",
+            (_, false) => "plain",
+        };
+        let _ = writeln!(t, "listener       {} {kind}{quic}", l.address);
     }
     for c in &s.certificates {
         let _ = writeln!(t, "certificate    {} ({}), expires {}", c.subject, c.file, days_from_now(c.not_after));

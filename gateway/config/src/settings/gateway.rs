@@ -229,11 +229,12 @@ table! {
     /// How many requests the gateway serves on a client's connection before it closes the connection. 0: no limit.
     max_requests: Count = Count(0..=i64::MAX as u64), default(0);
     /// The maximum number of connections of a lane. At the limit, the lane stops accepting, and new clients wait in the
-    /// kernel's queue.
+    /// kernel's queue. The sessions of listeners with `mode = "udp"` have a count of their own, with the same maximum: see
+    /// [routing](page:routing#relay-udp).
     max_connections: Count = Count(1..=10_000_000), default(16384), aliases("maxconn");
     /// How many connections one client may have open, in all lanes and over all HTTP versions together. Further TCP
-    /// connections are closed, and further QUIC connections are refused. On a listener with `proxy_protocol`, the
-    /// client is the address in the PROXY header. On other listeners, connections from `trusted_proxies` are not
+    /// connections are closed, and further QUIC connections are refused. A session of relayed datagrams counts as a
+    /// connection. On a listener with `proxy_protocol`, the client is the address in the PROXY header. On other listeners, connections from `trusted_proxies` are not
     /// counted. 0: no limit.
     max_connections_per_client: Count = Count(0..=1_000_000), default(0);
     /// The maximum number of requests that one client may have open at the same time, in all lanes, on all

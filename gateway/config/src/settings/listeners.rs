@@ -7,7 +7,7 @@ use super::{
 use crate::audit::{self, Policy};
 use crate::decode::At;
 use crate::listen_address as read;
-use crate::{SynTls, tls};
+use crate::{Mode, SynTls, tls};
 use sealane_proxy::snapshot::AddressHeader;
 use sealane_tls::policy::{ClientAuthMode, ExpiredLists, Group, MAX_DEPTH, Suite, Version};
 use std::time::Duration;
@@ -64,8 +64,10 @@ table! {
     h2c: Flag = Flag, default(false);
     /// Whether connections are HTTP (`"http"`), or relayed without decryption (`"tcp"`, see `passthrough`). If a host of
     /// the listener has a name other than `"*"`, the gateway selects the host of a relayed connection by the server name
-    /// in the TLS ClientHello. `"tcp"` cannot be combined with `tls`.
-    mode: Choice<bool> = Choice(&[("http", false), ("tcp", true)]), default("http");
+    /// in the TLS ClientHello. With `"udp"`, the listener relays datagrams to servers with `udp://`, see
+    /// [routing](page:routing#relay-udp). `"tcp"` and `"udp"` cannot be combined with `tls`. A listener with `"udp"` may
+    /// have the same address as another listener without `http3`.
+    mode: Choice<Mode> = Choice(&[("http", Mode::Http), ("tcp", Mode::Tcp), ("udp", Mode::Udp)]), default("http");
     /// HTTP/3 on the same address, over UDP. Needs `[listener.tls]` with TLS 1.3. Cannot be combined with
     /// `proxy_protocol`. See [HTTP/3](page:http3).
     http3: Flag = Flag, default(false);

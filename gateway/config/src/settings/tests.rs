@@ -477,6 +477,10 @@ fn what_is_shown_means_the_same() {
     texts.push(format!(
         "{plain}mode = \"tcp\"\n{host}passthrough = \"u\"\n[[upstream]]\nname = \"u\"\nservers = \"tcp://a:1\"\n"
     ));
+    let udp = "[[upstream]]\nname = \"u\"\nservers = \"udp://a:1\"\nproxy_protocol = \"v2\"\n";
+    let udp = format!("{plain}mode = \"udp\"\n{host}passthrough = \"u\"\n{udp}");
+    texts.push(format!("{udp}udp = {{ responses = 1 }}\nhealth = {{ send = \"hex:00\", expect = \"a\" }}\n"));
+    texts.push(format!("{udp}udp = {{ requests = 1 }}\nhealth = {{ port = 80, path = \"/h\" }}\n"));
     texts.push(format!("{plain}h2c = true\ntrusted_proxies = [\"10.0.0.0/8\"]\n{host}{to}"));
     texts.push(format!("{plain}{host}{to}[limits]\nconnection_rate = \"5/s\"\nmax_header_size = \"16KiB\"\n"));
     texts.push(format!("{plain}{host}respond = {{ status = 204 }}\n"));
@@ -520,7 +524,7 @@ fn what_is_shown_means_the_same() {
         let listeners: Vec<_> = c
             .listeners
             .iter()
-            .map(|l| (&l.address, &l.trust, l.syn_tls, l.h2c, l.tcp, &l.http3, l.allow_connect))
+            .map(|l| (&l.address, &l.trust, l.syn_tls, l.h2c, l.mode, &l.http3, l.allow_connect))
             .collect();
         let rest =
             (c.lanes, &c.access_log_rules, &c.access_log, &c.rotation, c.drain_timeout, c.ticket_lifetime, c.resolver);

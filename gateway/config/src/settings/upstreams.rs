@@ -29,7 +29,7 @@ table! {
     /// A list of servers: `"http://HOST[:PORT]"` or `"https://HOST[:PORT]"` (the same scheme for all servers),
     /// `"HOST:PORT"` (https if there is `[upstream.tls]`), `"unix:PATH"` (without TLS), `"http+srv://_http._tcp.DOMAIN"` or
     /// `"https+srv://…"` (the servers that [SRV records](page:routing#srv-records) name), or, for `passthrough`,
-    /// `"tcp://HOST:PORT"` or `"tcp+srv://…"`. A server can also be a table with `url`, `weight` and `backup`.
+    /// `"tcp://HOST:PORT"`, `"tcp+srv://…"` or, for a listener with `mode = "udp"`, `"udp://HOST:PORT"`. A server can also be a table with `url`, `weight` and `backup`.
     servers: Own<Vec<Entry>> = Own(read::entries, read::entries_shape), required(["http://127.0.0.1:3000"]),
         sets(["https://127.0.0.1:8443"]), aliases("backends", "urls");
     /// The HTTP version: `"1.1"`; `"2"` (HTTP/2; with TLS by ALPN, without TLS by prior knowledge; requests share
@@ -92,14 +92,15 @@ table! {
     /// streams, upgraded connections (WebSocket) and relayed connections, the time counts while both directions are
     /// silent. An upgraded or relayed connection that is silent for this long is closed, and counts in
     /// `sealane_idle_tunnels_total`. For WebSockets, choose a time longer than the interval of the WebSocket PINGs;
-    /// PINGs of HTTP/2 do not count.
+    /// PINGs of HTTP/2 do not count. A session of relayed datagrams ends when both sides were silent for this long.
     idle_timeout: Time = Time::TIMEOUT, default("60s");
     /// The lowest rate at which a server may send a response body or receive a request body, in bytes per second,
     /// averaged over `idle_timeout`. The gateway ends slower transfers. Only time in which the gateway waits for the
     /// server counts. 0: no limit.
     min_body_rate: Size = Size(0..=1 << 30), default(0);
     /// Send the client's address to the server in a PROXY protocol header of version 1 (`"v1"`) or 2 (`"v2"`). Each
-    /// request then needs a new connection (`keepalive` is 0). Only for `http = "1.1"`.
+    /// request then needs a new connection (`keepalive` is 0). Only for `http = "1.1"`. With `udp://` servers, each
+    /// datagram begins with a header, which must be of version 2.
     proxy_protocol: Choice<u8> = Choice(&[("v1", 1u8), ("v2", 2u8)]), example("v2");
     /// The value of `Host` in requests to servers.
     host_header: Own<String> = Own(read::host_header, || Shape::Text(Some("^[A-Za-z0-9._:\\[\\]-]+$"))), described("the client's"),
@@ -114,6 +115,8 @@ table! {
     syn_tls: Choice<Option<Cookie>> = Choice(SYN_TLS), default("off");
     /// Active health checks.
     health: One = One(&health::TABLE);
+    /// What ends the sessions of relayed datagrams early. Only for servers with `udp://`.
+    udp: One = One(&udp::TABLE), described("none: only `idle_timeout` ends a session");
     /// The TLS settings for connections to the servers.
     tls: One = One(&upstream_tls::TABLE), described("the defaults of `[upstream.tls]`, for `https://`");
 }
@@ -133,6 +136,15 @@ table! {
 table! {
     health "[upstream.health]", example_is_commented = true;
 
+    /// The port that checks use, if it is not the server's own port. For servers with `udp://`, the check is then a TCP
+    /// connection or, with `path`, an HTTP request, unless `send` is set.
+    port: Count = Count(1..=65_535), described("the server's port"), example(8080);
+    /// For servers with `udp://`: the datagram that a check sends, as text or as bytes (`"hex:0001f8"`), 1 to 1024 bytes.
+    /// Every reply is good unless `expect` is set.
+    send: Own<Vec<u8>> = Own(plan::bytes, || Shape::Text(None)), example("hex:5ea1010000010000000000000000020001");
+    /// The bytes that the reply to `send` must contain, as text or as bytes, 1 to 1024 bytes. The check ignores other
+    /// replies.
+    expect: Own<Vec<u8>> = Own(plan::bytes, || Shape::Text(None)), example("hex:5ea1"), needs("send");
     /// The path that a check requests by GET: over HTTP/2 if `http = "2"`, and over HTTP/1.1 in all other cases.
     path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))),
         described("none: a connection (with TLS, a handshake) is enough"), example("/health");
@@ -151,6 +163,19 @@ table! {
     rise: Count = Count(1..=1000), default(2);
     /// A server that is up is down after this number of bad checks in a row.
     fall: Count = Count(1..=1000), default(3);
+}
+
+table! {
+    /// A session is a client (its address and port) at a listener with `mode = "udp"`. See
+    /// [routing](page:routing#relay-udp).
+    udp "[upstream.udp]", example_is_commented = true;
+
+    /// How many datagrams a server sends in response to each datagram of a client: 1 for DNS, 0 if servers never respond, as
+    /// with syslog. When all of them have come, the session ends.
+    responses: Count = Count(0..=1_000_000), described("any number"), example(1), aliases("proxy_responses");
+    /// How many datagrams of a client belong to one session. The next datagram begins another session, perhaps with
+    /// another server. With `responses`, the session ends when the responses to all of these datagrams have come.
+    requests: Count = Count(1..=1_000_000), described("any number"), example(1), aliases("proxy_requests");
 }
 
 table! {

@@ -1,6 +1,6 @@
 //! One active check: a connection, a handshake where the servers are https, a request where a path is set.
 
-use crate::config::HealthCheck;
+use crate::config::{DatagramCheck, HealthCheck};
 use sealane_http::h1::{Limits, parse_response_tolerating};
 use sealane_http::{Method, ResponseHead};
 use sealane_proxy::snapshot::{Upstream, UpstreamHttp};
@@ -12,10 +12,17 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpStream, UdpSocket, UnixStream};
 
 /// Most bytes of an answer that are read for its status.
 const MAX_HEAD: usize = 64 * 1024;
+
+/// Most replies to a datagram that are looked at.
+const MAX_REPLIES: usize = 16;
+/// The longest datagram.
+const MAX_REPLY: usize = 65_535;
+/// §2.2 of proxy-protocol.txt: what follows is of the gateway itself.
+const PROXY_LOCAL: &[u8; 16] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 /// TLS contexts by policy, made once: reading the system's CAs takes a while.
 #[derive(Default)]
@@ -39,6 +46,7 @@ impl Contexts {
 }
 
 /// Where a server is.
+#[derive(Clone)]
 pub(super) enum Place {
     Address(SocketAddr),
     /// A Unix socket.
@@ -68,13 +76,20 @@ pub(super) async fn ask(
     contexts: &Contexts,
 ) -> Result<(), String> {
     let io = |e: std::io::Error| e.to_string();
+    let place = &match (place, check.port) {
+        (Place::Address(address), Some(port)) => Place::Address(SocketAddr::new(address.ip(), port)),
+        _ => place.clone(),
+    };
+    if let (Some(datagram), Place::Address(address)) = (&check.datagram, place) {
+        return ask_by_datagram(datagram, upstream.proxy_protocol.is_some(), *address).await;
+    }
     // Servers for which HTTP/2 is set may know nothing else (gRPC); all others know HTTP/1.1.
     let h2 = upstream.http == UpstreamHttp::Two;
     let mut stream = place.connect().await.map_err(io)?;
     // §2.1, §2.2 of proxy-protocol.txt: a connection of our own.
-    match upstream.proxy_protocol {
+    match upstream.proxy_protocol.filter(|_| upstream.udp.is_none()) {
         Some(1) => stream.write_all(b"PROXY UNKNOWN\r\n").await.map_err(io)?,
-        Some(_) => stream.write_all(b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0").await.map_err(io)?,
+        Some(_) => stream.write_all(PROXY_LOCAL).await.map_err(io)?,
         None => {}
     }
     let mut wire = Wire { stream, session: None, pending: Vec::new(), records: Records::with_capacity(4096) };
@@ -116,6 +131,25 @@ pub(super) async fn ask(
         }
     }
     good(head.status)
+}
+
+/// Sends a datagram and waits for the reply. A datagram that is lost is a bad check: `fall` says how many are too many.
+async fn ask_by_datagram(check: &DatagramCheck, has_header: bool, address: SocketAddr) -> Result<(), String> {
+    let io = |e: std::io::Error| e.to_string();
+    let any = if address.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = UdpSocket::bind(any).await.map_err(io)?;
+    socket.connect(address).await.map_err(io)?;
+    let header = if has_header { &PROXY_LOCAL[..] } else { &[] };
+    socket.send(&[header, &check.send].concat()).await.map_err(io)?;
+    let mut reply = vec![0; MAX_REPLY];
+    for _ in 0..MAX_REPLIES {
+        let length = socket.recv(&mut reply).await.map_err(io)?;
+        let expected = &check.expect;
+        if expected.is_empty() || reply[..length].windows(expected.len()).any(|part| part == expected) {
+            return Ok(());
+        }
+    }
+    Err("no reply has the expected bytes".to_owned())
 }
 
 /// A connection for one check.

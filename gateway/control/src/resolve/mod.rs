@@ -8,7 +8,7 @@ use crate::certificates::watch::{FileSet, Reread};
 use crate::certificates::{automatic, stapling};
 use crate::config::{
     self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Effective, Errors, Found, Include,
-    MAX_INCLUDED, NamedServer, Origin, Place, Policy, Print, Question, Reading, Severity, Unreadable, Warning,
+    MAX_INCLUDED, Mode, NamedServer, Origin, Place, Policy, Print, Question, Reading, Severity, Unreadable, Warning,
     about_file, plain, service_domain,
 };
 use crate::run::sockets::{can_listen, has_address};
@@ -435,7 +435,8 @@ pub(crate) struct Places {
 impl Places {
     /// Those of a configuration.
     pub fn of(config: &Config) -> Self {
-        let addresses = || config.listeners.iter().map(|listener| &listener.address);
+        let over_tcp = config.listeners.iter().filter(|listener| listener.mode != Mode::Udp);
+        let addresses = || over_tcp.clone().map(|listener| &listener.address);
         Self {
             admin: config.admin,
             admin_socket: config.admin_socket.clone(),

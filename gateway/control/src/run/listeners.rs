@@ -2,7 +2,7 @@
 //! pass to a successor as they are.
 
 use crate::certificates::ticket_keys::TicketRing;
-use crate::config::{Config, ListenAddress, UnixSocket, snapshot_parts};
+use crate::config::{Config, ListenAddress, Mode, UnixSocket, snapshot_parts};
 use crate::fleet::Fleet;
 use crate::log;
 use crate::metrics::latency::Latencies;
@@ -34,6 +34,8 @@ pub struct Listeners {
     unix: HashMap<PathBuf, OpenUnix>,
     /// Those for QUIC, by the address as configured.
     udp: HashMap<SocketAddr, OpenedUdp>,
+    /// Those of listeners that relay datagrams, by the address as configured.
+    relays: HashMap<SocketAddr, OpenRelay>,
     /// UDP sockets of a predecessor, not yet asked for.
     inherited_udp: Vec<Inherited>,
     /// A predecessor reads its UDP sockets still: lanes get them later.
@@ -72,6 +74,15 @@ struct OpenUnix {
     rights: Rights,
     /// Its file, to be removed at the end; `None`: the service manager has made it.
     file: Option<SocketFile>,
+}
+
+/// The sockets of a listener that relays datagrams.
+#[derive(Debug)]
+struct OpenRelay {
+    /// The listener's.
+    id: u32,
+    bound: SocketAddr,
+    sockets: Vec<Arc<OwnedFd>>,
 }
 
 impl Drop for OpenUnix {
@@ -166,6 +177,13 @@ impl Listeners {
                     continue;
                 }
             };
+            if listener.mode == Mode::Udp {
+                let relay = self.relay(address, config.lanes).map_err(|e| config.locate_address(address, e))?;
+                let udp = if self.udp_waits { Vec::new() } else { self.relays[&address].sockets.clone() };
+                sockets.push(Vec::new());
+                listeners.push(Arc::new(listener.bound(relay.0, relay.1, udp)));
+                continue;
+            }
             if !self.open.contains_key(&address) {
                 let opened = self.open(address, config.lanes).map_err(|e| config.locate_address(address, e))?;
                 self.open.insert(address, opened);
@@ -218,6 +236,23 @@ impl Listeners {
             traces: self.traces.clone(),
             request_ids: config.request_ids.clone(),
         })
+    }
+
+    /// Opens the sockets of a listener that relays datagrams, unless they are open. Returns the listener's id and the address as
+    /// bound.
+    fn relay(&mut self, address: SocketAddr, slots: usize) -> Result<(u32, SocketAddr), sockets::SocketError> {
+        if let Some(open) = self.relays.get(&address) {
+            return Ok((open.id, open.bound));
+        }
+        let inherited = self.inherited_udp.iter().position(|l| l.bound == address);
+        let (bound, sockets) = match inherited.map(|at| self.inherited_udp.swap_remove(at)) {
+            Some(Inherited { bound, sockets, .. }) => (bound, sockets::complete_relay(bound, sockets, slots)),
+            None => sockets::open_relay(address, slots)?,
+        };
+        let id = self.next_id;
+        self.next_id += 1;
+        self.relays.insert(address, OpenRelay { id, bound, sockets });
+        Ok((id, bound))
     }
 
     /// The Unix socket of a listener, with the listener's id. One that is open stays as it is, as long as clients find it; its file
@@ -289,8 +324,11 @@ impl Listeners {
     pub fn forget_unused(&mut self, config: &Config) {
         self.leaving.retain(|_, (_, _, sockets)| sockets.iter().any(|s| s.strong_count() > 0));
         self.udp.retain(|address, _| config.has_http3_at(*address));
+        self.relays.retain(|address, _| config.relays_udp_at(*address));
         self.unix.retain(|path, _| config.listeners.iter().any(|l| l.address.unix().is_some_and(|u| u.path == *path)));
-        let is_used = |address: &SocketAddr| config.listeners.iter().any(|l| l.address.ip() == Some(*address));
+        let is_used = |address: &SocketAddr| {
+            config.listeners.iter().any(|l| l.mode != Mode::Udp && l.address.ip() == Some(*address))
+        };
         let gone: Vec<SocketAddr> = self.open.keys().filter(|address| !is_used(address)).copied().collect();
         for address in gone {
             if let Some((id, opened)) = self.open.remove(&address) {
@@ -312,12 +350,18 @@ impl Listeners {
         self.open.get(&configured).map(|(_, opened)| opened.address)
     }
 
-    /// Where a listener is reached, for people.
-    pub fn shown(&self, configured: &ListenAddress) -> String {
-        match configured.ip().and_then(|address| self.bound(address)) {
-            Some(bound) => bound.to_string(),
-            None => configured.to_string(),
+    /// The address as bound of a listener.
+    pub fn bound_of(&self, listener: &crate::config::Listener) -> Option<SocketAddr> {
+        let configured = listener.address.ip()?;
+        match listener.mode {
+            Mode::Udp => self.relays.get(&configured).map(|relay| relay.bound),
+            Mode::Http | Mode::Tcp => self.bound(configured),
         }
+    }
+
+    /// Where a listener is reached, for people.
+    pub fn shown(&self, listener: &crate::config::Listener) -> String {
+        self.bound_of(listener).map_or_else(|| listener.address.to_string(), |bound| bound.to_string())
     }
 
     /// All that is open, to be handed over.
@@ -357,6 +401,11 @@ impl Listeners {
             } else {
                 kept.push(bound);
             }
+        }
+        // Nobody reads those that the successor has no use for: their listener is gone.
+        for (configured, relay) in self.relays.iter().filter(|(configured, _)| next.relays_udp_at(**configured)) {
+            let OpenRelay { bound, sockets, .. } = relay;
+            passed.push(Inherited { configured: Some(*configured), bound: *bound, sockets: sockets.clone() });
         }
         (passed, kept)
     }

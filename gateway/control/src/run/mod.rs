@@ -337,7 +337,7 @@ impl Running {
     }
 
     fn ready(&self) -> Ready {
-        let listeners = self.config.listeners.iter().filter_map(|l| self.listeners.bound(l.address.ip()?)).collect();
+        let listeners = self.config.listeners.iter().filter_map(|l| self.listeners.bound_of(l)).collect();
         Ready { listeners, admin: self.admin.address() }
     }
 

@@ -151,30 +151,50 @@ pub struct OpenedUdp {
 ///
 /// Errors: see [`SocketError`]; nothing is left open then.
 pub fn open_udp(address: SocketAddr, slots: usize) -> Result<OpenedUdp, SocketError> {
-    let fail = |e: std::io::Error| {
-        let errno = Errno::from_io_error(&e).unwrap_or(Errno::INVAL);
-        let holder = (errno == Errno::ADDRINUSE).then(|| holder_of(address, true)).flatten();
-        SocketError { address, errno, holder, udp: true }
-    };
-    // Ask for the port alone first, as for TCP.
-    drop(udp::Socket::bind(address, &udp::Options::default()).map_err(fail)?);
-    let mut sockets = Vec::with_capacity(slots);
-    for _ in 0..slots.max(1) {
-        sockets.push(bound_udp(address).map_err(fail)?);
-    }
+    let (_, sockets) = bind_all_udp(address, slots).map_err(|e| udp_error(address, &e))?;
     let steering = steer::attach(&sockets).ok();
     Ok(OpenedUdp { sockets, steering })
 }
 
-/// Adds sockets to a predecessor's, so that there is one for each slot. The predecessor's steering stays with its
-/// sockets, and does for us, too; for more of them another is tried. Where the system allows no further sockets on the
-/// port, slots share those there are, and lanes pass on what is another's.
-pub fn complete_udp(address: SocketAddr, mut sockets: Vec<Arc<OwnedFd>>, slots: usize) -> OpenedUdp {
+/// Opens the UDP sockets of a listener that relays datagrams. The kernel chooses among them by the addresses and ports of a
+/// datagram, so that all datagrams of a client come to the same lane. With port 0, all get the same free one.
+///
+/// Errors: see [`SocketError`]; nothing is left open then.
+pub fn open_relay(address: SocketAddr, slots: usize) -> Result<(SocketAddr, Vec<Arc<OwnedFd>>), SocketError> {
+    bind_all_udp(address, slots).map_err(|e| udp_error(address, &e))
+}
+
+/// Adds sockets to a predecessor's, so that there is one for each slot. Where the system allows no further ones on the port,
+/// slots share those there are.
+pub fn complete_relay(address: SocketAddr, mut sockets: Vec<Arc<OwnedFd>>, slots: usize) -> Vec<Arc<OwnedFd>> {
     let given = sockets.len();
     while sockets.len() < slots {
         let shared = sockets[sockets.len() % given].clone();
         sockets.push(bound_udp(address).unwrap_or(shared));
     }
+    sockets
+}
+
+/// Binds a UDP socket for each slot, and returns the address as bound.
+fn bind_all_udp(address: SocketAddr, slots: usize) -> std::io::Result<(SocketAddr, Vec<Arc<OwnedFd>>)> {
+    // Ask for the port alone first, as for TCP.
+    let bound = udp::Socket::bind(address, &udp::Options::default())?.address();
+    let sockets = (0..slots.max(1)).map(|_| bound_udp(bound));
+    Ok((bound, sockets.collect::<std::io::Result<_>>()?))
+}
+
+fn udp_error(address: SocketAddr, e: &std::io::Error) -> SocketError {
+    let errno = Errno::from_io_error(e).unwrap_or(Errno::INVAL);
+    let holder = (errno == Errno::ADDRINUSE).then(|| holder_of(address, true)).flatten();
+    SocketError { address, errno, holder, udp: true }
+}
+
+/// Adds sockets to a predecessor's, so that there is one for each slot. The predecessor's steering stays with its
+/// sockets, and does for us, too; for more of them another is tried. Where the system allows no further sockets on the
+/// port, slots share those there are, and lanes pass on what is another's.
+pub fn complete_udp(address: SocketAddr, sockets: Vec<Arc<OwnedFd>>, slots: usize) -> OpenedUdp {
+    let given = sockets.len();
+    let sockets = complete_relay(address, sockets, slots);
     let steering = (sockets.len() > given).then(|| steer::attach(&sockets).ok()).flatten();
     OpenedUdp { sockets, steering }
 }

@@ -55,6 +55,86 @@ fn bytes_that_are_not_text() {
     assert!(said.starts_with(&start) && said.contains("\n2 | names = \"caf\u{fffd}.example\"\n"), "{said}");
 }
 
+/// What a relay of datagrams cannot have.
+#[test]
+fn messages_about_datagrams() {
+    let folder = Folder::new();
+    let relay = |listener: &str, host: &str, upstream: &str| {
+        format!(
+            "[[listener]]\naddress = \":53\"\n{listener}\n[[host]]\nnames = \"*\"\n{host}\n[[upstream]]\n\
+             name = \"u\"\n{upstream}\n"
+        )
+    };
+    let (udp, pass, server) = ("mode = \"udp\"", "passthrough = \"u\"", "servers = \"udp://127.0.0.1:53\"");
+    let listener = |more: &str| relay(&format!("{udp}\n{more}"), pass, server);
+    let upstream = |more: &str| relay(udp, pass, &format!("{server}\n{more}"));
+    let cases = [
+        (listener("[listener.tls]\ncertificates = []"), "\"tls\" and mode = \"udp\" exclude each other"),
+        (listener("http3 = true"), "\"http3\" and mode = \"udp\" exclude each other"),
+        (listener("proxy_protocol = true"), "\"proxy_protocol\" and mode = \"udp\" exclude each other"),
+        (listener("").replace(":53\"\nm", "unix:a.sock\"\nm"), "mode = \"udp\" is for IP addresses"),
+        (listener("").replace("\"*\"", "\"a.example\""), "a datagram names no host"),
+        (listener("") + "[[listener]]\naddress = \":53\"\nmode = \"udp\"\n", "(UDP) is already listened on"),
+        (listener("").replace(udp, "mode = \"tcp\""), "add one with mode = \"udp\""),
+        (
+            listener("").replace(udp, "mode = \"tcp\"").replace(pass, "passthrough = \"u\"\nlisteners = \":53\""),
+            "set mode = \"udp\" there, or write the servers with tcp://",
+        ),
+        (
+            relay(udp, "passthrough = \"u\"\nlisteners = \":53\"", "servers = \"tcp://127.0.0.1:53\""),
+            "use \"passthrough\" with servers that are written with udp://",
+        ),
+        (
+            relay(udp, "respond = { status = 200 }\nlisteners = \":53\"", server),
+            "use \"passthrough\" with servers that are written with udp://",
+        ),
+        (relay("", "upstream = \"u\"", server), "servers with udp:// take no requests"),
+        (relay("", "to = \"udp://127.0.0.1:53\"", server), "servers with udp:// take no requests"),
+        (
+            relay("", "respond = { status = 200 }\nforward_auth = { upstream = \"u\", path = \"/\" }", server),
+            "servers with udp:// take no requests",
+        ),
+        (relay(udp, pass, "servers = [\"udp://127.0.0.1:53\", \"tcp://127.0.0.1:53\"]"), "have different schemes"),
+        (relay(udp, pass, "servers = \"udp://127.0.0.1\""), "add a port: \"udp://127.0.0.1:53\""),
+        (upstream("http = \"2\""), "\"http\" is not for servers with udp://"),
+        (upstream("sticky = \"a\""), "\"sticky\" is not for servers with udp://"),
+        (upstream("tls = {}"), "\"tls\" is not for servers with udp://"),
+        (upstream("proxy_protocol = \"v1\""), "write proxy_protocol = \"v2\""),
+        (upstream("hash_by = \"header:A\""), "write hash_by = \"address\""),
+        (upstream("health = {}"), "nothing says how to check a server with udp://"),
+        (upstream("health = { path = \"/\" }"), "nothing says how to check a server with udp://"),
+        (upstream("health = { path = \"/\", send = \"a\" }"), "\"path\" and \"send\" exclude each other"),
+        (upstream("health = { port = 80, expect = \"a\" }"), "\"expect\" without \"send\""),
+        (upstream("health = { send = \"hex:0\" }"), "is not hexadecimal"),
+        (upstream("health = { send = \"hex:0g\" }"), "is not hexadecimal"),
+        (upstream("health = { send = \"\" }"), "\"send\" has 1 to 1024 bytes"),
+        (
+            relay("mode = \"tcp\"", pass, "servers = \"tcp://127.0.0.1:53\"\nudp = { responses = 1 }"),
+            "[upstream.udp] is for servers with udp://",
+        ),
+        (
+            relay("mode = \"tcp\"", pass, "servers = \"tcp://127.0.0.1:53\"\nhealth = { send = \"a\" }"),
+            "\"send\" is for servers with udp://",
+        ),
+    ];
+    for (text, said) in cases {
+        let report = folder.report(&text);
+        assert!(report.contains(said), "{said} is not in\n{report}\nof\n{text}");
+    }
+    for good in [
+        listener("allow = \"10.0.0.0/8\""),
+        upstream("proxy_protocol = \"v2\"\nudp = { responses = 0 }\nhash_by = \"address\""),
+        upstream("health = { send = \"hex:00\", port = 54 }"),
+        listener("")
+            + "[[listener]]\naddress = \":53\"\nmode = \"tcp\"\n[[host]]\nnames = \"*\"\nlisteners = \":53\"\n\
+                        passthrough = \"t\"\n[[upstream]]\nname = \"t\"\nservers = \"tcp://127.0.0.1:53\"\n",
+    ] {
+        let file = folder.write("sealane.toml", &good);
+        let read = sealane_control::resolve::load_and_wait(&file);
+        assert!(read.is_ok_and(|(_, warnings)| warnings.is_empty()), "{good}");
+    }
+}
+
 /// One wrong line each, with a piece of what is said about it.
 #[test]
 fn messages() {

@@ -280,6 +280,13 @@ impl Admission {
         self.resume(cx, settings);
     }
 
+    /// A session of relayed datagrams is over, which counted among the connections of its client.
+    pub fn session_over(&mut self, counted: Option<Counted>, settings: &LaneSettings) {
+        if let Some(counted) = counted {
+            self.per_address.leave(settings.slot(), counted);
+        }
+    }
+
     /// Who came, and who makes most of the load.
     pub fn talkers(&mut self) -> &mut Talkers {
         &mut self.talkers

@@ -9,6 +9,10 @@ const V1_MAX: usize = 107;
 /// Most bytes of a version 2 header that we wait for, its extensions (which are skipped) included.
 const V2_MAX: usize = 16 + 2048;
 
+/// §2.2: the transport protocol of a connection, and of a datagram.
+const STREAM: u8 = 1;
+const DGRAM: u8 = 2;
+
 /// The bytes are no PROXY header, or one that is malformed or too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadHeader;
@@ -132,16 +136,25 @@ pub(crate) fn encode(out: &mut Vec<u8>, version: u8, source: SocketAddr, destina
         out.extend_from_slice(line.as_bytes());
         return;
     }
+    encode_v2(out, STREAM, s, d);
+}
+
+/// Appends a version 2 header that says from where to where a datagram goes.
+pub(crate) fn encode_datagram(out: &mut Vec<u8>, source: SocketAddr, destination: SocketAddr) {
+    encode_v2(out, DGRAM, source, destination);
+}
+
+fn encode_v2(out: &mut Vec<u8>, transport: u8, s: SocketAddr, d: SocketAddr) {
     out.extend_from_slice(V2_SIGNATURE);
     out.push(0x21);
     match (s.ip(), d.ip()) {
         (IpAddr::V4(a), IpAddr::V4(b)) => {
-            out.extend_from_slice(&[0x11, 0, 12]);
+            out.extend_from_slice(&[0x10 | transport, 0, 12]);
             out.extend_from_slice(&a.octets());
             out.extend_from_slice(&b.octets());
         }
         (a, b) => {
-            out.extend_from_slice(&[0x21, 0, 36]);
+            out.extend_from_slice(&[0x20 | transport, 0, 36]);
             for ip in [a, b] {
                 let IpAddr::V6(ip) = to_v6(SocketAddr::new(ip, 0)).ip() else { continue };
                 out.extend_from_slice(&ip.octets());
@@ -182,6 +195,20 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_datagram_has_the_transport_of_datagrams() {
+        let header = |source: &str, destination: &str| {
+            let mut bytes = Vec::new();
+            encode_datagram(&mut bytes, source.parse().unwrap(), destination.parse().unwrap());
+            bytes
+        };
+        let v4 = [&V2_SIGNATURE[..], &[0x21, 0x12, 0, 12, 1, 2, 3, 4, 6, 7, 8, 9, 0, 5, 1, 187]].concat();
+        assert_eq!(header("1.2.3.4:5", "6.7.8.9:443"), v4);
+        let v6 = header("[2001:db8::1]:5", "[::1]:443");
+        assert_eq!((&v6[12..16], v6.len()), (&[0x21, 0x22, 0, 36][..], 52));
+        assert_eq!((&v6[16..20], &v6[48..]), (&[0x20, 1, 0x0d, 0xb8][..], &[0, 5, 1, 187][..]));
     }
 
     #[test]

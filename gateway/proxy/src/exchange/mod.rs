@@ -33,6 +33,7 @@ pub(crate) mod streams;
 pub(crate) mod waste;
 pub(crate) mod websocket;
 
+use crate::Failure;
 use crate::conn::Client;
 use crate::exchange::authorize::{Question, asked_about};
 use crate::exchange::credentials::Verification;
@@ -89,6 +90,23 @@ pub(crate) enum Claims {
     Kept,
     /// The fields are passed on, and this is the client.
     Client(IpAddr),
+}
+
+/// A session of relayed datagrams that has ended.
+pub(crate) struct EndedSession {
+    /// Its connection.
+    pub stream: ClientStream,
+    /// When it began.
+    pub began: Micros,
+    pub group: Rc<LaneUpstream>,
+    /// The last server: an index into the group's.
+    pub server: usize,
+    /// Those of the client, and those of the server.
+    pub bytes: (u64, u64),
+    /// Why the server failed.
+    pub failure: Option<Failure>,
+    /// Nothing has passed for too long.
+    pub is_idle: bool,
 }
 
 /// When an exchange got on.
@@ -487,6 +505,25 @@ impl Exchange {
         self.status = 200;
         self.request_body.framing = BodyLength::UntilClose;
         self.response_body.framing = BodyLength::UntilClose;
+    }
+
+    /// A session of relayed datagrams that has ended, as the access log tells of it.
+    pub fn of_session(ended: EndedSession) -> Self {
+        let mut x = Self::new(ended.stream);
+        x.arrive(ended.stream, 1, ended.began);
+        // Both are visible ASCII, and short.
+        let _ = x.request.set_method(b"UDP");
+        let _ = x.request.set_target(b"-");
+        let facts = machine::Request { kind: Kind::Relay, has_body: true, ..Default::default() };
+        x.machine = machine::Exchange::new(facts);
+        (x.upstream, x.server) = (Some(ended.group), ended.server);
+        (x.request_body.bytes, x.response_body.bytes) = ended.bytes;
+        x.status = if ended.failure.is_some() { 502 } else { 200 };
+        x.routed.note_failure(ended.failure);
+        if ended.is_idle {
+            x.ending = Ending::Idle;
+        }
+        x
     }
 
     /// Begins with a copy of the request of a client at `peer`.

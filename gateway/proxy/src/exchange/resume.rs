@@ -41,6 +41,6 @@ fn continue_connection(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         Some(Conn::Client(_)) => client_ready(proxy, cx, key),
         Some(Conn::Upstream(_)) => upstream_go_on(proxy, cx, key),
         Some(Conn::Quic(_)) => quic_drive(proxy, cx, key),
-        Some(Conn::Mirror(_)) | None => {}
+        Some(Conn::Mirror(_) | Conn::Udp(_)) | None => {}
     }
 }

@@ -230,6 +230,11 @@ impl Routed {
         failure
     }
 
+    /// Notes why the server failed.
+    pub fn note_failure(&mut self, failure: Option<Failure>) {
+        self.failure = failure;
+    }
+
     /// Notes what the request brings to the choice among an upstream's servers.
     #[inline]
     pub fn preference(x: &mut Exchange, upstream: &LaneUpstream, peer: IpAddr) {

@@ -31,7 +31,7 @@ pub(crate) fn h2_woken(proxy: &mut Proxy, cx: &mut Context) {
         match proxy.connections.get(key) {
             Some(Conn::Client(_)) => h2_client_woken(proxy, cx, key, stream),
             Some(Conn::Upstream(_)) => h2_server_woken(proxy, cx, key, stream),
-            Some(Conn::Quic(_) | Conn::Mirror(_)) | None => {}
+            Some(Conn::Quic(_) | Conn::Mirror(_) | Conn::Udp(_)) | None => {}
         }
     }
 }

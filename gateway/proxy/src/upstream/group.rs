@@ -4,13 +4,16 @@ use crate::lane_state::LaneSnapshot;
 use crate::latency::UpstreamTimes;
 use crate::memory::Window;
 use crate::snapshot::{Upstream, UpstreamHttp};
-use crate::upstream::balance::{Balance, Balancer, LaneServer, RetryBudget, Tried};
+use crate::upstream::balance::{
+    Balance, Balancer, LaneServer, Lease, Pick, Preference, RetryBudget, Tried, hash_of_address,
+};
 use crate::upstream::syn::SynServer;
 use sealane_exchange::Loss;
 use sealane_lane::{Key, Micros, Millis};
 use sealane_tls::{BuildError, ClientContext};
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -91,6 +94,20 @@ impl LaneUpstream {
     /// Whether a request that has failed so often, at these servers, has a try and a server left.
     pub fn has_try_left(&self, attempts: usize, tried: Tried) -> bool {
         attempts < self.upstream.tries && self.balancer.has_untried(tried)
+    }
+
+    /// Whether some server could be used that has not been tried.
+    pub fn has_untried(&self, tried: Tried) -> bool {
+        self.balancer.has_untried(tried)
+    }
+
+    /// Selects a server for a session of datagrams. The error says why there is none.
+    pub fn begin_session(&self, tried: Tried, client: IpAddr) -> Result<(usize, Lease), Pick> {
+        let hash = self.chooses_by_request.then(|| hash_of_address(client));
+        match self.balancer.pick(Preference { tried, hash, sticky: None }) {
+            Pick::Server(server) => Ok((server, self.balancer.servers()[server].lease())),
+            none => Err(none),
+        }
     }
 
     /// Asks control to look at the servers now rather than later.

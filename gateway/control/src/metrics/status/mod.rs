@@ -113,6 +113,8 @@ pub struct Reloads {
 pub struct ListenerStatus {
     /// As bound.
     pub address: String,
+    /// `http`, `tcp` or `udp`, as in the setting.
+    pub mode: String,
     /// Clients speak TLS.
     pub tls: bool,
     /// HTTP/3 is served there as well, over UDP.

@@ -143,7 +143,8 @@ impl StatusRegistry {
             .listeners
             .iter()
             .map(|l| ListenerStatus {
-                address: listeners.shown(&l.address),
+                address: listeners.shown(l),
+                mode: l.mode.name().to_owned(),
                 tls: l.tls.is_some(),
                 http3: l.http3.is_some(),
             })

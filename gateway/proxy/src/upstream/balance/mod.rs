@@ -12,7 +12,7 @@ mod retry;
 pub use policy::{Balance, HashKey, Sticky};
 
 pub(crate) use lease::{LaneServer, Lease};
-pub(crate) use policy::{cookie, hash_of, mix};
+pub(crate) use policy::{cookie, hash_of, hash_of_address, mix};
 pub(crate) use retry::RetryBudget;
 
 use crate::snapshot::Server;

@@ -116,11 +116,16 @@ fn fields_value<'f>(key: &HashKey, fields: &'f Fields) -> Option<&'f [u8]> {
 /// The hash of what a key names in a request.
 pub(crate) fn hash_of(key: &HashKey, fields: &Fields, peer: IpAddr) -> Option<u64> {
     match key {
-        HashKey::Address => Some(match peer.to_canonical() {
-            IpAddr::V4(ip) => mix(u64::from(u32::from(ip))),
-            IpAddr::V6(ip) => mix(u128::from(ip) as u64 ^ mix((u128::from(ip) >> 64) as u64)),
-        }),
+        HashKey::Address => Some(hash_of_address(peer)),
         key => fields_value(key, fields).map(hash_bytes),
+    }
+}
+
+/// The hash of a client's address.
+pub(crate) fn hash_of_address(client: IpAddr) -> u64 {
+    match client.to_canonical() {
+        IpAddr::V4(ip) => mix(u64::from(u32::from(ip))),
+        IpAddr::V6(ip) => mix(u128::from(ip) as u64 ^ mix((u128::from(ip) >> 64) as u64)),
     }
 }
 
