@@ -11,6 +11,8 @@ pub(crate) enum Scheme {
     Https,
     /// Bytes are relayed as they are.
     Tcp,
+    /// Datagrams are.
+    Udp,
 }
 
 impl Scheme {
@@ -19,6 +21,7 @@ impl Scheme {
             Self::Http => "http",
             Self::Https => "https",
             Self::Tcp => "tcp",
+            Self::Udp => "udp",
         }
     }
 

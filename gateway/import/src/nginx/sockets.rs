@@ -141,7 +141,7 @@ fn listen(d: &Directive) -> Result<Listen, &'static str> {
             "quic" => out.quic = true,
             "proxy_protocol" => out.proxy_protocol = true,
             "ipv6only=off" => both = true,
-            "udp" => return Err("UDP is not relayed"),
+            "udp" => return Err("\"udp\" is for \"stream\""),
             // Who reaches the socket is the same with all of these.
             "bind" | "reuseport" | "deferred" | "ipv6only=on" => {}
             o if ["backlog=", "rcvbuf=", "sndbuf=", "so_keepalive=", "fastopen=", "setfib=", "multipath"]

@@ -1,4 +1,4 @@
-//! `stream`: connections that are relayed, by SNI or address.
+//! `stream`: connections that are relayed, by SNI or address, and datagrams.
 
 use super::access;
 use super::names::{Meaning, meaning};
@@ -39,6 +39,7 @@ pub(super) fn stream<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
 
 fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive) {
     let mut addresses: Vec<String> = Vec::new();
+    let mut for_datagrams: Vec<String> = Vec::new();
     let mut proxy_protocol = None;
     for d in server.inner().iter().filter(|d| d.name() == "listen") {
         let arguments = d.arguments();
@@ -49,10 +50,6 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
                 "Sealane terminates TLS only for HTTP: relay the connection by its name (ssl_preread)",
             );
         }
-        if arguments.contains(&"udp") {
-            import.missing(d, "UDP is not relayed");
-            continue;
-        }
         let address = arguments.first().copied().unwrap_or("");
         let address = match address.parse::<u16>() {
             Ok(port) => format!("0.0.0.0:{port}"),
@@ -60,6 +57,11 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         };
         if address.parse::<std::net::SocketAddr>().is_err() {
             import.missing(d, "a listener has an IP address and a port");
+            continue;
+        }
+        if arguments.contains(&"udp") {
+            for_datagrams.push(address);
+            import.same(d, "[[listener]] with mode = \"udp\"");
             continue;
         }
         if arguments.contains(&"proxy_protocol") {
@@ -71,7 +73,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
     let Some(pass) = scope.last("proxy_pass") else {
         return import.whole(server, Outcome::NotTranslated, "connections are relayed only (proxy_pass)");
     };
-    if addresses.is_empty() {
+    if addresses.is_empty() && for_datagrams.is_empty() {
         return import.whole(server, Outcome::NotTranslated, "there is no address to listen on");
     }
     let checks = access::access(import, scope, None);
@@ -87,6 +89,12 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
             Outcome::NotTranslated,
             &format!("{}: the gateway adds no TLS to relayed connections", d.place),
         );
+    }
+    if !for_datagrams.is_empty() {
+        datagrams(import, scope, server, pass, &for_datagrams, &checks);
+    }
+    if addresses.is_empty() {
+        return;
     }
     let mut l = Listener { addresses: joined(&addresses), origin: Some(server.place.clone()), ..Listener::default() };
     l.settings.set("mode", "\"tcp\"", &server.place);
@@ -175,6 +183,36 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
             import.missing(map, "only the name in the ClientHello can select the upstream of a relayed connection");
         }
     }
+}
+
+/// The listener of a server for datagrams.
+fn datagrams<'d>(
+    import: &mut Import<'d>,
+    scope: &Scope<'d>,
+    server: &'d Directive,
+    pass: &'d Directive,
+    addresses: &[String],
+    checks: &access::Checks,
+) {
+    let authority = pass.word(1).unwrap_or("");
+    if authority.contains('$') {
+        return import.missing(pass, "a datagram names no host: name the servers; no datagrams are relayed here");
+    }
+    let target = Target { protocol: Protocol::Udp, tls: false, authority };
+    let Some(up) = upstreams::upstream(import, scope, pass, &target, None) else { return };
+    let mut l = Listener { addresses: joined(addresses), origin: Some(server.place.clone()), ..Listener::default() };
+    l.settings.set("mode", "\"udp\"", &server.place);
+    let mut route = Route::new(Path::Below("/".to_owned()), Action::Passthrough(up), &pass.place);
+    route.access = checks.access.clone();
+    import.out.hosts.push(Host {
+        names: vec!["*".to_owned()],
+        listeners: l.addresses.clone(),
+        routes: vec![route],
+        origin: pass.place.clone(),
+    });
+    import.out.listeners.push(l);
+    import.same(pass, "passthrough");
+    import.same(server, "[[listener]] and [[host]]");
 }
 
 /// Both wildcards of a port are `":443"`.

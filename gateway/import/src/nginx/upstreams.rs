@@ -15,6 +15,15 @@ pub(super) enum Protocol {
     Grpc,
     /// Bytes, relayed as they are.
     Tcp,
+    /// Datagrams, relayed as they are.
+    Udp,
+}
+
+impl Protocol {
+    /// What passes is not read.
+    fn is_relayed(self) -> bool {
+        matches!(self, Self::Tcp | Self::Udp)
+    }
 }
 
 /// A place to send requests to.
@@ -55,8 +64,11 @@ pub(super) fn upstream<'d>(
             Server { url, ..Server::default() }.add(&mut up, &d.place);
         }
     }
-    if target.protocol == Protocol::Tcp {
-        stream_settings(import, scope, &mut up);
+    if target.protocol.is_relayed() {
+        match target.protocol {
+            Protocol::Udp => udp_settings(import, scope, &mut up, &d.place),
+            _ => stream_settings(import, scope, &mut up),
+        }
         return Some(import.out.upstream(up));
     }
     if target.protocol == Protocol::Grpc {
@@ -91,6 +103,7 @@ impl Target<'_> {
     fn scheme(&self) -> Scheme {
         match (self.protocol, self.tls) {
             (Protocol::Tcp, _) => Scheme::Tcp,
+            (Protocol::Udp, _) => Scheme::Udp,
             (_, true) => Scheme::Https,
             (_, false) => Scheme::Http,
         }
@@ -129,7 +142,7 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
                     },
                 };
                 match by {
-                    Some(by) if target.protocol != Protocol::Tcp || by == "address" => {
+                    Some(by) if !target.protocol.is_relayed() || by == "address" => {
                         up.settings.set("hash_by", quoted(&by), &d.place);
                         if by.strip_prefix("header:").is_some_and(crate::values::is_claim) {
                             import.differs(d, crate::values::CLAIM);
@@ -143,7 +156,7 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
                 }
             }
             "keepalive" => match d.word(1).and_then(|n| n.parse::<u32>().ok()).filter(|n| *n <= 65536) {
-                Some(n) if target.protocol != Protocol::Tcp => {
+                Some(n) if !target.protocol.is_relayed() => {
                     up.settings.set("keepalive", n.to_string(), &d.place);
                     import.differs(d, "per server and lane, not per worker and group");
                 }
@@ -370,6 +383,41 @@ fn stream_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, up: &mut Upst
             up.settings.set("proxy_protocol", "\"v1\"", &d.place);
         }
         import.same(d, "proxy_protocol");
+    }
+}
+
+/// What NGINX has where nothing else is said.
+const PROXY_TIMEOUT: &str = "10m";
+
+fn udp_settings<'d>(import: &mut Import<'d>, scope: &Scope<'d>, up: &mut Upstream, place: &Place) {
+    match scope.value("proxy_timeout") {
+        Some((d, value)) => duration(import, d, value, "idle_timeout", up),
+        None => up.settings.set("idle_timeout", quoted(PROXY_TIMEOUT), place),
+    }
+    let mut ends = Vec::new();
+    for (name, key, least) in [("proxy_responses", "responses", 0), ("proxy_requests", "requests", 1)] {
+        let Some((d, value)) = scope.value(name) else { continue };
+        match value.parse::<u32>() {
+            Ok(n) if (least..=1_000_000).contains(&n) => {
+                ends.push((format!("{key} = {n}"), &d.place));
+                import.same(d, format!("[upstream.udp] {key}"));
+            }
+            Ok(0) => import.same(d, "the default"),
+            _ => import.missing(d, "is at most 1,000,000"),
+        }
+    }
+    if let Some((_, place)) = ends.first() {
+        let written: Vec<&str> = ends.iter().map(|(written, _)| written.as_str()).collect();
+        up.settings.set("udp", format!("{{ {} }}", written.join(", ")), place);
+    }
+    if let Some((d, "on")) = scope.value("proxy_protocol") {
+        import.missing(
+            d,
+            "version 1 of the PROXY protocol has no datagrams; set proxy_protocol = \"v2\" if the servers understand it",
+        );
+    }
+    if let Some((d, _)) = scope.value("proxy_connect_timeout") {
+        import.same(d, "not needed for UDP");
     }
 }
 
