@@ -138,6 +138,7 @@ mod tunnel_unit;
 mod tunnel_upgrade;
 mod tunnel_ways_in;
 mod tunnel_world;
+mod udp_relay;
 mod unix_listeners;
 mod unix_sockets;
 mod upgrade;
