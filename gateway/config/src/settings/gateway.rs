@@ -248,7 +248,8 @@ table! {
     /// memory, whichever is less. To have no limit, write a size larger than the machine's memory.
     max_memory: Size = Size(0..=i64::MAX as u64), default(0);
     /// The maximum rate of new connections of one client: 1 to 10,000,000 per second, minute or hour (`"100/s"`,
-    /// `"30/m"`, `"1000/h"`). Further TCP connections are closed, and further QUIC connections are refused.
+    /// `"30/m"`, `"1000/h"`). Further TCP connections are closed, further QUIC connections are refused, and datagrams that would open
+    /// another session of a UDP relay are dropped.
     connection_rate: Own<(u32, Duration)> = Own(rate::rate, rate::shape), example("50/s");
     /// How many new connections a client may open at once.
     connection_burst: Count = Count(1..=1_000_000),

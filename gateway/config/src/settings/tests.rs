@@ -133,6 +133,7 @@ to = [{ url = "http://a" }]
 name = "u"
 servers = [{ url = "https://a" }]
 [upstream.health]
+[upstream.udp]
 [upstream.tls]
 [tunnel]
 listen = "udp://:1194"

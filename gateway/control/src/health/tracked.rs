@@ -250,6 +250,8 @@ mod tests {
             rise: 2,
             fall: 3,
             status: (200, 399),
+            port: None,
+            datagram: None,
         };
         Plan { servers: vec![server], health: Some(health), eject_after: 3, ..Plan::default() }
     }

@@ -1,7 +1,7 @@
 //! What good files become.
 
 use super::files::Folder;
-use sealane_control::config::{AccessLogTarget, Config, ListenerParts, Trust, example, snapshot_parts};
+use sealane_control::config::{AccessLogTarget, Config, ListenerParts, Mode, Trust, example, snapshot_parts};
 use sealane_proxy::rules::Rewrite;
 use sealane_proxy::snapshot::{Action, AddressHeader};
 use sealane_tls::policy::{ClientAuthMode, Group, Suite, Version};
@@ -315,7 +315,7 @@ health = { path = "/up", interval = "1s", status = "200-204" }
     let [http, tcp] = &snapshot_parts(&config).listeners[..] else { panic!() };
     assert!(matches!(action(http, "a.example"), Some(Action::Routes(_))));
     assert!(action(http, "b.example").is_none(), "what is relayed is not for plain HTTP");
-    assert!(tcp.tcp && matches!(action(tcp, ""), Some(Action::Passthrough { upstream: 0, .. })));
+    assert!(tcp.mode == Mode::Tcp && matches!(action(tcp, ""), Some(Action::Passthrough { upstream: 0, .. })));
     assert!(matches!(action(tcp, "a.example"), Some(Action::Passthrough { .. })));
 
     let (upstream, plan) = (&config.upstreams[0], &config.plans[0]);

@@ -20,8 +20,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How long sessions may be silent in a lane that drains: long enough for a reply.
-const DRAINING: Duration = Duration::from_secs(2);
+/// How long sessions may be silent in a lane that drains, or once their server is no longer configured: long enough for a
+/// reply.
+const LAST_REPLIES: Duration = Duration::from_secs(2);
 /// So many sessions a lane has even while memory is short: it may be so for reasons that have nothing to do with them.
 const ALWAYS: usize = 64;
 
@@ -171,6 +172,7 @@ fn open_session(proxy: &mut Proxy, cx: &mut Context, index: usize, meta: &Meta) 
             down: Passed::default(),
             deadline: Deadline::default(),
             idle,
+            has_left_configuration: false,
         }))
     });
     proxy.counters.count(Count::UdpSessions);
@@ -271,7 +273,9 @@ fn forward(proxy: &mut Proxy, cx: &mut Context, key: Key, data: &[u8], segment: 
     }
     let datagrams = data.len().div_ceil(segment).max(1) as u64;
     let mut sent = send_to_server(proxy, key, data, segment);
-    if sent.as_ref().is_err_and(is_unreachable) && server_failed(proxy, cx, key) {
+    if sent.as_ref().is_err_and(is_unreachable) {
+        // The error was about an earlier datagram: this one has not been sent. The same server may be well again.
+        server_failed(proxy, cx, key);
         sent = send_to_server(proxy, key, data, segment);
     }
     let Some(Conn::Udp(session)) = proxy.connections.get_mut(key) else { return };
@@ -374,9 +378,8 @@ fn from_server(proxy: &mut Proxy, cx: &mut Context, key: Key, batch: &mut Batch)
 }
 
 /// The server's host reports that nobody takes datagrams there: the session goes on with another server, if there is one.
-/// True if it does.
-fn server_failed(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
-    let Some(Conn::Udp(session)) = proxy.connections.get_mut(key) else { return false };
+fn server_failed(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+    let Some(Conn::Udp(session)) = proxy.connections.get_mut(key) else { return };
     session.to.lease.server().failed(Failure::Unreachable);
     session.group.nudge();
     session.failure = Some(Failure::Unreachable);
@@ -388,26 +391,25 @@ fn server_failed(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
         session.tried.note(session.to.server);
     }
     let tried = session.tried;
-    move_session(proxy, cx, key, tried)
+    move_session(proxy, cx, key, tried);
 }
 
-/// Gives a session another server than those that were tried. False: there is none, and it stays where it is.
-fn move_session(proxy: &mut Proxy, cx: &mut Context, key: Key, tried: Tried) -> bool {
-    let Some(Conn::Udp(session)) = proxy.connections.get_mut(key) else { return false };
+/// Gives a session another server than those that were tried. If there is none, the session stays where it is.
+fn move_session(proxy: &mut Proxy, cx: &mut Context, key: Key, tried: Tried) {
+    let Some(Conn::Udp(session)) = proxy.connections.get_mut(key) else { return };
     if !session.group.has_untried(tried) {
-        return false;
+        return;
     }
-    let Ok((server, lease)) = session.group.begin_session(tried, session.client.peer.ip()) else { return false };
+    let Ok((server, lease)) = session.group.begin_session(tried, session.client.peer.ip()) else { return };
     let own = session.client.listener.listener.address;
     let local = SocketAddr::new(session.local.unwrap_or(own.ip()), own.port());
-    let Ok(to) = connect(&session.group, server, lease, (session.client.peer, local)) else { return false };
+    let Ok(to) = connect(&session.group, server, lease, (session.client.peer, local)) else { return };
     if cx.watch_listener(&to.socket, key.to_u64()).is_err() {
-        return false;
+        return;
     }
     // The socket before is closed, and with it the watch.
     session.to = to;
     session.has_replied = false;
-    true
 }
 
 /// Whether a datagram was not sent because the server's host, or a router, reports that there is no way to the server.
@@ -458,7 +460,12 @@ pub(crate) fn end_session(proxy: &mut Proxy, cx: &mut Context, key: Key, end: En
 
 /// The timer of a session has fired.
 pub(crate) fn session_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
-    let end = if proxy.settings.is_draining() { End::Drain } else { End::Idle };
+    let Some(Conn::Udp(session)) = proxy.connections.get(key) else { return };
+    let end = match session.has_left_configuration {
+        _ if proxy.settings.is_draining() => End::Drain,
+        true => End::Reload,
+        false => End::Idle,
+    };
     end_session(proxy, cx, key, end);
 }
 
@@ -481,6 +488,12 @@ pub(crate) fn udp_refresh(proxy: &mut Proxy, cx: &mut Context) {
                 session.tried = Tried::default();
                 session.hurry(cx, key, session.idle);
             }
+            // The client's next datagram begins another session; replies that are on their way still come.
+            None if session.client.is_current() => {
+                session.has_left_configuration = true;
+                proxy.udp.sessions.detach(session.place);
+                session.hurry(cx, key, LAST_REPLIES);
+            }
             None => end_session(proxy, cx, key, End::Reload),
         }
     }
@@ -495,7 +508,7 @@ pub(crate) fn udp_drain(proxy: &mut Proxy, cx: &mut Context, has_successor: bool
     }
     for key in proxy.udp.sessions.keys() {
         if let Some(Conn::Udp(session)) = proxy.connections.get_mut(key) {
-            session.hurry(cx, key, DRAINING);
+            session.hurry(cx, key, LAST_REPLIES);
         }
     }
 }

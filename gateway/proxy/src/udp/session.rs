@@ -50,6 +50,8 @@ pub(crate) struct UdpSession {
     pub(super) deadline: Deadline,
     /// How long the session may be silent.
     pub(super) idle: Duration,
+    /// Its listener no longer relays to its server.
+    pub(super) has_left_configuration: bool,
 }
 
 impl UdpSession {

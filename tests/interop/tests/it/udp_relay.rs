@@ -494,9 +494,9 @@ fn sessions_outlive_a_reload_as_long_as_their_listener_and_server_do() {
     // The server has gone: the next datagram of each client goes to the one that is left.
     running.write(&operated_text(&running.admin_lines, listen, &[second.address]));
     order(&running.socket, "reload").expect("the file is good");
-    assert!(clients.iter().all(|client| eventually(|| client.ask("2") == "b:2")));
-    let ended = running.gateway.metric_with("sealane_udp_sessions_ended_total", "reason=\"reload\"");
-    assert!(ended >= Some(8.0), "{ended:?}");
+    assert!(clients.iter().all(|client| eventually(|| client.ask_again("2") == "b:2")));
+    let ended = || running.gateway.metric_with("sealane_udp_sessions_ended_total", "reason=\"reload\"");
+    assert!(eventually(|| ended() >= Some(8.0)), "{:?}", ended());
     // The second listener has gone: its port is free.
     assert!(eventually(|| UdpSocket::bind(other).is_ok()));
 }
