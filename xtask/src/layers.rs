@@ -119,7 +119,7 @@ const COMPOSITION: (&str, &str) = ("gateway/proxy", "Proxy");
 /// The most `impl` blocks that it may have, those of traits included.
 const IMPLS: usize = 8;
 /// The most fields.
-const FIELDS: usize = 11;
+const FIELDS: usize = 10;
 
 /// What prints to the standard error past the log (`gateway/log`), which only the command line's own output may.
 const PRINTS: &[&str] = &["eprintln!", "eprint!", "dbg!"];

@@ -9,7 +9,6 @@ use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_s
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::client::connection::{client_event, client_timeout, hello_arrived, maybe_proven, ticket_arrived};
 use crate::client::state::ClientPhase;
-use crate::clock::Clock;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
@@ -161,7 +160,6 @@ pub struct Proxy {
     pub(crate) udp: UdpRelay,
     pub(crate) log: AccessLog,
     pub(crate) counters: Arc<Counters>,
-    pub(crate) clock: Clock,
     pub(crate) scratch: Scratch,
 }
 
@@ -191,12 +189,11 @@ impl Proxy {
             udp: UdpRelay::default(),
             log: AccessLog::new(setup.log, Records::new(setup.slot, setup.records)),
             counters: setup.counters,
-            clock: Clock::default(),
             scratch: Scratch::new(),
         };
         proxy.admission.refresh(&proxy.settings);
         proxy.pools.refresh(proxy.settings.lane());
-        proxy.clock.refresh(0);
+        proxy.log.refresh_clock(0);
         proxy.admission.listen(cx, &proxy.settings)?;
         proxy.quic.listen(cx, &proxy.settings)?;
         proxy.udp.listen(cx, &proxy.settings)?;
@@ -296,7 +293,6 @@ pub(crate) fn log_exchange(
     connections: &Connections,
     log: &mut AccessLog,
     counters: &Counters,
-    clock: &Clock,
     settings: &LaneSettings,
     cx: &mut Context,
     x: &Exchange,
@@ -316,7 +312,7 @@ pub(crate) fn log_exchange(
     let Some(client) = connections.client_of(x.client_stream()) else { return };
     let tls = connections.get(x.client_stream().conn()).and_then(Conn::tls_version);
     let entry = Entry { x, client, tls, now: cx.micros(), request_id: id_of(x, settings) };
-    log.write(cx, rules, &entry, clock);
+    log.write(cx, rules, &entry);
 }
 
 impl Service for Proxy {
@@ -437,7 +433,7 @@ impl Service for Proxy {
     }
 
     fn turn(&mut self, cx: &mut Context) -> After {
-        self.clock.refresh(cx.now());
+        self.log.refresh_clock(cx.now());
         self.udp.begin_turn();
         forget_stale_timers(&self.connections, cx);
         // Before all that was deferred: new clients, and requests that wait for it.

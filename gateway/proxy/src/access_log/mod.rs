@@ -103,6 +103,8 @@ pub(crate) struct AccessLog {
     sink: Option<LogSink>,
     /// When the timer fires.
     due: u64,
+    /// The time of lines, and of responses of our own.
+    clock: Clock,
     /// Requests that sampling has left out since the last line.
     passed: u32,
     /// What is reported beside the access log.
@@ -113,7 +115,25 @@ pub(crate) struct AccessLog {
 
 impl AccessLog {
     pub fn new(sink: Option<LogSink>, records: Records) -> Self {
-        Self { buffer: Vec::new(), sink, due: 0, passed: 0, records, request_ids: RequestIds::default() }
+        Self {
+            buffer: Vec::new(),
+            sink,
+            due: 0,
+            clock: Clock::default(),
+            passed: 0,
+            records,
+            request_ids: RequestIds::default(),
+        }
+    }
+
+    /// What time it is.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// A turn begins: its time.
+    pub fn refresh_clock(&mut self, now: u64) {
+        self.clock.refresh(now);
     }
 
     /// The id of a client's connection that begins.
@@ -149,9 +169,9 @@ impl AccessLog {
     }
 
     /// Writes the line of a finished exchange, which is handed over with others, or when they have waited for long enough.
-    pub fn write(&mut self, cx: &mut Context, rules: &AccessLogRules, entry: &Entry, clock: &Clock) {
+    pub fn write(&mut self, cx: &mut Context, rules: &AccessLogRules, entry: &Entry) {
         let first = self.buffer.is_empty();
-        format::line(&mut self.buffer, rules, entry, clock);
+        format::line(&mut self.buffer, rules, entry, &self.clock);
         if first && self.due <= cx.now() {
             self.due = cx.now() + FLUSH_MS;
             cx.timers.arm(LOG_TIMER, self.due);
@@ -198,7 +218,7 @@ mod tests {
         let mut write = |log: &mut AccessLog| {
             let entry = Entry { x: &x, client: &client, tls: None, now: 0, request_id: None };
             let rules = AccessLogRules { format: LogFormat::Json, ..AccessLogRules::default() };
-            log.write(&mut cx, &rules, &entry, &Clock::default());
+            log.write(&mut cx, &rules, &entry);
         };
         write(&mut log);
         write(&mut log);

@@ -398,7 +398,7 @@ fn note_large_head(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     proxy.counters.count(Count::Requests);
     proxy.counters.parse_error(ParseError::HeadTooLarge);
     proxy.counters.status(x.status());
-    log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
+    log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.settings, cx, &x);
     proxy.exchanges.recycle(x);
 }
 

@@ -523,7 +523,7 @@ fn send_response(
     body: &[u8],
     close: bool,
 ) {
-    let Proxy { connections, exchanges, clock, .. } = proxy;
+    let Proxy { connections, exchanges, log, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let client_stream = x.client_stream;
     if x.is_question() && restore_request(x).is_some() {
@@ -537,7 +537,7 @@ fn send_response(
     x.response.status = status;
     let head_only = x.request.method() == Method::Head;
     // None of these can be refused: they are ours, and few.
-    let _ = x.response.fields.push_known(Known::Date, clock.http());
+    let _ = x.response.fields.push_known(Known::Date, log.clock().http());
     let empty = matches!(status, 204 | 304);
     if !empty {
         let _ = x.response.fields.push_known(Known::ContentType, content_type);
@@ -649,7 +649,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
         let [first_byte, total] = x.durations(cx.micros());
         Some((connection, x.number.into(), x.status.into(), total.unwrap_or(0), first_byte.unwrap_or(0)))
     });
-    log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.clock, &proxy.settings, cx, &x);
+    log_exchange(&proxy.connections, &mut proxy.log, &proxy.counters, &proxy.settings, cx, &x);
     if x.trace.is_on() && !cfg!(feature = "uninstrumented") {
         traces::finish(&proxy.connections, &proxy.counters, &proxy.settings, cx, &x);
     }

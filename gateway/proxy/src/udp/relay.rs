@@ -450,8 +450,8 @@ pub(crate) fn end_session(proxy: &mut Proxy, cx: &mut Context, key: Key, end: En
             failure,
             is_idle: end == End::Idle,
         });
-        let Proxy { connections, log, counters, clock, settings, .. } = proxy;
-        log_exchange(connections, log, counters, clock, settings, cx, &x);
+        let Proxy { connections, log, counters, settings, .. } = proxy;
+        log_exchange(connections, log, counters, settings, cx, &x);
     }
     if let Some(Conn::Udp(session)) = proxy.connections.remove(key) {
         proxy.admission.session_over(session.client.counted, &proxy.settings);
