@@ -5,6 +5,8 @@
 //! | HTTP/1.1 | bytes that were read | [`BUFFER_BUDGET`], then 1 KiB for each stream |
 //! | HTTP/2, HTTP/3 | what servers may send ahead (their windows) | [`WINDOW_BUDGET`], then [`NARROW_WINDOW`] for each stream |
 //!
+//! An encoder of a compressed response (`compression`) is bounded by itself, and counts where connections are reset for what they hold.
+//!
 //! A window cannot be taken back, so it counts from the moment when the request is sent, whether it is used or not. `h2` and
 //! quinn-proto have one size of windows for all streams of a connection: there are connections with wide and with narrow windows.
 
@@ -120,7 +122,7 @@ pub(crate) fn grant_window(
 
 /// Memory is short: copies for mirrors are given up, and if that is not enough, the connections that hold the most of it are reset.
 pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
-    let mut freed = free_copies(proxy, cx, AT_A_TIME);
+    let mut freed = free_copies(proxy, cx, AT_A_TIME) + proxy.exchanges.compressors().free_idle();
     let keys: Vec<Key> = proxy.connections.keys();
     let streams = held_in_streams(&mut proxy.connections, &proxy.exchanges, &keys);
     let mut large: Vec<(usize, Key)> = keys
@@ -148,7 +150,7 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
 }
 
 /// Bytes of responses that wait in HTTP/2 and HTTP/3 connections to upstreams, by the connection of the client that has no room
-/// for them.
+/// for them; and what compression holds.
 fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &[Key]) -> HashMap<Key, usize> {
     let mut held: HashMap<Key, usize> = HashMap::new();
     let mut note = |exchange, bytes| {
@@ -168,6 +170,11 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
                 h3.for_each(|(exchange, bytes)| note(exchange, bytes));
             }
             Some(Conn::Client(_) | Conn::Quic(_) | Conn::Mirror(_)) | None => {}
+        }
+    }
+    for exchange in exchanges.keys() {
+        if let Some(encoding) = exchanges.get(exchange).and_then(|x| x.response_body().encoding()) {
+            note(exchange, encoding.memory());
         }
     }
     held
