@@ -35,6 +35,7 @@ const BESIDE: &[(&str, &[&str])] = &[
             "accept/syn",
             "access",
             "exchange/authorize",
+            "exchange/encoding",
             "exchange/redirection",
             "exchange/response_headers",
             "exchange/routing",

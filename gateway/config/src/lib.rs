@@ -27,6 +27,7 @@ mod balancing;
 mod certificates;
 mod changes;
 mod collector;
+mod compression;
 mod conditions;
 mod cors;
 mod decode;
@@ -232,6 +233,8 @@ pub struct Config {
     pub access_log_place: Option<Place>,
     /// Where `resolver` stands.
     pub resolver_place: Option<Place>,
+    /// Where `compression` stands for the first time.
+    pub compression_place: Option<Place>,
     /// The addresses that are listened on, and where they stand.
     pub listens: Vec<(SocketAddr, Place)>,
     /// The paths of Unix sockets that listeners listen on, and where they stand.
@@ -440,6 +443,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     });
     routes.limits.warn_unused(sink, &rate_places, "rate limit", "rate_limit");
     routes.concurrency_limits.warn_unused(sink, &concurrency_places, "concurrency limit", "concurrency_limit");
+    let compression_place = routes.compression.take().map(|span| sink.place_of(&span));
     routing.routes = routes.all;
     let mut access = routes.access;
     access.compile();
@@ -511,6 +515,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         admin_socket_place,
         access_log_place: access_log.place,
         resolver_place,
+        compression_place,
         socket_places: addresses.socket_places(),
         listens: addresses.places(),
         resolved: HashMap::new(),
@@ -628,6 +633,7 @@ fn limits(top: &Section, routing: &mut Routing) -> ClientLimits {
         max_requests_per_client: section.or(&s::max_requests_per_client) as u32,
         client_prefixes: prefixes,
         max_memory: section.or(&s::max_memory),
+        compressors: section.or(&s::max_compressed_responses) as usize,
         handshake_timeout: section.or(&s::handshake_timeout),
         header_timeout: section.or(&s::header_timeout),
         keepalive_timeout: section.or(&s::keepalive_timeout),

@@ -2,6 +2,7 @@
 
 use super::access::{self, AccessLists};
 use super::authentication::{BasicAuth, ForwardAuth};
+use super::compression::Compression;
 use super::conditions;
 use super::cors::Cors;
 use super::decode::{self, At, Section};
@@ -19,6 +20,7 @@ use super::snippets;
 use super::templates;
 use super::unlimited;
 use super::upstream::{self, Context};
+use sealane_proxy::compression::CompressionRule;
 use sealane_proxy::cors::CorsRule;
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
 use sealane_proxy::patterns::Pattern;
@@ -26,6 +28,7 @@ use sealane_proxy::rules::{self, FieldEdits, Responses, Rewrite, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::path::Readings;
 use sealane_route::{Conditions, MAX_DEPTH, PathRule, RouteTable, RuleError};
+use std::ops::Range;
 
 /// The routes of all hosts, in the order in which actions name them.
 #[derive(Default)]
@@ -44,6 +47,8 @@ pub(super) struct Routes {
     pub pages: Vec<Page>,
     /// What the responses of each host have where no route is selected.
     pub host_responses: Vec<Responses>,
+    /// Where responses are compressed, for the first time.
+    pub compression: Option<Range<usize>>,
 }
 
 /// What may be said of a host and of a route alike.
@@ -69,6 +74,8 @@ pub(super) struct Extras {
     /// What belongs to the way to upstreams.
     also: Also,
     server_timing: Option<bool>,
+    /// `None` inside: it is off.
+    compression: Option<Option<CompressionRule>>,
     /// [`u64::MAX`]: any size.
     max_body: Option<u64>,
 }
@@ -82,6 +89,7 @@ impl Extras {
             error_pages: self.error_pages.clone(),
             cors: self.cors.clone().flatten(),
             server_timing: self.server_timing.unwrap_or_default(),
+            compression: self.compression.clone().flatten(),
         }
     }
 
@@ -100,6 +108,7 @@ impl Extras {
             && !matches!(self.cors, Some(Some(_)))
             && self.also.is_empty()
             && self.server_timing != Some(true)
+            && !matches!(self.compression, Some(Some(_)))
             && self.max_body.is_none()
     }
 }
@@ -117,6 +126,13 @@ pub(super) fn extras(
     Extras {
         also: Also::read(section, label, upstreams, context),
         server_timing: section.optional(&m::server_timing),
+        compression: section.optional(&m::compression).map(|written| match written {
+            Compression::Off => None,
+            Compression::On(rule, span) => {
+                routes.compression.get_or_insert(span);
+                Some(rule)
+            }
+        }),
         max_body: section.optional(&m::max_body_size).map(unlimited),
         access: access::read_of_requests(section, &mut routes.access),
         request: section.table(&m::request_headers).and_then(|table| {
@@ -282,6 +298,7 @@ pub(super) fn table(
             "total_timeout",
             "min_body_rate",
             "server_timing",
+            "compression",
             "max_body_size",
             "allow_certificate",
             "deny_certificate",
@@ -508,6 +525,7 @@ fn route(
             error_pages: own.error_pages.into_iter().chain(host.error_pages.iter().cloned()).collect(),
             cors: own.cors.unwrap_or_else(|| host.cors.clone().flatten()),
             server_timing: own.server_timing.or(host.server_timing).unwrap_or_default(),
+            compression: own.compression.unwrap_or_else(|| host.compression.clone().flatten()),
         },
         rewrite: own.rewrite.map(|r| r.value),
         rate_limits: rate::joined(&host.rate_limits, own.rate_limits),

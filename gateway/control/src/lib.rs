@@ -6,6 +6,7 @@
 pub mod admin;
 pub mod certificates;
 pub mod client;
+mod compression;
 pub mod demo;
 pub mod dns;
 pub mod fleet;

@@ -7,6 +7,7 @@
 //! - [`message`]: request and response heads, shared by HTTP/1.1, HTTP/2 and HTTP/3;
 //! - [`fields`] and [`known`]: their fields, and the names that code asks for;
 //! - [`claims`]: fields that only a trusted proxy may send;
+//! - [`coding`]: content codings, and which one a client wants;
 //! - [`h1`]: the HTTP/1.1 codec;
 //! - [`h3`]: HTTP/3's framing, and QPACK without a dynamic table;
 //! - [`list`]: heads as HTTP/2 and HTTP/3 carry them;
@@ -15,6 +16,7 @@
 
 mod authority;
 pub mod claims;
+pub mod coding;
 pub mod error;
 pub mod fields;
 pub mod h1;

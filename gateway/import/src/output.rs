@@ -35,6 +35,16 @@ pub(crate) fn list<S: AsRef<str>>(items: &[S]) -> String {
     format!("[{}]", quoted.join(", "))
 }
 
+/// Whether text is a content type that responses of Sealane can be compressed for: event streams and gRPC never are.
+pub(crate) fn is_media_type(text: &str) -> bool {
+    let lower = text.to_ascii_lowercase();
+    let is_part = |part: &str| {
+        !part.is_empty() && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'+' | b'_'))
+    };
+    let is_type = lower.split_once('/').is_some_and(|(kind, subtype)| is_part(kind) && is_part(subtype));
+    is_type && !lower.starts_with("text/event-stream") && !lower.starts_with("application/grpc")
+}
+
 /// A string for TOML, without escapes where that is possible.
 pub(crate) fn literal(text: &str) -> String {
     let plain = !text.contains('\'') && !text.chars().any(char::is_control);

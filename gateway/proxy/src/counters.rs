@@ -160,6 +160,38 @@ counters! {
     RequestBytes, counter, "sealane_request_body_bytes_total", "";
     /// Bytes of response bodies.
     ResponseBytes, counter, "sealane_response_body_bytes_total", "";
+    /// Responses that the gateway has compressed, by content coding.
+    CompressedZstd, counter, "sealane_compressed_responses_total", "encoding=\"zstd\"";
+    /// Responses that the gateway has compressed, by content coding.
+    CompressedBrotli, counter, "sealane_compressed_responses_total", "encoding=\"br\"";
+    /// Responses that the gateway has compressed, by content coding.
+    CompressedGzip, counter, "sealane_compressed_responses_total", "encoding=\"gzip\"";
+    /// Bytes of compressed response bodies, before (`in`) and after (`out`) compression.
+    CompressionBytesIn, counter, "sealane_compression_bytes_total", "direction=\"in\"";
+    /// Bytes of compressed response bodies, before (`in`) and after (`out`) compression.
+    CompressionBytesOut, counter, "sealane_compression_bytes_total", "direction=\"out\"";
+    /// Responses that are being compressed.
+    CompressorsActive, gauge, "sealane_compressors_active", "";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedNotAccepted, counter, "sealane_compression_skipped_total", "reason=\"not_accepted\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedCredentials, counter, "sealane_compression_skipped_total", "reason=\"credentials\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedType, counter, "sealane_compression_skipped_total", "reason=\"content_type\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedShort, counter, "sealane_compression_skipped_total", "reason=\"short\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedEncoded, counter, "sealane_compression_skipped_total", "reason=\"encoded\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedNoTransform, counter, "sealane_compression_skipped_total", "reason=\"no_transform\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedRange, counter, "sealane_compression_skipped_total", "reason=\"range\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedBusy, counter, "sealane_compression_skipped_total", "reason=\"compressors\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedLate, counter, "sealane_compression_skipped_total", "reason=\"overload\"";
+    /// Responses of hosts and routes with `compression` that were not compressed, by reason.
+    CompressionSkippedMemory, counter, "sealane_compression_skipped_total", "reason=\"memory\"";
     /// Exchanges that ended early, by the party that ended them.
     ClientAborts, counter, "sealane_aborted_exchanges_total", "by=\"client\"";
     /// Exchanges that ended early, by the party that ended them.

@@ -43,6 +43,7 @@ pub(crate) fn limits() -> ClientLimits {
         max_requests_per_client: 0,
         client_prefixes: (32, 64),
         max_memory: 0,
+        compressors: 32,
         handshake_timeout: SECOND,
         header_timeout: SECOND,
         keepalive_timeout: SECOND,
@@ -184,6 +185,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         latency: Arc::default(),
         shared_tickets: None,
         shared_rates: None,
+        codecs: None,
         traces: None,
         request_ids: None,
     }

@@ -29,6 +29,7 @@ mod access_log;
 pub mod challenges;
 mod client;
 mod clock;
+pub mod compression;
 mod conn;
 mod connections;
 pub mod cors;

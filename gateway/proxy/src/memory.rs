@@ -8,6 +8,8 @@
 //! What has been handed to the QUIC connection of a client is within another bound, which grows with what the client acknowledges
 //! (`quic::connection`). What clients send is within the windows of HTTP/2 and HTTP/3. Both count when memory is short.
 //!
+//! An encoder of a compressed response (`compression`) is bounded by itself, and counts where connections are reset for what they hold.
+//!
 //! A window cannot be taken back, so it counts from the moment when the request is sent, whether it is used or not. `h2` and
 //! quinn-proto have one size of windows for all streams of a connection: there are connections with wide and with narrow windows.
 
@@ -123,7 +125,7 @@ pub(crate) fn grant_window(
 
 /// Memory is short: copies for mirrors are given up, and if that is not enough, the connections that hold the most of it are reset.
 pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
-    let mut freed = free_copies(proxy, cx, AT_A_TIME);
+    let mut freed = free_copies(proxy, cx, AT_A_TIME) + proxy.exchanges.compressors().free_idle();
     let keys: Vec<Key> = proxy.connections.keys();
     let streams = held_in_streams(&mut proxy.connections, &proxy.exchanges, &keys);
     let mut large: Vec<(usize, Key)> = keys
@@ -151,7 +153,7 @@ pub(crate) fn free_memory(proxy: &mut Proxy, cx: &mut Context) {
 }
 
 /// Bytes of responses that wait in HTTP/2 and HTTP/3 connections to upstreams, by the connection of the client that has no room
-/// for them.
+/// for them; and what compression holds.
 fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &[Key]) -> HashMap<Key, usize> {
     let mut held: HashMap<Key, usize> = HashMap::new();
     let mut note = |exchange, bytes| {
@@ -171,6 +173,11 @@ fn held_in_streams(connections: &mut Connections, exchanges: &Exchanges, keys: &
                 h3.for_each(|(exchange, bytes)| note(exchange, bytes));
             }
             Some(Conn::Client(_) | Conn::Quic(_) | Conn::Mirror(_) | Conn::Udp(_)) | None => {}
+        }
+    }
+    for exchange in exchanges.keys() {
+        if let Some(encoding) = exchanges.get(exchange).and_then(|x| x.response_body().encoding()) {
+            note(exchange, encoding.memory());
         }
     }
     held

@@ -3,6 +3,7 @@
 //! Control fills [`Route`]s; a request that came by one keeps a reference to it, so that its response gets what the
 //! route says, whether a server or the gateway makes the response.
 
+use crate::compression::CompressionRule;
 use crate::cors::{self, Cors, CorsRule};
 use crate::lane_state::LaneListener;
 use crate::latency::Place;
@@ -82,6 +83,8 @@ pub struct Responses {
     pub cors: Option<CorsRule>,
     /// Responses say how long the gateway and the server took.
     pub server_timing: bool,
+    /// Which of them are compressed.
+    pub compression: Option<CompressionRule>,
 }
 
 impl Responses {

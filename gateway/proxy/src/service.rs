@@ -14,6 +14,7 @@ use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::exchange::credentials::password_checked;
+use crate::exchange::encoding::serve_encoders;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::resume::resume_source;
 use crate::flush::{flush_marked, flush_shared};
@@ -429,6 +430,7 @@ impl Service for Proxy {
 
     fn turn_took(&mut self, micros: u64) {
         self.counters.turn_took(micros);
+        self.exchanges.compressors().turn_took(micros);
         probes::lane_turn(|| Some((self.settings.slot() as u64, micros)));
     }
 
@@ -447,6 +449,9 @@ impl Service for Proxy {
                 flush_marked(self, cx);
             }
         }
+        if self.exchanges.compressors().waiting() > 0 {
+            serve_encoders(self, cx);
+        }
         flush_shared(self, cx);
         let more = !self.quic.is_empty() && quic_turn(self, cx);
         // After all that may have freed a place at a server.
@@ -464,7 +469,7 @@ impl Service for Proxy {
             self.log.flush();
             return After::Stop;
         }
-        let more = more || served || self.exchanges.has_later() || self.connections.has_shared();
+        let more = more || served || self.exchanges.has_work() || self.connections.has_shared();
         if self.admission.is_empty() && !more { After::Sleep } else { After::Again }
     }
 }

@@ -20,6 +20,7 @@ use crate::shared_tickets::TicketStore;
 use crate::traces::TraceRules;
 use crate::upstream::balance::{Balance, HashKey, Sticky};
 use crate::upstream::server_state::{GroupState, ServerState};
+use sealane_http::coding::Codecs;
 use sealane_http::h1::{Limits, Tolerance};
 use sealane_route::proxies::TrustedProxies;
 use sealane_route::{RouteTable, SiteMap};
@@ -71,6 +72,8 @@ pub struct Snapshot {
     pub traces: Option<Arc<TraceRules>>,
     /// In which header requests have ids; `None`: lanes do not look at them.
     pub request_ids: Option<Arc<RequestIdRules>>,
+    /// The content codings that this program has; `None`: no rule asks for one.
+    pub codecs: Option<Arc<dyn Codecs>>,
 }
 
 /// What the rules of all hosts refer to.
@@ -377,6 +380,8 @@ pub struct ClientLimits {
     pub client_prefixes: (u8, u8),
     /// Bytes that the process may hold in memory; above that nobody new is accepted. 0: by its control group or the machine.
     pub max_memory: u64,
+    /// The most responses per lane that are being compressed.
+    pub compressors: usize,
     /// From accept to the end of the TLS handshake.
     pub handshake_timeout: Duration,
     /// From a request's first byte to the end of its head (else 408).

@@ -247,6 +247,9 @@ table! {
     /// 64 KiB or more. 0: the limit is nine tenths of the control group's limit or three quarters of the machine's
     /// memory, whichever is less. To have no limit, write a size larger than the machine's memory.
     max_memory: Size = Size(0..=i64::MAX as u64), default(0);
+    /// The maximum number of responses per lane that the gateway compresses at the same time (`compression`). It passes further responses on
+    /// uncompressed. Each needs up to 3 MiB of memory.
+    max_compressed_responses: Count = Count(1..=10_000), default(32);
     /// The maximum rate of new connections of one client: 1 to 10,000,000 per second, minute or hour (`"100/s"`,
     /// `"30/m"`, `"1000/h"`). Further TCP connections are closed, further QUIC connections are refused, and datagrams that would open
     /// another session of a UDP relay are dropped.

@@ -1,9 +1,10 @@
 //! `[[host]]`, `[[host.route]]` and what they have in common.
 
-use super::{Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, argument, table};
+use super::{Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, Words, argument, table};
 use crate::access as who;
 use crate::authentication::{self as auth, BasicAuth, ForwardAuth};
 use crate::balancing;
+use crate::compression::{self as codings, Compression};
 use crate::conditions::{self, Condition};
 use crate::cors::{self as cross_origin, Cors};
 use crate::fields;
@@ -12,8 +13,10 @@ use crate::pages;
 use crate::paths::{self, Written};
 use crate::redirects as tables;
 use crate::upstream::{Entry, entries, entries_shape};
+use sealane_http::coding::Coding;
 use sealane_proxy::access::HeaderCondition;
 use sealane_proxy::balance::HashKey;
+use sealane_proxy::compression::MediaTypes;
 use sealane_proxy::cors::OriginPattern;
 use sealane_proxy::redirects::RedirectTable;
 use sealane_proxy::rules::{Piece, Redirect};
@@ -236,6 +239,11 @@ table! {
     /// the host's `cors`. See [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
         example({ origins = ["https://app.example.com"] });
+    /// Compress responses of upstreams for clients that accept it: `true`, a table, or `false` in a route. A route without
+    /// `compression` uses the host's `compression`. See [compression](page:compression).
+    compression: Own<Compression> = Own(codings::read, || Shape::Either(
+        vec![Shape::Flag, Shape::Table(&compression::TABLE)])), described("`false`; in a route the host's"),
+        example({ encodings = ["zstd", "gzip"] }), aliases("gzip", "brotli", "encode", "compress");
     /// While maintenance is on, requests get 503. A route without `maintenance` uses the host's `maintenance`. See
     /// [routing](page:routing#error-pages-and-maintenance).
     maintenance: One = One(&maintenance::TABLE), example({ enabled = false, retry_after = "10m" });
@@ -321,6 +329,33 @@ table! {
     credentials: Flag = Flag, default(false);
     /// How long a browser may remember the response to a preflight.
     max_age: Time = Time::ANY, example("10m");
+}
+
+table! {
+    /// The gateway compresses responses of upstreams if the client accepts one of the encodings. It never compresses responses that are
+    /// compressed already, parts of responses (206), event streams, gRPC, and responses with `Cache-Control: no-transform`.
+    compression "compression";
+
+    /// `"zstd"`, `"br"` and `"gzip"`, in order of preference. A client that prefers another encoding gets that one.
+    encodings: Words<Coding> = Words(codings::CODINGS), default(["zstd", "br", "gzip"]);
+    /// The level of zstd. A higher level needs more time.
+    zstd_level: Count = Count(1..=9), default(3);
+    /// The level (quality) of br.
+    br_level: Count = Count(1..=6), default(4);
+    /// The level of gzip.
+    gzip_level: Count = Count(1..=9), default(5), aliases("gzip_comp_level");
+    /// The types of the responses (`Content-Type`), which may contain a `*`.
+    types: Own<Vec<MediaTypes>> = Own(codings::types, || Shape::List(Box::new(Shape::Text(Some("^[^/]+/[^/]+$"))))),
+        default(["text/*", "application/json", "application/*+json", "application/x-ndjson", "application/javascript",
+            "application/x-javascript", "application/xml", "application/*+xml", "application/wasm", "image/svg+xml",
+            "image/bmp", "image/x-icon", "font/ttf", "font/otf", "application/vnd.ms-fontobject"]),
+        aliases("gzip_types", "content_types");
+    /// The gateway does not compress responses whose `Content-Length` is smaller.
+    min_length: Size = Size(0..=1 << 30), default("1KiB"), aliases("gzip_min_length");
+    /// Also compress responses to requests with `Cookie`, `Authorization` or a client certificate, and responses with `Set-Cookie`. If such
+    /// a response contains both a secret and text that another page can choose, an attacker can find out the secret from the lengths of
+    /// responses (BREACH).
+    dangerous_with_credentials: Flag = Flag, default(false);
 }
 
 table! {

@@ -27,8 +27,8 @@ pub(super) use fetching::revocation;
 pub(super) use fleet::store;
 pub(super) use gateway::{admin, concurrency_limit, limits, log, metrics, rate_limit, top};
 pub(super) use hosts::{
-    access, access_of_requests, actions, basic_auth, cors, edits, error_page, forward_auth, host, maintenance,
-    messages, mirror, redirect, redirects, respond, route, split, split_group, upstream_uses, uses,
+    access, access_of_requests, actions, basic_auth, compression, cors, edits, error_page, forward_auth, host,
+    maintenance, messages, mirror, redirect, redirects, respond, route, split, split_group, upstream_uses, uses,
 };
 pub(super) use kinds::{
     Choice, Count, Described, File, Flag, Kind, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time,

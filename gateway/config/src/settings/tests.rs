@@ -126,6 +126,7 @@ redirects = {}
 error_page = {}
 maintenance = {}
 cors = {}
+compression = {}
 mirror = { to = [{ url = "http://a" }] }
 split = { groups = [{ to = [{ url = "http://a" }] }] }
 to = [{ url = "http://a" }]

@@ -13,7 +13,7 @@ use crate::config::{
 };
 use crate::run::sockets::{can_listen, has_address};
 use crate::vpn::settings::PARTS;
-use crate::{dns, fleet, telemetry, traces};
+use crate::{compression, dns, fleet, telemetry, traces};
 use sealane_sys::privileges::{find_group, find_user};
 use sealane_sys::unix_socket::{self, Occupied};
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -130,6 +130,10 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or remove this table".to_owned();
         (&otlp.place, "this program is built without OTLP", help)
     });
+    let compression = config.compression_place.as_ref().filter(|_| compression::codecs().is_none()).map(|place| {
+        let help = "build it with `cargo build --features full`, or remove this setting".to_owned();
+        (place, "this program was built without compression", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(services)
@@ -138,6 +142,7 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         .chain(store)
         .chain(traces)
         .chain(otlp)
+        .chain(compression)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }

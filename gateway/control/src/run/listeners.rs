@@ -2,6 +2,7 @@
 //! pass to a successor as they are.
 
 use crate::certificates::ticket_keys::TicketRing;
+use crate::compression;
 use crate::config::{Config, ListenAddress, Mode, UnixSocket, snapshot_parts};
 use crate::fleet::Fleet;
 use crate::log;
@@ -235,6 +236,7 @@ impl Listeners {
             shared_rates: self.shared_rates.clone(),
             traces: self.traces.clone(),
             request_ids: config.request_ids.clone(),
+            codecs: config.compression_place.as_ref().and_then(|_| compression::codecs()),
         })
     }
 

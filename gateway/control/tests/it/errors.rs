@@ -343,6 +343,18 @@ fn messages() {
             "\"X_User\" is already a header that tells upstreams about users",
         ),
         (listener("") + &respond + "server_timing = \"on\"\n", "write server_timing = true"),
+        (listener("") + &respond + "compression = \"gzip\"\n", "write compression = true"),
+        (listener("") + &respond + "gzip = true\n", "did you mean \"compression\""),
+        (
+            listener("") + &respond + "compression = { encodings = [\"deflate\"] }\n",
+            "allowed are \"zstd\", \"br\" and \"gzip\"",
+        ),
+        (listener("") + &respond + "compression = { types = [\"text\"] }\n", "\"text\" does not name a content type"),
+        (
+            listener("") + &respond + "compression = { types = [\"text/event-stream\"] }\n",
+            "responses of the type \"text/event-stream\" are never compressed",
+        ),
+        (listener("") + &respond + "compression = { br_level = 11 }\n", "\"br_level\" is out of range"),
         (listener("") + &respond + "total_timeout = \"5s\"\n", "\"total_timeout\" without an upstream"),
         (listener("") + &respond + "min_body_rate = 5\n", "\"min_body_rate\" without an upstream"),
         (listener("") + &respond + "total_timeout = 5\n", "\"total_timeout\" has no unit"),

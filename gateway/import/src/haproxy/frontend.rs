@@ -7,6 +7,7 @@ mod routes;
 
 use super::acl::{Acls, Atom, Files, Test};
 use super::binds::{self, Bound, Context, Defaults};
+use super::compression;
 use super::errors;
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Rule, Then, Trace, What};
@@ -14,7 +15,7 @@ use super::servers;
 use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, joined, quoted};
 use crate::paths::{self, Budget, Differing, PathTest, Stands};
 use crate::reader::Reader;
-use crate::report::{Id, Report};
+use crate::report::{Id, Place, Report};
 use connections::{connections, trusted};
 use routes::{is_around, len, routes_of, shape};
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,12 +48,16 @@ pub(super) fn all(
         groups: BTreeMap::new(),
         rules: BTreeMap::new(),
         pages: BTreeMap::new(),
+        compressions: BTreeMap::new(),
         sections: BTreeMap::new(),
     };
     let files = errors::Files { sections, reader, base };
     for proxy in proxies.iter().filter(|p| !p.is_tcp()) {
         header_names(proxy, report);
         shared.pages.insert(proxy.section.id, errors::pages(proxy, &files, out, report));
+        if let Some(rule) = compression::compression(proxy, report) {
+            shared.compressions.insert(proxy.section.id, rule);
+        }
     }
     for (proxy, acls) in proxies.iter().zip(&acls) {
         let name = proxy.section.name.clone();
@@ -124,6 +129,8 @@ struct Shared<'l> {
     rules: BTreeMap<String, Vec<Rule<'l>>>,
     /// The pages of each proxy, by status.
     pages: BTreeMap<Id, BTreeMap<u16, ErrorPage>>,
+    /// How the responses of each proxy are compressed.
+    compressions: BTreeMap<Id, (String, Place)>,
     /// The sections of backends.
     sections: BTreeMap<String, Id>,
 }
@@ -135,6 +142,12 @@ impl Shared<'_> {
         let mut all = of(&frontend);
         all.extend(self.sections.get(backend).map(of).unwrap_or_default());
         all.into_values().collect()
+    }
+
+    /// How the responses of a backend are compressed: as it says itself, else as the frontend says.
+    fn compression(&self, frontend: Id, backend: &str) -> Option<(String, Place)> {
+        let own = self.sections.get(backend).and_then(|id| self.compressions.get(id));
+        own.or_else(|| self.compressions.get(&frontend)).cloned()
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod acl;
 mod binds;
+mod compression;
 mod conditions;
 mod errors;
 mod frontend;

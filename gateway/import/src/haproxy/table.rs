@@ -9,7 +9,6 @@ const CODE: &str = "no code is run: let the server do it";
 const ERRORS: &str =
     "write error_page with a file that contains only the body (HAProxy's files also contain the response head)";
 const PAGES: &str = "`error_page`, with a file of the body that the import writes beside the result";
-const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const CAPTURE: &str = "the access log has its own fields ([log] format)";
 const SPOE: &str = "Sealane does not support SPOE agents: keep HAProxy in front, or let the server ask the agent";
@@ -81,7 +80,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("stick-table", Translated("`[[rate_limit]]`, for `http_req_rate` by address; `connection_rate`, for `conn_rate`")),
     ("stick", Missing("clients stay with a server by a cookie (sticky) or by their address (hash_by)")),
     ("filter", Undecided(SPOE)),
-    ("filter compression", Missing(COMPRESSION)),
+    ("filter compression", NotNeeded("`compression` needs no filter")),
     ("filter trace", NotNeeded("it only writes debug output")),
     ("declare", NotNeeded(CAPTURE)),
     ("capture", NotNeeded(CAPTURE)),
@@ -275,7 +274,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("errorloc302", Missing(ERRORS)),
     ("errorloc303", Missing(ERRORS)),
     ("http-error", Missing(ERRORS)),
-    ("compression", Missing(COMPRESSION)),
+    ("compression", Translated("`compression`, for gzip")),
     // global.
     ("user", Translated("`user`")),
     ("group", Translated("`group`")),
@@ -347,7 +346,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("maxsslrate", Missing("[limits] handshake_budget, handshake_rate")),
     ("maxsslconn", Missing("[limits] max_connections counts connections with and without TLS together, per lane")),
     ("maxpipes", NotNeeded("no pipes are used: bodies pass through the lane's buffers")),
-    ("maxcomprate", Missing(COMPRESSION)),
+    ("maxcomprate", NotNeeded("a lane compresses for a limited time per turn")),
     ("noepoll", NotNeeded("lanes always use epoll")),
     ("nopoll", NotNeeded("lanes always use epoll")),
     ("nosplice", NotNeeded("bodies pass through the lane's buffers, never through splice")),

@@ -8,6 +8,7 @@ mod access;
 mod actions;
 mod auth;
 mod chosen;
+mod compression;
 mod conditions;
 mod geo;
 mod headers;

@@ -10,7 +10,8 @@ const FILES: &str = "Sealane serves no files: run a file server, and name it as 
 const FAST_CGI: &str =
     "Sealane speaks HTTP to servers: let the application listen with HTTP, or keep a web server between";
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
-const COMPRESSION: &str = "responses are passed on as the server sends them: let the server compress";
+const COMPRESSION: &str = "write compression";
+const GUNZIP: &str = "compressed responses are passed on as the server sends them";
 const CODE: &str = "no code is run: let the server do it";
 const ERRORS: &str =
     "if a translated error_page is in effect here, add upstream = true to it; if none is, nothing needs to be done";
@@ -503,21 +504,22 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     // Logs, compression.
     ("access_log", Translated("`[log] access`")),
     ("log_format", Translated("`[log] format`: a template")),
-    ("gzip", Missing(COMPRESSION)),
-    ("gzip_types", Missing(COMPRESSION)),
-    ("gzip_vary", Missing(COMPRESSION)),
-    ("gzip_proxied", Missing(COMPRESSION)),
-    ("gzip_comp_level", Missing(COMPRESSION)),
-    ("gzip_min_length", Missing(COMPRESSION)),
-    ("gzip_buffers", Missing(COMPRESSION)),
-    ("gzip_http_version", Missing(COMPRESSION)),
-    ("gzip_disable", Missing(COMPRESSION)),
+    ("gzip", Translated("`compression`")),
+    ("gzip_types", Translated("`compression`: types")),
+    ("gzip_vary", Translated("`Vary` is always added")),
+    ("gzip_proxied", Translated("`compression`, also for requests with `Via`")),
+    ("gzip_comp_level", Translated("`compression`: gzip_level")),
+    ("gzip_min_length", Translated("`compression`: min_length")),
+    ("gzip_buffers", NotNeeded(BUFFERS)),
+    ("gzip_http_version", Translated("`compression`: HTTP/1.1 and later")),
+    ("gzip_disable", NotNeeded("no current browser says that it accepts an encoding that it cannot decode")),
     ("gzip_static", Missing(FILES)),
-    ("gunzip", Missing(COMPRESSION)),
-    ("brotli", Missing(COMPRESSION)),
+    ("gunzip", Missing(GUNZIP)),
+    ("brotli", Translated("`compression`")),
     ("brotli_static", Missing(FILES)),
-    ("brotli_types", Missing(COMPRESSION)),
-    ("brotli_comp_level", Missing(COMPRESSION)),
+    ("brotli_types", Translated("`compression`: types")),
+    ("brotli_comp_level", Translated("`compression`: br_level")),
+    ("brotli_min_length", Translated("`compression`: min_length")),
     ("mail", Missing(MAIL)),
     ("protocol", Missing(MAIL)),
     ("auth_http", Missing(MAIL)),
@@ -534,8 +536,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("auth_delay", Missing("wrong passwords are throttled instead: 429")),
     ("charset_map", Missing("let the server send the character set")),
     ("min_delete_depth", Missing(FILES)),
-    ("gunzip_buffers", Missing(COMPRESSION)),
-    ("postpone_gzipping", Missing(COMPRESSION)),
+    ("gunzip_buffers", NotNeeded(BUFFERS)),
+    ("postpone_gzipping", NotNeeded(BUFFERS)),
     ("post_action", Missing("requests are not sent a second time")),
     ("subrequest_output_buffer_size", NotNeeded(BUFFERS)),
     ("referer_hash_bucket_size", NotNeeded(TABLES)),

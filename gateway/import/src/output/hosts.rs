@@ -95,6 +95,12 @@ fn common(routes: &mut [Route]) -> Option<Route> {
         true => routes.iter_mut().for_each(|r| r.max_body = None),
         false => out.max_body = None,
     }
+    // Only responses of servers are compressed.
+    out.compression = routes.iter().find(|r| passes(r)).and_then(|r| r.compression.clone());
+    match routes.iter().filter(|r| passes(r)).all(|r| r.compression() == out.compression()) {
+        true => routes.iter_mut().for_each(|r| r.compression = None),
+        false => out.compression = None,
+    }
     match routes.iter().all(|r| r.limits() == out.limits()) {
         true => routes.iter_mut().for_each(|r| (r.rate_limits, r.concurrency_limits) = (Vec::new(), Vec::new())),
         false => (out.rate_limits, out.concurrency_limits) = (Vec::new(), Vec::new()),

@@ -136,6 +136,8 @@ pub(crate) struct Route {
     pub concurrency_limits: Vec<(String, Place)>,
     /// `max_body_size` in TOML.
     pub max_body: Option<(String, Place)>,
+    /// `compression` in TOML.
+    pub compression: Option<(String, Place)>,
     /// Which clients are let in.
     pub access: Access,
     /// The server that is asked whether a request may pass.
@@ -254,6 +256,7 @@ impl Route {
             rate_limits: Vec::new(),
             concurrency_limits: Vec::new(),
             max_body: None,
+            compression: None,
             access: Access::default(),
             forward_auth: None,
             basic_auth: None,
@@ -305,8 +308,11 @@ impl Route {
         let hsts = self.hsts.as_ref().map(|h| &h.0);
         let mirror = self.mirror.as_ref().map(Mirror::to_toml);
         let (changes, checks, limits, pages) = (self.changes(), self.checks(), self.limits(), self.pages());
-        let body = self.body_limit();
-        format!("{:?} {rewrite:?} {limits:?} {body:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?}", self.action)
+        let (body, compression) = (self.body_limit(), self.compression());
+        format!(
+            "{:?} {rewrite:?} {limits:?} {body:?} {compression:?} {hsts:?} {changes} {checks} {pages:?} {mirror:?}",
+            self.action
+        )
     }
 
     /// What checks clients.
@@ -336,6 +342,10 @@ impl Route {
         self.max_body.as_ref().map(|b| b.0.as_str())
     }
 
+    pub fn compression(&self) -> Option<&str> {
+        self.compression.as_ref().map(|c| c.0.as_str())
+    }
+
     /// Whether servers get another path than the client's.
     pub fn rewrites(&self) -> bool {
         self.rewrite.is_some() || self.template.is_some()
@@ -348,6 +358,7 @@ impl Route {
             && self.rate_limits.is_empty()
             && self.concurrency_limits.is_empty()
             && self.max_body.is_none()
+            && self.compression.is_none()
             && self.mirror.is_none()
             && self.access.is_open()
             && self.forward_auth.is_none()
@@ -375,6 +386,9 @@ impl Route {
         }
         if let Some((size, place)) = &self.max_body {
             line(out, &format!("max_body_size = {size}"), Some(place));
+        }
+        if let Some((rule, place)) = &self.compression {
+            line(out, &format!("compression = {rule}"), Some(place));
         }
         for (key, limits) in [("rate_limit", &self.rate_limits), ("concurrency_limit", &self.concurrency_limits)] {
             let names: Vec<&str> = limits.iter().map(|l| l.0.as_str()).collect();

@@ -236,6 +236,8 @@ fields! {
     Status: "status",
     BytesIn: "bytes_in",
     BytesOut: "bytes_out",
+    Encoding: "encoding",
+    BytesBefore: "bytes_uncompressed",
     Connection: "connection",
     Request: "request",
     RequestId: "request_id",
@@ -310,6 +312,10 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     put(Field::Status, Value::Number(u64::from(x.status())));
     put(Field::BytesIn, Value::Number(x.request_body().bytes()));
     put(Field::BytesOut, Value::Number(x.response_body().bytes()));
+    if let Some(encoding) = x.response_body().encoding() {
+        put(Field::Encoding, Value::Text(encoding.coding().name().as_bytes()));
+        put(Field::BytesBefore, Value::Number(encoding.taken()));
+    }
     own.clear();
     connection_id(&mut own, entry.client.id);
     put(Field::Connection, Value::Text(&own));

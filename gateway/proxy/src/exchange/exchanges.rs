@@ -1,5 +1,6 @@
 //! A lane's active exchanges, spare exchanges, and work postponed to a later turn.
 
+use crate::compression::Compressors;
 use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Exchange;
@@ -22,6 +23,8 @@ pub(crate) struct Exchanges {
     copies: Copies,
     /// For shares of requests.
     draws: Draws,
+    /// Encoders of responses.
+    compressors: Compressors,
 }
 
 impl Exchanges {
@@ -45,6 +48,9 @@ impl Exchanges {
 
     /// Keeps one that is over for reuse.
     pub fn recycle(&mut self, mut x: Box<Exchange>) {
+        if let Some(encoding) = x.response_body.encoding.take() {
+            encoding.give_back(&mut self.compressors);
+        }
         if self.spare.len() < SPARE {
             x.recycle();
             self.spare.push(x);
@@ -99,6 +105,16 @@ impl Exchanges {
         self.get(exchange).is_some_and(|x| x.upstream_stream == Some(UpstreamStream::Waiting(connection)))
     }
 
+    /// Encoders of responses.
+    pub fn compressors(&mut self) -> &mut Compressors {
+        &mut self.compressors
+    }
+
+    /// An exchange, and the encoders.
+    pub fn with_compressors(&mut self, key: Key) -> Option<(&mut Exchange, &mut Compressors)> {
+        Some((&mut **self.slots.get_mut(key)?, &mut self.compressors))
+    }
+
     /// A number by chance, for shares of requests.
     pub fn draw(&mut self) -> u64 {
         self.draws.draw()
@@ -119,6 +135,12 @@ impl Exchanges {
     #[inline]
     pub fn has_later(&self) -> bool {
         !self.later.is_empty()
+    }
+
+    /// Whether something can be done without another event.
+    #[inline]
+    pub fn has_work(&self) -> bool {
+        self.has_later() || self.compressors.waiting() > 0
     }
 
     /// What to go on with. What is noted meanwhile is for the next turn.

@@ -554,7 +554,8 @@ fn send_response(
         () => BodyLength::Known(body.len() as u64),
     };
     if x.routed.adds_headers {
-        add_response_headers(connections, x, &proxy.settings, cx.micros(), true);
+        // What the gateway says itself is short, and stays as it is.
+        let _ = add_response_headers(connections, x, &proxy.settings, cx.micros(), true);
     }
     client_head(proxy, exchange, client_stream, length, false);
     if !matches!(length, BodyLength::None | BodyLength::Known(0)) {
@@ -660,7 +661,11 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     } else {
         client_finish(&mut proxy.connections, &mut proxy.exchanges, &proxy.settings, cx, &x, complete);
     }
+    let was_encoded = x.response_body.encoding.is_some();
     proxy.exchanges.recycle(x);
+    if was_encoded {
+        proxy.counters.set(Count::CompressorsActive, proxy.exchanges.compressors().active() as u64);
+    }
 }
 
 /// Records how long a request took.
@@ -681,7 +686,11 @@ fn count_exchange(exchanges: &Exchanges, counters: &Counters, x: &Exchange) {
     } else {
         c.status(x.status);
         c.add(Count::RequestBytes, x.request_body.bytes);
-        c.add(Count::ResponseBytes, x.response_body.bytes);
+        c.add(Count::ResponseBytes, x.response_body.bytes());
+        if let Some(encoding) = &x.response_body.encoding {
+            c.add(Count::CompressionBytesIn, encoding.taken());
+            c.add(Count::CompressionBytesOut, encoding.passed());
+        }
     }
     c.set(Count::Active, exchanges.len() as u64);
 }

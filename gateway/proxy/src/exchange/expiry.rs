@@ -148,7 +148,7 @@ fn directions(x: &mut Exchange) -> [Direction<'_>; 2] {
     let (request, response) = (&mut x.request_body, &mut x.response_body);
     [(state.request_wait(), request), (state.response_wait(), response)].map(|(wait, flow)| Direction {
         wait,
-        bytes: flow.bytes,
+        bytes: flow.moved(),
         progress: &mut flow.progress,
     })
 }

@@ -2,6 +2,7 @@
 //!
 //! Its fields are the executor's; the adapters of sources and sinks report with methods what they decode, and whether there is room.
 
+use crate::exchange::encoding::Encoding;
 use crate::scratch::READ_SIZE;
 use sealane_exchange::deadlines::{Party, Progress};
 use sealane_http::h1::{BodyDecoder, BodyPiece, Limits};
@@ -36,7 +37,10 @@ pub(crate) struct Flow {
     /// Whose bytes these are.
     source: Party,
     pub(super) progress: Progress,
+    /// As they come from the source.
     pub(super) bytes: u64,
+    /// The stage that codes the body on its way to the sink, where there is one.
+    pub(super) encoding: Option<Box<Encoding>>,
 }
 
 impl Flow {
@@ -49,6 +53,7 @@ impl Flow {
             trailers: Fields::new(),
             reading: Reading::BEGINS,
             bytes: 0,
+            encoding: None,
         }
     }
 
@@ -106,10 +111,20 @@ impl Flow {
         &mut self.trailers
     }
 
-    /// Bytes of the body that have passed, or were thrown away.
+    /// Bytes of the body that have passed to the sink, or were thrown away.
     #[inline]
     pub fn bytes(&self) -> u64 {
-        self.bytes
+        self.encoding.as_ref().map_or(self.bytes, |encoding| encoding.passed())
+    }
+
+    /// Counts what moves, on either side of the stage that codes it.
+    pub fn moved(&self) -> u64 {
+        self.bytes + self.encoding.as_ref().map_or(0, |encoding| encoding.passed())
+    }
+
+    /// The stage that codes the body on its way to the sink, where there is one.
+    pub fn encoding(&self) -> Option<&Encoding> {
+        self.encoding.as_deref()
     }
 
     /// The source is read from now on, for this sink, or to be thrown away. What an earlier sink had no room for says nothing
@@ -158,6 +173,7 @@ impl Flow {
         self.trailers.shrink_to(4096);
         self.reading = Reading::BEGINS;
         self.bytes = 0;
+        self.encoding = None;
     }
 }
 

@@ -9,11 +9,12 @@
 //! | the way of a request | `routing` finds the route and does what it says; `routed` is what the exchange knows of its way |
 //! | who may pass | `credentials` (passwords), `authorize` (another server is asked) |
 //! | what the gateway writes itself | `forwarded` (requests), `response_headers`, `redirection` |
-//! | bodies | `flow` is one direction, `request` and `response` report what moves |
+//! | bodies | `flow` is one direction, `request` and `response` report what moves, `encoding` compresses |
 //! | what waits, time and failure | `resume` (sources that waited for room), `expiry`, `failure`, `retries`, `waste` |
 
 pub(crate) mod authorize;
 pub(crate) mod credentials;
+pub(crate) mod encoding;
 pub(crate) mod exchanges;
 pub(crate) mod executor;
 pub(crate) mod expiry;

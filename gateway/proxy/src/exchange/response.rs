@@ -4,6 +4,7 @@ use crate::Failure;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::authorize::{admit, restore_request};
+use crate::exchange::encoding::{self, begin_encoding};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse};
 use crate::exchange::response_headers::add_response_headers;
@@ -80,8 +81,9 @@ pub(crate) fn response_arrived(
     if let Some(upstream) = &x.upstream {
         upstream.record(proxy.settings.slot(), WAIT, x.times.headed.saturating_sub(x.times.sent));
     }
-    if x.routed.adds_headers {
-        add_response_headers(&proxy.connections, x, &proxy.settings, cx.micros(), false);
+    let mut body = body;
+    if x.routed.adds_headers && add_response_headers(&proxy.connections, x, &proxy.settings, cx.micros(), false) {
+        body = begin_encoding(proxy, exchange, body, upgrade);
     }
     client_head(proxy, exchange, client_stream, body, upgrade);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return false };
@@ -118,7 +120,11 @@ pub(crate) fn response_room(
     exchange: Key,
     want: usize,
 ) -> Option<usize> {
-    let client_stream = exchanges.get(exchange)?.client_stream;
+    let x = exchanges.get(exchange)?;
+    let client_stream = x.client_stream;
+    if x.response_body.encoding.is_some() {
+        return encoding::room(connections, exchanges, cx, exchange, want);
+    }
     let room = client_credit(connections, client_stream, want);
     if room == 0 {
         exchanges.get_mut(exchange)?.response_body.block(cx.now());
@@ -156,7 +162,13 @@ pub(crate) fn response_data(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     x.response_body.bytes += data.len() as u64;
     x.response_body.progress.note(cx.now());
     let (client_stream, framing) = (x.client_stream, x.response_body.framing);
-    client_data(&mut proxy.connections, &mut proxy.scratch, cx, client_stream, framing, data, last);
+    if x.response_body.encoding.is_some() {
+        if !encoding::encode(proxy, cx, exchange, data) {
+            return false;
+        }
+    } else {
+        client_data(&mut proxy.connections, &mut proxy.scratch, cx, client_stream, framing, data, last);
+    }
     if last {
         response_end(proxy, cx, exchange);
         return false;
@@ -177,6 +189,10 @@ pub(crate) fn response_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
         }
         clean_of_id(&mut x.response_body.trailers, &proxy.settings);
     }
+    if x.response_body.encoding.is_some() && !encoding::finish(proxy, cx, exchange) {
+        return;
+    }
+    let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     if x.machine.request() != Phase::Complete {
         // Over HTTP/1.1 what follows the response cannot be told from the rest of this request.
         client_close_after(&mut proxy.connections, x.client_stream);

@@ -11,7 +11,7 @@ use sealane_http::Known;
 use sealane_lane::Micros;
 
 /// Adds to a response what the way of its request says, where that adds headers. Called once for each such final response, before its
-/// head goes to the client; `ours`: it was not an upstream that made it.
+/// head goes to the client; `ours`: it was not an upstream that made it. Whether there is a rule for the compression of such responses.
 #[inline(never)]
 pub(crate) fn add_response_headers(
     connections: &Connections,
@@ -19,12 +19,12 @@ pub(crate) fn add_response_headers(
     settings: &LaneSettings,
     now: Micros,
     ours: bool,
-) {
+) -> bool {
     let secure = connections.client_of(x.client_stream).is_some_and(|c| c.is_secure());
-    let mut tells_times = false;
+    let (mut tells_times, mut compresses) = (false, false);
     if let Some(responses) = x.routed.responses() {
         responses.finish(&mut x.response.fields, &x.routed.cors, secure);
-        tells_times = responses.server_timing;
+        (tells_times, compresses) = (responses.server_timing, responses.compression.is_some());
     }
     if tells_times {
         time_response(x, now);
@@ -44,7 +44,7 @@ pub(crate) fn add_response_headers(
                 x.response.fields.push_known(Known::WwwAuthenticate, challenge.as_bytes())
             }
         };
-        return;
+        return compresses;
     }
     if x.routed.chosen.is_some()
         && let Some((name, value)) = new_cookie(x)
@@ -53,14 +53,15 @@ pub(crate) fn add_response_headers(
         let _ = x.response.fields.push_known(Known::SetCookie, &text);
     }
     if x.routed.sticky == Sticky::No || x.routed.sticky == Sticky::To(x.server) {
-        return;
+        return compresses;
     }
-    let Some(upstream) = &x.upstream else { return };
+    let Some(upstream) = &x.upstream else { return compresses };
     let (Some(sticky), Some(server)) = (&upstream.settings().sticky, upstream.settings().servers.get(x.server)) else {
-        return;
+        return compresses;
     };
     let text = set_cookie(&sticky.cookie, &server.sticky_id, secure);
     let _ = x.response.fields.push_known(Known::SetCookie, &text);
+    compresses
 }
 
 /// A cookie by which the gateway knows a client again.

@@ -4,6 +4,7 @@ use crate::client::connection::client_ready;
 use crate::client::h2::h2_client_read;
 use crate::client::h3::h3_read;
 use crate::conn::Conn;
+use crate::exchange::encoding::{encoder_due, send_encoded};
 use crate::exchange::executor::begin_request;
 use crate::exchange::streams::{ClientStream, Later, UpstreamStream};
 use crate::mirrors::mirror_go_on;
@@ -26,12 +27,23 @@ pub(crate) fn resume_source(proxy: &mut Proxy, cx: &mut Context, later: Later) {
             Some(ClientStream::Mirror(key)) => mirror_go_on(proxy, cx, exchange, key),
             None => {}
         },
-        Later::Server(exchange) => match proxy.exchanges.get(exchange).and_then(|x| x.upstream_stream) {
-            Some(UpstreamStream::H1(key)) => continue_connection(proxy, cx, key),
-            Some(UpstreamStream::H2(key, stream)) => h2_server_read(proxy, cx, exchange, key, stream),
-            Some(UpstreamStream::H3(key, stream)) => h3_server_read(proxy, cx, key, stream),
-            Some(UpstreamStream::Waiting(_)) | None => {}
-        },
+        Later::Server(exchange) => resume_response(proxy, cx, exchange),
+        Later::Encoder(exchange) => encoder_due(proxy, cx, exchange),
+    }
+}
+
+/// Lets the source of a response go on, once what the stage before the sink holds has gone to the sink.
+pub(super) fn resume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
+    let Some(x) = proxy.exchanges.get(exchange) else { return };
+    let upstream_stream = x.upstream_stream;
+    if x.response_body.encoding.is_some() && !send_encoded(proxy, cx, exchange) {
+        return;
+    }
+    match upstream_stream {
+        Some(UpstreamStream::H1(key)) => continue_connection(proxy, cx, key),
+        Some(UpstreamStream::H2(key, stream)) => h2_server_read(proxy, cx, exchange, key, stream),
+        Some(UpstreamStream::H3(key, stream)) => h3_server_read(proxy, cx, key, stream),
+        Some(UpstreamStream::Waiting(_)) | None => {}
     }
 }
 

@@ -1,6 +1,7 @@
 //! What an exchange knows of the way that was chosen for it: its host and route, its servers, and who has answered in their place.
 
 use crate::Failure;
+use crate::compression::Wish;
 use crate::cors::Cors;
 use crate::exchange::Exchange;
 use crate::forwarding::Chosen;
@@ -145,6 +146,8 @@ pub(crate) struct Routed {
     /// The page for an answer to maintenance: an index into the listener's pages.
     pub(super) page: Option<usize>,
     pub(super) cors: Cors,
+    /// What the request says about the compression of its response, where there is a rule for that.
+    pub(super) wish: Option<Wish>,
     /// Who the client is, once it has shown the password.
     pub(super) user: Option<Rc<str>>,
     /// The group that it goes to, where there are several.
@@ -280,9 +283,21 @@ impl Routed {
 
     /// The request goes to another group now: what the way to the one before has left is forgotten.
     pub fn begin_again(&mut self) {
-        let Self { host, route, own, denied, adds_headers, cors, user, counted, counted_under, .. } =
+        let Self { host, route, own, denied, adds_headers, cors, wish, user, counted, counted_under, .. } =
             std::mem::take(self);
-        *self = Self { host, route, own, denied, adds_headers, cors, user, counted, counted_under, ..Self::default() };
+        *self = Self {
+            host,
+            route,
+            own,
+            denied,
+            adds_headers,
+            cors,
+            wish,
+            user,
+            counted,
+            counted_under,
+            ..Self::default()
+        };
     }
 
     /// The page for an answer with this status, by its index among those of the listener. `of_upstream`: the answer is an

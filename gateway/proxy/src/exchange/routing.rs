@@ -62,6 +62,10 @@ pub(crate) fn route_request(
         return refuse(proxy, cx, exchange, 413);
     }
     let Some(client) = connections.client_of(x.client_stream) else { return };
+    if let Some(rule) = &route.responses.compression {
+        // Before anything of the request is changed.
+        x.routed.wish = Some(rule.look(&x.request, client));
+    }
     let mut suffices = false;
     if !route.access.is_empty() {
         match judge(connections, x, client, listener, &route.access) {

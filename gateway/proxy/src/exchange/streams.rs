@@ -93,6 +93,8 @@ pub(crate) enum Later {
     Client(Key),
     /// The source of an exchange's response.
     Server(Key),
+    /// The stage that codes the body, which may hold bytes that nothing follows.
+    Encoder(Key),
     /// An exchange that waits for the lane to take up newer rules; whether its client waits for 100 (Continue).
     Begin(Key, bool),
 }

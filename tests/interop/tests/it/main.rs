@@ -18,6 +18,7 @@ mod client_names;
 mod client_requests;
 mod clock;
 mod compare;
+mod compression;
 mod cpu_cost;
 mod curl;
 mod deadlines;

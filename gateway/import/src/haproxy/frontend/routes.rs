@@ -30,7 +30,7 @@ pub(super) fn is_around(outer: &Path, inner: &Path) -> bool {
 pub(super) fn shape(routes: &[Route]) -> String {
     let one = |r: &Route| {
         let rewrite = (r.rewrite.as_ref().map(|w| &w.0), r.template.as_ref().map(|w| &w.0));
-        let limits = (r.limits(), r.body_limit());
+        let limits = (r.limits(), r.body_limit(), r.compression());
         let hsts = r.hsts.as_ref().map(|h| &h.0);
         let (changes, checks, pattern) = (r.changes(), r.checks(), &r.pattern);
         format!(
@@ -59,6 +59,10 @@ pub(super) fn routes_of(
         (Action::Upstream(_) | Action::Split(_), Some((backend, _))) => shared.pages(proxy.section.id, backend),
         _ => Vec::new(),
     };
+    let compression = |action: &Action, backend: Option<&(String, Place)>| match (action, backend) {
+        (Action::Upstream(_) | Action::Split(_), Some((backend, _))) => shared.compression(proxy.section.id, backend),
+        _ => None,
+    };
     let (action, origin) = match (&applied.action, &applied.backend) {
         (Some((action, place)), _) => (action.clone(), place.clone()),
         (None, Some((backend, place))) if !applied.shares.is_empty() => {
@@ -76,6 +80,7 @@ pub(super) fn routes_of(
     }
     let mut main = Route::new(path.clone(), action, &origin);
     main.pages = pages(&main.action, applied.backend.as_ref());
+    main.compression = compression(&main.action, applied.backend.as_ref());
     (main.access, main.basic_auth) = (applied.access, applied.basic_auth);
     if main.action.passes() {
         main.request = applied.request;
@@ -100,6 +105,7 @@ pub(super) fn routes_of(
         };
         let mut other = Route::new(path.clone(), action, &place);
         other.pages = pages(&other.action, then.backend.as_ref());
+        other.compression = compression(&other.action, then.backend.as_ref());
         (other.headers, other.pattern) = (headers, pattern);
         (other.access, other.basic_auth) = (then.access, then.basic_auth);
         if other.action.passes() {

@@ -8,6 +8,7 @@ use super::{Location, Matcher, Site, Then, When};
 use crate::addresses::{Access, Certificate};
 use crate::nginx::access::{self, Checks};
 use crate::nginx::actions;
+use crate::nginx::compression;
 use crate::nginx::headers::{self, Changes};
 use crate::nginx::http;
 use crate::nginx::scope::{Import, Scope};
@@ -410,6 +411,9 @@ fn content<'d>(
         }
         route.mirror = mirrors::mirror(import, site, &from.scope, &route);
         route.pages = pages::pages(import, site, &from.scope);
+        if route.action.passes() {
+            route.compression = compression::compression(import, &from.scope);
+        }
         let add = |to: &mut Vec<(String, Place)>, more: Vec<(String, Place)>| {
             let new: Vec<_> = more.into_iter().filter(|(name, _)| !to.iter().any(|(n, _)| n == name)).collect();
             to.extend(new);
