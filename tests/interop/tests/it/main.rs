@@ -6,6 +6,8 @@ mod access_names;
 mod admin;
 mod admin_api;
 mod admin_host;
+mod admin_hostile;
+mod admin_kept;
 mod automatic_certificates;
 mod balancing;
 mod basic_auth;
