@@ -8,6 +8,7 @@ mod admin_api;
 mod admin_host;
 mod admin_hostile;
 mod admin_kept;
+mod admin_schemathesis;
 mod automatic_certificates;
 mod balancing;
 mod basic_auth;
