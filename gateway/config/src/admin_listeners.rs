@@ -2,12 +2,13 @@
 
 use super::addresses::{Addresses, Protocol};
 use super::audit;
-use super::certificates::load::{Store, trust_anchors};
-use super::decode::{self, Section};
-use super::diagnostics::Place;
+use super::certificates::load::{Store, revocation_lists, trust_anchors};
+use super::decode::{self, At, Section};
+use super::diagnostics::{Errors, Place, Sink, Source};
 use super::settings;
-use super::surroundings::Kind;
-use rustls::pki_types::CertificateDer;
+use super::surroundings::{Answers, Kind};
+use aws_lc_rs::digest::{Context, SHA256};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::server::{NoServerSessionStorage, ServerConfig, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use sealane_http::RequestHead;
@@ -22,27 +23,74 @@ pub(super) struct Admin {
     pub names: Vec<String>,
     pub socket: Option<(PathBuf, Place)>,
     pub tls: Option<AdminTls>,
+    pub storage: Option<PathBuf>,
+}
+
+/// The files that TLS of the admin listener is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AdminTlsFiles {
+    /// The certificate, and those that signed it.
+    pub certificate: PathBuf,
+    /// Its private key, if not in the same file.
+    pub key: Option<PathBuf>,
+    /// The CAs of operators.
+    pub client_ca: PathBuf,
+    /// Their revocation lists.
+    pub client_crl: Option<PathBuf>,
+}
+
+impl AdminTlsFiles {
+    /// Each of them.
+    pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
+        let files = [Some(&self.certificate), self.key.as_ref(), Some(&self.client_ca), self.client_crl.as_ref()];
+        files.into_iter().flatten()
+    }
 }
 
 /// TLS of the admin listener: clients need a certificate of its CAs.
 #[derive(Clone, Debug)]
-pub struct AdminTls(Arc<ServerConfig>);
+pub struct AdminTls {
+    config: Arc<ServerConfig>,
+    files: AdminTlsFiles,
+    /// Of what is in the files.
+    digest: [u8; 32],
+}
 
 impl AdminTls {
     /// For the acceptor of TLS connections.
     pub fn config(&self) -> Arc<ServerConfig> {
-        self.0.clone()
+        self.config.clone()
+    }
+
+    /// The files that it is made of.
+    pub fn files(&self) -> &AdminTlsFiles {
+        &self.files
+    }
+
+    /// Whether it is the same: the same certificate, the same CAs and the same lists.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.digest == other.digest
     }
 
     fn new(
+        files: AdminTlsFiles,
         chain: Vec<CertificateDer<'static>>,
-        key: rustls::pki_types::PrivateKeyDer<'static>,
+        key: &PrivateKeyDer<'static>,
         authorities: Vec<CertificateDer<'static>>,
+        lists: Vec<CertificateRevocationListDer<'static>>,
     ) -> anyhow::Result<Self> {
+        let mut digest = Context::new(&SHA256);
+        for (kind, parts) in [(1, &chain), (2, &authorities)] {
+            parts.iter().for_each(|part| enter(&mut digest, kind, part));
+        }
+        lists.iter().for_each(|list| enter(&mut digest, 3, list));
+        enter(&mut digest, 4, key.secret_der());
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut roots = rustls::RootCertStore::empty();
         authorities.into_iter().try_for_each(|authority| roots.add(authority))?;
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build()?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+        let verifier = verifier.with_crls(lists).build()?;
+        let key = key.clone_key();
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(&[&TLS13])?
             .with_client_cert_verifier(verifier)
@@ -51,8 +99,17 @@ impl AdminTls {
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Self(Arc::new(config)))
+        let mut made = Self { config: Arc::new(config), files, digest: [0; 32] };
+        made.digest.copy_from_slice(digest.finish().as_ref());
+        Ok(made)
     }
+}
+
+/// Enters a part with its length, so that no two lists of parts have one digest.
+fn enter(digest: &mut Context, kind: u8, part: &[u8]) {
+    digest.update(&[kind]);
+    digest.update(&(part.len() as u64).to_be_bytes());
+    digest.update(part);
 }
 
 /// Reads `[admin]`.
@@ -64,6 +121,7 @@ pub(super) fn read(section: Section, addresses: &mut Addresses) -> Admin {
     };
     let names = section.optional(&settings::admin::names).unwrap_or_default();
     let sink = section.sink;
+    let storage = section.optional(&settings::admin::storage);
     let (has_tls, tls) = read_tls(&section, listen.is_some());
     section.finish();
     let names = names.into_iter().filter_map(|name| {
@@ -106,7 +164,7 @@ pub(super) fn read(section: Section, addresses: &mut Addresses) -> Admin {
         addresses.reserve_socket(&written, &path.span);
         Some((written, sink.place_of(&path.span)))
     });
-    Admin { listen: address, names, socket, tls }
+    Admin { listen: address, names, socket, tls, storage }
 }
 
 /// Reads the settings of TLS: whether some are written, and what they make.
@@ -116,8 +174,9 @@ fn read_tls(section: &Section, has_address: bool) -> (bool, Option<AdminTls>) {
     let certificate = section.optional_at(&a::certificate);
     let key = section.optional_at(&a::key);
     let authorities = section.optional_at(&a::client_ca);
+    let revoked = section.optional_at(&a::client_crl);
     let Some(certificate) = certificate else {
-        for (name, written) in [("key", &key), ("client_ca", &authorities)] {
+        for (name, written) in [("key", &key), ("client_ca", &authorities), ("client_crl", &revoked)] {
             if let Some(written) = written {
                 let help = "add certificate = \"/etc/sealane/admin.pem\"".to_owned();
                 sink.error(&written.span, format!("\"{name}\" without \"certificate\""), Some(help));
@@ -134,21 +193,52 @@ fn read_tls(section: &Section, has_address: bool) -> (bool, Option<AdminTls>) {
         sink.error(&certificate.span, "\"certificate\" without \"client_ca\": nobody could connect", Some(help));
         return (true, None);
     };
-    let loaded = Store::new().load(sink, &certificate, key.as_ref(), None, None);
-    let roots = trust_anchors(sink, &authorities);
-    let (Some(loaded), Some(roots)) = (loaded, roots) else { return (true, None) };
-    // What stands in the place of files that are not read makes no configuration.
-    let all = [Some(&certificate), key.as_ref(), Some(&authorities)];
-    if sink.offline() || all.into_iter().flatten().any(|file| sink.content(&file.value).is_none()) {
-        return (true, None);
+    (true, load_tls(sink, &certificate, key.as_ref(), &authorities, revoked.as_ref()))
+}
+
+/// Reads the files of TLS. Nothing is made of those that are not read, or not yet.
+fn load_tls(
+    sink: &Sink,
+    certificate: &At<PathBuf>,
+    key: Option<&At<PathBuf>>,
+    authorities: &At<PathBuf>,
+    revoked: Option<&At<PathBuf>>,
+) -> Option<AdminTls> {
+    let loaded = Store::new().load(sink, certificate, key, None, None);
+    let roots = trust_anchors(sink, authorities);
+    let lists = revoked.map(|file| revocation_lists(sink, file));
+    let all = [Some(certificate), key, Some(authorities), revoked];
+    // Each is asked for, so that one round of questions is enough.
+    let missing = all.into_iter().flatten().filter(|file| sink.content(&file.value).is_none()).count();
+    let (loaded, roots, lists) = (loaded?, roots?, lists.map_or(Some(None), |lists| lists.map(Some))?);
+    if sink.offline() || missing > 0 {
+        return None;
     }
+    let path = |at: &At<PathBuf>| at.value.clone();
+    let files = AdminTlsFiles {
+        certificate: path(certificate),
+        key: key.map(path),
+        client_ca: path(authorities),
+        client_crl: revoked.map(path),
+    };
     let identity = &loaded.identity;
-    match AdminTls::new(identity.chain.clone(), identity.key.clone_key(), roots) {
-        Ok(tls) => (true, Some(tls)),
+    match AdminTls::new(files, identity.chain.clone(), &identity.key, roots, lists.unwrap_or_default().lists) {
+        Ok(tls) => Some(tls),
         Err(e) => {
             let help = "is it a certificate for a server, with an ECDSA, RSA or Ed25519 key?".to_owned();
             sink.error(&certificate.span, format!("the admin listener cannot use this certificate: {e}"), Some(help));
-            (true, None)
+            None
         }
     }
+}
+
+/// Reads the files of TLS again, for a gateway that serves. `answers` has their content.
+pub fn read_admin_tls_again(files: &AdminTlsFiles, answers: &Answers) -> Result<AdminTls, Errors> {
+    // Without a text there is no place to name: messages name the file.
+    let sink = Sink::new(Source::new(String::new(), ""), PathBuf::new(), Some(answers), None);
+    let at = |path: &PathBuf| At { value: path.clone(), span: 0..0 };
+    let (key, revoked) = (files.key.as_ref().map(at), files.client_crl.as_ref().map(at));
+    let tls = load_tls(&sink, &at(&files.certificate), key.as_ref(), &at(&files.client_ca), revoked.as_ref());
+    let (errors, warnings) = sink.finish();
+    tls.filter(|_| errors.is_empty()).ok_or(Errors { errors, warnings, files: Vec::new() })
 }

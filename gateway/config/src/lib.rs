@@ -33,6 +33,7 @@ mod cors;
 mod decode;
 mod diagnostics;
 mod document;
+mod edit;
 mod example;
 mod fields;
 mod files;
@@ -78,7 +79,7 @@ pub use access_log::{AccessLogTarget, Rotation, Syslog, SyslogTls};
 pub use acme::{
     Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
 };
-pub use admin_listeners::AdminTls;
+pub use admin_listeners::{AdminTls, AdminTlsFiles, read_admin_tls_again};
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
 pub use certificates::load::{Loaded, address_of, parse_revocation_lists};
@@ -86,6 +87,7 @@ pub use certificates::{CertificateFiles, CertificateSet, encrypted_key, read_aga
 pub use collector::{Collector, CollectorEndpoint, CollectorHeader, CollectorProtocol, Signal};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
+pub use edit::{ServerEdit, edit_servers};
 pub use example::example;
 pub use files::plain;
 pub use fleet::{
@@ -119,7 +121,7 @@ pub use tunnel::{
     CertificateId, ClientCertificates, Management, Revoked, Tunnel, TunnelClient, TunnelGroup, TunnelMember,
     TunnelParts, Webhook,
 };
-pub use upstream::{NamedServer, added_server, expand};
+pub use upstream::{NamedServer, added_server, expand, written_server};
 
 use addresses::{Addresses, Protocol};
 use admin_listeners::Admin;
@@ -174,6 +176,8 @@ pub struct Config {
     pub files: Vec<PathBuf>,
     /// How the files were when they were read, as far as the stage "resolve" has read them: what differs has changed since.
     pub prints: HashMap<PathBuf, Print>,
+    /// The SHA-256 digests of the files that its text is from, as far as the stage "resolve" has read them.
+    pub digests: HashMap<PathBuf, [u8; 32]>,
     /// Its settings with defaults, and with secrets masked, as far as the stage "resolve" has made them: to tell what a reload has
     /// changed.
     pub effective: Arc<Effective>,
@@ -191,6 +195,8 @@ pub struct Config {
     pub admin_tls: Option<AdminTls>,
     /// The Unix socket where admin commands are accepted.
     pub admin_socket: Option<PathBuf>,
+    /// The folder of the certificates that the API keeps.
+    pub admin_storage: Option<PathBuf>,
     /// Where access log lines go.
     pub access_log: AccessLogTarget,
     /// When the file of the access log is replaced by a new one.
@@ -368,7 +374,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     tunnel::undecided(&top, &settings::top::undecided, "docs/reference/import.md");
     let user = run_as(&top);
     let mut addresses = Addresses::default();
-    let Admin { listen: admin, names: admin_names, socket: admin_socket, tls: admin_tls } =
+    let Admin { listen: admin, names: admin_names, socket: admin_socket, tls: admin_tls, storage: admin_storage } =
         top.table(&settings::top::admin).map_or_else(Admin::default, |s| admin_listeners::read(s, &mut addresses));
     let (admin_socket, admin_socket_place) = admin_socket.unzip();
     let log_section = top.table(&settings::top::log);
@@ -486,6 +492,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         origin,
         files: Vec::new(),
         prints: HashMap::new(),
+        digests: HashMap::new(),
         effective: Arc::default(),
         reload_on_change,
         user,
@@ -494,6 +501,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         admin_names,
         admin_tls,
         admin_socket,
+        admin_storage,
         access_log: access_log.target,
         rotation: access_log.rotation,
         access_log_rules: Arc::new(access_log.rules),

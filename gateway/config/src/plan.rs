@@ -43,6 +43,8 @@ pub struct ServerPlan {
     pub weight: u32,
     /// Used only when no other can be.
     pub backup: bool,
+    /// Nothing new is given to it.
+    pub drain: bool,
 }
 
 impl ServerPlan {

@@ -158,11 +158,12 @@ struct Servers {
     hosts: Vec<At<String>>,
 }
 
-/// One of `servers`: a URL, or a table with `url`, `weight` and `backup`.
+/// One of `servers`: a URL, or a table with `url`, `weight`, `backup` and `drain`.
 pub(super) struct Entry {
     url: At<String>,
     weight: u32,
     backup: bool,
+    drain: bool,
 }
 
 /// Servers; a single one counts as a list of one. Never empty.
@@ -185,14 +186,16 @@ pub(super) fn entries(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Entry>>
                 url: At { value, span: node.span() },
                 weight: settings::server::weight.default() as u32,
                 backup: settings::server::backup.default(),
+                drain: settings::server::drain.default(),
             });
         };
         let section = Section::new(sink, &settings::server::TABLE, table, node.span());
         let url = section.required(&settings::server::url);
         let weight = section.or(&settings::server::weight) as u32;
         let backup = section.or(&settings::server::backup);
+        let drain = section.or(&settings::server::drain);
         section.finish();
-        Some(Entry { url: url?, weight, backup })
+        Some(Entry { url: url?, weight, backup, drain })
     };
     let got: Vec<Entry> = nodes.into_iter().filter_map(read).collect();
     (got.len() == wanted).then_some(got)
@@ -236,7 +239,7 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
     let mut out = Servers { https: false, udp: false, plans: Vec::new(), hosts: Vec::new() };
     let mut kind: Option<((bool, bool), &At<String>)> = None;
     let mut good = true;
-    for Entry { url: entry, weight, backup } in list {
+    for Entry { url: entry, weight, backup, drain } in list {
         let server = match parse_server(&entry.value) {
             Ok(server) => server,
             Err((message, help)) => {
@@ -269,6 +272,7 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
                 continue;
             }
         };
+        plan.drain = *drain;
         // One server may stand in the list several times; each has metrics and a state of its own.
         let same = out.plans.iter().filter(|p| p.host == plan.host && p.port == plan.port).count();
         if same > 0 {
@@ -289,7 +293,7 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
 /// What a server's URL stands for. `base`: the folder that a relative path of a socket is from.
 fn planned(server: &ServerUrl, base: &Path, weight: u32, backup: bool) -> Result<ServerPlan, (String, Option<String>)> {
     let (host, port) = (server.host.clone(), server.port);
-    let mut plan = ServerPlan { name: String::new(), host, port, socket: None, weight, backup };
+    let mut plan = ServerPlan { name: String::new(), host, port, socket: None, weight, backup, drain: false };
     plan.name = if service_domain(&server.host).is_some() { server.host.clone() } else { plan.authority() };
     if server.is_socket {
         let path = base.join(&server.host);
@@ -336,6 +340,14 @@ pub fn added_server(text: &str, weight: u32, backup: bool, group: &Upstream) -> 
         return Err(format!("the weight must be from {} to {}", weights.start(), weights.end()));
     }
     planned(&server, Path::new(""), weight, backup).map_err(said)
+}
+
+/// The text of a server that is added, as it stands in a file. There, a server without a scheme has that of its upstream's table.
+pub fn written_server(text: &str, group: &Upstream) -> String {
+    match parse_server(text) {
+        Ok(ServerUrl { https: None, .. }) if group.tls.is_some() => format!("https://{text}"),
+        _ => text.to_owned(),
+    }
 }
 
 /// Most bytes of the text of a server that is added.

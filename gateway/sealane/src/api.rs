@@ -27,7 +27,7 @@ pub enum ApiCommand {
         #[command(flatten)]
         output: Output,
     },
-    /// Add a server to an upstream, until the gateway is restarted or upgraded
+    /// Add a server to an upstream
     AddServer {
         #[command(flatten)]
         at: At,
@@ -41,10 +41,13 @@ pub enum ApiCommand {
         /// Use the server only when all servers that are not backups are down
         #[arg(long)]
         backup: bool,
+        /// Also write the server into the gateway's file; without this option, it is temporary
+        #[arg(long)]
+        keep: bool,
         #[command(flatten)]
         output: Output,
     },
-    /// Remove a server from an upstream, until the gateway is restarted or upgraded
+    /// Remove a server from an upstream
     RemoveServer {
         #[command(flatten)]
         at: At,
@@ -52,6 +55,9 @@ pub enum ApiCommand {
         upstream: String,
         /// The server's name, as `sealane api servers` shows it
         server: String,
+        /// Also remove the server from the gateway's file; without this option, the removal is temporary
+        #[arg(long)]
+        keep: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -93,7 +99,7 @@ starts.")]
         #[command(flatten)]
         output: Output,
     },
-    /// Add a certificate for all listeners, until the gateway is restarted or upgraded
+    /// Add a certificate for all listeners
     AddCertificate {
         #[command(flatten)]
         at: At,
@@ -105,6 +111,9 @@ starts.")]
         /// Private key (PEM) [default: in the certificate's file]
         #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
+        /// Also write the certificate into `storage` of [admin]; without this option, it is temporary
+        #[arg(long)]
+        keep: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -114,6 +123,9 @@ starts.")]
         at: At,
         /// The certificate's name in the API: a name of your choice
         name: String,
+        /// The certificate is in `storage` of [admin]: remove it there, too
+        #[arg(long)]
+        keep: bool,
         #[command(flatten)]
         output: Output,
     },
@@ -138,14 +150,14 @@ pub fn execute(command: ApiCommand) -> Result<(String, ExitCode)> {
         ApiCommand::Servers { at, output } => {
             ask(&at.place(), "GET", "/v1/servers", &[], b"", &output, |servers: Servers| describe(&servers))
         }
-        ApiCommand::AddServer { at, upstream, server, weight, backup, output } => {
+        ApiCommand::AddServer { at, upstream, server, weight, backup, keep, output } => {
             let body = serde_json::to_vec(&NewServer { server, weight, backup })?;
-            let path = format!("/v1/upstreams/{}/servers", encoded(&upstream));
+            let path = format!("/v1/upstreams/{}/servers{}", encoded(&upstream), kept(keep));
             let describe = |added: ServersOfOne| added.servers.iter().map(|s| line(&upstream, s)).collect();
             ask(&at.place(), "POST", &path, &[JSON], &body, &output, describe)
         }
-        ApiCommand::RemoveServer { at, upstream, server, output } => {
-            let path = format!("/v1/upstreams/{}/servers/{}", encoded(&upstream), encoded(&server));
+        ApiCommand::RemoveServer { at, upstream, server, keep, output } => {
+            let path = format!("/v1/upstreams/{}/servers/{}{}", encoded(&upstream), encoded(&server), kept(keep));
             remove(&at.place(), &path, &output, &format!("{server} of {upstream} is removed"))
         }
         ApiCommand::Config { at, output } => {
@@ -161,25 +173,25 @@ pub fn execute(command: ApiCommand) -> Result<(String, ExitCode)> {
                 Some(expected) => expected,
                 None => in_force(&at)?,
             };
-            let path = if keep { "/v1/config?keep=file" } else { "/v1/config" };
+            let path = format!("/v1/config{}", kept(keep));
             let headers = [TOML, ("If-Match", expected.as_str())];
-            ask(&at, "PUT", path, &headers, &content(&file)?, &output, |applied: Applied| describe_applied(&applied))
+            ask(&at, "PUT", &path, &headers, &content(&file)?, &output, |applied: Applied| describe_applied(&applied))
         }
-        ApiCommand::AddCertificate { at, name, cert, key, output } => {
+        ApiCommand::AddCertificate { at, name, cert, key, keep, output } => {
             let mut pem = content(&cert)?;
             if let Some(key) = key {
                 pem.push(b'\n');
                 pem.extend(content(&key)?);
             }
-            let path = format!("/v1/certificates/{}", encoded(&name));
+            let path = format!("/v1/certificates/{}{}", encoded(&name), kept(keep));
             let describe = |sent: SentCertificate| {
                 let lines: String = sent.certificates.iter().map(|c| format!("{name}: {}\n", c.subject)).collect();
                 said(&sent.warnings) + &lines
             };
             ask(&at.place(), "PUT", &path, &[PEM], &pem, &output, describe)
         }
-        ApiCommand::RemoveCertificate { at, name, output } => {
-            let path = format!("/v1/certificates/{}", encoded(&name));
+        ApiCommand::RemoveCertificate { at, name, keep, output } => {
+            let path = format!("/v1/certificates/{}{}", encoded(&name), kept(keep));
             remove(&at.place(), &path, &output, &format!("{name} is removed"))
         }
         ApiCommand::Openapi { at } => {
@@ -187,6 +199,11 @@ pub fn execute(command: ApiCommand) -> Result<(String, ExitCode)> {
             Ok((answered, ExitCode::SUCCESS))
         }
     }
+}
+
+/// The parameter of a change that is to be kept.
+fn kept(keep: bool) -> &'static str {
+    if keep { "?keep=file" } else { "" }
 }
 
 const JSON: (&str, &str) = ("Content-Type", "application/json");

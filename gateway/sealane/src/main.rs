@@ -243,6 +243,8 @@ Example:
         server: String,
         #[command(flatten)]
         change: running::Change,
+        #[command(flatten)]
+        keep: running::Keep,
     },
     /// Read and change a running gateway: servers, certificates, the whole configuration
     #[command(
@@ -502,8 +504,8 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Reload(at) => print(&running::command(at, "reload")?)?,
         Command::Upgrade(at) => print(&running::command(at, "upgrade")?)?,
         Command::Drain(at) => print(&running::command(at, "drain")?)?,
-        Command::Server { at, upstream, server, change } => {
-            print(&running::server(at, upstream, server, &change)?)?;
+        Command::Server { at, upstream, server, change, keep } => {
+            print(&running::server(at, upstream, server, &change, &keep)?)?;
         }
         Command::Api(command) => {
             let (text, code) = api::execute(command)?;

@@ -83,7 +83,7 @@ pub struct Change {
     /// End the drain: send requests to the server again
     #[arg(long)]
     ready: bool,
-    /// Set the weight, 0 to 256, until the next start or upgrade; 0: only sticky clients still get this server
+    /// Set the weight, 0 to 256; 0: only sticky clients still get this server
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=256))]
     weight: Option<u32>,
     /// Restore the configured weight
@@ -91,16 +91,25 @@ pub struct Change {
     default_weight: bool,
 }
 
+/// Whether a change of a server is written into the file.
+#[derive(Args)]
+pub struct Keep {
+    /// Also write the change into the gateway's file; without this option, it is temporary
+    #[arg(long, conflicts_with = "default_weight")]
+    keep: bool,
+}
+
 /// `sealane server`: drains a server or sets its weight.
-pub fn server(at: At, upstream: String, server: String, change: &Change) -> Result<String> {
+pub fn server(at: At, upstream: String, server: String, change: &Change, keep: &Keep) -> Result<String> {
     let change = ServerChange {
         upstream,
         server,
         drain: (change.drain || change.ready).then_some(change.drain),
         weight: change.weight,
         default_weight: change.default_weight,
+        keep: keep.keep,
     };
-    ask_with(&at.place(), "POST", "/v1/server", &serde_json::to_string(&change)?, SOON)
+    ask_with(&at.place(), "POST", "/v1/server", &serde_json::to_string(&change)?, LATER)
 }
 
 /// `sealane certificates renew`: returns what has become of the order.
@@ -257,10 +266,13 @@ fn temporary(status: &Status) -> Vec<String> {
             if server.weight_is_set {
                 lines.push(format!("server {} of {} has weight {}", server.name, upstream.name, server.weight));
             }
+            if server.drain_is_set {
+                lines.push(format!("the drain of server {} of {} was changed", server.name, upstream.name));
+            }
         }
         lines.extend(upstream.removed.iter().map(|name| format!("server {name} of {} was removed", upstream.name)));
     }
-    let added = status.certificates.iter().filter(|certificate| certificate.added);
+    let added = status.certificates.iter().filter(|certificate| certificate.added && !certificate.kept);
     lines.extend(added.map(|c| format!("certificate {} ({}) was added", c.file, c.subject)));
     lines
 }

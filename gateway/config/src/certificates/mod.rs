@@ -32,8 +32,10 @@ pub struct CertificateFiles {
     pub ocsp: Option<PathBuf>,
     /// The name or the address that the certificate must have: that of one from an authority.
     pub name: Option<String>,
-    /// There are no files: operators have sent the certificate, and `cert` is what it is called.
+    /// The configuration names no files: operators have sent the certificate, and `cert` is what it is called.
     pub is_sent: bool,
+    /// It was sent, and is kept for the next start.
+    pub is_kept: bool,
 }
 
 impl CertificateFiles {
@@ -51,6 +53,7 @@ impl CertificateFiles {
             ocsp: ocsp.map(path),
             name: None,
             is_sent: false,
+            is_kept: false,
         }
     }
 
@@ -63,13 +66,22 @@ impl CertificateFiles {
             ocsp: None,
             name: Some(name.to_owned()),
             is_sent: false,
+            is_kept: false,
         }
     }
 
     /// What stands for the files of a certificate that operators have sent.
     fn sent(name: &str) -> Self {
         let called = PathBuf::from(format!("api:{name}"));
-        Self { cert: called.clone(), key: called, passphrase: None, ocsp: None, name: None, is_sent: true }
+        Self {
+            cert: called.clone(),
+            key: called,
+            passphrase: None,
+            ocsp: None,
+            name: None,
+            is_sent: true,
+            is_kept: false,
+        }
     }
 
     /// Each of them.

@@ -1,8 +1,8 @@
 //! The top level, `[admin]`, `[log]`, `[limits]` and `[[rate_limit]]`.
 
 use super::{
-    Choice, Count, File, Flag, Many, One, Own, Shape, Size, Strings, Text, Time, acme, argument, host, listener, otlp,
-    request_id, revocation, store, table, traces, tunnel, upstream,
+    Choice, Count, File, Flag, Many, One, Output, Own, Shape, Size, Strings, Text, Time, acme, argument, host,
+    listener, otlp, request_id, revocation, store, table, traces, tunnel, upstream,
 };
 use crate::access_log::{self as log_read, AccessLogTarget};
 use crate::fleet::TicketKeyChoice;
@@ -132,6 +132,16 @@ table! {
     /// so use a CA that signs nothing else.
     client_ca: File = File, described("must be set if `certificate` is"), example("/etc/sealane/operators.pem"),
         needs("certificate");
+    /// A file with revocation lists of these CAs, in PEM or DER. Every issuer of certificates needs a list: `listen`
+    /// refuses a certificate whose issuer has no list here. An expired list stays in use until there is a newer one. When
+    /// this file or the files of `certificate`, `key` and `client_ca` change, the gateway reads them again without a
+    /// reload, and ends the connections to `listen`.
+    client_crl: File = File, described("none: revocation is not checked"), example("/etc/sealane/operators.crl"),
+        needs("client_ca");
+    /// A folder in which the API keeps certificates that are sent with `keep=file`, each with its private key in a PEM
+    /// file of mode 0600. The gateway makes the folder if it is missing, and reads it when it starts. See [the
+    /// API](page:api#certificates).
+    storage: Output = Output, described("none: the API keeps no certificates"), example("/var/lib/sealane/api");
 }
 
 table! {

@@ -131,6 +131,8 @@ table! {
     weight: Count = Count(0..=256), default(1);
     /// Use this server only when all servers without `backup` are down.
     backup: Flag = Flag, default(false);
+    /// Send no new requests to this server, except those of clients that `sticky` keeps with it.
+    drain: Flag = Flag, default(false);
 }
 
 table! {

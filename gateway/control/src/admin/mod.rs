@@ -25,6 +25,7 @@ use crate::metrics::status::{StatusRegistry, named_by};
 use crate::run::changes::Changes;
 use crate::run::commands::Commands;
 use anyhow::{Context as _, Result};
+use api::problem::Problem;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
@@ -146,7 +147,7 @@ impl Opened {
             Arc::new(Site { metrics, status_registry, takers, names, limits, displaced })
         };
         let stage = watch::Sender::new(Stage::Serving);
-        let tls = Tls::new(RwLock::new(self.tls));
+        let tls = Tls::new(watch::Sender::new(self.tls));
         let secure = Secure { tls: tls.clone(), site: site(Some(takers.clone())) };
         let mut admin = Admin { tcp: None, unix: None, stage, slots: Vec::new(), names: names.clone(), tls };
         if let Some((address, listener)) = self.tcp {
@@ -179,7 +180,7 @@ impl Opened {
 type Names = Arc<RwLock<Vec<String>>>;
 
 /// TLS of the TCP listener; `None`: plain HTTP.
-type Tls = Arc<RwLock<Option<AdminTls>>>;
+type Tls = Arc<watch::Sender<Option<AdminTls>>>;
 
 /// How connections to the TCP listener are served while it has TLS.
 struct Secure {
@@ -189,9 +190,11 @@ struct Secure {
 }
 
 impl Secure {
-    /// What a new connection gets.
-    fn config(&self) -> Option<Arc<ServerConfig>> {
-        self.tls.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(AdminTls::config)
+    /// What a new connection gets, and word of what comes after it.
+    fn config(&self) -> (Option<Arc<ServerConfig>>, watch::Receiver<Option<AdminTls>>) {
+        let mut tls = self.tls.subscribe();
+        let config = tls.borrow_and_update().as_ref().map(AdminTls::config);
+        (config, tls)
     }
 }
 
@@ -232,9 +235,18 @@ impl Admin {
         *self.names.write().unwrap_or_else(PoisonError::into_inner) = names.to_vec();
     }
 
-    /// Sets the TLS of the TCP listener, for connections from now on.
+    /// Sets the TLS of the TCP listener. If it is another one, connections end after the request that is under way: whom they are
+    /// from was verified by what holds no more.
     pub fn secure_by(&self, tls: Option<AdminTls>) {
-        *self.tls.write().unwrap_or_else(PoisonError::into_inner) = tls;
+        self.tls.send_if_modified(|before| {
+            let is_same = match (&tls, &*before) {
+                (Some(tls), Some(before)) => tls.is_same(before),
+                (None, None) => true,
+                _ => false,
+            };
+            *before = tls;
+            !is_same
+        });
     }
 
     /// The TCP listener, to be handed over.
@@ -300,10 +312,13 @@ impl Admin {
                 }
                 let Ok(slot) = slots.clone().acquire_owned().await else { return };
                 let client = open.enter(from);
-                let held = Held { stage: stage.clone(), client, slot };
-                match secure.as_ref().and_then(|secure| Some((secure.config()?, secure.site.clone()))) {
-                    Some((config, site)) => drop(tokio::spawn(secured(stream, config, caller, site, held))),
-                    None => drop(tokio::spawn(connection(stream, caller, site.clone(), held))),
+                let (config, tls) = secure.as_ref().map(Secure::config).unzip();
+                let held = Held { stage: stage.clone(), client, slot, tls };
+                match (config.flatten(), &secure) {
+                    (Some(config), Some(Secure { site, .. })) => {
+                        drop(tokio::spawn(secured(stream, config, caller, site.clone(), held)));
+                    }
+                    _ => drop(tokio::spawn(connection(stream, caller, site.clone(), held))),
                 }
                 // Before the next one takes a place, this one may read what is there.
                 tokio::task::yield_now().await;
@@ -422,6 +437,18 @@ struct Held {
     stage: watch::Receiver<Stage>,
     client: Arc<Client>,
     slot: tokio::sync::OwnedSemaphorePermit,
+    /// Over TCP: TLS, and whether it has become another one since the connection was accepted.
+    tls: Option<watch::Receiver<Option<AdminTls>>>,
+}
+
+/// Waits until TLS of the listener is another one.
+async fn replaced(tls: &mut Option<watch::Receiver<Option<AdminTls>>>) {
+    if let Some(tls) = tls
+        && tls.changed().await.is_ok()
+    {
+        return;
+    }
+    std::future::pending().await
 }
 
 /// Serves a connection with TLS: the client shows its certificate first.
@@ -453,12 +480,22 @@ async fn connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + 'static,
     caller: Caller,
     site: Arc<Site>,
-    Held { mut stage, client, slot }: Held,
+    Held { mut stage, client, slot, mut tls }: Held,
 ) {
+    let verified_by = tls.clone();
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         client.asked.store(REQUESTS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
         let (site, caller) = (site.clone(), caller.clone());
-        async move { Ok::<_, Infallible>(answer(request, &site, &caller).await) }
+        // Its head may have begun before.
+        let holds_no_more = verified_by.as_ref().is_some_and(|tls| tls.has_changed().unwrap_or(false));
+        async move {
+            Ok::<_, Infallible>(match holds_no_more {
+                true => {
+                    api::refuse(&Problem::new(403, "the certificates of this listener have changed: connect again"))
+                }
+                false => answer(request, &site, &caller).await,
+            })
+        }
     });
     let connection = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
@@ -471,6 +508,7 @@ async fn connection(
             result = connection.as_mut() => return result,
             () = client.displaced.notified() => return Ok(()),
             () = reached(&mut stage, Stage::Ending) => {}
+            () = replaced(&mut tls) => {}
         }
         connection.as_mut().graceful_shutdown();
         connection.await
@@ -518,6 +556,7 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
                 "TCP connections to the admin listener that were closed to make room for new connections.",
             )
             .sample(&[], site.displaced.load(Ordering::Relaxed));
+            site.limits.render(&mut page);
             let mut response = typed(StatusCode::OK, format.media_type(), page.into_body());
             response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));
             response

@@ -5,7 +5,10 @@
 //! next. A certificate that is replaced before its key is refused for a moment, with the reason, while the old pair serves on;
 //! the change of the key is the next one.
 
-use crate::config::{AddressSet, CertificateFiles, Config, Errors, KeyList, Loaded, RedirectTable, Users, Warning};
+use crate::config::{
+    AddressSet, AdminTls, AdminTlsFiles, CertificateFiles, Config, Errors, KeyList, Loaded, RedirectTable, Users,
+    Warning,
+};
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
 use sealane_tls::policy::RevocationLists;
@@ -39,6 +42,8 @@ pub enum FileSet {
     LogList(PathBuf),
     /// Keys of session tickets.
     TicketKeys(PathBuf),
+    /// TLS of the admin listener.
+    AdminTls(AdminTlsFiles),
 }
 
 impl FileSet {
@@ -51,21 +56,32 @@ impl FileSet {
         let revoked = config.revocation_lists().into_iter().map(|lists| Self::RevocationLists(lists.source.clone()));
         let logs = config.log_lists().into_iter().map(|list| Self::LogList(list.source.clone()));
         let keys = config.ticket_keys_file().cloned().map(Self::TicketKeys);
-        certificates.chain(lists).chain(tables).chain(users).chain(revoked).chain(logs).chain(keys).collect()
+        let admin = config.admin_tls.iter().map(|tls| Self::AdminTls(tls.files().clone()));
+        certificates
+            .chain(lists)
+            .chain(tables)
+            .chain(users)
+            .chain(revoked)
+            .chain(logs)
+            .chain(keys)
+            .chain(admin)
+            .collect()
     }
 
     /// Each file of the set.
     pub fn all(&self) -> impl Iterator<Item = &PathBuf> {
-        let (certificate, list) = match self {
-            Self::Certificate(files) => (Some(files), None),
+        let (certificate, list, admin) = match self {
+            Self::Certificate(files) => (Some(files), None, None),
+            Self::AdminTls(files) => (None, None, Some(files)),
             Self::AddressList(file)
             | Self::Redirects(file)
             | Self::Users(file)
             | Self::RevocationLists(file)
             | Self::LogList(file)
-            | Self::TicketKeys(file) => (None, Some(file)),
+            | Self::TicketKeys(file) => (None, Some(file), None),
         };
-        certificate.into_iter().flat_map(CertificateFiles::all).chain(list)
+        let certificate = certificate.into_iter().flat_map(CertificateFiles::all);
+        certificate.chain(list).chain(admin.into_iter().flat_map(AdminTlsFiles::all))
     }
 
     /// One file that was renamed into its place, so that there is nothing to wait for once its owner says so.
@@ -95,6 +111,8 @@ pub enum Reread {
     LogList(PathBuf, Result<Arc<LogList>, Errors>),
     /// Keys of session tickets.
     TicketKeys(PathBuf, Result<Arc<KeyList>, Errors>),
+    /// TLS of the admin listener.
+    AdminTls(Result<AdminTls, Errors>),
 }
 
 /// The task that looks at the files of certificates and lists, until it is dropped.

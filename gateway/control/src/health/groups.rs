@@ -1,8 +1,10 @@
 //! All groups with their servers: what a configuration, DNS, checks and the operator make of them.
 
-use super::overlay::{MAX_ADDED, MAX_PER_GROUP, Overlay};
+use super::overlay::{MAX_ADDED, MAX_LISTED, MAX_PER_GROUP, Overlay};
 use super::tracked::{Event, Tracked};
-use crate::config::{Config, Endpoint, Found, Plan, ServerPlan, added_server, expand, is_same_server};
+use crate::config::{
+    Config, Endpoint, Found, Plan, ServerEdit, ServerPlan, added_server, expand, is_same_server, written_server,
+};
 use crate::log;
 use crate::metrics::latency::Latencies;
 use sealane_proxy::Failure;
@@ -74,6 +76,9 @@ impl Group {
     }
 }
 
+/// The largest weight of a server.
+pub const MAX_WEIGHT: u32 = 256;
+
 /// How a server stands, for people and programs.
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 pub struct ServerStatus {
@@ -93,6 +98,8 @@ pub struct ServerStatus {
     pub backup: bool,
     /// Nothing new is given to it.
     pub draining: bool,
+    /// Operators have begun or ended the drain, and the configuration does not say so.
+    pub drain_is_set: bool,
     /// Operators have added it: the configuration does not have it.
     pub added: bool,
     /// In whole units, as configured or set.
@@ -146,6 +153,53 @@ pub enum Unchanged {
     Invalid(String),
     /// What is there already forbids it.
     Conflict(String),
+}
+
+/// A change of a group's servers that is to be in the configuration's file, too.
+#[derive(Clone, Debug)]
+pub enum KeptChange {
+    /// A server more.
+    Add {
+        /// As in `servers` of `[[upstream]]`.
+        server: String,
+        /// Its weight.
+        weight: u32,
+        /// Used only when no other can be.
+        backup: bool,
+    },
+    /// A server less.
+    Remove {
+        /// The server's name.
+        server: String,
+    },
+    /// Another weight, or a drain that begins or ends.
+    Set {
+        /// The server's name.
+        server: String,
+        /// Its weight.
+        weight: Option<u32>,
+        /// Nothing new is given to it.
+        drain: Option<bool>,
+    },
+}
+
+/// What a change makes of the configuration.
+#[derive(Clone, Debug)]
+pub struct Edited {
+    /// The server's name.
+    pub name: String,
+    /// The change of the file; `None`: the file is as it is to be.
+    pub edit: Option<ServerEdit>,
+    /// How many servers the group has in the present configuration.
+    pub count: usize,
+    /// Its servers in the new one.
+    pub servers: Vec<ServerPlan>,
+}
+
+fn unknown_server(upstream: &str, server: &str) -> String {
+    format!(
+        "upstream \"{upstream}\" has no server \"{server}\": write its host and port as in \"servers\", without an address in parentheses"
+    )
 }
 
 /// All groups.
@@ -256,10 +310,7 @@ impl Groups {
         let at = self.position(upstream)?;
         let group = &self.all[at];
         if !group.plan.servers.iter().any(|known| known.name == server) {
-            let message = format!(
-                "upstream \"{upstream}\" has no server \"{server}\": write its host and port as in \"servers\", without an address in parentheses"
-            );
-            return Err(Unchanged::Unknown(message));
+            return Err(Unchanged::Unknown(unknown_server(upstream, server)));
         }
         if group.plan.servers.len() == 1 {
             let message = format!(
@@ -275,6 +326,73 @@ impl Groups {
         }
         self.replace(at, overlay, now);
         Ok(())
+    }
+
+    /// What a change of a group's servers would make of the configuration.
+    pub fn edited(&self, upstream: &str, change: &KeptChange) -> Result<Edited, Unchanged> {
+        let at = self.position(upstream)?;
+        let group = &self.all[at];
+        let configured = &group.configured.servers;
+        let place = |name: &str| configured.iter().position(|known| known.name == name);
+        let is_added = |name: &str| {
+            self.overlays.get(upstream).is_some_and(|overlay| overlay.added.iter().any(|added| added.name == name))
+        };
+        let (count, mut servers) = (configured.len(), configured.clone());
+        let (name, edit) = match change {
+            KeptChange::Add { server, weight, backup } => {
+                let added = added_server(server, *weight, *backup, &group.base).map_err(Unchanged::Invalid)?;
+                let name = added.name.clone();
+                if configured.contains(&added) && !group.plan.servers.contains(&added) {
+                    // The removal of a server that the file has ends.
+                    return Ok(Edited { name, edit: None, count, servers });
+                }
+                if place(&name).is_some() {
+                    let message = format!("upstream \"{upstream}\" already has the server \"{name}\" in the file");
+                    return Err(Unchanged::Conflict(message));
+                }
+                if servers.len() >= MAX_LISTED {
+                    let message =
+                        format!("the API adds no server to an upstream with {MAX_LISTED} servers in the file");
+                    return Err(Unchanged::Conflict(message));
+                }
+                servers.push(added);
+                let server = written_server(server, &group.base);
+                (name, ServerEdit::Add { server, weight: *weight, backup: *backup })
+            }
+            KeptChange::Remove { server } => match place(server) {
+                None if is_added(server) => {
+                    return Ok(Edited { name: server.clone(), edit: None, count, servers });
+                }
+                None => return Err(Unchanged::Unknown(unknown_server(upstream, server))),
+                Some(_) if servers.len() == 1 => {
+                    let message = format!(
+                        "\"{server}\" is the only server of upstream \"{upstream}\" in the file: add another one with \
+                         keep=file first"
+                    );
+                    return Err(Unchanged::Conflict(message));
+                }
+                Some(at) => {
+                    servers.remove(at);
+                    (server.clone(), ServerEdit::Remove(at))
+                }
+            },
+            KeptChange::Set { weight: Some(weight), .. } if *weight > MAX_WEIGHT => {
+                return Err(Unchanged::Invalid(format!("the weight must be from 0 to {MAX_WEIGHT}")));
+            }
+            KeptChange::Set { server, weight, drain } => match place(server) {
+                None if is_added(server) => {
+                    let message = format!("\"{server}\" is not in the file: add it with keep=file first");
+                    return Err(Unchanged::Conflict(message));
+                }
+                None => return Err(Unchanged::Unknown(unknown_server(upstream, server))),
+                Some(at) => {
+                    servers[at].weight = weight.unwrap_or(servers[at].weight);
+                    servers[at].drain = drain.unwrap_or(servers[at].drain);
+                    (server.clone(), ServerEdit::Set { at, weight: *weight, drain: *drain })
+                }
+            },
+        };
+        Ok(Edited { name, edit: Some(edit), count, servers })
     }
 
     fn position(&self, upstream: &str) -> Result<usize, Unchanged> {
@@ -582,16 +700,20 @@ impl Groups {
     }
 
     /// Changes what the operator may change of a server.
-    pub fn change(&mut self, upstream: &str, server: &str, change: impl Fn(&mut Tracked)) -> Result<(), String> {
+    pub fn change(&mut self, upstream: &str, server: &str, change: impl Fn(&mut Tracked, &Plan)) -> Result<(), String> {
         let mut groups = self.all.iter_mut().filter(|g| g.base.name == upstream).peekable();
         if groups.peek().is_none() {
             return Err(format!("there is no upstream \"{upstream}\""));
         }
         let mut any = false;
-        for t in groups.flat_map(|g| &mut g.servers) {
-            if t.name == server || t.address.to_string() == server {
-                change(t);
-                any = true;
+        for group in groups {
+            let plan = group.plan.clone();
+            for t in &mut group.servers {
+                let planned = plan.servers.get(t.plan).is_some_and(|planned| planned.name == server);
+                if planned || t.name == server || t.address.to_string() == server {
+                    change(t, &plan);
+                    any = true;
+                }
             }
         }
         if any { Ok(()) } else { Err(format!("upstream \"{upstream}\" has no server \"{server}\"")) }
@@ -628,7 +750,8 @@ impl Groups {
                     failing: t.checks.down.then(|| t.checks.reason.clone()),
                     ejected_for: t.ejected_until.map(|until| until.saturating_duration_since(now).as_secs() + 1),
                     backup: plan.is_some_and(|p| p.backup) || t.record.is_some_and(|record| record.backup),
-                    draining: t.draining,
+                    draining: t.drains(&group.plan),
+                    drain_is_set: t.draining.is_some(),
                     added: plan.is_some_and(is_added),
                     weight_is_set: t.weight.is_some(),
                     weight: t.weight.unwrap_or_else(|| t.configured_weight(&group.plan)),
@@ -655,7 +778,8 @@ impl Groups {
                     failing: group.unresolved.get(&at).cloned(),
                     ejected_for: None,
                     backup: plan.backup,
-                    draining: false,
+                    draining: plan.drain,
+                    drain_is_set: false,
                     added: is_added(plan),
                     weight_is_set: false,
                     weight: plan.weight,

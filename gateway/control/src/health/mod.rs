@@ -14,15 +14,16 @@ mod probe;
 mod probe_h2;
 mod tracked;
 
-pub use groups::{ServerStatus, Unchanged, UnresolvedName};
+pub use groups::{Edited, KeptChange, MAX_WEIGHT, ServerStatus, Unchanged, UnresolvedName};
 
-use crate::config::Config;
+use crate::config::{Config, Plan};
 use crate::metrics::latency::Latencies;
 use groups::Groups;
 use sealane_proxy::snapshot::Upstream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tokio::sync::Notify;
+use tracked::Tracked;
 
 /// The upstreams of a running gateway. Clones are handles to the same.
 #[derive(Clone)]
@@ -108,15 +109,15 @@ impl LiveUpstreams {
     /// Gives a server another weight (0 to 256), or the configured one back. It stays until the process ends or the
     /// server is gone, over reloads too. The error is a sentence for the operator.
     pub fn set_weight(&self, upstream: &str, server: &str, weight: Option<u32>) -> Result<(), String> {
-        if weight.is_some_and(|w| w > 256) {
-            return Err("the weight must be from 0 to 256".to_owned());
+        if weight.is_some_and(|w| w > MAX_WEIGHT) {
+            return Err(format!("the weight must be from 0 to {MAX_WEIGHT}"));
         }
-        self.set(upstream, server, |t| t.weight = weight)
+        self.set(upstream, server, |t, _| t.weight = weight)
     }
 
     /// Lets a server drain (it gets nothing new, save from clients that stick to it), or takes that back.
     pub fn set_drain(&self, upstream: &str, server: &str, drain: bool) -> Result<(), String> {
-        self.set(upstream, server, |t| t.draining = drain)
+        self.set(upstream, server, |t, plan| t.draining = (t.configured_drain(plan) != drain).then_some(drain))
     }
 
     /// Adds a server to a group, until the process ends or the group is gone; returns its name. [`LiveUpstreams::current`] has it.
@@ -133,12 +134,28 @@ impl LiveUpstreams {
         Ok(())
     }
 
+    /// What a change of a group's servers would make of the configuration.
+    pub fn edited(&self, upstream: &str, change: &KeptChange) -> Result<Edited, Unchanged> {
+        self.0.groups().edited(upstream, change)
+    }
+
+    /// Ends what operators have set beside the configuration, where the configuration now says it.
+    pub fn settle(&self, upstream: &str, change: &KeptChange) {
+        if let KeptChange::Set { server, weight, drain } = change {
+            // A server without an address has nothing set.
+            let _ = self.set(upstream, server, |t, _| {
+                t.weight = t.weight.filter(|_| weight.is_none());
+                t.draining = t.draining.filter(|_| drain.is_none());
+            });
+        }
+    }
+
     /// Servers of the configuration that operators have removed, by group.
     pub fn removed(&self) -> Vec<(String, Vec<String>)> {
         self.0.groups().removed()
     }
 
-    fn set(&self, upstream: &str, server: &str, change: impl Fn(&mut tracked::Tracked)) -> Result<(), String> {
+    fn set(&self, upstream: &str, server: &str, change: impl Fn(&mut Tracked, &Plan)) -> Result<(), String> {
         let now = Instant::now();
         let mut groups = self.0.groups();
         groups.change(upstream, server, change)?;
@@ -224,6 +241,41 @@ mod tests {
         }
         assert!(matches!(add(&live, "http://127.0.0.1:9999"), Err(Unchanged::Conflict(_))));
         assert_eq!(names(&live).len(), 1 + overlay::MAX_PER_GROUP);
+    }
+
+    #[test]
+    fn what_is_kept_fits_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let servers = |count: usize| {
+            let servers: Vec<String> = (1..=count).map(|port| format!("\"http://127.0.0.1:{port}\"")).collect();
+            let app = format!("[[upstream]]\nname = \"app\"\nservers = [{}]\n", servers.join(", "));
+            live(&config(folder.path(), &format!("{HEAD}{app}{HOST}")))
+        };
+        let new =
+            |port: u16, weight| KeptChange::Add { server: format!("http://127.0.0.1:{port}"), weight, backup: false };
+        let set = |port: u16, weight| KeptChange::Set {
+            server: format!("127.0.0.1:{port}"),
+            weight: Some(weight),
+            drain: None,
+        };
+        let remove = |port: u16| KeptChange::Remove { server: format!("127.0.0.1:{port}") };
+        let two = servers(2);
+        let added = two.edited("app", &new(3, 5)).unwrap();
+        assert_eq!((added.name.as_str(), added.count, added.servers.len()), ("127.0.0.1:3", 2, 3));
+        assert!(matches!(two.edited("app", &new(2, 1)), Err(Unchanged::Conflict(_))), "it is there");
+        assert!(matches!(two.edited("app", &set(1, 257)), Err(Unchanged::Invalid(_))));
+        assert!(matches!(two.edited("app", &set(3, 2)), Err(Unchanged::Unknown(_))));
+        let set = two.edited("app", &set(2, 7)).unwrap();
+        assert_eq!((set.edit.is_some(), set.servers[1].weight), (true, 7));
+        // A removal for a while, of a server that the file has, ends without a change of the file.
+        two.remove("app", "127.0.0.1:2").unwrap();
+        assert!(two.edited("app", &new(2, 1)).unwrap().edit.is_none());
+        assert!(two.edited("app", &remove(2)).unwrap().edit.is_some());
+        // So does an addition for a while.
+        add(&two, "http://127.0.0.1:4").unwrap();
+        assert!(two.edited("app", &remove(4)).unwrap().edit.is_none());
+        assert!(matches!(servers(1).edited("app", &remove(1)), Err(Unchanged::Conflict(_))), "it is the last one");
+        assert!(matches!(servers(overlay::MAX_LISTED).edited("app", &new(2000, 1)), Err(Unchanged::Conflict(_))));
     }
 
     #[test]

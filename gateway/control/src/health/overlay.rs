@@ -10,6 +10,9 @@ pub(super) const MAX_PER_GROUP: usize = 256;
 /// Most servers that are added to all groups together.
 pub(super) const MAX_ADDED: usize = 1024;
 
+/// Most servers of a group to whose list in the file another one is added.
+pub(super) const MAX_LISTED: usize = 1024;
+
 /// What operators have changed of a group's servers.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Overlay {
@@ -68,7 +71,15 @@ mod tests {
     use super::*;
 
     fn server(name: &str) -> ServerPlan {
-        ServerPlan { host: name.into(), port: 1, socket: None, name: name.into(), weight: 1, backup: false }
+        ServerPlan {
+            host: name.into(),
+            port: 1,
+            socket: None,
+            name: name.into(),
+            weight: 1,
+            backup: false,
+            drain: false,
+        }
     }
 
     fn plan(names: &[&str]) -> Arc<Plan> {

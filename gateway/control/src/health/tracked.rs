@@ -29,8 +29,8 @@ pub(super) struct Tracked {
     pub record: Option<ServiceRecord>,
     /// What the operator has set in place of the configured weight.
     pub weight: Option<u32>,
-    /// What the operator wants.
-    pub draining: bool,
+    /// What the operator wants, where the configuration wants something else.
+    pub draining: Option<bool>,
     pub next_check: Instant,
     pub checking: bool,
     pub checks: Checks,
@@ -95,7 +95,7 @@ impl Tracked {
             grants: Grants::default(),
             record: None,
             weight: None,
-            draining: false,
+            draining: None,
             next_check: now,
             checking: false,
             checks: Checks::default(),
@@ -199,6 +199,16 @@ impl Tracked {
         self.record.map_or_else(planned, |record| record.weight)
     }
 
+    /// Whether it drains.
+    pub fn drains(&self, plan: &Plan) -> bool {
+        self.draining.unwrap_or_else(|| self.configured_drain(plan))
+    }
+
+    /// Whether it drains as long as the operator wants nothing else.
+    pub fn configured_drain(&self, plan: &Plan) -> bool {
+        plan.servers.get(self.plan).is_some_and(|server| server.drain)
+    }
+
     /// How it stands now.
     pub fn standing(&mut self, plan: &Plan, now: Instant) -> Standing {
         let usable = self.is_usable();
@@ -219,7 +229,7 @@ impl Tracked {
                 whole
             }
         };
-        Standing { weight, usable, draining: self.draining }
+        Standing { weight, usable, draining: self.drains(plan) }
     }
 
     /// Failures in a row, over all lanes.
@@ -240,8 +250,15 @@ mod tests {
     use crate::config::{HealthCheck, ServerPlan};
 
     fn plan() -> Plan {
-        let server =
-            ServerPlan { host: "a".into(), port: 1, socket: None, name: "a:1".into(), weight: 2, backup: false };
+        let server = ServerPlan {
+            host: "a".into(),
+            port: 1,
+            socket: None,
+            name: "a:1".into(),
+            weight: 2,
+            backup: false,
+            drain: false,
+        };
         let health = HealthCheck {
             path: None,
             host: None,
@@ -330,7 +347,7 @@ mod tests {
         );
         assert!(t.started.is_none());
         t.weight = Some(5);
-        t.draining = true;
+        t.draining = Some(true);
         assert_eq!(t.standing(&plan, start), Standing { weight: 500, usable: true, draining: true });
         // The whole group starts with the process: none of them slowly.
         assert_eq!(tracked(start, false).standing(&plan, start).weight, 200);

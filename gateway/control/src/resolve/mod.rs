@@ -7,16 +7,18 @@ mod files;
 use crate::certificates::watch::{FileSet, Reread};
 use crate::certificates::{automatic, stapling};
 use crate::config::{
-    self, AccessLogTarget, Answers, CommandLine, Config, Diagnostic, Document, Effective, Errors, Found, Include,
-    MAX_INCLUDED, Mode, NamedServer, Origin, Place, Policy, Print, Question, Reading, Severity, Unreadable, Warning,
-    about_file, plain, service_domain,
+    self, AccessLogTarget, Answers, CertificateFiles, CommandLine, Config, Content, Diagnostic, Document, Effective,
+    Errors, Found, Include, Kind, Loaded, MAX_INCLUDED, Mode, NamedServer, Origin, Place, Policy, Print, Question,
+    Reading, Severity, Unreadable, Warning, about_file, plain, service_domain,
 };
 use crate::run::sockets::{can_listen, has_address};
 use crate::vpn::settings::PARTS;
 use crate::{compression, dns, fleet, telemetry, traces};
+use hyper::body::Bytes;
 use sealane_sys::privileges::{find_group, find_user};
 use sealane_sys::unix_socket::{self, Occupied};
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::ffi::OsStr;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
@@ -47,23 +49,44 @@ pub async fn load(origin: &Origin) -> Result<(Config, Vec<Warning>), Errors> {
     load_audited(origin, None, None).await
 }
 
-/// [`load`] of a text in the place of the file's. The files that the text names are read, and its paths are from the file's folder.
-/// Messages call the text `request`.
-pub async fn load_text(origin: &Origin, text: &[u8]) -> Result<(Config, Vec<Warning>), Errors> {
-    load_audited(origin, None, Some(text)).await
+/// A text that stands in the place of a file's. Paths in it are from the folder of the main file.
+#[derive(Clone, Debug)]
+pub enum Replaced {
+    /// The text of the main file, as a client has sent it: messages call it `request`.
+    Main(Bytes),
+    /// The text of this file, which is the main file or one that `include` names.
+    File(PathBuf, Bytes),
 }
 
-/// [`load`], with an audit by a policy: what breaks it is an error. `text`: what stands in the place of the file's text.
+impl Replaced {
+    /// The text in the place of an included file's.
+    fn of(&self, file: &Path) -> Option<&Bytes> {
+        match self {
+            Self::File(replaced, text) if replaced == file => Some(text),
+            _ => None,
+        }
+    }
+}
+
+/// [`load`] with a text in the place of a file's.
+pub async fn load_replaced(origin: &Origin, replaced: &Replaced) -> Result<(Config, Vec<Warning>), Errors> {
+    load_audited(origin, None, Some(replaced)).await
+}
+
+/// [`load`], with an audit by a policy: what breaks it is an error.
 async fn load_audited(
     origin: &Origin,
     policy: Option<Policy>,
-    text: Option<&[u8]>,
+    replaced: Option<&Replaced>,
 ) -> Result<(Config, Vec<Warning>), Errors> {
-    let mut prints = HashMap::new();
+    let (mut prints, mut digests) = (HashMap::new(), HashMap::new());
     let document = match origin {
         Origin::File(path) => {
-            let (document, read) = read_document(path, text).await?;
-            prints.extend(read);
+            let (document, read) = read_document(path, replaced).await?;
+            for (path, read) in read {
+                digests.insert(path.clone(), read.digest);
+                prints.extend(read.print.map(|print| (path, Some(print))));
+            }
             document
         }
         Origin::CommandLine(args) => Document::of_command_line(args),
@@ -88,7 +111,7 @@ async fn load_audited(
             Reading::Done(done) => {
                 return done.and_then(|done| with_integrations(*done)).map(|(mut config, warnings)| {
                     prints.extend(answers.prints());
-                    config.prints = prints;
+                    (config.prints, config.digests) = (prints, digests);
                     (config, warnings)
                 });
             }
@@ -161,24 +184,80 @@ pub async fn document(path: &Path) -> Result<Document, Errors> {
     Ok(read_document(path, None).await?.0)
 }
 
-/// Reads a configuration's file and those of its `include`. The second result: how the files were when they were read.
-/// `text`: what stands in the place of the main file's text.
-async fn read_document(path: &Path, text: Option<&[u8]>) -> Result<(Document, HashMap<PathBuf, Print>), Errors> {
-    let deadline = Instant::now() + FILES_LIMIT;
-    let (document, print) = match text {
-        Some(text) => (Document::of_request(path, text)?, None),
-        None => read_main(path, deadline).await?,
+/// A text that a configuration consists of, and the file that it is from.
+#[derive(Debug)]
+pub struct FileText {
+    /// The file.
+    pub path: PathBuf,
+    /// Its content.
+    pub bytes: Vec<u8>,
+    /// How the file was when it was read; `None` where the text stands in the place of the file's.
+    pub print: Print,
+}
+
+/// What is known of a text once it was read.
+struct ReadText {
+    digest: [u8; 32],
+    print: Print,
+}
+
+/// The SHA-256 digest of a text.
+pub fn digest_of(text: &[u8]) -> [u8; 32] {
+    let mut digest = [0; 32];
+    digest.copy_from_slice(aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, text).as_ref());
+    digest
+}
+
+/// The texts of a configuration's file and of those of its `include`, as they are now.
+pub async fn texts(path: &Path) -> Result<Vec<FileText>, Errors> {
+    Ok(read_texts(path, None, Instant::now() + FILES_LIMIT).await?.1)
+}
+
+/// Reads a configuration's file and those of its `include`. The second result: what is known of their texts.
+async fn read_document(
+    path: &Path,
+    replaced: Option<&Replaced>,
+) -> Result<(Document, Vec<(PathBuf, ReadText)>), Errors> {
+    let (document, texts, folders) = read_texts(path, replaced, Instant::now() + FILES_LIMIT).await?;
+    let included = texts.iter().skip(1).map(|text| (text.path.clone(), &text.bytes[..]));
+    let document = document.with_files(included, folders)?;
+    let set = |name: String| std::env::var(&name).ok().map(|value| (name, value));
+    let environment = document.variables().into_iter().filter_map(set).collect();
+    let read = |text: FileText| (text.path, ReadText { digest: digest_of(&text.bytes), print: text.print });
+    Ok((document.with_environment(environment), texts.into_iter().map(read).collect()))
+}
+
+/// Reads the texts of a configuration, the main one first. The first result has only the main text; the last one: the folders that
+/// were looked into.
+async fn read_texts(
+    path: &Path,
+    replaced: Option<&Replaced>,
+    deadline: Instant,
+) -> Result<(Document, Vec<FileText>, Vec<PathBuf>), Errors> {
+    let main = |bytes: Vec<u8>, print| FileText { path: path.to_path_buf(), bytes, print };
+    let (document, main) = match replaced {
+        Some(Replaced::Main(text)) => (Document::of_request(path, text)?, main(text.to_vec(), None)),
+        replaced => match replaced.and_then(|replaced| replaced.of(path)) {
+            Some(text) => (Document::of_file(path, text)?, main(text.to_vec(), None)),
+            None => {
+                let read = read_main(path, deadline).await?;
+                (Document::of_file(path, &read.bytes)?, main(read.bytes.to_vec(), read.print))
+            }
+        },
     };
     let (included, folders) = find_included(path, document.includes(), deadline).await?;
     let paths = included.iter().map(|(path, _)| path.clone()).collect();
     let mut contents: HashMap<_, _> = files::read_all(paths, READERS, deadline).await.into_iter().collect();
-    let mut prints = HashMap::from([(path.to_path_buf(), print)]);
-    let mut texts = Vec::with_capacity(included.len());
+    let mut texts = Vec::with_capacity(1 + included.len());
+    texts.push(main);
     for (path, include) in included {
+        if let Some(text) = replaced.and_then(|replaced| replaced.of(&path)) {
+            texts.push(FileText { bytes: text.to_vec(), path, print: None });
+            continue;
+        }
         match contents.remove(&path) {
             Some(Ok(content)) => {
-                prints.insert(path.clone(), content.print);
-                texts.push((path, content.bytes));
+                texts.push(FileText { path, bytes: content.bytes.to_vec(), print: content.print });
             }
             failed => {
                 let failure = failed.and_then(Result::err).map(|(unreadable, _)| unreadable);
@@ -190,22 +269,55 @@ async fn read_document(path: &Path, text: Option<&[u8]>) -> Result<(Document, Ha
             }
         }
     }
-    prints.retain(|_, print| print.is_some());
-    let document = document.with_files(texts.iter().map(|(path, bytes)| (path.clone(), &bytes[..])), folders)?;
-    let set = |name: String| std::env::var(&name).ok().map(|value| (name, value));
-    let environment = document.variables().into_iter().filter_map(set).collect();
-    Ok((document.with_environment(environment), prints))
+    Ok((document, texts, folders))
 }
 
 /// Reads the main file of a configuration, and how it was.
-async fn read_main(path: &Path, deadline: Instant) -> Result<(Document, Print), Errors> {
-    let main = files::read(path, deadline).await.map_err(|(Unreadable { why, help }, missing)| {
+async fn read_main(path: &Path, deadline: Instant) -> Result<Content, Errors> {
+    files::read(path, deadline).await.map_err(|(Unreadable { why, help }, missing)| {
         let name = path.display();
         let start = || format!("start with an example: sealane config example > {name}");
         let help = if missing { Some(start()) } else { help };
         about_file(path, format!("cannot read the configuration: {why}"), help)
-    })?;
-    Ok((Document::of_file(path, &main.bytes)?, main.print))
+    })
+}
+
+/// The certificates that the API keeps in a folder, by name, and why others cannot be used. At most `most` are read.
+pub async fn kept_certificates(folder: &Path, most: usize) -> Vec<(String, Result<SentCertificate, String>)> {
+    let deadline = Instant::now() + FILES_LIMIT;
+    let named =
+        |name: &OsStr| name.to_str()?.strip_suffix(".pem").filter(|name| is_certificate_name(name)).map(str::to_owned);
+    let names = match files::list(folder, most, deadline, move |name| named(name).is_some()).await {
+        Ok(names) => names,
+        // Nothing has been kept yet.
+        Err(_) if files::kind(folder, deadline).await == Kind::Missing => return Vec::new(),
+        Err(Unreadable { why, .. }) => return vec![(folder.display().to_string(), Err(why))],
+    };
+    let mut files: Vec<PathBuf> = names.into_iter().map(|name| folder.join(name)).collect();
+    files.sort();
+    files.truncate(most);
+    let contents = files::read_all(files, READERS, deadline).await;
+    let read = move || {
+        let read = contents.into_iter().filter_map(|(path, content)| {
+            let name = named(path.file_name()?)?;
+            let read = content.map_err(|(unreadable, _)| unreadable.why);
+            let read = read.and_then(|content| config::read_sent(&name, &content.bytes).map_err(|e| e.to_string()));
+            Some((name, read.map(|(files, loaded, _)| (CertificateFiles { is_kept: true, ..files }, loaded))))
+        });
+        let mut read: Vec<_> = read.collect();
+        read.sort_by(|(a, _), (b, _)| a.cmp(b));
+        read
+    };
+    spawn_blocking(read).await.unwrap_or_default()
+}
+
+/// A certificate that operators have sent.
+pub type SentCertificate = (CertificateFiles, Arc<Loaded>);
+
+/// Whether a certificate of the API may have this name.
+pub(crate) fn is_certificate_name(name: &str) -> bool {
+    let good = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
+    (1..=64).contains(&name.len()) && name.bytes().all(good) && !name.starts_with('.')
 }
 
 /// The files that the entries of `include` name, each once, and the folders that were looked into.
@@ -264,6 +376,7 @@ pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
                 let read = config::read_revocation_lists_again(&file, &answers);
                 Reread::RevocationLists(file, read)
             }
+            FileSet::AdminTls(files) => Reread::AdminTls(config::read_admin_tls_again(&files, &answers)),
             FileSet::LogList(file) => {
                 let read = config::read_log_list_again(&file, &answers);
                 Reread::LogList(file, read)
@@ -435,9 +548,16 @@ pub(crate) struct Places {
     admin_socket: Option<PathBuf>,
     ports: Vec<u16>,
     sockets: Vec<PathBuf>,
+    /// Where the API keeps certificates.
+    storage: Option<PathBuf>,
 }
 
 impl Places {
+    /// Where the API keeps certificates by another configuration, if that is another folder.
+    pub fn other_storage(&self, config: &Config) -> Option<Option<PathBuf>> {
+        (self.storage != config.admin_storage).then(|| config.admin_storage.clone())
+    }
+
     /// Those of a configuration.
     pub fn of(config: &Config) -> Self {
         let over_tcp = config.listeners.iter().filter(|listener| listener.mode != Mode::Udp);
@@ -447,6 +567,7 @@ impl Places {
             admin_socket: config.admin_socket.clone(),
             ports: addresses().filter_map(|address| address.ip()).map(|ip| ip.port()).collect(),
             sockets: addresses().filter_map(|address| address.unix()).map(|socket| socket.path.clone()).collect(),
+            storage: config.admin_storage.clone(),
         }
     }
 }

@@ -99,6 +99,18 @@ impl Running {
                     log::error!("{}: the keys in use stay; the changed file is refused:\n{errors}", file.display());
                     self.status.ticket_keys_read(false);
                 }
+                Reread::AdminTls(Ok(tls)) => {
+                    log::info!("the files of TLS in [admin] have changed: the admin listener now uses them");
+                    self.status.certificate_read(&tls.files().certificate, None);
+                    self.admin.secure_by(Some(tls.clone()));
+                    self.config.admin_tls = Some(tls);
+                }
+                Reread::AdminTls(Err(errors)) => {
+                    log::error!("[admin]: TLS in use stays; the changed files are refused:\n{errors}");
+                    if let Some(tls) = &self.config.admin_tls {
+                        self.status.certificate_read(&tls.files().certificate, Some(errors.to_string()));
+                    }
+                }
                 Reread::Users(file, Err(errors)) => {
                     log::error!("{}: the users in use stay; the changed file is refused:\n{errors}", file.display());
                     self.status.users_read(false);

@@ -2,18 +2,19 @@
 //! back to the API.
 
 use super::Running;
-use super::reload::Asked;
+use super::reload::{Asked, KeptCertificate, KeptServer};
 use crate::admin::api::Applied;
 use crate::admin::api::problem::{Mistake, Problem};
 use crate::config::{CertificateFiles, Loaded};
-use crate::health::Unchanged;
+use crate::health::{KeptChange, Unchanged};
+use crate::resolve::SentCertificate;
 use anyhow::Result;
 use hyper::body::Bytes;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// Certificates that operators may send.
-const MAX_SENT: usize = 256;
+pub(super) const MAX_SENT: usize = 256;
 
 /// What is to be changed.
 #[derive(Debug)]
@@ -36,6 +37,13 @@ pub enum Change {
         /// The server's name.
         server: String,
     },
+    /// A change of a server that is written into the file, too.
+    KeepServer {
+        /// The upstream's name.
+        upstream: String,
+        /// The change.
+        change: KeptChange,
+    },
     /// A certificate more, or another one of this name.
     SetCertificate {
         /// What it is called.
@@ -44,9 +52,16 @@ pub enum Change {
         files: CertificateFiles,
         /// The certificate.
         loaded: Arc<Loaded>,
+        /// Its text, if it is kept for the next start.
+        keep: Option<Bytes>,
     },
     /// A certificate less, of those that were sent.
-    RemoveCertificate(String),
+    RemoveCertificate {
+        /// What it is called.
+        name: String,
+        /// It is one that is kept.
+        keep: bool,
+    },
     /// Checks a whole configuration, and changes nothing.
     Validate(Bytes),
     /// Another configuration.
@@ -69,6 +84,16 @@ impl Apply {
     pub fn expects(&self, etag: &str) -> bool {
         // Weak tags never match here, and begin with W/.
         self.expected.split(',').map(str::trim).any(|expected| expected == "*" || expected == etag)
+    }
+}
+
+impl From<Unchanged> for Problem {
+    fn from(unchanged: Unchanged) -> Self {
+        match unchanged {
+            Unchanged::Unknown(why) => Self::new(404, why),
+            Unchanged::Invalid(why) => Self::new(422, why),
+            Unchanged::Conflict(why) => Self::new(409, why),
+        }
     }
 }
 
@@ -151,13 +176,27 @@ impl Running {
                 self.validate(text, answer);
                 return Ok(());
             }
-            Change::SetCertificate { name, files, loaded } => {
-                let done = self.set_certificate(name, Some((files, loaded)));
+            Change::KeepServer { upstream, change } => {
+                self.load(Asked::Server(KeptServer { upstream, change, edited: None }, answer));
+                return Ok(());
+            }
+            Change::SetCertificate { name, files, loaded, keep: Some(pem) } => {
+                let files = CertificateFiles { is_kept: true, ..files };
+                self.load(Asked::Certificate(KeptCertificate { name, sent: Some((files, loaded, pem)) }, answer));
+                return Ok(());
+            }
+            Change::RemoveCertificate { name, keep: true } => {
+                self.load(Asked::Certificate(KeptCertificate { name, sent: None }, answer));
+                return Ok(());
+            }
+            Change::SetCertificate { name, files, loaded, keep: None } => {
+                let done = self.may_send(&name, true, false);
+                let done = done.and_then(|()| self.set_certificate(name, Some((files, loaded))));
                 answer.send(done.map(|()| Changed::default()));
                 return Ok(());
             }
-            Change::RemoveCertificate(name) => {
-                let done = self.set_certificate(name, None);
+            Change::RemoveCertificate { name, keep: false } => {
+                let done = self.may_send(&name, false, false).and_then(|()| self.set_certificate(name, None));
                 answer.send(done.map(|()| Changed::default()));
                 return Ok(());
             }
@@ -169,37 +208,49 @@ impl Running {
                 self.upstreams.remove(&upstream, &server).map(|()| Changed::default())
             }
         };
-        let changed = changed.map_err(|why| match why {
-            Unchanged::Unknown(why) => Problem::new(404, why),
-            Unchanged::Invalid(why) => Problem::new(422, why),
-            Unchanged::Conflict(why) => Problem::new(409, why),
-        });
+        let changed = changed.map_err(Problem::from);
         if changed.is_ok() {
-            // The caller finds the change in effect: lanes take the snapshot before they read their next request.
-            let generation = self.published.newest().generation + 1;
-            let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
-            self.publish(snapshot);
+            self.publish_servers()?;
         }
         answer.send(changed);
         Ok(())
     }
 
-    /// Takes a certificate that operators have sent; `None` removes it.
-    fn set_certificate(&mut self, name: String, sent: Option<(CertificateFiles, Arc<Loaded>)>) -> Result<(), Problem> {
+    /// Publishes other servers. The caller finds the change in effect: lanes take the snapshot before they read their next request.
+    pub(super) fn publish_servers(&mut self) -> Result<()> {
+        let generation = self.published.newest().generation + 1;
+        let snapshot = self.listeners.snapshot(&self.config, &self.ring, generation)?;
+        self.publish(snapshot);
+        Ok(())
+    }
+
+    /// Whether a certificate may be sent, or removed. `keep`: with its file.
+    pub(super) fn may_send(&self, name: &str, is_new: bool, keep: bool) -> Result<(), Problem> {
         if !self.config.listeners.iter().any(|listener| listener.certificates.is_some()) {
             return Err(Problem::new(409, "no listener has TLS: add [listener.tls] to the configuration first"));
         }
-        match sent {
-            Some(_) if self.sent.len() >= MAX_SENT && !self.sent.contains_key(&name) => {
+        let known = self.sent.get(name).map(|(files, _)| files.is_kept);
+        match known {
+            None if !is_new => Err(Problem::new(404, format!("the API has added no certificate {name:?}"))),
+            None if self.sent.len() >= MAX_SENT => {
                 let detail =
                     format!("the API has already added {MAX_SENT} certificates, which is the limit: remove one first");
-                return Err(Problem::new(409, detail));
+                Err(Problem::new(409, detail))
             }
+            // Else the next start would bring back what nobody sees now.
+            Some(true) if !keep => {
+                let detail = format!("the certificate {name:?} is kept for the next start: change it with keep=file");
+                Err(Problem::new(409, detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes a certificate that operators have sent; `None` removes it.
+    pub(super) fn set_certificate(&mut self, name: String, sent: Option<SentCertificate>) -> Result<(), Problem> {
+        match sent {
             Some(sent) => drop(self.sent.insert(name, sent)),
-            None if self.sent.remove(&name).is_none() => {
-                return Err(Problem::new(404, format!("the API has added no certificate {name:?}")));
-            }
-            None => {}
+            None => drop(self.sent.remove(&name)),
         }
         self.config.set_sent_certificates(&self.sent_certificates());
         self.stapling.configure(&self.config);
@@ -208,7 +259,7 @@ impl Running {
     }
 
     /// The certificates that operators have sent.
-    pub(super) fn sent_certificates(&self) -> Vec<(CertificateFiles, Arc<Loaded>)> {
+    pub(super) fn sent_certificates(&self) -> Vec<SentCertificate> {
         self.sent.values().cloned().collect()
     }
 }

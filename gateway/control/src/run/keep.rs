@@ -1,12 +1,15 @@
-//! Writes a configuration that the API has applied into the configuration's file: beside the file first, so that what cannot be
-//! written is found before anything changes, and then in its place.
+//! Writes what the API has changed into files.
+//!
+//! A configuration is written beside its file first, so that what cannot be written is found before anything changes, and then in its
+//! place. Certificates are written into a folder of their own, each as a whole.
 
-use super::watch::Look;
+use super::watch::{Look, print_of};
 use crate::admin::api::problem::Problem;
 use crate::config::Print;
-use std::fs::{self, OpenOptions};
+use hyper::body::Bytes;
+use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -22,6 +25,8 @@ pub struct Staged {
     /// Where it is, behind symbolic links.
     target: PathBuf,
     new: PathBuf,
+    /// How the file was when the text was written beside it.
+    known: Print,
 }
 
 /// Writes a text beside `file`. `known`: how the file was when it was loaded; another writer's change is not overwritten.
@@ -45,7 +50,7 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
         _ => {}
     }
     let asked = file.to_path_buf();
-    let staged = sealane_blocking::call(file, Instant::now() + LIMIT, move || write_beside(asked, &text)).await;
+    let staged = sealane_blocking::call(file, Instant::now() + LIMIT, move || write_beside(asked, &text, known)).await;
     match staged {
         Ok(Ok(staged)) => Ok(staged),
         Ok(Err(e)) => {
@@ -58,25 +63,37 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
     }
 }
 
-fn write_beside(file: PathBuf, text: &[u8]) -> io::Result<Staged> {
+fn write_beside(file: PathBuf, text: &[u8], known: Print) -> io::Result<Staged> {
     let target = fs::canonicalize(&file)?;
     let before = fs::metadata(&target)?;
+    let new = write_new(&target, text, |out, new| {
+        let made = out.metadata()?;
+        if (made.uid(), made.gid()) != (before.uid(), before.gid()) {
+            chown(new, Some(before.uid()), Some(before.gid()))?;
+        }
+        out.set_permissions(fs::Permissions::from_mode(before.mode() & 0o777))
+    })?;
+    Ok(Staged { file, target, new, known })
+}
+
+/// Writes a new file beside another one, for its owner alone until `permit` says otherwise. It is on the disk then.
+fn write_new(
+    target: &Path,
+    content: &[u8],
+    permit: impl FnOnce(&fs::File, &Path) -> io::Result<()>,
+) -> io::Result<PathBuf> {
     let name = target.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let new = target.with_file_name(format!(".{name}.{}.new", std::process::id()));
     // Left behind by a process of this number that was killed.
     let _ = fs::remove_file(&new);
     let written = || {
         let mut out = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
-        out.write_all(text)?;
-        let made = out.metadata()?;
-        if (made.uid(), made.gid()) != (before.uid(), before.gid()) {
-            chown(&new, Some(before.uid()), Some(before.gid()))?;
-        }
-        out.set_permissions(fs::Permissions::from_mode(before.mode() & 0o777))?;
+        out.write_all(content)?;
+        permit(&out, &new)?;
         out.sync_all()
     };
     match written() {
-        Ok(()) => Ok(Staged { file, target, new }),
+        Ok(()) => Ok(new),
         Err(e) => {
             let _ = fs::remove_file(&new);
             Err(e)
@@ -84,15 +101,63 @@ fn write_beside(file: PathBuf, text: &[u8]) -> io::Result<Staged> {
     }
 }
 
+/// Makes what was done to the names of a folder outlast a crash.
+fn sync_folder_of(file: &Path) -> io::Result<()> {
+    file.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+}
+
+/// The file of a certificate that the API keeps.
+fn certificate_file(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.pem"))
+}
+
+/// Writes a certificate with its key into the folder of those that the API keeps, or removes it (`None`).
+pub async fn store_certificate(folder: PathBuf, name: String, pem: Option<Bytes>) -> Result<(), Problem> {
+    let file = certificate_file(&folder, &name);
+    let (shown, asked) = (file.display().to_string(), file.clone());
+    let work = move || match pem {
+        None => match fs::remove_file(&file) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => sync_folder_of(&file),
+        },
+        Some(pem) => {
+            match DirBuilder::new().mode(0o700).create(&folder) {
+                Err(e) if e.kind() != io::ErrorKind::AlreadyExists => return Err(e),
+                _ => {}
+            }
+            let new = write_new(&file, &pem, |_, _| Ok(()))?;
+            fs::rename(&new, &file).inspect_err(|_| drop(fs::remove_file(&new)))?;
+            sync_folder_of(&file)
+        }
+    };
+    match sealane_blocking::call(&asked, Instant::now() + LIMIT, work).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(e)) => {
+            let detail = format!("cannot write {shown}: {e}; the gateway's user must own \"storage\" of [admin]");
+            Err(Problem::new(409, detail))
+        }
+        Err(e) => Err(Problem::new(409, format!("cannot write {shown}: its file system {e}"))),
+    }
+}
+
 impl Staged {
+    /// The file, as the configuration calls it.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
     /// Puts the text in the place of the file's. Returns how the file is now.
     pub async fn put(self) -> Result<(PathBuf, Print), String> {
-        let Self { file, target, new } = self;
+        let Self { file, target, new, known } = self;
         let shown = file.display().to_string();
         let rename = move || {
+            if print_of(&target) != known {
+                let _ = fs::remove_file(&new);
+                return Err(io::Error::other("it has changed in this moment"));
+            }
             fs::rename(&new, &target)?;
             // After a crash it is either text.
-            target.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+            sync_folder_of(&target)
         };
         match sealane_blocking::call(&file, Instant::now() + LIMIT, rename).await {
             Ok(Ok(())) => {
@@ -121,10 +186,6 @@ mod tests {
         runtime.block_on(work)
     }
 
-    async fn print_of(file: &Path) -> Print {
-        Look::bounded(vec![file.to_path_buf()]).await.of(file).flatten()
-    }
-
     #[test]
     fn a_text_takes_the_place_of_the_file_s_as_a_whole() {
         let folder = tempfile::tempdir().unwrap();
@@ -133,12 +194,18 @@ mod tests {
         fs::set_permissions(&target, fs::Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink("real.toml", &link).unwrap();
         wait(async {
-            let staged = stage(&link, b"new".to_vec(), print_of(&link).await).await.unwrap();
+            let staged = stage(&link, b"new".to_vec(), print_of(&link)).await.unwrap();
             assert_eq!(fs::read(&target).unwrap(), b"old", "nothing has changed yet");
             let (file, print) = staged.put().await.unwrap();
-            assert_eq!((&file, print), (&link, print_of(&link).await));
+            assert_eq!((&file, print), (&link, print_of(&link)));
             // What is discarded leaves nothing.
             stage(&link, b"other".to_vec(), print).await.unwrap().discard().await;
+            // An edit in the last moment stays.
+            let staged = stage(&link, b"other".to_vec(), print).await.unwrap();
+            fs::write(&target, "by hand").unwrap();
+            assert!(staged.put().await.is_err());
+            assert_eq!(fs::read(&target).unwrap(), b"by hand");
+            fs::write(&target, "new").unwrap();
         });
         assert_eq!(fs::read(&target).unwrap(), b"new");
         assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o640);
@@ -147,12 +214,40 @@ mod tests {
     }
 
     #[test]
+    fn a_certificate_is_stored_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = folder.path().join("api");
+        let store = |pem: Option<&'static str>| {
+            wait(store_certificate(
+                storage.clone(),
+                "www".to_owned(),
+                pem.map(|pem| Bytes::from_static(pem.as_bytes())),
+            ))
+        };
+        store(Some("one")).unwrap();
+        store(Some("two")).unwrap();
+        let file = storage.join("www.pem");
+        assert_eq!(fs::read(&file).unwrap(), b"two");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode(&file), mode(&storage)), (0o600, 0o700));
+        assert_eq!(fs::read_dir(&storage).unwrap().count(), 1);
+        store(None).unwrap();
+        store(None).unwrap();
+        assert!(!file.exists());
+        // A file is in the folder's place.
+        let taken = folder.path().join("file");
+        fs::write(&taken, "").unwrap();
+        let refused = wait(store_certificate(taken, "www".to_owned(), Some(Bytes::new()))).unwrap_err();
+        assert!(refused.status == 409 && refused.detail.contains("storage"), "{refused:?}");
+    }
+
+    #[test]
     fn another_writer_s_change_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("sealane.toml");
         fs::write(&file, "old").unwrap();
         wait(async {
-            let known = print_of(&file).await;
+            let known = print_of(&file);
             fs::write(&file, "edited").unwrap();
             assert_eq!(stage(&file, b"new".to_vec(), known).await.unwrap_err().status, 412);
             assert_eq!(stage(&file, b"new".to_vec(), None).await.unwrap_err().status, 409);

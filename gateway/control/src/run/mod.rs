@@ -31,7 +31,7 @@ use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch};
-use crate::config::{AccessLogTarget, CertificateFiles, Config, Loaded as Certificate, Print, TicketKeySource};
+use crate::config::{AccessLogTarget, Config, Print, TicketKeySource};
 use crate::dns;
 use crate::fleet::Fleet;
 use crate::health::LiveUpstreams;
@@ -40,7 +40,7 @@ use crate::metrics::LaneMetrics;
 use crate::metrics::latency::Latencies;
 use crate::metrics::status::StatusRegistry;
 use crate::metrics::talkers::TalkersWatch;
-use crate::resolve;
+use crate::resolve::{self, SentCertificate};
 use crate::run::access_log_writer::AccessLog;
 use crate::run::changes::{Changes, PendingChange};
 use crate::run::commands::{Command, Commands, PendingCommand};
@@ -152,7 +152,7 @@ struct Running {
     automatic: Automatic,
     stapling: Stapling,
     /// Certificates that operators have sent, by name.
-    sent: BTreeMap<String, (CertificateFiles, Arc<Certificate>)>,
+    sent: BTreeMap<String, SentCertificate>,
     /// What is shared with other gateways.
     fleet: Fleet,
     traces: Traces,
@@ -194,6 +194,9 @@ impl Running {
             privileges::gain_nothing_more(keep).context("cannot drop privileges")?;
         }
         let notifier = Notifier::from_environment();
+        let mut sent = BTreeMap::new();
+        reload::take_kept(&mut sent, reload::read_kept(config.admin_storage.clone()).await);
+        config.set_sent_certificates(&sent.values().cloned().collect::<Vec<_>>());
         let mut ring = TicketRing::new(config.ticket_lifetime)?;
         if let Some(keys) = inherited_state.tickets.take() {
             ring.inherit(&keys);
@@ -313,7 +316,7 @@ impl Running {
             files,
             automatic,
             stapling,
-            sent: BTreeMap::new(),
+            sent,
             fleet,
             traces,
             telemetry,

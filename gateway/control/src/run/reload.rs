@@ -1,6 +1,6 @@
 //! Reads the configuration again, for a reload or a successor, or takes one from the API, and takes it into use.
 
-use super::changes::{Answer, Apply, Changed};
+use super::changes::{Answer, Apply, Changed, MAX_SENT};
 use super::commands::{Command, PendingCommand, Reply};
 use super::keep::{self, Staged};
 use super::successor::NO_UPGRADE_NOW;
@@ -9,20 +9,24 @@ use super::{Running, go_by};
 use crate::admin::api::Applied;
 use crate::admin::api::problem::{Mistake, Problem};
 use crate::certificates::watch::{FileSet, FileWatch};
-use crate::config::{Config, Errors, Origin, Print, Warning};
+use crate::config::{
+    CertificateFiles, Config, Errors, Loaded as Certificate, Origin, Print, ServerPlan, Warning, edit_servers,
+};
 use crate::dns;
+use crate::health::{Edited, KeptChange};
 use crate::log::{self, LogSettings};
-use crate::resolve::{self, Places};
+use crate::resolve::{self, Places, Replaced, SentCertificate, digest_of};
 use anyhow::Result;
 use hyper::body::Bytes;
 use sealane_sys::privileges;
-use std::collections::HashMap;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Configurations that the API checks at a time, and changes that wait for a configuration that is being read.
 pub(super) const MAX_VALIDATIONS: usize = 2;
 const MAX_WAITING: usize = 16;
+const BEING_UPGRADED: &str = "not changed: the gateway is being upgraded: try again";
 const NO_FILE: &str =
     "the gateway was started without a configuration file: it has only the settings of its command line";
 
@@ -30,6 +34,10 @@ const NO_FILE: &str =
 pub(super) enum Step {
     /// A configuration was read.
     Read(Box<Loaded>),
+    /// The file could not be edited as a change asks for.
+    NotEdited(Problem),
+    /// The file of a certificate was written, or removed.
+    Stored(Result<(), Problem>),
     /// The file of the configuration was replaced by one that is in force.
     Written(Result<(PathBuf, Print), String>),
 }
@@ -38,6 +46,24 @@ pub(super) enum Step {
 pub(super) enum Asked {
     Command(PendingCommand),
     Api(Apply, Answer),
+    /// A change of a server that is written into the file.
+    Server(KeptServer, Answer),
+    /// A certificate that is written into the folder of those that the API keeps.
+    Certificate(KeptCertificate, Answer),
+}
+
+/// A change of a server that is to be in the file.
+pub(super) struct KeptServer {
+    pub upstream: String,
+    pub change: KeptChange,
+    /// What it makes of the configuration, once it has begun.
+    pub edited: Option<Edited>,
+}
+
+/// A certificate that is to be kept, with its text; `None`: that is not kept any longer.
+pub(super) struct KeptCertificate {
+    pub name: String,
+    pub sent: Option<(CertificateFiles, Arc<Certificate>, Bytes)>,
 }
 
 impl Asked {
@@ -49,13 +75,17 @@ impl Asked {
     fn refuse(self, why: &str) {
         match self {
             Self::Command(pending) => pending.reply(Err(why.to_owned())),
-            Self::Api(_, answer) => answer.send(Err(Problem::new(409, why))),
+            Self::Api(_, answer) | Self::Server(_, answer) | Self::Certificate(_, answer) => {
+                answer.send(Err(Problem::new(409, why)))
+            }
         }
     }
 }
 
 /// A configuration that is in force while its text takes the place of the file's.
 pub(super) struct Written {
+    /// The name of the server that was changed.
+    name: String,
     answer: Answer,
     notes: Vec<String>,
     warnings: Vec<Mistake>,
@@ -71,17 +101,89 @@ pub(super) struct Loaded {
     after: Look,
     /// The text beside the file that it is to replace, if it is to be kept.
     staged: Option<Result<Staged, Problem>>,
+    /// The certificates that the API has kept, where they are in another folder than before.
+    kept: Option<Kept>,
+}
+
+/// The certificates that the API keeps in a folder, by name, or why they cannot be used.
+pub(super) type Kept = Vec<(String, Result<SentCertificate, String>)>;
+
+/// Reads the certificates that the API keeps.
+pub(super) async fn read_kept(folder: Option<PathBuf>) -> Kept {
+    match folder {
+        Some(folder) => resolve::kept_certificates(&folder, MAX_SENT).await,
+        None => Vec::new(),
+    }
+}
+
+/// Takes certificates that the API has kept in a folder. What was kept in another one ends with this process.
+pub(super) fn take_kept(sent: &mut BTreeMap<String, SentCertificate>, kept: Kept) {
+    sent.values_mut().for_each(|(files, _)| files.is_kept = false);
+    for (name, read) in kept {
+        match read {
+            Ok(certificate) => drop(sent.insert(name, certificate)),
+            Err(why) => log::error!("{name}: the certificate that the API has kept cannot be used: {why}"),
+        }
+    }
+}
+
+/// Changes the servers of an upstream in the file that declares it. `known`: the digests of the files in force; a file that was
+/// edited since is not changed.
+async fn edit(
+    path: &Path,
+    known: &HashMap<PathBuf, [u8; 32]>,
+    upstream: &str,
+    edited: &Edited,
+) -> Result<(PathBuf, Bytes, Print), Problem> {
+    let texts = resolve::texts(path).await;
+    let texts = texts.map_err(|e| Problem::of_errors("not changed: the configuration file cannot be read", e))?;
+    if let Some(text) = texts.iter().find(|text| known.get(&text.path) != Some(&digest_of(&text.bytes))) {
+        return Err(changed_since(&text.path));
+    }
+    if let Some(gone) = known.keys().find(|file| !texts.iter().any(|text| text.path == **file)) {
+        return Err(changed_since(gone));
+    }
+    let Some(change) = &edited.edit else { return Err(Problem::new(500, "there is nothing to change in the file")) };
+    for text in texts {
+        let is = str::from_utf8(&text.bytes).map_err(|e| e.to_string());
+        match is.and_then(|is| edit_servers(is, upstream, edited.count, change)) {
+            Ok(Some(new)) => return Ok((text.path, new.into(), text.print)),
+            Ok(None) => {}
+            Err(why) => {
+                let file = text.path.display();
+                let detail = format!("not changed: {file}: {why}; edit the file and reload, or leave out keep=file");
+                return Err(Problem::new(409, detail));
+            }
+        }
+    }
+    let detail = format!(
+        "not changed: no file has an [[upstream]] with name = \"{upstream}\": \"to\", a snippet or a variable makes this \
+         upstream; declare it as [[upstream]], or leave out keep=file"
+    );
+    Err(Problem::new(409, detail))
+}
+
+fn changed_since(file: &Path) -> Problem {
+    let file = file.display();
+    let detail =
+        format!("not changed: {file} has changed since the gateway loaded it: reload first, or leave out keep=file");
+    Problem::new(412, detail)
+}
+
+/// What two lists of servers have in common if they are the same, whatever the servers are called.
+fn settings_of(servers: &[ServerPlan]) -> impl Iterator<Item = ServerPlan> + '_ {
+    servers.iter().map(|server| ServerPlan { name: String::new(), ..server.clone() })
 }
 
 /// Reads a configuration again, for a reload of what is `running` here, or for a successor. Nothing here waits without a limit,
 /// and heartbeats and commands go on meanwhile.
 ///
 /// `text`: what stands in the place of the file's text.
-async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>, text: Option<Bytes>) -> Loaded {
+async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>, text: Option<Replaced>) -> Loaded {
     // As the files are before they are read: what changes meanwhile has changed since.
     let before = Look::bounded(files.clone()).await;
     let mut config = match &text {
-        Some(text) => resolve::load_text(&origin, text).await,
+        Some(text) => resolve::load_replaced(&origin, text).await,
         None => resolve::load(&origin).await,
     };
     let refused = match (&config, &running) {
@@ -99,10 +201,14 @@ async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>, text
     let sets = config.as_ref().map_or_else(|_| Vec::new(), |(config, _)| FileSet::of(config));
     let paths = sets.iter().flat_map(FileSet::all).chain(named).cloned();
     let after = Look::bounded(files.into_iter().chain(paths).collect()).await;
-    if let (Ok((config, warnings)), Some(_)) = (&mut config, running) {
+    let mut kept = None;
+    if let (Ok((config, warnings)), Some(running)) = (&mut config, running) {
         warnings.extend(resolve::names(config, dns::LOAD_LIMIT).await);
+        if let Some(folder) = running.other_storage(config) {
+            kept = Some(read_kept(folder).await);
+        }
     }
-    Loaded { config, wanted, before, after, staged: None }
+    Loaded { config, wanted, before, after, staged: None, kept }
 }
 
 /// How the file of a configuration was when it was read.
@@ -124,7 +230,7 @@ impl Running {
             return answer.send(Err(Problem::new(503, "the gateway is checking other configurations: try again")));
         };
         tokio::spawn(async move {
-            let checked = load(origin, Vec::new(), Some(running), Some(text)).await.config;
+            let checked = load(origin, Vec::new(), Some(running), Some(Replaced::Main(text))).await.config;
             answer.send(match checked {
                 Ok((_, warnings)) => Ok(Changed { warnings: mistakes(warnings), ..Changed::default() }),
                 Err(errors) => Err(Problem::of_errors("the configuration has mistakes", errors)),
@@ -140,7 +246,7 @@ impl Running {
             let is_idle = |asked: &Asked| matches!(asked, Asked::Command(pending) if !pending.is_awaited());
             let same =
                 |waiting: &Asked| matches!(waiting, Asked::Command(_)) && waiting.is_upgrade() == asked.is_upgrade();
-            if matches!(asked, Asked::Api(..)) && self.waiting.len() >= MAX_WAITING {
+            if !matches!(asked, Asked::Command(_)) && self.waiting.len() >= MAX_WAITING {
                 return asked.refuse("not applied: too many other changes wait for the gateway");
             }
             if !is_idle(&asked) || !self.waiting.iter().any(same) {
@@ -152,7 +258,12 @@ impl Running {
         let (mut text, mut keep) = (None, None);
         match (asked, self.draining, &self.config.origin) {
             (asked, true, _) if !upgrade => return asked.refuse("not reloaded: the gateway is stopping"),
-            (asked @ Asked::Api(..), _, Origin::CommandLine(_)) => return asked.refuse(NO_FILE),
+            (Asked::Certificate(kept, answer), ..) => return self.keep_certificate(kept, answer),
+            (asked @ (Asked::Api(..) | Asked::Server(..)), _, Origin::CommandLine(_)) => return asked.refuse(NO_FILE),
+            (Asked::Server(kept, answer), _, Origin::File(path)) => {
+                let path = path.clone();
+                return self.keep_server(path, kept, answer);
+            }
             (Asked::Api(apply, answer), ..) if !apply.expects(&self.status.etag()) => {
                 return answer.send(Err(other_expected()));
             }
@@ -176,7 +287,7 @@ impl Running {
         let running = (!upgrade).then(|| Places::of(&self.config));
         let tell = self.tell_loaded.clone();
         tokio::spawn(async move {
-            let mut loaded = load(origin, files, running, text.clone()).await;
+            let mut loaded = load(origin, files, running, text.clone().map(Replaced::Main)).await;
             if let (Ok(_), Some((path, print)), Some(text)) = (&loaded.config, keep, text) {
                 loaded.staged = Some(keep::stage(&path, text.to_vec(), print).await);
             }
@@ -185,11 +296,102 @@ impl Running {
         });
     }
 
+    /// Starts to write a change of a server into the file that declares its upstream; [`Running::take_edited`] goes on.
+    fn keep_server(&mut self, path: PathBuf, mut kept: KeptServer, answer: Answer) {
+        if self.upgrading.is_some() {
+            return answer.send(Err(Problem::new(409, BEING_UPGRADED)));
+        }
+        if self.status.is_temporary() {
+            let detail = "not changed: the API has applied the configuration in use without keep=file, so it is not the file's: \
+                          apply it with keep=file, or reload";
+            return answer.send(Err(Problem::new(409, detail)));
+        }
+        let edited = match self.upstreams.edited(&kept.upstream, &kept.change) {
+            Ok(edited) => edited,
+            Err(why) => return answer.send(Err(why.into())),
+        };
+        if edited.edit.is_none() {
+            let done = match &kept.change {
+                KeptChange::Add { server, weight, backup } => {
+                    self.upstreams.add(&kept.upstream, server, *weight, *backup).map(drop)
+                }
+                KeptChange::Remove { server } => self.upstreams.remove(&kept.upstream, server),
+                KeptChange::Set { .. } => Ok(()),
+            };
+            let done = done.map_err(Problem::from).and_then(|()| {
+                self.publish_servers().map_err(|e| Problem::new(500, format!("{e:#}")))?;
+                Ok(Changed { name: edited.name, ..Changed::default() })
+            });
+            return answer.send(done);
+        }
+        let (origin, files, running) = (self.config.origin.clone(), self.looked_at(), Places::of(&self.config));
+        let (known, upstream, tell) = (self.config.digests.clone(), kept.upstream.clone(), self.tell_loaded.clone());
+        kept.edited = Some(edited.clone());
+        self.loading = Some(Asked::Server(kept, answer));
+        self.notifier.reloading();
+        tokio::spawn(async move {
+            let step = match edit(&path, &known, &upstream, &edited).await {
+                Err(problem) => Step::NotEdited(problem),
+                Ok((file, text, print)) => {
+                    let replaced = Replaced::File(file.clone(), text.clone());
+                    let mut loaded = load(origin, files, Some(running), Some(replaced)).await;
+                    if loaded.config.is_ok() {
+                        loaded.staged = Some(keep::stage(&file, text.to_vec(), print).await);
+                    }
+                    Step::Read(Box::new(loaded))
+                }
+            };
+            // Nobody takes it only when the process ends.
+            let _ = tell.send(step).await;
+        });
+    }
+
+    /// Starts to write the file of a certificate; [`Running::stored`] goes on.
+    fn keep_certificate(&mut self, kept: KeptCertificate, answer: Answer) {
+        if self.upgrading.is_some() {
+            return answer.send(Err(Problem::new(409, BEING_UPGRADED)));
+        }
+        let Some(folder) = self.config.admin_storage.clone() else {
+            let detail = "[admin] has no \"storage\", in which the API could keep certificates: set storage = \
+                          \"/var/lib/sealane/api\", or leave out keep=file";
+            return answer.send(Err(Problem::new(409, detail)));
+        };
+        if let Err(problem) = self.may_send(&kept.name, kept.sent.is_some(), true) {
+            return answer.send(Err(problem));
+        }
+        let (name, tell) = (kept.name.clone(), self.tell_loaded.clone());
+        let pem = kept.sent.as_ref().map(|(_, _, pem)| pem.clone());
+        self.loading = Some(Asked::Certificate(kept, answer));
+        tokio::spawn(async move {
+            let stored = keep::store_certificate(folder, name, pem).await;
+            // Nobody takes it only when the process ends.
+            let _ = tell.send(Step::Stored(stored)).await;
+        });
+    }
+
+    /// Goes on when the file of a certificate was written, or was not.
+    fn stored(&mut self, stored: Result<(), Problem>) {
+        if let Some(Asked::Certificate(KeptCertificate { name, sent }, answer)) = self.loading.take() {
+            let sent = sent.map(|(files, loaded, _)| (files, loaded));
+            let done = stored.and_then(|()| self.set_certificate(name, sent));
+            answer.send(done.map(|()| Changed::default()));
+        }
+        self.load_next();
+    }
+
     /// Goes on when a step beside everything else is done.
     pub(super) fn go_on(&mut self, step: Step) {
         match step {
             Step::Read(loaded) => self.loaded(*loaded),
             Step::Written(result) => self.written(result),
+            Step::Stored(result) => self.stored(result),
+            Step::NotEdited(problem) => {
+                if let Some(Asked::Server(_, answer)) = self.loading.take() {
+                    answer.send(Err(problem));
+                }
+                self.notifier.ready(&self.status.sentence());
+                self.load_next();
+            }
         }
     }
 
@@ -198,6 +400,9 @@ impl Running {
         match self.loading.take() {
             None => return,
             Some(Asked::Api(apply, answer)) => self.apply(&apply, answer, loaded),
+            Some(Asked::Server(kept, answer)) => self.take_edited(kept, answer, loaded),
+            // Nothing is read for it.
+            Some(Asked::Certificate(_, answer)) => answer.send(Err(Problem::new(500, "a step came out of turn"))),
             // What the configuration's errors are is said on the standard error; the asker gets them too.
             Some(Asked::Command(pending)) if matches!(pending.command, Command::Reload) => {
                 let reply = self.reload(loaded);
@@ -219,7 +424,8 @@ impl Running {
         while self.loading.is_none() && self.writing.is_none() {
             match self.waiting.pop_front() {
                 // Who has gone would not know of the change.
-                Some(Asked::Api(_, answer)) if answer.is_given_up() => {}
+                Some(Asked::Api(_, answer) | Asked::Server(_, answer) | Asked::Certificate(_, answer))
+                    if answer.is_given_up() => {}
                 Some(next) => self.load(next),
                 None => return,
             }
@@ -231,12 +437,12 @@ impl Running {
         if self.draining {
             return Err("not reloaded: the gateway is stopping".to_owned());
         }
-        let Loaded { config, wanted, before, after, .. } = loaded;
+        let Loaded { config, wanted, before, after, kept, .. } = loaded;
         self.wanted = wanted;
         let print = print_of_file(&self.config.origin, &before);
         let result = config
             .map_err(|e| anyhow::Error::msg(e.to_string()))
-            .and_then(|(config, said)| self.try_reload(config, said));
+            .and_then(|(config, said)| self.try_reload(config, said, kept));
         // A file may have come after the configuration was read.
         let is_missing = |file: &&PathBuf| before.is_missing(file) || after.is_missing(file);
         let missing: Vec<PathBuf> = self.wanted.iter().filter(is_missing).cloned().collect();
@@ -280,11 +486,13 @@ impl Running {
 
     /// Takes a configuration in that the API has sent. All or nothing, as with a reload.
     fn apply(&mut self, apply: &Apply, answer: Answer, loaded: Loaded) {
-        let Loaded { config, before, after, staged, .. } = loaded;
+        let Loaded { config, before, after, staged, kept, .. } = loaded;
         let expected = apply.expects(&self.status.etag());
         let taken = match (config, staged) {
-            _ if self.draining => Err((Problem::new(409, "not applied: the gateway is stopping"), None)),
-            _ if !expected => Err((other_expected(), None)),
+            (_, staged) if self.draining => {
+                Err((Problem::new(409, "not applied: the gateway is stopping"), staged.and_then(Result::ok)))
+            }
+            (_, staged) if !expected => Err((other_expected(), staged.and_then(Result::ok))),
             (Err(errors), _) => {
                 let detail = "not applied: the new configuration has mistakes; the running configuration stays";
                 Err((Problem::of_errors(detail, errors), None))
@@ -293,7 +501,7 @@ impl Running {
             (Ok((config, warnings)), staged) => {
                 let staged = staged.and_then(Result::ok);
                 let said = mistakes(warnings.clone());
-                match self.try_reload(config, warnings) {
+                match self.try_reload(config, warnings, kept) {
                     Ok(notes) => Ok((notes, said, staged)),
                     Err(e) => {
                         let detail = format!("not applied; the running configuration stays: {e:#}");
@@ -320,15 +528,81 @@ impl Running {
                         let applied = Some(Applied { etag, revision, temporary: true, notes, warnings });
                         answer.send(Ok(Changed { applied, ..Changed::default() }));
                     }
-                    Some(staged) => {
-                        self.writing = Some(Written { answer, notes, warnings });
-                        let tell = self.tell_loaded.clone();
-                        tokio::spawn(async move { tell.send(Step::Written(staged.put().await)).await });
-                    }
+                    Some(staged) => self.put(staged, Written { name: String::new(), answer, notes, warnings }),
                 }
             }
         }
         self.notifier.ready(&self.status.sentence());
+    }
+
+    /// Puts the text of a configuration that is in force in the place of the file's; [`Running::written`] goes on.
+    fn put(&mut self, staged: Staged, written: Written) {
+        self.writing = Some(written);
+        let tell = self.tell_loaded.clone();
+        tokio::spawn(async move { tell.send(Step::Written(staged.put().await)).await });
+    }
+
+    /// Takes a configuration in whose file has another server, or a server less. All or nothing, as with a reload.
+    fn take_edited(&mut self, kept: KeptServer, answer: Answer, loaded: Loaded) {
+        let Loaded { config, before, after, staged, kept: certificates, .. } = loaded;
+        let taken = match (config, staged) {
+            (_, staged) if self.draining => {
+                Err((Problem::new(409, "not changed: the gateway is stopping"), staged.and_then(Result::ok)))
+            }
+            (Err(errors), _) => {
+                let detail = "not changed: with this change the configuration would have mistakes";
+                Err((Problem::of_errors(detail, errors), None))
+            }
+            (_, Some(Err(problem))) => Err((problem, None)),
+            (Ok(_), None) => Err((Problem::new(500, "not changed: the text was not written"), None)),
+            (Ok((config, warnings)), Some(Ok(staged))) => {
+                let said = mistakes(warnings.clone());
+                let done = self.is_as_asked(&config, &kept, staged.file()).and_then(|()| {
+                    self.try_reload(config, warnings, certificates)
+                        .map_err(|e| Problem::new(409, format!("not changed; the running configuration stays: {e:#}")))
+                });
+                match done {
+                    Ok(notes) => Ok((notes, said, staged)),
+                    Err(problem) => Err((problem, Some(staged))),
+                }
+            }
+        };
+        match taken {
+            Err((problem, staged)) => {
+                if let Some(staged) = staged {
+                    tokio::spawn(staged.discard());
+                }
+                answer.send(Err(problem));
+            }
+            Ok((notes, warnings, staged)) => {
+                self.upstreams.settle(&kept.upstream, &kept.change);
+                let known = self.file_known();
+                self.watch_anew(&before.with(Look::of_read(known)), &after, &[], true);
+                let name = kept.edited.map(|edited| edited.name).unwrap_or_default();
+                self.put(staged, Written { name, answer, notes, warnings });
+            }
+        }
+        self.notifier.ready(&self.status.sentence());
+    }
+
+    /// Whether a configuration differs from the one in force in what was asked for: another file was not edited meanwhile, and the
+    /// upstream has the servers that it is to have.
+    fn is_as_asked(&self, config: &Config, kept: &KeptServer, edited_file: &Path) -> Result<(), Problem> {
+        let is_other = |(file, digest): &(&PathBuf, &[u8; 32])| {
+            file.as_path() != edited_file && self.config.digests.get(*file) != Some(*digest)
+        };
+        if let Some((file, _)) = config.digests.iter().find(is_other) {
+            return Err(changed_since(file));
+        }
+        let wanted = kept.edited.as_ref().map_or(&[][..], |edited| &edited.servers);
+        let at = config.upstreams.iter().position(|upstream| upstream.name == kept.upstream);
+        let plan = at.and_then(|at| config.plans.get(at));
+        if plan.is_some_and(|plan| settings_of(&plan.servers).eq(settings_of(wanted))) {
+            return Ok(());
+        }
+        let detail =
+            "not changed: the edited file would not have the servers that were asked for: edit it by hand and reload";
+        Err(Problem::new(409, detail))
     }
 
     /// How the configuration's file was when it was read.
@@ -340,16 +614,18 @@ impl Running {
 
     /// Goes on when a configuration that is in force has been written into the file, or has not.
     fn written(&mut self, result: Result<(PathBuf, Print), String>) {
-        let Some(Written { answer, notes, warnings }) = self.writing.take() else { return };
+        let Some(Written { name, answer, notes, warnings }) = self.writing.take() else { return };
         let (etag, revision) = self.status.applied(result.is_ok());
         answer.send(match result {
             Ok((file, print)) => {
-                self.file_print = print;
+                if matches!(&self.config.origin, Origin::File(main) if *main == file) {
+                    self.file_print = print;
+                }
                 if let Some(watched) = &mut self.watched {
                     watched.wrote(&file, print);
                 }
                 let applied = Some(Applied { etag, revision, temporary: false, notes, warnings });
-                Ok(Changed { applied, ..Changed::default() })
+                Ok(Changed { name, applied, ..Changed::default() })
             }
             Err(why) => Err(Problem::new(500, format!("the configuration is in use, but is not in the file: {why}"))),
         });
@@ -368,7 +644,7 @@ impl Running {
     }
 
     /// Returns the settings that take effect later, for the response to the command.
-    fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>) -> Result<Vec<String>> {
+    fn try_reload(&mut self, mut config: Config, warnings: Vec<Warning>, kept: Option<Kept>) -> Result<Vec<String>> {
         for warning in warnings {
             log::warn!("{warning}");
         }
@@ -394,7 +670,11 @@ impl Running {
         config.access_log = self.config.access_log.clone();
         config.rotation = self.config.rotation;
         config.user.clone_from(&self.config.user);
-        config.set_sent_certificates(&self.sent_certificates());
+        let mut sent = self.sent.clone();
+        if let Some(kept) = kept {
+            take_kept(&mut sent, kept);
+        }
+        config.set_sent_certificates(&sent.values().cloned().collect::<Vec<_>>());
         self.stapling.enter_new(&mut config);
         self.ring.set_lifetime(config.ticket_lifetime);
         if self.automatic.changes(&config) {
@@ -443,7 +723,7 @@ impl Running {
         }
         self.admin.answer_to(&config.admin_names);
         self.admin.secure_by(config.admin_tls.clone());
-        self.config = config;
+        (self.config, self.sent) = (config, sent);
         self.status.configured(&self.config, &self.listeners, generation);
         self.automatic.configure(&self.config);
         self.status.automatic(self.automatic.reporter());

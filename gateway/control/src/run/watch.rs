@@ -18,6 +18,12 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// one of these folders responds.
 const MAX_HANGING: usize = 4;
 
+/// How a file is.
+pub(super) fn print_of(file: &Path) -> Print {
+    let m = std::fs::metadata(file).ok()?;
+    Some((m.dev(), m.ino(), m.size(), m.ctime(), m.ctime_nsec()))
+}
+
 /// How files were at some moment. A file whose file system did not respond is not in it.
 #[derive(Debug, Default)]
 pub struct Look(HashMap<PathBuf, Print>);
@@ -36,11 +42,7 @@ fn hanging() -> MutexGuard<'static, Vec<(PathBuf, Weak<()>)>> {
 impl Look {
     /// Looks at files. A folder whose file system does not respond costs [`LIMIT`] once, and its files are left out.
     pub async fn bounded(files: Vec<PathBuf>) -> Self {
-        Self::by(files, LIMIT, |file| {
-            let m = std::fs::metadata(file).ok()?;
-            Some((m.dev(), m.ino(), m.size(), m.ctime(), m.ctime_nsec()))
-        })
-        .await
+        Self::by(files, LIMIT, print_of).await
     }
 
     /// How files were when they were read.

@@ -728,6 +728,12 @@ fn tls_of_the_admin_listener_is_whole() {
         (format!("{listen}{certificate}{key}"), "\"certificate\" without \"client_ca\": nobody could connect"),
         (format!("{listen}{authority}"), "\"client_ca\" without \"certificate\""),
         (format!("{listen}{key}"), "\"key\" without \"certificate\""),
+        (format!("{listen}client_crl = \"certs/ca.crl\""), "\"client_crl\" without \"certificate\""),
+        (format!("{listen}{certificate}{key}{authority}client_crl = \"certs/none.crl\""), "certs/none.crl"),
+        (
+            format!("{listen}{certificate}{key}{authority}client_crl = \"certs/ca.pem\""),
+            "no revocation list in this file",
+        ),
         (format!("socket = \"a.sock\"\n{certificate}{key}{authority}"), "\"certificate\" without \"listen\""),
         (format!("{listen}{certificate}{authority}"), "certs/a.pem"),
         (format!("{listen}{certificate}{key}client_ca = \"certs/none.pem\""), "certs/none.pem"),

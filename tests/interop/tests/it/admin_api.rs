@@ -24,7 +24,7 @@ pub struct Reply {
 }
 
 impl Reply {
-    fn read(mut stream: impl Read) -> Self {
+    pub fn read(mut stream: impl Read) -> Self {
         let mut bytes = Vec::new();
         // A refused request may end before it was read.
         let _ = stream.read_to_end(&mut bytes);
@@ -247,7 +247,7 @@ fn a_server_that_does_not_fit_is_refused() {
     }
     let body = json!({ "server": "http://127.0.0.1:1" });
     assert!(change(&running, "POST", "/v1/upstreams/nobody/servers", &body).is_problem(404));
-    assert!(change(&running, "POST", &format!("{SERVERS}?keep=file"), &body).is_problem(400));
+    assert!(change(&running, "POST", &format!("{SERVERS}?keep=forever"), &body).is_problem(400));
     let text = over_socket(&running.socket, "POST", SERVERS, &[("Content-Type", "text/plain")], &body.to_string());
     assert!(text.is_problem(415), "{text:?}");
     assert!(change(&running, "PATCH", &format!("{SERVERS}/x"), &json!({ "drain": true })).is_problem(404));
@@ -534,7 +534,7 @@ fn commands_change_servers_certificates_and_the_configuration() {
 }
 
 /// Sends a request to the admin listener by TLS; the error is that of the connection.
-fn over_tls(
+pub fn over_tls(
     address: SocketAddr,
     config: &Arc<ClientConfig>,
     method: &str,
@@ -549,7 +549,7 @@ fn over_tls(
     if reply.status == 0 { Err(std::io::ErrorKind::ConnectionAborted.into()) } else { Ok(reply) }
 }
 
-fn with_certificate(site: &Site, identity: &Identity) -> Arc<ClientConfig> {
+pub fn with_certificate(site: &Site, identity: &Identity) -> Arc<ClientConfig> {
     let (chain, key) = identity.load();
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&site.ca).expect("PEM")).expect("a certificate");
@@ -560,10 +560,15 @@ fn with_certificate(site: &Site, identity: &Identity) -> Arc<ClientConfig> {
 
 /// A gateway whose admin listener is for clients with certificates of this authority.
 fn for_operators(site: &Site, authority: &Path, backend: &Backend) -> Operated {
+    for_operators_with(site, authority, backend, "")
+}
+
+/// The same with further lines in `[admin]`.
+pub fn for_operators_with(site: &Site, authority: &Path, backend: &Backend, lines: &str) -> Operated {
     let listen = ports::free();
     let own = site.issue("admin", &[HOST]);
     let tls = format!(
-        "names = [{HOST:?}]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\n",
+        "names = [{HOST:?}]\ncertificate = \"{}\"\nkey = \"{}\"\nclient_ca = \"{}\"\n{lines}",
         own.cert.display(),
         own.key.display(),
         authority.display()

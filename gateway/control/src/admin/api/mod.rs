@@ -22,7 +22,9 @@ pub use types::{
 
 use super::{Caller, Site, typed};
 use crate::config;
+use crate::health::{KeptChange, MAX_WEIGHT};
 use crate::log;
+use crate::metrics::prometheus::Writer;
 use crate::metrics::status::ServerChange;
 use crate::run::changes::{Apply, Change, Changed};
 use crate::run::commands::Command;
@@ -34,8 +36,9 @@ use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH, ORIGIN};
 use hyper::{Request, Response, StatusCode};
 use problem::{Mistake, Problem};
 use serde::de::DeserializeOwned;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use table::{Access, Body, Endpoint, Lookup, MAX_EXCHANGES, MAX_WEIGHT, Operation, Parameters, refusal_media};
+use table::{Access, Body, Endpoint, Lookup, MAX_EXCHANGES, Operation, Parameters, refusal_media};
 use tokio::sync::{Mutex, Semaphore};
 use tokio::time::{Instant, timeout};
 
@@ -55,15 +58,35 @@ const MAX_SHOWN: usize = 200;
 pub(super) struct Limits {
     bodies: Semaphore,
     next_change: Mutex<Instant>,
+    /// Changes that were made, and changes that were refused.
+    done: AtomicU64,
+    refused: AtomicU64,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { bodies: Semaphore::new(LARGE_BODIES), next_change: Mutex::new(Instant::now()) }
+        Self {
+            bodies: Semaphore::new(LARGE_BODIES),
+            next_change: Mutex::new(Instant::now()),
+            done: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        }
     }
 }
 
 impl Limits {
+    /// Notes what has become of a change.
+    fn count(&self, outcome: &Outcome) {
+        if outcome.is_ok() { &self.done } else { &self.refused }.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Writes the counters.
+    pub fn render(&self, page: &mut Writer) {
+        page.counter("sealane_admin_changes_total", "Changes that were requested over the admin listeners, by result.")
+            .sample(&[("result", "done")], self.done.load(Ordering::Relaxed))
+            .sample(&[("result", "refused")], self.refused.load(Ordering::Relaxed));
+    }
+
     /// Waits until the next change may begin.
     async fn pace(&self) {
         let mut next = self.next_change.lock().await;
@@ -176,6 +199,7 @@ pub(super) async fn answer(request: Request<Incoming>, site: &Site, caller: &Cal
     };
     if endpoint.is_change() {
         audit(caller, &call.what, &outcome);
+        site.limits.count(&outcome);
     }
     respond(endpoint, outcome)
 }
@@ -243,13 +267,26 @@ async fn run(operation: Operation, call: &mut Call<'_>) -> Outcome {
         Operation::ChangeServer => {
             let change: ServerChange = command_of(call, "a change of a server")?;
             call.says(&format!("{} of {}", change.server, change.upstream));
+            if change.keep {
+                call.says("keep=file");
+                let (name, upstream) = (change.server.clone(), change.upstream.clone());
+                let made = match kept_change(change) {
+                    Ok(change) => make(call, change).await,
+                    Err(problem) => Err(problem.into()),
+                };
+                return match made {
+                    Ok(_) => Ok(Done::text(format!("{name} of {upstream} is changed, also in the file\n"))),
+                    Err(Refusal::Problem(problem)) => Err(Refusal::Text(409, problem.describe() + "\n")),
+                    Err(refusal) => Err(refusal),
+                };
+            }
             match registry.change_server(&change) {
                 Ok(line) => Ok(Done::text(line + "\n")),
                 Err(line) => Err(Refusal::Text(409, line + "\n")),
             }
         }
         Operation::AddServer => add_server(call).await,
-        Operation::PatchServer => patch_server(call),
+        Operation::PatchServer => patch_server(call).await,
         Operation::RemoveServer => remove_server(call).await,
         Operation::Validate => {
             let Changed { warnings, .. } = make(call, Change::Validate(call.body.clone())).await?;
@@ -258,8 +295,8 @@ async fn run(operation: Operation, call: &mut Call<'_>) -> Outcome {
         Operation::Apply => apply(call).await,
         Operation::SetCertificate => set_certificate(call).await,
         Operation::RemoveCertificate => {
-            let name = call.names.first().cloned().unwrap_or_default();
-            make(call, Change::RemoveCertificate(name)).await?;
+            let (name, keep) = (call.names.first().cloned().unwrap_or_default(), keeps(call));
+            make(call, Change::RemoveCertificate { name, keep }).await?;
             Ok(Done::default())
         }
         Operation::Renew => {
@@ -319,18 +356,48 @@ fn json_of<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refusal> {
         .map_err(|e| Problem::new(400, format!("the body is not the JSON of this change: {e}")).into())
 }
 
+/// Whether the change is to be kept. The log says so.
+fn keeps(call: &mut Call<'_>) -> bool {
+    let keep = call.parameters.text("keep") == Some("file");
+    if keep {
+        call.says("keep=file");
+    }
+    keep
+}
+
+/// A change of a server that is written into the file.
+fn kept_change(change: ServerChange) -> Result<Change, Problem> {
+    let ServerChange { upstream, server, drain, weight, default_weight, .. } = change;
+    if default_weight {
+        let detail = "\"default_weight\" ends a weight that is not in the file: leave out keep=file";
+        return Err(Problem::new(422, detail));
+    }
+    if drain.is_none() && weight.is_none() {
+        return Err(Problem::new(422, "nothing to change: write drain or weight"));
+    }
+    Ok(Change::KeepServer { upstream, change: KeptChange::Set { server, weight, drain } })
+}
+
 async fn add_server(call: &mut Call<'_>) -> Outcome {
     let NewServer { server, weight, backup } = json_of(call)?;
     call.says(&server);
     let upstream = call.names.first().cloned().unwrap_or_default();
-    let Changed { name, .. } =
-        make(call, Change::AddServer { upstream: upstream.clone(), server, weight, backup }).await?;
-    server_of(call, &upstream, &name)
+    let keep = keeps(call);
+    let change = match keep {
+        true => Change::KeepServer { upstream: upstream.clone(), change: KeptChange::Add { server, weight, backup } },
+        false => Change::AddServer { upstream: upstream.clone(), server, weight, backup },
+    };
+    let Changed { name, .. } = make(call, change).await?;
+    server_of(call, &upstream, &name, !keep)
 }
 
 async fn remove_server(call: &mut Call<'_>) -> Outcome {
     let [upstream, server] = &call.names[..] else { return Err(Problem::new(404, "there is no such server").into()) };
-    let change = Change::RemoveServer { upstream: upstream.clone(), server: server.clone() };
+    let (upstream, server) = (upstream.clone(), server.clone());
+    let change = match keeps(call) {
+        true => Change::KeepServer { upstream, change: KeptChange::Remove { server } },
+        false => Change::RemoveServer { upstream, server },
+    };
     make(call, change).await?;
     Ok(Done::default())
 }
@@ -338,15 +405,18 @@ async fn remove_server(call: &mut Call<'_>) -> Outcome {
 /// Takes a certificate: the chain and the key.
 async fn set_certificate(call: &mut Call<'_>) -> Outcome {
     let (name, pem) = (call.names.first().cloned().unwrap_or_default(), std::mem::take(&mut call.body));
-    let called = name.clone();
-    let read = tokio::task::spawn_blocking(move || config::read_sent(&called, &pem)).await;
+    let (called, text) = (name.clone(), pem.clone());
+    let read = tokio::task::spawn_blocking(move || config::read_sent(&called, &text)).await;
     let read = read.map_err(|e| Problem::new(500, e.to_string()))?;
     let (files, loaded, warnings) = read.map_err(|e| Problem::of_errors("the certificate is refused", e))?;
     call.says(&loaded.names.join(","));
     let file = files.cert.display().to_string();
-    make(call, Change::SetCertificate { name, files, loaded }).await?;
+    let keep = keeps(call).then_some(pem);
+    let temporary = keep.is_none();
+    make(call, Change::SetCertificate { name, files, loaded, keep }).await?;
     let certificates = call.site.status_registry.certificates().into_iter().filter(|c| c.file == file).collect();
-    Done::json(&SentCertificate { certificates, warnings: warnings.into_iter().map(Mistake::from).collect() })
+    let warnings = warnings.into_iter().map(Mistake::from).collect();
+    Done::json(&SentCertificate { certificates, temporary, warnings })
 }
 
 /// Applies a whole configuration.
@@ -358,15 +428,14 @@ async fn apply(call: &mut Call<'_>) -> Outcome {
         )
         .into());
     };
-    let keep = call.parameters.text("keep") == Some("file");
-    call.says(if keep { "keep=file" } else { "keep=temporary" });
+    let keep = keeps(call);
     let change = Change::Apply(Apply { text: call.body.clone(), expected, keep });
     let applied = make(call, change).await?.applied.unwrap_or_default();
     let done = Done::json(&applied)?;
     Ok(Done { etag: Some(applied.etag), ..done })
 }
 
-fn patch_server(call: &mut Call<'_>) -> Outcome {
+async fn patch_server(call: &mut Call<'_>) -> Outcome {
     let ServerPatch { drain, weight, default_weight } = json_of(call)?;
     let [upstream, server] = &call.names[..] else { return Err(Problem::new(404, "there is no such server").into()) };
     let (upstream, server) = (upstream.clone(), server.clone());
@@ -386,19 +455,24 @@ fn patch_server(call: &mut Call<'_>) -> Outcome {
             call.says(&format!("{what}={value}"));
         }
     }
-    let change = ServerChange { upstream: upstream.clone(), server: server.clone(), drain, weight, default_weight };
-    call.site.status_registry.change_server(&change).map_err(|line| Problem::new(404, line))?;
-    server_of(call, &upstream, &server)
+    let keep = keeps(call);
+    let change =
+        ServerChange { upstream: upstream.clone(), server: server.clone(), drain, weight, default_weight, keep };
+    match keep {
+        true => drop(make(call, kept_change(change)?).await?),
+        false => drop(call.site.status_registry.change_server(&change).map_err(|line| Problem::new(404, line))?),
+    }
+    server_of(call, &upstream, &server, !keep)
 }
 
 /// How a server stands after a change.
-fn server_of(call: &Call<'_>, upstream: &str, server: &str) -> Outcome {
+fn server_of(call: &Call<'_>, upstream: &str, server: &str, temporary: bool) -> Outcome {
     let groups = call.site.status_registry.upstreams();
     let of_group = groups.into_iter().filter(|group| group.name == upstream).flat_map(|group| group.servers);
     // A name with several addresses counts as several servers.
     let is_it = |name: &str| name.strip_prefix(server).is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("));
     let servers = of_group.filter(|known| is_it(&known.name) || known.address == server).collect();
-    Done::json(&ServersOfOne { servers })
+    Done::json(&ServersOfOne { servers, temporary })
 }
 
 fn change_log_level(call: &mut Call<'_>) -> Outcome {

@@ -8,6 +8,7 @@ use super::types::{
     Validated,
 };
 use crate::metrics::status::{ServerChange, Status};
+use crate::resolve::is_certificate_name;
 use crate::run::inspection::OpenExchanges;
 use crate::run::recording::{RecordedExchanges, RecordingRequest};
 use serde::de::DeserializeOwned;
@@ -108,11 +109,8 @@ impl Kind {
                 let is_one = (1..=*most).contains(&value.len());
                 (!is_one).then(|| format!("a text of 1 to {most} bytes"))
             }
-            Self::Name => {
-                let good = |b: u8| b.is_ascii_alphanumeric() || b"-._".contains(&b);
-                let is_one = (1..=64).contains(&value.len()) && value.bytes().all(good) && !value.starts_with('.');
-                (!is_one).then(|| "a name of 1 to 64 letters, digits, hyphens, dots and underscores".to_owned())
-            }
+            Self::Name => (!is_certificate_name(value))
+                .then(|| "a name of 1 to 64 letters, digits, hyphens, dots and underscores".to_owned()),
             Self::Number(least, most) => {
                 let is_one = value.parse::<u64>().is_ok_and(|n| (*least..=*most).contains(&n));
                 (!is_one).then(|| format!("a number from {least} to {most}"))
@@ -345,6 +343,16 @@ const KEEP: Parameter = Parameter {
     doc: "`file`: also write the text into the configuration file. `temporary` (the default): the next reload, upgrade or restart reads \
           the file, which does not have the text.",
 };
+const KEEP_SERVER: Parameter = Parameter {
+    doc: "`file`: also write the change into the configuration file, or into the file of `include` that declares the upstream. `temporary` \
+          (the default): the next upgrade or restart ends the change.",
+    ..KEEP
+};
+const KEEP_CERTIFICATE: Parameter = Parameter {
+    doc: "`file`: also write the change into the folder `storage` of `[admin]`. `temporary` (the default): the next upgrade or restart ends \
+          the change.",
+    ..KEEP
+};
 const CERTIFICATE: Parameter = Parameter {
     name: "name",
     place: Place::Path,
@@ -370,8 +378,8 @@ const MAX_CONFIGURATION: usize = 8 << 20;
 const PEM: &str = "application/x-pem-file";
 /// Most bytes of a certificate with its chain and key.
 const MAX_CERTIFICATE: usize = 256 << 10;
-/// The largest weight of a server.
-pub(super) const MAX_WEIGHT: u32 = 256;
+/// How a change of a server may be refused that may be written into the file.
+const KEPT: &[u16] = &[404, 409, 412, 422, 500, 503];
 /// Most exchanges that are told.
 pub(super) const MAX_EXCHANGES: u64 = 1000;
 
@@ -421,9 +429,9 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         doc: "The server stays after a reload, if the upstream is still in the configuration. If the new configuration has the server in \
               this upstream, the server is an ordinary server of the configuration from then on. A reload removes the added server in \
               two cases: the servers of this upstream now have another scheme; or another upstream now has this server, and any host \
-              of the configuration requires client certificates. The server does not stay after an upgrade or a restart. The gateway \
-              responds when the lanes use the server.",
-        parameters: &[UPSTREAM],
+              of the configuration requires client certificates. Without `keep=file`, the server does not stay after an upgrade or a \
+              restart. The gateway responds when the lanes use the server.",
+        parameters: &[UPSTREAM, KEEP_SERVER],
         body: Some(Body {
             media: JSON,
             any_media: false,
@@ -438,16 +446,16 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
             doc: "The state of the server.",
             headers: &[],
         },
-        errors: &[404, 409, 422],
+        errors: KEPT,
         ..Endpoint::json("/v1/upstreams/{upstream}/servers", "addServer", Operation::AddServer, object)
     },
     Endpoint {
         method: "PATCH",
         access: Access::Operators,
         summary: "Drain a server, end its drain, or set its weight",
-        doc: "The change stays after a reload, if the server is still in the configuration or was added by the API. It does not stay after \
-              an upgrade or a restart.",
-        parameters: &[UPSTREAM, SERVER],
+        doc: "The change stays after a reload, if the server is still in the configuration or was added by the API. Without `keep=file`, \
+              it does not stay after an upgrade or a restart.",
+        parameters: &[UPSTREAM, SERVER, KEEP_SERVER],
         body: Some(Body {
             media: JSON,
             any_media: false,
@@ -462,18 +470,18 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
             doc: "The state of the server.",
             headers: &[],
         },
-        errors: &[404, 422],
+        errors: KEPT,
         ..Endpoint::json("/v1/upstreams/{upstream}/servers/{server}", "patchServer", Operation::PatchServer, object)
     },
     Endpoint {
         method: "DELETE",
         access: Access::Operators,
         summary: "Remove a server from an upstream",
-        doc: "The server finishes its open requests. If the server is in the configuration file, it stays removed after a reload, until an \
-              upgrade or a restart, or until it is added again as it is in the file.",
-        parameters: &[UPSTREAM, SERVER],
+        doc: "The server finishes its open requests. If the server is in the configuration file, it stays removed after a reload; without \
+              `keep=file` only until an upgrade or a restart, or until it is added again as it is in the file.",
+        parameters: &[UPSTREAM, SERVER, KEEP_SERVER],
         answer: Answer { status: 204, media: "", schema: object, doc: "The server is removed.", headers: &[] },
-        errors: &[404, 409],
+        errors: KEPT,
         ..Endpoint::json("/v1/upstreams/{upstream}/servers/{server}", "removeServer", Operation::RemoveServer, object)
     },
     Endpoint {
@@ -481,9 +489,10 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         access: Access::Operators,
         summary: "Add a certificate, or replace one that was added",
         doc: "All listeners with TLS send this certificate to clients that ask for one of its names, instead of a certificate of the \
-              configuration. The gateway checks the text by the rules for certificate files. The certificate stays after a reload. It does \
-              not stay after an upgrade or a restart.",
-        parameters: &[CERTIFICATE],
+              configuration. The gateway checks the text by the rules for certificate files. The certificate stays after a reload. \
+              Without `keep=file`, it does not stay after an upgrade or a restart. A certificate that is kept can only be replaced with \
+              `keep=file`.",
+        parameters: &[CERTIFICATE, KEEP_CERTIFICATE],
         body: Some(Body {
             media: PEM,
             any_media: false,
@@ -498,17 +507,18 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
             doc: "The state of the certificate.",
             headers: &[],
         },
-        errors: &[409, 422],
+        errors: &[409, 422, 500, 503],
         ..Endpoint::json("/v1/certificates/{name}", "setCertificate", Operation::SetCertificate, object)
     },
     Endpoint {
         method: "DELETE",
         access: Access::Operators,
         summary: "Remove a certificate that was added",
-        doc: "The listeners then send the certificates of the configuration again.",
-        parameters: &[CERTIFICATE],
+        doc: "The listeners then send the certificates of the configuration again. A certificate that is kept can only be removed with \
+              `keep=file`.",
+        parameters: &[CERTIFICATE, KEEP_CERTIFICATE],
         answer: Answer { status: 204, media: "", schema: object, doc: "The certificate is removed.", headers: &[] },
-        errors: &[404, 409],
+        errors: &[404, 409, 500, 503],
         ..Endpoint::json("/v1/certificates/{name}", "removeCertificate", Operation::RemoveCertificate, object)
     },
     Endpoint {

@@ -52,6 +52,8 @@ pub struct ServerPatch {
 pub struct ServersOfOne {
     /// How it stands.
     pub servers: Vec<ServerStatus>,
+    /// The change is not in the file: the next upgrade or start ends it.
+    pub temporary: bool,
 }
 
 /// What `GET /v1/certificates` says. Unknown fields are to be ignored.
@@ -68,6 +70,8 @@ pub struct Certificates {
 pub struct SentCertificate {
     /// How it stands; its `file` is `api:` and the name.
     pub certificates: Vec<CertificateStatus>,
+    /// It is not kept: the next upgrade or start ends it.
+    pub temporary: bool,
     /// What there is to say of it.
     pub warnings: Vec<Mistake>,
 }

@@ -285,6 +285,7 @@ mod tests {
             added: false,
             weight: 1,
             weight_is_set: false,
+            drain_is_set: false,
             effective_weight: 1.0,
             in_use: 0,
             limit: None,

@@ -27,6 +27,7 @@ pub(super) fn certificates(config: &Config) -> Vec<CertificateStatus> {
             digest: loaded.digest,
             ocsp: None,
             added: files.is_sent,
+            kept: files.is_kept,
         });
     }
     found

@@ -157,6 +157,8 @@ pub struct ServerStatus {
     pub added: bool,
     /// Operators have set its weight, until the process ends.
     pub weight_is_set: bool,
+    /// Operators have begun or ended its drain, until the process ends.
+    pub drain_is_set: bool,
 }
 
 /// A certificate.
@@ -185,8 +187,10 @@ pub struct CertificateStatus {
     pub(crate) digest: CertificateDigest,
     /// How its OCSP response stands; `None`: the gateway fetches none.
     pub ocsp: Option<OcspStatus>,
-    /// Operators have sent it: it is in no file, and ends with the process.
+    /// Operators have sent it: the configuration does not name it.
     pub added: bool,
+    /// It was sent, and is kept for the next start; else what was sent ends with the process.
+    pub kept: bool,
 }
 
 /// How the OCSP response about a certificate stands.
@@ -242,6 +246,9 @@ pub struct ServerChange {
     /// The configured weight again.
     #[serde(default)]
     pub default_weight: bool,
+    /// Write the change into the file, too.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub keep: bool,
 }
 
 #[cfg(test)]

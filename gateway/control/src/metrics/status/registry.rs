@@ -300,6 +300,7 @@ impl StatusRegistry {
                 failing: s.last_failure.unwrap_or_default().into_owned(),
                 added: s.added,
                 weight_is_set: s.weight_is_set,
+                drain_is_set: s.drain_is_set,
             };
             match groups.iter_mut().find(|g| g.name == s.upstream) {
                 Some(group) => group.servers.push(server),
@@ -356,10 +357,15 @@ impl StatusRegistry {
         format!("\"{started:x}-{:x}-{revision}\"", std::process::id())
     }
 
+    /// Whether the API has applied the configuration in force, and it is not the file's.
+    pub fn is_temporary(&self) -> bool {
+        self.written().temporary
+    }
+
     /// Changes how a server is used; the sentence says what was done, or why not.
     pub fn change_server(&self, change: &ServerChange) -> Reply {
         let Some(upstreams) = self.metrics.upstreams() else { return Err("there are no upstreams".to_owned()) };
-        let ServerChange { upstream, server, drain, weight, default_weight } = change;
+        let ServerChange { upstream, server, drain, weight, default_weight, .. } = change;
         let mut said = Vec::new();
         if let Some(drain) = drain {
             upstreams.set_drain(upstream, server, *drain)?;
