@@ -154,13 +154,19 @@ pub fn strings(table: &Table) -> Vec<String> {
     out
 }
 
-/// A copy that runs beside others: one lane, files of the run, neither a log of accesses nor administration. What is not
+/// A copy that runs beside others: few lanes, files of the run, neither a log of accesses nor administration. What is not
 /// decided is left out, so that its effect can be compared.
-pub fn runnable(mut table: Table, folder: &Path, named: &Named, files: &mut Files) -> anyhow::Result<String> {
+pub fn runnable(
+    mut table: Table,
+    folder: &Path,
+    named: &Named,
+    files: &mut Files,
+    lanes: u32,
+) -> anyhow::Result<String> {
     for key in ["undecided", "user", "group", "admin"] {
         table.remove(key);
     }
-    table.insert("lanes".to_owned(), Value::Integer(1));
+    table.insert("lanes".to_owned(), Value::Integer(lanes.into()));
     if let Some(log) = table.get_mut("log").and_then(Value::as_table_mut) {
         log.remove("access");
     }
@@ -271,7 +277,7 @@ mod tests {
         let text = "[[upstream]]\nservers = [\"unix:/run/a.sock\", \"http://a:1\"]\n".to_owned();
         assert_eq!(sockets(&text.parse().unwrap()), ["unix:/run/a.sock"]);
         assert!(with_sockets(text, &other).unwrap().contains("\"unix:/tmp/1/0\""));
-        let out: Table = runnable(table, folder.path(), &Named::default(), &mut files).unwrap().parse().unwrap();
+        let out: Table = runnable(table, folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
         assert!(!out.contains_key("user") && !out.contains_key("undecided"));
         assert!(out["log"].as_table().unwrap().is_empty());
         let cert = out["listener"][0]["tls"]["certificates"][0]["cert"].as_str().unwrap().to_owned();
