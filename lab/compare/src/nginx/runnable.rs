@@ -174,11 +174,8 @@ pub fn runnable(
     }
     // NGINX wants modules before all else.
     for node in tree.iter().filter(|n| n.name() == "load_module") {
-        match writer.module(node.word(1)) {
-            Some(path) => {
-                writer.line(&format!("load_module {};", quoted(&path.display().to_string())), Some(&node.place))
-            }
-            None => continue,
+        if let Some(path) = writer.module(node.word(1)) {
+            writer.line(&format!("load_module {};", quoted(&path.display().to_string())), Some(&node.place));
         }
     }
     let head = format!(
