@@ -81,6 +81,13 @@ fn a_rewrite_of_the_server_does_not_hide_whom_auth_request_asks() {
     for rewrite in ["rewrite ^/swagger/(.*)$ /docs/$1 permanent;", "rewrite ^/v1/(.*)$ /v2/$1 last;"] {
         says(&site(&format!("{rewrite} {guarded} {AUTH} {PASS}")), &[asks]);
     }
+    // Where nobody is asked, the server gets no answer.
+    let answered = "location / { auth_request /_auth; auth_request_set $user $upstream_http_x_user; proxy_set_header X-User $user; \
+                    proxy_pass http://10.0.0.1; location = /login { auth_request off; proxy_pass http://10.0.0.1; } }";
+    says(
+        &site(&format!("{answered} {AUTH}")),
+        &["exact = \"/login\"", "upstream = \"10.0.0.1\"", "request_headers.remove = [\"X-User\"]"],
+    );
     // One that is for the question, too, is named.
     let Imported { report, .. } = import(&site(&format!("rewrite ^/_(.*)$ /x/$1 last; {guarded} {AUTH} {PASS}")));
     let all = report.undecided().join("\n");

@@ -98,6 +98,7 @@ const FORWARDED: &[&str] = &["x-forwarded-for", "x-forwarded-proto", "x-forwarde
 
 const ALWAYS_SENT: &str =
     "Sealane always sends X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Forwarded to servers";
+const CORS: &str = "with cors, the gateway sends Access-Control headers itself, and only to pages that send Origin";
 const BY_NAME: &str = "Sealane chooses a certificate by the names in the certificate";
 const OWN_ERRORS: &str =
     "error responses of the gateway itself (a limit is reached, no server is usable) have no additional headers";
@@ -147,11 +148,15 @@ pub struct Setup<'c> {
     pub request_id: Option<&'c str>,
     /// Whether the headers are compared in which a proxy names its client.
     pub forwarded: bool,
+    /// Whether the translation has `cors`.
+    pub cors: bool,
 }
 
 /// Compares what was seen of one request.
 pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Setup<'_>) -> Vec<Difference> {
-    let Setup { groups, mirrors, request_id, forwarded } = *setup;
+    let Setup { groups, mirrors, request_id, forwarded, cors } = *setup;
+    // Who does not send Origin is no page of another origin.
+    let cors = cors && !draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("origin"));
     let mut out = Vec::new();
     if let Times::AtOnce(_) = draft.times {
         out.extend(differs(Aspect::Status, refused(original), refused(translation)));
@@ -223,6 +228,7 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
         let mut found = responses(there, here, own);
         for difference in &mut found {
             difference.general = match difference.aspect {
+                Aspect::Header(ref name) if cors && name.starts_with("access-control-") => Some(CORS),
                 Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
                 Aspect::Header(_) if own && here.status == 403 && difference.original == "-" => Some(REFUSALS),
                 Aspect::Header(ref name)
@@ -560,7 +566,7 @@ mod tests {
             &draft(),
             original,
             translation,
-            &Setup { groups, mirrors: &mirrors, request_id: Some("X-Request-ID"), forwarded: true },
+            &Setup { groups, mirrors: &mirrors, request_id: Some("X-Request-ID"), forwarded: true, cors: true },
         )
     }
 
@@ -572,7 +578,7 @@ mod tests {
             out
         };
         let mirrors = BTreeSet::new();
-        let setup = Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true };
+        let setup = Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false };
         let sends = draft().with("X-Forwarded-Proto", "http");
         let found = of_request(&sends, &with("https"), &with("http"), &setup);
         assert_eq!(found.len(), 1, "the original says what it sees");
@@ -582,6 +588,19 @@ mod tests {
         assert!(of_request(&draft(), &with("https"), &with("http"), &setup).is_empty());
         let haproxy = Setup { forwarded: false, ..setup };
         assert!(of_request(&sends, &with("https"), &with("http"), &haproxy).is_empty());
+    }
+
+    #[test]
+    fn headers_for_pages_of_other_origins_are_only_for_these() {
+        let header = "Access-Control-Allow-Credentials";
+        let (a, b) =
+            (seen(200, &[(header, "true")], Some("10.0.0.1:80"), "/"), seen(200, &[], Some("10.0.0.1:80"), "/"));
+        assert_eq!(compared(&a, &b, &[])[0].general, Some(CORS));
+        let mirrors = BTreeSet::new();
+        let setup = Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: true };
+        let page = draft().with("Origin", "https://a.example");
+        assert_eq!(of_request(&page, &a, &b, &setup)[0].general, None, "this page is not allowed any more");
+        assert_eq!(of_request(&draft(), &a, &b, &Setup { cors: false, ..setup })[0].general, None);
     }
 
     #[test]

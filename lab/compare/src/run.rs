@@ -172,7 +172,13 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     drop((original, gateway));
     let request_id = translation::request_id(&table);
     let forwarded = kind == Kind::Nginx;
-    let setup = Setup { groups: &plan.groups, mirrors: &plan.mirrors, request_id: request_id.as_deref(), forwarded };
+    let setup = Setup {
+        groups: &plan.groups,
+        mirrors: &plan.mirrors,
+        request_id: request_id.as_deref(),
+        forwarded,
+        cors: translation::has_cors(&table),
+    };
     judge(&plan, &entries, &setup, (&there, &here), &mut report);
     report.made = files.made();
     report.untried.append(&mut plan.untried);

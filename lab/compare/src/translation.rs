@@ -79,6 +79,18 @@ pub fn request_id(table: &Table) -> Option<String> {
     Some(section.get("header").and_then(Value::as_str).unwrap_or("X-Request-ID").to_owned())
 }
 
+/// Whether the gateway itself answers pages of other origins, somewhere.
+pub fn has_cors(table: &Table) -> bool {
+    fn has(value: &Value) -> bool {
+        match value {
+            Value::Table(table) => table.get("cors").is_some_and(Value::is_table) || table.values().any(has),
+            Value::Array(all) => all.iter().any(has),
+            _ => false,
+        }
+    }
+    table.values().any(has)
+}
+
 fn tables<'t>(table: &'t mut Table, key: &str) -> impl Iterator<Item = &'t mut Table> {
     let list = table.get_mut(key).and_then(Value::as_array_mut).map(|a| a.iter_mut()).into_iter().flatten();
     list.filter_map(Value::as_table_mut)
@@ -277,6 +289,7 @@ mod tests {
         let text = "[[upstream]]\nservers = [\"unix:/run/a.sock\", \"http://a:1\"]\n".to_owned();
         assert_eq!(sockets(&text.parse().unwrap()), ["unix:/run/a.sock"]);
         assert!(with_sockets(text, &other).unwrap().contains("\"unix:/tmp/1/0\""));
+        assert!(!has_cors(&table) && has_cors(&"[[host]]\ncors = { origins = [\"https://a\"] }".parse().unwrap()));
         let out: Table = runnable(table, folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
         assert!(!out.contains_key("user") && !out.contains_key("undecided"));
         assert!(out["log"].as_table().unwrap().is_empty());

@@ -153,6 +153,11 @@ pub(super) fn request<'d>(
             }
             n if plain == format!("$http_{}", n.replace('-', "_")) => import.same(d, "passed on without a setting"),
             _ if is_answered(scope, &plain) => import.same(d, "copy_headers of forward_auth"),
+            // Where nobody is asked, the variable is empty, and the header is not sent.
+            _ if plain.strip_prefix('$').is_some_and(|v| auth::answered(scope, v).is_some()) => {
+                changes.request.remove(name, &d.place);
+                import.same(d, "request_headers.remove");
+            }
             _ if plain == "$remote_user" && asks_for_password(scope) && changes.user.is_none() => {
                 changes.user = Some((name.to_owned(), d.place.clone()));
                 import.same(d, "basic_auth.user_header");
@@ -350,6 +355,9 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
         return;
     }
     if has_variables(&value) && lower.starts_with("access-control-") {
+        if let Some(map) = only_variable(&value).and_then(|v| import.maps.get(v).copied()) {
+            import.same(map, "see the header that has its value");
+        }
         return import.decide(d, cors(import, &value));
     }
     if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {

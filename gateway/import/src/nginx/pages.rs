@@ -27,7 +27,8 @@ pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<
     let all = scope.all(&["error_page"]);
     let intercept = scope.value("proxy_intercept_errors").filter(|(_, value)| *value == "on").map(|(d, _)| d);
     let mut out = Vec::new();
-    let asks = scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
+    // Elsewhere in the server, nobody is asked, and so nobody is refused in this way.
+    let asks = site.asks() || scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
     for d in all {
         let statuses = d.arguments();
         let target = statuses.last().copied().unwrap_or_default();

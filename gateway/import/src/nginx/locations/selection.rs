@@ -359,6 +359,11 @@ impl<'d> Site<'d> {
         self.locations.iter().position(|n| matches!(&n.matcher, Matcher::Named(name) if name == last))
     }
 
+    /// Whether a location asks a server about its requests (`auth_request`).
+    pub fn asks(&self) -> bool {
+        self.locations.iter().any(|l| l.scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off")))
+    }
+
     /// Whether what an `error_page` names passes a client on: a redirect, or another server.
     pub fn leads_on(&self, target: &str) -> bool {
         let on = |d: &Directive| {
