@@ -98,6 +98,7 @@ const FORWARDED: &[&str] = &["x-forwarded-for", "x-forwarded-proto", "x-forwarde
 
 const ALWAYS_SENT: &str =
     "Sealane always sends X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Forwarded to servers";
+const COPIED: &str = "headers that copy_headers names are removed from requests of clients, on all routes of the host";
 const CORS: &str = "with cors, the gateway sends Access-Control headers itself, and only to pages that send Origin";
 const BY_NAME: &str = "Sealane chooses a certificate by the names in the certificate";
 const OWN_ERRORS: &str =
@@ -150,13 +151,13 @@ pub struct Setup<'c> {
     pub forwarded: bool,
     /// Whether the translation has `cors`.
     pub cors: bool,
+    /// Names, in lower case, of the headers that servers get from those that `forward_auth` asks.
+    pub copied: &'c BTreeSet<String>,
 }
 
 /// Compares what was seen of one request.
 pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Setup<'_>) -> Vec<Difference> {
-    let Setup { groups, mirrors, request_id, forwarded, cors } = *setup;
-    // Who does not send Origin is no page of another origin.
-    let cors = cors && !draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("origin"));
+    let Setup { groups, mirrors, request_id, forwarded, cors, copied } = *setup;
     let mut out = Vec::new();
     if let Times::AtOnce(_) = draft.times {
         out.extend(differs(Aspect::Status, refused(original), refused(translation)));
@@ -200,6 +201,11 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
             }
             Aspect::Backend if other_rules => Some(OTHER_RULES),
             Aspect::Received(name)
+                if copied.contains(name) && difference.translation == "-" && sent(name, &difference.original) =>
+            {
+                Some(COPIED)
+            }
+            Aspect::Received(name)
                 if is_claim(name.as_bytes()) && difference.translation == "-" && sent(name, &difference.original) =>
             {
                 Some(CLAIMS)
@@ -226,6 +232,9 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
     if there.status == here.status {
         let own = original.received.is_empty() && translation.received.is_empty();
         let mut found = responses(there, here, own);
+        // Without Origin there is no page of another origin, and without an allowed origin the other headers mean nothing.
+        let asks = draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("origin"));
+        let cors = cors && !(asks && there.header("access-control-allow-origin").is_some());
         for difference in &mut found {
             difference.general = match difference.aspect {
                 Aspect::Header(ref name) if cors && name.starts_with("access-control-") => Some(CORS),
@@ -566,7 +575,14 @@ mod tests {
             &draft(),
             original,
             translation,
-            &Setup { groups, mirrors: &mirrors, request_id: Some("X-Request-ID"), forwarded: true, cors: true },
+            &Setup {
+                groups,
+                mirrors: &mirrors,
+                request_id: Some("X-Request-ID"),
+                forwarded: true,
+                cors: true,
+                copied: &mirrors,
+            },
         )
     }
 
@@ -578,7 +594,8 @@ mod tests {
             out
         };
         let mirrors = BTreeSet::new();
-        let setup = Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false };
+        let setup =
+            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &mirrors };
         let sends = draft().with("X-Forwarded-Proto", "http");
         let found = of_request(&sends, &with("https"), &with("http"), &setup);
         assert_eq!(found.len(), 1, "the original says what it sees");
@@ -591,15 +608,38 @@ mod tests {
     }
 
     #[test]
+    fn a_client_may_not_send_what_the_asked_server_says() {
+        let with = |value: &str| {
+            let mut out = seen(200, &[], Some("10.0.0.1:80"), "/");
+            let header = (!value.is_empty()).then(|| ("X-User".to_owned(), value.to_owned()));
+            out.received[0].headers.extend(header);
+            out
+        };
+        let (mirrors, copied) = (BTreeSet::new(), BTreeSet::from(["x-user".to_owned()]));
+        let setup =
+            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &copied };
+        let sends = draft().with("X-User", "me");
+        assert_eq!(of_request(&sends, &with("me"), &with(""), &setup)[0].general, Some(COPIED));
+        assert_eq!(of_request(&sends, &with("alice"), &with(""), &setup)[0].general, None);
+        assert_eq!(of_request(&sends, &with(""), &with("me"), &setup)[0].general, None);
+    }
+
+    #[test]
     fn headers_for_pages_of_other_origins_are_only_for_these() {
         let header = "Access-Control-Allow-Credentials";
         let (a, b) =
             (seen(200, &[(header, "true")], Some("10.0.0.1:80"), "/"), seen(200, &[], Some("10.0.0.1:80"), "/"));
         assert_eq!(compared(&a, &b, &[])[0].general, Some(CORS));
         let mirrors = BTreeSet::new();
-        let setup = Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: true };
+        let setup =
+            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: true, copied: &mirrors };
         let page = draft().with("Origin", "https://a.example");
-        assert_eq!(of_request(&page, &a, &b, &setup)[0].general, None, "this page is not allowed any more");
+        assert_eq!(of_request(&page, &a, &b, &setup)[0].general, Some(CORS), "it was not allowed before");
+        let mut allowed = a.clone();
+        let origin = ("Access-Control-Allow-Origin".to_owned(), "https://a.example".to_owned());
+        allowed.response.as_mut().unwrap().headers.push(origin);
+        let found = of_request(&page, &allowed, &b, &setup);
+        assert!(found.len() == 2 && found.iter().all(|d| d.general.is_none()), "it is not allowed any more");
         assert_eq!(of_request(&draft(), &a, &b, &Setup { cors: false, ..setup })[0].general, None);
     }
 

@@ -172,12 +172,14 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     drop((original, gateway));
     let request_id = translation::request_id(&table);
     let forwarded = kind == Kind::Nginx;
+    let copied = translation::copied(&table);
     let setup = Setup {
         groups: &plan.groups,
         mirrors: &plan.mirrors,
         request_id: request_id.as_deref(),
         forwarded,
         cors: translation::has_cors(&table),
+        copied: &copied,
     };
     judge(&plan, &entries, &setup, (&there, &here), &mut report);
     report.made = files.made();

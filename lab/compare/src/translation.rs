@@ -91,6 +91,29 @@ pub fn has_cors(table: &Table) -> bool {
     table.values().any(has)
 }
 
+/// The names, in lower case, of all headers in `copy_headers`.
+pub fn copied(table: &Table) -> BTreeSet<String> {
+    fn visit(value: &Value, out: &mut BTreeSet<String>) {
+        match value {
+            Value::Table(table) => {
+                match table.get("copy_headers") {
+                    Some(Value::Array(all)) => {
+                        out.extend(all.iter().filter_map(Value::as_str).map(str::to_ascii_lowercase));
+                    }
+                    Some(Value::Table(all)) => out.extend(all.keys().map(|name| name.to_ascii_lowercase())),
+                    _ => {}
+                }
+                table.values().for_each(|v| visit(v, out));
+            }
+            Value::Array(all) => all.iter().for_each(|v| visit(v, out)),
+            _ => {}
+        }
+    }
+    let mut out = BTreeSet::new();
+    table.values().for_each(|v| visit(v, &mut out));
+    out
+}
+
 fn tables<'t>(table: &'t mut Table, key: &str) -> impl Iterator<Item = &'t mut Table> {
     let list = table.get_mut(key).and_then(Value::as_array_mut).map(|a| a.iter_mut()).into_iter().flatten();
     list.filter_map(Value::as_table_mut)
@@ -290,6 +313,8 @@ mod tests {
         assert_eq!(sockets(&text.parse().unwrap()), ["unix:/run/a.sock"]);
         assert!(with_sockets(text, &other).unwrap().contains("\"unix:/tmp/1/0\""));
         assert!(!has_cors(&table) && has_cors(&"[[host]]\ncors = { origins = [\"https://a\"] }".parse().unwrap()));
+        let asks = "[[host]]\nforward_auth = { copy_headers = [\"X-User\"] }\n[[host.route]]\nforward_auth = { copy_headers = { X-B = \"X-C\" } }";
+        assert_eq!(copied(&asks.parse().unwrap()), BTreeSet::from(["x-b".to_owned(), "x-user".to_owned()]));
         let out: Table = runnable(table, folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
         assert!(!out.contains_key("user") && !out.contains_key("undecided"));
         assert!(out["log"].as_table().unwrap().is_empty());
