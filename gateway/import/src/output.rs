@@ -196,6 +196,13 @@ impl Edits {
         true
     }
 
+    /// Gives a header that is added another value.
+    pub fn replace_added(&mut self, name: &str, value: &str) {
+        for (_, there, _) in self.add.iter_mut().filter(|(n, ..)| n.eq_ignore_ascii_case(name)) {
+            value.clone_into(there);
+        }
+    }
+
     fn same(&self) -> String {
         let remove: Vec<_> = self.remove.iter().map(|r| &r.0).collect();
         let pairs =

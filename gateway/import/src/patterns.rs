@@ -91,6 +91,20 @@ fn parse(pattern: &str) -> Option<Hir> {
     ParserBuilder::new().unicode(false).utf8(false).nest_limit(24).build().parse(pattern).ok()
 }
 
+/// The text with which all texts begin that match; empty where that is not known.
+fn beginning(hir: &Hir) -> String {
+    let HirKind::Concat(parts) = hir.kind() else { return String::new() };
+    let [first, rest @ ..] = parts.as_slice() else { return String::new() };
+    if *first.kind() != HirKind::Look(Look::Start) {
+        return String::new();
+    }
+    let texts = rest.iter().map_while(|part| match part.kind() {
+        HirKind::Literal(text) => std::str::from_utf8(&text.0).ok(),
+        _ => None,
+    });
+    texts.collect()
+}
+
 /// All bytes, perhaps without a line feed.
 fn is_dot(hir: &Hir) -> bool {
     let HirKind::Class(Class::Bytes(set)) = hir.kind() else { return false };
@@ -242,6 +256,8 @@ pub(crate) fn paths(pattern: &str, any_case: bool) -> Option<Vec<PathTest>> {
 #[derive(Clone, Debug)]
 pub(crate) struct Expression {
     compiled: sealane_proxy::patterns::Pattern,
+    /// The text with which all paths begin that it matches.
+    begins: String,
     /// A single `.` or set may stand for `%`, which Sealane compares as the client sends it: `%25`.
     pub is_of_percent: bool,
 }
@@ -279,7 +295,17 @@ impl Expression {
         }
         text.push_str(&behind);
         let compiled = sealane_proxy::patterns::Pattern::new(&text).ok()?;
-        Some(Self { compiled, is_of_percent })
+        Some(Self { compiled, begins: beginning(&hir), is_of_percent })
+    }
+
+    /// Whether it may match one of the paths that begin with a text.
+    pub fn may_match_below(&self, text: &str) -> bool {
+        // Upper and lower case count as alike: it may have a flag.
+        let n = self.begins.len().min(text.len());
+        match (self.begins.get(..n), text.get(..n)) {
+            (Some(own), Some(other)) => own.eq_ignore_ascii_case(other),
+            _ => true,
+        }
     }
 
     /// As `path_regex` has it.
@@ -792,6 +818,16 @@ mod tests {
         ] {
             assert_eq!(dots.matches(path), is, "{path:?} {}", dots.text());
         }
+    }
+
+    #[test]
+    fn an_expression_matches_only_paths_with_its_beginning() {
+        let below = |pattern: &str, text: &str| Expression::of(pattern, false).unwrap().may_match_below(text);
+        assert!(!below(r"^/v2/exports/.+\.csv$", "/v2/accounts/"));
+        assert!(below(r"^/v2/exports/.+\.csv$", "/v2/") && below(r"^/v2/exports/.+\.csv$", "/v2/exports/a/"));
+        assert!(below(r"\.csv$", "/v2/accounts/") && below(r"^/(a|b)/", "/c/"), "this is not known");
+        let any_case = Expression::of("^/V2/x", true).unwrap();
+        assert!(any_case.may_match_below("/v2/"));
     }
 
     #[test]

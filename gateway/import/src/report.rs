@@ -1,6 +1,6 @@
 //! What became of each directive.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
 use std::sync::Arc;
 
@@ -71,6 +71,12 @@ struct Record {
     place: Place,
     text: String,
     found: Vec<(Outcome, String)>,
+}
+
+impl Record {
+    fn worst(&self) -> Option<Outcome> {
+        self.found.iter().map(|f| f.0).max()
+    }
 }
 
 /// What the report says of a directive that the import does not know.
@@ -153,65 +159,100 @@ impl Report {
         self.records.get(id.0).is_some_and(|r| r.found.iter().any(|(o, _)| *o != Outcome::Same))
     }
 
-    fn entries(&self) -> impl Iterator<Item = (Outcome, &Place, &str, &str)> {
-        self.records.iter().flat_map(|r| r.found.iter().map(move |(o, s)| (*o, &r.place, r.text.as_str(), s.as_str())))
+    /// The lines that have an outcome.
+    pub(crate) fn places(&self) -> BTreeSet<Place> {
+        self.records.iter().filter(|r| !r.found.is_empty()).map(|r| r.place.clone()).collect()
+    }
+
+    /// The directives as a person reads them: one of a file that is included several times is one directive. Each with all that is
+    /// said of it, in the order of the files.
+    fn whole(&self) -> Vec<Record> {
+        let mut out: Vec<Record> = Vec::new();
+        let mut known: HashMap<(&Place, &str), usize> = HashMap::new();
+        for record in &self.records {
+            let at = *known.entry((&record.place, record.text.as_str())).or_insert(out.len());
+            match out.get_mut(at) {
+                Some(there) => {
+                    let new: Vec<_> = record.found.iter().filter(|f| !there.found.contains(f)).cloned().collect();
+                    there.found.extend(new);
+                }
+                None => out.push(record.clone()),
+            }
+        }
+        for record in out.iter_mut().filter(|r| r.worst() > Some(Outcome::Same)) {
+            record.found.retain(|(outcome, _)| *outcome != Outcome::Same);
+        }
+        out
     }
 
     /// How many directives have this as their worst outcome.
     pub fn count(&self, outcome: Outcome) -> usize {
-        self.records.iter().filter(|r| r.found.iter().map(|f| f.0).max() == Some(outcome)).count()
+        self.whole().iter().filter(|r| r.worst() == Some(outcome)).count()
     }
 
     /// How many directives there are.
     pub fn directives(&self) -> usize {
-        self.records.len()
+        self.whole().len()
     }
 
     /// For each directive its first word and its worst outcome.
     pub fn outcomes(&self) -> impl Iterator<Item = (&str, Outcome)> {
-        let worst = |r: &Record| r.found.iter().map(|f| f.0).max();
-        self.records.iter().filter_map(move |r| Some((r.text.split(' ').next().unwrap_or(""), worst(r)?)))
+        self.records.iter().filter_map(|r| Some((r.text.split(' ').next().unwrap_or(""), r.worst()?)))
     }
 
     /// What a person has to decide, one line each.
     pub fn undecided(&self) -> Vec<String> {
-        let undecided = self.entries().filter(|e| e.0 == Outcome::Undecided);
-        undecided.map(|(_, place, text, says)| format!("{place}: {text}: {says}")).collect()
+        let line = |r: &Record, says: &str| format!("{}: {}: {says}", r.place, r.text);
+        let of = |r: &Record| -> Vec<String> {
+            r.found.iter().filter(|f| f.0 == Outcome::Undecided).map(|(_, says)| line(r, says)).collect()
+        };
+        self.whole().iter().flat_map(of).collect()
     }
 
-    /// As text: what is not the same, one line each, then the numbers. `all`: what is the same, too.
+    /// As text: what is not the same, one line for each directive, then the numbers. `all`: what is the same, too.
     pub fn to_text(&self, all: bool) -> String {
+        let whole = self.whole();
         let mut out = String::new();
         for outcome in Outcome::ALL.iter().rev().filter(|o| all || **o != Outcome::Same) {
-            // A file that is included several times has the same lines several times.
-            let mut said = BTreeSet::new();
-            for (_, place, text, says) in self.entries().filter(|e| e.0 == *outcome) {
-                if *outcome != Outcome::Same && !said.insert((place, text, says)) {
-                    continue;
-                }
+            for record in whole.iter().filter(|r| r.worst() == Some(*outcome)) {
+                // What is worst comes first.
+                let mut found: Vec<_> = record.found.iter().filter(|(_, says)| !says.is_empty()).collect();
+                found.sort_by_key(|(o, _)| std::cmp::Reverse(*o));
+                let says: Vec<&str> = found.iter().map(|(_, says)| says.as_str()).collect();
                 let colon = if says.is_empty() { "" } else { ": " };
                 // Writing to a string cannot fail.
-                let _ = writeln!(out, "{place}: {}: {text}{colon}{says}", outcome.title());
+                let _ = writeln!(
+                    out,
+                    "{}: {}: {}{colon}{}",
+                    record.place,
+                    outcome.title(),
+                    record.text,
+                    says.join("; also: ")
+                );
             }
         }
-        let counts = Outcome::ALL.map(|o| format!("{} {}", self.count(o), o.title()));
-        let _ = writeln!(out, "{} directives: {}", self.directives(), counts.join(", "));
+        let count = |o: Outcome| whole.iter().filter(|r| r.worst() == Some(o)).count();
+        let counts = Outcome::ALL.map(|o| format!("{} {}", count(o), o.title()));
+        let _ = writeln!(out, "{} directives: {}", whole.len(), counts.join(", "));
         out
     }
 
     /// As JSON.
     pub fn to_json(&self) -> String {
-        let entries: Vec<serde_json::Value> = self
-            .entries()
-            .map(|(outcome, place, text, says)| {
-                serde_json::json!({ "outcome": outcome.name(), "file": &*place.file, "line": place.line, "directive": text,
+        let whole = self.whole();
+        let entries: Vec<serde_json::Value> = whole
+            .iter()
+            .flat_map(|r| r.found.iter().map(move |(outcome, says)| (r, outcome, says)))
+            .map(|(r, outcome, says)| {
+                serde_json::json!({ "outcome": outcome.name(), "file": &*r.place.file, "line": r.place.line, "directive": r.text,
                     "says": says })
             })
             .collect();
+        let count = |o: Outcome| whole.iter().filter(|r| r.worst() == Some(o)).count();
         let counts: serde_json::Map<String, serde_json::Value> =
-            Outcome::ALL.iter().map(|o| (o.name().to_owned(), self.count(*o).into())).collect();
-        let value = serde_json::json!({ "ok": self.count(Outcome::Undecided) == 0, "directives": self.directives(),
-            "counts": counts, "entries": entries });
+            Outcome::ALL.iter().map(|o| (o.name().to_owned(), count(*o).into())).collect();
+        let value = serde_json::json!({ "ok": count(Outcome::Undecided) == 0, "directives": whole.len(), "counts": counts,
+            "entries": entries });
         format!("{value:#}\n")
     }
 }

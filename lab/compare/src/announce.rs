@@ -7,8 +7,9 @@
 //! it stands under `undecided` in the translation: the gateway does not start with it ([`open`]).
 
 use crate::Kind;
-use crate::difference::{Aspect, Difference};
+use crate::difference::{Aspect, Difference, decoded};
 use crate::draft::{Behaviour, Draft, Shown, Times};
+use crate::samples;
 use crate::translation::Entry;
 use crate::tree::{Place, Scope};
 use std::collections::BTreeSet;
@@ -73,6 +74,15 @@ impl Case<'_> {
             ["get 503", "nothing is relayed", "nothing listens", "no address to listen", "relayed connection"];
         if entry.outcome != "undecided" && nothing.iter().any(|n| entry.says.contains(n)) {
             return self.is_unserved();
+        }
+        if entry.says.contains("the server has several ports") {
+            return self.is(&[Aspect::Location]);
+        }
+        // A file that is not there.
+        if entry.says.contains("no location is for get 404") {
+            return self.is(&[Aspect::Status])
+                && self.difference.translation == "404"
+                && matches!(self.difference.original.as_str(), "200" | "301" | "403" | "405");
         }
         if let Some((_, sample)) = entry.says.split_once("this route does not match ") {
             return self.draft.is_some_and(|d| is_beside(sample, &d.path)) && !self.is_tls();
@@ -337,6 +347,23 @@ impl Case<'_> {
                 self.is(&[Aspect::Copy]) && self.difference.translation == "none" && (is_one || !different)
             }
             "auth_basic" if different => self.is_response_header(&["www-authenticate"]),
+            // Who may pass, and what the server is told; where the request goes, and what a limit says, is another matter.
+            "auth_request" if undecided => {
+                (self.is(&[Aspect::Status]) && self.difference.translation != "429")
+                    || self.is_at_backend()
+                    || self.asked.0 != self.asked.1 && matches!(self.aspect(), Aspect::Header(_) | Aspect::Content)
+            }
+            "auth_basic" | "auth_basic_user_file" | "allow" | "deny" | "satisfy" | "limit_except" if undecided => {
+                self.is(&[Aspect::Status, Aspect::Backend]) || self.is_response_header(&["www-authenticate"])
+            }
+            "rewrite" if undecided => {
+                let path = self.draft.map_or("", |d| d.path.as_str());
+                !self.is_tls() && decoded(path).starts_with(&samples::beginning(argument))
+            }
+            "if" if undecided => {
+                let negated = words.iter().any(|w| w.starts_with('!'));
+                !self.is_tls() && (negated || self.involves(argument.trim_start_matches('(')))
+            }
             // NGINX answers with 500 unless the service says yes, 401 or 403.
             "proxy_pass_request_body" if different => {
                 // The same request, but for the length.
@@ -596,6 +623,23 @@ mod tests {
         let (asked, status) = ((false, false), 501);
         let case = Case { kind: Kind::Nginx, place: &at, scope: &nothing, draft: None, difference: &d, asked, status };
         assert_eq!(announced(&entries, &case), None, "no line of these takes part");
+    }
+
+    #[test]
+    fn an_undecided_line_announces_what_it_is_about_and_nothing_beside_it() {
+        let entries = [
+            entry(3, "undecided", "rewrite ^/v1/customers/(.*)$ /v2/accounts/$1 last", "several locations"),
+            entry(4, "undecided", "auth_request /auth", "write forward_auth"),
+            entry(5, "undecided", "if ($http_user_agent ~ ^(?!x)y) {", "no look-ahead"),
+        ];
+        let of = |path: &str, aspect, a: &str, b: &str| line(&entries, &draft().at(path), &difference(aspect, a, b));
+        assert_eq!(of("/docs", Aspect::Location, "https://a/docs/", "https://a:8443/docs/"), None);
+        assert_eq!(of("/v1/customers/7", Aspect::Location, "/a", "/b"), Some(3));
+        assert_eq!(of("/v1/custome%72s/7", Aspect::Location, "/a", "/b"), Some(3));
+        assert_eq!(of("/x", Aspect::Status, "401", "200"), Some(4));
+        assert_eq!(of("/x", Aspect::Status, "200", "429"), None, "a limit is another matter");
+        let agent = draft().with("User-Agent", "y").at("/x");
+        assert_eq!(line(&entries, &agent, &difference(Aspect::Location, "/a", "/b")), Some(5));
     }
 
     #[test]

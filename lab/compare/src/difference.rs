@@ -86,9 +86,6 @@ pub const RECEIVED_IGNORED: &[&str] = &[
     "te",
     "transfer-encoding",
     "content-length",
-    "x-forwarded-for",
-    "x-forwarded-proto",
-    "x-forwarded-host",
     "forwarded",
     "via",
     "expect",
@@ -96,6 +93,14 @@ pub const RECEIVED_IGNORED: &[&str] = &[
     "client-cert-chain",
 ];
 
+/// Headers that Sealane always sends: compared if the client sends them and the original does something with them.
+const FORWARDED: &[&str] = &["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"];
+
+const ALWAYS_SENT: &str =
+    "Sealane always sends X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Forwarded to servers";
+const COPIED: &str = "headers that copy_headers names are removed from requests of clients, on all routes of the host";
+const CORS: &str = "with cors, the gateway sends Access-Control headers itself, and only to pages that send Origin";
+const BY_NAME: &str = "Sealane chooses a certificate by the names in the certificate";
 const OWN_ERRORS: &str =
     "error responses of the gateway itself (a limit is reached, no server is usable) have no additional headers";
 const REFUSALS: &str =
@@ -142,11 +147,17 @@ pub struct Setup<'c> {
     pub mirrors: &'c BTreeSet<String>,
     /// The header that has the translation's request IDs.
     pub request_id: Option<&'c str>,
+    /// Whether the headers are compared in which a proxy names its client.
+    pub forwarded: bool,
+    /// Whether the translation has `cors`.
+    pub cors: bool,
+    /// Names, in lower case, of the headers that servers get from those that `forward_auth` asks.
+    pub copied: &'c BTreeSet<String>,
 }
 
 /// Compares what was seen of one request.
 pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Setup<'_>) -> Vec<Difference> {
-    let Setup { groups, mirrors, request_id } = *setup;
+    let Setup { groups, mirrors, request_id, forwarded, cors, copied } = *setup;
     let mut out = Vec::new();
     if let Times::AtOnce(_) = draft.times {
         out.extend(differs(Aspect::Status, refused(original), refused(translation)));
@@ -174,11 +185,26 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
     let ((there, copies_there), (here, copies_here)) = (of(original), of(translation));
     let mut at_backends = backends(&there, &here, groups);
     at_backends.retain(|d| !request_id.is_some_and(|header| is_other_id(d, header, draft)));
+    at_backends.retain(|d| match &d.aspect {
+        Aspect::Received(name) if FORWARDED.contains(&name.as_str()) => {
+            forwarded && d.original != "-" && draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name))
+        }
+        _ => true,
+    });
     for difference in at_backends.iter_mut().filter(|d| d.general.is_none()) {
         let sent =
             |name: &str, value: &str| draft.headers.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && v == value);
         difference.general = match &difference.aspect {
+            // The original passes on what the client says.
+            Aspect::Received(name) if FORWARDED.contains(&name.as_str()) && sent(name, &difference.original) => {
+                Some(ALWAYS_SENT)
+            }
             Aspect::Backend if other_rules => Some(OTHER_RULES),
+            Aspect::Received(name)
+                if copied.contains(name) && difference.translation == "-" && sent(name, &difference.original) =>
+            {
+                Some(COPIED)
+            }
             Aspect::Received(name)
                 if is_claim(name.as_bytes()) && difference.translation == "-" && sent(name, &difference.original) =>
             {
@@ -206,8 +232,12 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
     if there.status == here.status {
         let own = original.received.is_empty() && translation.received.is_empty();
         let mut found = responses(there, here, own);
+        // Without Origin there is no page of another origin, and without an allowed origin the other headers mean nothing.
+        let asks = draft.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("origin"));
+        let cors = cors && !(asks && there.header("access-control-allow-origin").is_some());
         for difference in &mut found {
             difference.general = match difference.aspect {
+                Aspect::Header(ref name) if cors && name.starts_with("access-control-") => Some(CORS),
                 Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
                 Aspect::Header(_) if own && here.status == 403 && difference.original == "-" => Some(REFUSALS),
                 Aspect::Header(ref name)
@@ -243,9 +273,31 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
     if let (Some(there), Some(here)) = (&original.tls, &translation.tls)
         && there.chain.first() != here.chain.first()
     {
-        out.extend(differs(Aspect::Certificate, subject(there.chain.first()), subject(here.chain.first())));
+        let name = draft.sni.as_deref().unwrap_or(&draft.host);
+        out.extend(certificates(there.chain.first(), here.chain.first(), name.split(':').next()));
     }
     out
+}
+
+/// Two certificates that differ. A name that has a certificate of its own in the translation gets that.
+fn certificates(there: Option<&Vec<u8>>, here: Option<&Vec<u8>>, name: Option<&str>) -> Option<Difference> {
+    let mut out = differs(Aspect::Certificate, subject(there), subject(here))?;
+    let is_for = |der: &Vec<u8>, name: &str| {
+        let names = sealane_lab_probe::cert::Certificate::read(der, 0).map(|c| c.subject_alternative_names);
+        names.is_some_and(|names| names.iter().any(|n| covers(n, name)))
+    };
+    if here.zip(name).is_some_and(|(der, name)| is_for(der, name)) {
+        out.general = Some(BY_NAME);
+    }
+    Some(out)
+}
+
+/// Whether a certificate's name is for a host.
+fn covers(name: &str, host: &str) -> bool {
+    match name.strip_prefix("*.") {
+        Some(base) => host.split_once('.').is_some_and(|(_, rest)| rest.eq_ignore_ascii_case(base)),
+        None => name.eq_ignore_ascii_case(host),
+    }
 }
 
 /// Both programs have made an ID, and so another one.
@@ -376,7 +428,7 @@ fn backends(there: &[Received], here: &[Received], groups: &[Vec<String>]) -> Ve
         if let Some(d) = found.as_mut() {
             let bare = |h: &str| h.split(':').next().unwrap_or_default().to_ascii_lowercase();
             d.general = match name.as_str() {
-                "host" if bare(&d.original) == bare(&d.translation) => Some(HOST),
+                "host" | "x-forwarded-host" if bare(&d.original) == bare(&d.translation) => Some(HOST),
                 "upgrade" if d.original == "-" || d.translation == "-" => Some(UPGRADE),
                 _ => None,
             };
@@ -427,8 +479,7 @@ pub fn of_handshake(handshakes: &Handshakes, original: &Shake, translation: &Sha
                         out.extend(differs(Aspect::Negotiated(what("suite")), a.suite.clone(), b.suite.clone()));
                     }
                     if a.chain.first() != b.chain.first() {
-                        let d = differs(Aspect::Certificate, subject(a.chain.first()), subject(b.chain.first()));
-                        out.extend(d);
+                        out.extend(certificates(a.chain.first(), b.chain.first(), name.as_deref()));
                     }
                 }
                 (Err(_), Err(_)) => {}
@@ -524,8 +575,78 @@ mod tests {
             &draft(),
             original,
             translation,
-            &Setup { groups, mirrors: &mirrors, request_id: Some("X-Request-ID") },
+            &Setup {
+                groups,
+                mirrors: &mirrors,
+                request_id: Some("X-Request-ID"),
+                forwarded: true,
+                cors: true,
+                copied: &mirrors,
+            },
         )
+    }
+
+    #[test]
+    fn what_a_proxy_says_of_its_client_is_compared_if_the_request_has_it() {
+        let with = |value: &str| {
+            let mut out = seen(200, &[], Some("10.0.0.1:80"), "/");
+            out.received[0].headers.push(("X-Forwarded-Proto".to_owned(), value.to_owned()));
+            out
+        };
+        let mirrors = BTreeSet::new();
+        let setup =
+            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &mirrors };
+        let sends = draft().with("X-Forwarded-Proto", "http");
+        let found = of_request(&sends, &with("https"), &with("http"), &setup);
+        assert_eq!(found.len(), 1, "the original says what it sees");
+        assert_eq!((&found[0].aspect, found[0].general), (&Aspect::Received("x-forwarded-proto".to_owned()), None));
+        let found = of_request(&sends, &with("http"), &with("https"), &setup);
+        assert_eq!(found[0].general, Some(ALWAYS_SENT), "the original passes on what the client says");
+        assert!(of_request(&draft(), &with("https"), &with("http"), &setup).is_empty());
+        let haproxy = Setup { forwarded: false, ..setup };
+        assert!(of_request(&sends, &with("https"), &with("http"), &haproxy).is_empty());
+    }
+
+    #[test]
+    fn a_client_may_not_send_what_the_asked_server_says() {
+        let with = |value: &str| {
+            let mut out = seen(200, &[], Some("10.0.0.1:80"), "/");
+            let header = (!value.is_empty()).then(|| ("X-User".to_owned(), value.to_owned()));
+            out.received[0].headers.extend(header);
+            out
+        };
+        let (mirrors, copied) = (BTreeSet::new(), BTreeSet::from(["x-user".to_owned()]));
+        let setup =
+            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: false, copied: &copied };
+        let sends = draft().with("X-User", "me");
+        assert_eq!(of_request(&sends, &with("me"), &with(""), &setup)[0].general, Some(COPIED));
+        assert_eq!(of_request(&sends, &with("alice"), &with(""), &setup)[0].general, None);
+        assert_eq!(of_request(&sends, &with(""), &with("me"), &setup)[0].general, None);
+    }
+
+    #[test]
+    fn headers_for_pages_of_other_origins_are_only_for_these() {
+        let header = "Access-Control-Allow-Credentials";
+        let (a, b) =
+            (seen(200, &[(header, "true")], Some("10.0.0.1:80"), "/"), seen(200, &[], Some("10.0.0.1:80"), "/"));
+        assert_eq!(compared(&a, &b, &[])[0].general, Some(CORS));
+        let mirrors = BTreeSet::new();
+        let setup =
+            Setup { groups: &[], mirrors: &mirrors, request_id: None, forwarded: true, cors: true, copied: &mirrors };
+        let page = draft().with("Origin", "https://a.example");
+        assert_eq!(of_request(&page, &a, &b, &setup)[0].general, Some(CORS), "it was not allowed before");
+        let mut allowed = a.clone();
+        let origin = ("Access-Control-Allow-Origin".to_owned(), "https://a.example".to_owned());
+        allowed.response.as_mut().unwrap().headers.push(origin);
+        let found = of_request(&page, &allowed, &b, &setup);
+        assert!(found.len() == 2 && found.iter().all(|d| d.general.is_none()), "it is not allowed any more");
+        assert_eq!(of_request(&draft(), &a, &b, &Setup { cors: false, ..setup })[0].general, None);
+    }
+
+    #[test]
+    fn a_name_in_a_certificate_is_for_its_hosts() {
+        assert!(covers("*.a.example", "b.a.example") && covers("A.example", "a.example"));
+        assert!(!covers("*.a.example", "a.example") && !covers("*.a.example", "c.b.a.example"));
     }
 
     #[test]

@@ -78,6 +78,12 @@ pub const GRPC: &str = "application/grpc";
 /// The length of an empty message of gRPC: a flag, and a length of four bytes.
 pub const GRPC_MESSAGE: u64 = 5;
 
+/// Lanes of the translation if limits are tried: what a limit lets pass besides depends on their number.
+pub const LANES: u32 = 2;
+
+/// The client that a proxy names in `X-Forwarded-For`; [`Plan::spread`] gives each request one of its own.
+pub const FORWARDED: &str = "10.1.2.3";
+
 /// The largest content that is sent.
 pub const MAX_CONTENT: u64 = 64 << 20;
 
@@ -307,6 +313,15 @@ impl Plan {
     pub fn push(&mut self, draft: Draft) {
         if is_sendable(&draft) && self.known.insert((draft.text(), draft.sni.clone())) {
             self.drafts.push(draft);
+        }
+    }
+
+    /// Gives each request that a proxy has forwarded a client of its own, so that no limit counts two requests together.
+    pub fn spread(&mut self) {
+        for (n, draft) in self.drafts.iter_mut().enumerate() {
+            for (_, value) in draft.headers.iter_mut().filter(|(_, value)| value == FORWARDED) {
+                *value = format!("10.{}.{}.{}", 1 + n / 62_500 % 250, n / 250 % 250, 1 + n % 250);
+            }
         }
     }
 

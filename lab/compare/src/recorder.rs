@@ -26,7 +26,7 @@ pub const HEADER: &str = "X-Sealane-Compare";
 /// The content of answers.
 pub const CONTENT: &str = "from the recording back-end\n";
 /// How long a back-end holds a request that it is told to hold.
-pub const HOLD: Duration = Duration::from_millis(1500);
+pub const HOLD: Duration = Duration::from_secs(3);
 
 /// Longest head.
 const MAX_HEAD: usize = 128 * 1024;

@@ -6,6 +6,7 @@ use crate::draft::Untried;
 use crate::translation::Entry;
 use crate::tree::Place;
 use serde::Serialize;
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 /// Whether somebody has said that there is a difference.
@@ -136,11 +137,13 @@ impl Report {
         self.found.iter().filter(|f| f.known == Known::No).count()
     }
 
-    /// For people.
-    pub fn to_text(&self) -> String {
+    /// For people. `all`: what was to be expected, too.
+    pub fn to_text(&self, all: bool) -> String {
         let mut out = String::new();
+        // One entry of the import's report may announce many differences.
+        let mut said = BTreeSet::new();
         // Writing to a string cannot fail.
-        for found in &self.found {
+        for found in self.found.iter().filter(|f| all || f.known == Known::No) {
             let what = match &found.known {
                 Known::No => "not announced",
                 Known::Announced { .. } => "announced",
@@ -157,6 +160,7 @@ impl Report {
             match &found.known {
                 Known::No => {}
                 Known::Announced { place, directive, says } => {
+                    let says = if said.insert((place, directive, says)) { says } else { "see above" };
                     let _ = writeln!(out, "    {place}: {directive}: {says}");
                 }
                 Known::Always { says } => {
@@ -164,10 +168,10 @@ impl Report {
                 }
             }
         }
-        for untried in &self.untried {
+        for untried in self.untried.iter().filter(|_| all) {
             let _ = writeln!(out, "{}: not compared: {}", untried.place, untried.why);
         }
-        for made in &self.made {
+        for made in self.made.iter().filter(|_| all) {
             let _ = writeln!(out, "made for this run: {made}");
         }
         if self.undecided > 0 {
@@ -228,8 +232,23 @@ mod tests {
         }
         report.finish();
         assert_eq!(report.unannounced(), 1);
-        let text = report.to_text();
+        let text = report.to_text(true);
         assert!(text.starts_with("/n.conf:7: not announced: status\n    GET http://a/ (and 2 more)\n"), "{text}");
+        let entry = Entry {
+            outcome: "different".to_owned(),
+            place: place.clone(),
+            directive: "gzip on".to_owned(),
+            says: "let the server compress".to_owned(),
+        };
+        for name in ["etag", "vary"] {
+            let d = Difference { aspect: Aspect::Header(name.to_owned()), ..d.clone() };
+            report.add(&place, &d, || "GET http://a/".to_owned(), Some(&entry));
+        }
+        let text = report.to_text(true);
+        assert_eq!(text.matches("let the server compress").count(), 1, "a long text is there once: {text}");
+        assert_eq!(text.matches("gzip on").count(), 2);
+        let short = report.to_text(false);
+        assert!(short.contains("not announced: status") && !short.contains("gzip"), "{short}");
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).unwrap();
         assert_eq!(json["differences"][0]["line"], 7);
         assert_eq!(json["differences"][0]["known"]["kind"], "no");

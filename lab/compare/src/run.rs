@@ -3,13 +3,13 @@
 use crate::announce::{Case, announced, open};
 use crate::client::{Client, Seen};
 use crate::difference::{CASES, PORTS, Setup, of_handshake, of_request};
-use crate::draft::{Draft, Plan};
+use crate::draft::{Draft, LANES, Plan, Times};
 use crate::files::Files;
 use crate::network::{Addresses, Network, Program};
 use crate::nginx::{Abilities, Runnable};
 use crate::recorder::{Recorder, dns};
 use crate::report::Report;
-use crate::tls::{Shake, shake};
+use crate::tls::{About, Shake, shake};
 use crate::tree::{Node, Place};
 use crate::words::Named;
 use crate::{Kind, haproxy, nginx, translation};
@@ -64,7 +64,8 @@ struct Saw {
 pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Report> {
     let kind = options.kind;
     let found = |given: &Option<PathBuf>, name: &str| match given {
-        Some(path) if path.is_file() => Ok(path.clone()),
+        // It is started from another folder.
+        Some(path) if path.is_file() => std::path::absolute(path).with_context(|| path.display().to_string()),
         Some(path) => bail!("there is no program {}", path.display()),
         None => look_up(name).with_context(|| format!("there is no program {name} here")),
     };
@@ -94,6 +95,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         Kind::Nginx => nginx::plan(&tree, &abilities),
         Kind::Haproxy => haproxy::plan(&tree, &abilities),
     };
+    plan.spread();
     if plan.listeners.is_empty() {
         bail!("{}: no address on which {} listens", file.display(), kind.title());
     }
@@ -119,7 +121,10 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     plan.sockets.extend(translation::sockets(&table));
     let (old_sockets, new_sockets) =
         (sockets(&plan, &folder.join("sockets"))?, sockets(&plan, &folder.join("sockets-of-sealane"))?);
-    let copied = translation::runnable(table.clone(), &translated_base, &named, &mut files)?;
+    // A limit is one of all lanes together, so it is tried with several.
+    let limits = kind == Kind::Nginx && plan.drafts.iter().any(|d| matches!(d.times, Times::AtOnce(_)));
+    let lanes = if limits { LANES } else { 1 };
+    let copied = translation::runnable(table.clone(), &translated_base, &named, &mut files, lanes)?;
     let text = translation::with_sockets(copied, &new_sockets)?;
 
     progress("starting both programs");
@@ -166,7 +171,16 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     }
     drop((original, gateway));
     let request_id = translation::request_id(&table);
-    let setup = Setup { groups: &plan.groups, mirrors: &plan.mirrors, request_id: request_id.as_deref() };
+    let forwarded = kind == Kind::Nginx;
+    let copied = translation::copied(&table);
+    let setup = Setup {
+        groups: &plan.groups,
+        mirrors: &plan.mirrors,
+        request_id: request_id.as_deref(),
+        forwarded,
+        cors: translation::has_cors(&table),
+        copied: &copied,
+    };
     judge(&plan, &entries, &setup, (&there, &here), &mut report);
     report.made = files.made();
     report.untried.append(&mut plan.untried);
@@ -420,7 +434,10 @@ fn judge(
                 let (place, scope) = (&handshakes.listener.place, &handshakes.scope);
                 let (asked, status) = ((false, false), 0);
                 let case = Case { kind, place, scope, draft: None, difference: &difference, asked, status };
-                let text = || format!("handshake with {}", handshakes.listener.address);
+                let text = || match &there.about {
+                    About::Name(Some(name)) => format!("handshake with {} for {name}", handshakes.listener.address),
+                    _ => format!("handshake with {}", handshakes.listener.address),
+                };
                 report.add(place, &difference, text, announced(entries, &case));
             }
         }

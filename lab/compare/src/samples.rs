@@ -1,7 +1,7 @@
 //! Texts that a pattern matches, and texts beside them.
 
 use regex_syntax::ParserBuilder;
-use regex_syntax::hir::{Class, Hir, HirKind};
+use regex_syntax::hir::{Class, Hir, HirKind, Look};
 
 /// Most samples of one expression.
 const MAX: usize = 12;
@@ -22,6 +22,21 @@ pub fn regex(pattern: &str, ignore_case: bool) -> Option<Vec<String>> {
         }
     }
     (!out.is_empty()).then_some(out)
+}
+
+/// The text with which all texts begin that a regular expression matches; empty if that is not known.
+pub fn beginning(pattern: &str) -> String {
+    let mut builder = ParserBuilder::new();
+    builder.unicode(false).utf8(false).nest_limit(50);
+    let Ok(hir) = builder.build().parse(pattern) else { return String::new() };
+    let HirKind::Concat(parts) = hir.kind() else { return String::new() };
+    match parts.as_slice() {
+        [first, second, ..] if *first.kind() == HirKind::Look(Look::Start) => match second.kind() {
+            HirKind::Literal(text) => String::from_utf8_lossy(&text.0).into_owned(),
+            _ => String::new(),
+        },
+        _ => String::new(),
+    }
 }
 
 fn of(hir: &Hir) -> Vec<Vec<u8>> {
@@ -148,6 +163,12 @@ mod tests {
         assert!(regex(r"\.(gif|jpe?g)$", false).unwrap().contains(&".jpg".to_owned()));
         assert_eq!(regex(r"^/v[0-9]{2}$", false).unwrap(), ["/v77"]);
         assert_eq!(regex(r"^/(?!private)", false), None, "only PCRE looks ahead");
+    }
+
+    #[test]
+    fn expressions_begin_with_a_text_or_not() {
+        assert_eq!(beginning(r"^/v1/customers/(.*)$"), "/v1/customers/");
+        assert_eq!([beginning("/v1"), beginning("^(a|b)"), beginning("^(?!a)")], ["", "", ""]);
     }
 
     #[test]

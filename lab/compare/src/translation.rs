@@ -79,6 +79,41 @@ pub fn request_id(table: &Table) -> Option<String> {
     Some(section.get("header").and_then(Value::as_str).unwrap_or("X-Request-ID").to_owned())
 }
 
+/// Whether the gateway itself answers pages of other origins, somewhere.
+pub fn has_cors(table: &Table) -> bool {
+    fn has(value: &Value) -> bool {
+        match value {
+            Value::Table(table) => table.get("cors").is_some_and(Value::is_table) || table.values().any(has),
+            Value::Array(all) => all.iter().any(has),
+            _ => false,
+        }
+    }
+    table.values().any(has)
+}
+
+/// The names, in lower case, of all headers in `copy_headers`.
+pub fn copied(table: &Table) -> BTreeSet<String> {
+    fn visit(value: &Value, out: &mut BTreeSet<String>) {
+        match value {
+            Value::Table(table) => {
+                match table.get("copy_headers") {
+                    Some(Value::Array(all)) => {
+                        out.extend(all.iter().filter_map(Value::as_str).map(str::to_ascii_lowercase));
+                    }
+                    Some(Value::Table(all)) => out.extend(all.keys().map(|name| name.to_ascii_lowercase())),
+                    _ => {}
+                }
+                table.values().for_each(|v| visit(v, out));
+            }
+            Value::Array(all) => all.iter().for_each(|v| visit(v, out)),
+            _ => {}
+        }
+    }
+    let mut out = BTreeSet::new();
+    table.values().for_each(|v| visit(v, &mut out));
+    out
+}
+
 fn tables<'t>(table: &'t mut Table, key: &str) -> impl Iterator<Item = &'t mut Table> {
     let list = table.get_mut(key).and_then(Value::as_array_mut).map(|a| a.iter_mut()).into_iter().flatten();
     list.filter_map(Value::as_table_mut)
@@ -154,13 +189,19 @@ pub fn strings(table: &Table) -> Vec<String> {
     out
 }
 
-/// A copy that runs beside others: one lane, files of the run, neither a log of accesses nor administration. What is not
+/// A copy that runs beside others: few lanes, files of the run, neither a log of accesses nor administration. What is not
 /// decided is left out, so that its effect can be compared.
-pub fn runnable(mut table: Table, folder: &Path, named: &Named, files: &mut Files) -> anyhow::Result<String> {
+pub fn runnable(
+    mut table: Table,
+    folder: &Path,
+    named: &Named,
+    files: &mut Files,
+    lanes: u32,
+) -> anyhow::Result<String> {
     for key in ["undecided", "user", "group", "admin"] {
         table.remove(key);
     }
-    table.insert("lanes".to_owned(), Value::Integer(1));
+    table.insert("lanes".to_owned(), Value::Integer(lanes.into()));
     if let Some(log) = table.get_mut("log").and_then(Value::as_table_mut) {
         log.remove("access");
     }
@@ -271,7 +312,10 @@ mod tests {
         let text = "[[upstream]]\nservers = [\"unix:/run/a.sock\", \"http://a:1\"]\n".to_owned();
         assert_eq!(sockets(&text.parse().unwrap()), ["unix:/run/a.sock"]);
         assert!(with_sockets(text, &other).unwrap().contains("\"unix:/tmp/1/0\""));
-        let out: Table = runnable(table, folder.path(), &Named::default(), &mut files).unwrap().parse().unwrap();
+        assert!(!has_cors(&table) && has_cors(&"[[host]]\ncors = { origins = [\"https://a\"] }".parse().unwrap()));
+        let asks = "[[host]]\nforward_auth = { copy_headers = [\"X-User\"] }\n[[host.route]]\nforward_auth = { copy_headers = { X-B = \"X-C\" } }";
+        assert_eq!(copied(&asks.parse().unwrap()), BTreeSet::from(["x-b".to_owned(), "x-user".to_owned()]));
+        let out: Table = runnable(table, folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
         assert!(!out.contains_key("user") && !out.contains_key("undecided"));
         assert!(out["log"].as_table().unwrap().is_empty());
         let cert = out["listener"][0]["tls"]["certificates"][0]["cert"].as_str().unwrap().to_owned();

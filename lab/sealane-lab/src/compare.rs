@@ -58,6 +58,9 @@ struct One {
     /// Time limit for all requests together, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     time: u64,
+    /// Print only the differences that are not announced
+    #[arg(long, conflicts_with = "json")]
+    unannounced: bool,
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
@@ -97,6 +100,6 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         eprintln!();
     }
     let report = result?;
-    out!("{}", if one.json { report.to_json() } else { report.to_text() });
+    out!("{}", if one.json { report.to_json() } else { report.to_text(!one.unannounced) });
     Ok(ExitCode::from(u8::from(report.unannounced() > 0)))
 }

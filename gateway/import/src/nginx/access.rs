@@ -40,20 +40,23 @@ fn guards<'d>(scope: &Scope<'d>) -> Vec<(&'d Directive, &'static str)> {
     GUARDS.iter().filter_map(|(name, why)| Some((on(name)?, *why))).collect()
 }
 
-/// The directives of a scope that keep requests out.
-pub(super) fn restrictions(scope: &Scope) -> Vec<crate::report::Id> {
+/// The directives of a scope that keep requests out, but for `satisfy`.
+pub(super) fn checks<'d>(scope: &Scope<'d>) -> Vec<&'d Directive> {
     let list = scope.all(&["allow", "deny"]);
     let open = list.first().is_none_or(|d| d.name() == "allow" && d.word(1) == Some("all"))
         || list.iter().all(|d| d.name() == "allow");
-    let mut out: Vec<_> = if open { Vec::new() } else { list.iter().map(|d| d.id).collect() };
-    out.extend(guards(scope).iter().map(|(d, _)| d.id));
-    if let Some((d, _)) = scope.value("satisfy").filter(|_| any_suffices(scope)) {
-        out.push(d.id);
-    }
+    let mut out = if open { Vec::new() } else { list };
+    out.extend(guards(scope).iter().map(|(d, _)| *d));
     for name in ["limit_req", "limit_conn"] {
-        out.extend(scope.all(&[name]).iter().map(|d| d.id));
+        out.extend(scope.all(&[name]));
     }
     out
+}
+
+/// All directives of a scope that keep requests out.
+pub(super) fn restrictions(scope: &Scope) -> Vec<crate::report::Id> {
+    let any = scope.value("satisfy").filter(|_| any_suffices(scope)).map(|(d, _)| d);
+    checks(scope).into_iter().chain(any).map(|d| d.id).collect()
 }
 
 /// Whether a client of a scope must pass only one of several checks.
@@ -283,11 +286,16 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
             continue;
         };
         match d.arguments().contains(&"nodelay") {
-            true => import
-                .differs(d, "rate_limit: above the rate, clients get 429 with Retry-After (NGINX: limit_req_status)"),
-            false => {
-                import.differs(d, "rate_limit: requests above the rate are not delayed, but get 429 with Retry-After")
-            }
+            true => import.differs(
+                d,
+                "rate_limit: above the rate, clients get 429 with Retry-After (NGINX: limit_req_status). Each lane may let a whole burst of a new \
+                 client pass once, before the lanes count together",
+            ),
+            false => import.differs(
+                d,
+                "rate_limit: requests above the rate are not delayed, but get 429 with Retry-After. Each lane may let a whole burst of a new client \
+                 pass once, before the lanes count together",
+            ),
         }
         if let [common, .., own] = names.as_slice() {
             import.differs(

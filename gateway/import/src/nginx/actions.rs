@@ -41,7 +41,20 @@ pub(super) fn redirect(d: &Directive, name: Option<&str>) -> Option<(When, Actio
         Some(bare) => (bare, false),
         None => (replacement, true),
     };
-    of_beginning(pattern, text, query, status, name).or_else(|| of_expression(pattern, text, query, status, name))
+    let beginning = of_beginning(pattern, text, query, status, name);
+    // Routes match whole segments: `^/old(.*)$` also matches `/older`, as only its expression says.
+    match (beginning, is_of_segments(pattern)) {
+        (Some(found), true) => Some(found),
+        (found, _) => of_expression(pattern, text, query, status, name).or(found),
+    }
+}
+
+/// Whether a pattern that captures the rest of a path captures whole segments.
+fn is_of_segments(pattern: &str) -> bool {
+    capture(pattern).is_none_or(|r| {
+        let optional = r.slash && pattern.contains("/?");
+        !r.rest || r.prefix.is_empty() || r.prefix.ends_with('/') || (r.slash && !optional)
+    })
 }
 
 /// A redirect with the groups of an expression.
@@ -231,11 +244,23 @@ pub(super) const NO_SEARCH: &str = "this rewrite cannot be translated. Sealane r
      expression: write a route with path_regex and rewrite, or let the server rewrite the path";
 
 /// Why a `rewrite` is undecided whose new paths may get to several locations: with the route that gets to the first of them.
-pub(super) fn several(d: &Directive, template: &str) -> String {
+/// `checks`: what protects these locations.
+pub(super) fn several(d: &Directive, template: &str, checks: &[&Directive]) -> String {
+    let named = |d: &&Directive| {
+        let file = d.place.file.rsplit('/').next().unwrap_or_default();
+        format!("{} ({file}:{})", d.name(), d.place.line)
+    };
+    let repeat = match checks.is_empty() {
+        true => String::new(),
+        false => format!(
+            ". A route takes over nothing from other routes: repeat in it what protects the location: {}",
+            checks.iter().map(named).collect::<Vec<_>>().join(", ")
+        ),
+    };
     format!(
         "the new paths may get to several locations, depending on the groups (a location with a regular expression may match some of them): \
          if all of them belong to one location, write a route with path_regex = '{}', rewrite = \"{template}\" and the upstream of this \
-         location, or let the server rewrite the path",
+         location, or let the server rewrite the path{repeat}. Until then, these requests get 501",
         d.word(1).unwrap_or("")
     )
 }
@@ -470,10 +495,19 @@ fn cookies_differ<'d>(import: &mut Import<'d>, d: &'d Directive, any: &[(String,
 pub(super) const COOKIES_DIFFER: &str = "cookies: the name of the cookie is in lower case, and if a request has several cookies of this name, all of them are compared";
 
 fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
+    let looks = ["(?!", "(?=", "(?<!", "(?<="].iter().any(|look| d.arguments().iter().any(|a| a.contains(look)));
     import.decide(
         d,
-        "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods, headers, cookies and refused \
-         addresses can be): let the server decide",
+        match looks {
+            true => {
+                "Sealane's expressions have no look-ahead and no look-behind: write a route with a condition on the header for what the \
+                 expression excepts, before a route with a condition for all the rest, or let the server decide"
+            }
+            false => {
+                "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods, headers, cookies and \
+                 refused addresses can be): let the server decide"
+            }
+        },
     );
     for inner in d.inner() {
         import.whole(inner, crate::Outcome::NotTranslated, "see the condition");

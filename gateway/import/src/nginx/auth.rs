@@ -72,7 +72,22 @@ pub(super) fn forward_auth<'d>(
 ) -> Result<ForwardAuth, String> {
     let uri = d.word(1).filter(|u| u.starts_with('/') && !u.contains(['$', '?'])).ok_or(WHERE)?;
     // A question goes through the server's own directives, too.
-    let l = site.location_of(uri).filter(|l| l.is_plain() && site.steps.is_empty()).ok_or(WHERE)?;
+    if let Some(before) = site.step_for(uri) {
+        return Err(format!(
+            "write forward_auth: {} ({}) is for the question {uri}, too, and the import does not know what it does with it",
+            before.name(),
+            before.place
+        ));
+    }
+    let l = site.location_of(uri).ok_or_else(|| {
+        format!("write forward_auth: no location passes the question {uri} on to the server that answers it")
+    })?;
+    if !l.is_plain() {
+        return Err(format!(
+            "write forward_auth: {} has further directives that decide about the question",
+            l.directive().place
+        ));
+    }
     let pass = l.directive().inner().iter().rfind(|d| d.name() == "proxy_pass").ok_or(WHERE)?;
     let url = expand(import, l.scope(), pass.word(1).unwrap_or(""));
     let (tls, authority, path) = actions::parts_of_url(&url).ok_or(WHERE)?;
@@ -133,8 +148,9 @@ fn fields<'d>(
             n if FRAMING.contains(&n) => true,
             "content-type" | "content-encoding" => value.is_empty(),
             "x-forwarded-for" => matches!(value.as_str(), "$proxy_add_x_forwarded_for" | "$remote_addr"),
-            "x-forwarded-proto" => value == "$scheme",
-            "x-forwarded-host" => matches!(value.as_str(), "$host" | "$http_host"),
+            // A trusted proxy may have said something else.
+            "x-forwarded-proto" => value == "$scheme" && !import.trusts,
+            "x-forwarded-host" => matches!(value.as_str(), "$host" | "$http_host") && !import.trusts,
             "x-forwarded-uri" => value == "$request_uri",
             "x-forwarded-method" => value == "$request_method",
             n => value == format!("$http_{}", n.replace('-', "_")),

@@ -21,6 +21,8 @@ pub(super) struct Chosen {
     /// The condition in TOML.
     pub rule: String,
     pub upstream: String,
+    /// What the `map` gives.
+    pub value: String,
     pub place: Place,
 }
 
@@ -222,8 +224,13 @@ fn by_map<'d>(
             return import.decide(map, "there are too many values: write routes with \"headers\"");
         }
         if let Some(upstream) = upstream(import, scope, d, to, group, changes) {
-            let chosen =
-                |rule| Chosen { name: name.clone(), rule, upstream: upstream.clone(), place: entry.place.clone() };
+            let chosen = |rule| Chosen {
+                name: name.clone(),
+                rule,
+                upstream: upstream.clone(),
+                value: group.to_owned(),
+                place: entry.place.clone(),
+            };
             import.chosen.extend(rules.into_iter().map(chosen));
         }
     }

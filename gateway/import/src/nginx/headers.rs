@@ -4,7 +4,7 @@ use super::auth;
 use super::locations::Site;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
-use super::variables::{expand, has_variables, of_request};
+use super::variables::{Piece, expand, has_variables, of_request, pieces};
 use crate::output::{Edits, quoted};
 use crate::report::Place;
 
@@ -18,6 +18,20 @@ pub(super) struct Changes {
     pub host: Option<HostHeader>,
     /// The header in which servers get the name of the user.
     pub user: Option<(String, Place)>,
+    /// Response headers with the value of the `map` that chooses the server.
+    pub by_map: Vec<ByMap>,
+}
+
+/// A response header that says which server a `map` has chosen: each of the routes of the map has its value.
+#[derive(Clone, Debug)]
+pub(super) struct ByMap {
+    pub name: String,
+    /// The value of the map's default.
+    pub default: String,
+    /// The header is on errors, too.
+    pub always: bool,
+    pub id: crate::report::Id,
+    pub place: Place,
 }
 
 /// What `Host` says.
@@ -56,6 +70,21 @@ pub(crate) const FRAMING: &[&str] = &[
     "expect",
     "proxy-connection",
 ];
+
+/// What is said of a response header whose value is no constant.
+pub(super) const NO_CONSTANT: &str = "header values must be constants, and this header may protect the site's users: let the server send it, or \
+     write a constant in response_headers of each route";
+
+/// What is said of a response header without "always".
+pub(super) const ALWAYS: &str = "added to every response, also to those with an error status, as with \"always\"";
+
+/// What is said of `X-Forwarded-For`.
+const SENT: &str = "always sent; the gateway removes entries of clients that are not in trusted_proxies";
+
+/// The same, where proxies are trusted.
+const CHAIN: &str = "always sent; the gateway removes entries of clients that are not in trusted_proxies. In a request from a trusted proxy, the \
+     last entry is the address of this proxy; in NGINX, with set_real_ip_from, it is the client's address again. A server that takes \
+     the last entry for the client must take the first one, or read a header with {client_address} (proxy_set_header X-Real-IP $remote_addr)";
 
 /// Whether text can be the value of a header.
 pub(crate) fn is_value(text: &str) -> bool {
@@ -96,8 +125,14 @@ pub(super) fn request<'d>(
             "connection" | "upgrade" => import.same(d, "the gateway manages connections and upgrades (WebSocket)"),
             n if FRAMING.contains(&n) => import.same(d, "the gateway frames messages itself"),
             "x-forwarded-for" | "forwarded" if plain.starts_with('$') => {
-                import
-                    .differs(d, "always sent; the gateway removes entries of clients that are not in trusted_proxies");
+                import.differs(d, if import.trusts { CHAIN } else { SENT })
+            }
+            // A trusted proxy may have said something else.
+            "x-forwarded-proto" if plain == "$scheme" && import.trusts => {
+                of_parts(import, site, d, name, value, changes)
+            }
+            "x-forwarded-host" if matches!(plain.as_str(), "$host" | "$http_host") && import.trusts => {
+                of_parts(import, site, d, name, value, changes);
             }
             // The gateway says the same.
             "x-forwarded-proto" if plain == "$scheme" || of_port(site) == Some(plain.as_str()) => {
@@ -118,6 +153,11 @@ pub(super) fn request<'d>(
             }
             n if plain == format!("$http_{}", n.replace('-', "_")) => import.same(d, "passed on without a setting"),
             _ if is_answered(scope, &plain) => import.same(d, "copy_headers of forward_auth"),
+            // Where nobody is asked, the variable is empty, and the header is not sent.
+            _ if plain.strip_prefix('$').is_some_and(|v| auth::answered(scope, v).is_some()) => {
+                changes.request.remove(name, &d.place);
+                import.same(d, "request_headers.remove");
+            }
             _ if plain == "$remote_user" && asks_for_password(scope) && changes.user.is_none() => {
                 changes.user = Some((name.to_owned(), d.place.clone()));
                 import.same(d, "basic_auth.user_header");
@@ -305,13 +345,25 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
     if value.is_empty() {
         return import.same(d, "an empty value adds nothing");
     }
+    if let Some(constant) = of_missing(import, &lower, &value) {
+        changes.response.set(name, &constant, &d.place);
+        return import
+            .differs(d, "response_headers.set: the value is this constant also if the server sends another one");
+    }
+    if let Some(by_map) = chosen_with(import, scope, d, name, &value) {
+        changes.by_map.push(by_map);
+        return;
+    }
+    if has_variables(&value) && lower.starts_with("access-control-") {
+        if let Some(map) = only_variable(&value).and_then(|v| import.maps.get(v).copied()) {
+            import.same(map, "see the header that has its value");
+        }
+        return import.decide(d, cors(import, &value));
+    }
     if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {
         return match TELLING.contains(&lower.as_str()) {
             true => import.missing(d, "header values must be constants; let the server send it"),
-            false => import.decide(
-                d,
-                "header values must be constants, and this header may protect the site's users: let the server send it",
-            ),
+            false => import.decide(d, NO_CONSTANT),
         };
     }
     if lower == "strict-transport-security" && value.contains("max-age=") {
@@ -323,6 +375,110 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
     }
     match d.word(3) {
         Some("always") => import.same(d, "response_headers.add"),
-        _ => import.differs(d, "added to every response, also to those with an error status, as with \"always\""),
+        _ => import.differs(d, ALWAYS),
+    }
+}
+
+/// The name of a variable that is the whole value.
+fn only_variable(value: &str) -> Option<&str> {
+    match pieces(value).as_slice() {
+        [Piece::Variable(name)] => Some(name),
+        _ => None,
+    }
+}
+
+/// The value that a `map` gives a header if the server does not send it: `map $upstream_http_x $x { "" constant; }`.
+fn of_missing(import: &mut Import, name: &str, value: &str) -> Option<String> {
+    let map = import.maps.get(only_variable(value)?).copied()?;
+    let [only] = map.inner() else { return None };
+    let constant =
+        only.word(1).filter(|v| only.name().is_empty() && !v.is_empty() && is_value(v) && !has_variables(v))?;
+    let source = map.word(1)?.replace(['{', '}'], "");
+    if source != format!("$upstream_http_{}", name.replace('-', "_")) || !is_name(name) || FRAMING.contains(&name) {
+        return None;
+    }
+    import.same(map, "response_headers.set");
+    Some(constant.to_owned())
+}
+
+/// A header whose value is the variable by which `proxy_pass` of the same block chooses the server.
+fn chosen_with(import: &Import, scope: &Scope, d: &Directive, name: &str, value: &str) -> Option<ByMap> {
+    let variable = only_variable(value)?;
+    let block = scope.blocks().next()?;
+    let to = block.iter().rfind(|d| d.name() == "proxy_pass")?.word(1)?.replace(['{', '}'], "");
+    let map =
+        import.maps.get(variable).filter(|_| to.split_once("://").is_some_and(|(_, v)| v == format!("${variable}")))?;
+    let value =
+        |e: &Directive| e.word(1).filter(|v| is_value(v) && !v.is_empty() && !has_variables(v)).map(str::to_owned);
+    let default = map.inner().iter().find(|e| e.name() == "default").and_then(value)?;
+    let good = is_name(name) && !FRAMING.contains(&name.to_ascii_lowercase().as_str());
+    (good && map.inner().iter().all(|e| value(e).is_some())).then(|| ByMap {
+        name: name.to_owned(),
+        default,
+        always: d.word(3) == Some("always"),
+        id: d.id,
+        place: d.place.clone(),
+    })
+}
+
+/// Most origins that the report names.
+const MAX_ORIGINS: usize = 8;
+
+/// What to write in the place of a header that depends on the origin of the page that asks.
+fn cors(import: &Import, value: &str) -> String {
+    let map = only_variable(value).and_then(|v| import.maps.get(v));
+    let keys = map.filter(|m| m.word(1).is_some_and(|s| s.replace(['{', '}'], "") == "$http_origin"));
+    let keys: Vec<&str> = keys.map(|m| m.inner().iter().map(Directive::name).collect()).unwrap_or_default();
+    let found: Vec<String> = keys.iter().filter(|k| !matches!(**k, "default" | "")).flat_map(|k| origins(k)).collect();
+    let list = match found.is_empty() || found.len() > MAX_ORIGINS {
+        true => "…".to_owned(),
+        false => found.iter().map(|o| quoted(o)).collect::<Vec<_>>().join(", "),
+    };
+    format!(
+        "write cors = {{ origins = [{list}], … }} in the host or route, with methods, headers and credentials as in the other \
+         Access-Control headers, and leave those headers out: the gateway then sends them, and answers preflights (OPTIONS) itself"
+    )
+}
+
+/// The origins that a key of a map of `$http_origin` stands for, as `cors` names them; none where that is not known.
+fn origins(key: &str) -> Vec<String> {
+    let is_origin = |o: &String| {
+        o.split_once("://").is_some_and(|(scheme, host)| {
+            let host = host.strip_prefix("*.").unwrap_or(host);
+            matches!(scheme, "http" | "https")
+                && !host.is_empty()
+                && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:".contains(&b))
+        })
+    };
+    let Some(pattern) = key.strip_prefix("~*").or_else(|| key.strip_prefix('~')) else {
+        return Some(key.to_owned()).filter(is_origin).into_iter().collect();
+    };
+    let body = pattern.strip_prefix('^').and_then(|p| p.strip_suffix('$')).unwrap_or_default().replace("\\/", "/");
+    let Some((scheme, host)) = body.split_once("://") else { return Vec::new() };
+    let schemes = if scheme == "https?" { vec!["http", "https"] } else { vec![scheme] };
+    // `(.+\.)?` and the like: any name below, and perhaps the name itself.
+    let hosts = match host.strip_prefix('(').and_then(|h| h.split_once("\\.)")) {
+        Some((_, rest)) => match rest.strip_prefix('?') {
+            Some(bare) => vec![bare.to_owned(), format!("*.{bare}")],
+            None => vec![format!("*.{rest}")],
+        },
+        None => vec![host.to_owned()],
+    };
+    let all = schemes.iter().flat_map(|s| hosts.iter().map(move |h| format!("{s}://{}", h.replace("\\.", "."))));
+    all.filter(is_origin).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_map_of_origins_says_what_cors_has_to_name() {
+        assert_eq!(origins("http://localhost:3000"), ["http://localhost:3000"]);
+        assert_eq!(origins(r"~^https://([a-z0-9-]+\.)?a\.example$"), ["https://a.example", "https://*.a.example"]);
+        assert_eq!(origins(r"~*^https?:\/\/(.+\.)a\.example$"), ["http://*.a.example", "https://*.a.example"]);
+        for unknown in ["~.*", "~^https://(a|b)$", "~a\\.example$", "null"] {
+            assert!(origins(unknown).is_empty(), "{unknown}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 use super::actions::PASSES;
 use super::parser::Directive;
 use super::scope::{Import, Scope};
-use super::{access, log, server, sockets, upstreams};
+use super::{access, log, redirects, server, sockets, upstreams};
 use crate::output::quoted;
 use crate::units::{nginx_time, shown_size, size};
 
@@ -56,6 +56,7 @@ pub(super) fn http<'d>(import: &mut Import<'d>, block: &'d [Directive]) {
     limits(import, block);
     other_body_sizes(import, block);
     access::other_limits(import, block);
+    redirects::others(import, block);
     log::log(import, block);
     let mut resolvers = Vec::new();
     everywhere(block, &["resolver"], &mut resolvers);
@@ -286,6 +287,12 @@ pub(super) fn main(import: &mut Import, block: &[Directive]) {
                     }
                 }
             }
+            // Both read the configuration as root and then give up its rights, if told so.
+            ("http", _) if !block.iter().any(|d| d.name() == "user") => import.differs(
+                d,
+                "\"user\" is not set: started by root, Sealane keeps the rights of root (NGINX's workers get the user of its build, usually \
+                 nobody or www-data): write user = \"…\" at the top, or start the gateway as another user, as the package does",
+            ),
             ("http" | "stream", _) => import.same(d, ""),
             _ => {}
         }

@@ -141,6 +141,8 @@ pub(super) struct Site<'d> {
     pub name: Option<String>,
     /// The port, where there is one only.
     pub port: Option<u16>,
+    /// All ports.
+    pub ports: Vec<u16>,
 }
 
 /// Deepest nesting of locations, which the parser bounds, too.

@@ -21,6 +21,7 @@ mod mirrors;
 mod names;
 mod pages;
 mod parser;
+mod redirects;
 mod scope;
 mod server;
 mod sockets;
@@ -39,7 +40,7 @@ use crate::report::{Place, Report};
 use crate::{Failed, Imported, Kind, Outcome, Parsed, Reader, finish};
 use parser::{Directive, Parser};
 use scope::Import;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Translates a configuration of NGINX: the main file, or a single file of sites. `path` should be absolute, since the paths in the
@@ -74,7 +75,10 @@ pub fn import(reader: &dyn Reader, path: &Path) -> Result<Imported, Failed> {
     };
     import.out.title = format!("From {}, by `sealane import nginx`.", path.display());
     translate(&mut import, &tree);
-    rest(&mut import, &tree);
+    let used = import.report.places();
+    let mut passes = Vec::new();
+    http::everywhere(&tree, &["fastcgi_pass", "uwsgi_pass", "scgi_pass", "memcached_pass"], &mut passes);
+    rest(&mut import, &tree, &Known { used, protocols: passes.iter().map(|d| d.name()).collect() });
     let Import { out, report, .. } = import;
     Ok(finish(out, report, path))
 }
@@ -134,8 +138,24 @@ const DECIDING: &[&str] = &[
 /// Directives for which there is nothing, and which do something by being off.
 const STRICT_IF_OFF: &[&str] = &["merge_slashes", "underscores_in_headers"];
 
+/// What is known of a configuration when everything in it has been translated.
+struct Known<'d> {
+    /// The lines with an outcome. A file that is included several times has each line several times.
+    used: BTreeSet<Place>,
+    /// Those of `fastcgi_pass` and its like that are used.
+    protocols: BTreeSet<&'d str>,
+}
+
+impl Known<'_> {
+    /// Whether a directive is about a protocol with which no server is asked.
+    fn is_of_no_server(&self, name: &str) -> bool {
+        let protocol = ["fastcgi_", "uwsgi_", "scgi_", "memcached_"].into_iter().find(|p| name.starts_with(p));
+        protocol.is_some_and(|p| !self.protocols.iter().any(|pass| pass.starts_with(p)))
+    }
+}
+
 /// Gives every directive without an outcome that of the table.
-fn rest(import: &mut Import, block: &[Directive]) {
+fn rest(import: &mut Import, block: &[Directive], known: &Known) {
     for d in block {
         if !import.report.is_known(d.id) {
             let (outcome, says) = match table::kind(d.name()) {
@@ -144,6 +164,7 @@ fn rest(import: &mut Import, block: &[Directive]) {
                     Outcome::Undecided,
                     "cookies are passed on as they are: let the server set Secure, HttpOnly and SameSite",
                 ),
+                _ if known.is_of_no_server(d.name()) => (Outcome::Same, "no server is asked with this protocol"),
                 // Nearly every file has it, for the files that NGINX serves.
                 _ if d.name() == "default_type" => (Outcome::Same, "no text of \"return\" has this type"),
                 _ if d.name() == "underscores_in_headers" && d.arguments() == ["on"] => {
@@ -164,6 +185,9 @@ fn rest(import: &mut Import, block: &[Directive]) {
                     Outcome::Undecided,
                     "this directive decides about requests, and the import cannot translate it at this place: write Sealane settings that have the same effect",
                 ),
+                Some(Kind::Translated(_)) if known.used.contains(&d.place) => {
+                    (Outcome::Same, "translated where another line includes this file")
+                }
                 Some(Kind::Translated(_)) => {
                     (Outcome::NotTranslated, "the import found no request that this directive applies to; check this")
                 }
@@ -171,6 +195,6 @@ fn rest(import: &mut Import, block: &[Directive]) {
             };
             import.report.say(d.id, outcome, says);
         }
-        rest(import, d.inner());
+        rest(import, d.inner(), known);
     }
 }

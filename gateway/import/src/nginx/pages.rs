@@ -11,19 +11,36 @@ const FILES: &str =
     "write error_page: the import translates only pages that are files, and did not find a file for this URI";
 
 /// What takes the place of a page for those whom the server of `auth_request` refuses.
-const REFUSED: &str = "with forward_auth, the client gets the response of the server that is asked: let this server redirect to the login page. \
+const REFUSED: &str = "with forward_auth, the client gets the response of the server that is asked, with its status and body: let this server \
+     send what clients are to see";
+
+/// The same, where the page leads to a login.
+const LOGIN: &str = "with forward_auth, the client gets the response of the server that is asked: let this server redirect to the login page. \
      oauth2-proxy does this at the path \"/\" if it has reverse_proxy = true and upstreams = [\"static://202\"]: then write path = \"/\" in forward_auth";
+
+/// What gRPC clients do without a page.
+const GRPC: &str = "an error_page cannot send grpc-status: a gRPC client takes the HTTP status of the gateway's error for 14 UNAVAILABLE (429, \
+     502, 503, 504), 16 UNAUTHENTICATED (401), 7 PERMISSION_DENIED (403) or 12 UNIMPLEMENTED (404). If this is enough, nothing needs to be done";
 
 /// The pages of a location.
 pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Vec<ErrorPage> {
     let all = scope.all(&["error_page"]);
     let intercept = scope.value("proxy_intercept_errors").filter(|(_, value)| *value == "on").map(|(d, _)| d);
     let mut out = Vec::new();
-    let asks = scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
+    // Elsewhere in the server, nobody is asked, and so nobody is refused in this way.
+    let asks = site.asks() || scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off"));
     for d in all {
         let statuses = d.arguments();
+        let target = statuses.last().copied().unwrap_or_default();
+        if target.starts_with('@') {
+            site.used_by_pages(import, target);
+        }
         if asks && statuses.first().is_some_and(|s| matches!(*s, "401" | "403")) && !statuses.contains(&"500") {
-            import.missing(d, REFUSED);
+            import.missing(d, if site.leads_on(target) { LOGIN } else { REFUSED });
+            continue;
+        }
+        if scope.blocks().next().is_some_and(|b| b.iter().any(|d| d.name() == "grpc_pass")) {
+            import.missing(d, GRPC);
             continue;
         }
         let page = match page(site, d) {

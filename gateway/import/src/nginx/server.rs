@@ -12,7 +12,7 @@ use super::sockets::Socket;
 use super::tls::{self, Member};
 use crate::Outcome;
 use crate::addresses::{is_block, masked};
-use crate::output::{Action, Host, Listener, Route, list, quoted};
+use crate::output::{Host, Listener, list, quoted};
 
 /// Some names of a server at some of its addresses, for which it does the same before it looks at locations.
 struct Group<'d> {
@@ -110,16 +110,10 @@ pub(super) fn hosts<'d>(
             searches: locations::Searches::default(),
             name: own_name.clone(),
             port,
+            ports: ports.clone(),
         };
         site.search(import);
-        let mut routes = locations::routes(import, &site);
-        let absolute_redirect = scope.value("absolute_redirect");
-        if let Some((d, _)) = absolute_redirect {
-            import.same(d, "redirect");
-        }
-        if absolute_redirect.is_none_or(|(_, v)| v == "on") {
-            routes.iter_mut().for_each(|r| absolute(r, &ports));
-        }
+        let routes = locations::routes(import, &site);
         import.out.hosts.push(Host {
             names: group.names,
             listeners: group.listeners,
@@ -127,20 +121,16 @@ pub(super) fn hosts<'d>(
             origin: server.place.clone(),
         });
     }
-}
-
-/// NGINX sends whole URLs, with the port where it is not the scheme's.
-fn absolute(route: &mut Route, ports: &[u16]) {
-    let usual = ports.iter().all(|p| matches!(p, 80 | 443));
-    let port = match ports {
-        _ if usual => String::new(),
-        [only] => format!(":{only}"),
-        _ => return,
-    };
-    if let Action::Redirect { to, .. } = &mut route.action
-        && (to.starts_with('/') || ["{uri}", "{path}"].iter().any(|p| to.starts_with(p)))
-    {
-        to.insert_str(0, &format!("{{scheme}}://{{host}}{port}"));
+    // For each name, they are read up to the first that always answers.
+    for d in server.inner().iter().filter(|d| matches!(d.name(), "break" | "if" | "return" | "rewrite")) {
+        if import.report.is_known(d.id) {
+            continue;
+        }
+        import.whole(
+            d,
+            Outcome::Same,
+            "no request gets here: a directive before it answers for each name of the server",
+        );
     }
 }
 

@@ -51,7 +51,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("pcre_jit", NotNeeded(PROCESS)),
     ("thread_pool", NotNeeded(PROCESS)),
     ("timer_resolution", NotNeeded(PROCESS)),
-    ("load_module", Missing("modules are not loaded; their directives are reported one by one")),
+    ("load_module", NotNeeded("modules are not loaded: the report has each directive of a module")),
     (
         "ssl_engine",
         Undecided("keys must be in files: write the key to a file, or keep the device's TLS in front of Sealane"),
@@ -94,8 +94,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_headers_hash_max_size", NotNeeded(TABLES)),
     ("proxy_headers_hash_bucket_size", NotNeeded(TABLES)),
     ("server_tokens", NotNeeded("Sealane never says its version")),
-    ("server_name_in_redirect", NotNeeded("redirects name the host of the request")),
-    ("port_in_redirect", NotNeeded("Sealane sends redirects exactly as they are written")),
+    ("server_name_in_redirect", Translated("the host in `redirect`")),
+    ("port_in_redirect", Translated("the port in `redirect`")),
     ("absolute_redirect", Translated("`redirect` with scheme and host")),
     (
         "underscores_in_headers",
@@ -575,6 +575,9 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
 
 /// Families of directives that decide nothing about clients.
 const FAMILIES: &[(&str, Kind)] = &[
+    ("fastcgi_temp_path", NotNeeded(BUFFERS)),
+    ("uwsgi_temp_path", NotNeeded(BUFFERS)),
+    ("scgi_temp_path", NotNeeded(BUFFERS)),
     ("fastcgi_", Missing(FAST_CGI)),
     ("uwsgi_", Missing(FAST_CGI)),
     ("scgi_", Missing(FAST_CGI)),

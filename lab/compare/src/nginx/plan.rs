@@ -34,7 +34,7 @@ pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
     }
     unknown_hosts(&servers, &nodes, &shared, &mut plan);
     handshakes(&nodes, &servers, &mut plan);
-    streams(tree, abilities, &mut plan);
+    streams(tree, &servers, abilities, &mut plan);
     for listener in servers.iter().flat_map(|s| &s.listeners).filter(|l| !l.quic) {
         if !plan.listeners.iter().any(|l| l.address == listener.address) {
             plan.listeners.push(listener.clone());
@@ -155,8 +155,24 @@ fn handshakes(nodes: &[&Node], servers: &[Server<'_>], plan: &mut Plan) {
     }
 }
 
+/// A connection that is relayed to an address of NGINX itself gets the answers of the server there.
+fn chained(stream: &Node, servers: &[Server<'_>], lines: &mut BTreeSet<Place>) {
+    let mut targets = BTreeSet::new();
+    walk(std::slice::from_ref(stream), &mut |n| targets.extend(n.words.iter().filter_map(|w| server_address(w))));
+    for target in targets.into_iter().filter(|t| t.ip().is_loopback()) {
+        let here = |s: &&Server<'_>| s.listeners.iter().any(|l| l.address.port() == target.port());
+        let is_default = |s: &&Server<'_>| {
+            s.listeners.iter().zip(&s.is_default).any(|(l, is)| *is && l.address.port() == target.port())
+        };
+        let all = || servers.iter().filter(here);
+        if let Some(server) = all().find(is_default).or_else(|| all().next()) {
+            server.node.lines(lines);
+        }
+    }
+}
+
 /// Relayed connections.
-fn streams(tree: &[Node], abilities: &Abilities, plan: &mut Plan) {
+fn streams(tree: &[Node], servers: &[Server<'_>], abilities: &Abilities, plan: &mut Plan) {
     for stream in tree.iter().filter(|n| n.name() == "stream") {
         if !abilities.stream {
             plan.skip(&stream.place, "this NGINX has no stream module");
@@ -164,6 +180,7 @@ fn streams(tree: &[Node], abilities: &Abilities, plan: &mut Plan) {
         }
         let mut lines = BTreeSet::new();
         stream.lines(&mut lines);
+        chained(stream, servers, &mut lines);
         let scope = Arc::new(lines);
         let names: Vec<String> = stream
             .all("map")

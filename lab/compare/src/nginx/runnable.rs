@@ -18,6 +18,8 @@ pub struct Abilities {
     pub stream: bool,
     /// The stream module, where it is one that is loaded.
     pub module: Option<PathBuf>,
+    /// The folder of modules.
+    pub modules: PathBuf,
 }
 
 impl Abilities {
@@ -32,6 +34,7 @@ impl Abilities {
             http3: said.contains("--with-http_v3_module"),
             stream: said.split_whitespace().any(|w| w == "--with-stream") || module.is_some(),
             module,
+            modules: modules.to_owned(),
         }
     }
 }
@@ -69,8 +72,7 @@ const CACHES: &[&str] = &["proxy_cache", "fastcgi_cache", "uwsgi_cache", "scgi_c
 const OTHER_CACHES: &[&str] = &["proxy_store", "proxy_store_access", "slice"];
 
 /// Dropped if their files are not here.
-const OPTIONAL: &[&str] =
-    &["ssl_dhparam", "ssl_session_ticket_key", "ssl_password_file", "load_module", "geoip_country"];
+const OPTIONAL: &[&str] = &["ssl_dhparam", "ssl_session_ticket_key", "ssl_password_file", "geoip_country"];
 /// A CA.
 const AUTHORITIES: &[&str] = &[
     "ssl_client_certificate",
@@ -165,9 +167,16 @@ pub fn runnable(
     let out = Runnable { text: String::new(), places: Vec::new() };
     let mut writer = Writer { out, files, base, folder, sockets, abilities, refused };
     let f = folder.display();
-    let names_stream = tree.iter().any(|n| n.name() == "load_module" && n.word(1).contains("ngx_stream_module"));
+    let names_stream = |n: &Node| n.name() == "load_module" && n.word(1).ends_with("ngx_stream_module.so");
+    let names_stream = tree.iter().any(|n| names_stream(n) && writer.module(n.word(1)).is_some());
     if let (Some(module), true, false) = (&abilities.module, tree.iter().any(|n| n.name() == "stream"), names_stream) {
         writer.line(&format!("load_module {};", module.display()), None);
+    }
+    // NGINX wants modules before all else.
+    for node in tree.iter().filter(|n| n.name() == "load_module") {
+        if let Some(path) = writer.module(node.word(1)) {
+            writer.line(&format!("load_module {};", quoted(&path.display().to_string())), Some(&node.place));
+        }
     }
     let head = format!(
         "user root root; daemon off; master_process off; worker_processes 1; pid {f}/pid; error_log {f}/error.log warn;"
@@ -179,7 +188,7 @@ pub fn runnable(
         writer.line("http {", None);
         writer.http();
     }
-    for node in tree.iter().filter(|n| n.name() != "events") {
+    for node in tree.iter().filter(|n| !matches!(n.name(), "events" | "load_module")) {
         writer.node(node, 0)?;
     }
     if !whole {
@@ -222,6 +231,15 @@ impl Writer<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The file of a module: relative paths are from NGINX's own folder, which the copy's is not. `None`: it is not here.
+    fn module(&self, name: &str) -> Option<PathBuf> {
+        let path = Path::new(name);
+        let modules = &self.abilities.modules;
+        let own = path.file_name().map(|file| modules.join(file));
+        let beside = modules.parent().map(|prefix| prefix.join(path));
+        [Some(self.base.join(path)), beside, own].into_iter().flatten().find(|path| path.exists())
     }
 
     /// The words of a directive in the copy; `None` if it is left out.
@@ -318,6 +336,34 @@ pub fn with_old_http2(tree: &mut [Node], abilities: &Abilities) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn modules_are_loaded_before_all_else_from_nginx_s_own_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let modules = folder.path().join("modules");
+        std::fs::create_dir(&modules).unwrap();
+        std::fs::write(modules.join("ngx_stream_module.so"), b"").unwrap();
+        let node = |words: &[&str], block| Node {
+            place: Place { file: "n".into(), line: 3 },
+            words: words.iter().map(|w| (*w).to_owned()).collect(),
+            block,
+            from: None,
+        };
+        let tree = [
+            node(&["worker_processes", "auto"], None),
+            node(&["load_module", "modules/ngx_stream_module.so"], None),
+            node(&["load_module", "modules/ngx_absent_module.so"], None),
+            node(&["stream"], Some(Vec::new())),
+        ];
+        let abilities = Abilities::of("nginx version: nginx/1.22.1", &modules);
+        let mut files = Files::new(&folder.path().join("files")).unwrap();
+        let paths = Paths { base: Path::new("/etc/nginx"), folder: folder.path(), sockets: &BTreeMap::new() };
+        let out = runnable(&tree, &paths, &mut files, &abilities, &BTreeSet::new()).unwrap();
+        let first = format!("load_module \"{}\";\nuser root", modules.join("ngx_stream_module.so").display());
+        assert!(out.text.starts_with(&first), "{}", out.text);
+        assert_eq!(out.text.matches("load_module").count(), 1, "{}", out.text);
+        assert_eq!(out.places[0].as_ref().map(|p| p.line), Some(3));
+    }
 
     #[test]
     fn words_are_quoted_as_nginx_reads_them() {

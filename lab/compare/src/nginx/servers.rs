@@ -64,6 +64,8 @@ pub(super) fn servers<'n>(nodes: &[&'n Node], abilities: &Abilities, plan: &mut 
         let same = || all.iter().filter(|o| o.address == l.address && o.quic == l.quic);
         (l.tls, l.proxy) = (same().any(|o| o.tls), same().any(|o| o.proxy));
         l.http2 = same().any(|o| o.http2);
+        // Without the header, all clients would be this proxy, and a limit would count their requests together.
+        l.hop = l.hop.filter(|_| l.proxy);
     }
     for server in &mut out {
         only_beside_tcp(server, &all, abilities, plan);

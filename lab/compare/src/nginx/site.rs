@@ -5,7 +5,7 @@ use super::naming::add_named;
 use super::servers::Server;
 use super::variables::{Wish, condition, grant, of_if, of_map};
 use crate::difference::decoded;
-use crate::draft::{Behaviour, Draft, Listener, MAX_CONTENT, Over, Plan, Shown, Times};
+use crate::draft::{Behaviour, Draft, FORWARDED, LANES, Listener, MAX_CONTENT, Over, Plan, Shown, Times};
 use crate::files::CREDENTIALS;
 use crate::samples;
 use crate::tree::{Node, Place, Scope, walk};
@@ -51,7 +51,7 @@ const NOT_SENT: &[&str] = &[
 /// Most values of variables that are tried at one location.
 const MAX_WISHES: usize = 40;
 /// Most requests that are sent at once.
-const MAX_AT_ONCE: u64 = 150;
+const MAX_AT_ONCE: u64 = 300;
 
 /// NGINX's own limit.
 pub(super) const DEFAULT_CONTENT: u64 = 1 << 20;
@@ -180,7 +180,7 @@ impl<'n> Site<'_, 'n> {
             let (scope, place) = (self.scope(&path, Some(location)), location.node().place.clone());
             let draft = Draft { place, scope, ..base.clone().at(&path) };
             plan.push(Draft { method: "POST".to_owned(), content: 3, ..draft.clone() });
-            plan.push(draft.clone().with("X-Forwarded-For", "10.1.2.3"));
+            plan.push(draft.clone().with("X-Forwarded-For", FORWARDED));
             plan.push(draft);
         }
     }
@@ -400,7 +400,9 @@ impl<'n> Site<'_, 'n> {
             match node.name() {
                 "allow" | "deny" | "set_real_ip_from" => {
                     for from in in_and_out(node.word(1)).into_iter().flat_map(|(i, o)| [i, o]) {
-                        let forwarded = draft.clone().with("X-Forwarded-For", "10.1.2.3");
+                        let scheme = if draft.tls { "http" } else { "https" };
+                        let forwarded =
+                            draft.clone().with("X-Forwarded-For", FORWARDED).with("X-Forwarded-Proto", scheme);
                         let draft = if node.name() == "set_real_ip_from" { forwarded } else { draft.clone() };
                         plan.push(Draft { from: Some(from), ..draft });
                     }
@@ -470,7 +472,8 @@ impl<'n> Site<'_, 'n> {
                     let (n, unit) = r.split_once("r/")?;
                     Some(n.parse::<u64>().ok()? / if unit == "m" { 60 } else { 1 })
                 });
-                per_second.map(|r| number("burst=").unwrap_or(0) + r + 5)
+                // Each lane may let a whole burst pass before it hears of the others.
+                per_second.map(|r| u64::from(LANES) * (number("burst=").unwrap_or(0) + 1) + r + 5)
             }
         };
         let behaviour = if node.name() == "limit_conn" { Behaviour::Hold } else { Behaviour::Answer };

@@ -472,6 +472,48 @@ fn shares_copies_certificates_and_headers_are_compared() {
     }
 }
 
+/// Behind a load balancer, each request has a client of its own, so limits refuse only what tests them, and what servers hear of the
+/// client is compared.
+#[test]
+fn a_configuration_behind_a_load_balancer_is_compared_as_its_clients_see_it() {
+    let program = need!("nginx");
+    need_networks!();
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../gateway/import/tests/corpus/nginx");
+    let original = std::fs::read_to_string(corpus.join("behind-balancer.conf")).expect("it is there");
+    let site = Site::new();
+    let file = site.file("nginx.conf", &original);
+    let path = |line: &str| format!("nginx.conf:{}: not announced: ", line_of(&original, line));
+    for (from, to, line, aspect) in [
+        // A port, a scheme and a rate that the translation must not have.
+        ("{scheme}://{host}/docs/{query}", "{scheme}://{host}:8443/docs/{query}", "location /docs/", "Location"),
+        (
+            "request_headers.set.X-Forwarded-Proto = \"{scheme}\"",
+            "",
+            "set_real_ip_from",
+            "request header x-forwarded-proto at the back-end",
+        ),
+        ("burst = 6", "burst = 400", "location = /v2/login", "status"),
+    ] {
+        let translated = edited(&site, "nginx", &file, from, to);
+        let arguments = ["--unannounced", "--translated", translated.to_str().expect("plain")];
+        let output = compare("nginx", &file, &arguments);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}\n{said}");
+        assert!(said.contains(&format!("{}{aspect}", path(line))), "{to}\n{said}");
+        assert!(!said.contains(": announced: "), "{said}");
+        // Nothing else: the other requests are not refused.
+        let others = said.matches("not announced: status").count();
+        assert_eq!(others, usize::from(aspect == "status"), "{to}\n{said}");
+    }
+    // The program may be named from where the command runs.
+    let (folder, name) = (program.parent().expect("a folder"), program.file_name().expect("a file"));
+    let mut command = Command::new(lab());
+    command.current_dir(folder).args(["compare", "nginx"]).arg(&file).arg("--sealane").arg(binary::sealane());
+    command.args(["--quiet", "--requests", "5", "--program"]).arg(Path::new(".").join(name));
+    let output = process::run_within(&mut command, b"", std::time::Duration::from_secs(600));
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+}
+
 /// Configurations of the import's tests: what differs is announced.
 #[test]
 fn typical_configurations_behave_alike() {
@@ -493,6 +535,7 @@ fn typical_configurations_behave_alike() {
 }
 
 const NGINX_CORPUS: &[&str] = &[
+    "behind-balancer",
     "canary",
     "docker-registry",
     "grafana",

@@ -12,11 +12,15 @@ use crate::nginx::compression;
 use crate::nginx::headers::{self, Changes};
 use crate::nginx::http;
 use crate::nginx::scope::{Import, Scope};
-use crate::nginx::{mirrors, pages};
+use crate::nginx::{mirrors, pages, redirects};
 use crate::output::{Action, Entry, Methods, Path, Route, in_order, joined};
 use crate::paths::{self, Differing, PathTest, Planned, Stands};
 use crate::patterns::Expression;
 use crate::report::Place;
+
+/// What is said of a server that has files neither here nor there.
+const NO_ROOT: &str = "requests that no location is for get 404: there is no \"root\" (NGINX looks for a file in the folder html of its \
+     installation)";
 
 /// Most routes of a server that have an expression.
 const MAX_EXPRESSIONS: usize = 1000;
@@ -244,7 +248,10 @@ fn of_branch<'d>(
         let mut changes = Changes::default();
         // An `if` is a location of its own.
         let scope = if step.d.name() == "if" { scope.within(step.d.inner()) } else { scope.clone() };
+        route.action = redirects::completed(import, site, &scope, step.d, route.action);
         headers::response(import, &scope, &mut changes);
+        // Here nothing is chosen.
+        changes.by_map.iter().for_each(|by_map| import.report.decide(by_map.id, headers::NO_CONSTANT));
         (route.response, route.hsts) = (changes.response, changes.hsts);
         let methods = match &step.when {
             When::Method(list, true) => Methods::Of(list.clone()),
@@ -272,6 +279,10 @@ fn of_branch<'d>(
             if let Some((Some(i), _)) = decision.steps.last() {
                 access::moot(import, &site.locations[*i].scope, "\"return\" answers before");
             }
+            // Nobody knows yet where it leads: no other route may take these requests meanwhile.
+            if rewritten.is_some() {
+                entries.push(answering(import, &site.scope, path, Action::untranslated(), &place));
+            }
         }
         End::Internal(i) => {
             let l = &site.locations[i];
@@ -284,16 +295,17 @@ fn of_branch<'d>(
             entries.push(answering(import, &l.scope, path, Action::status(404), &place));
         }
         End::Server => {
-            // The server's own files.
-            let own = site.scope.last("root").filter(|_| site.locations.is_empty());
-            import.missing(
-                own.unwrap_or(site.server),
-                "Sealane serves no files: requests that no location is for get 501",
-            );
+            let root = site.scope.last("root");
+            let own = root.filter(|_| site.locations.is_empty()).unwrap_or(site.server);
+            match root {
+                Some(_) => import.missing(own, "Sealane serves no files: requests that no location is for get 501"),
+                None => import.differs(own, NO_ROOT),
+            }
             let checks = access::access(import, &site.scope, Some(site));
-            let (action, place) = match checks.closed {
-                Some(place) => (Action::status(403), place),
-                None => (Action::untranslated(), place),
+            let (action, place) = match (checks.closed, root) {
+                (Some(place), _) => (Action::status(403), place),
+                (None, Some(_)) => (Action::untranslated(), place),
+                (None, None) => (Action::status(404), place),
             };
             let mut entry = answering(import, &site.scope, path, action, &place);
             (entry.route.access, entry.route.forward_auth) = (checks.access, checks.forward_auth);
@@ -302,9 +314,9 @@ fn of_branch<'d>(
         }
         End::Slash(i) => {
             let l = &site.locations[i];
-            let port = site.port.filter(|p| !matches!(p, 80 | 443)).map_or_else(String::new, |p| format!(":{p}"));
-            let to = format!("{{scheme}}://{{host}}{port}{sample}/{{query}}");
-            entries.push(answering(import, &l.scope, path, Action::Redirect { to, status: 301 }, &place));
+            let action = Action::Redirect { to: format!("{sample}/{{query}}"), status: 301 };
+            let action = redirects::completed(import, site, &l.scope, l.d, action);
+            entries.push(answering(import, &l.scope, path, action, &place));
         }
         End::Location(i) => {
             let fallback = site.fallback(i);
@@ -344,6 +356,8 @@ fn answering<'d>(import: &mut Import<'d>, scope: &Scope<'d>, path: &Path, action
     let mut route = Route::new(path.clone(), action, place);
     let mut changes = Changes::default();
     headers::response(import, scope, &mut changes);
+    // Here nothing is chosen.
+    changes.by_map.iter().for_each(|by_map| import.report.decide(by_map.id, headers::NO_CONSTANT));
     (route.response, route.hsts) = (changes.response, changes.hsts);
     Entry { methods: Methods::Any, route }
 }
@@ -423,9 +437,20 @@ fn content<'d>(
             add(&mut route.concurrency_limits, access::concurrency_limits(import, scope));
         }
     }
+    let chosen = std::mem::take(&mut import.chosen);
+    for by_map in &changes.by_map {
+        match !chosen.is_empty() && changes.response.add(&by_map.name, &by_map.default, &by_map.place) {
+            true if by_map.always => import.report.same(by_map.id, "response_headers.add"),
+            true => import.report.differs(by_map.id, headers::ALWAYS),
+            false => import.report.decide(by_map.id, headers::NO_CONSTANT),
+        }
+    }
     (route.request, route.response, route.hsts) = (changes.request, changes.response, changes.hsts);
-    for chosen in std::mem::take(&mut import.chosen) {
+    for chosen in chosen {
         let mut other = route.clone();
+        for by_map in &changes.by_map {
+            other.response.replace_added(&by_map.name, &chosen.value);
+        }
         other.headers.push((chosen.name, chosen.rule));
         (other.action, other.origin) = (Action::Upstream(chosen.upstream), chosen.place);
         entries.push(Entry { methods: Methods::Any, route: other });

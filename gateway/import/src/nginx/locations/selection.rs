@@ -169,11 +169,28 @@ impl<'d> Site<'d> {
             let cost = self.locations.len() * (self.locations.iter().map(|l| l.depth + 1).max().unwrap_or(1) + 20);
             let found = import.budget.take(cost).and_then(|()| self.location_for(&new.template));
             if found.is_none() {
-                import.decide(step.d, actions::several(step.d, &new.template));
+                let checks = self.checks_behind(&new.template);
+                import.decide(step.d, actions::several(step.d, &new.template, &checks));
             }
             searches.0.insert(key, found);
         }
         self.searches = searches;
+    }
+
+    /// What checks requests in the locations that the paths of a template may get to.
+    fn checks_behind(&self, template: &str) -> Vec<&'d Directive> {
+        let fixed = template.split('{').next().unwrap_or_default();
+        let mut by = Vec::new();
+        if let End::Location(i) = self.end(&format!("{fixed}{OTHER}"), None, &mut by) {
+            by.insert(0, i);
+        }
+        let mut out: Vec<&'d Directive> = Vec::new();
+        for d in by.into_iter().flat_map(|i| access::checks(&self.locations[i].scope)) {
+            if !out.iter().any(|there| there.id == d.id) {
+                out.push(d);
+            }
+        }
+        out
     }
 
     /// Where NGINX sends a path with groups, if that does not depend on the groups.
@@ -192,6 +209,10 @@ impl<'d> Site<'d> {
                 });
                 let mut by = Vec::new();
                 let end = self.end(&format!("{fixed}{OTHER}"), None, &mut by);
+                by.retain(|i| match &self.locations[*i].matcher {
+                    Matcher::Expression(e) => e.may_match_below(fixed),
+                    _ => true,
+                });
                 if by_groups || !by.is_empty() {
                     return None;
                 }
@@ -338,6 +359,32 @@ impl<'d> Site<'d> {
         self.locations.iter().position(|n| matches!(&n.matcher, Matcher::Named(name) if name == last))
     }
 
+    /// Whether a location asks a server about its requests (`auth_request`).
+    pub fn asks(&self) -> bool {
+        self.locations.iter().any(|l| l.scope.last("auth_request").is_some_and(|d| d.word(1) != Some("off")))
+    }
+
+    /// Whether what an `error_page` names passes a client on: a redirect, or another server.
+    pub fn leads_on(&self, target: &str) -> bool {
+        let on = |d: &Directive| {
+            let redirects = d.name() == "return" && d.word(1).is_some_and(|s| s.starts_with('3') || s.contains("://"));
+            redirects || d.name() == "rewrite" || actions::PASSES.contains(&d.name())
+        };
+        let named = |l: &&Location<'d>| matches!(&l.matcher, Matcher::Named(name) if name == target);
+        match self.locations.iter().find(named) {
+            Some(l) => l.d.inner().iter().any(on),
+            None => target.contains("://") || self.location_of(target).is_some_and(|l| l.d.inner().iter().any(on)),
+        }
+    }
+
+    /// Says of a named location that pages only use that nothing takes its place.
+    pub fn used_by_pages(&self, import: &mut Import<'d>, target: &str) {
+        let named = |l: &&Location<'d>| matches!(&l.matcher, Matcher::Named(name) if name == target);
+        if let Some(l) = self.locations.iter().find(named) {
+            import.whole(l.d, crate::Outcome::NotTranslated, "see the error_page that names it");
+        }
+    }
+
     /// The location of a path, where NGINX goes to one.
     pub fn location_of(&self, path: &str) -> Option<&Location<'d>> {
         match self.end(path, Some(path), &mut Vec::new()) {
@@ -349,6 +396,12 @@ impl<'d> Site<'d> {
     /// Whether no location is for a path.
     pub fn is_without_location(&self, path: &str) -> bool {
         self.end(path, Some(path), &mut Vec::new()) == End::Server
+    }
+
+    /// The first directive of the server that may do something with the requests for a path before a location is selected.
+    pub fn step_for(&self, path: &str) -> Option<&'d Directive> {
+        let found = self.steps.iter().find(|s| s.is_for(path) && s.expression().is_none_or(|e| e.matches(path)));
+        found.map(|s| s.d)
     }
 
     pub(super) fn step(&self, (of, at): (Option<usize>, usize)) -> &Step<'d> {

@@ -1,0 +1,253 @@
+//! What a new user's move of ten sites from NGINX found: each difference is translated or in the report, and each entry of the report
+//! says what to do.
+
+use sealane_import::{Imported, Memory, Outcome, nginx};
+use std::path::Path;
+
+fn read(files: &[(&str, &str)]) -> Imported {
+    let mut reader = Memory::default();
+    for (name, text) in files {
+        reader.files.insert(Path::new("/etc/nginx").join(name), text.as_bytes().to_vec());
+    }
+    nginx::import(&reader, Path::new("/etc/nginx/nginx.conf")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn import(text: &str) -> Imported {
+    read(&[("nginx.conf", text)])
+}
+
+fn http(inner: &str) -> String {
+    format!("user www-data;\nevents {{}}\nhttp {{\n{inner}\n}}")
+}
+
+fn site(inner: &str) -> String {
+    http(&format!("server {{ listen 8443; server_name a.example; {inner} }}"))
+}
+
+/// Nothing is undecided, and these lines are in the result one behind another. Returns the report.
+fn says(text: &str, wanted: &[&str]) -> String {
+    let Imported { toml, report, .. } = import(text);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{text}\n{toml}");
+    let lines: Vec<&str> = toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect();
+    assert!(lines.windows(wanted.len()).any(|w| w == wanted), "{wanted:?}\n{toml}");
+    report.to_text(true)
+}
+
+const PASS: &str = "location / { proxy_pass http://10.0.0.1; }";
+
+#[test]
+fn redirects_have_the_host_and_the_port_that_nginx_sends() {
+    let to = |to: &str| format!("redirect = {{ to = \"{to}\", status = 301 }}");
+    let returned = |settings: &str| site(&format!("{settings} location = /a {{ return 301 /b; }} {PASS}"));
+    says(&returned(""), &[&to("{scheme}://{host}:8443/b")]);
+    says(&returned("port_in_redirect off;"), &[&to("{scheme}://{host}/b")]);
+    says(&returned("server_name_in_redirect on;"), &[&to("{scheme}://a.example:8443/b")]);
+    says(&returned("absolute_redirect off;"), &[&to("/b")]);
+    // In http, and in a location.
+    let around = http(&format!(
+        "port_in_redirect off; server {{ listen 8443; server_name a.example; location = /a {{ return 301 /b; }} {PASS} }}"
+    ));
+    says(&around, &[&to("{scheme}://{host}/b")]);
+    says(&site("location / { absolute_redirect off; return 301 /x; }"), &[&to("/x")]);
+    says(
+        &site(&format!("location = /a {{ port_in_redirect off; return 301 /b; }} {PASS}")),
+        &[&to("{scheme}://{host}/b")],
+    );
+    // The redirect that NGINX makes of itself.
+    let slash = |settings: &str| site(&format!("{settings} {PASS} location /c/ {{ proxy_pass http://10.0.0.2; }}"));
+    says(&slash(""), &["exact = \"/c\"", &to("{scheme}://{host}:8443/c/{query}")]);
+    says(&slash("port_in_redirect off;"), &["exact = \"/c\"", &to("{scheme}://{host}/c/{query}")]);
+    says(&slash("absolute_redirect off;"), &["exact = \"/c\"", &to("/c/{query}")]);
+    // A rewrite.
+    says(
+        &site(&format!("port_in_redirect off; rewrite ^/p/([0-9]+)$ /people/$1 permanent; {PASS}")),
+        &["path_regex = '^/p/([0-9]+)(?:%0A)?$'", &to("{scheme}://{host}/people/{1}{query}")],
+    );
+    // With several ports, one target cannot have the port of each.
+    let two = http(&format!(
+        "server {{ listen 8080; listen 8081; server_name a.example; location = /a {{ return 301 /b; }} {PASS} }}"
+    ));
+    assert!(says(&two, &[&to("/b")]).contains("the server has several ports"));
+    let off = two.replace("server_name", "port_in_redirect off; server_name");
+    assert!(!says(&off, &[&to("{scheme}://{host}/b")]).contains("several ports"));
+}
+
+const AUTH: &str = "location = /_auth { internal; proxy_pass http://10.0.0.9/verify; proxy_pass_request_body off; }";
+
+#[test]
+fn a_rewrite_of_the_server_does_not_hide_whom_auth_request_asks() {
+    let guarded = "location /v2/ { auth_request /_auth; proxy_pass http://10.0.0.2; }";
+    let asks = "forward_auth = { upstream = \"10.0.0.9\", path = \"/verify\" }";
+    for rewrite in ["rewrite ^/swagger/(.*)$ /docs/$1 permanent;", "rewrite ^/v1/(.*)$ /v2/$1 last;"] {
+        says(&site(&format!("{rewrite} {guarded} {AUTH} {PASS}")), &[asks]);
+    }
+    // Where nobody is asked, the server gets no answer.
+    let answered = "location / { auth_request /_auth; auth_request_set $user $upstream_http_x_user; proxy_set_header X-User $user; \
+                    proxy_pass http://10.0.0.1; location = /login { auth_request off; proxy_pass http://10.0.0.1; } }";
+    says(
+        &site(&format!("{answered} {AUTH}")),
+        &["exact = \"/login\"", "upstream = \"10.0.0.1\"", "request_headers.remove = [\"X-User\"]"],
+    );
+    // One that is for the question, too, is named.
+    let Imported { report, .. } = import(&site(&format!("rewrite ^/_(.*)$ /x/$1 last; {guarded} {AUTH} {PASS}")));
+    let all = report.undecided().join("\n");
+    assert!(all.contains("rewrite (/etc/nginx/nginx.conf:4) is for the question /_auth, too"), "{all}");
+}
+
+#[test]
+fn a_rewritten_path_keeps_the_protection_of_its_new_location() {
+    let rewrite = "rewrite ^/v1/customers/(.*)$ /v2/accounts/$1 last;";
+    let inner = |pattern: &str| {
+        site(&format!(
+            "{rewrite} location ^~ /v2/ {{ auth_request /_auth; allow 10.0.0.0/8; deny all; proxy_pass http://10.0.0.2; \
+             location ~* {pattern} {{ proxy_pass http://10.0.0.2; }} }} {AUTH} {PASS}"
+        ))
+    };
+    // No new path can match the expression.
+    says(
+        &inner(r"^/v2/exports/.+\.csv$"),
+        &[
+            "path = \"/v1/customers/\"",
+            "path_regex = '^/v1/customers/(.*)(?:%0A)?$'",
+            "upstream = \"10.0.0.2\"",
+            "rewrite = \"/v2/accounts/{1}\"",
+            "allow = [\"10.0.0.0/8\"]",
+            "forward_auth = { upstream = \"10.0.0.9\", path = \"/verify\" }",
+        ],
+    );
+    // Some may: the advice names what protects them, and no other location takes the requests meanwhile.
+    let Imported { toml, report, .. } = import(&inner(r"\.csv$"));
+    let all = report.undecided().join("\n");
+    assert!(
+        all.contains(
+            "repeat in it what protects the location: allow (nginx.conf:4), deny (nginx.conf:4), auth_request"
+        ),
+        "{all}"
+    );
+    let at = toml.find("path_regex = '^/v1/customers/(.*)(?:%0A)?$'").unwrap_or_else(|| panic!("{toml}"));
+    assert!(toml[at..].lines().nth(1).is_some_and(|l| l.starts_with("respond = { status = 501")), "{toml}");
+}
+
+#[test]
+fn a_redirect_of_longer_words_is_its_expression() {
+    says(
+        &site(&format!("port_in_redirect off; rewrite ^/swagger/?(.*)$ /docs/$1 permanent; {PASS}")),
+        &[
+            "path_regex = '^/swagger/?(.*)(?:%0A)?$'",
+            "redirect = { to = \"{scheme}://{host}/docs/{1}{query}\", status = 301 }",
+        ],
+    );
+}
+
+#[test]
+fn what_servers_hear_of_a_client_behind_a_load_balancer_is_the_same_or_said() {
+    let headers = "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header X-Forwarded-Proto $scheme; \
+                   proxy_set_header X-Forwarded-Host $host;";
+    let text = |trusted: &str| site(&format!("{trusted} location / {{ {headers} proxy_pass http://10.0.0.1; }}"));
+    let alone = says(&text(""), &["upstream = \"10.0.0.1\""]);
+    assert!(!alone.contains("the last entry is the address of this proxy"), "{alone}");
+    let trusted = "set_real_ip_from 10.9.0.0/16; real_ip_header X-Forwarded-For; real_ip_recursive on;";
+    let behind = says(
+        &text(trusted),
+        &["request_headers.set.X-Forwarded-Proto = \"{scheme}\"", "request_headers.set.X-Forwarded-Host = \"{host}\""],
+    );
+    assert!(behind.contains("the last entry is the address of this proxy"), "{behind}");
+}
+
+#[test]
+fn the_block_that_certbot_writes_is_whole() {
+    let block = "server { if ($host = a.example) { return 301 https://$host$request_uri; } # managed by Certbot\n \
+                 listen 80; server_name a.example; return 404; # managed by Certbot\n }";
+    let redirect = "redirect = { to = \"https://{host}{uri}\", status = 301 }";
+    for default in ["", "server { listen 80 default_server; server_name _; return 403; }"] {
+        let report = says(&http(&format!("{default} {block}")), &[redirect]);
+        assert!(report.contains("the same: return 404"), "{report}");
+    }
+}
+
+#[test]
+fn headers_for_pages_of_other_origins_lead_to_cors() {
+    let map = r#"map $http_origin $cors { default ""; "~^https://([a-z0-9-]+\.)?a\.example$" $http_origin; "http://localhost:3000" $http_origin; }"#;
+    let text =
+        http(&format!("{map} server {{ listen 80; add_header Access-Control-Allow-Origin $cors always; {PASS} }}"));
+    let all = import(&text).report.undecided().join("\n");
+    let wanted =
+        r#"write cors = { origins = ["https://a.example", "https://*.a.example", "http://localhost:3000"], … }"#;
+    assert!(all.contains(wanted), "{all}");
+}
+
+#[test]
+fn headers_by_maps_that_have_one_answer_are_translated() {
+    let text = http(
+        "map $upstream_http_docker_distribution_api_version $version { '' 'registry/2.0'; } \
+         server { listen 80; location /v2/ { add_header Docker-Distribution-Api-Version $version always; proxy_pass http://10.0.0.1; } }",
+    );
+    let report = says(&text, &["response_headers.set.Docker-Distribution-Api-Version = \"registry/2.0\""]);
+    assert!(report.contains("also if the server sends another one"), "{report}");
+    // Each route has the value with which its server was chosen.
+    let text = http(
+        "map $cookie_color $pool { default live; green test; } upstream live { server 10.0.0.1; } upstream test { server 10.0.0.2; } \
+         server { listen 80; location / { add_header X-Pool $pool always; proxy_pass http://$pool; } }",
+    );
+    says(&text, &["upstream = \"test\"", "response_headers.add.X-Pool = \"test\""]);
+    says(&text, &["upstream = \"live\"", "response_headers.add.X-Pool = \"live\""]);
+}
+
+#[test]
+fn the_reason_is_named_and_advice_fits_what_is_there() {
+    let undecided = |inner: &str| import(&site(inner)).report.undecided().join("\n");
+    let agent = r#"location /v2/ { if ($http_user_agent ~ "^docker/1\.5(?!\.[0-9]-dev)x") { return 404; } proxy_pass http://10.0.0.1; }"#;
+    assert!(undecided(agent).contains("no look-ahead"), "{}", undecided(agent));
+    let report = |text: &str| import(text).report.to_text(true);
+    // gRPC clients read no pages.
+    let grpc = report(&site(
+        "location /a.A/ { grpc_pass grpc://10.0.0.1:50051; error_page 502 = /error502grpc; } \
+         location = /error502grpc { internal; default_type application/grpc; add_header grpc-status 14; return 204; }",
+    ));
+    assert!(grpc.contains("error_page 502 = /error502grpc: an error_page cannot send grpc-status"), "{grpc}");
+    // A page that leads nowhere has nothing to do with a login.
+    let pages = |page: &str| {
+        report(&site(&format!(
+            "error_page 401 = @no; location @no {{ {page} }} location / {{ auth_request /_auth; proxy_pass http://10.0.0.1; }} {AUTH}"
+        )))
+    };
+    assert!(!pages("return 401 x;").contains("oauth2-proxy"), "{}", pages("return 401 x;"));
+    assert!(pages("return 302 https://login.example/;").contains("oauth2-proxy"));
+    // Nobody uses FastCGI here.
+    let temp = report(&http("fastcgi_temp_path /tmp/f; uwsgi_read_timeout 9s; server { listen 80; return 204; }"));
+    assert!(temp.ends_with(", 0 not translated, 0 undecided\n"), "{temp}");
+    let used = report(&site("fastcgi_read_timeout 9s; location / { fastcgi_pass 127.0.0.1:9000; }"));
+    assert!(used.contains("not translated: fastcgi_read_timeout 9s"), "{used}");
+    // Files that are neither here nor there.
+    let none = says(&site("location /a/ { proxy_pass http://10.0.0.1; }"), &["respond = { status = 404 }"]);
+    assert!(none.contains("requests that no location is for get 404"), "{none}");
+    // Started as root, it stays root.
+    let root = report("events {} http { server { listen 80; return 204; } }");
+    assert!(root.contains("\"user\" is not set"), "{root}");
+    assert!(!report(&http("server { listen 80; return 204; }")).contains("is not set"));
+}
+
+#[test]
+fn a_file_that_is_included_several_times_counts_once_and_the_numbers_fit_the_lines() {
+    let text = http(
+        "server { listen 80; server_name a.example; include headers.conf; location / { proxy_pass http://10.0.0.1; } } \
+         server { listen 80; server_name b.example; include headers.conf; \
+         location / { add_header X-B b; proxy_pass http://10.0.0.2; } }",
+    );
+    // In the second server, the location's own header takes the place of those of the file.
+    let headers = "add_header X-A a;\nadd_header X-B $cookie_b;";
+    let Imported { report, .. } = read(&[("nginx.conf", &text), ("headers.conf", headers)]);
+    let said = report.to_text(false);
+    assert!(!said.contains("found no request"), "{said}");
+    let lines: Vec<&str> = said.lines().collect();
+    let (counts, lines) = lines.split_last().expect("the numbers");
+    let of = |outcome: Outcome| report.count(outcome);
+    let listed = |title: &str| lines.iter().filter(|l| l.contains(title)).count();
+    assert_eq!(listed(": different: "), of(Outcome::Different), "{said}");
+    assert_eq!(listed(": not translated: "), of(Outcome::NotTranslated), "{said}");
+    assert_eq!(listed(": undecided: "), of(Outcome::Undecided), "{said}");
+    assert_eq!(of(Outcome::Undecided), 1, "{said}");
+    assert!(counts.starts_with(&format!("{} directives: ", report.directives())), "{counts}");
+    let all: usize = Outcome::ALL.iter().map(|o| of(*o)).sum();
+    assert_eq!(all, report.directives());
+}
