@@ -185,7 +185,7 @@ fn rest(import: &mut Import, block: &[Directive], known: &Known) {
                     Outcome::Undecided,
                     "this directive decides about requests, and the import cannot translate it at this place: write Sealane settings that have the same effect",
                 ),
-                Some(Kind::Translated(_)) if known.used.contains(&d.place) => {
+                Some(Kind::Translated(_)) if d.inner().is_empty() && known.used.contains(&d.place) => {
                     (Outcome::Same, "translated where another line includes this file")
                 }
                 Some(Kind::Translated(_)) => {
