@@ -197,27 +197,29 @@ fn read(
     }
 }
 
+/// Settings of listeners whose connections are read.
+pub(super) const OF_CONNECTIONS: [&str; 12] = [
+    "tls",
+    "http3",
+    "quic",
+    "h2c",
+    "syn_tls",
+    "proxy_protocol",
+    "trusted_proxies",
+    "client_address_header",
+    "trust_forwarded",
+    "allow_connect",
+    "allow_trace",
+    "public_port",
+];
+
 /// What a listener that relays datagrams cannot have. `socket`: one of its addresses is this Unix socket.
 fn check_udp(section: &Section, socket: Option<&At<String>>) {
     if let Some(text) = socket {
         let help = "write an address and a port, as in address = \":53\"".to_owned();
         section.sink.error(&text.span, "mode = \"udp\" is for IP addresses", Some(help));
     }
-    let of_connections = [
-        "tls",
-        "http3",
-        "quic",
-        "h2c",
-        "syn_tls",
-        "proxy_protocol",
-        "trusted_proxies",
-        "client_address_header",
-        "trust_forwarded",
-        "allow_connect",
-        "allow_trace",
-        "public_port",
-    ];
-    for key in of_connections {
+    for key in OF_CONNECTIONS {
         if let Some(span) = section.key_span(key) {
             let help = format!("remove \"{key}\": datagrams are relayed without being read");
             section.sink.error(&span, format!("\"{key}\" and mode = \"udp\" exclude each other"), Some(help));

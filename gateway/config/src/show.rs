@@ -5,6 +5,7 @@ use super::diagnostics::{Sink, Source};
 use super::settings::{Declared, Fallback, Secret, Shape, Table, top, upstream_protocol, uses};
 use super::tls::GROUPS;
 use super::{Document, Errors, Warning, default_lanes, snippets};
+use super::{listener, upstream};
 use serde::Deserialize;
 use std::fmt::Write;
 use toml::de::DeTable;
@@ -69,6 +70,7 @@ fn filled(table: &'static Table, written: &Values) -> Values {
     for setting in table.all() {
         let value = match (written.get(setting.key), setting.about.default) {
             (Some(value), _) => masked(setting, value.clone()),
+            (None, _) if relays_datagrams(table, written) && is_of_connections(setting.key) => continue,
             (None, default) => match (computed(table, setting, written), default) {
                 (Some(value), _) => value,
                 (None, Fallback::Value(text)) if has_effect(setting, written) => {
@@ -83,6 +85,28 @@ fn filled(table: &'static Table, written: &Values) -> Values {
         out.insert(setting.key.to_owned(), within(&setting.kind.shape(), value));
     }
     out
+}
+
+/// Whether this is a listener or a group of servers for datagrams.
+fn relays_datagrams(table: &Table, written: &Values) -> bool {
+    let is_udp = |server: &Value| {
+        let url = server.as_str().or_else(|| server.get("url")?.as_str());
+        url.is_some_and(|url| url.starts_with("udp://"))
+    };
+    match table.title {
+        "[[listener]]" => written.get("mode").and_then(Value::as_str) == Some("udp"),
+        "[[upstream]]" => match written.get("servers") {
+            Some(Value::Array(list)) => list.iter().any(is_udp),
+            Some(server) => is_udp(server),
+            None => false,
+        },
+        _ => false,
+    }
+}
+
+/// Whether a setting has no place where datagrams are relayed.
+fn is_of_connections(key: &str) -> bool {
+    listener::OF_CONNECTIONS.contains(&key) || upstream::OF_REQUESTS.contains(&key)
 }
 
 /// Whether the setting that it needs is there, if it needs one.

@@ -513,25 +513,27 @@ fn udp_relay(section: Section) -> UdpRelay {
     relay
 }
 
+/// Settings of groups whose servers take connections.
+pub(super) const OF_REQUESTS: [&str; 14] = [
+    "tls",
+    "http",
+    "sticky",
+    "queue",
+    "queue_timeout",
+    "try_timeout",
+    "keepalive",
+    "keepalive_timeout",
+    "connect_timeout",
+    "first_byte_timeout",
+    "min_body_rate",
+    "host_header",
+    "tolerate",
+    "syn_tls",
+];
+
 /// What a group of servers that take datagrams cannot have.
 fn check_udp(section: &Section, upstream: &Upstream, proxy_protocol: Option<&At<u8>>) {
-    let of_requests = [
-        "tls",
-        "http",
-        "sticky",
-        "queue",
-        "queue_timeout",
-        "try_timeout",
-        "keepalive",
-        "keepalive_timeout",
-        "connect_timeout",
-        "first_byte_timeout",
-        "min_body_rate",
-        "host_header",
-        "tolerate",
-        "syn_tls",
-    ];
-    for key in of_requests {
+    for key in OF_REQUESTS {
         if let Some(span) = section.key_span(key) {
             let help = format!("remove \"{key}\": datagrams are relayed without being read");
             section.sink.error(&span, format!("\"{key}\" is not for servers with udp://"), Some(help));

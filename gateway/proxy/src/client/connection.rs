@@ -226,6 +226,10 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     opening.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
     client_conn.client.policy = Some(policy);
     let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
+    if challenge.is_some() && opening.challenge.is_none() {
+        // The certificate is the answer. An authority that has seen it may reset the connection.
+        proxy.counters.count(Count::ChallengesTls);
+    }
     opening.challenge = challenge;
     proxy.counters.set(Count::ForgedSessionIds, sessions::forged());
     if let Some(owner) = owner {
@@ -487,7 +491,6 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     };
     if opening.challenge.is_some() {
         // The handshake was the answer (RFC 8737 §3): nothing is served on this connection.
-        proxy.counters.count(Count::ChallengesTls);
         client_conn.transport.finish();
         client_conn.begin_closing(cx, key, true, proxy.settings.limits());
         proxy.connections.mark_for_flush(key);
