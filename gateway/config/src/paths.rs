@@ -207,7 +207,7 @@ pub(super) fn rewritten(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece
         sink.error(&node.span(), message, Some(help.to_owned()));
         None
     };
-    const EXAMPLE: &str = "write a path with groups of \"path_regex\", as in \"/show/{1}\"";
+    const EXAMPLE: &str = "write a path, with {1} to {9} for the groups of \"path_regex\", as in \"/show/{1}\"";
     let mut uses = 0;
     for piece in &pieces {
         match piece {
@@ -219,7 +219,14 @@ pub(super) fn rewritten(sink: &Sink, key: &str, node: &Node) -> Option<Vec<Piece
             }
             Piece::Text(_) => {}
             Piece::Group(_) => uses += 1,
-            _ => return fail(format!("\"{key}\" has groups only"), EXAMPLE),
+            _ => {
+                return fail(
+                    format!(
+                        "\"{key}\" can contain {{1}} to {{9}}, the groups of \"path_regex\", but no other part of the request"
+                    ),
+                    EXAMPLE,
+                );
+            }
         }
     }
     if s.starts_with("//") || uses > MAX_USES {

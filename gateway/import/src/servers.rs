@@ -47,7 +47,7 @@ pub(crate) fn url(scheme: Scheme, address: &str, port: u16) -> Result<String, &'
         };
     }
     if address.starts_with('/') {
-        return Err("a server at a Unix socket is \"unix:PATH\"");
+        return Err("write the path of a Unix socket as \"unix:PATH\"");
     }
     let (host, port) = match address.rsplit_once(':') {
         Some((host, port)) if !address.ends_with(']') && address.parse::<std::net::Ipv6Addr>().is_err() => {

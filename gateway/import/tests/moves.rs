@@ -91,7 +91,7 @@ fn a_rewrite_of_the_server_does_not_hide_whom_auth_request_asks() {
     // One that is for the question, too, is named.
     let Imported { report, .. } = import(&site(&format!("rewrite ^/_(.*)$ /x/$1 last; {guarded} {AUTH} {PASS}")));
     let all = report.undecided().join("\n");
-    assert!(all.contains("rewrite (/etc/nginx/nginx.conf:4) is for the question /_auth, too"), "{all}");
+    assert!(all.contains("rewrite (/etc/nginx/nginx.conf:4) also applies to the subrequest /_auth"), "{all}");
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn a_new_path_that_no_route_says_is_undecided() {
     )));
     assert_eq!(report.undecided(), Vec::<String>::new());
     assert!(toml.contains("path_regex = '^/api/(.*)(?:%0A)?$'  # ") && toml.contains("status = 501"), "{toml}");
-    assert!(report.to_text(false).contains("rewritten twice"), "{}", report.to_text(true));
+    assert!(report.to_text(false).contains("two directives rewrite the path"), "{}", report.to_text(true));
     // `$request_uri` is what the client has sent.
     let toml =
         import(&site("location /a/ { rewrite ^/a/(.*)$ /$1 break; proxy_pass http://10.0.0.1$request_uri; }")).toml;

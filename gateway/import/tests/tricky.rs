@@ -318,7 +318,7 @@ fn listeners_of_haproxy_say_what_is_lost() {
     let with = |options: &str| proxies(&format!(" bind :443 ssl crt /tmp/c.pem {options}"), "", "");
     assert!(report_on("haproxy", &with("tls-ticket-keys keys"), "not translated").contains("ticket_keys_file"));
     undecided("haproxy", &with("verify required ca-file ca.pem ca-ignore-err all"), "ca-ignore-err");
-    undecided("haproxy", &with("verify optional"), "without ca-file");
+    undecided("haproxy", &with("verify optional"), "needs a ca-file");
     says(
         "haproxy",
         &with("verify required ca-file ca.pem crl-file own.crl strict-sni").replace(" bind :80\n", ""),

@@ -267,7 +267,10 @@ impl Table {
             Self::Tunnel => "no client is connected",
             Self::Requests if open.is_none() => "requests are shown on the admin socket only: use --socket",
             Self::Requests => "no open requests",
-            Self::Operations => "there are no values yet: the numbers of operations must vary for some time",
+            Self::Operations => {
+                "there are no estimates yet: wait until the number of requests and handshakes per second has changed \
+                 for some time"
+            }
             Self::Problems => "no problem is known",
             Self::Clients => "no client has sent a request in the last seconds",
             Self::Overview | Self::Changes => "",

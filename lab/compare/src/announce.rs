@@ -646,7 +646,12 @@ mod tests {
     fn a_question_announces_its_method_and_nothing_else_of_the_request() {
         let entries = [
             entry(3, "different", "auth_request /auth", "forward_auth: …"),
-            entry(4, "different", "proxy_pass_request_body off", "only the requests of forward_auth have no body"),
+            entry(
+                4,
+                "different",
+                "proxy_pass_request_body off",
+                "the requests to the forward_auth server have no body",
+            ),
         ];
         let is = |a: &str, b: &str| line(&entries, &draft(), &difference(Aspect::Request, a, b));
         let rest = "/auth (0 bytes), then HEAD / (0 bytes)";

@@ -73,7 +73,11 @@ impl Dialer {
 
     pub fn summary(&self) -> String {
         let (embedded, hedged, others) = (self.embedded.get(), self.hedged.get(), self.others.get());
-        format!("{embedded} connections with the ClientHello in the SYN, {hedged} hedged, {others} in sequence")
+        format!(
+            "{embedded} connections with the ClientHello in the SYN; in sequence (the ClientHello after the TCP \
+             handshake): {hedged} because the SYN with data was refused or not acknowledged, {others} for other \
+             reasons"
+        )
     }
 
     /// Connects, with the hello in the SYN where it fits.

@@ -68,10 +68,20 @@ fn addresses(text: &str, v4v6: bool, v6only: bool) -> Result<(Addresses, bool), 
                 quic = true;
                 if rest.starts_with(':') && !rest.starts_with("::") { format!("[::]{rest}") } else { rest.to_owned() }
             }
-            Some(_) => return Err("a listener has an IP address and a port"),
+            Some(_) => {
+                return Err(
+                    "the import translates only an IP address and a port: for a Unix socket, write a [[listener]] \
+                     with address = \"unix:PATH\", and write this address in listeners of the hosts that it serves",
+                );
+            }
             None => one.to_owned(),
         };
-        let Some((host, ports)) = one.rsplit_once(':') else { return Err("a listener has an IP address and a port") };
+        let Some((host, ports)) = one.rsplit_once(':') else {
+            return Err(
+                "the import translates only an IP address and a port: for a Unix socket, write a [[listener]] with \
+                 address = \"unix:PATH\", and write this address in listeners of the hosts that it serves",
+            );
+        };
         let (low, high) = ports.split_once('-').unwrap_or((ports, ports));
         let (Ok(low), Ok(high)) = (low.parse::<u16>(), high.parse::<u16>()) else { return Err("is not a port") };
         if low == 0 || high < low || high - low > 100 {
@@ -85,7 +95,12 @@ fn addresses(text: &str, v4v6: bool, v6only: bool) -> Result<(Addresses, bool), 
                 "::" if v4v6 && !v6only => format!(":{port}"),
                 b if b.parse::<std::net::Ipv4Addr>().is_ok() => format!("{b}:{port}"),
                 b if b.parse::<std::net::Ipv6Addr>().is_ok() => format!("[{b}]:{port}"),
-                _ => return Err("a listener has an IP address"),
+                _ => {
+                    return Err(
+                        "a listener needs an IP address, not a name: write the IP address of this name in the \
+                         original, and import it again",
+                    );
+                }
             };
             out.push((address, port));
         }
@@ -182,7 +197,9 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
             "crl-file" => crl = Some(context.path(&context.defaults.ca_base, value)),
             "verify" => verify = Some(value),
             "ca-verify-file" | "ca-sign-file" | "ca-sign-pass" | "crt-ignore-err" | "ca-ignore-err" => {
-                report.decide(line.id, format!("{option} has no counterpart: clients' certificates are verified by [[listener.tls.client_auth]]"));
+                report.decide(line.id, format!("Sealane has no setting for {option}: write in \
+                                                [[listener.tls.client_auth]] which certificates of clients are \
+                                                accepted"));
             }
             "alpn" | "npn" => alpn = Some(value),
             "proto" => {
@@ -206,7 +223,9 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                     false => l.settings.set("trusted_proxies", list(context.trusted), &at.place),
                 }
             }
-            "accept-netscaler-cip" => report.decide(line.id, "clients' addresses come in the PROXY protocol, X-Forwarded-For or Forwarded"),
+            "accept-netscaler-cip" => report.decide(line.id, "Sealane does not support the NetScaler header: let the \
+                                                              load balancer send the PROXY protocol (proxy_protocol) \
+                                                              or X-Forwarded-For (trusted_proxies)"),
             "allow-0rtt" => {
                 used = 1;
                 t.settings.set("early_data", "\"16KiB\"", &at.place);
@@ -227,7 +246,11 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                 l.quic.set("retry_above", "0", &at.place);
             }
             "maxconn" => report.missing(line.id, "connections are limited per lane for all listeners ([limits] max_connections)"),
-            "interface" | "namespace" => report.decide(line.id, format!("{option}: a listener has an address, and is reached from every interface; name the interface's address")),
+            "interface" | "namespace" => report.decide(line.id, format!("{option}: a listener accepts clients from \
+                                                                         every interface: write the address of this \
+                                                                         interface in address of the [[listener]]; \
+                                                                         for a network namespace, start the gateway \
+                                                                         in it")),
             other => {
                 used = 1;
                 report.decide(at.id, crate::report::unknown_option(other));
@@ -238,7 +261,8 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
     if context.tcp && tls {
         report.missing(
             line.id,
-            "Sealane terminates TLS only for HTTP: relay the connection by its name; nothing listens here",
+            "Sealane decrypts TLS only for HTTP, so nothing listens here: let the server decrypt TLS, and relay the \
+             connections to it (mode = \"tcp\", passthrough)",
         );
         return None;
     }
@@ -255,7 +279,7 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
             Some(value) if !quic => {
                 let known: Vec<&str> = value.split(',').filter(|p| matches!(*p, "h2" | "http/1.1")).collect();
                 if known.is_empty() {
-                    report.missing(line.id, "alpn has neither h2 nor http/1.1");
+                    report.missing(line.id, "alpn has neither h2 nor http/1.1: the listener offers both");
                 } else if known != ["h2", "http/1.1"] {
                     t.settings.set("alpn", list(&known), &line.place);
                 }
@@ -333,7 +357,10 @@ fn crt_list(name: &str, line: &Line, context: &Context, t: &mut ListenerTls, rep
         }
         certificates(file, line, context, t, report);
     }
-    report.differs(line.id, "certificates are chosen by the names in them, not by those in the list");
+    report.differs(
+        line.id,
+        "Sealane chooses a certificate by the names in the certificate, not by the names in the list",
+    );
 }
 
 fn client_auth(
@@ -348,9 +375,17 @@ fn client_auth(
         Some("required") => "require",
         Some("optional") => "optional",
         Some("none") | None => return,
-        Some(_) => return report.decide(line.id, "\"verify\" is not understood"),
+        Some(_) => {
+            return report.decide(
+                line.id,
+                "the import does not understand this value of \"verify\": write [[listener.tls.client_auth]]",
+            );
+        }
     };
-    let Some(ca) = ca else { return report.decide(line.id, "\"verify\" without ca-file") };
+    let Some(ca) = ca else {
+        return report
+            .decide(line.id, "\"verify\" needs a ca-file: write [[listener.tls.client_auth]] with mode and ca");
+    };
     let mut auth = Settings::default();
     auth.set("mode", quoted(mode), &line.place);
     auth.set("ca", quoted(&ca), &line.place);

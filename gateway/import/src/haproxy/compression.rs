@@ -5,8 +5,9 @@ use crate::output::{is_media_type, list};
 use crate::report::{Place, Report};
 use crate::units::shown_size;
 
-const DIFFERS: &str = "compression: responses to requests with Cookie, Authorization or a client certificate and responses with Set-Cookie are not \
-     compressed (BREACH), and all statuses are, except 204, 205, 206 and 304";
+const DIFFERS: &str = "compression: Sealane does not compress responses with Set-Cookie, or responses to requests with Cookie, \
+     Authorization or a client certificate (BREACH). It compresses responses of every status except 204, 205, 206 and \
+     304";
 
 /// The rule of a proxy, if it has one.
 pub(super) fn compression(proxy: &Proxy, report: &mut Report) -> Option<(String, Place)> {

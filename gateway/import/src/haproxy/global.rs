@@ -94,7 +94,7 @@ pub(super) fn limits(sections: &[Section], out: &mut Output, report: &mut Report
             Some(n.saturating_mul(unit)).filter(|n| *n > 0)
         };
         let Some(best) = found.iter().filter_map(|l| Some((ms(l)?, *l))).max_by_key(|(n, _)| *n) else {
-            found.iter().for_each(|l| report.missing(l.id, "a timeout must not be zero"));
+            found.iter().for_each(|l| report.missing(l.id, "a timeout cannot be zero: the import leaves it out"));
             continue;
         };
         if let Some(t) = haproxy_time(best.1.word(2)) {
@@ -107,7 +107,7 @@ pub(super) fn limits(sections: &[Section], out: &mut Output, report: &mut Report
                     l.id,
                     format!("[limits] {key} applies to all listeners: the import writes the largest value"),
                 ),
-                None => report.missing(l.id, "a timeout must not be zero"),
+                None => report.missing(l.id, "a timeout cannot be zero: the import leaves it out"),
             }
         }
     }

@@ -133,7 +133,10 @@ fn rest(sections: &[Section], report: &mut Report) {
                 "gateways share rate limits, the keys of session tickets and early data through a store: write [store], which needs a Redis or \
                  Valkey server",
             )),
-            "cache" => Some((Outcome::NotTranslated, "Sealane has no cache: put one between, or let the server cache")),
+            "cache" => Some((
+                Outcome::NotTranslated,
+                "Sealane has no cache: put a cache between Sealane and the server, or let the server cache",
+            )),
             "mailers" | "ring" | "log-forward" | "log-profile" | "traces" => {
                 Some((Outcome::NotTranslated, "logs are lines on the standard error and in a file"))
             }

@@ -248,11 +248,14 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         _ => report.differs(line.id, values::CLAIM),
     }
     if condition.tests().any(|t| matches!(t, Test::Certificate { now: true, .. })) {
-        report
-            .differs(line.id, "a session that is resumed has the certificate of its first handshake, too (ssl_c_used)");
+        report.differs(
+            line.id,
+            "ssl_c_used: in Sealane, a resumed session keeps the certificate of its first handshake, so the condition \
+             is true there, too",
+        );
     }
     if condition.tests().any(|t| matches!(t, Test::ServerName(_))) && line.word(0) != "use_backend" {
-        report.differs(line.id, "the request's host is compared, which must fit the name in the ClientHello");
+        report.differs(line.id, "Sealane compares the host of the request, not the name in the ClientHello");
     }
     Some(Rule { line, condition, what })
 }
@@ -335,7 +338,9 @@ fn what(words: &[String]) -> What {
     let word = |at: usize| words.get(at).map_or("", String::as_str);
     match (word(0), word(1)) {
         ("use_backend", name) if words.len() == 2 && !name.contains('%') => What::Backend(name.to_owned()),
-        ("use_backend", _) => What::Refuse("the backend is chosen by an expression: write a host or route for each"),
+        ("use_backend", _) => {
+            What::Refuse("an expression selects the backend: write a host or a route for each backend")
+        }
         ("redirect", _) => redirect(&words[1..]),
         ("http-request", "redirect") => redirect(&words[2..]),
         ("http-request", "deny" | "silent-drop" | "reject" | "tarpit") => {
@@ -361,7 +366,9 @@ fn what(words: &[String]) -> What {
             match status {
                 Some(429) => What::Deny,
                 Some(status @ (200..=299 | 400..=599)) => What::Answer(Action::status(status)),
-                _ => What::Refuse("Sealane cannot respond with this status"),
+                _ => What::Refuse(
+                    "Sealane cannot respond with this status: write a route with respond and another status",
+                ),
             }
         }
         ("http-request", "return") => returned(words.get(2..).unwrap_or_default()),
@@ -433,21 +440,25 @@ fn what(words: &[String]) -> What {
         {
             What::Different("paths are not changed: on hosts with routes, a path that can be read in two ways gets 400")
         }
-        ("http-request", "set-src") => {
-            What::Refuse("who the client is says trusted_proxies, in X-Forwarded-For or Forwarded")
-        }
+        ("http-request", "set-src") => What::Refuse(
+            "Sealane takes the client's address only from X-Forwarded-For or Forwarded, and only from the addresses \
+             in trusted_proxies: write trusted_proxies in the [[listener]], and let the proxy in front send \
+             X-Forwarded-For, or Forwarded with client_address_header = \"Forwarded\"",
+        ),
         ("http-request", "cache-use") | ("http-response", "cache-store") => {
-            What::Skip("Sealane has no cache: put one between, or let the server cache")
+            What::Skip("Sealane has no cache: put a cache between Sealane and the server, or let the server cache")
         }
-        ("http-response", "deny") => What::Refuse("responses are not refused: let the server decide"),
-        ("http-response" | "http-after-response", _) => {
-            What::Refuse("responses are changed by response_headers only: let the server do it")
-        }
+        ("http-response", "deny") => What::Refuse("Sealane does not refuse responses: let the server decide"),
+        ("http-response" | "http-after-response", _) => What::Refuse(
+            "the import does not translate this change of responses: write response_headers, or let the server make \
+             the change",
+        ),
         _ => What::Refuse(crate::report::UNREAD),
     }
 }
 
-const REWRITES: &str = "paths are rewritten by a route's rewrite_prefix only; let the server do it";
+const REWRITES: &str = "the import does not translate this rewrite: write a route with path_regex and rewrite, or let the server rewrite \
+     the path";
 
 /// Actions that only store or count something.
 fn is_harmless(name: &str) -> bool {
@@ -482,7 +493,11 @@ fn returned(words: &[String]) -> What {
         match words[i].as_str() {
             "status" => match value.parse() {
                 Ok(n) => status = n,
-                Err(_) => return What::Refuse("Sealane cannot respond with this status"),
+                Err(_) => {
+                    return What::Refuse(
+                        "Sealane cannot respond with this status: write a route with respond and another status",
+                    );
+                }
             },
             "content-type" => content_type = Some(value.to_owned()),
             "string" => body = Some(value.to_owned()),
@@ -518,11 +533,17 @@ fn redirect(words: &[String]) -> What {
                 i += 1;
                 match word(i).parse() {
                     Ok(n @ (301 | 302 | 303 | 307 | 308)) => code = n,
-                    _ => return What::Refuse("is no status of a redirect"),
+                    _ => {
+                        return What::Refuse(
+                            "a redirect has the status 301, 302, 303, 307 or 308: write a route with redirect",
+                        );
+                    }
                 }
             }
             "drop-query" => {}
-            "set-cookie" | "clear-cookie" | "set-cookie-fmt" => return What::Refuse("a redirect sets no cookies"),
+            "set-cookie" | "clear-cookie" | "set-cookie-fmt" => {
+                return What::Refuse("a redirect of Sealane cannot set cookies: let the server send this redirect");
+            }
             _ => return What::Refuse("is not understood: write a route with redirect"),
         }
         i += 1;
@@ -553,12 +574,15 @@ fn redirect(words: &[String]) -> What {
     }
     let rooted = ["/", "http://", "https://"].iter().any(|p| to.starts_with(p));
     if value.contains(['{', '}']) || to.contains(['%', '$']) || !rooted || !to.bytes().all(|b| b.is_ascii_graphic()) {
-        return What::Refuse("a redirect has {scheme}, {host}, {uri}, {path} and {query} only");
+        return What::Refuse(
+            "a redirect can contain only {scheme}, {host}, {uri}, {path}, {query}, {rest} and the groups of \
+             path_regex: write a route with redirect, or let the server send this redirect",
+        );
     }
     What::Answer(Action::Redirect { to, status: code })
 }
 
-const ALWAYS: &str = "always sent; what a client has made up is removed, except from trusted_proxies";
+const ALWAYS: &str = "always sent; the gateway removes values from clients that are not in trusted_proxies";
 
 fn of_responses(keyword: &str) -> Of {
     if keyword == "http-response" { Of::Responses } else { Of::AllResponses }
@@ -574,7 +598,9 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
             "x-forwarded-for" | "forwarded" => {
                 return match value.contains("[src]") || value.contains("%ci") {
                     true => What::Nothing(ALWAYS),
-                    false => What::Different("always sent, with the address of the client as trusted_proxies tell it"),
+                    false => What::Different(
+                        "always sent, with the client's address; behind trusted_proxies, this is the address that they name",
+                    ),
                 };
             }
             "x-forwarded-proto" if value.contains('%') => return What::Nothing(ALWAYS),
@@ -593,17 +619,20 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
         let of_certificate = lower.contains("client-cert") || lower.starts_with("x-ssl") || value.contains("ssl_c_");
         return match request {
             true if of_certificate => What::Refuse(
-                "servers get the client's certificate in Client-Cert (RFC 9440), and request_headers can have parts such as \
-                 {client_certificate_name}, but nothing else of it: make the server read one of them",
+                "servers get the client's certificate in Client-Cert (RFC 9440). A value in request_headers can also \
+                 contain some fields of the certificate, such as {client_certificate_name}, but not this one: make \
+                 the server read Client-Cert or such a header",
             ),
             // The client must not be able to say it instead.
             true => What::Header(of, Edit::Remove(name.to_owned())),
-            false => What::Refuse("header values must be constants; let the server send it"),
+            false => What::Refuse("values of response headers must be constants: let the server send this header"),
         };
     };
     let value = value.as_str();
     if !is_value(value) || FRAMING.contains(&lower.as_str()) {
-        return What::Refuse("is not a header that can be set");
+        return What::Refuse(
+            "the import cannot set this header: the gateway manages headers of this name, or the value is not valid",
+        );
     }
     match set {
         true => What::Header(of, Edit::Set(name.to_owned(), value.to_owned())),

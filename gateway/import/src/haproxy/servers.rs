@@ -128,7 +128,10 @@ fn url(address: &str, scheme: Scheme) -> Result<String, &'static str> {
         return servers::url(scheme, &format!("unix:{path}"), 0);
     }
     match address.contains('@') {
-        true => Err("a server at a socket is not reached: let it listen on an IP address"),
+        true => {
+            Err("the import does not translate this kind of address: write the server in servers of the [[upstream]], \
+                 with an IP address or with the path of a Unix socket (\"unix:PATH\")")
+        }
         false => servers::url(scheme, address, scheme.port()),
     }
 }
@@ -167,7 +170,12 @@ fn server(
         options.splice(..0, global.server.iter().copied());
     }
     let scheme = match (tcp, tls) {
-        (true, true) => return report.missing(id, "the gateway adds no TLS to relayed connections"),
+        (true, true) => {
+            return report.missing(
+                id,
+                "the gateway adds no TLS to relayed connections: let the server accept connections without TLS",
+            );
+        }
         (true, false) => Scheme::Tcp,
         (false, true) => Scheme::Https,
         (false, false) => Scheme::Http,
@@ -227,10 +235,11 @@ fn server(
             "sni" => match value.strip_prefix("str(").and_then(|v| v.strip_suffix(')')) {
                 Some(name) => up.tls.set("server_name", quoted(name), place),
                 None => report
-                    .differs(at.id, "the name that is sent to the server is a constant: server_name, or its host's"),
+                    .differs(at.id, "Sealane always sends the same name to the server (SNI): server_name of \
+                                     [upstream.tls], or the host in the server's address"),
             },
             "verifyhost" => up.tls.set("server_name", quoted(value), place),
-            "check-sni" => report.differs(at.id, "checks use the name that requests use"),
+            "check-sni" => report.differs(at.id, "health checks send the same name as requests (SNI)"),
             "alpn" | "proto" => {
                 used = 2;
                 let first = value.split(',').next().unwrap_or("");
@@ -285,7 +294,9 @@ fn server(
             "port" | "addr" | "agent-check" | "agent-port" | "agent-inter" | "agent-addr" | "check-send-proxy"
             | "source" => {
                 used = if matches!(option, "agent-check" | "check-send-proxy") { 1 } else { 2 };
-                report.missing(at.id, format!("{option}: checks go to the server's own address and port"));
+                report.missing(at.id, format!("{option}: the import does not translate this option. Health checks go \
+                                               to the address of the server; for another port, write port in \
+                                               [upstream.health]"));
             }
             option if Versions::is_option(option) => {
                 let versions = &mut offered.get_or_insert((Versions::DEFAULT, at)).0;
@@ -368,7 +379,7 @@ fn balance(proxy: &Proxy, tcp: bool, up: &mut Upstream, report: &mut Report) {
                 up.settings.set("sticky", quoted(l.word(1)), &l.place);
                 report.differs(l.id, "sticky: the cookie has another value, and no domain or expiry of its own");
             }
-            false => report.missing(l.id, "sticky has a cookie of its own, as with \"insert\""),
+            false => report.missing(l.id, "sticky always inserts a cookie of its own, as HAProxy does with \"insert\""),
         }
     }
 }
@@ -381,7 +392,7 @@ fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mu
                 keys.iter().for_each(|k| up.settings.set(k, quoted(&t), &l.place));
                 report.same(l.id, keys.join(" and "));
             }
-            None => report.missing(l.id, "a timeout is not zero"),
+            None => report.missing(l.id, "a timeout cannot be zero: the import leaves it out"),
         }
     }
     if let Some(l) = proxy.last(&["timeout", "tunnel"]) {
@@ -413,7 +424,7 @@ fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mu
                 health.set("timeout", quoted(&t), &l.place);
                 report.same(l.id, "health.timeout");
             }
-            None => report.missing(l.id, "a timeout is not zero"),
+            None => report.missing(l.id, "a timeout cannot be zero: the import leaves it out"),
         }
     }
 }
@@ -448,7 +459,11 @@ fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) 
                     health.set("status", quoted(range), &l.place);
                     report.same(l.id, "health.status");
                 }
-                _ => report.missing(l.id, "only the status is checked: one, or a range such as \"200-399\""),
+                _ => report.missing(
+                    l.id,
+                    "health checks compare only the status of the response, with one status or with a range such as \
+                     \"200-399\"",
+                ),
             },
             "disable-on-404" => report.missing(l.id, "`sealane server` drains a server"),
             _ => report.missing(l.id, "a check is one request"),

@@ -53,7 +53,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("monitor", Missing("write a route with `respond`")),
     ("unique-id-format", Translated("`[request_id]`")),
     ("unique-id-header", Translated("`[request_id] header`")),
-    ("rate-limit", Undecided("[limits] connection_rate, per client")),
+    ("rate-limit", Undecided("write connection_rate in [limits], which limits the new connections of each client")),
     ("maxconn", Translated("`[limits] max_connections` (global)")),
     ("fullconn", NotNeeded("an upstream's max_connections is an exact limit")),
     // Rules.
@@ -64,8 +64,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "http-request",
         Translated(
-            "`redirect`, `respond`, `request_headers`, `rewrite_prefix`, `rate_limit`, `allow`, `deny`, `allow_certificate`; variables are \
-             replaced by their samples",
+            "`redirect`, `respond`, `request_headers`, `rewrite_prefix`, `rewrite`, `rate_limit`, `max_body_size`, `basic_auth`, `allow`, \
+             `deny`, `allow_certificate`; variables are replaced by their samples",
         ),
     ),
     ("http-response", Translated("`response_headers`, `hsts`")),
@@ -76,7 +76,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
             "`allow`, `deny`, `[limits] max_connections_per_client`, `connection_rate`; SNI; others are undecided",
         ),
     ),
-    ("tcp-response", Undecided("responses of relayed connections are not read")),
+    ("tcp-response", Undecided("Sealane does not read the data of relayed connections: let the server decide")),
     ("stick-table", Translated("`[[rate_limit]]`, for `http_req_rate` by address; `connection_rate`, for `conn_rate`")),
     ("stick", Missing("clients stay with a server by a cookie (sticky) or by their address (hash_by)")),
     ("filter", Undecided(SPOE)),
@@ -207,7 +207,13 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
         "option http-drop-response-trailers",
         Missing("trailers are passed on, without headers that a route removes or sets"),
     ),
-    ("option http_proxy", Undecided("Sealane is not an open proxy")),
+    (
+        "option http_proxy",
+        Undecided(
+            "Sealane connects only to servers that the configuration names: write these servers in [[upstream]], or \
+             use another program as the proxy",
+        ),
+    ),
     ("option accept-invalid-http-request", Missing("requests are parsed strictly")),
     ("option accept-unsafe-violations-in-http-request", Missing("requests are parsed strictly")),
     ("option accept-invalid-http-response", Missing("write tolerate in [[upstream]]")),
@@ -302,8 +308,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("ssl-load-extra-files", NotNeeded("key and ocsp are settings of each certificate")),
     ("ssl-load-extra-del-ext", NotNeeded("key and ocsp are settings of each certificate")),
     ("ssl-dh-param-file", NotNeeded("key exchange is ECDHE and post-quantum only")),
-    ("ssl-engine", Undecided("keys are in files")),
-    ("ssl-provider", Undecided("keys are in files")),
+    ("ssl-engine", Undecided("Sealane reads keys only from files: write the key to a file")),
+    ("ssl-provider", Undecided("Sealane reads keys only from files: write the key to a file")),
     ("ssl-mode-async", NotNeeded("handshakes are computed within the lane's handshake_budget, not by a device")),
     (
         "ssl-skip-self-issued-ca",
@@ -341,9 +347,9 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("grace", NotNeeded("drain_timeout")),
     ("spread-checks", NotNeeded("each server is checked on its own, after its own interval")),
     ("max-spread-checks", NotNeeded("each server is checked on its own, after its own interval")),
-    ("maxconnrate", Missing("[limits] connection_rate, per client")),
-    ("maxsessrate", Missing("[limits] connection_rate, per client")),
-    ("maxsslrate", Missing("[limits] handshake_budget, handshake_rate")),
+    ("maxconnrate", Missing("write connection_rate in [limits], which limits the new connections of each client")),
+    ("maxsessrate", Missing("write connection_rate in [limits], which limits the new connections of each client")),
+    ("maxsslrate", Missing("write handshake_rate in [limits], which limits the new TLS sessions of each client")),
     ("maxsslconn", Missing("[limits] max_connections counts connections with and without TLS together, per lane")),
     ("maxpipes", NotNeeded("no pipes are used: bodies pass through the lane's buffers")),
     ("maxcomprate", NotNeeded("a lane compresses for a limited time per turn")),
@@ -365,10 +371,10 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("limited-quic", NotNeeded("QUIC does not depend on OpenSSL, so it has no limited mode")),
     ("no-quic", NotNeeded("HTTP/3 is off unless http3 is set")),
     ("default-path", NotNeeded("relative paths start at the folder of the configuration file")),
-    ("presetenv", Undecided("set the variable in the environment of the import")),
-    ("setenv", Undecided("set the variable in the environment of the import")),
-    ("resetenv", Undecided("set the variables in the environment of the import")),
-    ("unsetenv", Undecided("set the variables in the environment of the import")),
+    ("presetenv", Undecided("set the variable in the environment of `sealane import`, and import again")),
+    ("setenv", Undecided("set the variable in the environment of `sealane import`, and import again")),
+    ("resetenv", Undecided("set the variables in the environment of `sealane import`, and import again")),
+    ("unsetenv", Undecided("set the variables in the environment of `sealane import`, and import again")),
     ("strict-limits", NotNeeded("Sealane reports a system limit that is too low when it starts")),
     (
         "insecure-fork-wanted",

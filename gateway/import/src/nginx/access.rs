@@ -122,7 +122,7 @@ fn addresses(list: &[&Directive]) -> Option<Access> {
     for same in list.chunk_by(|a, b| a.name() == b.name()) {
         let set = |d: &&Directive| match (d.word(1), d.words.len()) {
             (Some("all"), 2) => Some(AddressSet::all()),
-            // There are no clients at Unix sockets.
+            // The import translates no listeners at Unix sockets.
             (Some("unix:"), 2) => Some(AddressSet::default()),
             (Some(word), 2) => AddressSet::of(word),
             _ => None,
@@ -454,8 +454,9 @@ pub(super) fn concurrency_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>)
             import.differs(
                 d,
                 format!(
-                    "\"{common}\" counts all requests of the zone, and \"{own}\", with the smaller number, only those under this or a smaller \
-                     number; NGINX compares the count of all requests with each number"
+                    "\"{common}\" counts all requests of the zone. \"{own}\" has the smaller number of this \
+                     directive, and counts only the requests of directives with this number or a smaller one. NGINX \
+                     has one count for all requests of the zone"
                 ),
             );
         }

@@ -595,7 +595,10 @@ fn pass<'d>(
     headers::request(import, site, scope, if grpc { "grpc_set_header" } else { "proxy_set_header" }, changes);
     let to = Target { protocol: if grpc { Protocol::Grpc } else { Protocol::Http }, tls, authority };
     if rewritten.is_some() && (uri.is_some() || has_variables(authority)) {
-        return import.missing(d, "the path is rewritten twice; requests get 501");
+        return import.missing(
+            d,
+            "two directives rewrite the path; requests get 501: write a route with path_regex and rewrite",
+        );
     }
     if has_variables(authority) {
         return chosen::variable(import, scope, d, uri, &to, changes, route);
@@ -630,11 +633,19 @@ fn pass<'d>(
         }
         (Path::Within(_), None, Some(_)) => return import.missing(d, otherwise),
         (_, Some(uri), _) if !constant(uri) => {
-            return import.missing(d, "rewrite_prefix is a constant without a query; requests get 501");
+            return import.missing(
+                d,
+                "the new path has a variable, a query or a character that a path cannot have; requests get 501: write \
+                 a route with path_regex and rewrite, or let the server rewrite the path",
+            );
         }
         (Path::Within(within), Some(uri), _) => {
             if l.text() != Some(within.test.text.as_str()) || within.test.any_case {
-                return import.missing(d, "the path does not begin with what is replaced; requests get 501");
+                return import.missing(
+                    d,
+                    "the path does not begin with the replaced part; requests get 501: write a route with path_regex \
+                     and rewrite",
+                );
             }
             template = Some((format!("{uri}{{1}}"), d.place.clone()));
             None
@@ -642,13 +653,21 @@ fn pass<'d>(
         (Path::Below(p) | Path::Exact(p), Some(uri), _) => {
             // The route may be for less than the location.
             let Some(text) = l.text() else {
-                return import
-                    .missing(d, "the import does not know which part of the path is replaced; requests get 501");
+                return import.missing(
+                    d,
+                    "the import does not know which part of the path is replaced; requests get 501: write a route \
+                     with path_regex and rewrite",
+                );
             };
             let new = match p.strip_prefix(text) {
                 Some(rest) => format!("{uri}{rest}"),
                 None if p.trim_end_matches('/') == text.trim_end_matches('/') => uri.to_owned(),
-                None => return import.missing(d, "the path does not begin with the replaced part; requests get 501"),
+                None => {
+                    return import.missing(
+                        d,
+                        "the path does not begin with the replaced part; requests get 501: write a route with rewrite",
+                    );
+                }
             };
             match path {
                 _ if new == *p => None,
@@ -657,14 +676,19 @@ fn pass<'d>(
                         import.differs(
                             d,
                             format!(
-                                "{text}…/x becomes {}/x: there is exactly one slash between",
+                                "for a request below {text}, the server gets a path such as {}/x, with exactly one \
+                                 slash before the rest of the path; NGINX only replaces {text} by {uri}, and does not \
+                                 add or remove a slash",
                                 uri.trim_end_matches('/')
                             ),
                         );
                     }
                     Some((new, d.place.clone()))
                 }
-                _ if new.contains("//") => return import.missing(d, "the new path has //; requests get 501"),
+                _ if new.contains("//") => {
+                    return import
+                        .missing(d, "the new path has //; requests get 501: write a route with exact and rewrite");
+                }
                 _ => {
                     template = Some((new, d.place.clone()));
                     None

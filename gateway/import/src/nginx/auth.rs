@@ -25,7 +25,7 @@ pub(super) fn basic_auth<'d>(
 ) -> Result<BasicAuth, String> {
     let realm = expand(import, scope, d.word(1).unwrap_or(""));
     if has_variables(&realm) || !headers::is_value(&realm) {
-        return Err("the realm is a constant: write basic_auth".to_owned());
+        return Err("the realm contains a variable: write basic_auth with a constant realm".to_owned());
     }
     let Some((file, name)) = scope.value("auth_basic_user_file") else {
         return Err(
@@ -74,17 +74,18 @@ pub(super) fn forward_auth<'d>(
     // A question goes through the server's own directives, too.
     if let Some(before) = site.step_for(uri) {
         return Err(format!(
-            "write forward_auth: {} ({}) is for the question {uri}, too, and the import does not know what it does with it",
+            "write forward_auth: {} ({}) also applies to the subrequest {uri}, and the import does not know its \
+             effect on the subrequest",
             before.name(),
             before.place
         ));
     }
-    let l = site.location_of(uri).ok_or_else(|| {
-        format!("write forward_auth: no location passes the question {uri} on to the server that answers it")
-    })?;
+    let l = site
+        .location_of(uri)
+        .ok_or_else(|| format!("write forward_auth: no location sends the subrequest {uri} to a server"))?;
     if !l.is_plain() {
         return Err(format!(
-            "write forward_auth: {} has further directives that decide about the question",
+            "write forward_auth: {} has further directives that apply to the subrequest",
             l.directive().place
         ));
     }
@@ -108,7 +109,8 @@ pub(super) fn forward_auth<'d>(
             "off" if l.internal().is_none() => {
                 import.differs(
                     body,
-                    "only the requests of forward_auth have no body; requests of clients to this location keep theirs",
+                    "the requests to the forward_auth server have no body; requests of clients to this location keep \
+                     their body",
                 );
             }
             "off" => import.same(body, "requests to the forward_auth server have no body"),

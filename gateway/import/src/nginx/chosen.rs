@@ -41,7 +41,11 @@ pub(super) fn variable<'d>(
         .filter_map(|piece| if let Piece::Variable(name) = piece { Some(name) } else { None })
         .collect();
     if names.iter().any(|n| matches!(*n, "host" | "http_host" | "ssl_preread_server_name") || n.starts_with("arg_")) {
-        return import.decide(d, "clients choose the server, but Sealane is not an open proxy: name the servers");
+        return import.decide(
+            d,
+            "the variable lets clients choose the server, but Sealane connects only to servers that the configuration \
+             names: name the servers",
+        );
     }
     let found = match names.as_slice() {
         [name] => (import.splits.get(*name).copied(), import.maps.get(*name).copied()),

@@ -7,8 +7,9 @@ use crate::report::Place;
 use crate::units::{shown_size, size};
 
 /// What is different in any case.
-const DIFFERS: &str = "compression: responses to requests with Cookie, Authorization or a client certificate and responses with Set-Cookie are not \
-     compressed (BREACH), and all statuses are, except 204, 205, 206 and 304";
+const DIFFERS: &str = "compression: Sealane does not compress responses with Set-Cookie, or responses to requests with Cookie, \
+     Authorization or a client certificate (BREACH). It compresses responses of every status except 204, 205, 206 and \
+     304";
 
 /// A module's directives, by the ends of their names, and what it does without them.
 struct Module {
@@ -116,7 +117,11 @@ fn others(import: &mut Import, scope: &Scope, is_on: bool) {
     let off = |import: &mut Import, d: &Directive| import.same(d, "nothing is compressed here");
     for (name, says) in [
         ("gzip_vary", "Vary: Accept-Encoding is always added"),
-        ("gzip_proxied", "compression: requests with Via are treated like all others, and caches are told by Vary"),
+        (
+            "gzip_proxied",
+            "compression: Sealane also compresses responses to requests with Via; the header Vary tells caches that \
+             the responses differ",
+        ),
         ("gzip_http_version", "compression: responses to HTTP/1.0 requests are not compressed"),
     ] {
         let Some((d, value)) = scope.value(name) else { continue };

@@ -117,7 +117,9 @@ pub(super) fn request<'d>(
                 None => {
                     import.decide(
                         d,
-                        "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host",
+                        "Sealane sends the client's Host, or a constant, and the server may select its content by \
+                         Host: if the server needs another Host than the client's, write host_header in the \
+                         [[upstream]]",
                     );
                     changes.host = Some(HostHeader::Client);
                 }
@@ -356,13 +358,13 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
     }
     if has_variables(&value) && lower.starts_with("access-control-") {
         if let Some(map) = only_variable(&value).and_then(|v| import.maps.get(v).copied()) {
-            import.same(map, "see the header that has its value");
+            import.same(map, "the report says more at the header that uses this map");
         }
         return import.decide(d, cors(import, &value));
     }
     if has_variables(&value) || !is_name(name) || !is_value(&value) || FRAMING.contains(&lower.as_str()) {
         return match TELLING.contains(&lower.as_str()) {
-            true => import.missing(d, "header values must be constants; let the server send it"),
+            true => import.missing(d, "values of response headers must be constants: let the server send this header"),
             false => import.decide(d, NO_CONSTANT),
         };
     }
@@ -371,7 +373,10 @@ fn add_header<'d>(import: &mut Import<'d>, scope: &Scope<'d>, d: &'d Directive, 
         return import.same(d, "hsts, which is sent over TLS only");
     }
     if !changes.response.add(name, &value, &d.place) {
-        return import.decide(d, "a header of this name is added already; put both values in one");
+        return import.decide(
+            d,
+            "another directive already adds a header with this name: write one header that contains both values",
+        );
     }
     match d.word(3) {
         Some("always") => import.same(d, "response_headers.add"),

@@ -255,8 +255,12 @@ fn steps<'d>(
         let mut methods: Vec<String> = d.arguments().into_iter().map(str::to_owned).collect();
         let good = |m: &String| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
         if !deny || methods.is_empty() || !methods.iter().all(good) {
-            import
-                .decide(d, "methods are refused by a route with \"methods\"; addresses and passwords are not compared");
+            import.decide(
+                d,
+                "the import translates limit_except only if \"deny all\" is its only directive: write two routes with \
+                 the path of this location, one with the methods of limit_except in methods (GET includes HEAD), and \
+                 one without methods, for all other requests, with allow, deny or basic_auth",
+            );
             continue;
         }
         if methods.iter().any(|m| m == "GET") && !methods.iter().any(|m| m == "HEAD") {

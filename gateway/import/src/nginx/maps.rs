@@ -54,7 +54,10 @@ pub(super) fn redirects<'d>(import: &mut Import<'d>, d: &'d Directive, name: Opt
     }
     import.same(d, "a route with \"exact\" for each path of the map");
     import.same(inner, "redirect");
-    import.differs(map, "routes with \"exact\": paths are compared in upper and lower case as written");
+    import.differs(
+        map,
+        "routes with \"exact\": Sealane distinguishes upper and lower case in paths; NGINX's map does not",
+    );
     Some(steps)
 }
 

@@ -77,7 +77,7 @@ fn copies<'d>(
         _ => true,
     };
     if is_own {
-        return Err("a mirror is not the upstream of the route");
+        return Err("copies cannot go to the upstream of the route: write a second [[upstream]] with the same servers");
     }
     import.same(pass, format!("mirror: the upstream \"{upstream}\""));
     Ok(Mirror { upstream, max_body: max_body(import, scope), origin: d.place.clone() })

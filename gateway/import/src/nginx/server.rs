@@ -279,15 +279,21 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
             for d in from.iter().chain(&all) {
                 import.decide(
                     d,
-                    "the servers of one address differ in set_real_ip_from; a listener has one list (trusted_proxies)",
+                    "the servers of one address differ in set_real_ip_from, but a listener has one list: write \
+                     trusted_proxies of this listener",
                 );
             }
         }
         for d in &from {
             match d.word(1) {
-                Some("unix:") => import.same(d, "there are no Unix sockets"),
+                Some("unix:") => import.same(
+                    d,
+                    "the import translates no listeners at Unix sockets: if you write one, add \"unix\" to its \
+                     trusted_proxies",
+                ),
                 Some(block) if is_block(block) => import.same(d, "trusted_proxies"),
-                _ => import.decide(d, "is not a block of addresses"),
+                _ => import
+                    .decide(d, "is not an address or a block of addresses: write the addresses in trusted_proxies"),
             }
         }
         if at == 0 {
@@ -301,13 +307,17 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
             Some((d, v)) if v.eq_ignore_ascii_case("x-forwarded-for") => import.same(d, "X-Forwarded-For"),
             Some((d, "proxy_protocol")) if socket.proxy_protocol => import.same(d, "proxy_protocol"),
             Some((d, "proxy_protocol")) => import.same(d, "not used: this address has no PROXY protocol"),
-            Some((d, _)) => import
-                .decide(d, "trusted proxies must name the client in X-Forwarded-For, Forwarded or the PROXY protocol"),
+            Some((d, _)) => import.decide(
+                d,
+                "Sealane does not read this header: let the trusted proxies name the client in X-Forwarded-For, \
+                 Forwarded or the PROXY protocol",
+            ),
             None => {
                 for d in &from {
                     import.decide(
                         d,
-                        "NGINX reads X-Real-IP here; Sealane reads X-Forwarded-For, Forwarded or the PROXY protocol",
+                        "NGINX reads X-Real-IP here, but Sealane reads only X-Forwarded-For, Forwarded or the PROXY \
+                         protocol: let the trusted proxies send one of these",
                     );
                 }
             }

@@ -141,7 +141,7 @@ fn listen(d: &Directive) -> Result<Listen, &'static str> {
             "quic" => out.quic = true,
             "proxy_protocol" => out.proxy_protocol = true,
             "ipv6only=off" => both = true,
-            "udp" => return Err("\"udp\" is for \"stream\""),
+            "udp" => return Err("\"udp\" is allowed only in \"stream\""),
             // Who reaches the socket is the same with all of these.
             "bind" | "reuseport" | "deferred" | "ipv6only=on" => {}
             o if ["backlog=", "rcvbuf=", "sndbuf=", "so_keepalive=", "fastopen=", "setfib=", "multipath"]
@@ -153,7 +153,10 @@ fn listen(d: &Directive) -> Result<Listen, &'static str> {
     }
     let number = |p: &str| p.parse::<u16>().map_err(|_| "is not an address and a port");
     let (host, port) = if address.starts_with("unix:") {
-        return Err("there are no listeners at Unix sockets; write an address and a port");
+        return Err(
+            "the import does not translate Unix sockets: write a [[listener]] with address = \"unix:PATH\", and write \
+             this address in listeners of the hosts that it serves",
+        );
     } else if let Some(rest) = address.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("is not an address")?;
         (format!("[{host}]"), rest.strip_prefix(':').map_or(Ok(80), number)?)
@@ -172,7 +175,10 @@ fn listen(d: &Directive) -> Result<Listen, &'static str> {
     };
     let inner = host.trim_matches(['[', ']']);
     if inner.parse::<std::net::IpAddr>().is_err() {
-        return Err("a listener has an IP address");
+        return Err(
+            "a listener needs an IP address, not a name: write the IP address of this name in the original, and \
+             import it again",
+        );
     }
     out.addresses.push(format!("{host}:{port}"));
     if both && host == "[::]" {

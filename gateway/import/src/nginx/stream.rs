@@ -47,7 +47,8 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
             return import.whole(
                 server,
                 Outcome::NotTranslated,
-                "Sealane terminates TLS only for HTTP: relay the connection by its name (ssl_preread)",
+                "Sealane decrypts TLS only for HTTP, so nothing listens here: let the server decrypt TLS, and relay \
+                 the connections to it (mode = \"tcp\", passthrough)",
             );
         }
         let address = arguments.first().copied().unwrap_or("");
@@ -56,7 +57,11 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
             Err(_) => address.replace("*:", "0.0.0.0:").replace("localhost:", "127.0.0.1:"),
         };
         if address.parse::<std::net::SocketAddr>().is_err() {
-            import.missing(d, "a listener has an IP address and a port");
+            import.missing(
+                d,
+                "the import translates only an IP address and a port: for a Unix socket, write a [[listener]] with \
+                 address = \"unix:PATH\", and write this address in listeners of the hosts that it serves",
+            );
             continue;
         }
         if arguments.contains(&"udp") {
@@ -71,7 +76,11 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         import.same(d, "[[listener]] with mode = \"tcp\"");
     }
     let Some(pass) = scope.last("proxy_pass") else {
-        return import.whole(server, Outcome::NotTranslated, "connections are relayed only (proxy_pass)");
+        return import.whole(
+            server,
+            Outcome::NotTranslated,
+            "Sealane can only relay connections of \"stream\" (proxy_pass): let a server answer them",
+        );
     };
     if addresses.is_empty() && for_datagrams.is_empty() {
         return import.whole(server, Outcome::NotTranslated, "there is no address to listen on");
@@ -81,13 +90,20 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         return import.whole(server, Outcome::Same, "all clients are refused: nothing listens here");
     }
     for d in scope.all(&["limit_conn"]) {
-        import.decide(d, "connections are limited by [limits] max_connections_per_client");
+        import.decide(
+            d,
+            "write max_connections_per_client in [limits], which limits the open connections of each client to all \
+             listeners together",
+        );
     }
     if let Some((d, "on")) = scope.value("proxy_ssl") {
         return import.whole(
             server,
             Outcome::NotTranslated,
-            &format!("{}: the gateway adds no TLS to relayed connections", d.place),
+            &format!(
+                "{}: the gateway adds no TLS to relayed connections: let the server accept connections without TLS",
+                d.place
+            ),
         );
     }
     if !for_datagrams.is_empty() {
@@ -135,9 +151,10 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         }
     };
     match map {
-        None if to.contains('$') => {
-            import.decide(pass, "clients choose the server: name the servers by a map of $ssl_preread_server_name")
-        }
+        None if to.contains('$') => import.decide(
+            pass,
+            "the variable lets clients choose the server: name the servers in a map of $ssl_preread_server_name",
+        ),
         None => {
             host(import, vec!["*".to_owned()], to, &pass.place, pass);
             import.same(pass, "passthrough");
@@ -168,7 +185,7 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
                     },
                 };
                 if value.contains('$') {
-                    import.decide(map, format!("{name}: clients choose the server; name it"));
+                    import.decide(map, format!("{name}: the variable lets clients choose the server: name the server"));
                 } else {
                     host(import, names, value, &entry.place, pass);
                 }
@@ -196,7 +213,10 @@ fn datagrams<'d>(
 ) {
     let authority = pass.word(1).unwrap_or("");
     if authority.contains('$') {
-        return import.missing(pass, "a datagram names no host: name the servers; no datagrams are relayed here");
+        return import.missing(
+            pass,
+            "a variable selects the server, but a datagram names no host; no datagrams are relayed here: name the servers",
+        );
     }
     let target = Target { protocol: Protocol::Udp, tls: false, authority };
     let Some(up) = upstreams::upstream(import, scope, pass, &target, None) else { return };

@@ -68,7 +68,7 @@ fn certificates<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, tls: &mut 
             }
             false => import.decide(
                 d,
-                "only the default server can refuse handshakes; remove the names of this one from the certificates",
+                "only the default server can refuse handshakes; remove the names of this server from the certificates",
             ),
         }
         certs.iter().chain(&keys).for_each(|d| import.same(d, "not used: the handshake is refused"));

@@ -152,7 +152,8 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
                             "keys are assigned to other servers than in NGINX; the hash is always consistent",
                         );
                     }
-                    _ => import.missing(d, "requests are hashed by address, a header or a cookie (hash_by)"),
+                    _ => import
+                        .missing(d, "Sealane can hash only the client's address, a header or a cookie: write hash_by"),
                 }
             }
             "keepalive" => match d.word(1).and_then(|n| n.parse::<u32>().ok()).filter(|n| *n <= 65536) {

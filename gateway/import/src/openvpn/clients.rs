@@ -65,7 +65,11 @@ fn default(directives: &[Noted], w: &mut Writer) {
                 w.same(n, "known_clients_only");
             }
             ("push", [option, ..]) => pushed(n, option, w, &mut push),
-            _ => w.decide(n, "is for one client, and cannot apply to all clients without a file"),
+            _ => w.decide(
+                n,
+                "is for one client, but DEFAULT is for all clients that have no file of their own: write this setting \
+                 in the [[tunnel.client]] of each client that needs it",
+            ),
         }
     }
     if let (Some(first), false) = (directives.first(), push.is_empty()) {

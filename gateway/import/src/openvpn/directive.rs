@@ -180,7 +180,7 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
         }
         ("ifconfig-pool-persist", [file, ..]) => {
             w.set(d, "addresses_file", quoted(&w.path(file)));
-            w.differs(d, "the gateway reads and writes this file: stop OpenVPN before");
+            w.differs(d, "the gateway reads and writes this file: stop OpenVPN before you start the gateway");
         }
         ("allow-compression", ["no", ..]) => w.same(d, ALWAYS),
         ("allow-compression", _) => w.missing(d, COMPRESSION),

@@ -203,7 +203,10 @@ impl Writer<'_> {
         for (id, route) in std::mem::take(&mut self.routes) {
             match behind.iter().any(|b| route.contains(b.address()) && route.len() <= b.len()) {
                 true => self.report.same(id, "routes of a client"),
-                false => self.report.missing(id, "write the client of this network ([[tunnel.client]] routes)"),
+                false => self.report.missing(
+                    id,
+                    "no client has this network: write it in routes of the [[tunnel.client]] that the network is behind",
+                ),
             }
         }
         if let Some((_, first)) = self.push.first() {

@@ -12,7 +12,8 @@ pub(super) const COMPRESSION: &str = "the tunnel never compresses, because compr
 const PEM: &str = "give ca, cert and key in PEM";
 const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, post-quantum X25519MLKEM768) with \
                       AES-GCM and ChaCha20-Poly1305, and cannot be changed; is this sufficient?";
-const LIMIT: &str = "there is no such limit";
+const LIMIT: &str = "Sealane does not limit the duration of a session: if you do not need this limit, only remove its entry from \
+     \"undecided\"";
 pub(super) const LAYER2: &str = "layer 2 is not supported; route instead of bridging";
 const PROCESS: &str = "the systemd unit's sandbox replaces it (docs/how-to/operating.md)";
 const MANAGEMENT: &str = "not needed: programs connect to the Unix socket that management names";
@@ -114,8 +115,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("pkcs11-id-management", Undecided(PEM)),
     ("pkcs11-providers", Undecided(PEM)),
     ("askpass", Undecided("encrypted keys are not supported (openssl pkey -in FILE -out FILE.pem decrypts one)")),
-    ("engine", Undecided("keys are in PEM files")),
-    ("providers", Undecided("keys are in PEM files")),
+    ("engine", Undecided("Sealane reads keys only from PEM files: write the key to a PEM file")),
+    ("providers", Undecided("Sealane reads keys only from PEM files: write the key to a PEM file")),
     ("management-client", Undecided("the gateway does not connect to a program; the program connects to the socket")),
     ("management-external-key", Undecided(PEM)),
     ("management-external-cert", Undecided(PEM)),

@@ -187,7 +187,7 @@ fn an_expression_or_a_rewrite_that_is_wrong_is_named() {
         ("headers = { X-A = { regex = '(' } }\nrespond = {}", "\"regex\" is refused: unclosed group"),
         ("headers = { X-A = { not = 1 } }\nrespond = {}", "this is not a condition on \"X-A\""),
         ("cookies = { a = { regexp = 'x' } }\nrespond = {}", "this is not a condition on \"a\""),
-        ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/{uri}'", "\"rewrite\" has groups only"),
+        ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/{uri}'", "\"rewrite\" can contain {1} to {9}"),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/%{1}'", "a \"%\" that encodes nothing"),
         ("path_regex = '(a)'\nto = 'http://127.0.0.1:1'\nrewrite = '/a?b={1}'", "contains more than a path"),
         ("path = '/a'\nto = 'http://127.0.0.1:1'\nrewrite_prefix = '/b'\nrewrite = '/c'", "exclude each other"),

@@ -92,7 +92,7 @@ pub(super) fn connections<'l>(
             }
             ("connection", "expect-proxy") => {}
             ("content" | "connection" | "session", action) if action.starts_with("set-var") => {
-                report.missing(l.id, "there are no variables");
+                report.missing(l.id, "Sealane has no variables; rules that use this variable are reported");
             }
             _ => report.decide(l.id, crate::report::UNREAD),
         }

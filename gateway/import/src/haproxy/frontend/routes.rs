@@ -258,7 +258,10 @@ fn upstream(
     }
     let relayed = group.servers.iter().any(|(s, _)| s.contains("tcp://"));
     if relayed != tcp {
-        report.missing(proxy.section.id, format!("the backend \"{backend}\" has another mode; requests get 503"));
+        report.missing(
+            proxy.section.id,
+            format!("the backend \"{backend}\" has another mode than the frontend; requests get 503"),
+        );
         return Action::status(503);
     }
     let name = out.upstream(group);

@@ -171,7 +171,10 @@ pub(in crate::haproxy) fn apply<'l>(
         for inner in std::mem::take(&mut other.exceptions) {
             let id = rules.iter().find(|r| r.line.place == inner.place).map(|r| r.line.id);
             if let Some(id) = id {
-                report.decide(id, "its condition is added to that of use_backend: write a route with both");
+                report.decide(
+                    id,
+                    "this rule applies only together with the condition of use_backend: write a route with both conditions",
+                );
             }
         }
     }
@@ -231,7 +234,13 @@ fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, 
                 What::Answer(action) if *action == Action::status(403) => report.same(id, "allow_certificate"),
                 _ => report.differs(id, "allow_certificate: the status is 403"),
             },
-            Err(_) => report.decide(id, "a client must have two names: write allow_certificate"),
+            Err(_) => report.decide(
+                id,
+                "an earlier rule requires another name of the same certificate, but one allow_certificate accepts a \
+                 certificate that has any one of its names: to require both names, write one in allow_certificate of \
+                 the host and the other in allow_certificate of the route; if one of the names is enough, write both \
+                 in one allow_certificate",
+            ),
         }
         return true;
     }
@@ -273,13 +282,14 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             continue;
         }
         if passing.stopped && rule.is_of_requests() {
-            report.same(id, "not reached: \"allow\" comes before");
+            report.same(id, "not reached: an earlier \"allow\" applies");
             continue;
         }
         if rule.condition.compares(|name| out.changes(name)) {
             report.decide(
                 id,
-                "it compares a header that a rule before it changes, and Sealane compares what the client sends",
+                "this rule compares a header that an earlier rule changes, but Sealane compares the header that the \
+                 client sends: write a route with a condition on the client's header",
             );
             continue;
         }
@@ -407,7 +417,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
             (What::Prefix { tests, from, to }, Left::Always) => {
                 let Some(sample) = atom.path else {
-                    report.decide(id, "the path is rewritten before: write a route with rewrite_prefix");
+                    report.decide(id, "an earlier rule rewrites the path: write a route with rewrite_prefix or rewrite");
                     continue;
                 };
                 report.same(id, "rewrite_prefix");
@@ -425,7 +435,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     Path::Exact(p) if from.is_empty() && !p.contains(['{', '}', '%']) => {
                         out.template = Some((format!("{to}{}", &p[1..]), place.clone()));
                     }
-                    _ => report.decide(id, "Sealane forwards a single path unchanged (rewrite_prefix is for a path and all paths below it)"),
+                    _ => report.decide(id, "the import cannot translate this rewrite for a single path: write a route \
+                                            with exact and rewrite"),
                 }
             }
             (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_), _)
@@ -434,8 +445,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
     }
 }
 
-const HOST: &str =
-    "Sealane sends the client's Host, or a constant (host_header). The server may select its content by Host";
+const HOST: &str = "Sealane sends the client's Host, or a constant, and the server may select its content by Host: if the server \
+     needs another Host than the client's, write host_header in the [[upstream]]";
 
 /// `tls`: the requests come over TLS.
 fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, out: &mut Outcome) {
@@ -481,13 +492,18 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
         {
             return report.decide(
                 id,
-                "a rule before it changes the path or Host: {uri}, {path}, {authority} and {host} are what the client has asked for",
+                "an earlier rule changes the path or Host, but in Sealane {uri}, {path}, {authority} and {host} have \
+                 the values of the client's request: write the header with a constant, or let the server compute its \
+                 value",
             );
         }
         Edit::Set(name, value) => edits.set(name, value, place),
         Edit::Add(name, value) => {
             if !edits.add(name, value, place) {
-                return report.decide(id, "a header of this name is added already; put both values in one");
+                return report.decide(
+                    id,
+                    "another directive already adds a header with this name: write one header that contains both values",
+                );
             }
         }
         Edit::Remove(name) => {
@@ -499,7 +515,8 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
             }
             edits.remove(name, place);
             if line.word(1) != "del-header" {
-                return report.missing(id, "header values must be constants; the header is removed from requests");
+                return report
+                    .missing(id, "request_headers cannot contain this value; the header is removed from requests");
             }
         }
     }

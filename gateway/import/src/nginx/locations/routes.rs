@@ -225,7 +225,11 @@ fn of_branch<'d>(
             }
             Then::Search(new) => {
                 if let Some(i) = key.0 {
-                    access::moot(import, &site.locations[i].scope, "\"rewrite\" leads elsewhere before");
+                    access::moot(
+                        import,
+                        &site.locations[i].scope,
+                        "not used: \"rewrite\" sends these requests to another location first",
+                    );
                 }
                 rewritten = Some(actions::Rewritten { d: step.d, to: Some(new.template.clone()) });
                 continue;
@@ -277,7 +281,7 @@ fn of_branch<'d>(
         End::Never => {}
         End::Answer => {
             if let Some((Some(i), _)) = decision.steps.last() {
-                access::moot(import, &site.locations[*i].scope, "\"return\" answers before");
+                access::moot(import, &site.locations[*i].scope, "not used: \"return\" answers these requests first");
             }
             // Nobody knows yet where it leads: no other route may take these requests meanwhile.
             if rewritten.is_some() {
@@ -374,7 +378,7 @@ fn content<'d>(
 ) {
     let l = &site.locations[i];
     if l.has_statistics() {
-        access::moot(import, &l.scope, "nobody gets statistics here");
+        access::moot(import, &l.scope, "not used: clients get 404 here, not the statistics");
         entries.push(answering(import, &l.scope, path, Action::status(404), &l.d.place));
         return;
     }
@@ -384,8 +388,9 @@ fn content<'d>(
         import.differs(
             d,
             format!(
-                "NGINX compares a Content-Length with the limit of the location that has try_files, and only bodies without a length with \
-                 this limit: max_body_size is {} for both",
+                "for a request with Content-Length, NGINX applies the limit of the location that has try_files; for a \
+                 request body without a length, NGINX applies this limit. Sealane applies one limit to all bodies: \
+                 max_body_size is {}",
                 http::shown_limit(limits.0).trim_matches('"')
             ),
         );
@@ -402,7 +407,7 @@ fn content<'d>(
     if let Some(place) = checks.closed {
         (route.action, route.origin) = (Action::status(403), place);
         for d in l.d.inner() {
-            import.whole(d, crate::Outcome::Same, "nobody is let in");
+            import.whole(d, crate::Outcome::Same, "not used: all clients are refused");
         }
     } else {
         (route.access, route.forward_auth) = (checks.access, checks.forward_auth);
