@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(cases("a ...\nOK\nb ...\n")[1].result, Err("it does not come to its end".to_owned()));
         assert!(cases("").is_empty());
         let repeated = cases(
-            "\"a\" repeat 0...\nOK\n\"a\" repeat 1...\nError while processing\nAssertionError\n\"b\" repeat 0\nOK\nTest end\n",
+            "\"a\" repeat 0...\nOK\n\"a\" repeat 1...\nError while processing\nAssertionError\n\"b\" repeat 0\nOK\nc... OK\n\nTest end\n",
         );
         let list: Vec<(&str, bool)> = repeated.iter().map(|case| (case.name.as_str(), case.result.is_ok())).collect();
         assert_eq!(list, [("a", false), ("b", true), ("c", true)]);
