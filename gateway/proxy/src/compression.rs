@@ -1,7 +1,7 @@
 //! Compression of responses: which responses are compressed, and how many at a time.
 //!
-//! A rule of a host or route ([`CompressionRule`]) meets a request ([`CompressionRule::look`], before anything of the request is
-//! changed), then the head of its response ([`judge`]). `exchange::encoding` is the stage in the way of the body. [`Compressors`]
+//! A rule of a host or route ([`CompressionRule`]) meets a request (`CompressionRule::look`, before anything of the request is
+//! changed), then the head of its response (`judge`). `exchange::encoding` is the stage in the way of the body. `Compressors`
 //! bounds what that stage costs the lane: encoders in use, time per turn, memory.
 
 use crate::conn::Client;

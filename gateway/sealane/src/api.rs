@@ -111,7 +111,7 @@ starts.")]
         /// Private key (PEM) [default: in the certificate's file]
         #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
-        /// Also write the certificate into `storage` of [admin]; without this option, it is temporary
+        /// Also write the certificate into `storage` of `[admin]`; without this option, it is temporary
         #[arg(long)]
         keep: bool,
         #[command(flatten)]
@@ -123,7 +123,7 @@ starts.")]
         at: At,
         /// The certificate's name in the API: a name of your choice
         name: String,
-        /// The certificate is in `storage` of [admin]: remove it there, too
+        /// The certificate is in `storage` of `[admin]`: remove it there, too
         #[arg(long)]
         keep: bool,
         #[command(flatten)]
