@@ -241,7 +241,7 @@ fn room_counts_before_the_time_that_a_request_has_waited() {
     assert_eq!(lane.proxy.counters.value(Count::QueueTimeouts), 0);
 }
 
-/// The table of deadlines says how long a request waits for room, whoever looks: the queue's timer, or that of the client.
+/// The table of deadlines says how long a request waits for room, for the timer of the queue and for that of the client.
 #[test]
 fn a_request_that_has_waited_for_room_is_refused_at_the_time_of_the_table() {
     for timeout in [0, 300] {

@@ -3,7 +3,7 @@
 //! Instructions depend on the compiler, which `rust-toolchain.toml` pins, and on the processor that programs see, by which libraries
 //! choose their code. Valgrind emulates that processor, so it is the same on all machines that have what valgrind emulates (AVX2, and
 //! some instructions that it passes through). Versions of valgrind and of the C library matter as far as they show another processor;
-//! they are noted, for whoever looks into a difference.
+//! they are noted, for those who look into a difference.
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
