@@ -175,7 +175,7 @@ fn config(workspace: &Workspace, folder: &Path, log: &Path, port: u16, tls_port:
 worker_rlimit_nofile {files};
 events {{ worker_connections 8000; }}
 http {{
-    access_log off; keepalive_requests 1000000000; keepalive_timeout 600s; sendfile on;
+    access_log off; keepalive_requests 1000000000; keepalive_timeout 600s; send_timeout 600s; sendfile on;
     client_body_temp_path {f}/t1; proxy_temp_path {f}/t2; fastcgi_temp_path {f}/t3; uwsgi_temp_path {f}/t4;
     scgi_temp_path {f}/t5;
     log_format resumed '$ssl_session_reused';

@@ -18,6 +18,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// Answers that are added up.
 const KEPT: usize = 10;
+/// A rate needs at least as many seconds. A lane that was late answers two questions at almost the same time.
+const LEAST: f64 = 0.5;
 /// After so long without an answer, nothing is known any more.
 const STALE: Duration = Duration::from_secs(15);
 /// Clients that are shown.
@@ -131,7 +133,8 @@ impl Answers {
         let newest = self.kept.len() - 1;
         for (round, lane) in self.kept.iter().enumerate().flat_map(|(i, lanes)| lanes.iter().map(move |lane| (i, lane)))
         {
-            let per_second = |count: u64| count as f64 / seconds.get(&lane.lane).copied().unwrap_or(1.0);
+            let Some(seconds) = seconds.get(&lane.lane).filter(|seconds| **seconds >= LEAST) else { continue };
+            let per_second = |count: u64| count as f64 / seconds;
             sum.requests += per_second(lane.requests);
             sum.lanes.entry(lane.lane).or_default().0 += per_second(lane.requests);
             let known: u64 = lane.clients.iter().map(|client| client.accepted).sum();
@@ -275,6 +278,15 @@ mod tests {
         let of_an_hour = LaneTalkers { seconds: 3600.0, ..answer(0, 1_000_000, 1) };
         answers.add(vec![at_first, of_an_hour], now);
         assert!(answers.sum(now).is_none());
+    }
+
+    #[test]
+    fn two_answers_at_almost_the_same_time_make_no_rate() {
+        let (mut answers, now) = (Answers::default(), Instant::now());
+        let late = LaneTalkers { seconds: 0.0003, ..answer(0, 500, 500) };
+        answers.add(vec![late, answer(1, 20, 10)], now);
+        let sum = answers.sum(now).unwrap();
+        assert!((sum.requests - 20.0).abs() < 1e-6 && !sum.lanes.contains_key(&0), "{sum:?}");
     }
 
     #[test]
