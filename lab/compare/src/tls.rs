@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-const LIMIT: Duration = Duration::from_secs(5);
+const LIMIT: Duration = Duration::from_secs(20);
 
 /// Versions: name, number in the hello's old field, whether it is TLS 1.3.
 const VERSIONS: [(&str, u16, bool); 5] = [
