@@ -340,7 +340,7 @@ fn fallback(section: Section, known: &mut Vec<String>) -> Option<AcmeAuthority> 
     let directory = directory?;
     if known.contains(&directory.value) {
         let help = Some("name another authority, or remove this one".to_owned());
-        sink.error(&directory.span, format!("{} is already there", directory.value), help);
+        sink.error(&directory.span, format!("the authority {} is listed twice", directory.value), help);
         return None;
     }
     if ca.is_none() && !sink.offline() && sink.trusted_roots().is_some_and(<[_]>::is_empty) {

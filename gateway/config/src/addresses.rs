@@ -59,7 +59,7 @@ impl Addresses {
             match first.address == address {
                 true => {
                     let help = "remove one of the two, or change its port".to_owned();
-                    sink.error(span, format!("{address}{kind} is already listened on ({place})"), Some(help));
+                    sink.error(span, format!("the address {address}{kind} is already used ({place})"), Some(help));
                 }
                 false => {
                     let message = format!("{address}{kind} overlaps with {} ({place})", first.address);
@@ -77,7 +77,7 @@ impl Addresses {
     /// Takes the path of a Unix socket, or reports that it is taken.
     pub fn take_socket(&mut self, sink: &Sink, path: &Path, span: &Range<usize>) -> bool {
         if let Some(first) = self.sockets.get(path) {
-            let message = format!("unix:{} is already listened on ({})", path.display(), sink.place(first));
+            let message = format!("the address unix:{} is already used ({})", path.display(), sink.place(first));
             sink.error(span, message, None);
             return false;
         }

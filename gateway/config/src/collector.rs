@@ -149,8 +149,8 @@ impl Written<'_> {
         if let Some(service) =
             self.service.as_ref().filter(|service| service.value.is_empty() || service.value.len() > 128)
         {
-            let help = "write 1 to 128 bytes, as in service = \"sealane\"".to_owned();
-            sink.error(&service.span, "\"service\" cannot be the name of a service", Some(help));
+            let help = "write for example service = \"sealane\"".to_owned();
+            sink.error(&service.span, "\"service\" must be 1 to 128 bytes", Some(help));
             good = false;
         }
         let roots = match (endpoint.tls, &ca) {

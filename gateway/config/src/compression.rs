@@ -31,9 +31,11 @@ pub(super) fn read(sink: &Sink, key: &str, node: &Node) -> Option<Compression> {
             let (min_length, credentials) = (section.or(&s::min_length), section.or(&s::dangerous_with_credentials));
             if let Some(span) = section.key_span("dangerous_with_credentials").filter(|_| credentials) {
                 let help =
-                    "remove it, unless no response has both a secret and text that the request has chosen".to_owned();
-                let message =
-                    "secrets in compressed responses can be found out by their length (dangerous_with_credentials)";
+                    "remove \"dangerous_with_credentials\". Keep it only for responses that contain no secrets, or \
+                     no text from the request"
+                        .to_owned();
+                let message = "dangerous_with_credentials: an attacker can find out secrets from the lengths of \
+                               compressed responses (BREACH)";
                 sink.warn(&span, message, Some(help));
             }
             section.finish();

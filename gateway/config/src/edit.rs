@@ -42,17 +42,18 @@ pub fn edit_servers(text: &str, upstream: &str, count: usize, edit: &ServerEdit)
     })?;
     let edited = match servers {
         Item::Value(value) => {
-            let span = value.span().ok_or("the place of \"servers\" is not known")?;
+            let span = value.span().ok_or("the gateway cannot find \"servers\" in the text of the file")?;
             let new = edited_value(&text[span.clone()], count, edit)?;
             spliced(text, span, &new)
         }
         Item::ArrayOfTables(_) => {
             let mut document: DocumentMut = text.parse().map_err(|e: toml_edit::TomlError| e.message().to_owned())?;
-            let tables = servers_mut(&mut document, place).ok_or("the place of \"servers\" is not known")?;
+            let tables = servers_mut(&mut document, place)
+                .ok_or("the gateway cannot find \"servers\" in the text of the file")?;
             edit_tables(tables, count, edit)?;
             with_ends_of(text, &document.to_string())
         }
-        _ => return Err("\"servers\" is no list".to_owned()),
+        _ => return Err("\"servers\" is not a list".to_owned()),
     };
     Ok(Some(format!("{bom}{edited}")))
 }
@@ -103,7 +104,10 @@ fn edited_value(text: &str, count: usize, edit: &ServerEdit) -> Result<String, S
         }
     };
     if array.len() != count {
-        return Err(format!("\"servers\" has {} entries in the file, and {count} in use", array.len()));
+        return Err(format!(
+            "\"servers\" has {} entries in the file, but {count} in the configuration in use",
+            array.len()
+        ));
     }
     if !is_list && array.get(0).is_some_and(has_reference) {
         return Err("the value of \"servers\" is a reference to a variable or a file".to_owned());
@@ -313,7 +317,10 @@ fn insert(table: &mut InlineTable, key: &str, mut value: Value) {
 /// The same for servers that are tables, `[[upstream.servers]]`.
 fn edit_tables(tables: &mut ArrayOfTables, count: usize, edit: &ServerEdit) -> Result<(), String> {
     if tables.len() != count {
-        return Err(format!("\"servers\" has {} entries in the file, and {count} in use", tables.len()));
+        return Err(format!(
+            "\"servers\" has {} entries in the file, but {count} in the configuration in use",
+            tables.len()
+        ));
     }
     let known = |table: Option<&Table>| match table.map(|table| table.get("url").and_then(Item::as_str)) {
         None => Err("there is no such server in the file".to_owned()),
@@ -563,7 +570,7 @@ mod tests {
             ("servers = \"${env:SERVERS}\"", 1, add("b:2"), "reference"),
             ("servers = [\"a:1\", \"${file:b}\"]", 2, ServerEdit::Remove(1), "reference"),
             ("servers = [{ url = \"${env:A}\" }]", 1, set(0, Some(2), None), "reference"),
-            ("servers = [\"a:1\"]", 2, add("b:2"), "1 entries in the file, and 2 in use"),
+            ("servers = [\"a:1\"]", 2, add("b:2"), "1 entries in the file, but 2 in the configuration in use"),
             ("servers = [\"a:1\"]", 1, add("unix:/run/${file:/etc/shadow}"), "reference"),
             ("servers = [\"a:1\"]", 1, set(1, Some(2), None), "no such server"),
             ("[[upstream.servers]]\nurl = \"${env:A}\"", 1, ServerEdit::Remove(0), "reference"),

@@ -8,11 +8,17 @@ use sealane_http::{Fields, Known};
 use sealane_proxy::rules::FieldEdits;
 use toml::de::DeValue;
 
+/// How a header name is written.
+const NAME: &str = "write a name of letters, digits and hyphens, as in \"X-Request-Id\"";
+
 /// The name of a header that tells the upstream something.
 pub(super) fn user_header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let name = decode::text(sink, key, node)?;
-    let why = reserved(&name).or((!is_token(&name)).then_some("write a header's name"));
-    if let Some(why) = why {
+    if !is_token(&name) {
+        sink.error(&node.span(), format!("\"{name}\" is not a header name"), Some(NAME.to_owned()));
+        return None;
+    }
+    if let Some(why) = reserved(&name) {
         sink.error(&node.span(), format!("\"{name}\" cannot be set"), Some(why.to_owned()));
         return None;
     }
@@ -34,8 +40,7 @@ pub(super) fn named<'n, 'd>(sink: &Sink, key: &str, node: &'n Node<'d>) -> Optio
     for (name, value) in table.iter() {
         let at = At { value: name.get_ref().to_string(), span: name.span() };
         if !is_token(&at.value) {
-            let help = "write a name of letters, digits and hyphens, as in \"X-Request-Id\"".to_owned();
-            sink.error(&at.span, format!("\"{}\" is not a header name", at.value), Some(help));
+            sink.error(&at.span, format!("\"{}\" is not a header name", at.value), Some(NAME.to_owned()));
         } else {
             out.push((at, value));
         }

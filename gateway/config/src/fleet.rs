@@ -275,8 +275,8 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
         .as_ref()
         .filter(|p| p.value.is_empty() || p.value.len() > 64 || !p.value.bytes().all(|b| b.is_ascii_graphic()))
     {
-        let help = "write 1 to 64 printable ASCII characters without spaces".to_owned();
-        sink.error(&prefix.span, "\"prefix\" cannot be the beginning of a name", Some(help));
+        let help = "write for example prefix = \"sealane\"".to_owned();
+        sink.error(&prefix.span, "\"prefix\" must be 1 to 64 printable ASCII characters without spaces", Some(help));
         good = false;
     }
     let is_tls = matches!(&url, Some(At { value: StoreUrl::Tcp { tls: true, .. }, .. }));

@@ -278,9 +278,9 @@ pub(super) fn request_ids(top: &Section, routes: &[Route]) -> Option<Arc<Request
             .flat_map(route::trusted_names)
             .find(|name| is_alike(name.as_bytes(), written.value.as_bytes()))
     {
-        let message = format!("\"{}\" is already a header that tells upstreams about users", written.value);
+        let message = format!("\"{}\" is already used by copy_headers or user_header", written.value);
         let help =
-            format!("\"{name}\" is in copy_headers or user_header; write another name: header = \"X-Request-Id\"");
+            format!("the header \"{name}\" tells servers about users; write another name: header = \"X-Request-Id\"");
         top.sink.error(&written.span, message, Some(help));
     }
     let header = written.map_or_else(|| ids::header.default(), |written| written.value);

@@ -173,7 +173,7 @@ pub(super) fn read(
             |l: &At<String>| chosen.iter().any(|i| targets[*i].written == l.value && targets[*i].mode == Mode::Udp);
         match (unfit, passes) {
             (Some(l), true) if udp => {
-                let help = "set mode = \"udp\" there, or write the servers with tcp://".to_owned();
+                let help = "set mode = \"udp\" for this listener, or write the servers with tcp://".to_owned();
                 let message = "this listener takes connections, but the servers of \"passthrough\" are udp://";
                 sink.error(&l.span, message, Some(help));
             }
@@ -183,10 +183,10 @@ pub(super) fn read(
                 sink.error(&l.span, message, Some(help));
             }
             (Some(l), true) => {
-                let help = "set [listener.tls] or mode = \"tcp\" there: only a TLS ClientHello names the host of a relayed connection".to_owned();
+                let help = "set [listener.tls] or mode = \"tcp\" for this listener".to_owned();
                 sink.error(
                     &l.span,
-                    "this listener is for plain HTTP, and \"passthrough\" needs TLS connections",
+                    "this listener reads requests without TLS, so it cannot relay connections (passthrough)",
                     Some(help),
                 );
             }
@@ -200,9 +200,11 @@ pub(super) fn read(
                     true => {
                         ("there is no listener for \"passthrough\"", "add one with [listener.tls] or mode = \"tcp\"")
                     }
-                    false => {
-                        ("there is no listener for requests", "use \"passthrough\": all listeners relay what comes")
-                    }
+                    false => (
+                        "there is no listener for requests",
+                        "add a listener with mode = \"http\", or use \"passthrough\": all listeners have mode \
+                         \"tcp\" or \"udp\"",
+                    ),
                 };
                 sink.error(&name.span, message, Some(help.to_owned()));
             }

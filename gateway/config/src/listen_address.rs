@@ -129,7 +129,9 @@ pub(super) fn mode(sink: &Sink, key: &str, node: &Node) -> Option<u32> {
     let message = match mode {
         None => format!("\"{text}\" is not a mode"),
         // The owner could not connect, or the bits mean nothing for a socket.
-        Some(mode) if mode & 0o111 != 0 => format!("\"{text}\" has bits to execute, which mean nothing for a socket"),
+        Some(mode) if mode & 0o111 != 0 => {
+            format!("\"{text}\" has execute permissions, which have no effect on a socket")
+        }
         Some(mode) => return Some(mode),
     };
     let help = format!("write {key} = \"0600\" (the owner), \"0660\" (the group, too) or \"0666\" (every user)");

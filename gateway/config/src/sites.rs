@@ -258,13 +258,16 @@ impl<'a, 't> View<'a, 't> {
                         && self.served(i, &sample).is_some_and(|other| self.is_way_to(other, own))
                 };
                 if let Some(deeper) = self.groups.iter().find(below) {
-                    let deeper = match deeper {
-                        NamePattern::Exact(name) => name.to_string(),
-                        other => format!("b.a.{}", other.suffix().unwrap_or(suffix)),
+                    let (names, under) = match deeper {
+                        NamePattern::Exact(name) => (format!("\"{name}\""), "this"),
+                        other => {
+                            let suffix = other.suffix().unwrap_or(suffix);
+                            (format!("names with more labels, such as \"b.a.{suffix}\""), "such a")
+                        }
                     };
                     let message = format!(
-                        "client_auth for \"{}\" does not apply to \"{deeper}\", and this name leads to the same host or servers \
-                         without a client certificate",
+                        "client_auth for \"{}\" does not apply to {names}: under {under} name, a client reaches the \
+                         same host or servers without a certificate that this client_auth accepts",
                         at.value
                     );
                     let help = format!("\"*\" stands for one label: write \"**.{suffix}\", for one or more labels");
@@ -423,7 +426,11 @@ impl<'a, 't> View<'a, 't> {
         let (here, there) = (&listener.written, &guard.written);
         let (how, instead) = match is_wider {
             true => (
-                format!("; there, the host \"{}\" gets its requests and has the same server", at.value),
+                format!(
+                    ": on {here}, the host \"{}\" gets the requests for \"{shown}\" and forwards them to the same \
+                     server",
+                    at.value
+                ),
                 "give this host other servers, ",
             ),
             false => (String::new(), ""),
@@ -507,10 +514,10 @@ fn warn_one_label(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &
             };
             let (true, Some(at)) = (noticed, hosts.place(*host, &pattern)) else { continue };
             let what = match target.hosts.find_pattern(&any) {
-                Some((wider, _)) => format!("the host \"{wider}\" gets its requests"),
-                None => "its requests get 404".to_owned(),
+                Some((wider, _)) => format!("the host \"{wider}\" gets requests for names such as \"b.a.{suffix}\""),
+                None => format!("requests for names such as \"b.a.{suffix}\" get 404"),
             };
-            let message = format!("\"{pattern}\" does not match \"b.a.{suffix}\": {what}");
+            let message = format!("\"{pattern}\" does not match names with more labels: {what}");
             let help = format!(
                 "\"*\" stands for one label: if this host is also for names with more labels, write \"**.{suffix}\""
             );

@@ -134,7 +134,7 @@ fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
     if service_domain(host).is_some() {
         let scheme = if https == Some(true) { "https" } else { "http" };
         let help = format!("write \"{scheme}+srv://{host}\", without a port");
-        return Err((format!("\"{host}\" is the name of a service, whose servers SRV records name"), Some(help)));
+        return Err((format!("\"{host}\" is the name of a service (SRV records), not of a host"), Some(help)));
     }
     let good = host.parse::<IpAddr>().is_ok()
         || (!host.is_empty()
@@ -321,16 +321,18 @@ pub fn added_server(text: &str, weight: u32, backup: bool, group: &Upstream) -> 
     }
     let server = parse_server(text).map_err(said)?;
     if service_domain(&server.host).is_some() {
-        return Err("the servers of a service follow from its SRV records; add a service in the file".to_owned());
+        return Err(
+            "the API cannot add a service (SRV records): write it in \"servers\" of the configuration file".to_owned()
+        );
     }
     let has_tls = group.tls.is_some();
     if server.https.is_some_and(|https| https != has_tls) {
         let scheme = if has_tls { "https" } else { "http" };
-        return Err(format!("all servers of \"{}\" use {scheme}", group.name));
+        return Err(format!("all servers of \"{}\" use {scheme}: write a server with {scheme}://", group.name));
     }
     if server.udp != group.udp.is_some() {
-        let (all, one) = if server.udp { ("do not use", "of this one") } else { ("use", "with udp://") };
-        return Err(format!("all servers of \"{}\" {all} UDP; write a server {one}", group.name));
+        let (all, one) = if server.udp { ("do not use", "without udp://") } else { ("use", "with udp://") };
+        return Err(format!("all servers of \"{}\" {all} UDP: write a server {one}", group.name));
     }
     if server.is_socket && !Path::new(&server.host).is_absolute() {
         return Err("write the whole path of the socket, as in \"unix:/run/app.sock\"".to_owned());

@@ -309,7 +309,8 @@ impl Store {
                 (format!("{shown}: the PKCS#12 bundle is protected with {what}, which is not supported"), convert())
             }
             Err(Unopened::Undecipherable(Undecipherable::Malformed)) => {
-                (format!("{shown}: the PKCS#12 bundle is damaged (RFC 7292)"), None)
+                let help = "copy or export the bundle again".to_owned();
+                (format!("{shown}: the PKCS#12 bundle is damaged (RFC 7292)"), Some(help))
             }
             Err(Unopened::Keys(0)) => (format!("{shown}: the PKCS#12 bundle has no private key"), None),
             Err(Unopened::Keys(count)) => {

@@ -163,7 +163,10 @@ fn mistakes_are_told_where_they_stand() {
         ("challenges = [\"dns-01\"]", "\"dns-01\" needs a program"),
         ("challenges = [\"dns-01\"]\ndns_hook = [\"/none\"]", "there is no program /none"),
         ("challenges = [\"dns-02\"]", "dns-02"),
-        ("directory = \"https://b.example/\"\nfallback = { directory = \"https://b.example/\" }", "is already there"),
+        (
+            "directory = \"https://b.example/\"\nfallback = { directory = \"https://b.example/\" }",
+            "the authority https://b.example/ is listed twice",
+        ),
         ("fallback = { directory = \"https:///\" }", "is not the https URL of a directory"),
         (&update("zone = \"b.example\""), "no zone of [[acme.dns_update]] contains the name a.example"),
         (&update("zone = \"b..example\""), "is not a name in DNS"),

@@ -74,11 +74,11 @@ fn messages_about_datagrams() {
         (listener("proxy_protocol = true"), "\"proxy_protocol\" and mode = \"udp\" exclude each other"),
         (listener("").replace(":53\"\nm", "unix:a.sock\"\nm"), "mode = \"udp\" is for IP addresses"),
         (listener("").replace("\"*\"", "\"a.example\""), "a datagram names no host"),
-        (listener("") + "[[listener]]\naddress = \":53\"\nmode = \"udp\"\n", "(UDP) is already listened on"),
+        (listener("") + "[[listener]]\naddress = \":53\"\nmode = \"udp\"\n", "(UDP) is already used"),
         (listener("").replace(udp, "mode = \"tcp\""), "add one with mode = \"udp\""),
         (
             listener("").replace(udp, "mode = \"tcp\"").replace(pass, "passthrough = \"u\"\nlisteners = \":53\""),
-            "set mode = \"udp\" there, or write the servers with tcp://",
+            "set mode = \"udp\" for this listener, or write the servers with tcp://",
         ),
         (
             relay(udp, "passthrough = \"u\"\nlisteners = \":53\"", "servers = \"tcp://127.0.0.1:53\""),
@@ -165,7 +165,7 @@ fn messages() {
                 "{}{}{respond}",
                 "[[listener]]\naddress = \"127.0.0.1:5\"\n", "[[listener]]\naddress = \"127.0.0.1:5\"\n"
             ),
-            "127.0.0.1:5 is already listened on (line 2)",
+            "the address 127.0.0.1:5 is already used (line 2)",
         ),
         (tls("versions = [\"1.1\"]") + &respond, "allowed are \"1.3\" and \"1.2\""),
         (tls("ciphers = [\"AES128-SHA\"]") + &respond, "\"AES128-SHA\" is not a value for \"ciphers\""),
@@ -314,7 +314,7 @@ fn messages() {
             "\"split\" and \"respond\" exclude each other",
         ),
         (listener("") + &respond + "[request_id]\nheader = \"Host\"\n", "\"Host\" cannot be set"),
-        (listener("") + &respond + "[request_id]\nheader = \"X Id\"\n", "\"X Id\" cannot be set"),
+        (listener("") + &respond + "[request_id]\nheader = \"X Id\"\n", "\"X Id\" is not a header name"),
         (
             listener("") + &respond + "[request_id]\nheader = \"authorization\"\n",
             "\"authorization\" cannot be the header for request IDs",
@@ -340,7 +340,7 @@ fn messages() {
                 + &respond
                 + "forward_auth = { upstream = \"u\", path = \"/\", copy_headers = \"X-User\" }\n[request_id]\nheader = \"X_User\"\n\
                    [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1\"\n",
-            "\"X_User\" is already a header that tells upstreams about users",
+            "\"X_User\" is already used by copy_headers or user_header",
         ),
         (listener("") + &respond + "server_timing = \"on\"\n", "write server_timing = true"),
         (listener("") + &respond + "compression = \"gzip\"\n", "write compression = true"),
@@ -452,7 +452,7 @@ fn messages() {
         ),
         (
             "[[listener]]\naddress = [\"unix:x.sock\", \"unix:./x.sock\"]\n".to_owned() + &respond,
-            "x.sock is already listened on",
+            "x.sock is already used",
         ),
         (listener("socket_mode = \"0660\"") + &respond, "\"socket_mode\" is for Unix sockets"),
         (

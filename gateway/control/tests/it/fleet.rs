@@ -51,7 +51,7 @@ fn what_is_wrong_with_it_is_said() {
         (store("url = \"redis://user:word@127.0.0.1\""), "has no user and no password"),
         (store("url = \"redis://store.example\""), "is not encrypted"),
         (store("url = \"memory\"\nca = \"secret\""), "\"ca\" has no effect without TLS"),
-        (store("url = \"memory\"\nprefix = \"a b\""), "\"prefix\" cannot be the beginning of a name"),
+        (store("url = \"memory\"\nprefix = \"a b\""), "\"prefix\" must be 1 to 64 printable ASCII characters"),
         (store("url = \"memory\"\npassword_file = \"two\""), "this is not a password"),
         (store("url = \"memory\"\nearly_data = true"), "no listener accepts early data"),
         (store("url = \"memory\"\nearly_data_wait = \"1h\""), "out of range"),

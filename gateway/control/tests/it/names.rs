@@ -289,7 +289,7 @@ fn one_server_is_known_by_each_of_its_spellings() {
     {
         refused(
             &(base.clone() + &narrow + &host_to("\"*\"", to, "")),
-            "but not on listener 127.0.0.1:444; there, the host \"*\" gets its requests",
+            "but not on listener 127.0.0.1:444: on 127.0.0.1:444, the host \"*\" gets the requests for",
         );
     }
     for to in ["localhost:2", "http://[::1]:1", "127.0.0.2:1", "http://app.example:1"] {
@@ -305,14 +305,16 @@ fn one_label_is_warned_of_where_it_makes_a_difference() {
         found.map(|w| w.message).collect::<Vec<_>>()
     };
     let one = host("\"*.x.example\"", "");
-    let lost = "\"*.x.example\" does not match \"b.a.x.example\": its requests get 404";
+    let lost =
+        "\"*.x.example\" does not match names with more labels: requests for names such as \"b.a.x.example\" get 404";
     assert_eq!(warned(&(plain(80) + &plain(81) + &one)), [lost]);
     // Somebody else would get them.
-    let wider = lost.replace("its requests get 404", "the host \"*\" gets its requests");
+    let wider = "\"*.x.example\" does not match names with more labels: the host \"*\" gets requests for names such as \"b.a.x.example\"";
     assert_eq!(warned(&(tls(443, "") + &one + &host("\"*\"", ""))), [wider]);
     // No client has had a certificate for deeper names; or one has.
     assert!(warned(&(tls(443, "") + &one)).is_empty());
-    let lost = "\"*.a.example\" does not match \"b.a.a.example\": its requests get 404";
+    let lost =
+        "\"*.a.example\" does not match names with more labels: requests for names such as \"b.a.a.example\" get 404";
     assert_eq!(warned(&(tls(443, "") + &host("\"*.a.example\"", ""))), [lost]);
     assert!(warned(&(tls(443, "") + &host("[\"*.a.example\", \"*.b.a.example\"]", ""))).is_empty());
     assert!(warned(&(plain(80) + &host("[\"*.x.example\", \"**.x.example\"]", ""))).is_empty());

@@ -73,9 +73,9 @@ fn addresses_that_overlap_are_refused() {
         )
     };
     let refused = said(&check(&site, &tunnel(&format!("udp://:{port}")), &["--offline"]));
-    assert!(refused.contains("already listened on") || refused.contains("overlaps with"), "{refused}");
+    assert!(refused.contains("is already used") || refused.contains("overlaps with"), "{refused}");
     let refused = said(&check(&site, &tunnel(&format!("udp://:{}", port ^ 1)), &["--offline"]));
-    assert!(!refused.contains("already listened on") && !refused.contains("overlaps with"), "{refused}");
+    assert!(!refused.contains("is already used") && !refused.contains("overlaps with"), "{refused}");
 }
 
 /// What only this machine can say: addresses that it has not, and what stands where the admin socket is to be.

@@ -66,7 +66,12 @@ fn a_deeper_host_under_a_one_label_rule_is_refused() {
     let rule = require(&site, ", for = [\"*.example.test\"]");
     let hosts = "[[host]]\nnames = [\"**.example.test\"]\nrespond = { body = \"secret\" }";
     let said = refused(&site, &file(&site, &rule, hosts));
-    assert!(said.contains("client_auth for \"*.example.test\" does not apply to \"b.a.example.test\""), "{said}");
+    assert!(
+        said.contains(
+            "client_auth for \"*.example.test\" does not apply to names with more labels, such as \"b.a.example.test\""
+        ),
+        "{said}"
+    );
     assert!(said.contains("help: \"*\" stands for one label: write \"**.example.test\""), "{said}");
 }
 

@@ -569,7 +569,7 @@ fn settings_that_make_no_sense_are_refused() {
         ("endpoint = \"http://127.0.0.1:4318\"\nheader_file = \"two\"", "this is not a header field"),
         ("endpoint = \"http://127.0.0.1:4318\"\nheader_file = \"none\"", "cannot read the header field"),
         ("endpoint = \"http://127.0.0.1:4318\"\ntrust = \"client\"", "\"trust\""),
-        ("endpoint = \"http://127.0.0.1:4318\"\nservice = \"\"", "cannot be the name of a service"),
+        ("endpoint = \"http://127.0.0.1:4318\"\nservice = \"\"", "\"service\" must be 1 to 128 bytes"),
     ] {
         let file = site.file("sealane.toml", format!("[traces]\n{traces}\n{rest}"));
         let done = run(["check", "-c", file.to_str().expect("a plain name")]);

@@ -288,7 +288,7 @@ fn a_path_that_is_taken_is_not_taken_over() {
     assert_eq!(std::fs::read(&path).expect("the file is there"), b"a file");
     for (more, wanted) in [
         ("socket_mode = \"rw\"\n", "\"rw\" is not a mode"),
-        ("socket_mode = \"0755\"\n", "bits to execute"),
+        ("socket_mode = \"0755\"\n", "execute permissions"),
         ("socket_owner = \"nobody-of-this-name\"\n", "there is no user \"nobody-of-this-name\""),
         ("http3 = true\n", "\"http3\" is for IP addresses"),
     ] {
