@@ -73,7 +73,7 @@ fn what_is_no_page_is_reported() {
     for (line, says) in [
         ("errorfile 503 /etc/e/200.http", "this file has 200"),
         ("errorfile 503 /etc/e/empty.http", "closes a connection"),
-        ("errorfile 503 /etc/e/text.http", "no HTTP response"),
+        ("errorfile 503 /etc/e/text.http", "cannot read the file as an HTTP response"),
         ("errorfile 503 /etc/e/missing.http", "cannot read the file"),
         ("errorfile 200 /etc/e/200.http", "from 400 to 599"),
         ("errorfile x /etc/e/200.http", "names no status"),

@@ -120,7 +120,7 @@ fn a_rewritten_path_keeps_the_protection_of_its_new_location() {
     let all = report.undecided().join("\n");
     assert!(
         all.contains(
-            "repeat in it what protects the location: allow (nginx.conf:4), deny (nginx.conf:4), auth_request"
+            "copy the settings that protect the location into the new route: allow (nginx.conf:4), deny (nginx.conf:4), auth_request"
         ),
         "{all}"
     );

@@ -98,7 +98,7 @@ fn the_last_of_repeated_options_counts_and_several_addresses_are_kept() {
     }
     assert!(toml.find("user = ") < toml.find("[tunnel]"), "{toml}");
     assert!(
-        report.to_text(true).contains("server.conf:1: the same: port 1: line 2 counts"),
+        report.to_text(true).contains("server.conf:1: the same: port 1: line 2 overrides this line"),
         "{}",
         report.to_text(true)
     );

@@ -486,7 +486,7 @@ fn expressions_of_haproxy_are_compared_between_commas() {
     let deny = |expression: &str, how: &str| {
         of_haproxy(&frontend(&format!(" http-request deny {how} {{ hdr_reg(user-agent) {expression} }}\n")))
     };
-    const SAYS: &str = "matches a text with a comma";
+    const SAYS: &str = "matches across a comma";
     for how in ["if", "unless"] {
         let imported = deny("^curl/[0-9]+", how);
         assert_eq!(imported.report.undecided(), Vec::<String>::new());

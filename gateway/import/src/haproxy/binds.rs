@@ -219,7 +219,9 @@ pub(super) fn bind(line: &Line, context: &Context, report: &mut Report) -> Optio
                 used = 1;
                 l.settings.set("proxy_protocol", "true", &at.place);
                 match context.trusted.is_empty() {
-                    true => report.decide(line.id, "name in trusted_proxies the load balancers that may send PROXY headers: without it, every client may send them"),
+                    true => report.decide(line.id, "write the addresses of the load balancers that may send PROXY \
+                                                    headers in trusted_proxies: without this setting, every client \
+                                                    may send them"),
                     false => l.settings.set("trusted_proxies", list(context.trusted), &at.place),
                 }
             }
@@ -422,7 +424,11 @@ fn protocol(
     if let Some((text, at)) = c12 {
         let (found, others) = ciphers::tls12(text);
         match (found.is_empty() && versions.tls12, others) {
-            (true, _) => report.decide(at.id, "Sealane supports none of these for TLS 1.2, only ECDHE with AES-GCM and ChaCha20-Poly1305: decide whether clients may use them"),
+            (true, _) => report.decide(
+                at.id,
+                "Sealane supports none of these suites. For TLS 1.2, it has only ECDHE with AES-GCM and \
+                 ChaCha20-Poly1305: decide whether clients may use these instead",
+            ),
             (false, others) => {
                 match others {
                     true => report.differs(at.id, "only those with ECDHE and AES-GCM or ChaCha20-Poly1305 are offered"),

@@ -41,7 +41,8 @@ pub(super) fn compression(proxy: &Proxy, report: &mut Report) -> Option<(String,
             "direction" if line.word(2) == "response" => report.same(line.id, ""),
             "offload" => report.missing(
                 line.id,
-                "responses that a server has compressed are passed on: write request_headers = { remove = [\"Accept-Encoding\"] }",
+                "servers get Accept-Encoding, so they may compress responses themselves: to prevent this, write \
+                 request_headers = { remove = [\"Accept-Encoding\"] }",
             ),
             _ => report.missing(line.id, "requests are passed on as they are"),
         }

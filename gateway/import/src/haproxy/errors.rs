@@ -122,16 +122,16 @@ fn page(status: u16, line: &Line, files: &Files, out: &mut Output, report: &mut 
         );
     }
     let Some(reply) = reply(&file) else {
-        return Err("write error_page: the file is no HTTP response that the import can read".to_owned());
+        return Err("write error_page: the import cannot read the file as an HTTP response".to_owned());
     };
     if reply.status != status {
         return Err(format!(
-            "write error_page: in Sealane, a page keeps the status, but this file has {}",
+            "write error_page: Sealane sends a page with the status of the error, but this file has the status {}",
             reply.status
         ));
     }
     if reply.body.is_empty() || reply.body.len() > MAX_BODY {
-        return Err("write error_page: a page has a body, of at most 64 KiB".to_owned());
+        return Err("write error_page: a page needs a body of at most 64 KiB".to_owned());
     }
     let kind = reply.content_type.unwrap_or("text/plain");
     if kind.chars().any(char::is_control) || kind.is_empty() {
@@ -144,8 +144,8 @@ fn page(status: u16, line: &Line, files: &Files, out: &mut Output, report: &mut 
     };
     let name = out.file(&format!("error-{status}"), ending, reply.body);
     let mut says = format!(
-        "error_page, with the file {name} beside the result: for errors of the gateway itself, not for http-request deny and return. A \
-         server that cannot be reached leads to 502"
+        "error_page, with the file {name} beside the result: Sealane sends this page for errors of the gateway \
+         itself, not for http-request deny and return. If a server cannot be reached, the status is 502"
     );
     if !reply.others.is_empty() {
         says += &format!("; these headers are left out: {}", reply.others.join(", "));

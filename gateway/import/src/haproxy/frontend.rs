@@ -41,7 +41,7 @@ pub(super) fn all(
         .collect();
     let acls: Vec<Acls> = proxies.iter().map(|p| Acls::of(p, Files { reader, base })).collect();
     for (_, line, _) in acls.iter().flat_map(|a| a.named.values().flatten()) {
-        report.same(line.id, "put into the rules that use it");
+        report.same(line.id, "its condition is written into the rules that use it");
     }
     let mut shared = Shared {
         tables: BTreeMap::new(),

@@ -197,7 +197,7 @@ fn preprocess(
         ".elif" => {
             let last = open.last_mut().ok_or(NOT_OPEN)?;
             if last.done || !outer {
-                report.same(id, "left out: another branch counts");
+                report.same(id, "left out: another branch applies");
             }
             last.holds = !last.done && outer && asked(report);
             last.done |= last.holds;

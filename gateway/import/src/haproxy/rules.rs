@@ -160,7 +160,10 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
             let last = !lines.iter().any(|l| l.word(0) == "use_backend" && l.id > line.id);
             match mapped(line, acls, last) {
                 Some(mut rules) => {
-                    report.same(line.id, "upstreams of hosts and routes, as the file says now");
+                    report.same(
+                        line.id,
+                        "one host or route per entry of the map file; later changes of the file have no effect",
+                    );
                     out.append(&mut rules);
                 }
                 None => out.extend(rule(line, &proxy.section.name, acls, report)),

@@ -247,11 +247,11 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ),
     ("option splice-request", NotNeeded("request bodies pass through the lane's buffers")),
     ("option splice-response", NotNeeded("response bodies pass through the lane's buffers")),
-    ("option nolinger", NotNeeded("connections are closed in order, so that no client loses the end of a response")),
+    ("option nolinger", NotNeeded("connections are closed gracefully, so that no client loses the end of a response")),
     ("option checkcache", Undecided("responses are passed on: let the server send Cache-Control with its cookies")),
     (
         "option idle-close-on-response",
-        NotNeeded("clients' idle connections are closed in order when the gateway drains"),
+        NotNeeded("clients' idle connections are closed gracefully when the gateway drains"),
     ),
     (
         "option transparent",

@@ -19,7 +19,7 @@ pub(super) fn replace(sections: &mut [Section], report: &mut Report) {
     for section in sections.iter_mut() {
         section.lines.retain_mut(|line| match setter(line) {
             Some(Setter { name, .. }) if constants.contains_key(name) => {
-                report.same(line.id, "put where the variable is used");
+                report.same(line.id, "its value is written where the variable is used");
                 false
             }
             Some(_) => true,

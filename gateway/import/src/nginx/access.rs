@@ -25,14 +25,17 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
     ("perl_access", "Perl is not run; let the server check"),
 ];
 
-const SATISFY: &str = "Sealane accepts a client that passes one check only if the checks are the addresses and one of basic_auth and \
-     forward_auth (satisfy = \"any\"), and the translation has all checks: a client that passes one of them must pass the others, too. Keep \
-     two checks, and write satisfy = \"any\" in the routes of this location";
+const SATISFY: &str = "NGINX lets a client in that passes any one of these checks (satisfy any). The translation \
+                       requires all of them, so it refuses more clients. Sealane can accept a client that passes any \
+                       one of two checks: the addresses (allow, deny), and either basic_auth or forward_auth. Remove \
+                       all other checks, and write satisfy = \"any\" in the routes of this location";
 
 /// The same, where a directive before the checks refuses some clients.
-pub(super) const SATISFY_STEP: &str = "in NGINX, an \"if\" refuses some clients, and all others must pass one of several checks (satisfy any); the \
-     translation has all of these checks: a client that passes one of them must pass the others, too. Write satisfy = \"any\" in the routes of \
-     this location, and let the server refuse what the \"if\" refuses";
+pub(super) const SATISFY_STEP: &str = "in NGINX, an \"if\" refuses some clients, and every other client needs to \
+                                       pass any one of several checks (satisfy any). The translation requires all of \
+                                       these checks, so it refuses more clients. Write satisfy = \"any\" in the \
+                                       routes of this location, and let the server refuse the clients that the \
+                                       \"if\" refuses";
 
 /// The guards of a scope that are on.
 fn guards<'d>(scope: &Scope<'d>) -> Vec<(&'d Directive, &'static str)> {
@@ -288,21 +291,22 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
         match d.arguments().contains(&"nodelay") {
             true => import.differs(
                 d,
-                "rate_limit: above the rate, clients get 429 with Retry-After (NGINX: limit_req_status). Each lane may let a whole burst of a new \
-                 client pass once, before the lanes count together",
+                "rate_limit: above the rate, clients get 429 with Retry-After (NGINX: limit_req_status). A new \
+                 client can use the whole burst once in each lane, before the lanes share their counts",
             ),
             false => import.differs(
                 d,
-                "rate_limit: requests above the rate are not delayed, but get 429 with Retry-After. Each lane may let a whole burst of a new client \
-                 pass once, before the lanes count together",
+                "rate_limit: requests above the rate are not delayed, but get 429 with Retry-After. A new client can \
+                 use the whole burst once in each lane, before the lanes share their counts",
             ),
         }
         if let [common, .., own] = names.as_slice() {
             import.differs(
                 d,
                 format!(
-                    "\"{common}\" counts all requests of the zone. \"{own}\" has the smaller burst of this directive, and counts only the requests \
-                     of directives with this burst or a smaller one. NGINX has one count for all requests of the zone"
+                    "NGINX has one count for all requests of the zone. Sealane needs a limit for each burst: \
+                     \"{common}\" counts all requests of the zone, with its largest burst; \"{own}\" has the burst \
+                     of this directive, and counts only the requests to which this burst or a smaller one applies"
                 ),
             );
         }
@@ -400,7 +404,7 @@ fn exempting(import: &mut Import, variable: &str) -> bool {
     if !all || !entries().any(|e| is_address(&value(e))) || entries().count() != map.inner().len() {
         return false;
     }
-    let says = "the limit applies to all clients, also to the clients that are exempt here";
+    let says = "the limit applies to all clients, also to clients that are exempt in NGINX";
     import.differs(map, says);
     let source = map.word(1).and_then(|w| w.strip_prefix('$')).unwrap_or("");
     if let Some(geo) = import.geos.get(source).copied() {
@@ -454,9 +458,9 @@ pub(super) fn concurrency_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>)
             import.differs(
                 d,
                 format!(
-                    "\"{common}\" counts all requests of the zone. \"{own}\" has the smaller number of this \
-                     directive, and counts only the requests of directives with this number or a smaller one. NGINX \
-                     has one count for all requests of the zone"
+                    "NGINX has one count for all requests of the zone. Sealane needs a limit for each number: \
+                     \"{common}\" counts all requests of the zone, with its largest number; \"{own}\" has the number \
+                     of this directive, and counts only the requests to which this number or a smaller one applies"
                 ),
             );
         }

@@ -232,11 +232,18 @@ fn path_with_groups(d: &Directive) -> Option<(Expression, String)> {
 
 /// Says of the directives of NGINX's rewrite module behind `last`, which ends them, that no request gets to them.
 pub(super) fn unreached<'d>(import: &mut Import<'d>, block: &'d [Directive], last: &Directive) {
+    let says = format!("not reached: {} ends the rewrite directives of this block", named(last));
     for d in block.iter().skip_while(|d| d.id != last.id).skip(1) {
         if matches!(d.name(), "break" | "if" | "return" | "rewrite" | "set") {
-            import.whole(d, crate::Outcome::Same, "not reached: a directive before it ends these directives");
+            import.whole(d, crate::Outcome::Same, &says);
         }
     }
+}
+
+/// A directive with its place: `return (site.conf:12)`.
+fn named(d: &Directive) -> String {
+    let file = d.place.file.rsplit('/').next().unwrap_or_default();
+    format!("{} ({file}:{})", d.name(), d.place.line)
 }
 
 /// Why a `rewrite` is undecided.
@@ -246,21 +253,19 @@ pub(super) const NO_SEARCH: &str = "this rewrite cannot be translated. Sealane r
 /// Why a `rewrite` is undecided whose new paths may get to several locations: with the route that gets to the first of them.
 /// `checks`: what protects these locations.
 pub(super) fn several(d: &Directive, template: &str, checks: &[&Directive]) -> String {
-    let named = |d: &&Directive| {
-        let file = d.place.file.rsplit('/').next().unwrap_or_default();
-        format!("{} ({file}:{})", d.name(), d.place.line)
-    };
     let repeat = match checks.is_empty() {
         true => String::new(),
         false => format!(
-            ". A route takes over nothing from other routes: repeat in it what protects the location: {}",
-            checks.iter().map(named).collect::<Vec<_>>().join(", ")
+            ". A route inherits nothing from other routes: copy the settings that protect the location into the new \
+             route: {}",
+            checks.iter().map(|d| named(d)).collect::<Vec<_>>().join(", ")
         ),
     };
     format!(
-        "the new paths may get to several locations, depending on the groups (a location with a regular expression may match some of them): \
-         if all of them belong to one location, write a route with path_regex = '{}', rewrite = \"{template}\" and the upstream of this \
-         location, or let the server rewrite the path{repeat}. Until then, these requests get 501",
+        "depending on the groups, the new paths may belong to several locations (a location with a regular \
+         expression may match some of them). If all new paths belong to one location, write a route with path_regex \
+         = '{}', rewrite = \"{template}\" and the upstream of that location. If not, let the server rewrite the \
+         path{repeat}. Until then, these requests get 501",
         d.word(1).unwrap_or("")
     )
 }
@@ -500,12 +505,13 @@ fn unknown_if<'d>(import: &mut Import<'d>, d: &'d Directive) {
         d,
         match looks {
             true => {
-                "Sealane's expressions have no look-ahead and no look-behind: write a route with a condition on the header for what the \
-                 expression excepts, before a route with a condition for all the rest, or let the server decide"
+                "Sealane's expressions have no look-ahead and no look-behind. Write two routes: first a route for \
+                 the header values that the expression excludes, then a route for all other values; or let the \
+                 server decide"
             }
             false => {
-                "this condition, or what it leads to, cannot be translated (hosts and ports of a server, methods, headers, cookies and \
-                 refused addresses can be): let the server decide"
+                "this condition, or a directive in its block, cannot be translated: let the server decide. Sealane \
+                 can compare hosts, ports, methods, headers and cookies, and can refuse addresses"
             }
         },
     );

@@ -56,10 +56,13 @@ pub(super) fn basic_auth<'d>(
 /// Whether Sealane reads a file of users. The error never contains a hash.
 fn read_users(import: &Import, path: &str) -> Result<(), String> {
     let bytes = import.reader.read(std::path::Path::new(path)).map_err(|e| {
-        format!("the hashes in it must be bcrypt or Argon2, but it cannot be read here ({e}): run the import on the machine that has the file, or read the file there")
+        format!(
+            "the import cannot read the file here ({e}). Its hashes must be bcrypt or Argon2: run the import on the \
+             machine that has the file, or check the hashes there"
+        )
     })?;
     let text = std::str::from_utf8(&bytes).ok().filter(|t| t.len() <= MAX_USERS);
-    let text = text.ok_or("it is not text, or too long: write a file of users")?;
+    let text = text.ok_or("the file is not text, or is too long: write a file of users")?;
     sealane_passwords::Users::parse(text).map(|_| ()).map_err(|mistake| mistake.to_string())
 }
 

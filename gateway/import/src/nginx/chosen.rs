@@ -56,7 +56,8 @@ pub(super) fn variable<'d>(
         (None, Some(map)) if uri.is_none() => by_map(import, scope, d, map, to, changes, route),
         _ => import.missing(
             d,
-            "the server is chosen by a variable; name it, or choose by routes with \"headers\"; requests get 501",
+            "a variable selects the server: name the server, or select it by routes with \"headers\". Until then, \
+             requests get 501",
         ),
     }
 }
@@ -190,8 +191,10 @@ fn by_map<'d>(
 ) {
     let default = map.inner().iter().find(|e| e.name() == "default").and_then(|e| e.word(1));
     let Some(default) = default.filter(|v| !has_variables(v)) else {
-        return import
-            .missing(d, "the server is chosen by a variable; choose by routes with \"headers\"; requests get 501");
+        return import.missing(
+            d,
+            "a variable selects the server: select it by routes with \"headers\". Until then, requests get 501",
+        );
     };
     let Some(group) = upstream(import, scope, d, to, default, changes) else { return };
     import.same(d, format!("upstream \"{group}\", or the upstream from the map"));

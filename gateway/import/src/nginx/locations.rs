@@ -188,8 +188,9 @@ fn flatten<'d>(
                 for d in d.inner().iter().filter(|d| d.name() == "location") {
                     import.decide(
                         d,
-                        "a route has one expression, so a location in a location with a regular expression is not translated: write \
-                         routes whose path_regex matches what both match",
+                        "a route has only one expression, so the import does not translate a location inside a \
+                         location with a regular expression: write routes whose path_regex matches only the paths \
+                         that both locations match",
                     );
                 }
             }
@@ -257,9 +258,9 @@ fn steps<'d>(
         if !deny || methods.is_empty() || !methods.iter().all(good) {
             import.decide(
                 d,
-                "the import translates limit_except only if \"deny all\" is its only directive: write two routes with \
-                 the path of this location, one with the methods of limit_except in methods (GET includes HEAD), and \
-                 one without methods, for all other requests, with allow, deny or basic_auth",
+                "the import translates limit_except only if \"deny all\" is its only directive. Write two routes \
+                 with the path of this location: one with methods, for the methods of limit_except (GET includes \
+                 HEAD); and one without methods, for all other requests, with allow, deny or basic_auth",
             );
             continue;
         }

@@ -19,8 +19,10 @@ const LOGIN: &str = "with forward_auth, the client gets the response of the serv
      oauth2-proxy does this at the path \"/\" if it has reverse_proxy = true and upstreams = [\"static://202\"]: then write path = \"/\" in forward_auth";
 
 /// What gRPC clients do without a page.
-const GRPC: &str = "an error_page cannot send grpc-status: a gRPC client takes the HTTP status of the gateway's error for 14 UNAVAILABLE (429, \
-     502, 503, 504), 16 UNAUTHENTICATED (401), 7 PERMISSION_DENIED (403) or 12 UNIMPLEMENTED (404). If this is enough, nothing needs to be done";
+const GRPC: &str = "an error_page cannot send grpc-status. A gRPC client derives the gRPC status from the HTTP \
+                    status of the gateway's error: 14 UNAVAILABLE (from 429, 502, 503, 504), 16 UNAUTHENTICATED \
+                    (401), 7 PERMISSION_DENIED (403) or 12 UNIMPLEMENTED (404). If this is enough, nothing needs to \
+                    be done";
 
 /// The pages of a location.
 pub(super) fn pages<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope<'d>) -> Vec<ErrorPage> {

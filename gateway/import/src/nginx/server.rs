@@ -91,10 +91,10 @@ pub(super) fn hosts<'d>(
     let searches = |g: &Group| g.steps.iter().any(|s| matches!(s.then, Then::Search(_)));
     let always_early = merged.iter().all(|g| g.steps.iter().any(answers) && !searches(g));
     if always_early {
-        access::moot(import, &scope, "an earlier directive of the server responds");
+        access::moot(import, &scope, "an earlier directive of the server responds to all requests");
         let inner: Vec<&Directive> = server.inner().iter().filter(|d| d.name() == "location").collect();
         for d in inner {
-            import.whole(d, Outcome::Same, "not reached: an earlier directive of the server responds");
+            import.whole(d, Outcome::Same, "not reached: an earlier directive of the server responds to all requests");
         }
     }
     let locations = match always_early {
@@ -129,7 +129,7 @@ pub(super) fn hosts<'d>(
         import.whole(
             d,
             Outcome::Same,
-            "no request gets here: a directive before it answers for each name of the server",
+            "not reached: an earlier directive responds to all requests for each name of the server",
         );
     }
 }
@@ -339,8 +339,10 @@ fn trusted<'d>(import: &mut Import<'d>, socket: &Socket, scopes: &[Scope<'d>], l
         l.settings.set("proxy_protocol", "true", &socket.origin);
         let id =
             import.report.record(socket.origin.clone(), format!("listen {} proxy_protocol", quoted(&socket.address)));
-        import
-            .report
-            .decide(id, "name in trusted_proxies the load balancers that may send PROXY headers: without it, every client may send them");
+        import.report.decide(
+            id,
+            "write the addresses of the load balancers that may send PROXY headers in trusted_proxies: without this \
+             setting, every client may send them",
+        );
     }
 }

@@ -120,7 +120,8 @@ fn server<'d>(import: &mut Import<'d>, scope: &Scope<'d>, server: &'d Directive)
         match from.is_empty() || !from.iter().all(|b| is_block(b)) {
             true => import.decide(
                 d,
-                "name in trusted_proxies the load balancers that may send PROXY headers: without it, every client may send them",
+                "write the addresses of the load balancers that may send PROXY headers in trusted_proxies: without \
+                 this setting, every client may send them",
             ),
             false => {
                 scope.all(&["set_real_ip_from"]).iter().for_each(|d| import.same(d, "trusted_proxies"));

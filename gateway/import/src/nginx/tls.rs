@@ -50,7 +50,7 @@ pub(super) fn listener<'d>(import: &mut Import<'d>, members: &[Member<'_, 'd>]) 
             match first {
                 Some(f) if f.id == d.id => {}
                 Some(f) if f.arguments() == d.arguments() => import.same(d, "the same as the default server's"),
-                _ => import.differs(d, "the default server's setting counts for the whole address, as in NGINX"),
+                _ => import.differs(d, "the default server's setting applies to the whole address, as in NGINX"),
             }
         }
     }
@@ -176,7 +176,7 @@ fn client_auth<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, alone: bool
         // All names that have no setting of their own.
         names.clear();
         if !alone {
-            import.differs(d, "holds for all names of this address that have no client_auth of their own");
+            import.differs(d, "applies to all names of this address that have no client_auth of their own");
         }
     }
     if !names.is_empty() {
@@ -231,7 +231,8 @@ fn protocol<'d>(import: &mut Import<'d>, default: &Member<'_, 'd>, tls: &mut Lis
         match (suites.is_empty() && offered.tls12, others) {
             (true, _) => import.decide(
                 d,
-                "Sealane supports none of these for TLS 1.2, only ECDHE with AES-GCM and ChaCha20-Poly1305: decide whether clients may use them",
+                "Sealane supports none of these suites. For TLS 1.2, it has only ECDHE with AES-GCM and \
+                 ChaCha20-Poly1305: decide whether clients may use these instead",
             ),
             (false, others) => {
                 match others {

@@ -215,7 +215,10 @@ fn server<'d>(
                 Ok(n) => {
                     let value = n.to_string();
                     servers::one_for_all(up, "max_connections", &value, &d.place, d.id, &mut import.report);
-                    import.differs(d, "max_connections holds over all lanes, and requests beyond it wait (queue)");
+                    import.differs(
+                        d,
+                        "max_connections applies to all lanes together; requests above this limit wait (queue)",
+                    );
                 }
             },
             "max_fails" if several && value.parse::<u32>().is_ok() => {
@@ -223,7 +226,7 @@ fn server<'d>(
                     import
                         .differs(d, "eject_after applies to all servers of a group: the import writes the last value");
                 } else {
-                    import.differs(d, "failures in a row are counted, not those within fail_timeout");
+                    import.differs(d, "Sealane counts failures in a row, NGINX failures within fail_timeout");
                 }
                 *fails = Some((value.to_owned(), d.place.clone()));
             }

@@ -68,7 +68,7 @@ pub(super) fn expand<'d>(import: &mut Import<'d>, scope: &Scope<'d>, text: &str)
                 Piece::Variable(_) if !spend(import, scope) => return too_long(),
                 Piece::Variable(name) => match constant(scope, name) {
                     Some((d, value)) => {
-                        import.same(d, "put where the variable is used");
+                        import.same(d, "its value is written where the variable is used");
                         if out.len() + value.len() > MAX_VALUE {
                             return too_long();
                         }

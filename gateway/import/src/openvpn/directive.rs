@@ -67,7 +67,7 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
         ("dev-type", _) => w.decide(d, "is not a kind of interface"),
         ("dev", [dev, ..]) => w.set(d, "device", quoted(dev)),
         ("topology", _) => w.differs(d, "the topology is always subnet"),
-        ("cipher", _) if data_ciphers => w.same(d, "data-ciphers counts"),
+        ("cipher", _) if data_ciphers => w.same(d, "data-ciphers overrides this option"),
         ("data-ciphers" | "ncp-ciphers" | "cipher", [names, ..]) => {
             let names: Vec<&str> = names.split(':').map(|n| n.trim_start_matches('?')).collect();
             let (good, bad): (Vec<&str>, Vec<&str>) =

@@ -137,7 +137,7 @@ impl Writer<'_> {
         for (at, n) in all.iter().enumerate() {
             let later = all[at + 1..].iter().find(|other| other.name() == n.name());
             match later.filter(|_| !table::REPEATED.contains(&n.name())) {
-                Some(later) => self.report.same(n.id, format!("line {} counts", later.d.line)),
+                Some(later) => self.report.same(n.id, format!("line {} overrides this line", later.d.line)),
                 None => counting.push(Noted { d: n.d.clone(), id: n.id, place: n.place.clone() }),
             }
         }

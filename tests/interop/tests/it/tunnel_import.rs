@@ -144,7 +144,7 @@ fn leftovers_and_defaults_are_told_apart() {
         found.concat()
     };
     assert!(of("ccd/alice~:1").contains("backup copy") && of("ccd/.bob.swp:1").contains("backup copy"), "{report}");
-    assert!(of("server.conf:16").contains("line 17 counts"), "{report}");
+    assert!(of("server.conf:16").contains("line 17 overrides this line"), "{report}");
     // A default for those without a file, and for no others.
     world.write("vpn/tunnel.toml", &without(&toml, "known_clients_only = true"));
     let (alice, bob) = (world.profile("alice"), world.profile("bob"));

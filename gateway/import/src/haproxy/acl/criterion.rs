@@ -238,8 +238,9 @@ fn value(c: &Criterion, of: OfValue, matching: &str, values: &[&str], remarks: &
             let one = patterns::listed(values, c.any_case)?;
             if values.iter().any(|v| patterns::may_have(v, b',')) {
                 remarks.push(
-                    "HAProxy compares each text between two commas of the header, and Sealane the whole header: the translation \
-                     matches further requests, in whose header the expression matches a text with a comma"
+                    "HAProxy compares each comma-separated value of the header by itself, and Sealane the whole \
+                     header. The translation therefore also matches requests in which the expression matches across \
+                     a comma"
                         .to_owned(),
                 );
             }

@@ -85,7 +85,8 @@ pub(super) fn connections<'l>(
                     }
                     _ if accepts => report.decide(
                         l.id,
-                        "this rule lets connections skip the rules after it: write hosts and listeners that express which clients reach which servers",
+                        "this rule lets connections skip the rules after it: write hosts and listeners with the \
+                         clients that may reach each server",
                     ),
                     _ => limited(l, proxy, tables, out, report),
                 }
@@ -162,8 +163,8 @@ fn limited<'l>(
 fn refused(l: &Line, report: &mut Report) {
     report.decide(
         l.id,
-        "connections are refused by address (allow, deny), by [limits] (max_connections_per_client, connection_rate, handshake_rate) and \
-         by client certificates: write what takes its place",
+        "Sealane can refuse connections by address (allow, deny), by [limits] (max_connections_per_client, \
+         connection_rate, handshake_rate) and by client certificates: write the settings that replace this rule",
     );
 }
 

@@ -236,10 +236,10 @@ fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, 
             },
             Err(_) => report.decide(
                 id,
-                "an earlier rule requires another name of the same certificate, but one allow_certificate accepts a \
-                 certificate that has any one of its names: to require both names, write one in allow_certificate of \
-                 the host and the other in allow_certificate of the route; if one of the names is enough, write both \
-                 in one allow_certificate",
+                "this rule and an earlier rule require two names of the same certificate, but one allow_certificate \
+                 accepts a certificate with any one of its names. To require both names, write one name in \
+                 allow_certificate of the host and the other name in allow_certificate of the route. If one name is \
+                 enough, write both in one allow_certificate",
             ),
         }
         return true;
@@ -299,7 +299,10 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             continue;
         }
         if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) {
-            report.decide(id, "an earlier rule exempts some addresses from it: write routes, or let the server decide");
+            report.decide(
+                id,
+                "an earlier rule exempts some addresses from this rule: write routes, or let the server decide",
+            );
             continue;
         }
         let action = match &rule.what {
@@ -326,7 +329,11 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 passing.add(&Left::Clients(clients));
             }
             (What::Allow, _) => {
-                report.decide(id, "requests to which it applies skip the rules after it: write a host or route for these requests");
+                report.decide(
+                    id,
+                    "requests to which this rule applies skip the rules after it: write a host or route for these \
+                     requests",
+                );
             }
             (What::Backend(_), _) if out.backend.is_some() => {}
             (What::Backend(name), Left::Share(part, of)) => {
@@ -338,7 +345,11 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                                write a route with split");
             }
             (_, Left::Share(..)) => {
-                report.decide(id, "in Sealane, a random share of requests (split) can only go to another upstream: let the server do this");
+                report.decide(
+                    id,
+                    "in Sealane, a random share of the requests (split) can only go to another upstream: let the \
+                     server apply this rule",
+                );
             }
             (What::Backend(name), Left::Always) => {
                 report.same(id, "upstream");
@@ -373,8 +384,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             (_, Left::Access | Left::Rate(..) | Left::Clients(_) | Left::NoCertificate(_)) => {
                 report.decide(
                     id,
-                    "this condition depends on the client. Sealane can refuse addresses (allow, deny) and require client certificates, but \
-                     cannot select a server or change a header by them",
+                    "this condition depends on the client. By address and client certificate, Sealane can refuse a \
+                     client (allow, deny, allow_certificate), but cannot select a server or change a header",
                 );
             }
             (_, Left::Body(_)) => {
@@ -382,8 +393,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             }
             (_, Left::Unknown) => report.decide(
                 id,
-                "its condition cannot be translated (hosts, paths, methods and headers can be compared, before a path is rewritten): let \
-                 the server decide, or a firewall",
+                "its condition cannot be translated. Sealane can compare hosts, paths, methods and headers, before \
+                 it rewrites a path: let the server or a firewall decide",
             ),
             (What::Path(path), Left::Always) => {
                 report.same(id, "rewrite");
@@ -417,7 +428,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
             (What::Prefix { tests, from, to }, Left::Always) => {
                 let Some(sample) = atom.path else {
-                    report.decide(id, "an earlier rule rewrites the path: write a route with rewrite_prefix or rewrite");
+                    report
+                        .decide(id, "an earlier rule rewrites the path: write a route with rewrite_prefix or rewrite");
                     continue;
                 };
                 report.same(id, "rewrite_prefix");
@@ -426,7 +438,9 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 }
                 out.rewritten = true;
                 match path {
-                    Path::Below(p) if p.trim_end_matches('/') == from => out.rewrite = Some((to.clone(), place.clone())),
+                    Path::Below(p) if p.trim_end_matches('/') == from => {
+                        out.rewrite = Some((to.clone(), place.clone()))
+                    }
                     // The route is for less than what is replaced.
                     Path::Below(p) if p.strip_prefix(from.as_str()).is_some_and(|rest| rest.starts_with('/')) => {
                         out.rewrite = Some((format!("{to}{}", &p[from.len() + 1..]), place.clone()));
@@ -435,8 +449,11 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     Path::Exact(p) if from.is_empty() && !p.contains(['{', '}', '%']) => {
                         out.template = Some((format!("{to}{}", &p[1..]), place.clone()));
                     }
-                    _ => report.decide(id, "the import cannot translate this rewrite for a single path: write a route \
-                                            with exact and rewrite"),
+                    _ => report.decide(
+                        id,
+                        "the import cannot translate this rewrite for a single path: write a route \
+                                            with exact and rewrite",
+                    ),
                 }
             }
             (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_), _)

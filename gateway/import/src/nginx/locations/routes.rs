@@ -120,9 +120,11 @@ fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
                 Some((before, name)) => import.decide(
                     l.d,
                     format!(
-                        "Sealane's expressions have no look-ahead. Write a route with path_regex = '{before}' that does what this location does \
-                         (and one more for each longer path of the host, with this path and the same path_regex), and a route with path = \
-                         \"/{}/\", for what the expression excepts, that does what the location around it does",
+                        "Sealane's expressions have no look-ahead. Write two routes: one with path_regex = \
+                         '{before}' and the settings of this location, and one with path = \"/{}/\" and the settings \
+                         of the surrounding location. Other routes with a path take precedence over an expression: \
+                         for each of them, add a route with its path, the same path_regex and the settings of this \
+                         location",
                         name.trim_end_matches('/')
                     ),
                 ),
