@@ -44,9 +44,13 @@ impl fmt::Display for LinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Setting(what) => f.write_str(what),
-            Self::Netem(why) => write!(f, "no netem: {why} (`--backend tun` does not need it)"),
+            Self::Netem(why) => write!(f, "cannot use netem: {why} (`--backend tun` does not need netem)"),
             Self::Privileges(e) => {
-                write!(f, "no network namespace ({e}): run as root, or allow user namespaces for ordinary users")
+                write!(
+                    f,
+                    "cannot create a network namespace ({e}): run as root, or allow user namespaces for ordinary \
+                     users"
+                )
             }
             Self::Device(e) if e.kind() == io::ErrorKind::NotFound => {
                 f.write_str("there is no /dev/net/tun: run `modprobe tun`; a container needs --device /dev/net/tun")
@@ -90,7 +94,7 @@ impl Link {
         if config.backend == Backend::Netem
             && let Some(what) = netem::lacks(config)
         {
-            return Err(LinkError::Netem(format!("it cannot do {what}")));
+            return Err(LinkError::Netem(format!("netem does not support {what}")));
         }
         let client = Side::new(CLIENT, CLIENT6)?;
         let server = Side::new(SERVER, SERVER6)?;
@@ -156,7 +160,7 @@ impl Link {
         if self.engine.is_none()
             && let Some(what) = netem::lacks(config)
         {
-            return Err(LinkError::Netem(format!("it cannot do {what}")));
+            return Err(LinkError::Netem(format!("netem does not support {what}")));
         }
         self.config = LinkConfig { mtu, ..config.clone() };
         self.configure(&self.config)
@@ -177,7 +181,9 @@ impl Link {
 
     /// Writes every packet, as it comes in, to a pcap file from now on.
     pub fn capture(&self, path: &Path) -> Result<(), LinkError> {
-        let Some(engine) = &self.engine else { return Err(LinkError::Netem("it cannot do a pcap file".to_owned())) };
+        let Some(engine) = &self.engine else {
+            return Err(LinkError::Netem("netem does not write pcap files".to_owned()));
+        };
         engine.capture(Some(Pcap::create(path)?));
         Ok(())
     }
@@ -333,7 +339,7 @@ impl fmt::Display for Report {
             return self.void.as_ref().map_or(Ok(()), |why| write!(f, "\n  void: {why}"));
         }
         write!(f, " (error {:+.3}); ", self.error())?;
-        write!(f, "packets late by {:.0} µs (mean), {:.0} (p99), {:.0} (most)", l.mean, l.p99, l.max)?;
+        write!(f, "packets late by {:.0} µs (mean), {:.0} (p99), {:.0} (max)", l.mean, l.p99, l.max)?;
         for (way, c) in [("to server", &self.to_server), ("to client", &self.to_client)] {
             write!(f, "\n  {way}: {} packets, {} bytes", c.delivered, c.bytes)?;
             let others = [

@@ -104,7 +104,7 @@ fn run(side: &Side, program: &str, arguments: &[String]) -> Result<(), LinkError
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    let why = said.lines().next().unwrap_or("no word of why");
+    let why = said.lines().next().unwrap_or("no reason given");
     Err(LinkError::Netem(format!("{program} {}: {why}", arguments.join(" "))))
 }
 

@@ -75,11 +75,8 @@ pub fn run(experiment: &dyn Experiment, options: &Options) -> Page {
     let mut page = bench.into_page();
     experiment.conclude(&mut page);
     if let Err(error) = result {
-        let why = if error.is::<Stopped>() {
-            "Stopped before its end.".to_owned()
-        } else {
-            format!("Broken off: {error:#}.")
-        };
+        let why =
+            if error.is::<Stopped>() { "Stopped before its end.".to_owned() } else { format!("Aborted: {error:#}.") };
         page.verdict = format!("{why} {}", page.verdict).trim_end().to_owned();
     }
     page

@@ -151,7 +151,7 @@ fn a_run_that_is_ended_keeps_what_it_has() {
 #[test]
 fn an_error_outside_of_parts_is_said() {
     let page = run(&fake(|_| anyhow::bail!("no room")), &options());
-    assert!(page.verdict.contains("Broken off: no room"), "{}", page.verdict);
+    assert!(page.verdict.contains("Aborted: no room"), "{}", page.verdict);
 }
 
 #[test]

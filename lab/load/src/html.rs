@@ -38,7 +38,7 @@ fn write(r: &Report, s: &mut String) -> std::fmt::Result {
         write!(s, "</ul></div>")?;
     }
     for broken in &r.broken {
-        write!(s, "<p class=void><b>Threshold broken:</b> {}</p>", escape(broken))?;
+        write!(s, "<p class=void><b>Threshold exceeded:</b> {}</p>", escape(broken))?;
     }
     facts(r, s)?;
     let (first, second) = if r.rate_offered.is_some() {

@@ -134,7 +134,7 @@ impl Search {
                 return Ok(verdict);
             }
             if knee.steps.iter().rev().take_while(|s| s.outcome == "void").count() == 3 {
-                knee.void.push(format!("{rate:.0}/s stayed void: {why}"));
+                knee.void.push(format!("every run at {rate:.0}/s was void: {why}"));
             }
         }
         Ok(None)
@@ -152,10 +152,10 @@ impl Knee {
             s.push_str(&format!("VOID: {why}\n"));
         }
         s.push_str(&match (self.held, self.broke) {
-            (Some(low), Some(high)) => format!("Held {low:.1}/s; the knee lies between {low:.1} and {high:.1}/s\n"),
-            (Some(low), None) => format!("Held {low:.1}/s, the highest that was tried\n"),
-            (None, Some(high)) => format!("Not even {high:.1}/s held\n"),
-            (None, None) => "Nothing was found out\n".to_owned(),
+            (Some(low), Some(high)) => format!("Sustained {low:.1}/s; the knee is between {low:.1} and {high:.1}/s\n"),
+            (Some(low), None) => format!("Sustained {low:.1}/s, the highest rate that was tried\n"),
+            (None, Some(high)) => format!("Even the lowest rate, {high:.1}/s, was not sustained\n"),
+            (None, None) => "No result: every run was void\n".to_owned(),
         });
         s
     }

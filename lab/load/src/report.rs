@@ -405,7 +405,7 @@ impl Report {
             writeln!(
                 s,
                 "Handshakes: {} full, {} resumed, {} with early data; tickets {}; not resumed {}, no ticket {}; \
-                 early data accepted {}, refused {}, not offered {}; second hello {}",
+                 early data accepted {}, refused {}, not offered {}; HelloRetryRequest {}",
                 h.full,
                 h.resumed,
                 h.early_data,

@@ -166,7 +166,7 @@ impl Coordinator<'_> {
                 return Err(LoadError::Unreachable(why.clone()));
             }
             if !more {
-                return Err(LoadError::Unreachable("all generator threads were lost".to_owned()));
+                return Err(LoadError::Unreachable("all generator threads ended unexpectedly".to_owned()));
             }
             if self.cancel.load(Ordering::Relaxed) || self.clock.now() > give_up {
                 return Err(LoadError::Unreachable("the connections were not established in time".to_owned()));

@@ -37,7 +37,7 @@ pub fn void(plan: &Plan, record: &Record, conditions: &Conditions) -> Vec<String
     let mut why = Vec::new();
     let honesty = &plan.honesty;
     if conditions.lost > 0 {
-        why.push(format!("{} generator thread(s) were lost", conditions.lost));
+        why.push(format!("{} generator thread(s) ended unexpectedly", conditions.lost));
     }
     let ports = record.failures.counts[Failure::Ports as usize];
     if ports > 0 {

@@ -78,7 +78,7 @@ fn write_report(out: &mut String, report: &Report) -> std::fmt::Result {
 fn write_variant(out: &mut String, measured: &Measured) -> std::fmt::Result {
     writeln!(out, "\n{}: {}", measured.variant, agreed(&measured.negotiated))?;
     for other in &measured.also_negotiated {
-        writeln!(out, "  some attempts instead: {}", agreed(other))?;
+        writeln!(out, "  in some attempts: {}", agreed(other))?;
     }
     let statuses: Vec<String> = measured.statuses.iter().map(|(s, n)| format!("{s} (×{n})")).collect();
     writeln!(out, "  from {}, status {}, {} bytes", measured.peer, statuses.join(", "), measured.body_bytes)?;
@@ -286,7 +286,7 @@ fn write_version(out: &mut String, name: &str, report: &VersionReport) -> std::f
         n => write!(out, "; {n} session ticket{}", if n == 1 { "" } else { "s" })?,
     }
     match report.tickets.lifetime_s {
-        Some(0) => write!(out, " of unsaid lifetime")?,
+        Some(0) => write!(out, " without a lifetime")?,
         Some(s) => write!(out, " for {s} s")?,
         None => {}
     }
@@ -325,7 +325,7 @@ fn write_certificate(out: &mut String, cert: &Certificate, depth: usize) -> std:
 
 fn write_advice(out: &mut String, report: &Report) -> std::fmt::Result {
     if report.advice.is_empty() {
-        return writeln!(out, "\nnothing to tighten was found");
+        return writeln!(out, "\nno weakness was found");
     }
     writeln!(out, "\nwhat to tighten")?;
     for advice in &report.advice {

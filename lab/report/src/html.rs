@@ -311,7 +311,7 @@ fn machine(r: &Report, s: &mut String) -> std::fmt::Result {
     all.push(Fact::new("Began", &r.started));
     all.push(Fact::new("Took", format!("{:.0} minutes", (r.seconds / 60.0).ceil())));
     facts(s, &all)?;
-    writeln!(s, "<h4>All of it again</h4><pre>{}</pre>", escape(&r.command))
+    writeln!(s, "<h4>Repeat this run</h4><pre>{}</pre>", escape(&r.command))
 }
 
 fn reading(s: &mut String) -> std::fmt::Result {

@@ -107,7 +107,7 @@ impl Fit {
         );
         if let Some(peak) = self.peak() {
             let where_ = if self.extrapolates(peak) { " (extrapolated)" } else { "" };
-            s.push_str(&format!("; most throughput at {peak:.0} threads{where_}"));
+            s.push_str(&format!("; highest throughput at {peak:.0} threads{where_}"));
         }
         s
     }
@@ -210,6 +210,6 @@ mod tests {
             assert_eq!(f.source == Source::Extrapolated, beyond, "{f:?}");
         }
         assert!(figures.iter().any(|f| f.x == Some(128.0)));
-        assert!(fit.text("x").contains("most throughput at 30 threads"), "{}", fit.text("x"));
+        assert!(fit.text("x").contains("highest throughput at 30 threads"), "{}", fit.text("x"));
     }
 }

@@ -144,7 +144,7 @@ pub struct Args {
     /// The run is void if CPU pressure (PSI) exceeded this, in percent
     #[arg(long, default_value_t = 20.0, value_name = "PERCENT")]
     max_pressure: f64,
-    /// Wait actively from this time before a deadline
+    /// Busy-wait (spin) for this long before each planned start time
     #[arg(long, default_value = "50us", value_parser = duration, value_name = "TIME")]
     spin: Duration,
     /// Seed of all random choices

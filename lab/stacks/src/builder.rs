@@ -84,7 +84,9 @@ impl Builder {
             .or_else(|| Some(folder("XDG_CACHE_HOME")?.join("sealane-lab/stacks")))
             .or_else(|| Some(folder("HOME")?.join(".cache/sealane-lab/stacks")))
             .ok_or_else(|| {
-                BuildError::Other("no HOME, XDG_CACHE_HOME or SEALANE_STACKS_DIR: where to build?".into())
+                BuildError::Other(
+                    "there is no folder for the builds: set HOME, XDG_CACHE_HOME or SEALANE_STACKS_DIR".into(),
+                )
             })?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let root = std::path::absolute(root)?;
@@ -119,7 +121,7 @@ impl Builder {
         if stack.source.is_some() {
             self.library(stack, say)?;
         }
-        self.ready(stack).ok_or_else(|| BuildError::Other(format!("{}: nothing came out", stack.name)))
+        self.ready(stack).ok_or_else(|| BuildError::Other(format!("{}: the build made no library", stack.name)))
     }
 
     /// Builds stacks, two at a time unless only one compiler may run: while one is configured, fetched or linked, the
@@ -201,7 +203,7 @@ impl Builder {
         for (from, to) in recipe.outputs {
             let from = tree.join(from);
             fs::copy(&from, partial.join(to))
-                .map_err(|e| BuildError::Other(format!("{} did not come out: {e}", from.display())))?;
+                .map_err(|e| BuildError::Other(format!("the build did not make {}: {e}", from.display())))?;
         }
         fs::rename(&partial, folder.join("lib"))?;
         // Some hundred MB each, and of no more use.
@@ -253,7 +255,9 @@ impl Builder {
             .flatten()
             .find(|p| p["name"] == source.package.as_str() && p["version"] == source.version.as_str())
             .and_then(|p| Path::new(p["manifest_path"].as_str()?).parent().map(Path::to_owned));
-        found.ok_or_else(|| BuildError::Other(format!("cargo has no {} {}", source.package, source.version)))
+        found.ok_or_else(|| {
+            BuildError::Other(format!("cargo metadata does not list {} {}", source.package, source.version))
+        })
     }
 
     /// Writes the sources out and returns their folder.

@@ -187,7 +187,9 @@ impl Stack {
         let name = file.strip_suffix(".tar.gz").unwrap_or(&file);
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
         if !name.starts_with("libressl-") || !name.chars().all(plain) {
-            return Err(format!("{file}: of archives only LibreSSL's (libressl-VERSION.tar.gz) can be built"));
+            return Err(format!(
+                "{file}: the only archives that can be built are those of LibreSSL (libressl-VERSION.tar.gz)"
+            ));
         }
         let shown = |e: std::io::Error| format!("{}: {e}", path.display());
         let path = path.canonicalize().map_err(shown)?;

@@ -57,7 +57,7 @@ pub fn count(
     let (few, many) = std::thread::scope(|scope| {
         let few = scope.spawn(|| once(handshakes));
         let many = once(3 * handshakes);
-        (few.join().unwrap_or_else(|_| Err("a thread was lost".into())), many)
+        (few.join().unwrap_or_else(|_| Err("a thread panicked".into())), many)
     });
     let (few, many) = (few?, many?);
     let per = |n: u64| n as f64 / (2 * handshakes) as f64;

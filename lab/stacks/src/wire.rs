@@ -258,7 +258,7 @@ pub fn run(mut command: Command) -> Result<Vec<Line>, String> {
     }
     if !output.status.success() || lines.is_empty() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(format!("{shown}: {}: {}", output.status, said.lines().last().unwrap_or("no word of why")));
+        return Err(format!("{shown}: {}: {}", output.status, said.lines().last().unwrap_or("no reason given")));
     }
     Ok(lines)
 }

@@ -174,13 +174,14 @@ impl Stored {
         for (&case, cost) in costs {
             let name = case.name();
             let Some(now) = self.now.cases.get(&case) else {
-                found.push(format!("{name}: nothing is stored; `cargo xtask count --store WHY` does it"));
+                found.push(format!("{name}: there is no stored figure; `cargo xtask count --store WHY` stores it"));
                 continue;
             };
             let change = cost.instructions / now.instructions - 1.0;
             if change.abs() > allowed(case) {
                 found.push(format!(
-                    "{name}: {} instructions instead of {} ({:+.1} %); say why: `cargo xtask count --store WHY`",
+                    "{name}: {} instructions; the stored figure is {} ({:+.1} %). Give the reason: `cargo xtask \
+                     count --store WHY`",
                     cost.instructions,
                     now.instructions,
                     100.0 * change
@@ -188,7 +189,7 @@ impl Stored {
             }
             found.extend(self.beyond(case, cost));
             for (what, new, old) in risen(case, cost, now) {
-                found.push(format!("{name}: {new} {what} instead of {old}"));
+                found.push(format!("{name}: {new} {what}; the stored figure is {old}"));
             }
         }
         found.extend(check_regardless(costs));
@@ -202,10 +203,14 @@ impl Stored {
         let part = cost.instructions / first.instructions;
         // What is chance in one run is chance in this sum, too.
         let most = IN_ALL + allowed(case) - CHANGE;
-        let instructions =
-            (part > most).then(|| format!("{name}: {part:.3} of the first instructions; at most {most:.2} in all"));
+        let instructions = (part > most).then(|| {
+            format!(
+                "{name}: {part:.3} times the instructions of the first stored figure; all changes together may reach \
+                 {most:.2} times"
+            )
+        });
         let others = risen(case, cost, first);
-        let others = others.map(|(what, new, old)| format!("{name}: {new} {what} instead of {old}, the first figure"));
+        let others = others.map(|(what, new, old)| format!("{name}: {new} {what}; the first stored figure was {old}"));
         instructions.into_iter().chain(others).collect()
     }
 

@@ -45,7 +45,10 @@ impl Tools {
         }
         (here.processor != self.processor).then(|| {
             let (stored, here) = (&self.processor, &here.processor);
-            format!("the stored figures were counted on {stored}, as programs see it; here they see {here}")
+            format!(
+                "the stored figures were counted on the processor {stored}; this machine has {here} (as CPUID \
+                 reports it)"
+            )
         })
     }
 
@@ -58,7 +61,7 @@ impl Tools {
         if new.is_empty() && old.is_empty() {
             return Vec::new();
         }
-        vec![format!("the stored figures were counted with {}; here is {}", old.join(", "), new.join(", "))]
+        vec![format!("the stored figures were counted with {}; this machine has {}", old.join(", "), new.join(", "))]
     }
 }
 

@@ -106,13 +106,14 @@ fn calm(bench: &Bench<'_>, server: &Server, start: Option<&Start<'_>>) -> anyhow
                 if let (None, Some(start)) = (&started, start) {
                     // Ordinary threads, which go behind this one.
                     let made = std::thread::scope(|s| s.spawn(|| (ordinary(), start()).1).join());
-                    let made = made.unwrap_or_else(|_| Err(anyhow::anyhow!("the new clients were lost")));
+                    let made = made
+                        .unwrap_or_else(|_| Err(anyhow::anyhow!("the thread with the load of new clients panicked")));
                     started = Some(made.map(|hellos| (Instant::now(), hellos)));
                 }
             };
             sealane_lab_load::run(&plan, &bench.options.cancel, look)
         });
-        calm.join().map_err(|_| anyhow::anyhow!("the calm load was lost"))
+        calm.join().map_err(|_| anyhow::anyhow!("the thread with the load on kept connections panicked"))
     })?;
     let sent = started.transpose()?.map(|(since, hellos)| (since.elapsed().as_secs_f64(), hellos.stop() as f64));
     let report = match report {

@@ -98,8 +98,9 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogra
         let calm = scope.spawn(|| (real_time(10), load::run(bench, &calm)));
         let calm = calm.join();
         let foreign = watch.foreign_but_stolen();
-        let (first, report) = calm.map_err(|_| anyhow::anyhow!("the calm load was lost"))?;
-        let wild = other.join().map_err(|_| anyhow::anyhow!("the storm was lost"))??;
+        let (first, report) =
+            calm.map_err(|_| anyhow::anyhow!("the thread with the load on kept connections panicked"))?;
+        let wild = other.join().map_err(|_| anyhow::anyhow!("the thread with the load of new clients panicked"))??;
         let report = report?;
         let seen = interruptions.map_or_else(Vec::new, |i| i.seen());
         let mut latencies = histogram();

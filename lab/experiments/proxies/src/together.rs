@@ -91,7 +91,7 @@ fn one_round<F: Fn(Plan) -> Plan>(
     }
     let reports: Vec<anyhow::Result<Report>> = std::thread::scope(|scope| {
         let loads: Vec<_> = plans.iter().map(|plan| scope.spawn(|| load::run(bench, plan))).collect();
-        let lost = |_| Err(anyhow::anyhow!("the load's thread was lost"));
+        let lost = |_| Err(anyhow::anyhow!("the load's thread panicked"));
         loads.into_iter().map(|load| load.join().unwrap_or_else(lost)).collect()
     });
     let sample = |report: anyhow::Result<Report>| -> anyhow::Result<Sample> {

@@ -47,7 +47,8 @@ pub struct Place {
 
 impl Place {
     pub fn new(bench: &mut Bench<'_>, certificates: &Certificates, config: &LinkConfig) -> anyhow::Result<Self> {
-        let program = bench.programs.first().context("no sealane: build it, or name it by --subject sealane=PATH")?;
+        let program =
+            bench.programs.first().context("there is no sealane: build it, or name it with --subject sealane=PATH")?;
         let (name, path) = (program.name.clone(), program.path.clone());
         let link = Link::up(config)?;
         for side in [link.client(), link.server()] {

@@ -116,13 +116,13 @@ impl Way {
         }
         ensure!(
             timed.embedded == self.embed,
-            "{}: the hello went {}",
+            "{}: the ClientHello was sent {}",
             self.name,
-            if timed.embedded { "in the SYN" } else { "after it" }
+            if timed.embedded { "in the SYN" } else { "after the SYN" }
         );
         ensure!(
             timed.early == self.early,
-            "{}: early data was {}taken",
+            "{}: early data was {}accepted",
             self.name,
             if timed.early { "" } else { "not " }
         );

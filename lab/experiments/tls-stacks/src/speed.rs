@@ -72,7 +72,7 @@ pub fn rounds(
         // A first try tells who cannot, before the rounds.
         match stacks.lab.measure(built, case, 0.02, light) {
             Ok(_) => able.push(built),
-            Err(why) => part.note(format!("{} cannot: {} ({why})", built.stack.name, case.name())),
+            Err(why) => part.note(format!("{} does not support {} ({why})", built.stack.name, case.name())),
         }
     }
     let names: Vec<String> = able.iter().map(|b| b.stack.name.clone()).collect();

@@ -45,7 +45,7 @@ fn streams_in(
         let end = iperf(world, way, seconds, &["-P", &streams.to_string()])?;
         let after = way.cpu();
         let received = &end["sum_received"];
-        let number = |key: &str| received[key].as_f64().with_context(|| format!("iperf3 said no {key}"));
+        let number = |key: &str| received[key].as_f64().with_context(|| format!("iperf3 has printed no {key}"));
         let gigabytes = number("bytes")? / 1e9;
         let mut sample = Sample::of(THROUGHPUT, number("bits_per_second")? / 1e9);
         for (name, (after, before)) in [SERVER_CPU, CLIENT_CPU].into_iter().zip(after.iter().zip(&before)) {
@@ -103,7 +103,7 @@ fn iperf(world: &World, way: &Way, seconds: u64, more: &[&str]) -> anyhow::Resul
         // Until the server listens.
         std::thread::sleep(Duration::from_millis(100));
         let done = world.ends[1].run(|| client.output())??;
-        let said: Value = serde_json::from_slice(&done.stdout).context("iperf3 speaks no JSON")?;
+        let said: Value = serde_json::from_slice(&done.stdout).context("iperf3 has not printed valid JSON")?;
         match said["error"].as_str() {
             None => return Ok(said["end"].clone()),
             Some(error) if error.contains("refused") => {}

@@ -284,7 +284,7 @@ fn await_way(client: &NetNs, way: &Way, output: &Path) -> anyhow::Result<()> {
             return Ok(());
         }
         if Instant::now() > limit {
-            bail!("{}: nothing passes: {}", way.name, tail(output));
+            bail!("{}: no packet passes the tunnel: {}", way.name, tail(output));
         }
         std::thread::sleep(Duration::from_millis(200));
     }
