@@ -61,9 +61,9 @@ parse_errors! {
     /// A status outside 100..=599 (RFC 9110 §15).
     Status, 400, "status", "the status is none of 100 to 599";
     /// CR not followed by LF.
-    BareCr, 400, "bare_cr", "a CR that no LF follows";
+    BareCr, 400, "bare_cr", "a CR without an LF after it";
     /// LF not preceded by CR.
-    BareLf, 400, "bare_lf", "an LF that no CR precedes";
+    BareLf, 400, "bare_lf", "an LF without a CR before it";
     /// RFC 9112 §2.2: white space between the start line and the first field.
     LeadingSpace, 400, "leading_space", "white space before the first field";
     /// RFC 9112 §5.2.

@@ -84,15 +84,17 @@ counters! {
     PausedMemory, counter, "sealane_accept_paused_total", "reason=\"max_memory\"";
     /// Times that the gateway stopped accepting connections, by the reason.
     PausedDescriptors, counter, "sealane_accept_paused_total", "reason=\"descriptors\"";
-    /// Connections handed to the lane that owns the session.
+    /// Resumed connections that were handed over to the lane with their TLS session.
     HandedOver, counter, "sealane_connections_handed_over_total", "";
-    /// Connections with a session of another lane that this lane did not accept, by reason.
+    /// Resumed connections that could not be handed over to the lane with their TLS session, by reason (no_room: the client made a full
+    /// handshake instead; limit: the connection was closed).
     HandoverNoRoom, counter, "sealane_connections_handover_refused_total", "reason=\"no_room\"";
-    /// Connections with a session of another lane that this lane did not accept, by reason.
+    /// Resumed connections that could not be handed over to the lane with their TLS session, by reason (no_room: the client made a full
+    /// handshake instead; limit: the connection was closed).
     HandoverLimit, counter, "sealane_connections_handover_refused_total", "reason=\"limit\"";
-    /// IDs that name another lane or process, and that neither this process nor a predecessor has created.
+    /// IDs of TLS sessions and of QUIC connections that clients forged, or that are from before a restart, by kind.
     ForgedSessionIds, counter, "sealane_forged_ids_total", "kind=\"session\"";
-    /// IDs that name another lane or process, and that neither this process nor a predecessor has created.
+    /// IDs of TLS sessions and of QUIC connections that clients forged, or that are from before a restart, by kind.
     ForgedConnectionIds, counter, "sealane_forged_ids_total", "kind=\"connection\"";
     /// Updates of rate limits that could not be sent to another lane.
     RateNewsLost, counter, "sealane_rate_limit_news_lost_total", "";
@@ -110,31 +112,32 @@ counters! {
     FullRsa, counter, "sealane_full_handshakes_total", "key=\"rsa\"";
     /// Full handshakes by the type of the certificate's key that signed them.
     FullEd25519, counter, "sealane_full_handshakes_total", "key=\"ed25519\"";
-    /// Nanoseconds that lanes have spent on the first flight of handshakes.
+    /// Nanoseconds that lanes have spent on the server's first flight of handshakes.
     HandshakeNanos, counter, "sealane_handshake_nanoseconds_total", "";
-    /// ClientHellos that wait for admission.
+    /// ClientHellos that wait until a lane has time for their handshake.
     HellosWaiting, gauge, "sealane_hellos_waiting", "";
     /// Connections whose ClientHello came in the SYN.
     SynHellos, counter, "sealane_syn_hellos_total", "";
-    /// Clients with a ClientHello in the SYN and no cookie, by whether the gateway answered before the third packet.
+    /// ClientHellos in a SYN without a Fast Open cookie, by whether the gateway answered before the TCP handshake was complete.
     SynUnproven, counter, "sealane_syn_unproven_total", "result=\"answered\"";
-    /// Clients with a ClientHello in the SYN and no cookie, by whether the gateway answered before the third packet.
+    /// ClientHellos in a SYN without a Fast Open cookie, by whether the gateway answered before the TCP handshake was complete.
     SynDeferred, counter, "sealane_syn_unproven_total", "result=\"deferred\"";
-    /// Responses that had reached three times the client's bytes, and waited for the third packet of the TCP handshake.
+    /// Connections that the gateway held back at three times the bytes received, because the client's address was not yet proven (by the
+    /// end of the TCP handshake).
     SynCapped, counter, "sealane_syn_capped_total", "";
     /// Connections whose client sent early data, by result.
     EarlyDataAccepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";
     /// Connections whose client sent early data, by result.
     EarlyDataRejected, counter, "sealane_early_data_connections_total", "result=\"rejected\"";
-    /// Single-use tickets of the store that clients sent, by result.
+    /// Single-use session tickets from the store that clients presented, by result.
     TicketsTaken, counter, "sealane_shared_tickets_total", "result=\"taken\"";
-    /// Single-use tickets of the store that clients sent, by result.
+    /// Single-use session tickets from the store that clients presented, by result.
     TicketsUnknown, counter, "sealane_shared_tickets_total", "result=\"unknown\"";
-    /// Single-use tickets of the store that clients sent, by result.
+    /// Single-use session tickets from the store that clients presented, by result.
     TicketsOtherLife, counter, "sealane_shared_tickets_total", "result=\"store_restarted\"";
-    /// Single-use tickets of the store that clients sent, by result.
+    /// Single-use session tickets from the store that clients presented, by result.
     TicketsFailed, counter, "sealane_shared_tickets_total", "result=\"failed\"";
-    /// Single-use tickets of the store that clients sent, by result.
+    /// Single-use session tickets from the store that clients presented, by result.
     TicketsLate, counter, "sealane_shared_tickets_total", "result=\"late\"";
     /// Requests answered 425 because they came as early data.
     TooEarly, counter, "sealane_too_early_total", "";
@@ -192,11 +195,11 @@ counters! {
     CompressionSkippedLate, counter, "sealane_compression_skipped_total", "reason=\"overload\"";
     /// Responses of hosts and routes with `compression` that were not compressed, by reason.
     CompressionSkippedMemory, counter, "sealane_compression_skipped_total", "reason=\"memory\"";
-    /// Exchanges that ended early, by the party that ended them.
+    /// Requests that ended early, by the party that ended them.
     ClientAborts, counter, "sealane_aborted_exchanges_total", "by=\"client\"";
-    /// Exchanges that ended early, by the party that ended them.
+    /// Requests that ended early, by the party that ended them.
     UpstreamAborts, counter, "sealane_aborted_exchanges_total", "by=\"upstream\"";
-    /// Exchanges that ended early, by the party that ended them.
+    /// Requests that ended early, by the party that ended them.
     GatewayAborts, counter, "sealane_aborted_exchanges_total", "by=\"gateway\"";
     /// Requests and connections that ended because the client was too slow.
     ClientTimeouts, counter, "sealane_client_timeouts_total", "";
@@ -230,7 +233,7 @@ counters! {
     UpstreamSynWhole, counter, "sealane_upstream_syn_skipped_total", "reason=\"hello_refused\"";
     /// Connections to upstreams with `syn_tls` whose ClientHello was not sent in the SYN, by reason.
     UpstreamSynNotAllowed, counter, "sealane_upstream_syn_skipped_total", "reason=\"not_allowed\"";
-    /// Requests sent on a kept connection.
+    /// Requests sent on a kept-alive connection to an upstream.
     UpstreamReused, counter, "sealane_upstream_reused_total", "";
     /// TLS handshakes with upstreams by kind.
     UpstreamFull, counter, "sealane_upstream_handshakes_total", "kind=\"full\"";
@@ -242,15 +245,17 @@ counters! {
     Retries, counter, "sealane_upstream_retries_total", "";
     /// Requests that were not sent again because the retry budget of the upstream was used up.
     RetriesDenied, counter, "sealane_upstream_retries_denied_total", "";
-    /// Connections to upstreams that could not be tried, because this machine had no free ports, descriptors or memory.
+    /// Connections to upstreams that could not be opened, because this machine had no free ports, descriptors or memory.
     UpstreamLocalErrors, counter, "sealane_upstream_local_errors_total", "";
     /// Requests answered 503 because no server of the upstream could be used.
     NoServer, counter, "sealane_upstream_unavailable_total", "";
     /// Requests that waited for a free server.
     Queued, counter, "sealane_upstream_queued_total", "";
-    /// Requests answered 503 while all servers were full, by reason.
+    /// Requests answered 503 because all servers of the upstream were full, by reason (full: the queue was full; timeout: queue_timeout
+    /// passed).
     QueueFull, counter, "sealane_upstream_queue_refused_total", "reason=\"full\"";
-    /// Requests answered 503 while all servers were full, by reason.
+    /// Requests answered 503 because all servers of the upstream were full, by reason (full: the queue was full; timeout: queue_timeout
+    /// passed).
     QueueTimeouts, counter, "sealane_upstream_queue_refused_total", "reason=\"timeout\"";
     /// Refusals because a client exceeded a rate or a limit, by what was refused.
     RateLimited, counter, "sealane_rate_limited_total", "what=\"request\"";
@@ -366,11 +371,11 @@ counters! {
     UdpBytesUp, counter, "sealane_udp_bytes_total", "to=\"upstream\"";
     /// UDP relay: bytes of datagrams relayed, by direction.
     UdpBytesDown, counter, "sealane_udp_bytes_total", "to=\"client\"";
-    /// UDP relay: datagrams of sessions that were dropped, by reason.
+    /// UDP relay: datagrams dropped in open sessions, by reason.
     UdpDroppedSocketFull, counter, "sealane_udp_datagrams_dropped_total", "reason=\"socket_full\"";
-    /// UDP relay: datagrams of sessions that were dropped, by reason.
+    /// UDP relay: datagrams dropped in open sessions, by reason.
     UdpDroppedOversize, counter, "sealane_udp_datagrams_dropped_total", "reason=\"oversize\"";
-    /// UDP relay: datagrams of sessions that were dropped, by reason.
+    /// UDP relay: datagrams dropped in open sessions, by reason.
     UdpDroppedUnreachable, counter, "sealane_udp_datagrams_dropped_total", "reason=\"unreachable\"";
     /// Requests answered 421: the host has other client certificate rules than the connection.
     Misdirected, counter, "sealane_misdirected_requests_total", "";
@@ -445,7 +450,7 @@ counters! {
     H3Resets, counter, "sealane_http3_streams_reset_total", "";
     /// Connections closed because their PROXY protocol header was malformed or did not arrive in time.
     BadProxyHeaders, counter, "sealane_proxy_protocol_errors_total", "";
-    /// Records for the log that were dropped because control did not read them fast enough.
+    /// Records for the log that were dropped because they came faster than the gateway could log them.
     RecordsLost, counter, "sealane_log_records_lost_total", "";
     /// Traces of requests (`[traces]`), by whether the exporter's queue had room for them.
     TracesQueued, counter, "sealane_traces_total", "result=\"queued\"";

@@ -306,16 +306,18 @@ pub type UpstreamTimes = SeriesSet<1, 4>;
 pub const UPSTREAM_STEPS: [(&str, &str); 4] = [
     (
         "sealane_upstream_connect_seconds",
-        "Time to connect to a server over TCP, without TLS. Without servers with syn_tls, whose handshake begins in the SYN.",
+        "Time to connect to a server over TCP, without the TLS handshake. Servers with syn_tls are not included, \
+         because their TLS handshake begins in the SYN.",
     ),
     ("sealane_upstream_handshake_seconds", "Time of TLS handshakes with servers, and of whole QUIC handshakes."),
     (
         "sealane_upstream_wait_seconds",
-        "Time from sending a request's head to a server until the head of its response came.",
+        "Time from sending a request's head to a server until the head of the response arrived.",
     ),
     (
         "sealane_upstream_transfer_seconds",
-        "Time from the head of a server's response until its end was read. Without upgraded connections and responses that broke off.",
+        "Time from the head of a server's response until the end of the response was read. Upgraded connections and \
+         incomplete responses are not included.",
     ),
 ];
 /// See [`UPSTREAM_STEPS`].

@@ -216,7 +216,8 @@ impl Latencies {
             ),
             (
                 "sealane_request_duration_seconds",
-                "Time from the end of a request's head to the end of its response. Without upgraded connections.",
+                "Time from the end of a request's head to the end of its response. Upgraded connections are not \
+                 included.",
             ),
         ]
         .into_iter()

@@ -74,7 +74,7 @@ fn what_breaks_the_rules_is_refused_with_the_reason() {
     for (path, why) in [
         ("/twice", "more than one Content-Length"),
         ("/list", "Content-Length is not one decimal number"),
-        ("/lf", "an LF that no CR precedes"),
+        ("/lf", "an LF without a CR before it"),
         ("/999", "the status is none of 100 to 599"),
     ] {
         for ((status, body), version) in every.get(path).into_iter().zip(VERSIONS) {
