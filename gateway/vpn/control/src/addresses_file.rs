@@ -33,7 +33,10 @@ pub(super) fn read(path: &Path, pool: &mut Pool) {
         }
     }
     if wrong > 0 {
-        log::warn!("tunnel: {wrong} lines of {} are not NAME,ADDRESS,ADDRESS6 and are left out", path.display());
+        log::warn!(
+            "tunnel: {wrong} lines of {} do not have the form NAME,ADDRESS,ADDRESS6; the gateway ignores them",
+            path.display()
+        );
     }
 }
 

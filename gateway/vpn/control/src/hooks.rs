@@ -104,11 +104,11 @@ async fn deliver_all(targets: Targets, mut events: mpsc::Receiver<Arc<str>>, los
                 Some(Err(e)) => {
                     lost.fetch_add(1, Ordering::Relaxed);
                     if !std::mem::replace(failing, true) {
-                        log::warn!("tunnel: an event was not delivered ({name}): {e:#}");
+                        log::warn!("tunnel: {name} failed: {e:#}; events are lost until it works");
                     }
                 }
                 Some(Ok(())) if std::mem::replace(failing, false) => {
-                    log::info!("tunnel: events are delivered again ({name})");
+                    log::info!("tunnel: {name} works again; the events since the first failure are lost");
                 }
                 _ => {}
             }
@@ -157,7 +157,7 @@ async fn post(webhook: &Webhook, event: &str) -> Result<()> {
     let line = answer.lines().next().unwrap_or_default();
     let status = line.strip_prefix("HTTP/1.").and_then(|rest| rest.split(' ').nth(1));
     if !status.is_some_and(|status| status.len() == 3 && status.starts_with('2')) {
-        bail!("{address} answered {:?}", line.chars().take(80).collect::<String>());
+        bail!("{address} responded with {:?}", line.chars().take(80).collect::<String>());
     }
     Ok(())
 }

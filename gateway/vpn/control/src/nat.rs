@@ -81,7 +81,7 @@ fn nft(arguments: &[&str], input: &str) -> Result<()> {
         .context("cannot start nft: install the package nftables")?;
     // The rules and the errors fit into a pipe, so neither side waits.
     if let Some(mut stdin) = child.stdin.take() {
-        stdin.write_all(input.as_bytes()).context("nft does not read the rules")?;
+        stdin.write_all(input.as_bytes()).context("cannot send the rules to nft")?;
     }
     let limit = Instant::now() + LIMIT;
     let status = loop {

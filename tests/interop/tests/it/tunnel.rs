@@ -226,7 +226,7 @@ fn a_client_that_leaves_is_gone_at_once() {
     // The profile says explicit-exit-notify.
     let client = world.connected(&profile, &[]);
     client.terminate();
-    assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
     drop(client);
     // Over TCP a stock client leaves that option out, and the connection ends.
     let client = world.connected(&profile, &["--proto", "tcp-client"]);
@@ -338,5 +338,5 @@ fn ours_at_both_ends_use_the_epoch_format() {
     assert!(said(&server, "epoch format"), "{}", server.log());
     assert_eq!(world.pings(End::Client, INSIDE, 500, "0.01", 1300), 500);
     client.terminate();
-    assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
 }

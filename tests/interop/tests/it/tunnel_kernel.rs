@@ -40,7 +40,7 @@ fn a_stock_client_is_served_and_renews_its_key() {
     let keys = client.log().matches("Control Channel: TLSv1").count();
     assert!(keys >= 3, "{}\n{}", client.log(), server.log());
     client.terminate();
-    assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
 }
 
 /// Ours at both ends: the server's packets in the kernel, the client's in user space.
@@ -57,7 +57,7 @@ fn our_client_is_served() {
     assert_eq!(world.pings(End::Client, "fd00:88::1", 3, "0.1", 56), 3);
     assert_eq!(world.pings(End::Server, "10.88.0.2", 3, "0.1", 1400), 3);
     client.terminate();
-    assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
 }
 
 /// OpenVPN 2.7 with its own packets in the kernel: as the server of our client, and at our server with either plane.
@@ -98,7 +98,7 @@ fn an_offloaded_peer_is_met() {
         let status = world.sealane(End::Server, &["tunnel", "status", "-c", "vpn/tunnel.toml"], b"").text();
         assert!(status.contains(&format!("data plane: {plane}")), "{status}");
         client.terminate();
-        assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+        assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
         client.wait();
     }
 }
@@ -123,7 +123,7 @@ fn a_client_does_not_notice_an_upgrade() {
     let log = client.log();
     assert_eq!(log.matches("Initialization Sequence Completed").count(), 1, "{log}");
     client.terminate();
-    assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
 }
 
 /// The interface of a process that died outlives it, and is not in the way of the next one.

@@ -44,7 +44,7 @@ fn a_revoked_client_is_out_at_once() {
     assert_eq!(said_to.code, Some(0), "{}", said_to.all());
     assert!(said_to.all().contains("reloaded"), "{}", said_to.all());
     assert!(said(&server, "alice"), "{}", server.log());
-    assert!(said(&server, "is gone: the client's certificate is no longer accepted"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client's certificate is no longer accepted"), "{}", server.log());
     assert!(
         said(&client, "AUTH: Received control message: AUTH_FAILED,the certificate is revoked"),
         "{}",
@@ -254,7 +254,7 @@ fn a_revocation_that_nobody_has_read_says_so() {
     let revoke = || world.sealane(End::Server, &["tunnel", "ca", "revoke", "alice", "--folder", "vpn"], b"");
     let early = revoke();
     assert_eq!(early.code, Some(0), "{}", early.all());
-    assert!(early.all().contains("no gateway runs at"), "{}", early.all());
+    assert!(early.all().contains("no gateway listens at"), "{}", early.all());
     let _server = world.serve();
     // The tunnel is ready before the admin socket is.
     assert!(eventually(|| world.path("vpn/admin.sock").exists()));

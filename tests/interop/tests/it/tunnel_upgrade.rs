@@ -34,9 +34,9 @@ fn clients_do_not_notice_an_upgrade() {
     let server = world.serve();
     let exit = "--explicit-exit-notify";
     for (arguments, gone) in [
-        (&[exit, "1"][..], "is gone: the client has disconnected"),
-        (&[exit, "1", "--tls-version-max", "1.2"], "is gone: the client has disconnected"),
-        (&["--proto", "tcp-client"], "is gone: the client's connection has ended"),
+        (&[exit, "1"][..], "is disconnected: the client has disconnected"),
+        (&[exit, "1", "--tls-version-max", "1.2"], "is disconnected: the client has disconnected"),
+        (&["--proto", "tcp-client"], "is disconnected: the client's connection has ended"),
     ] {
         let before = server.log().matches(gone).count();
         let client = world.connected(&profile, arguments);
@@ -102,7 +102,7 @@ fn a_successor_that_dies_leaves_the_tunnel_where_it_was() {
     assert!(said(&server, "not upgraded"), "{}", server.log());
     assert_eq!(client.log().matches("Initialization Sequence Completed").count(), 1, "{}", client.log());
     client.terminate();
-    assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
 }
 
 /// What a running tunnel keeps cannot be changed by an upgrade: it is refused, and nothing happens.

@@ -540,7 +540,7 @@ impl Server {
 
     /// Says that a client goes.
     fn say_gone(&self, key: Key, peer: &Peer, why: &str) {
-        log::info!(connection = connection(key); "tunnel: {} ({}) is gone: {why}", peer.name, peer.remote);
+        log::info!(connection = connection(key); "tunnel: {} ({}) is disconnected: {why}", peer.name, peer.remote);
         let counters = peer.id.and_then(|id| self.plane.counters(id)).unwrap_or_default();
         let seconds = peer.connected_at.elapsed().as_secs();
         let more = [
@@ -609,7 +609,7 @@ impl Server {
             return false;
         };
         if left_out > 0 {
-            log::warn!("tunnel: {left_out} lines about {} were left out", about.name());
+            log::warn!("tunnel: {left_out} log lines about {} were left out (rate limit of the log)", about.name());
             self.log.say("left_out", "", &[("about", about.name().into()), ("lines", left_out.into())]);
         }
         true

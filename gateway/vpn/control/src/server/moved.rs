@@ -36,8 +36,8 @@ impl Server {
                 Ok(Some(saved)) => peers.push(saved),
                 Ok(None) => {}
                 Err(e) => {
-                    log::warn!(connection = connection(key); "tunnel: cannot hand over {name}, which connects again: \
-                                                              {e:#}")
+                    log::warn!(connection = connection(key); "tunnel: cannot hand over the session of {name} to the \
+                                                              new process, so this client must reconnect: {e:#}")
                 }
             }
         }
@@ -60,7 +60,10 @@ impl Server {
             let peer = match Peer::restore(saved, &self.settings, now) {
                 Ok(peer) => peer,
                 Err(e) => {
-                    log::warn!("tunnel: cannot take over {name}, which connects again: {e:#}");
+                    log::warn!(
+                        "tunnel: cannot take over the session of {name} from the old process, so this client must \
+                         reconnect: {e:#}"
+                    );
                     continue;
                 }
             };
