@@ -24,9 +24,9 @@ pub enum Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::StillHanging => f.write_str("has not yet responded to an earlier attempt"),
-            Self::TimedOut => f.write_str("has not responded in time"),
-            Self::Panicked(why) => write!(f, "made us fail ({why}); this is a bug"),
+            Self::StillHanging => f.write_str("the file system has not yet responded to an earlier attempt"),
+            Self::TimedOut => f.write_str("the file system has not responded in time"),
+            Self::Panicked(why) => write!(f, "an internal error of the gateway ({why}); this is a bug"),
         }
     }
 }

@@ -119,7 +119,12 @@ impl Resolver {
     async fn ask_service(&self, name: &str) -> io::Result<Found> {
         let (mut targets, mut ttl) = match &*self.services.client()? {
             Client::Dns(client) => client.services(name).await?,
-            Client::System => return Err(io::Error::new(ErrorKind::Unsupported, "only DNS knows services")),
+            Client::System => {
+                return Err(io::Error::new(
+                    ErrorKind::Unsupported,
+                    "SRV records need resolver = \"dns\" or the address of a DNS server",
+                ));
+            }
         };
         targets.sort_by_key(|target| target.priority);
         targets.truncate(MAX_TARGETS);

@@ -121,9 +121,9 @@ starts.")]
     RemoveCertificate {
         #[command(flatten)]
         at: At,
-        /// The certificate's name in the API: a name of your choice
+        /// The certificate's name in the API
         name: String,
-        /// The certificate is in `storage` of `[admin]`: remove it there, too
+        /// Also remove the certificate from `storage` of `[admin]`; required if the certificate is stored there
         #[arg(long)]
         keep: bool,
         #[command(flatten)]

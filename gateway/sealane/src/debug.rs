@@ -233,11 +233,9 @@ fn record(at: &Where, time: Duration, request: &RecordingRequest, json: bool) ->
     };
     out.push_str(match recorded {
         RecordedExchanges { is_replaced: true, .. } => {
-            "; the recording ended early, because another one has begun or the gateway is ending\n"
+            "; the recording ended early, because another recording began, or because the gateway is stopping\n"
         }
-        RecordedExchanges { is_cut: true, .. } => {
-            "; the recording ended early, because it has reached its largest size\n"
-        }
+        RecordedExchanges { is_cut: true, .. } => "; the recording ended early, because it reached its maximum size\n",
         _ => "\n",
     });
     Ok(out)
@@ -260,7 +258,7 @@ fn describe_recorded(out: &mut String, e: &RecordedExchange) {
     let server = if e.upstream.is_empty() { "no server".to_owned() } else { format!("{} of {}", e.server, e.upstream) };
     let _ = writeln!(
         out,
-        "  {}; sent after {}, response after {}, over after {}; {} bytes in, {} bytes out",
+        "  {}; sent after {}, response after {}, finished after {}; {} bytes in, {} bytes out",
         printable(&server),
         ms(e.sent),
         ms(e.responded),
@@ -384,7 +382,7 @@ fn bundle(at: &Where, config: Option<PathBuf>, output: Option<PathBuf>) -> Resul
         "configuration.json",
         match config.or(loaded) {
             Some(path) => configuration(&path),
-            None => Err(anyhow::anyhow!("no file is known; name it with -c")),
+            None => Err(anyhow::anyhow!("the configuration file is not known: name it with -c")),
         },
     );
     parts.add("self-check.json", serde_json::to_string_pretty(&self_check::run()).map_err(Into::into));

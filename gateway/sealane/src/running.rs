@@ -77,7 +77,7 @@ pub fn command(at: At, what: &str) -> Result<String> {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub struct Change {
-    /// Send no new requests to the server; open requests are finished
+    /// Send new requests only from clients that `sticky` keeps with the server; open requests are finished
     #[arg(long)]
     drain: bool,
     /// End the drain: send requests to the server again
@@ -267,7 +267,13 @@ fn temporary(status: &Status) -> Vec<String> {
                 lines.push(format!("server {} of {} has weight {}", server.name, upstream.name, server.weight));
             }
             if server.drain_is_set {
-                lines.push(format!("the drain of server {} of {} was changed", server.name, upstream.name));
+                let what = match server.state.as_str() {
+                    "draining" => "is draining",
+                    "up" | "backup" => "is not draining",
+                    // Its state says more than its drain.
+                    _ => "has another value for drain",
+                };
+                lines.push(format!("server {} of {} {what}", server.name, upstream.name));
             }
         }
         lines.extend(upstream.removed.iter().map(|name| format!("server {name} of {} was removed", upstream.name)));

@@ -6,6 +6,7 @@ use aws_lc_rs::digest::{Context, SHA256};
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
 use x509_parser::revocation_list::CertificateRevocationList;
+use x509_parser::x509::X509Name;
 
 /// What a list says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +49,11 @@ impl List {
             next_update: list.next_update().map(seconds),
             digest: out,
         })
+    }
+
+    /// The issuer's name in words, such as `CN=Example CA`.
+    pub fn issuer_name(&self) -> String {
+        X509Name::from_der(&self.issuer).map_or_else(|_| "an unknown CA".to_owned(), |(_, name)| name.to_string())
     }
 
     /// Whether one of these authorities has issued and signed this list, whose DER is `der`.

@@ -113,7 +113,11 @@ impl Stapling {
                 loaded.stated.must_staple && loaded.stated.responder.is_some() && loaded.identity.ocsp.is_none();
             if needs && config.staples(&files) && !self.has(&loaded) {
                 let shown = files.cert.display();
-                log::info!("{shown}: the new certificate needs an OCSP response (must staple) and waits for it");
+                log::info!(
+                    "{shown}: the new certificate requires a stapled OCSP response (must staple). Clients get the \
+                     previous certificate until the gateway has fetched a response, for at most {} s",
+                    LONGEST_WAIT.as_secs()
+                );
                 self.waiting.insert(files, (loaded, now + LONGEST_WAIT));
             } else {
                 admitted.insert(files, loaded);
@@ -140,7 +144,10 @@ impl Stapling {
         self.configure(config);
         for issuer in config.issuers_without_responder() {
             if self.without_responder.len() < MAX_NAMED && self.without_responder.insert(issuer.clone()) {
-                log::warn!("certificates of {issuer} name no OCSP responder: no responses are sent with them");
+                log::warn!(
+                    "certificates of {issuer} name no OCSP responder: the gateway sends no OCSP responses with these \
+                     certificates"
+                );
             }
         }
     }

@@ -153,11 +153,11 @@ impl Fleet {
                 .sample(&[], u64::from(counts.up));
             out.counter("sealane_store_connections_total", "Connections to the store that were made.")
                 .sample(&[], counts.connected);
-            let help = "Times that the store was restarted or got the data of another server.";
+            let help = "Times that the store was restarted, or replaced by a server with other data.";
             out.counter("sealane_store_restarts_total", help).sample(&[], counts.changed);
             out.counter("sealane_store_operations_total", "Operations that the store has executed.")
                 .sample(&[], counts.operations);
-            let help = "Operations that were given up before they were sent, because they had waited too long.";
+            let help = "Operations that were never sent, because they had waited too long.";
             out.counter("sealane_store_expired_total", help).sample(&[], counts.expired);
             let mut family = out.counter("sealane_store_failures_total", "Operations that failed, by reason.");
             for (reason, count) in counts.failures {
@@ -165,15 +165,16 @@ impl Fleet {
             }
             if let Some(tickets) = &tickets {
                 let (stored, lost) = tickets.values();
-                let help = "Single-use tickets that were issued with a shared ID, by result.";
+                let help = "Single-use session tickets that were issued to clients, by whether they were sent to the \
+                            store.";
                 let mut family = out.counter("sealane_store_tickets_total", help);
                 family.sample(&[("result", "sent")], stored);
                 family.sample(&[("result", "not_sent")], lost);
             }
             if let Some(rates) = &rates {
                 let (sent, lost) = rates.values();
-                let help =
-                    "Requests, connections and handshakes within a shared rate limit, by whether the store was told.";
+                let help = "Requests, connections and handshakes that shared rate limits counted, by whether the \
+                            count was sent to the store.";
                 let mut family = out.counter("sealane_store_rate_uses_total", help);
                 family.sample(&[("result", "sent")], sent);
                 family.sample(&[("result", "not_sent")], lost);

@@ -250,7 +250,7 @@ impl Groups {
             };
             let is_taken = |server: &ServerPlan| self.guarded && others().any(|other| is_same_server(other, server));
             for ended in overlay.settle(plan, base.tls.is_some(), is_taken) {
-                log::warn!("upstream {}: the change by the admin API has ended for the server {ended}", base.name);
+                log::warn!("upstream {}: {ended}", base.name);
             }
             if !overlay.is_empty() {
                 self.overlays.insert(base.name.clone(), overlay);
@@ -259,7 +259,8 @@ impl Groups {
         // The rest are of groups that are gone.
         for (name, _) in overlays {
             log::warn!(
-                "upstream {name}: the changes of its servers are lost, because the configuration no longer has this upstream"
+                "upstream {name}: the changes that the admin API made to its servers are lost, because the \
+                 configuration no longer has this upstream"
             );
         }
     }
@@ -296,8 +297,10 @@ impl Groups {
             overlay.removed.remove(&name);
         } else {
             if overlay.added.len() >= MAX_PER_GROUP || total >= MAX_ADDED {
-                let limits = format!("at most {MAX_PER_GROUP} servers for an upstream and {MAX_ADDED} in all");
-                return Err(Unchanged::Conflict(format!("the limit of added servers is reached: {limits}")));
+                let limits = format!("at most {MAX_PER_GROUP} servers to an upstream, and at most {MAX_ADDED} in all");
+                return Err(Unchanged::Conflict(format!(
+                    "the API can add {limits}: remove one first, or write the server into the configuration file"
+                )));
             }
             overlay.added.push(server);
         }
@@ -351,8 +354,10 @@ impl Groups {
                     return Err(Unchanged::Conflict(message));
                 }
                 if servers.len() >= MAX_LISTED {
-                    let message =
-                        format!("the API adds no server to an upstream with {MAX_LISTED} servers in the file");
+                    let message = format!(
+                        "upstream \"{upstream}\" has {MAX_LISTED} servers in the file, which is the limit for \
+                         keep=file"
+                    );
                     return Err(Unchanged::Conflict(message));
                 }
                 servers.push(added);
@@ -381,7 +386,9 @@ impl Groups {
             }
             KeptChange::Set { server, weight, drain } => match place(server) {
                 None if is_added(server) => {
-                    let message = format!("\"{server}\" is not in the file: add it with keep=file first");
+                    let message = format!(
+                        "\"{server}\" was added by the API and is not in the file: add it with keep=file first"
+                    );
                     return Err(Unchanged::Conflict(message));
                 }
                 None => return Err(Unchanged::Unknown(unknown_server(upstream, server))),
@@ -873,6 +880,6 @@ fn say(group: &str, server: &str, event: &Event, why: Option<Failure>) {
             );
         }
         Event::Failing => log::warn!("upstream {group}: {server} fails requests: {why}"),
-        Event::Back => log::info!("upstream {group}: {server} is tried again"),
+        Event::Back => log::info!("upstream {group}: {server} gets requests again after its ejection"),
     }
 }

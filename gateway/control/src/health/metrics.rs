@@ -17,13 +17,11 @@ impl LiveUpstreams {
         };
         gauge(
             "sealane_server_up",
-            "1 if the gateway uses the server, 0 if the server is down by its checks or ejected.",
+            "1 if the gateway uses the server, 0 if the health checks of the server fail or the server is ejected.",
             |s| f64::from(u8::from(s.up)),
         );
         gauge("sealane_server_weight", "The current weight of a server.", |s| s.effective_weight);
-        gauge("sealane_server_draining", "1 if the server is draining and gets no new requests, 0 if not.", |s| {
-            f64::from(u8::from(s.draining))
-        });
+        gauge("sealane_server_draining", "1 if the server is draining, 0 if not.", |s| f64::from(u8::from(s.draining)));
         gauge("sealane_server_in_use", "Open requests at a server.", |s| s.in_use as f64);
         let mut counter = |name: &'static str, help: &str, value: fn(&super::ServerStatus) -> u64| {
             let mut family = out.counter(name, help);
@@ -33,7 +31,7 @@ impl LiveUpstreams {
             }
         };
         counter("sealane_server_requests_total", "Requests sent to a server.", |s| s.requests);
-        counter("sealane_server_failures_total", "Connections of a server that failed, broke or timed out.", |s| {
+        counter("sealane_server_failures_total", "Connections to a server that failed, broke or timed out.", |s| {
             s.failures
         });
         counter("sealane_server_ejections_total", "Times that a server was ejected because of failed requests.", |s| {
@@ -46,11 +44,12 @@ impl LiveUpstreams {
             }
         }
         let groups = self.0.groups();
-        let mut family = out.counter("sealane_dns_failures_total", "Names of servers that did not resolve.");
+        let mut family = out.counter("sealane_dns_failures_total", "Times that the name of a server did not resolve.");
         for group in &groups.all {
             family.sample(&[("upstream", group.name())], group.dns_failures);
         }
-        let mut family = out.counter("sealane_dns_changes_total", "Names of servers that resolved to new addresses.");
+        let mut family =
+            out.counter("sealane_dns_changes_total", "Times that the name of a server resolved to new addresses.");
         for group in &groups.all {
             family.sample(&[("upstream", group.name())], group.dns_changes);
         }

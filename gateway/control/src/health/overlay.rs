@@ -38,7 +38,7 @@ impl Overlay {
         Arc::new(Plan { servers, ..(**plan).clone() })
     }
 
-    /// Adapts the changes to another configuration of the group. Returns what ends, and why.
+    /// Adapts the changes to another configuration of the group. Returns a sentence about each server that ends.
     pub fn settle(&mut self, plan: &Plan, has_tls: bool, is_taken: impl Fn(&ServerPlan) -> bool) -> Vec<String> {
         let mut ended = Vec::new();
         self.removed.retain(|name| plan.servers.iter().any(|server| server.name == *name));
@@ -46,15 +46,25 @@ impl Overlay {
         let removed = &self.removed;
         self.added.retain(|added| {
             let is_there = plan.servers.iter().any(|server| server.name == added.name);
+            let name = &added.name;
             let why = match () {
-                () if is_there && !removed.contains(&added.name) => "the configuration now has this server",
+                () if is_there && !removed.contains(name) => {
+                    ended.push(format!(
+                        "the server {name}, which the admin API added, is now in the configuration; the settings in \
+                         the configuration apply"
+                    ));
+                    return false;
+                }
                 () if scheme_changed => "the servers of the upstream now have another scheme",
                 () if is_taken(added) => {
                     "another upstream now has the same server, and a host requires client certificates"
                 }
                 () => return true,
             };
-            ended.push(format!("{}: {why}", added.name));
+            ended.push(format!(
+                "the server {name}, which the admin API had added, is removed, because {why}; if the server is still \
+                 needed, write it into the configuration file"
+            ));
             false
         });
         self.has_tls = has_tls;
@@ -101,7 +111,9 @@ mod tests {
         assert!(overlay.settle(&plan(&["a", "b", "d"]), false, |_| false).is_empty());
         assert_eq!(names(&overlay.applied(&plan(&["a", "b", "d"]))), ["b", "d", "c"]);
         // What the configuration has itself needs no change.
-        assert_eq!(overlay.settle(&plan(&["b", "c"]), false, |_| false), ["c: the configuration now has this server"]);
+        let ended = overlay.settle(&plan(&["b", "c"]), false, |_| false);
+        assert!(ended.len() == 1 && ended[0].starts_with("the server c, "), "{ended:?}");
+        assert!(ended[0].contains("is now in the configuration"), "{ended:?}");
         assert!(overlay.is_empty());
     }
 
@@ -118,7 +130,8 @@ mod tests {
     fn a_server_of_another_group_ends_where_that_would_open_a_way() {
         let mut overlay = Overlay { added: vec![server("c"), server("d")], ..Overlay::default() };
         let ended = overlay.settle(&plan(&["a"]), false, |server| server.name == "c");
-        assert!(ended.len() == 1 && ended[0].starts_with("c: another upstream"), "{ended:?}");
+        assert!(ended.len() == 1 && ended[0].contains("the server c, "), "{ended:?}");
+        assert!(ended[0].contains("is removed, because another upstream now has the same server"), "{ended:?}");
         assert_eq!(overlay.added.len(), 1);
     }
 }

@@ -121,13 +121,13 @@ pub(super) async fn ask(
         match parse_response_tolerating(upstream.tolerance, &answer[used..], &limits, Method::Get, &mut head) {
             Ok(Some(info)) if (100..200).contains(&head.status) => used += info.consumed,
             Ok(Some(_)) => break,
-            Ok(None) if answer.len() > MAX_HEAD => return Err("an endless head".to_owned()),
+            Ok(None) if answer.len() > MAX_HEAD => return Err("the head of the response is too long".to_owned()),
             Ok(None) => {
                 if !wire.read(&mut answer).await? {
                     return Err("the server closed the connection without a response".to_owned());
                 }
             }
-            Err(e) => return Err(format!("no HTTP: {e}")),
+            Err(e) => return Err(format!("the response is not HTTP: {e}")),
         }
     }
     good(head.status)

@@ -255,12 +255,13 @@ impl LaneMetrics {
         if let Some(kernel) = fastopen_counts::Counts::read() {
             out.counter(
                 "sealane_syn_queue_overflows_total",
-                "SYNs whose data the kernel did not accept because a queue was full, in this network namespace.",
+                "SYNs with data (TCP Fast Open) whose data the kernel did not accept because a queue was full, in \
+                 this network namespace.",
             )
             .sample(&[], kernel.queue_overflows);
             out.counter(
                 "sealane_syn_older_cookies_total",
-                "Accepted cookies that were made with the previous key, in this network namespace.",
+                "Accepted TCP Fast Open cookies that were made with the previous key, in this network namespace.",
             )
             .sample(&[], kernel.older_cookies);
         }
@@ -269,7 +270,7 @@ impl LaneMetrics {
                 .sample(&[], segments.sent);
             out.counter(
                 "sealane_tcp_segments_retransmitted_total",
-                "TCP segments that were sent again because they were lost, in this network namespace.",
+                "TCP segments that were sent again, in this network namespace.",
             )
             .sample(&[], segments.retransmitted);
         }

@@ -197,7 +197,7 @@ fn no_time() -> Unreadable {
 
 fn unreadable(failure: &sealane_blocking::Failure) -> Unreadable {
     Unreadable {
-        why: format!("its file system {failure}"),
+        why: failure.to_string(),
         help: (!matches!(failure, sealane_blocking::Failure::Panicked(_))).then(|| NETWORK.to_owned()),
     }
 }
@@ -377,7 +377,7 @@ mod tests {
         let all = read(later()).await;
         assert!(all.iter().map(|(path, _)| path).eq(&paths), "in order, each once");
         assert_eq!(good(&all), [true, false, false, true]);
-        assert_eq!(all[1].1.as_ref().unwrap_err().0.why, "its file system has not responded in time");
+        assert_eq!(all[1].1.as_ref().unwrap_err().0.why, "the file system has not responded in time");
         assert!(all[2].1.as_ref().unwrap_err().1, "it is missing");
         // The next time, no thread is left behind for it.
         let all = read(later()).await;
@@ -418,7 +418,7 @@ mod tests {
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let soon = Instant::now() + Duration::from_millis(20);
         let first = bounded(path, soon, move || ended.recv().is_ok()).await;
-        assert_eq!(first.unwrap_err().why, "its file system has not responded in time");
+        assert_eq!(first.unwrap_err().why, "the file system has not responded in time");
         let deadline = Instant::now() + Duration::from_secs(3600);
         let second = bounded(path, deadline, || true).await;
         assert!(second.unwrap_err().why.contains("an earlier attempt"));

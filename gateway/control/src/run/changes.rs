@@ -231,15 +231,15 @@ impl Running {
         }
         let known = self.sent.get(name).map(|(files, _)| files.is_kept);
         match known {
-            None if !is_new => Err(Problem::new(404, format!("the API has added no certificate {name:?}"))),
+            None if !is_new => Err(Problem::new(404, format!("the API has not added a certificate {name:?}"))),
             None if self.sent.len() >= MAX_SENT => {
-                let detail =
-                    format!("the API has already added {MAX_SENT} certificates, which is the limit: remove one first");
+                let detail = format!("the API has added {MAX_SENT} certificates, which is the limit: remove one first");
                 Err(Problem::new(409, detail))
             }
             // Else the next start would bring back what nobody sees now.
             Some(true) if !keep => {
-                let detail = format!("the certificate {name:?} is kept for the next start: change it with keep=file");
+                let detail =
+                    format!("the certificate {name:?} is stored in \"storage\" of [admin]: change it with keep=file");
                 Err(Problem::new(409, detail))
             }
             _ => Ok(()),

@@ -66,7 +66,7 @@ impl Running {
                         self.publish(snapshot);
                         Ok(String::new())
                     }
-                    Err(e) => Err(format!("no HTTP/3: {e:#}")),
+                    Err(e) => Err(format!("cannot start HTTP/3 in this process: {e:#}")),
                 });
             }
             Command::Succeeded(result) => {
@@ -78,7 +78,10 @@ impl Running {
                         self.listeners.leave_unix();
                         let successor = self.successor_channel.take().map(|(channel, not_read)| {
                             if let Err(e) = self.lanes.listen_to(channel.clone(), self.listeners.ids()) {
-                                log::warn!("QUIC connections of this process end: {e}");
+                                log::warn!(
+                                    "cannot receive QUIC packets from the new process ({e}): the open HTTP/3 \
+                                     connections of this process are lost"
+                                );
                             }
                             QuicSuccessor { channel, read_no_more, not_read }
                         });

@@ -37,14 +37,12 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
         (None, _) => {
             return Err(Problem::new(
                 409,
-                format!(
-                    "{shown} is not a file that the gateway can replace: apply the configuration without keep=file"
-                ),
+                format!("{shown} is not a file that the gateway can replace: leave out keep=file"),
             ));
         }
         (known, now) if known != now => {
             let detail =
-                format!("{shown} has changed since the gateway loaded it: reload first, or apply without keep=file");
+                format!("{shown} has changed since the gateway loaded it: reload first, or leave out keep=file");
             return Err(Problem::new(412, detail));
         }
         _ => {}
@@ -59,7 +57,7 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
             );
             Err(Problem::new(409, detail))
         }
-        Err(e) => Err(Problem::new(409, format!("cannot write {shown}: its file system {e}"))),
+        Err(e) => Err(Problem::new(409, format!("cannot write {shown}: {e}"))),
     }
 }
 
@@ -136,7 +134,7 @@ pub async fn store_certificate(folder: PathBuf, name: String, pem: Option<Bytes>
             let detail = format!("cannot write {shown}: {e}; the gateway's user must own \"storage\" of [admin]");
             Err(Problem::new(409, detail))
         }
-        Err(e) => Err(Problem::new(409, format!("cannot write {shown}: its file system {e}"))),
+        Err(e) => Err(Problem::new(409, format!("cannot write {shown}: {e}"))),
     }
 }
 
@@ -153,7 +151,7 @@ impl Staged {
         let rename = move || {
             if print_of(&target) != known {
                 let _ = fs::remove_file(&new);
-                return Err(io::Error::other("it has changed in this moment"));
+                return Err(io::Error::other("another program has just changed the file"));
             }
             fs::rename(&new, &target)?;
             // After a crash it is either text.
@@ -165,7 +163,7 @@ impl Staged {
                 Ok((file, print))
             }
             Ok(Err(e)) => Err(format!("cannot replace {shown}: {e}")),
-            Err(e) => Err(format!("cannot replace {shown}: its file system {e}")),
+            Err(e) => Err(format!("cannot replace {shown}: {e}")),
         }
     }
 

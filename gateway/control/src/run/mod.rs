@@ -219,7 +219,10 @@ impl Running {
         let upstreams = LiveUpstreams::new(&config, latencies.clone());
         snapshot.upstreams = upstreams.current();
         for address in listeners.forget_inherited() {
-            log::warn!("no listener is configured for {address}, which was passed to this process");
+            log::warn!(
+                "the service manager or the old process passed a socket for {address}, but no listener has this \
+                 address: the socket is closed"
+            );
         }
         let log = AccessLog::start(&config.access_log, config.rotation, config.lanes, run_as.as_ref());
         let log = log.with_context(|| match &config.access_log {

@@ -122,7 +122,7 @@ pub(super) fn take_kept(sent: &mut BTreeMap<String, SentCertificate>, kept: Kept
     for (name, read) in kept {
         match read {
             Ok(certificate) => drop(sent.insert(name, certificate)),
-            Err(why) => log::error!("{name}: the certificate that the API has kept cannot be used: {why}"),
+            Err(why) => log::error!("{name}: the certificate in \"storage\" of [admin] cannot be used: {why}"),
         }
     }
 }
@@ -143,7 +143,9 @@ async fn edit(
     if let Some(gone) = known.keys().find(|file| !texts.iter().any(|text| text.path == **file)) {
         return Err(changed_since(gone));
     }
-    let Some(change) = &edited.edit else { return Err(Problem::new(500, "there is nothing to change in the file")) };
+    let Some(change) = &edited.edit else {
+        return Err(Problem::new(500, "the gateway has found nothing to change in the file; this is a bug"));
+    };
     for text in texts {
         let is = str::from_utf8(&text.bytes).map_err(|e| e.to_string());
         match is.and_then(|is| edit_servers(is, upstream, edited.count, change)) {
@@ -157,8 +159,8 @@ async fn edit(
         }
     }
     let detail = format!(
-        "not changed: no file has an [[upstream]] with name = \"{upstream}\": \"to\", a snippet or a variable makes this \
-         upstream; declare it as [[upstream]], or leave out keep=file"
+        "not changed: no file has an [[upstream]] with name = \"{upstream}\": the upstream comes from \"to\", a \
+         snippet or a variable. Declare it as [[upstream]], or leave out keep=file"
     );
     Err(Problem::new(409, detail))
 }
@@ -247,7 +249,7 @@ impl Running {
             let same =
                 |waiting: &Asked| matches!(waiting, Asked::Command(_)) && waiting.is_upgrade() == asked.is_upgrade();
             if !matches!(asked, Asked::Command(_)) && self.waiting.len() >= MAX_WAITING {
-                return asked.refuse("not applied: too many other changes wait for the gateway");
+                return asked.refuse("not applied: too many other changes are waiting; try again later");
             }
             if !is_idle(&asked) || !self.waiting.iter().any(same) {
                 self.waiting.push_back(asked);
@@ -302,8 +304,9 @@ impl Running {
             return answer.send(Err(Problem::new(409, BEING_UPGRADED)));
         }
         if self.status.is_temporary() {
-            let detail = "not changed: the API has applied the configuration in use without keep=file, so it is not the file's: \
-                          apply it with keep=file, or reload";
+            let detail = "not changed: the configuration in use came from the API and differs from the file, so the \
+                          change cannot be written into the file. Apply the configuration with keep=file, or reload \
+                          to return to the file";
             return answer.send(Err(Problem::new(409, detail)));
         }
         let edited = match self.upstreams.edited(&kept.upstream, &kept.change) {
@@ -402,7 +405,9 @@ impl Running {
             Some(Asked::Api(apply, answer)) => self.apply(&apply, answer, loaded),
             Some(Asked::Server(kept, answer)) => self.take_edited(kept, answer, loaded),
             // Nothing is read for it.
-            Some(Asked::Certificate(_, answer)) => answer.send(Err(Problem::new(500, "a step came out of turn"))),
+            Some(Asked::Certificate(_, answer)) => {
+                answer.send(Err(Problem::new(500, "the gateway lost this change; this is a bug")))
+            }
             // What the configuration's errors are is said on the standard error; the asker gets them too.
             Some(Asked::Command(pending)) if matches!(pending.command, Command::Reload) => {
                 let reply = self.reload(loaded);
@@ -412,7 +417,7 @@ impl Running {
                 // A configuration that is wrong is found here, where it costs nothing.
                 Err(e) => {
                     self.status.upgrade_failed();
-                    pending.reply(Err(format!("not upgraded: the configuration is wrong:\n{e}")));
+                    pending.reply(Err(format!("not upgraded: the configuration has mistakes:\n{e}")));
                 }
                 Ok((config, _)) => self.upgrade(pending, Some(&config)),
             },
@@ -554,7 +559,9 @@ impl Running {
                 Err((Problem::of_errors(detail, errors), None))
             }
             (_, Some(Err(problem))) => Err((problem, None)),
-            (Ok(_), None) => Err((Problem::new(500, "not changed: the text was not written"), None)),
+            (Ok(_), None) => {
+                Err((Problem::new(500, "not changed: the gateway has not written the file; this is a bug"), None))
+            }
             (Ok((config, warnings)), Some(Ok(staged))) => {
                 let said = mistakes(warnings.clone());
                 let done = self.is_as_asked(&config, &kept, staged.file()).and_then(|()| {
@@ -600,8 +607,9 @@ impl Running {
         if plan.is_some_and(|plan| settings_of(&plan.servers).eq(settings_of(wanted))) {
             return Ok(());
         }
-        let detail =
-            "not changed: the edited file would not have the servers that were asked for: edit it by hand and reload";
+        let detail = "not changed: after the change of the file, the upstream would still not have the requested \
+                      servers, because another part of the configuration (such as a snippet or a variable) also \
+                      decides its servers: edit the file and reload";
         Err(Problem::new(409, detail))
     }
 

@@ -28,7 +28,7 @@ pub(crate) fn kept_capabilities(config: &Config) -> CapabilitySet {
 /// Lets that user have a file that this process has made. Links are not followed: the folder may be the user's.
 pub(crate) fn give(path: &Path, to: &RunAs) -> Result<()> {
     std::os::unix::fs::lchown(path, Some(to.user.uid), Some(to.gid))
-        .with_context(|| format!("cannot give {} to {}", path.display(), to.user.name))
+        .with_context(|| format!("cannot change the owner of {} to {}", path.display(), to.user.name))
 }
 
 /// Becomes the configured user, if this is root; what only root could open is open by now.
@@ -36,7 +36,7 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     let Some(run_as) = to_become(config) else { return Ok(()) };
     let name = &run_as.user.name;
     sealane_sys::privileges::become_user(&run_as.user, run_as.gid, keep)
-        .with_context(|| format!("cannot become {name}"))?;
+        .with_context(|| format!("cannot change to the user {name}"))?;
     for file in config.files.iter().filter(|f| access(f.as_path(), Access::READ_OK).is_err()) {
         let file = file.display();
         log::warn!(

@@ -363,9 +363,13 @@ fn send_tunnel(mut pair: &UnixStream, tunnel: &Tunnel) -> Result<()> {
 fn take_tunnel(mut pair: &UnixStream) -> Result<Tunnel> {
     let mut number = |most: usize| -> Result<usize> {
         let mut bytes = [0; 4];
-        pair.read_exact(&mut bytes).context("the process sent no tunnel")?;
+        pair.read_exact(&mut bytes).context("the process has not sent the state of its tunnel")?;
         let n = u32::from_be_bytes(bytes) as usize;
-        if n <= most { Ok(n) } else { bail!("the tunnel has {n} bytes or descriptors, which is too much") }
+        if n <= most {
+            Ok(n)
+        } else {
+            bail!("the state of the tunnel has {n} bytes or descriptors, more than the limit of {most}")
+        }
     };
     let (control, plane, wanted) = (number(MAX_TUNNEL)?, number(MAX_TUNNEL)?, number(MAX_TUNNEL_DESCRIPTORS)?);
     let mut read = |n: usize| -> Result<Vec<u8>> {
@@ -416,7 +420,7 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
     pair.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
     if length > MAX_INVENTORY {
-        bail!("an inventory of {length} bytes");
+        bail!("its list of sockets has {length} bytes, more than the limit of {MAX_INVENTORY}");
     }
     let mut text = Zeroizing::new(vec![0; length]);
     pair.read_exact(&mut text)?;
@@ -640,7 +644,7 @@ mod tests {
         }
         let (mut here, there) = UnixStream::pair().unwrap();
         here.write_all(&u32::MAX.to_be_bytes()).unwrap();
-        assert!(take(&there).unwrap_err().to_string().contains("an inventory of"));
+        assert!(take(&there).unwrap_err().to_string().contains("more than the limit of"));
     }
 
     #[test]

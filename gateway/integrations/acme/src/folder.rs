@@ -190,7 +190,7 @@ impl Folder {
         match sealane_blocking::call(&self.path, Instant::now() + limit, work).await {
             Ok(done) => done,
             Err(failure) => {
-                let why = format!("the file system of {} {failure}: is it a network file system?", self.path.display());
+                let why = format!("{}: {failure}", self.path.display());
                 Err(io::Error::new(ErrorKind::TimedOut, why))
             }
         }

@@ -123,7 +123,7 @@ async fn bounded<T: Send + 'static>(
     match sealane_blocking::call(folder, Instant::now() + LIMIT, work).await {
         Ok(done) => done,
         Err(failure) => {
-            let why = format!("the file system of {} {failure}: is it a network file system?", folder.display());
+            let why = format!("{}: {failure}", folder.display());
             Err(io::Error::new(ErrorKind::TimedOut, why))
         }
     }

@@ -152,7 +152,7 @@ impl Task {
             match done {
                 Ok(()) => {
                     if self.failures > 0 {
-                        log::info!("{}: the revocation list can be fetched again", self.list.url);
+                        log::info!("{}: the revocation list is updated again", self.list.url);
                     }
                     self.failures = 0;
                     at = self.next(&self.held, now);
@@ -163,7 +163,7 @@ impl Task {
                     let wait = schedule::back_off(self.failures, None, demanded, share()).min(self.refresh.max(60));
                     at = now + wait;
                     if self.failures == 1 {
-                        log::warn!("the revocation list cannot be fetched: {why}");
+                        log::warn!("the revocation list cannot be updated: {why}");
                     }
                     self.shared.reports().failed += 1;
                     self.report(at, Some(why));
@@ -238,9 +238,12 @@ fn judge(bytes: &[u8], old: &[u8], list: &FetchedList, now: u64) -> Result<(), S
         }
     }
     let kept = |old: &List| parsed.lists.iter().any(|der| List::read(der).is_ok_and(|new| new.issuer == old.issuer));
-    match old.iter().all(kept) {
-        true => Ok(()),
-        false => Err("the file or response has no list of an authority whose list is in use".to_owned()),
+    match old.iter().find(|&old| !kept(old)) {
+        None => Ok(()),
+        Some(old) => Err(format!(
+            "the response lacks the list of {}, whose earlier list is in use; the earlier lists stay in use",
+            old.issuer_name()
+        )),
     }
 }
 

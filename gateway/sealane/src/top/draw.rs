@@ -68,7 +68,7 @@ pub fn draw(frame: &mut Frame<'_>, shown: &Shown<'_>) {
 fn first_line(shown: &Shown<'_>) -> Line<'static> {
     match (shown.trouble, shown.app.is_paused) {
         (Some(why), _) => Line::styled(printable(why), strong().fg(Color::Red)),
-        (None, true) => Line::styled(format!("paused (space goes on); {}", overview::head(shown.rates)), strong()),
+        (None, true) => Line::styled(format!("paused (space continues); {}", overview::head(shown.rates)), strong()),
         (None, false) => Line::styled(overview::head(shown.rates), strong()),
     }
 }
@@ -134,7 +134,10 @@ fn last_line(shown: &Shown<'_>, width: usize) -> Line<'static> {
     let app = shown.app;
     let keys = if width < KEYS.len() { SHORT_KEYS } else { KEYS };
     if app.is_typing {
-        return Line::styled(format!("find: {}_   Enter keeps it, Esc ends it", printable(&app.wanted)), strong());
+        return Line::styled(
+            format!("find: {}_   Enter applies the filter, Esc clears it", printable(&app.wanted)),
+            strong(),
+        );
     }
     if app.inspected.is_some() {
         return Line::styled(INSPECTED_KEYS, dim());

@@ -171,7 +171,7 @@ pub fn execute(command: CaCommand) -> Result<()> {
             let ca = place.open()?;
             if ca.renews_server(&name) {
                 ca.renew_server(days, &mut || place.passphrase())?;
-                print(&format!("{}: server.crt and server.key are new\n", place.folder.display()))?;
+                print(&format!("{}: replaced server.crt and server.key\n", place.folder.display()))?;
                 return reader.reload(&place.folder, &place.folder.join("server.crt"));
             }
             print(&ca.client_profile(&name, true, days, remote.as_deref(), &mut || place.passphrase())?)
@@ -216,8 +216,9 @@ impl Reader {
         let changed = changed.display();
         let Some(socket) = socket else {
             eprintln!(
-                "note: the command knows no admin socket (--socket, or `socket` in [admin] of --config): if the gateway is on \
-                 another machine, copy {changed} to it, and run `sealane reload` there"
+                "note: the command knows no admin socket: use --socket, or --config with a configuration that has \
+                 `socket` in [admin]. If the gateway is on another machine, copy {changed} to that machine, and run \
+                 `sealane reload` there"
             );
             return Ok(());
         };
@@ -225,7 +226,11 @@ impl Reader {
         if let Err(e) = UnixStream::connect(&socket)
             && matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
         {
-            eprintln!("note: no gateway runs at {}; it reads {changed} at its next start", socket.display());
+            eprintln!(
+                "note: no gateway listens at {}. A gateway reads {changed} when it starts. If a gateway is running \
+                 with another socket, name the socket with --socket, or run `sealane reload`",
+                socket.display()
+            );
             return Ok(());
         }
         let reloaded = ask(&Where::Socket(socket), "POST", "/v1/reload", RELOAD_LIMIT);

@@ -195,7 +195,7 @@ fn what_cannot_be_kept_in_a_file_is_refused_and_changes_nothing() {
     let toml = [("Content-Type", "application/toml"), ("If-Match", "*")];
     let other = running.text() + "# temporary\n";
     assert_eq!(over_socket(&running.socket, "PUT", "/v1/config", &toml, &other).status, 200);
-    refused(&running, "POST", &keep, &body, 409, "without keep=file");
+    refused(&running, "POST", &keep, &body, 409, "with keep=file, or reload");
     assert_eq!(over_socket(&running.socket, "PUT", "/v1/config?keep=file", &toml, &other).status, 200);
     assert_eq!(change(&running, "POST", &keep, &json!({ "server": "http://127.0.0.1:9", "weight": 0 })).status, 201);
     drop(running);
@@ -274,7 +274,7 @@ fn commands_keep_their_changes() {
     let (one, two) = (name(&backends[0]), name(&backends[1]));
     assert_eq!(run(&["api", "add-server", "app", &backends[1].url(), "--keep"]).0, Some(0));
     let (code, said) = run(&["server", "app", &two, "--weight", "4", "--keep"]);
-    assert!(code == Some(0) && said.contains("also in the file"), "{said}");
+    assert!(code == Some(0) && said.contains("the change is in the file"), "{said}");
     assert_eq!(run(&["server", "app", &one, "--drain", "--keep"]).0, Some(0));
     let text = running.text();
     let servers =
@@ -347,7 +347,7 @@ fn a_certificate_that_is_kept_outlasts_reloads_and_upgrades() {
     assert!(kept.iter().any(|c| c["file"] == "api:www" && c["kept"] == true), "{certificates}");
     assert!(!kept.iter().any(|c| c["file"] == "api:short"), "{certificates}");
     let log = over_socket(&running.socket, "GET", "/v1/log", &[], "").body;
-    assert!(log.contains("broken: the certificate that the API has kept cannot be used"), "{log}");
+    assert!(log.contains("broken: the certificate in \"storage\" of [admin] cannot be used"), "{log}");
     assert_eq!(delete("/v1/certificates/www?keep=file").status, 204);
     assert!(!file.exists());
     assert!(eventually(|| running.served_certificate() == configured), "clients still get it");

@@ -333,5 +333,5 @@ fn a_recording_is_bounded_and_one_at_a_time() {
         !first.running()
     };
     assert!(eventually(replaced));
-    assert!(first.log().contains("another one has begun"), "{}", first.log());
+    assert!(first.log().contains("another recording began"), "{}", first.log());
 }

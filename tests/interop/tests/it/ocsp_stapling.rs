@@ -259,7 +259,7 @@ fn a_new_certificate_with_must_staple_waits_for_its_response() {
         std::fs::copy(from, to).expect("a file can be overwritten");
     }
     let log = || gateway.gateway.server.log();
-    assert!(eventually(|| log().contains("(must staple) and waits for it")), "{}", log());
+    assert!(eventually(|| log().contains("(must staple). Clients get the previous certificate until")), "{}", log());
     assert_eq!(gateway.served_certificate(), first);
     responder.shut.store(false, Relaxed);
     let leaf = Some(second.load().0[0].to_vec());

@@ -470,7 +470,7 @@ fn packets_are_lost() {
                 keep(stop, Duration::from_millis(20), || get(listen, "shop.example"));
             });
         }
-        let texts = ["Packets are lost in the network", "of the TCP segments", "To clients:"];
+        let texts = ["Packets are lost in the network", "of the TCP segments", "Retransmitted to clients:"];
         named("packet-loss", &running, &site, "packet_loss", &texts);
         // Whether servers are slow, too, is left open: on a busy machine this one may be.
     });

@@ -225,7 +225,7 @@ fn sockets_that_are_passed_are_served() {
     let mut gateway = Operated::start_by(&site, command, 3, file, listen);
     let log = gateway.gateway.server.log();
     assert!(log.contains("is not a TCP listener and is not used"), "{log}");
-    assert!(log.contains(&format!("no listener is configured for {unknown}, which was passed")), "{log}");
+    assert!(log.contains(&format!("passed a socket for {unknown}, but no listener has this address")), "{log}");
     assert!(eventually(|| TcpStream::connect(unknown).is_err()), "nobody serves it, so nobody may be let in");
     // Every lane has its turn.
     let served = |lane: &serde_json::Value| lane["counters"]["requests"].as_u64();

@@ -275,7 +275,9 @@ async fn run(operation: Operation, call: &mut Call<'_>) -> Outcome {
                     Err(problem) => Err(problem.into()),
                 };
                 return match made {
-                    Ok(_) => Ok(Done::text(format!("{name} of {upstream} is changed, also in the file\n"))),
+                    Ok(_) => {
+                        Ok(Done::text(format!("{name} of {upstream} is changed, and the change is in the file\n")))
+                    }
                     Err(Refusal::Problem(problem)) => Err(Refusal::Text(409, problem.describe() + "\n")),
                     Err(refusal) => Err(refusal),
                 };
@@ -369,7 +371,8 @@ fn keeps(call: &mut Call<'_>) -> bool {
 fn kept_change(change: ServerChange) -> Result<Change, Problem> {
     let ServerChange { upstream, server, drain, weight, default_weight, .. } = change;
     if default_weight {
-        let detail = "\"default_weight\" ends a weight that is not in the file: leave out keep=file";
+        let detail = "\"default_weight\" restores the weight that is in the file, so there is nothing to write: \
+                      leave out keep=file";
         return Err(Problem::new(422, detail));
     }
     if drain.is_none() && weight.is_none() {

@@ -206,7 +206,7 @@ fn packet_loss(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
     let losses = facts.talkers.map_or(&[][..], |talkers| &talkers.losses);
     let told = || losses.iter().filter(|loss| loss.sent >= 20);
     // Clients that are not accepted send again, too: then only the gateway's connections show that the network loses packets.
-    let are_waiting = facts.memory.short || refused(facts, "pauses of accepting") > 0;
+    let are_waiting = facts.memory.short || refused(facts, "accept paused") > 0;
     if are_waiting && told().all(|loss| loss.lost == 0) {
         return None;
     }
@@ -217,12 +217,12 @@ fn packet_loss(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
     );
     for loss in told().take(3) {
         let whose = match &loss.server {
-            None => "To clients".to_owned(),
-            Some((upstream, server)) => format!("To server {server} of upstream \"{upstream}\""),
+            None => "to clients".to_owned(),
+            Some((upstream, server)) => format!("to server {server} of upstream \"{upstream}\""),
         };
-        text.push_str(&format!(" {whose}: {}.", percent(loss.lost as f64 / loss.sent as f64)));
+        text.push_str(&format!(" Retransmitted {whose}: {}.", percent(loss.lost as f64 / loss.sent as f64)));
     }
-    text.push_str(" Requests are slow because of it, although gateway and servers are not.");
+    text.push_str(" The packet loss makes requests slow; the gateway and the servers are not the cause.");
     Some(Finding { kind: "packet_loss", critical: true, text, ..Finding::default() })
 }
 
@@ -233,7 +233,7 @@ fn refused(facts: &Facts<'_>, what: &str) -> u64 {
 
 fn memory(facts: &Facts<'_>) -> Option<Finding> {
     let resets = refused(facts, "connections reset: the memory limit");
-    let paused = refused(facts, "pauses of accepting: max_memory");
+    let paused = refused(facts, "accept paused: max_memory");
     if !facts.memory.short && resets + paused == 0 {
         return None;
     }
@@ -369,7 +369,7 @@ mod tests {
         // What rules refuse is no problem, nor is one client that came too fast.
         let limits = [limit("requests refused: allow or deny", 400), limit("requests refused: rate_limit", 1)];
         assert_eq!(find(&Facts { limits: &limits, talkers: Some(&talkers), ..Facts::default() }), []);
-        let limits = [limit("pauses of accepting: no file descriptors", 1)];
+        let limits = [limit("accept paused: no file descriptors", 1)];
         assert_eq!(find(&Facts { limits: &limits, ..Facts::default() })[0].kind, "limits");
     }
 
@@ -380,12 +380,15 @@ mod tests {
         let losses = vec![PacketLoss { server: None, sent: 900, lost: 50 }, PacketLoss { server, sent: 100, lost: 0 }];
         let talkers = Talkers { losses, ..Talkers::default() };
         let finding = only(&Facts { recent: Some(recent.clone()), talkers: Some(&talkers), ..Facts::default() });
-        for part in ["5.0 % of the TCP segments", "To clients: 5.6 %", "server 10.0.0.3:80 of upstream \"app\": 0.0 %"]
-        {
+        for part in [
+            "5.0 % of the TCP segments",
+            "Retransmitted to clients: 5.6 %",
+            "server 10.0.0.3:80 of upstream \"app\": 0.0 %",
+        ] {
             assert!(finding.text.contains(part), "{part}: {finding:?}");
         }
         // Clients that are not accepted send again, too: then the gateway's own connections decide.
-        let limits = [limit("pauses of accepting: max_memory", 1)];
+        let limits = [limit("accept paused: max_memory", 1)];
         let kinds = |talkers| {
             let recent = Some(recent.clone());
             find(&Facts { recent, limits: &limits, talkers, ..Facts::default() })

@@ -167,12 +167,12 @@ fn status(known: &Known) -> ProblemStatus {
     }
 }
 
-/// At most a few findings; the last one says how many more there are.
-fn few(mut findings: Vec<Finding>) -> Vec<Finding> {
+/// At most a few findings; the last one says how many more there are. `what` they are about, in the plural.
+fn few(what: &str, mut findings: Vec<Finding>) -> Vec<Finding> {
     let more = findings.len().saturating_sub(MOST_OF_A_KIND);
     findings.truncate(MOST_OF_A_KIND);
     if let (true, Some(last)) = (more > 0, findings.last_mut()) {
-        last.text.push_str(&format!(" The same is true of {more} more."));
+        last.text.push_str(&format!(" Other {what} with this problem: {more}."));
     }
     findings
 }
@@ -258,9 +258,9 @@ mod tests {
             problems.update(round * 100, (0..200).map(|n| finding("dns", &format!("{round}-{n}"), false)).collect());
         }
         assert_eq!((problems.known.len(), problems.over.len()), (MOST, MOST_OVER));
-        let many = few((0..50).map(|n| finding("dns", &n.to_string(), false)).collect());
+        let many = few("names", (0..50).map(|n| finding("dns", &n.to_string(), false)).collect());
         assert_eq!(many.len(), MOST_OF_A_KIND);
-        assert!(many[4].text.ends_with("The same is true of 45 more."), "{many:?}");
+        assert!(many[4].text.ends_with("Other names with this problem: 45."), "{many:?}");
     }
 
     #[test]

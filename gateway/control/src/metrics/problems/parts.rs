@@ -15,11 +15,11 @@ const SOON: i64 = 6;
 
 pub(super) fn find(facts: &Facts<'_>) -> Vec<Finding> {
     [
-        few(slow_servers(facts)),
-        few(servers(facts)),
-        few(names(facts)),
-        few(certificates(facts)),
-        few(errors(facts)),
+        few("upstreams", slow_servers(facts)),
+        few("servers", servers(facts)),
+        few("names", names(facts)),
+        few("certificates", certificates(facts)),
+        few("hosts and routes", errors(facts)),
         reloads(facts),
         access_log(facts),
         exports(facts),
@@ -93,9 +93,9 @@ fn servers(facts: &Facts<'_>) -> Vec<Finding> {
                 }
                 (Some(reason), _) => format!("its health check fails{}", why(Some(reason.as_str()))),
                 (None, Some(seconds)) => {
-                    format!("it failed too many requests{} and gets none for {seconds} s", why(last))
+                    format!("it was ejected for {seconds} s after too many failures{}", why(last))
                 }
-                (None, None) if last.is_some() => format!("requests fail there{}", why(last)),
+                (None, None) if last.is_some() => format!("requests to it fail{}", why(last)),
                 (None, None) => continue,
             };
             let name = &server.server;

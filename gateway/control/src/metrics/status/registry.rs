@@ -369,7 +369,7 @@ impl StatusRegistry {
         let mut said = Vec::new();
         if let Some(drain) = drain {
             upstreams.set_drain(upstream, server, *drain)?;
-            said.push(if *drain { "gets nothing new".to_owned() } else { "is used again".to_owned() });
+            said.push(if *drain { "is draining".to_owned() } else { "is no longer draining".to_owned() });
         }
         if let Some(weight) = weight {
             upstreams.set_weight(upstream, server, Some(*weight))?;
