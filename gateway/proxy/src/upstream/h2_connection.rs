@@ -108,6 +108,8 @@ pub(crate) struct H2Upstream {
     waited: usize,
     /// When it was made.
     pub(super) began: Millis,
+    /// How far its server may send ahead on a stream.
+    window: Window,
 }
 
 /// How `h2` has ended a connection.
@@ -152,12 +154,12 @@ impl Suspects {
 impl H2Upstream {
     /// Writes the preface. `None` if `h2` wants more than that at once, which it does not.
     fn new(now: Millis, window: Window, stage: &mut Vec<u8>) -> Option<Self> {
-        let window = window.bytes(STREAM_WINDOW);
+        let bytes = window.bytes(STREAM_WINDOW);
         let pipe = Pipe::default();
         let mut builder = client::Builder::new();
         builder
-            .initial_window_size(window)
-            .initial_connection_window_size(MOST_STREAMS as u32 * window)
+            .initial_window_size(bytes)
+            .initial_connection_window_size(MOST_STREAMS as u32 * bytes)
             .max_header_list_size(HEAD_LIMIT)
             .max_send_buffer_size(SEND_BUFFER)
             .data_frame_budget(NO_BUDGET)
@@ -191,6 +193,7 @@ impl H2Upstream {
             progress: now,
             waited: 0,
             began: now,
+            window,
         })
     }
 
@@ -369,11 +372,8 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
     while let Some(key) = upstream.shared(server, at) {
         at += 1;
         let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { continue };
-        if upstream_conn.window != window {
-            continue;
-        }
         match &mut upstream_conn.phase {
-            UpstreamPhase::Shared(h2) => {
+            UpstreamPhase::Shared(h2) if h2.window == window => {
                 if oldest.is_some_and(|oldest| h2.began < oldest) || !h2.has_room() {
                     continue;
                 }
@@ -388,8 +388,8 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                 return true;
             }
             UpstreamPhase::Making(making) => {
-                let Purpose::ToShare(waiting) = &mut making.purpose else { continue };
-                if !may_wait(waiting, &proxy.exchanges, key) {
+                let Purpose::ToShare { waiting, window: its } = &mut making.purpose else { continue };
+                if *its != window || !may_wait(waiting, &proxy.exchanges, key) {
                     continue;
                 }
                 waiting.push_back(exchange);
@@ -398,7 +398,7 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                 }
                 return true;
             }
-            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => {}
+            UpstreamPhase::Shared(_) | UpstreamPhase::Busy(..) | UpstreamPhase::Idle | UpstreamPhase::Closing => {}
         }
     }
     false
@@ -408,25 +408,25 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
 pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let Proxy { connections, exchanges, scratch, .. } = proxy;
-    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    if let (false, Some(exchange)) = (upstream_conn.phase.is_listed(), upstream_conn.exchange) {
+    let Some(UpstreamPhase::Making(making)) = connections.upstream(key).map(|b| &mut b.phase) else { return };
+    let window = match making.purpose {
+        Purpose::ToShare { window, .. } => window,
         // Nobody knew that it would be HTTP/2.
-        let window = grant_window(connections, exchanges, exchange, STREAM_WINDOW);
-        let Some(upstream_conn) = connections.upstream(key) else { return };
-        upstream_conn.window = window;
-    }
+        Purpose::Exchange(exchange) | Purpose::OverH1(exchange) => {
+            grant_window(connections, exchanges, exchange, STREAM_WINDOW)
+        }
+    };
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     scratch.take_buffer(&mut upstream_conn.transport.stage);
-    let window = upstream_conn.window;
     let Some(h2) = H2Upstream::new(now, window, &mut upstream_conn.transport.stage) else {
         return upstream_lost(proxy, cx, key, false);
     };
     if !upstream_conn.phase.is_listed() {
         upstream_conn.upstream.share(upstream_conn.server, key);
     }
-    let mut waiting = upstream_conn.take_waiting();
+    let (exchange, mut waiting) = (upstream_conn.exchange(), upstream_conn.take_waiting());
     upstream_conn.phase = UpstreamPhase::Shared(Box::new(h2));
-    waiting.extend(upstream_conn.exchange.take());
+    waiting.extend(exchange);
     let at = upstream_conn.upstream.upstream.until(ConnectionWait::Request, cx.now());
     upstream_conn.deadline.set(cx, key, at);
     proxy.counters.count(Count::H2UpstreamConnections);
