@@ -13,7 +13,7 @@ use crate::exchange::expiry::sweep;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::flush::flush_driven;
-use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
+use crate::h2::backlog::{BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::{ACK, CONTINUATION, END_HEADERS, Event, Frames, HEADERS, Header, SETTINGS};
 use crate::h2::pipe::Pipe;
 use crate::h2::trailers::BlockWatch;
@@ -22,7 +22,7 @@ use crate::lifecycle::close_connection;
 use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
 use crate::upstream::connection::{may_wait, upstream_lost};
-use crate::upstream::h2::{Stream, h2_send_request};
+use crate::upstream::h2::{Response, Stream, h2_send_request};
 use crate::upstream::phase::{Purpose, UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
 use h2::Reason;
@@ -281,9 +281,9 @@ impl H2Upstream {
         if !self.backlog.is_full() {
             return false;
         }
-        for (_, Stream { body, rest, waker, .. }) in &mut self.streams {
-            if let Some(body) = body {
-                backlog::drain(body, rest, waker);
+        for (_, Stream { response, waker, .. }) in &mut self.streams {
+            if let Response::Coming(body) = response {
+                body.drain(waker);
             }
         }
         if self.pipe.is_drained() {
@@ -332,9 +332,10 @@ impl H2Upstream {
 
     /// Bytes of responses that have come and that clients have no room for, by exchange.
     pub fn held(&mut self) -> impl Iterator<Item = (Key, usize)> {
-        self.streams.iter_mut().filter_map(|(_, stream)| {
-            let body = stream.body.as_mut()?;
-            Some((stream.exchange, body.flow_control().used_capacity().max(stream.rest.len())))
+        self.streams.iter_mut().filter_map(|(_, stream)| match &mut stream.response {
+            Response::Coming(body) => Some((stream.exchange, body.held())),
+            Response::Whole { rest, .. } => Some((stream.exchange, rest.len())),
+            Response::Awaited(_) | Response::Taken => None,
         })
     }
 
@@ -352,12 +353,11 @@ impl H2Upstream {
 
     /// Takes what is left of responses that have come whole out of `h2`, which forgets where they end.
     fn keep_whole(&mut self) {
-        for (_, Stream { body, rest, waker, whole, .. }) in &mut self.streams {
-            let Some(body) = body else { continue };
-            if backlog::drain(body, rest, waker)
-                && let Poll::Ready(Ok(trailers)) = body.poll_trailers(&mut task::Context::from_waker(waker))
+        for (_, Stream { response, waker, .. }) in &mut self.streams {
+            if let Response::Coming(body) = response
+                && let Some((rest, trailers)) = body.take_whole(waker)
             {
-                *whole = Some(trailers.map(Box::new));
+                *response = Response::Whole { rest, trailers: trailers.map(Box::new) };
             }
         }
     }
@@ -549,14 +549,17 @@ fn h2_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, mut end: End, timeout
     let answered = h2.answered;
     let mut lost = Vec::new();
     for (_, stream) in &mut h2.streams {
-        if stream.whole.is_some() {
+        if matches!(stream.response, Response::Whole { .. }) {
             // What is still sent to the server goes nowhere.
             if exchanges.get_mut(stream.exchange).is_some_and(|x| x.request_body_mut().unblock(cx.now())) {
                 exchanges.go_on_later(Later::Client(stream.exchange));
             }
             continue;
         }
-        let response = stream.response.as_mut().map(|response| Pin::new(response).poll(&mut task));
+        let response = match &mut stream.response {
+            Response::Awaited(response) => Some(Pin::new(response).poll(&mut task)),
+            Response::Coming(_) | Response::Whole { .. } | Response::Taken => None,
+        };
         let why = match &response {
             _ if end == End::Limited => Loss::Limited,
             Some(Poll::Ready(Err(e))) if !timeout || unprocessed(e) => {
