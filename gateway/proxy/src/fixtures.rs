@@ -230,6 +230,6 @@ pub(crate) fn record_sink() -> (RecordSink, Receiver<Record>) {
 pub(crate) fn connection(listener: &Rc<LaneListener>) -> (Conn, OwnedFd) {
     let (fd, peer) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
     let client = client(listener, "192.0.2.1:5");
-    let client_conn = ClientConnection::new(Transport::new(fd), client, ClientPhase::HELLO, 0, 0).opened();
+    let client_conn = ClientConnection::new(Transport::new(fd), client, ClientPhase::HELLO, 0).opened();
     (Conn::Client(Box::new(client_conn)), peer)
 }

@@ -988,6 +988,25 @@ fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http2() {
     assert_eq!(h2_exchanges(&mut lane.proxy.connections, key).len(), 1);
 }
 
+/// What comes of a connection before its handshake is over is deferred, and postponed work may end the handshake first.
+#[test]
+fn a_failure_that_was_deferred_ends_a_connection_whose_handshake_ends_before() {
+    let mut lane = Lane::new(snapshot(limits(), Vec::new()));
+    let (_client, server) = tls_pair_before_the_end(&mut lane.proxy.scratch);
+    let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let Conn::Client(client_conn) = conn else { unreachable!() };
+    let mut client_conn = Box::new(client_conn.in_handshake(10_000));
+    *client_conn.transport_mut() = server;
+    client_conn.transport_mut().note(READ);
+    assert!(client_conn.defer(Ready { error: true, ..READ }));
+    let key = lane.proxy.connections.insert(Conn::Client(client_conn));
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    lane.proxy.exchanges.go_on_later(Later::Conn(key));
+    lane.turn();
+    assert_eq!(lane.proxy.counters.value(Count::FullTls13), 1);
+    assert!(lane.proxy.connections.get(key).is_none(), "nobody is left to answer");
+}
+
 #[test]
 fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http3() {
     let (mut lane, address) = h3_server(limits());

@@ -72,7 +72,7 @@ pub(crate) struct Admission {
 enum Step {
     /// Connections wait at the socket with this token.
     Accept(u64),
-    /// A connection before or in its handshake goes on with what is in its `deferred`.
+    /// A connection before or in its handshake goes on with what was deferred.
     Event(Key),
 }
 
@@ -610,8 +610,8 @@ mod tests {
         admission.listener_ready(LISTENER | 2);
         assert_eq!(admission.steps.len(), 2);
         let (conn, _peer) = fixtures::connection(&settings.listeners()[0]);
-        let Conn::Client(mut client_conn) = conn else { unreachable!() };
-        let key = Key::from_u64(7);
+        let Conn::Client(client_conn) = conn else { unreachable!() };
+        let (mut client_conn, key) = (client_conn.in_handshake(1000), Key::from_u64(7));
         admission.event(key, &mut client_conn, Ready { read: true, ..Ready::default() });
         admission.event(key, &mut client_conn, Ready { error: true, ..Ready::default() });
         assert_eq!(admission.steps.len(), 3);

@@ -152,7 +152,7 @@ pub(crate) fn adopt_client(
         held: Held::default(),
         made: Made::begun(cx.micros()),
     };
-    let client_conn = ClientConnection::new(transport, client, phase, cx.micros(), handshake_until);
+    let client_conn = ClientConnection::new(transport, client, phase, handshake_until);
     let key = proxy.connections.insert(Conn::Client(Box::new(client_conn)));
     proxy.admission.arrived(&proxy.counters);
     let client_conn = proxy.connections.client(key)?;

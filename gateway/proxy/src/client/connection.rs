@@ -532,6 +532,10 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
             handshake_done(proxy, cx, exchange);
         }
     }
+    if opening.has_failed() && proxy.connections.client(key).is_some_and(|client_conn| client_conn.closes().is_none()) {
+        // As in `client_event`, which is not called: what was deferred ends with the handshake.
+        client_gone(proxy, cx, key);
+    }
     proxy.connections.get(key).is_some()
 }
 
