@@ -7,7 +7,7 @@ use crate::client::h2_connection::{h2_client_begin, h2_exchanges};
 use crate::client::h3::h3_read;
 use crate::client::h3_connection::h3_client_accepted;
 use crate::client::state::ClientPhase;
-use crate::conn::{Conn, Standing};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
@@ -336,13 +336,13 @@ fn a_connection_whose_listener_comes_back_is_left_behind_no_more() {
     let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
     let key = lane.proxy.connections.insert(conn);
     lane.proxy.admission.arrived(&lane.proxy.counters);
-    for (listeners, standing) in [(0, Standing::LeftBehind), (1, Standing::Current)] {
+    for listeners in [0, 1] {
         let mut config = snapshot(limits(), Vec::new());
         config.listeners.truncate(listeners);
         config.sockets.truncate(listeners);
         lane.published.publish(config);
         lane.turn();
-        assert_eq!(lane.proxy.connections.client(key).unwrap().client().standing, standing);
+        assert_eq!(lane.proxy.connections.is_current(key), listeners == 1);
     }
 }
 
@@ -572,7 +572,7 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     Session::client(&ClientContext::new(&client_policy()).unwrap(), proxy.scratch.empty_records()).unwrap();
     client.adopt(proxy.scratch.records().to_vec());
     // Its hello came in the SYN, and used up the rate. The third packet of the TCP handshake comes now.
-    let peer = client.client().peer.ip();
+    let peer = client.client().peer().ip();
     assert!(proxy.admission.allows_handshake(cx, peer, &proxy.counters));
     client.await_proof();
     client.transport_mut().allow(Some(0));
@@ -805,7 +805,7 @@ fn the_windows_of_servers_count_against_a_clients_connection() {
     assert_eq!(wide, WINDOW_BUDGET / WIDE as usize);
     assert_eq!((grant(0), grant(50)), (Window::Wide, Window::Narrow), "one that is sent again has one window");
     assert_eq!(grant(99), Window::Wide, "another client has a budget of its own");
-    let held = |connections: &mut Connections| connections.client(client).unwrap().client().held;
+    let held = |connections: &mut Connections| connections.client(client).unwrap().client().held();
     assert_eq!((held(connections).windows(), held(connections).bytes()), (WINDOW_BUDGET, 0));
     // One that is over makes room for another.
     exchanges.note_held(connections, requests[0].exchange, Held::default());

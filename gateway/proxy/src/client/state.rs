@@ -4,7 +4,7 @@
 //! `connection` and the adapters of HTTP/1.1 and HTTP/2 report here what happens; other parts ask, or say what is to happen.
 
 use crate::client::h2_connection::H2Client;
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::exchange::forwarded::client_cert;
 use crate::limits::Counted;
 use crate::scratch::Scratch;
@@ -277,13 +277,14 @@ impl ClientConnection {
     /// Bytes of memory that it holds, with what was read for it at upstreams.
     pub fn holds(&mut self) -> usize {
         let frames = self.protocol.h2_mut().map_or(0, |h| h.holds());
-        self.client.held.bytes() + self.transport.held() + self.inbuf.capacity() + frames
+        self.client.held().bytes() + self.transport.held() + self.inbuf.capacity() + frames
     }
 
     /// Lets go of its socket and its buffers. Returns its place among the connections of its address.
-    pub fn dismantle(self: Box<Self>, scratch: &mut Scratch) -> Option<Counted> {
+    pub fn dismantle(mut self: Box<Self>, scratch: &mut Scratch) -> Option<Counted> {
+        let counted = self.client.count_out();
         self.transport.dismantle(scratch);
-        self.client.counted
+        counted
     }
 
     /// What another lane has read of it before it was handed over.
@@ -302,13 +303,12 @@ impl ClientConnection {
         if let Some(opening) = self.opening() {
             opening.large_hello = None;
         }
-        self.client.made.admitted = now;
+        self.client.note_admitted(now);
     }
 
     /// The handshake is over. Returns how long that took since the connection was accepted.
     pub(super) fn note_established(&mut self, now: Micros) -> Micros {
-        self.client.made.established = now;
-        now - self.client.made.began
+        self.client.note_established(now)
     }
 
     /// Its bytes are relayed from now on, for this exchange. Those that were read of the hello go first.
@@ -584,7 +584,7 @@ impl ClientConnection {
     /// Notes the certificate that the client has shown in its handshake.
     pub fn note_certificate(&mut self) {
         if let Some(certificates) = self.transport.tls.as_ref().and_then(|tls| tls.peer_certificates()) {
-            self.client.cert = certificates.first().map(|c| client_cert(c));
+            self.client.note_certificate(certificates.first().map(|c| client_cert(c)));
         }
     }
 }

@@ -225,12 +225,12 @@ fn upstream_header(
     let (source, destination) = match connections.get(x.client_stream().conn()) {
         Some(Conn::Client(client_conn)) => {
             let own = getsockname(client_conn.socket()).ok().and_then(|a| SocketAddr::try_from(a).ok());
-            (client_conn.client().peer, own)
+            (client_conn.client().peer(), own)
         }
         Some(Conn::Quic(q)) => {
             let client = q.client_ref()?;
-            let port = client.listener.listener.address.port();
-            (client.peer, q.transport().local_ip().map(|ip| SocketAddr::new(ip, port)))
+            let port = client.listener().listener.address.port();
+            (client.peer(), q.transport().local_ip().map(|ip| SocketAddr::new(ip, port)))
         }
         _ => return None,
     };
