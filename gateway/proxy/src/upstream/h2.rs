@@ -123,7 +123,10 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     if actions.has(Do::AwaitSettings) {
         x.await_connection(UpstreamStream::Waiting(key));
-        return h2.waiting.push_back(exchange);
+        if let Some(waiting) = h2.waiting_mut() {
+            waiting.push_back(exchange);
+        }
+        return;
     }
     let websocket = x.machine().asks_server_to_switch();
     let tunnel = websocket || x.request().method() == sealane_http::Method::Connect;

@@ -54,14 +54,39 @@ const MOST_STREAMS: usize = 128;
 /// Most bytes of a response's head and of its trailers.
 pub(super) const HEAD_LIMIT: u32 = 64 * 1024;
 
-/// What is known of the server's SETTINGS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether `h2` has applied the server's SETTINGS.
 enum ServerSettings {
-    /// They have not come.
-    Awaited,
-    /// They have come, and `h2` has not applied them.
-    Received,
+    Pending(Pending),
     Applied,
+}
+
+/// What is kept until `h2` has applied the server's SETTINGS.
+struct Pending {
+    /// They have come.
+    have_come: bool,
+    /// Exchanges that wait for them.
+    waiting: VecDeque<Key>,
+    /// What `h2` writes.
+    written: Frames,
+    /// The last stream that it has opened.
+    opened: u32,
+}
+
+impl Pending {
+    fn new() -> Self {
+        Self { have_come: false, waiting: VecDeque::new(), written: Frames::new(), opened: 0 }
+    }
+
+    /// Notes which streams `h2` has opened.
+    fn note_written(&mut self, written: &[u8]) {
+        let opened = &mut self.opened;
+        let Ok(()) = self.written.read(written, |event| {
+            if let Event::Begins(Header { kind: HEADERS, stream, .. }) = event {
+                *opened = stream.max(*opened);
+            }
+            Ok::<(), Infallible>(())
+        });
+    }
 }
 
 /// Whether a connection takes requests.
@@ -81,16 +106,11 @@ pub(crate) struct H2Upstream {
     pub(super) frames: Frames,
     pub(super) backlog: Backlog,
     pub(super) streams: Slab<Stream>,
-    /// Exchanges that wait for the server's SETTINGS.
-    pub(super) waiting: VecDeque<Key>,
     /// Streams of which something came with the input that `h2` read last.
     pub(super) suspects: Suspects,
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
     settings: ServerSettings,
-    /// What `h2` writes, read until the server's SETTINGS are applied, and the last stream that it has opened by then.
-    written: Frames,
-    opened: u32,
     /// The stream of the header block that came last, and its bytes.
     pub(super) block: (u32, u32),
     /// What was in header blocks that are not read yet.
@@ -178,12 +198,9 @@ impl H2Upstream {
             frames: Frames::new(),
             backlog: Backlog::default(),
             streams: Slab::new(),
-            waiting: VecDeque::new(),
             suspects: Suspects::default(),
             fed: 0,
-            settings: ServerSettings::Awaited,
-            written: Frames::new(),
-            opened: 0,
+            settings: ServerSettings::Pending(Pending::new()),
             block: (0, 0),
             blocks: BlockWatch::of_server(),
             served: 0,
@@ -204,8 +221,8 @@ impl H2Upstream {
         let polled = Pin::new(&mut self.connection).poll(&mut task::Context::from_waker(Waker::noop()));
         self.pipe.detach(stage);
         self.fed = 0;
-        if self.settings != ServerSettings::Applied {
-            self.note_opened(stage.get(before..).unwrap_or_default());
+        if let ServerSettings::Pending(pending) = &mut self.settings {
+            pending.note_written(stage.get(before..).unwrap_or_default());
         }
         match polled {
             Poll::Ready(Err(e)) if is_limit(&e) => Some(End::Limited),
@@ -214,24 +231,42 @@ impl H2Upstream {
         }
     }
 
-    /// Notes which streams `h2` has opened.
-    fn note_opened(&mut self, written: &[u8]) {
-        let opened = &mut self.opened;
-        let Ok(()) = self.written.read(written, |event| {
-            if let Event::Begins(Header { kind: HEADERS, stream, .. }) = event {
-                *opened = stream.max(*opened);
-            }
-            Ok::<(), Infallible>(())
-        });
-    }
-
-    /// Requests that `h2` has not sent, because SETTINGS that came before allow none.
-    fn unsent(&self) -> Vec<Key> {
+    /// Requests that `h2` has not sent, because SETTINGS that came before allow none. `opened`: the last stream that it has opened.
+    fn unsent(&self, opened: u32) -> Vec<Key> {
         if !self.takes_none() {
             return Vec::new();
         }
-        let streams = self.streams.iter().filter(|(_, s)| s.send.stream_id().as_u32() > self.opened);
+        let streams = self.streams.iter().filter(|(_, s)| s.send.stream_id().as_u32() > opened);
         streams.map(|(_, s)| s.exchange).collect()
+    }
+
+    /// Whether the server's SETTINGS have come, and `h2` has not applied them as far as is known.
+    fn has_new_settings(&self) -> bool {
+        matches!(&self.settings, ServerSettings::Pending(pending) if pending.have_come)
+    }
+
+    /// `h2` has applied the server's SETTINGS. What was kept until then, once.
+    fn end_pending(&mut self) -> Option<Pending> {
+        match std::mem::replace(&mut self.settings, ServerSettings::Applied) {
+            ServerSettings::Pending(pending) => Some(pending),
+            ServerSettings::Applied => None,
+        }
+    }
+
+    /// Exchanges that wait for the server's SETTINGS, while these are not applied.
+    pub(super) fn waiting(&self) -> Option<&VecDeque<Key>> {
+        match &self.settings {
+            ServerSettings::Pending(pending) => Some(&pending.waiting),
+            ServerSettings::Applied => None,
+        }
+    }
+
+    /// The same, for more to wait or to be told that they need not wait any more.
+    pub(super) fn waiting_mut(&mut self) -> Option<&mut VecDeque<Key>> {
+        match &mut self.settings {
+            ServerSettings::Pending(pending) => Some(&mut pending.waiting),
+            ServerSettings::Applied => None,
+        }
     }
 
     /// Notes what `h2` does not tell of the input.
@@ -258,10 +293,10 @@ impl H2Upstream {
                 {
                     blocks.end(header);
                 }
-                Event::Ends(Header { kind: SETTINGS, flags, .. }, _)
-                    if flags & ACK == 0 && *settings == ServerSettings::Awaited =>
-                {
-                    *settings = ServerSettings::Received;
+                Event::Ends(Header { kind: SETTINGS, flags, .. }, _) if flags & ACK == 0 => {
+                    if let ServerSettings::Pending(pending) = settings {
+                        pending.have_come = true;
+                    }
                 }
                 _ => {}
             }
@@ -325,7 +360,7 @@ impl H2Upstream {
     pub(super) fn switching(&self) -> Switching {
         match () {
             () if self.requests.is_extended_connect_protocol_enabled() => Switching::WebSocket,
-            () if self.settings == ServerSettings::Applied => Switching::None,
+            () if matches!(self.settings, ServerSettings::Applied) => Switching::None,
             () => Switching::Unknown,
         }
     }
@@ -378,7 +413,7 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                     continue;
                 }
                 let waits = machine.fit(h2.switching()) == Fit::Unknown;
-                if waits && !may_wait(&mut h2.waiting, &proxy.exchanges, key) {
+                if waits && !h2.waiting_mut().is_some_and(|waiting| may_wait(waiting, &proxy.exchanges, key)) {
                     continue;
                 }
                 if h2.served > 0 {
@@ -464,12 +499,12 @@ fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     // `h2` applies them when it has written that it has got them.
-    if h2.settings != ServerSettings::Received || !h2.pipe.is_drained() || upstream_conn.transport.frame_room() == 0 {
+    if !h2.has_new_settings() || !h2.pipe.is_drained() || upstream_conn.transport.frame_room() == 0 {
         return;
     }
-    h2.settings = ServerSettings::Applied;
-    let (unsent, why) = (h2.unsent(), h2.refusal());
-    for exchange in std::mem::take(&mut h2.waiting) {
+    let Some(Pending { waiting, opened, .. }) = h2.end_pending() else { return };
+    let (unsent, why) = (h2.unsent(opened), h2.refusal());
+    for exchange in waiting {
         if proxy.exchanges.waits_for(exchange, key) {
             h2_send_request(proxy, cx, exchange, key);
         }
@@ -505,7 +540,7 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         h2_woken(proxy, cx);
         let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return };
         if !h2.relieve() {
-            if h2.settings == ServerSettings::Received {
+            if h2.has_new_settings() {
                 h2_settings_applied(proxy, cx, key);
             }
             return;
@@ -572,7 +607,7 @@ fn h2_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, mut end: End, timeout
     }
     let is_empty = h2.streams.len() == lost.len();
     // Nothing has been sent for those who wait.
-    let waiting = std::mem::take(&mut h2.waiting).into_iter();
+    let waiting = h2.waiting_mut().map(std::mem::take).unwrap_or_default().into_iter();
     lost.extend(waiting.filter(|x| exchanges.waits_for(*x, key)).map(|x| (x, Loss::Unprocessed)));
     if is_empty {
         close_connection(proxy, cx, key);

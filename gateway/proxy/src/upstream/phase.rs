@@ -291,7 +291,7 @@ impl UpstreamConnection {
                 Purpose::ToShare { waiting, .. } => Some(waiting),
                 Purpose::Exchange(_) | Purpose::OverH1(_) => None,
             },
-            UpstreamPhase::Shared(h2) => Some(&h2.waiting),
+            UpstreamPhase::Shared(h2) => h2.waiting(),
             UpstreamPhase::Busy(..) | UpstreamPhase::Idle | UpstreamPhase::Closing => None,
         }
     }
@@ -303,7 +303,7 @@ impl UpstreamConnection {
                 Purpose::ToShare { waiting, .. } => std::mem::take(waiting),
                 Purpose::Exchange(_) | Purpose::OverH1(_) => VecDeque::new(),
             },
-            UpstreamPhase::Shared(h2) => std::mem::take(&mut h2.waiting),
+            UpstreamPhase::Shared(h2) => h2.waiting_mut().map(std::mem::take).unwrap_or_default(),
             UpstreamPhase::Busy(..) | UpstreamPhase::Idle | UpstreamPhase::Closing => VecDeque::new(),
         }
     }
