@@ -14,7 +14,8 @@
 //! look at it: 425, or the third packet of TCP's handshake. Shares of clients that go by the address (`max_requests_per_client`,
 //! rates of requests) wait in the same way.
 
-use crate::conn::{Client, Conn};
+use crate::client::identity::Client;
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::Count;
 use crate::exchange::Exchange;
@@ -145,7 +146,7 @@ impl RequestRule {
     /// What refuses a request, if anything does.
     fn refuses(&self, x: &Exchange, client: &Client) -> Option<DeniedBy> {
         if self.looks_at_certificate() {
-            let cert = client.cert.as_ref().map(|cert| cert.names());
+            let cert = client.cert().map(|cert| cert.names());
             let has = |names: &[ClientName]| cert.is_some_and(|cert| names.iter().any(|name| cert.has(name)));
             let allowed = self.allow_certificate.as_ref().is_none_or(|names| has(names));
             if !allowed || cert.is_some_and(|cert| self.deny_certificate.iter().any(|name| cert.may_be(name))) {
@@ -222,7 +223,7 @@ pub(crate) fn judge(
             too_early |= is_address_in_doubt(connections, x);
         }
         let Some(request) = &rule.request else { continue };
-        if is_early && client.cert.is_none() && request.looks_at_certificate() {
+        if is_early && client.cert().is_none() && request.looks_at_certificate() {
             too_early = true;
             continue;
         }

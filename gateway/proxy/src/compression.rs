@@ -4,7 +4,7 @@
 //! changed), then the head of its response (`judge`). `exchange::encoding` is the stage in the way of the body. `Compressors`
 //! bounds what that stage costs the lane: encoders in use, time per turn, memory.
 
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::counters::Count;
 use crate::exchange::GRPC;
 use crate::settings::LaneSettings;
@@ -108,7 +108,7 @@ pub(crate) struct Wish {
 impl CompressionRule {
     /// Looks at a request as its client has sent it.
     pub(crate) fn look(&self, request: &RequestHead, client: &Client) -> Wish {
-        self.look_at(request, client.cert.is_some())
+        self.look_at(request, client.cert().is_some())
     }
 
     fn look_at(&self, request: &RequestHead, has_certificate: bool) -> Wish {

@@ -4,8 +4,9 @@
 //! connection marks it. The marks are taken at the end of the event (one exchange at a time), of the turn (shared over TCP),
 //! or with the datagrams of the turn (QUIC).
 
+use crate::client::identity::Client;
 use crate::client::state::ClientConnection;
-use crate::conn::{Client, Conn};
+use crate::conn::Conn;
 use crate::exchange::streams::ClientStream;
 use crate::h3::connection::H3Connection;
 use crate::mirrors::MirrorClient;
@@ -140,7 +141,7 @@ impl Connections {
         if let ClientStream::H2(key, _) | ClientStream::H3(key, _) = side
             && let Some(client) = self.slots.get_mut(key).and_then(Conn::client)
         {
-            client.waste.served();
+            client.note_served();
         }
     }
 
@@ -270,7 +271,7 @@ mod tests {
         let key = connections.insert(conn);
         assert!(connections.client(key).is_some());
         assert!(connections.upstream(key).is_none() && connections.quic(key).is_none());
-        assert_eq!(connections.client_of(ClientStream::H1(key)).unwrap().peer.port(), 5);
+        assert_eq!(connections.client_of(ClientStream::H1(key)).unwrap().peer().port(), 5);
         assert_eq!((connections.len(), connections.keys()), (1, vec![key]));
         assert!(connections.remove(key).is_some());
         assert!(connections.client(key).is_none() && connections.client_of(ClientStream::H1(key)).is_none());

@@ -1,11 +1,10 @@
 //! What the unit tests of the parts have in common: a snapshot without listeners or upstreams of its own, and connections of
 //! socket pairs.
 
+use crate::client::identity::Client;
 use crate::client::state::{ClientConnection, ClientPhase};
-use crate::conn::{AddressText, Client, Conn, Standing};
-use crate::exchange::waste::WasteBudget;
+use crate::conn::Conn;
 use crate::lane_state::{LaneListener, LaneSnapshot};
-use crate::memory::Held;
 use crate::records::{ConnectionId, ERRORS, Record, RecordSink};
 use crate::service::MAIL_CAPACITY;
 use crate::settings::LaneSettings;
@@ -19,7 +18,7 @@ use crate::upstream::group::LaneUpstream;
 use crate::upstream::server_state::{GroupState, ServerState};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use sealane_http::h1::{Limits, Tolerance};
-use sealane_lane::{Published, mailbox};
+use sealane_lane::{Micros, Published, mailbox};
 use sealane_route::SiteMap;
 use sealane_route::proxies::TrustedProxies;
 use sealane_tls::policy::{
@@ -203,21 +202,13 @@ pub(crate) fn group(lane: &LaneSnapshot) -> Rc<LaneUpstream> {
 }
 
 pub(crate) fn client(listener: &Rc<LaneListener>, address: &str) -> Client {
-    Client {
-        listener: listener.clone(),
-        policy: Some(0),
-        peer: address.parse().unwrap(),
-        id: ConnectionId::default(),
-        peer_text: AddressText::new(address.parse::<std::net::SocketAddr>().unwrap().ip()),
-        cert: None,
-        requests: 0,
-        standing: Standing::Current,
-        waste: WasteBudget::default(),
-        server_name: None,
-        counted: None,
-        held: Held::default(),
-        made: Made::default(),
-    }
+    client_since(listener, address, 0)
+}
+
+/// A client whose connection has begun at this time.
+pub(crate) fn client_since(listener: &Rc<LaneListener>, address: &str, began: Micros) -> Client {
+    let peer = address.parse().unwrap();
+    Client::new(listener.clone(), Some(0), peer, ConnectionId::default(), Made::begun(began))
 }
 
 /// Where records go whose log wants none, and what takes them.
@@ -228,8 +219,12 @@ pub(crate) fn record_sink() -> (RecordSink, Receiver<Record>) {
 
 /// A client's connection that is open, and its other end.
 pub(crate) fn connection(listener: &Rc<LaneListener>) -> (Conn, OwnedFd) {
+    connection_of(client(listener, "192.0.2.1:5"))
+}
+
+/// The same of this client.
+pub(crate) fn connection_of(client: Client) -> (Conn, OwnedFd) {
     let (fd, peer) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
-    let client = client(listener, "192.0.2.1:5");
-    let client_conn = ClientConnection::new(Transport::new(fd), client, ClientPhase::HELLO, 0, 0).opened();
+    let client_conn = ClientConnection::new(Transport::new(fd), client, ClientPhase::HELLO, 0).opened();
     (Conn::Client(Box::new(client_conn)), peer)
 }

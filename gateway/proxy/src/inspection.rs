@@ -75,7 +75,7 @@ pub(crate) fn inspect(proxy: &Proxy, cx: &Context, inspection: &Inspection) {
     let open = found.into_iter().filter_map(|(_, key)| {
         let x = proxy.exchanges.get(key)?;
         let client = proxy.connections.client_of(x.client_stream())?;
-        Some(describe(x, RequestId(client.id, x.number()), client.peer, now))
+        Some(describe(x, RequestId(client.id(), x.number()), client.peer(), now))
     });
     // If the answer cannot be taken, the client that asked has gone.
     let _ = inspection.answer.try_send(open.collect());

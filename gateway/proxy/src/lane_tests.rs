@@ -7,7 +7,7 @@ use crate::client::h2_connection::{h2_client_begin, h2_exchanges};
 use crate::client::h3::h3_read;
 use crate::client::h3_connection::h3_client_accepted;
 use crate::client::state::ClientPhase;
-use crate::conn::{Conn, Standing};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
@@ -45,6 +45,7 @@ use sealane_route::{NameMap, SiteMap};
 use sealane_sys::allocations;
 use sealane_tls::policy::TicketKeys;
 use sealane_tls::{ClientContext, ServerContext, Session, sessions};
+use std::collections::VecDeque;
 use std::hash::RandomState;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -164,12 +165,21 @@ impl Lane {
     /// A connection to the first server, which is in this phase, and its other end.
     fn upstream_connection(&mut self, phase: UpstreamPhase, transport: Transport) -> Key {
         let is_idle = phase.is_idle();
-        let upstream_conn = UpstreamConnection::new(transport, (self.group(), 0), phase, 0);
+        let upstream_conn = UpstreamConnection::new(transport, (self.group(), 0), phase);
         let key = self.proxy.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
         if is_idle {
             self.group().put_idle(0, key);
             self.proxy.counters.count(Count::Pooled);
         }
+        key
+    }
+
+    /// A connection to the first server over which HTTP/2 begins, and which no request waits for.
+    fn h2_connection(&mut self, socket: OwnedFd) -> Key {
+        let purpose = Purpose::ToShare { waiting: VecDeque::new(), window: Window::Wide };
+        let key = self.upstream_connection(handshake(purpose), Transport::new(socket));
+        self.group().share(0, key);
+        h2_upstream_begin(&mut self.proxy, &mut self.cx, key);
         key
     }
 
@@ -196,7 +206,7 @@ fn limited_group(change: impl FnOnce(&mut Upstream)) -> (TcpListener, Upstream) 
 
 /// A connection whose handshake is not over.
 fn handshake(purpose: Purpose) -> UpstreamPhase {
-    UpstreamPhase::Making(Box::new(Making { step: Step::Handshake, purpose, syn: None }))
+    UpstreamPhase::Making(Box::new(Making { step: Step::Handshake, began: 0, purpose, syn: None }))
 }
 
 fn socket_pair() -> (OwnedFd, OwnedFd) {
@@ -281,8 +291,8 @@ fn an_upload_that_is_sent_again_is_not_blocked_by_the_server_before() {
     let request = lane.request(machine::Request { has_body: true, is_safe: false, ..GET });
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     let _ = x.report(Event::Forward);
-    let key =
-        lane.upstream_connection(UpstreamPhase::Busy(Answer::Awaited { kept: false }), Transport::new(socket_pair().0));
+    let phase = UpstreamPhase::Busy(request.exchange, Answer::Awaited { kept: false });
+    let key = lane.upstream_connection(phase, Transport::new(socket_pair().0));
     let server = UpstreamStream::H1(key);
     let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
     let actions = x.report(Event::Connected(machine::Switching::Any));
@@ -326,13 +336,13 @@ fn a_connection_whose_listener_comes_back_is_left_behind_no_more() {
     let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
     let key = lane.proxy.connections.insert(conn);
     lane.proxy.admission.arrived(&lane.proxy.counters);
-    for (listeners, standing) in [(0, Standing::LeftBehind), (1, Standing::Current)] {
+    for listeners in [0, 1] {
         let mut config = snapshot(limits(), Vec::new());
         config.listeners.truncate(listeners);
         config.sockets.truncate(listeners);
         lane.published.publish(config);
         lane.turn();
-        assert_eq!(lane.proxy.connections.client(key).unwrap().client().standing, standing);
+        assert_eq!(lane.proxy.connections.is_current(key), listeners == 1);
     }
 }
 
@@ -562,7 +572,7 @@ fn a_handshake_that_waited_for_a_proof_is_counted_once() {
     Session::client(&ClientContext::new(&client_policy()).unwrap(), proxy.scratch.empty_records()).unwrap();
     client.adopt(proxy.scratch.records().to_vec());
     // Its hello came in the SYN, and used up the rate. The third packet of the TCP handshake comes now.
-    let peer = client.client().peer.ip();
+    let peer = client.client().peer().ip();
     assert!(proxy.admission.allows_handshake(cx, peer, &proxy.counters));
     client.await_proof();
     client.transport_mut().allow(Some(0));
@@ -634,6 +644,24 @@ fn a_pooled_connection_that_is_ending_is_not_used_again() {
     assert!(matches!(lane.upstream_stream(&request), Some(UpstreamStream::H1(key)) if key != ending));
 }
 
+/// A reload puts a group in the place of another one: pooled connections go to it as far as it has room, and each counts once.
+#[test]
+fn pooled_connections_go_to_the_group_that_takes_the_place_of_theirs() {
+    let (before, mut after) = (upstream(1), upstream(1));
+    after.servers[0].state = before.servers[0].state.clone();
+    after.keepalive = 1;
+    let mut lane = Lane::new(snapshot(limits(), vec![before]));
+    let old = lane.group();
+    let connections = [socket_pair(), socket_pair()]
+        .map(|(socket, peer)| (lane.upstream_connection(UpstreamPhase::Idle, Transport::new(socket)), peer));
+    lane.published.publish(snapshot(limits(), vec![after]));
+    lane.turn();
+    assert!(old.take_idle(0).is_none());
+    assert_eq!(lane.proxy.counters.value(Count::Pooled), 1);
+    let mut open = connections.iter().map(|(key, _)| *key).filter(|key| lane.proxy.connections.get(*key).is_some());
+    assert_eq!((open.next(), open.next()), (lane.group().take_idle(0), None));
+}
+
 /// HTTP/2 was expected, and the server has changed its mind: those who waited go on, in the same try, but not for ever.
 #[test]
 fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
@@ -642,7 +670,8 @@ fn requests_that_waited_for_http2_go_on_over_http1_within_bounds() {
         let mut lane = Lane::new(snapshot(limits(), vec![group]));
         let (client, _peer) = tls_pair(&mut lane.proxy.scratch);
         let request = lane.request(GET);
-        let key = lane.upstream_connection(handshake(Purpose::ToShare([request.exchange].into())), client);
+        let purpose = Purpose::ToShare { waiting: [request.exchange].into(), window: Window::Wide };
+        let key = lane.upstream_connection(handshake(purpose), client);
         lane.group().note_h2(0, true);
         lane.group().share(0, key);
         let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
@@ -670,8 +699,7 @@ fn a_connection_that_takes_no_request_is_a_failed_try() {
     let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
     let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().report(Event::Forward);
     let (socket, peer) = socket_pair();
-    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
-    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    let key = lane.h2_connection(socket);
     assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide));
     // SETTINGS_MAX_CONCURRENT_STREAMS = 0 and SETTINGS_ENABLE_CONNECT_PROTOCOL = 1.
     let settings = [0, 0, 12, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1];
@@ -692,8 +720,7 @@ fn a_request_that_settings_hold_back_for_ever_is_a_failed_try() {
     let request = lane.request(GET);
     let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().report(Event::Forward);
     let (socket, _peer) = socket_pair();
-    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
-    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    let key = lane.h2_connection(socket);
     assert!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide));
     let mut settings = vec![0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0];
     h2_upstream_take(&mut lane.proxy, &mut lane.cx, key, &mut settings);
@@ -709,8 +736,7 @@ fn no_more_websockets_wait_for_settings_than_may() {
     let request = lane.request(machine::Request { kind: Kind::WebSocket, ..GET });
     let _ = lane.proxy.exchanges.get_mut(request.exchange).unwrap().report(Event::Forward);
     let (socket, _peer) = socket_pair();
-    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
-    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    let key = lane.h2_connection(socket);
     let joined =
         (0..1000).take_while(|_| h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide)).count();
     assert_eq!(joined, 128);
@@ -748,8 +774,7 @@ fn after_a_kept_connection_was_lost_older_ones_are_not_used() {
         let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
         let _ = x.report(Event::Forward);
         lost_at.into_iter().for_each(|at| x.routed_mut().lost_connection(at));
-        let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket_pair().0));
-        h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+        let key = lane.h2_connection(socket_pair().0);
         assert_eq!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide), again, "{lost_at:?}");
     }
     for (lost_at, again) in [(None, true), (Some(0), false)] {
@@ -780,7 +805,7 @@ fn the_windows_of_servers_count_against_a_clients_connection() {
     assert_eq!(wide, WINDOW_BUDGET / WIDE as usize);
     assert_eq!((grant(0), grant(50)), (Window::Wide, Window::Narrow), "one that is sent again has one window");
     assert_eq!(grant(99), Window::Wide, "another client has a budget of its own");
-    let held = |connections: &mut Connections| connections.client(client).unwrap().client().held;
+    let held = |connections: &mut Connections| connections.client(client).unwrap().client().held();
     assert_eq!((held(connections).windows(), held(connections).bytes()), (WINDOW_BUDGET, 0));
     // One that is over makes room for another.
     exchanges.note_held(connections, requests[0].exchange, Held::default());
@@ -961,6 +986,25 @@ fn the_end_of_a_handshake_postpones_no_deadline_of_a_request_over_http2() {
     assert!(client_conn.is_established());
     assert_eq!(client_conn.deadline(), 250, "a quarter of `idle_timeout`");
     assert_eq!(h2_exchanges(&mut lane.proxy.connections, key).len(), 1);
+}
+
+/// What comes of a connection before its handshake is over is deferred, and postponed work may end the handshake first.
+#[test]
+fn a_failure_that_was_deferred_ends_a_connection_whose_handshake_ends_before() {
+    let mut lane = Lane::new(snapshot(limits(), Vec::new()));
+    let (_client, server) = tls_pair_before_the_end(&mut lane.proxy.scratch);
+    let (conn, _peer) = connection(&lane.proxy.settings.listeners()[0]);
+    let Conn::Client(client_conn) = conn else { unreachable!() };
+    let mut client_conn = Box::new(client_conn.in_handshake(10_000));
+    *client_conn.transport_mut() = server;
+    client_conn.transport_mut().note(READ);
+    assert!(client_conn.defer(Ready { error: true, ..READ }));
+    let key = lane.proxy.connections.insert(Conn::Client(client_conn));
+    lane.proxy.admission.arrived(&lane.proxy.counters);
+    lane.proxy.exchanges.go_on_later(Later::Conn(key));
+    lane.turn();
+    assert_eq!(lane.proxy.counters.value(Count::FullTls13), 1);
+    assert!(lane.proxy.connections.get(key).is_none(), "nobody is left to answer");
 }
 
 #[test]
@@ -1284,8 +1328,7 @@ fn a_websocket_that_waits_for_settings_is_looked_at_in_time() {
     (group.http, group.try_timeout) = (UpstreamHttp::Two, Some(Duration::from_millis(200)));
     let mut lane = lane_for(group);
     let (socket, _silent) = socket_pair();
-    let key = lane.upstream_connection(handshake(Purpose::Exchange), Transport::new(socket));
-    h2_upstream_begin(&mut lane.proxy, &mut lane.cx, key);
+    let key = lane.h2_connection(socket);
     let upgrade = b"GET / HTTP/1.1\r\nHost: a.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
     is_looked_at_in_time(&mut lane, upgrade);

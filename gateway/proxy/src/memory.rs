@@ -101,7 +101,7 @@ impl Held {
 
 /// How many bytes to read for a stream, where so many would be read within the connection's budget.
 pub(crate) fn read_within_budget(connections: &mut Connections, side: ClientStream, size: usize) -> usize {
-    let held = connections.get_mut(side.conn()).and_then(Conn::client).map_or(0, |c| c.held.bytes());
+    let held = connections.get_mut(side.conn()).and_then(Conn::client).map_or(0, |c| c.held().bytes());
     if held < BUFFER_BUDGET { size } else { size.min(BEYOND_BUDGET) }
 }
 
@@ -115,7 +115,8 @@ pub(crate) fn grant_window(
 ) -> Window {
     exchanges.note_held(connections, exchange, Held::default());
     let Some(x) = exchanges.get(exchange) else { return Window::Narrow };
-    let granted = connections.get_mut(x.client_stream().conn()).and_then(Conn::client).map_or(0, |c| c.held.windows());
+    let granted =
+        connections.get_mut(x.client_stream().conn()).and_then(Conn::client).map_or(0, |c| c.held().windows());
     if granted + wide as usize > WINDOW_BUDGET {
         return Window::Narrow;
     }

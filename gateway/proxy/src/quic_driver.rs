@@ -12,7 +12,6 @@ use crate::client::h3_connection::{
     h3_client_accepted, h3_client_close_if_done, h3_client_error, h3_client_established, h3_client_left,
     h3_client_lost, h3_client_timeout, h3_hello_read,
 };
-use crate::conn::Standing;
 use crate::counters::Count;
 use crate::exchange::resume::resume_source;
 use crate::exchange::streams::Later;
@@ -252,7 +251,7 @@ pub(crate) fn quic_refresh(proxy: &mut Proxy, cx: &mut Context) {
     let keys: Vec<Key> = proxy.connections.keys();
     for key in keys {
         let Some(q) = proxy.connections.quic(key) else { continue };
-        if q.client().is_some_and(|c| c.standing == Standing::LeftBehind) {
+        if q.client_ref().is_some_and(|client| !client.is_current()) {
             q.leave();
             h3_client_close_if_done(proxy, cx, key);
         }

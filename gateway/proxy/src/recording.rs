@@ -5,7 +5,7 @@
 //! the length of values are bounded, and what does not fit the queue is left out.
 
 use crate::Failure;
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::exchange::Exchange;
 use crate::records::RequestId;
 use sealane_http::{Fields, Version};
@@ -168,9 +168,9 @@ fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
         (upstream.name.clone(), server)
     });
     Recorded {
-        id: RequestId(client.id, x.number()),
+        id: RequestId(client.id(), x.number()),
         at: SystemTime::now(),
-        client: client.peer,
+        client: client.peer(),
         version: x.request().version,
         method: text(x.request().method_name()),
         host: text(x.request().host_name().as_bytes()),

@@ -6,7 +6,7 @@
 //! what clients have sent, is asked for by an operator (`recording.rs`).
 
 use crate::Failure;
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::latency::Place;
@@ -206,7 +206,7 @@ impl Records {
         if !self.are_wanted() {
             return;
         }
-        let request = RequestId(client.id, x.number());
+        let request = RequestId(client.id(), x.number());
         let what = match (x.upstream(), x.routed().failure()) {
             (Some(upstream), Some(failure)) => Occurrence::ServerFailed {
                 request,
@@ -220,7 +220,7 @@ impl Records {
             (None, _) if x.status() >= 400 => Occurrence::Refused(request, x.status()),
             _ => return,
         };
-        self.push(counters, (client.peer, client.id), what);
+        self.push(counters, (client.peer(), client.id()), what);
     }
 
     fn error(&mut self, client: &Client, x: &Exchange, now: Millis) {
@@ -232,14 +232,15 @@ impl Records {
         }
         self.errors = (second, count + 1);
         let error = RequestError {
-            request: RequestId(client.id, x.number()),
+            request: RequestId(client.id(), x.number()),
             status: x.status(),
             place: x.routed().shared_place().cloned(),
             upstream: x.upstream().map(|group| (group.settings().clone(), x.server())),
             failure: x.routed().failure(),
             trace: x.trace().id(),
         };
-        let record = Record { client: client.peer, connection: client.id, what: Occurrence::Error(Box::new(error)) };
+        let record =
+            Record { client: client.peer(), connection: client.id(), what: Occurrence::Error(Box::new(error)) };
         // The counters have all of them.
         let _ = self.sink.queue.try_send(record);
     }
@@ -286,8 +287,8 @@ mod tests {
         let (mut records, counters) = (Records::new(0, sink), Counters::default());
         let (mut x, cx) = (Exchange::new(ClientStream::H1(Key::from_u64(1))), Context::new().unwrap());
         for _ in 0..100 {
-            records.handshake_failed(&counters, (client.peer, client.id), "timeout");
-            records.connection_denied(&counters, (client.peer, client.id));
+            records.handshake_failed(&counters, (client.peer(), client.id()), "timeout");
+            records.connection_denied(&counters, (client.peer(), client.id()));
             x.note_status(404);
             records.exchange(&counters, &client, &x, &cx);
         }

@@ -58,16 +58,16 @@ pub(crate) fn relay_client(
     name: Option<&str>,
 ) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
-    let listener = client_conn.client().listener.clone();
+    let listener = client_conn.client().listener().clone();
     let rules = listener.listener.access.into_iter().chain(passthrough.and_then(|p| p.access));
     if rules.clone().next().is_some() {
         if !is_proven(client_conn) {
             // Its address may be forged: the third packet of TCP's handshake brings it here again.
             return client_conn.await_proof();
         }
-        if !listener.permit(rules, client_conn.client().peer.ip()) {
+        if !listener.permit(rules, client_conn.client().peer().ip()) {
             proxy.counters.count(Count::RelaysDenied);
-            let client = (client_conn.client().peer, client_conn.client().id);
+            let client = (client_conn.client().peer(), client_conn.client().id());
             proxy.log.records().connection_denied(&proxy.counters, client);
             return close_connection(proxy, cx, key);
         }
@@ -81,7 +81,7 @@ pub(crate) fn relay_client(
     let mut x = proxy.exchanges.fresh(side);
     let Some(Conn::Client(client_conn)) = proxy.connections.get_mut(key) else { return };
     x.arrive(side, 0, cx.micros());
-    x.begin_relay(name, &upstream, client_conn.client().peer.ip());
+    x.begin_relay(name, &upstream, client_conn.client().peer().ip());
     let exchange = proxy.exchanges.insert(x);
     client_conn.relay(cx, key, exchange, proxy.settings.limits().idle_timeout);
     proxy.counters.count(Count::Relays);

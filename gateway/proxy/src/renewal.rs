@@ -9,7 +9,7 @@
 //! [`begin_request`](crate::exchange::executor::begin_request) asks for each request, and only once the lane has taken up the newest snapshot.
 //! So a request that comes after the answer to a reload is never served under client-certificate rules of before.
 
-use crate::conn::{Conn, Standing};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::settings::LaneSettings;
 use crate::snapshot::Listener;
@@ -22,12 +22,12 @@ pub(crate) fn renew_clients(connections: &mut Connections, settings: &LaneSettin
         let over_quic = matches!(conn, Conn::Quic(_));
         let Some(client) = conn.client() else { continue };
         // A QUIC hello is judged by the settings that its connection began with, so those stay its rules.
-        let awaits_hello = over_quic && client.policy.is_none();
+        let awaits_hello = over_quic && client.policy().is_none();
         if !awaits_hello && renewed(connections, settings, key) {
             continue;
         }
         let Some(client) = connections.get_mut(key).and_then(Conn::client) else { continue };
-        client.standing = Standing::LeftBehind;
+        client.leave_behind();
         let rules_hold = awaits_hello || rules_hold(connections, settings, key);
         let Some(client_conn) = connections.client(key) else { continue };
         // A request that crosses this gets no answer, and may be sent again elsewhere (RFC 9112 §9.3.1).
@@ -45,7 +45,7 @@ pub(crate) fn rules_hold(connections: &mut Connections, settings: &LaneSettings,
     if client.is_current() {
         return true;
     }
-    let asked = asks_for_certificates(&client.listener.listener);
+    let asked = asks_for_certificates(&client.listener().listener);
     renewed(connections, settings, key)
         || !asked && !settings.listeners().iter().any(|l| asks_for_certificates(&l.listener))
 }
@@ -53,12 +53,12 @@ pub(crate) fn rules_hold(connections: &mut Connections, settings: &LaneSettings,
 /// Puts a connection under the newest settings of its listener. False if the listener or its policy has gone.
 fn renewed(connections: &mut Connections, settings: &LaneSettings, key: Key) -> bool {
     let Some(client) = connections.get_mut(key).and_then(Conn::client) else { return true };
-    let old = &client.listener.listener;
+    let old = &client.listener().listener;
     let new = settings.listeners().iter().find(|l| l.listener.id == old.id);
-    let Some((new, policy)) = new.and_then(|n| Some((n, same_policy(old, client.policy, &n.listener)?))) else {
+    let Some((new, policy)) = new.and_then(|n| Some((n, same_policy(old, client.policy(), &n.listener)?))) else {
         return false;
     };
-    (client.listener, client.policy, client.standing) = (new.clone(), policy, Standing::Current);
+    client.renew(new.clone(), policy);
     true
 }
 

@@ -7,7 +7,7 @@
 //!
 //! The id is nowhere but among the request's fields, so a request without one costs nothing.
 
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::settings::LaneSettings;
@@ -99,8 +99,8 @@ fn name_request(
         x.routed_mut().add_headers();
     }
     let name = rules.header.as_bytes();
-    let listener = &client.listener.listener;
-    let is_trusted = listener.trust_forwarded && listener.trusted_proxies.contains(client.peer.ip());
+    let listener = &client.listener().listener;
+    let is_trusted = listener.trust_forwarded && listener.trusted_proxies.contains(client.peer().ip());
     let fields = &mut x.request_mut().fields;
     let is_kept = is_trusted
         && {

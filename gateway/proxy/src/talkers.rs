@@ -189,16 +189,16 @@ impl Talkers {
             if let Some(client) = connections.client_at(key) {
                 // What no earlier question has seen has come since the last one, if the connection itself has, or its handshake has begun
                 // since: over QUIC, a client waits for that where nobody looks.
-                let is_new = last.is_some_and(|last| client.made.began.max(client.made.admitted) >= last);
+                let is_new = last.is_some_and(|last| client.made().began.max(client.made().admitted) >= last);
                 if known.is_none() && is_new {
                     // Many connections are open for less time than there is between two questions.
                     seen.packets = Some((0, 0));
                 }
-                let before = if known.is_some() || is_new { seen.requests } else { client.requests };
-                let requests = client.requests.saturating_sub(before);
-                seen.requests = client.requests;
+                let before = if known.is_some() || is_new { seen.requests } else { client.requests() };
+                let requests = client.requests().saturating_sub(before);
+                seen.requests = client.requests();
                 answer.requests += requests;
-                let load = clients.entry(network(client.peer.ip())).or_insert_with_key(|address| ClientLoad {
+                let load = clients.entry(network(client.peer().ip())).or_insert_with_key(|address| ClientLoad {
                     address: *address,
                     connections: 0,
                     requests: 0,
@@ -207,7 +207,7 @@ impl Talkers {
                 load.connections += 1;
                 load.requests += requests;
                 if requests > 0 {
-                    answer.connections.push(ConnectionLoad { id: client.id, address: load.address, requests });
+                    answer.connections.push(ConnectionLoad { id: client.id(), address: load.address, requests });
                 }
             }
             if (i + self.round).is_multiple_of(one_in)
@@ -295,23 +295,23 @@ mod tests {
     fn the_busiest_clients_and_connections_are_told() {
         let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
         let (mut connections, mut talkers) = (Connections::default(), Talkers::default());
+        let request = |connections: &mut Connections, key: Key, requests| {
+            let client = connections.client(key).unwrap().client_mut();
+            (0..requests).for_each(|_| _ = client.next_request());
+        };
         let mut peers = Vec::new();
-        let keys: Vec<Key> = (0..3)
-            .map(|n| {
-                let (mut conn, peer) = fixtures::connection(&settings.listeners()[0]);
-                peers.push(peer);
-                if let Some(client) = conn.client() {
-                    client.peer.set_ip(address(if n == 2 { 9 } else { 1 }));
-                    client.requests = 1000;
-                }
-                connections.insert(conn)
-            })
-            .collect();
+        let keys = ["192.0.2.1:5", "192.0.2.1:5", "192.0.2.9:5"].map(|address| {
+            let (conn, peer) = fixtures::connection_of(fixtures::client(&settings.listeners()[0], address));
+            peers.push(peer);
+            let key = connections.insert(conn);
+            request(&mut connections, key, 1000);
+            key
+        });
         // What they had before the first question is not new.
         let first = talkers.look(&connections, 1_000_000);
         assert_eq!((first.requests, first.connections.len(), first.seconds), (0, 0, 0.0), "{first:?}");
-        for (key, requests) in keys.iter().zip([1007, 1090, 1003]) {
-            connections.client(*key).unwrap().client_mut().requests = requests;
+        for (key, requests) in keys.iter().zip([7, 90, 3]) {
+            request(&mut connections, *key, requests);
         }
         let second = talkers.look(&connections, 3_000_000);
         assert_eq!((second.requests, second.seconds), (100, 2.0));
@@ -329,7 +329,7 @@ mod tests {
         let (mut connections, mut talkers) = (Connections::default(), Talkers::default());
         talkers.look(&connections, 5_000_000);
         let (mut conn, _peer) = fixtures::connection(&settings.listeners()[0]);
-        conn.client().unwrap().requests = 50;
+        (0..50).for_each(|_| _ = conn.client().unwrap().next_request());
         connections.insert(conn);
         assert_eq!(talkers.look(&connections, 6_000_000).requests, 0);
     }
@@ -343,10 +343,9 @@ mod tests {
         let _far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut near, _) = listener.accept().unwrap();
         near.write_all(b"hello").unwrap();
-        let (mut conn, _peer) = fixtures::connection(&settings.listeners()[0]);
-        let Conn::Client(client_conn) = &mut conn else { unreachable!() };
-        *client_conn.transport_mut() = Transport::new(near.into());
-        client_conn.client_mut().made.began = 1_500_000;
+        let client = fixtures::client_since(&settings.listeners()[0], "192.0.2.1:5", 1_500_000);
+        let (mut conn, _peer) = fixtures::connection_of(client);
+        *conn.transport().unwrap() = Transport::new(near.into());
         connections.insert(conn);
         let sent = |told: LaneTalkers| told.losses.iter().map(|loss| loss.sent).collect::<Vec<_>>();
         assert_eq!(sent(talkers.look(&connections, 2_000_000)), [1]);

@@ -3,7 +3,8 @@
 //! Control reads them with the configuration. A lane writes them before it changes the request for the upstream, so `{uri}` is what the
 //! client has asked for, even if the path is rewritten. Routes without such values pay nothing.
 
-use crate::conn::{Client, Conn};
+use crate::client::identity::Client;
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::Claims;
 use crate::exchange::streams::ClientStream;
@@ -129,7 +130,7 @@ pub(crate) struct Origin<'o> {
 impl Part {
     fn write(self, request: &RequestHead, from: &Origin, out: &mut Vec<u8>) {
         let Origin { connections, stream, client, claims } = from;
-        let certificate = client.cert.as_deref();
+        let certificate = client.cert();
         let described = |of: fn(&CertificateDescription) -> &Option<String>, out: &mut Vec<u8>| {
             let text = certificate.and_then(|c| of(c.description()).as_deref());
             out.extend_from_slice(text.unwrap_or_default().as_bytes());
@@ -139,7 +140,7 @@ impl Part {
             Self::ClientAddress => match claims {
                 // A vector takes all that is written to it.
                 Claims::Client(ip) => drop(write!(out, "{}", ip.to_canonical())),
-                Claims::Removed | Claims::Kept => out.extend_from_slice(client.peer_text.as_bytes()),
+                Claims::Removed | Claims::Kept => out.extend_from_slice(client.peer_text().as_bytes()),
             },
             Self::ClientCertificate => {
                 if let Some(certificate) = certificate {
@@ -163,7 +164,7 @@ impl Part {
             Self::Host => out.extend_from_slice(request.host_name().as_bytes()),
             Self::Method => out.extend_from_slice(request.method_name()),
             Self::Path => out.extend_from_slice(request.path()),
-            Self::Port => encode_decimal(out, u64::from(client.listener.listener.address.port())),
+            Self::Port => encode_decimal(out, u64::from(client.listener().listener.address.port())),
             Self::Query => out.extend_from_slice(&request.target()[request.path().len()..]),
             Self::Scheme => out.extend_from_slice(if client.is_secure() { b"https" } else { b"http" }),
             Self::TlsVersion => {

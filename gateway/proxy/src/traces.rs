@@ -13,7 +13,7 @@
 //! The queues come with the snapshot, so without `[traces]` there are none.
 
 use crate::Failure;
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
@@ -255,7 +255,7 @@ impl Trace {
 #[inline(never)]
 pub(crate) fn begin(x: &mut Exchange, client: &Client, rules: &TraceRules) {
     let is_trusted = match rules.trust {
-        TraceTrust::Proxies => client.listener.listener.trusted_proxies.contains(client.peer.ip()),
+        TraceTrust::Proxies => client.listener().listener.trusted_proxies.contains(client.peer().ip()),
         TraceTrust::Everybody => true,
         TraceTrust::Nobody => false,
     };
@@ -344,7 +344,7 @@ fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: boo
         context: ids.context,
         parent: ids.parent,
         upstream_span: ids.upstream,
-        request: RequestId(client.id, x.number()),
+        request: RequestId(client.id(), x.number()),
         request_id: Text::new(id.unwrap_or_default()),
         method: x.request().method(),
         version: x.request().version,
@@ -358,7 +358,7 @@ fn record(x: &Exchange, client: &Client, ids: Ids, id: Option<&[u8]>, paths: boo
         failed_attempts: x.attempts(),
         bytes: (x.request_body().bytes(), x.response_body().bytes()),
         times: TraceTimes {
-            made: if x.number() == 1 { client.made } else { Made::default() },
+            made: if x.number() == 1 { client.made() } else { Made::default() },
             started: x.times().started,
             routed: x.trace().routed,
             connecting: x.trace().connecting,

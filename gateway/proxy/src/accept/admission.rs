@@ -7,8 +7,9 @@
 use crate::accept::syn::Signatures;
 use crate::accept::{LISTENER, accept_clients, own_sockets};
 use crate::client::connection::{client_event, start_session};
+use crate::client::identity::Client;
 use crate::client::state::ClientConnection;
-use crate::conn::{Client, Conn};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::flush::flush_marked;
@@ -72,7 +73,7 @@ pub(crate) struct Admission {
 enum Step {
     /// Connections wait at the socket with this token.
     Accept(u64),
-    /// A connection before or in its handshake goes on with what is in its `deferred`.
+    /// A connection before or in its handshake goes on with what was deferred.
     Event(Key),
 }
 
@@ -308,8 +309,8 @@ impl Admission {
             // It may bring the connections of many clients.
             return true;
         }
-        let place = self.place_for(client.peer.ip(), &client.listener, settings, counters);
-        client.counted = place.flatten();
+        let place = self.place_for(client.peer().ip(), client.listener(), settings, counters);
+        client.count_in(place.flatten());
         place.is_some()
     }
 
@@ -589,12 +590,12 @@ mod tests {
         let come = |client: &mut Client| admission.count_in(client, &settings, &counters);
         assert_eq!([come(&mut clients[0]), come(&mut clients[1]), come(&mut clients[2])], [true, true, false]);
         assert_eq!(counters.value(Count::ClientsLimited), 1);
-        let peer = clients[0].peer.ip();
+        let peer = clients[0].peer().ip();
         let has_place =
             |admission: &Admission| admission.has_place_for(peer, &settings.listeners()[0], &settings, &counters);
         assert!(!has_place(&admission));
         admission.arrived(&counters);
-        admission.left(&mut Context::new().unwrap(), clients[0].counted, &settings, &counters);
+        admission.left(&mut Context::new().unwrap(), clients[0].count_out(), &settings, &counters);
         assert!(has_place(&admission));
         assert!(has_place(&admission), "to ask takes no place");
         assert!(admission.count_in(&mut clients[2], &settings, &counters));
@@ -610,8 +611,8 @@ mod tests {
         admission.listener_ready(LISTENER | 2);
         assert_eq!(admission.steps.len(), 2);
         let (conn, _peer) = fixtures::connection(&settings.listeners()[0]);
-        let Conn::Client(mut client_conn) = conn else { unreachable!() };
-        let key = Key::from_u64(7);
+        let Conn::Client(client_conn) = conn else { unreachable!() };
+        let (mut client_conn, key) = (client_conn.in_handshake(1000), Key::from_u64(7));
         admission.event(key, &mut client_conn, Ready { read: true, ..Ready::default() });
         admission.event(key, &mut client_conn, Ready { error: true, ..Ready::default() });
         assert_eq!(admission.steps.len(), 3);

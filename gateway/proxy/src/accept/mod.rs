@@ -6,14 +6,13 @@ pub(crate) mod syn;
 
 use crate::accept::syn::examine_syn;
 use crate::client::connection::{client_ready, connection_denied, first_phase, relay_all};
+use crate::client::identity::Client;
 use crate::client::state::{ClientConnection, ClientPhase};
-use crate::conn::{AddressText, Client, Conn, Standing};
+use crate::conn::Conn;
 use crate::counters::Count;
-use crate::exchange::waste::WasteBudget;
 use crate::flush::flush_marked;
 use crate::lane_state::LaneListener;
 use crate::lifecycle::close_connection;
-use crate::memory::Held;
 use crate::service::Proxy;
 use crate::settings::LaneSettings;
 use crate::snapshot::Relays;
@@ -137,22 +136,8 @@ pub(crate) fn adopt_client(
     let mut transport = Transport::new(fd);
     transport.allow(allowance);
     let policy = listener.listener.tls.is_none().then_some(0);
-    let client = Client {
-        listener,
-        policy,
-        peer,
-        id: proxy.log.next_connection(),
-        peer_text: AddressText::new(peer.ip()),
-        cert: None,
-        requests: 0,
-        standing: Standing::Current,
-        waste: WasteBudget::default(),
-        server_name: None,
-        counted: None,
-        held: Held::default(),
-        made: Made::begun(cx.micros()),
-    };
-    let client_conn = ClientConnection::new(transport, client, phase, cx.micros(), handshake_until);
+    let client = Client::new(listener, policy, peer, proxy.log.next_connection(), Made::begun(cx.micros()));
+    let client_conn = ClientConnection::new(transport, client, phase, handshake_until);
     let key = proxy.connections.insert(Conn::Client(Box::new(client_conn)));
     proxy.admission.arrived(&proxy.counters);
     let client_conn = proxy.connections.client(key)?;

@@ -8,8 +8,8 @@
 use super::AccessLogRules;
 use super::template::Template;
 use crate::Failure;
+use crate::client::identity::Client;
 use crate::clock::Clock;
-use crate::conn::Client;
 use crate::exchange::{Ending, Exchange};
 use crate::forwarding::group_of;
 use crate::records::ConnectionId;
@@ -86,12 +86,12 @@ impl Entry<'_> {
     pub fn address(&self, b: &mut Vec<u8>, rules: &AccessLogRules) {
         let told = self.x.told();
         // What is no address has nothing to mask.
-        let address = told.or_else(|| (!self.client.is_unnamed()).then(|| self.client.peer.ip()));
+        let address = told.or_else(|| (!self.client.is_unnamed()).then(|| self.client.peer().ip()));
         let written: Option<IpAddr> = address.and_then(|address| rules.masked(address)).or(told);
         match written {
             // A vector takes all that is written to it.
             Some(ip) => drop(write!(b, "{ip}")),
-            None => b.extend_from_slice(self.client.peer_text.as_bytes()),
+            None => b.extend_from_slice(self.client.peer_text().as_bytes()),
         }
     }
 
@@ -109,7 +109,7 @@ impl Entry<'_> {
     }
 
     pub fn fingerprint(&self) -> Option<&str> {
-        self.client.cert.as_ref().map(|c| c.fingerprint.as_str())
+        self.client.cert().map(|c| c.fingerprint.as_str())
     }
 
     /// Who the client is, if it has shown a password.
@@ -118,7 +118,7 @@ impl Entry<'_> {
     }
 
     pub fn number(&self, b: &mut Vec<u8>) {
-        connection_id(b, self.client.id);
+        connection_id(b, self.client.id());
         b.push(b'-');
         encode_decimal(b, u64::from(self.x.number()));
     }
@@ -317,7 +317,7 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
         put(Field::BytesBefore, Value::Number(encoding.taken()));
     }
     own.clear();
-    connection_id(&mut own, entry.client.id);
+    connection_id(&mut own, entry.client.id());
     put(Field::Connection, Value::Text(&own));
     own.clear();
     entry.number(&mut own);

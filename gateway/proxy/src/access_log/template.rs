@@ -138,7 +138,7 @@ impl Variable {
             Self::BodyBytesSent => encode_decimal(b, x.response_body().bytes()),
             Self::RequestBodyBytes => encode_decimal(b, x.request_body().bytes()),
             Self::ClientCertificate => own(b, entry.fingerprint()),
-            Self::Connection => connection_id(b, client.id),
+            Self::Connection => connection_id(b, client.id()),
             Self::ConnectionRequests => encode_decimal(b, u64::from(x.number())),
             Self::Error => match x.routed().failure() {
                 Some(failure) => escape(b, failure.text().as_bytes()),
@@ -161,7 +161,7 @@ impl Variable {
             Self::RemoteAddr => entry.address(b, rules),
             // Proxies tell of no port.
             Self::RemotePort if x.told().is_some() => b.push(b'-'),
-            Self::RemotePort => encode_decimal(b, u64::from(client.peer.port())),
+            Self::RemotePort => encode_decimal(b, u64::from(client.peer().port())),
             Self::RemoteUser => match entry.user() {
                 Some(user) => escape_word(b, user),
                 None => b.push(b'-'),
@@ -182,7 +182,7 @@ impl Variable {
             Self::RequestUri => escape(b, entry.target(rules)),
             Self::Route => own(b, entry.route()),
             Self::Scheme => b.extend_from_slice(if client.is_secure() { b"https" } else { b"http" }),
-            Self::ServerPort => encode_decimal(b, u64::from(client.listener.listener.address.port())),
+            Self::ServerPort => encode_decimal(b, u64::from(client.listener().listener.address.port())),
             Self::ServerProtocol => own(b, entry.protocol()),
             Self::SslProtocol => own(b, entry.tls_version()),
             Self::Status => drop(write!(b, "{:03}", x.status())),

@@ -6,7 +6,7 @@ use crate::accept::syn::{is_proven, may_answer};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
 use crate::client::state::{ClientConnection, ClientPhase, EarlyData, Handshake, Protocol, Turn};
-use crate::conn::{AddressText, Conn};
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::executor::{abort_exchange, handshake_done};
@@ -125,13 +125,12 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         Ok(Some(header)) => {
             client_conn.transport.unread.drain(..header.consumed);
             if let Some(source) = header.source {
-                client_conn.client.peer = source;
-                client_conn.client.peer_text = AddressText::new(source.ip());
+                client_conn.client.note_source(source);
             }
-            let listener = client_conn.client.listener.clone();
-            let peer = client_conn.client.peer.ip();
+            let listener = client_conn.client.listener().clone();
+            let peer = client_conn.client.peer().ip();
             if !listener.admits(peer) {
-                let client = (client_conn.client.peer, client_conn.client.id);
+                let client = (client_conn.client.peer(), client_conn.client.id());
                 connection_denied(proxy, client);
                 return close_connection(proxy, cx, key);
             }
@@ -176,13 +175,13 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
             }
         }
         Ok(Some(hello)) => hello,
-        Err(_) if client_conn.client.listener.listener.tls.is_none() => {
+        Err(_) if client_conn.client.listener().listener.tls.is_none() => {
             // No hello, so no name: the connection is relayed like one without a name.
             return relay_all(proxy, cx, key);
         }
         Err(e) => return refuse_hello(proxy, cx, key, e),
     };
-    let listener = client_conn.client.listener.clone();
+    let listener = client_conn.client.listener().clone();
     let name = hello.name();
     if listener.listener.relays != Relays::Never {
         let passthrough = passthrough_for(&listener.listener, name.as_deref());
@@ -214,17 +213,17 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     };
     let shared = hello.psk_identity.filter(|_| place == Owner::Store).and_then(|id| <[u8; 32]>::try_from(id).ok());
     if proxy.admission.counts_by_server_name() {
-        client_conn.client.server_name = name.map(String::into_boxed_str);
+        client_conn.client.note_server_name(name);
     }
     // Once per connection: not again by the lane that it is handed to, nor when its client has proven its address.
     let is_first = may_hand_over && !awaited_proof;
-    let peer = client_conn.client.peer.ip();
+    let peer = client_conn.client.peer().ip();
     if is_first && !client_conn.client.is_unnamed() && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
     }
     let owner = place.elsewhere().filter(|_| may_hand_over);
     opening.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
-    client_conn.client.policy = Some(policy);
+    client_conn.client.note_policy(policy);
     let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
     if challenge.is_some() && opening.challenge.is_none() {
         // The certificate is the answer. An authority that has seen it may reset the connection.
@@ -301,7 +300,7 @@ fn refuse_hello(proxy: &mut Proxy, cx: &mut Context, key: Key, error: HelloError
 /// Relays a connection that names nobody.
 pub(crate) fn relay_all(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
-    let passthrough = passthrough_for(&client_conn.client.listener.listener, None);
+    let passthrough = passthrough_for(&client_conn.client.listener().listener, None);
     relay_client(proxy, cx, key, passthrough, None);
 }
 
@@ -313,7 +312,7 @@ fn hand_over(proxy: &mut Proxy, cx: &mut Context, key: Key, owner: usize) -> boo
     // A duplicate of the descriptor travels; ours is closed, and with it the watch.
     let Ok(fd) = rustix::io::fcntl_dupfd_cloexec(&client_conn.transport.fd, 0) else { return false };
     let bytes = std::mem::take(&mut client_conn.transport.unread);
-    let (listener, peer) = (client_conn.client.listener.listener.id, client_conn.client.peer);
+    let (listener, peer) = (client_conn.client.listener().listener.id, client_conn.client.peer());
     match mailbox.send(Message::Connection(HandedOver { fd, bytes, listener, peer })) {
         Ok(()) => {
             cx.unwatch(&client_conn.transport.fd);
@@ -339,14 +338,14 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         return;
     }
     let Handshake::UnderWay(opening) = &mut client_conn.handshake else { return };
-    let context = match (&opening.challenge, client_conn.client.policy) {
+    let context = match (&opening.challenge, client_conn.client.policy()) {
         // Not kept: it is asked for a few times in months.
         (Some(challenge), _) => Some(ServerContext::new(challenge, &lane.snapshot.ticket_keys).map(Some)),
-        (None, policy) => policy.map(|policy| client_conn.client.listener.context(policy, &lane.snapshot)),
+        (None, policy) => policy.map(|policy| client_conn.client.listener().context(policy, &lane.snapshot)),
     };
     let session = match context {
         Some(Ok(Some(context))) => {
-            let context = context.for_client(client_conn.client.peer.ip());
+            let context = context.for_client(client_conn.client.peer().ip());
             Session::server(&context, opening.early != EarlyData::None).ok()
         }
         _ => None,
@@ -439,7 +438,7 @@ fn decide_version(
         // Nothing of ours can be sent before the handshake is over, or early data have come.
         Some(tls) if input.is_empty() && tls.is_handshaking() => return Speaks::Unknown,
         Some(tls) => tls.alpn() == Some(b"h2"),
-        None if client_conn.client.listener.listener.h2c => {
+        None if client_conn.client.listener().listener.h2c => {
             if !client_conn.inbuf.is_empty() {
                 let begun = std::mem::take(&mut client_conn.inbuf);
                 input.splice(..0, begun);
@@ -509,7 +508,7 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
     let c = &proxy.counters;
     if let Some(s) = summary {
         c.handshake_took(false, s.version, s.resumed, took);
-        probes::handshake_done(|| Some((client_conn.client.id.to_u64(), took, s.resumed.into(), 0)));
+        probes::handshake_done(|| Some((client_conn.client.id().to_u64(), took, s.resumed.into(), 0)));
         c.signed(s.key);
     }
     match summary.map(|s| (s.version, s.resumed)) {
@@ -532,6 +531,10 @@ fn note_established(proxy: &mut Proxy, cx: &mut Context, key: Key) -> bool {
             handshake_done(proxy, cx, exchange);
         }
     }
+    if opening.has_failed() && proxy.connections.client(key).is_some_and(|client_conn| client_conn.closes().is_none()) {
+        // As in `client_event`, which is not called: what was deferred ends with the handshake.
+        client_gone(proxy, cx, key);
+    }
     proxy.connections.get(key).is_some()
 }
 
@@ -551,9 +554,9 @@ pub(crate) fn probe_failure(connection: impl FnOnce() -> Option<ConnectionId>, r
 /// [`TLS_FAILURES`](crate::counters::TLS_FAILURES).
 pub(crate) fn handshake_failed(proxy: &Proxy, key: Key, reason: &'static str) {
     proxy.counters.tls_failure(reason);
-    probe_failure(|| Some(proxy.connections.client_at(key)?.id), reason);
+    probe_failure(|| Some(proxy.connections.client_at(key)?.id()), reason);
     if let Some(client) = proxy.connections.client_at(key) {
-        proxy.log.records().handshake_failed(&proxy.counters, (client.peer, client.id), reason);
+        proxy.log.records().handshake_failed(&proxy.counters, (client.peer(), client.id()), reason);
     }
 }
 

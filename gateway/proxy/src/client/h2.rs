@@ -17,8 +17,9 @@ use crate::exchange::request::{request_broken, request_data, request_end, reques
 use crate::exchange::resume::resume_source;
 use crate::exchange::streams::{ClientStream, Later};
 use crate::exchange::waste::{calling_off_wastes, client_wasted};
+use crate::h2::backlog::{Incoming, Next};
+use crate::h2::message;
 use crate::h2::wake::StreamWaker;
-use crate::h2::{backlog, message};
 use crate::renewal::rules_hold;
 use crate::service::Proxy;
 use bytes::Bytes;
@@ -35,13 +36,9 @@ use std::task::{self, Poll, Waker};
 pub(crate) struct Stream {
     pub(super) exchange: Key,
     pub(super) id: u32,
-    pub(super) respond: SendResponse<Bytes>,
-    /// There once the response's head has been sent.
-    pub(super) send: Option<SendStream<Bytes>>,
+    pub(super) response: Response,
     /// There until the request has come whole.
-    pub(super) body: Option<RecvStream>,
-    /// Data that has been taken from `h2`, but not passed on.
-    pub(super) rest: Bytes,
+    pub(super) body: Option<Incoming>,
     pub(super) slot: Arc<StreamWaker>,
     pub(super) waker: Waker,
     pub(super) priority: Priority,
@@ -51,8 +48,32 @@ pub(crate) struct Stream {
     pub(super) narrow: bool,
     /// When it last had its turn.
     pub(super) turn: u64,
-    /// END_STREAM has been given.
-    pub(super) ended: bool,
+}
+
+/// How far the response of a stream has been sent.
+pub(super) enum Response {
+    /// Its head has not been sent; never, where the client has reset the stream.
+    Awaited(SendResponse<Bytes>),
+    /// Its head has been sent. `ended`: END_STREAM has been given.
+    Begun { send: SendStream<Bytes>, ended: bool },
+}
+
+impl Response {
+    /// Whether the client has reset the stream; if not, its waker says when.
+    fn is_reset(&mut self, task: &mut task::Context<'_>) -> bool {
+        match self {
+            Self::Awaited(respond) => respond.poll_reset(task).is_ready(),
+            Self::Begun { send, .. } => send.poll_reset(task).is_ready(),
+        }
+    }
+
+    /// Resets the stream: nothing of what has been given for it and has not left is sent.
+    pub(super) fn reset(&mut self, reason: Reason) {
+        match self {
+            Self::Awaited(respond) => respond.send_reset(reason),
+            Self::Begun { send, .. } => send.send_reset(reason),
+        }
+    }
 }
 
 pub(crate) fn h2_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
@@ -100,20 +121,17 @@ pub(super) fn h2_request(
         // Put right below: an exchange names its stream, and a stream its exchange.
         exchange: key,
         id: respond.stream_id().as_u32(),
-        respond,
-        send: None,
-        body: Some(body),
-        rest: Bytes::new(),
+        response: Response::Awaited(respond),
+        body: Some(Incoming::new(body)),
         waker: slot.waker(),
         slot,
         priority: parts.headers.get("priority").map_or(Priority::default(), |v| Priority::parse(v.as_bytes())),
         transport_blocked: false,
         narrow: false,
         turn: 0,
-        ended: false,
     };
     // From now on a reset wakes it. One that came with the request wakes nobody, and is known already.
-    let is_reset = stream.respond.poll_reset(&mut task::Context::from_waker(&stream.waker)).is_ready();
+    let is_reset = stream.response.is_reset(&mut task::Context::from_waker(&stream.waker));
     x.arrive(ClientStream::H2(key, index), number, cx.micros());
     match info {
         Ok(info) => {
@@ -147,12 +165,7 @@ pub(super) fn h2_request(
 pub(crate) fn h2_client_woken(proxy: &mut Proxy, cx: &mut Context, key: Key, index: u32) {
     let Some(stream) = h2_stream(&mut proxy.connections, key, index) else { return };
     let exchange = stream.exchange;
-    let mut task = task::Context::from_waker(&stream.waker);
-    let reset = match &mut stream.send {
-        Some(send) => send.poll_reset(&mut task),
-        None => stream.respond.poll_reset(&mut task),
-    };
-    if reset.is_ready() {
+    if stream.response.is_reset(&mut task::Context::from_waker(&stream.waker)) {
         return h2_client_gone(proxy, cx, exchange, None);
     }
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
@@ -196,47 +209,33 @@ pub(crate) fn h2_client_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         let H2Client { streams, guard, list_limit, .. } = &mut **h2;
         let Some(stream) = streams.get_mut(index as usize) else { return };
         let Some(body) = &mut stream.body else { return };
-        let mut task = task::Context::from_waker(&stream.waker);
-        if stream.rest.is_empty() {
-            match backlog::poll_joined(body, &mut task) {
-                Poll::Pending => return,
-                Poll::Ready(Some(Ok(data))) => stream.rest = data,
-                Poll::Ready(Some(Err(e))) => return h2_client_gone(proxy, cx, exchange, Some(&e)),
-                Poll::Ready(None) => {
-                    let trailers = match body.poll_trailers(&mut task) {
-                        Poll::Pending => return,
-                        Poll::Ready(Ok(trailers)) => trailers,
-                        Poll::Ready(Err(e)) => return h2_client_gone(proxy, cx, exchange, Some(&e)),
-                    };
-                    stream.body = None;
-                    let noted = guard.trailers().take(stream.id);
-                    if x.machine().request() == Phase::Draining {
-                        // It has its response.
-                        return request_end(proxy, cx, exchange);
-                    }
-                    let (limits, into) = (&proxy.settings.limits().http, x.request_body_mut().trailers_mut());
-                    return match message::read_trailers(trailers.as_ref(), noted, *list_limit, limits, into) {
-                        Ok(()) => request_end(proxy, cx, exchange),
-                        Err(e) => request_broken(proxy, cx, exchange, e),
-                    };
+        let want = match body.poll(&mut task::Context::from_waker(&stream.waker)) {
+            Poll::Pending => return,
+            Poll::Ready(Err(e)) => return h2_client_gone(proxy, cx, exchange, Some(&e)),
+            Poll::Ready(Ok(Next::Data(bytes))) => bytes,
+            Poll::Ready(Ok(Next::End(trailers))) => {
+                stream.body = None;
+                let noted = guard.trailers().take(stream.id);
+                if x.machine().request() == Phase::Draining {
+                    // It has its response.
+                    return request_end(proxy, cx, exchange);
                 }
+                let (limits, into) = (&proxy.settings.limits().http, x.request_body_mut().trailers_mut());
+                return match message::read_trailers(trailers.as_ref(), noted, *list_limit, limits, into) {
+                    Ok(()) => request_end(proxy, cx, exchange),
+                    Err(e) => request_broken(proxy, cx, exchange, e),
+                };
             }
-            if stream.rest.is_empty() {
-                continue;
-            }
-        }
-        let want = stream.rest.len();
+        };
         let room = match request_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, want) {
             None | Some(0) => return,
             Some(room) => room,
         };
         let Some(stream) = h2_stream(&mut proxy.connections, key, index) else { return };
-        let piece = stream.rest.split_to(want.min(room));
         let Some(body) = &mut stream.body else { return };
-        // The client may send as much again: what was taken is in the sink's bounded buffer. It fails only where
-        // more is released than has come.
-        let _ = body.flow_control().release_capacity(piece.len());
-        let last = stream.rest.is_empty() && body.is_end_stream();
+        // What is taken is in the sink's bounded buffer.
+        let piece = body.take(want.min(room));
+        let last = body.is_over();
         if last {
             stream.body = None;
         }

@@ -21,7 +21,7 @@ use crate::exchange::streams::ClientStream;
 use crate::exchange::waste;
 use crate::exchange::waste::client_wasted;
 use crate::flush::flush_driven;
-use crate::h2::backlog::{self, BITE, NO_BUDGET};
+use crate::h2::backlog::{BITE, Incoming, NO_BUDGET};
 use crate::h2::guard::{Fault, Guard};
 use crate::h2::pipe::Pipe;
 use crate::h2::window::Window;
@@ -187,9 +187,9 @@ impl H2Client {
         if !self.guard.backlog().is_full() {
             return false;
         }
-        for (_, Stream { body, rest, waker, .. }) in &mut self.streams {
+        for (_, Stream { body, waker, .. }) in &mut self.streams {
             if let Some(body) = body {
-                backlog::drain(body, rest, waker);
+                body.drain(waker);
             }
         }
         if self.pipe.is_drained() {
@@ -222,11 +222,7 @@ impl H2Client {
 
     /// Bytes that wait here: what has come and was not read, and what was read and not passed on, here or in `h2`.
     pub fn holds(&mut self) -> usize {
-        let unread = self.streams.iter_mut().map(|(_, stream)| {
-            // What is taken is released when it is passed on.
-            let used = stream.body.as_mut().map_or(0, |body| body.flow_control().used_capacity());
-            used.max(stream.rest.len())
-        });
+        let unread = self.streams.iter_mut().map(|(_, stream)| stream.body.as_mut().map_or(0, Incoming::held));
         self.pipe.waiting() + self.fed + unread.sum::<usize>()
     }
 

@@ -4,7 +4,7 @@
 //! urgency (RFC 9218 §10): of one urgency, responses that are not incremental one after the other in the order of their
 //! streams, incremental ones in turn. As long as somebody more urgent waits, the others get no room.
 
-use crate::client::h2::{Stream, h2_stream};
+use crate::client::h2::{Response, Stream, h2_stream};
 use crate::client::state::Protocol;
 use crate::conn::Conn;
 use crate::connections::Connections;
@@ -18,7 +18,7 @@ use crate::settings::LaneSettings;
 use crate::transport::MIN_CREDIT;
 use bytes::Bytes;
 use h2::Reason;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_http::BodyLength;
 use sealane_lane::{Context, Key};
@@ -37,9 +37,11 @@ pub(crate) fn h2_client_interim(
         return;
     };
     let Some(stream) = client_conn.protocol.h2_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
-    if let Ok(response) = message::write_response(x.response(), BodyLength::None) {
+    if let Response::Awaited(respond) = &mut stream.response
+        && let Ok(response) = message::write_response(x.response(), BodyLength::None)
+    {
         // It fails where the stream has been reset, and then its waker says so.
-        let _ = stream.respond.send_informational(response);
+        let _ = respond.send_informational(response);
     }
     connections.mark_for_flush(key);
 }
@@ -60,13 +62,17 @@ pub(crate) fn h2_client_head(
     let Protocol::H2(h2) = &mut client_conn.protocol else { return };
     let Some(stream) = h2.streams.get_mut(index as usize) else { return };
     let response = message::write_response(x.response(), body).unwrap_or_else(|_| {
-        let mut response = Response::new(());
+        let mut response = http::Response::new(());
         *response.status_mut() = StatusCode::BAD_GATEWAY;
         response
     });
-    stream.ended = body.is_empty() && !upgrade;
+    let ended = body.is_empty() && !upgrade;
     // It fails where the stream has been reset, and then its waker says so.
-    stream.send = stream.respond.send_response(response, stream.ended).ok();
+    if let Response::Awaited(respond) = &mut stream.response
+        && let Ok(send) = respond.send_response(response, ended)
+    {
+        stream.response = Response::Begun { send, ended };
+    }
     h2.fed += HEAD_COST;
     connections.mark_for_flush(key);
 }
@@ -82,7 +88,7 @@ pub(crate) fn h2_client_credit(connections: &mut Connections, key: Key, index: u
     if room == 0 || window == 0 || h2.waiting[..urgency].iter().any(|n| *n > 0) {
         if !std::mem::replace(&mut stream.transport_blocked, true) {
             h2.waiting[urgency] += 1;
-            if let Some(send) = &mut stream.send {
+            if let Response::Begun { send, .. } = &mut stream.response {
                 // What it may have asked `h2` for before goes to others.
                 send.reserve_capacity(0);
             }
@@ -91,7 +97,7 @@ pub(crate) fn h2_client_credit(connections: &mut Connections, key: Key, index: u
         connections.mark_for_flush(key);
         return 0;
     }
-    let Some(send) = &mut stream.send else { return 0 };
+    let Response::Begun { send, .. } = &mut stream.response else { return 0 };
     let want = want.min(room);
     // No more is reserved of the connection's window than there is, and is to send: other streams want it too.
     let asked = want.min(window);
@@ -116,8 +122,8 @@ pub(crate) fn h2_client_data(
     h2.window.give(data.len());
     h2.guard.sent_data(data.len(), stream.narrow);
     h2.progress = now;
-    stream.ended |= last;
-    if let Some(send) = &mut stream.send {
+    if let Response::Begun { send, ended } = &mut stream.response {
+        *ended |= last;
         // As above.
         let _ = send.send_data(Bytes::copy_from_slice(data), last);
     }
@@ -129,13 +135,12 @@ pub(crate) fn h2_client_end(connections: &mut Connections, exchanges: &Exchanges
         return;
     };
     let Some(stream) = client_conn.protocol.h2_mut().and_then(|h| h.streams.get_mut(index as usize)) else { return };
-    if std::mem::replace(&mut stream.ended, true) {
-        return;
-    }
-    if let Some(send) = &mut stream.send {
+    if let Response::Begun { send, ended } = &mut stream.response
+        && !std::mem::replace(ended, true)
+    {
         sink::end(send, x.response_body().trailers());
+        connections.mark_for_flush(key);
     }
-    connections.mark_for_flush(key);
 }
 
 /// The exchange is over. What was sent goes out; if the request had not come whole, `h2` resets the stream with
@@ -180,10 +185,7 @@ pub(crate) fn h2_client_reset(
     stuck: bool,
 ) {
     if let (true, Some(stream)) = (stuck, h2_stream(connections, key, index)) {
-        match &mut stream.send {
-            Some(send) => send.send_reset(Reason::CANCEL),
-            None => stream.respond.send_reset(Reason::CANCEL),
-        }
+        stream.response.reset(Reason::CANCEL);
     }
     h2_client_finish(connections, settings, cx, key, index);
 }

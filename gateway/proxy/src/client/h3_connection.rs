@@ -3,17 +3,16 @@
 use crate::accept::admission::Admission;
 use crate::client::connection::handshake_failed;
 use crate::client::h3::h3_cut;
-use crate::conn::{AddressText, Client, Conn, Standing};
+use crate::client::identity::Client;
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::executor::{abort_exchange, handshake_done};
 use crate::exchange::expiry::check_deadlines;
 use crate::exchange::forwarded::client_cert;
-use crate::exchange::waste::WasteBudget;
 use crate::h3::connection::H3Connection;
 use crate::h3::next_look;
 use crate::h3::stream::Serves;
-use crate::memory::Held;
 use crate::quic::QuicEndpoint;
 use crate::quic::admission::{Accepted, failure};
 use crate::service::Proxy;
@@ -35,22 +34,9 @@ fn our_settings(limits: &ClientLimits) -> Settings {
 /// Takes in a connection whose handshake has begun.
 pub(crate) fn h3_client_accepted(proxy: &mut Proxy, cx: &mut Context, accepted: Accepted) -> Key {
     let Accepted { connection, listener, remote, since } = accepted;
-    let client = Client {
-        listener,
-        policy: None,
-        peer: remote,
-        id: proxy.log.next_connection(),
-        peer_text: AddressText::new(remote.ip()),
-        cert: None,
-        requests: 0,
-        standing: Standing::Current,
-        waste: WasteBudget::default(),
-        // Limits by name count by the authority of requests here.
-        server_name: None,
-        counted: None,
-        held: Held::default(),
-        made: Made { began: since, admitted: cx.micros(), established: 0 },
-    };
+    let made = Made { began: since, admitted: cx.micros(), established: 0 };
+    // The name in its hello is not noted: limits by name count by the authority of requests here.
+    let client = Client::new(listener, None, remote, proxy.log.next_connection(), made);
     let limits = proxy.settings.limits();
     let q = H3Connection::with_client(connection, client, cx.now(), since);
     let key = proxy.connections.insert(Conn::Quic(Box::new(q)));
@@ -77,7 +63,7 @@ pub(crate) fn h3_hello_read(connections: &mut Connections, key: Key) {
     let Some(q) = connections.quic(key) else { return };
     let handshake = q.transport().handshake();
     if let (Some(client), Some(handshake)) = (q.client(), handshake) {
-        client.policy = Some(handshake.policy);
+        client.note_policy(handshake.policy);
     }
 }
 
@@ -101,7 +87,7 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
         }
         let is_resumed = h.summary.is_some_and(|s| s.resumed);
         c.handshake_took(true, Version::Tls13, is_resumed, took);
-        probes::handshake_done(|| Some((q.client_ref()?.id.to_u64(), took, is_resumed.into(), 1)));
+        probes::handshake_done(|| Some((q.client_ref()?.id().to_u64(), took, is_resumed.into(), 1)));
         c.signed(h.summary.and_then(|s| s.key));
         match (h.early_offered, called_early) {
             (true, true) => c.count(Count::EarlyDataAccepted),
@@ -110,8 +96,8 @@ pub(crate) fn h3_client_established(proxy: &mut Proxy, cx: &mut Context, key: Ke
         }
     }
     let Some(client) = q.client() else { return };
-    client.cert = certificate.as_ref().map(client_cert);
-    client.made.established = cx.micros();
+    client.note_certificate(certificate.as_ref().map(client_cert));
+    client.note_established(cx.micros());
     // Requests in early data may have deadlines before that.
     q.look_by(cx, key, cx.now() + next_look(&limits));
     if draining {
@@ -173,7 +159,7 @@ pub(crate) fn h3_client_left(
     if !q.count_out() {
         return;
     }
-    let counted = q.client().and_then(|client| client.counted.take());
+    let counted = q.client().and_then(Client::count_out);
     if q.is_handshaking() {
         quic.handshake_over();
     }

@@ -8,4 +8,5 @@ pub(crate) mod h2_responses;
 pub(crate) mod h3;
 pub(crate) mod h3_connection;
 pub(crate) mod h3_responses;
+pub(crate) mod identity;
 pub(crate) mod state;

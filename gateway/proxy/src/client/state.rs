@@ -4,7 +4,7 @@
 //! `connection` and the adapters of HTTP/1.1 and HTTP/2 report here what happens; other parts ask, or say what is to happen.
 
 use crate::client::h2_connection::H2Client;
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::exchange::forwarded::client_cert;
 use crate::limits::Counted;
 use crate::scratch::Scratch;
@@ -143,13 +143,28 @@ pub(crate) enum Handshake {
 }
 
 /// What is known of a connection while its handshake is not over.
-#[derive(Default)]
 pub(crate) struct Opening {
+    /// When the handshake must be over, whatever is done with early data meanwhile.
+    until: Millis,
+    /// What has come and waits for the new clients' share of the turn.
+    deferred: Option<Ready>,
     /// The hello is large, and not whole yet.
     pub large_hello: Option<LargeHello>,
     /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
     pub challenge: Option<Arc<ServerPolicy>>,
     pub early: EarlyData,
+}
+
+impl Opening {
+    /// Of a connection that begins, and whose handshake must be over at this time.
+    fn new(until: Millis) -> Self {
+        Self { until, deferred: None, large_hello: None, challenge: None, early: EarlyData::None }
+    }
+
+    /// The connection has failed, or is closed both ways, and that has not been looked at.
+    pub(super) fn has_failed(&self) -> bool {
+        self.deferred.is_some_and(|ready| ready.error)
+    }
 }
 
 /// What has become of early data.
@@ -173,35 +188,20 @@ pub(crate) struct ClientConnection {
     /// Plaintext that has not been taken yet.
     pub(super) inbuf: Vec<u8>,
     deadline: Deadline,
-    /// When the connection was accepted.
-    began: Micros,
-    /// When the handshake must be over, whatever is done with early data meanwhile.
-    handshake_until: Millis,
     pub(super) handshake: Handshake,
-    /// What has come while its handshake was going on and waits for the new clients' share of the turn.
-    deferred: Option<Ready>,
     pub(super) protocol: Protocol,
 }
 
 impl ClientConnection {
-    /// One that has been accepted at `began`.
-    pub fn new(
-        transport: Transport,
-        client: Client,
-        phase: ClientPhase,
-        began: Micros,
-        handshake_until: Millis,
-    ) -> Self {
+    /// One that has been accepted, and whose handshake must be over at this time if there is one.
+    pub fn new(transport: Transport, client: Client, phase: ClientPhase, handshake_until: Millis) -> Self {
         Self {
             transport,
             client,
             phase,
             inbuf: Vec::new(),
             deadline: Deadline::default(),
-            began,
-            handshake_until,
-            handshake: Handshake::UnderWay(Opening::default()),
-            deferred: None,
+            handshake: Handshake::UnderWay(Opening::new(handshake_until)),
             protocol: Protocol::Unknown,
         }
     }
@@ -277,13 +277,14 @@ impl ClientConnection {
     /// Bytes of memory that it holds, with what was read for it at upstreams.
     pub fn holds(&mut self) -> usize {
         let frames = self.protocol.h2_mut().map_or(0, |h| h.holds());
-        self.client.held.bytes() + self.transport.held() + self.inbuf.capacity() + frames
+        self.client.held().bytes() + self.transport.held() + self.inbuf.capacity() + frames
     }
 
     /// Lets go of its socket and its buffers. Returns its place among the connections of its address.
-    pub fn dismantle(self: Box<Self>, scratch: &mut Scratch) -> Option<Counted> {
+    pub fn dismantle(mut self: Box<Self>, scratch: &mut Scratch) -> Option<Counted> {
+        let counted = self.client.count_out();
         self.transport.dismantle(scratch);
-        self.client.counted
+        counted
     }
 
     /// What another lane has read of it before it was handed over.
@@ -302,13 +303,12 @@ impl ClientConnection {
         if let Some(opening) = self.opening() {
             opening.large_hello = None;
         }
-        self.client.made.admitted = now;
+        self.client.note_admitted(now);
     }
 
     /// The handshake is over. Returns how long that took since the connection was accepted.
     pub(super) fn note_established(&mut self, now: Micros) -> Micros {
-        self.client.made.established = now;
-        now - self.began
+        self.client.note_established(now)
     }
 
     /// Its bytes are relayed from now on, for this exchange. Those that were read of the hello go first.
@@ -332,7 +332,11 @@ impl ClientConnection {
         is_early: bool,
     ) {
         self.protocol = Protocol::H1(Turn::Exchange(exchange, persistence));
-        self.deadline.set(cx, key, if is_early { at.min(self.handshake_until) } else { at });
+        let at = match &self.handshake {
+            Handshake::UnderWay(opening) if is_early => at.min(opening.until),
+            Handshake::UnderWay(_) | Handshake::Over => at,
+        };
+        self.deadline.set(cx, key, at);
     }
 
     /// Bytes that were read after the end of our direction have been thrown away. Whether these are too many.
@@ -345,8 +349,9 @@ impl ClientConnection {
     /// The hello waits for its ticket: until this time, or that of the handshake's end if that is before. `cheap`: what will be
     /// signed is.
     pub fn await_ticket(&mut self, cx: &mut Context, key: Key, cheap: bool, at: Millis) {
+        let Handshake::UnderWay(opening) = &self.handshake else { return };
         self.phase = ClientPhase::AwaitsTicket { cheap };
-        self.deadline.set(cx, key, at.min(self.handshake_until));
+        self.deadline.set(cx, key, at.min(opening.until));
     }
 
     /// Whether the hello waits for its ticket; if so, whether what will be signed is cheap.
@@ -359,24 +364,29 @@ impl ClientConnection {
 
     /// The hello does not wait for its ticket any more.
     pub fn leave_ticket(&mut self, cx: &mut Context, key: Key) {
-        self.deadline.set(cx, key, self.handshake_until);
+        if let Handshake::UnderWay(opening) = &self.handshake {
+            self.deadline.set(cx, key, opening.until);
+        }
     }
 
-    /// Whether the time for a handshake is over.
+    /// Whether the time for its handshake is over, while that is not.
     pub fn is_late(&self, now: Millis) -> bool {
-        self.handshake_until <= now
+        matches!(&self.handshake, Handshake::UnderWay(opening) if opening.until <= now)
     }
 
     /// When the handshake must be over, while it goes on.
+    #[inline]
     pub(super) fn handshake_until(&self) -> Option<Millis> {
-        self.transport.is_handshaking().then_some(self.handshake_until)
+        match &self.handshake {
+            Handshake::UnderWay(opening) if self.transport.is_handshaking() => Some(opening.until),
+            Handshake::UnderWay(_) | Handshake::Over => None,
+        }
     }
 
     /// What it waits for now ends at this time, or with the handshake where that is still going on and must end before.
     #[inline]
     pub(super) fn wait_until(&mut self, cx: &mut Context, key: Key, at: Millis) {
-        let at =
-            if self.is_established() || !self.transport.is_handshaking() { at } else { at.min(self.handshake_until) };
+        let at = self.handshake_until().map_or(at, |until| at.min(until));
         self.deadline.set(cx, key, at);
     }
 
@@ -492,7 +502,8 @@ impl ClientConnection {
 
     /// Keeps what has come for the new clients' share of the turn. True if nothing was kept before.
     pub fn defer(&mut self, ready: Ready) -> bool {
-        match &mut self.deferred {
+        let Handshake::UnderWay(opening) = &mut self.handshake else { return false };
+        match &mut opening.deferred {
             Some(earlier) => {
                 earlier.error |= ready.error;
                 false
@@ -505,7 +516,7 @@ impl ClientConnection {
     }
 
     pub fn take_deferred(&mut self) -> Option<Ready> {
-        self.deferred.take()
+        self.opening()?.deferred.take()
     }
 
     /// Its socket, for what the system knows of it.
@@ -573,7 +584,7 @@ impl ClientConnection {
     /// Notes the certificate that the client has shown in its handshake.
     pub fn note_certificate(&mut self) {
         if let Some(certificates) = self.transport.tls.as_ref().and_then(|tls| tls.peer_certificates()) {
-            self.client.cert = certificates.first().map(|c| client_cert(c));
+            self.client.note_certificate(certificates.first().map(|c| client_cert(c)));
         }
     }
 }
@@ -582,7 +593,7 @@ impl ClientConnection {
 impl ClientConnection {
     /// One that waits for its client's handshake, which must be over at this time.
     pub fn in_handshake(mut self, until: Millis) -> Self {
-        (self.handshake, self.handshake_until) = (Handshake::UnderWay(Opening::default()), until);
+        self.handshake = Handshake::UnderWay(Opening::new(until));
         self
     }
 

@@ -90,7 +90,7 @@ impl Exchanges {
         let Some(x) = self.get_mut(exchange) else { return };
         let Some(before) = x.hold(held) else { return };
         if let Some(client) = connections.get_mut(x.client_stream.conn()).and_then(Conn::client) {
-            client.held.change(before, held);
+            client.note_held(before, held);
         }
     }
 

@@ -14,7 +14,7 @@
 use crate::Failure;
 use crate::accept::admission::Admission;
 use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
 use crate::exchange::authorize::restore_request;
@@ -71,12 +71,12 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
     let Proxy { connections, exchanges, scratch, .. } = proxy;
     let Some(x) = exchanges.get_mut(exchange) else { return };
     let Some(client) = connections.client_of(x.client_stream) else { return };
-    probes::exchange_begin(|| Some((client.id.to_u64(), x.number.into())));
-    let listener = client.listener.clone();
+    probes::exchange_begin(|| Some((client.id().to_u64(), x.number.into())));
+    let listener = client.listener().clone();
     // A stranger could send early data from the address of a proxy, whose word would be taken.
     if x.machine.is_early()
         && is_address_in_doubt(connections, x)
-        && listener.listener.trusted_proxies.contains(client.peer.ip())
+        && listener.listener.trusted_proxies.contains(client.peer().ip())
     {
         return turn_away(proxy, cx, exchange, Verdict::TooEarly, expects);
     }
@@ -103,7 +103,7 @@ pub(crate) fn begin_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, 
         let body = answer.key_authorization.clone().into_bytes();
         return respond(proxy, cx, exchange, 200, b"application/octet-stream", &body, expects);
     }
-    let decision = listener.listener.sites.decide(client.policy, x.request.host_name());
+    let decision = listener.listener.sites.decide(client.policy(), x.request.host_name());
     if decision == Decision::Misdirected {
         // RFC 9110 §15.5.20: this name has other rules, and they have not been applied to this connection.
         proxy.counters.count(Count::Misdirected);
@@ -182,7 +182,7 @@ fn count_place(
 
 /// Whether a request comes from a trusted proxy that names nobody: it brings the requests of many clients.
 pub(crate) fn is_of_many(x: &Exchange, client: &Client, listener: &LaneListener) -> bool {
-    x.told().is_none() && (client.is_unnamed() || listener.listener.trusted_proxies.contains(client.peer.ip()))
+    x.told().is_none() && (client.is_unnamed() || listener.listener.trusted_proxies.contains(client.peer().ip()))
 }
 
 /// Answers a request that is one too many of those under way.
@@ -433,13 +433,13 @@ fn find_host(proxy: &mut Proxy, exchange: Key) {
     }
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let Some(client) = proxy.connections.client_of(x.client_stream) else { return };
-    let listener = client.listener.clone();
+    let listener = client.listener().clone();
     if let Some(rule) = listener.listener.access
         && judge(&proxy.connections, x, client, &listener, &[rule]) != Verdict::Admitted
     {
         return;
     }
-    if let Decision::Host(host) = listener.listener.sites.decide(client.policy, x.request.host_name()) {
+    if let Decision::Host(host) = listener.listener.sites.decide(client.policy(), x.request.host_name()) {
         x.routed.host = Some((listener, host));
     }
 }
@@ -646,7 +646,7 @@ fn finish_exchange(proxy: &mut Proxy, cx: &mut Context, exchange: Key, actions: 
     count_exchange(&proxy.exchanges, &proxy.counters, &x);
     time_exchange(&proxy.settings, cx, &x);
     probes::exchange_end(|| {
-        let connection = proxy.connections.client_of(x.client_stream)?.id.to_u64();
+        let connection = proxy.connections.client_of(x.client_stream)?.id().to_u64();
         let [first_byte, total] = x.durations(cx.micros());
         Some((connection, x.number.into(), x.status.into(), total.unwrap_or(0), first_byte.unwrap_or(0)))
     });

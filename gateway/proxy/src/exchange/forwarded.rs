@@ -5,7 +5,7 @@
 //! nobody trustworthy has said is thrown away, and who the client is follows from the rest. [`prepare`] adds what the
 //! upstream is told, `traceparent` included (`traces.rs` reads the one that comes).
 
-use crate::conn::{Client, ClientCert};
+use crate::client::identity::{Client, ClientCert};
 use crate::exchange::{Claims, Exchange};
 use crate::rules::RouteRef;
 use crate::snapshot::AddressHeader;
@@ -26,8 +26,8 @@ pub(crate) fn client_cert(der: &CertificateDer<'_>) -> Box<ClientCert> {
 /// Judges what a request that has come says of its client.
 #[inline]
 pub(crate) fn receive(x: &mut Exchange, client: &Client, text: &mut Vec<u8>) -> Result<(), FieldError> {
-    let listener = &client.listener.listener;
-    let peer = client.peer.ip();
+    let listener = &client.listener().listener;
+    let peer = client.peer().ip();
     if !listener.trust_forwarded || !listener.trusted_proxies.is_empty() && !listener.trusted_proxies.contains(peer) {
         x.request.fields.remove_claims();
         return Ok(());
@@ -177,7 +177,7 @@ pub(crate) fn clean_trailers(trailers: &mut Fields, route: Option<&RouteRef>) {
 
 /// Changes a request's fields for the upstream.
 pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut Vec<u8>) -> Result<(), FieldError> {
-    let peer = client.peer_text.as_bytes();
+    let peer = client.peer_text().as_bytes();
     let (https, http) = const { (LiteralValue::new("https"), LiteralValue::new("http")) };
     let proto = if client.is_secure() { https } else { http };
     text.clear();
@@ -196,7 +196,7 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
         text.extend_from_slice(b", ");
     }
     // As `join_for` writes it, from the text that the connection keeps.
-    let (before, behind) = client.peer_text.around();
+    let (before, behind) = client.peer_text().around();
     text.extend_from_slice(before);
     text.extend_from_slice(peer);
     if !behind.is_empty() {
@@ -229,7 +229,7 @@ pub(crate) fn prepare(x: &mut Exchange, client: &Client, early: bool, text: &mut
         Version::Http3 => const { LiteralValue::new("3.0 sealane") },
     };
     fields.push_literal(Known::Via, via)?;
-    if let Some(certificate) = &client.cert {
+    if let Some(certificate) = client.cert() {
         fields.set(Known::ClientCert, &certificate.field)?;
     }
     if early {

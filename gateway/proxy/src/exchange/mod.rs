@@ -35,7 +35,7 @@ pub(crate) mod waste;
 pub(crate) mod websocket;
 
 use crate::Failure;
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::exchange::authorize::{Question, asked_about};
 use crate::exchange::credentials::Verification;
 use crate::exchange::flow::Flow;
@@ -561,7 +561,7 @@ impl Exchange {
     /// log and what upstreams are told go by it.
     #[inline]
     pub fn client_ip(&self, client: &Client) -> IpAddr {
-        self.told().unwrap_or(client.peer.ip())
+        self.told().unwrap_or(client.peer().ip())
     }
 
     /// The client, as trusted proxies tell.

@@ -2,7 +2,7 @@
 
 use crate::accept::admission::Admission;
 use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::connections::Connections;
 use crate::cors::{Cors, preflight_method};
 use crate::counters::Count;
@@ -109,7 +109,7 @@ pub(crate) fn route_request(
         // Before any of them counts the request.
         return turn_away(proxy, cx, exchange, Verdict::TooEarly, expects);
     }
-    let name = client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes();
+    let name = client.server_name().unwrap_or(x.request.host_name()).as_bytes();
     let mut wait = None;
     for limit in &route.rate_limits {
         let field = |name: &str| x.request.fields.get_named(name.as_bytes());
@@ -162,9 +162,7 @@ fn count_under(
         let key = match &limit.key {
             RateKey::Address if is_of_many(x, client, listener) => continue,
             RateKey::Address => CountedBy::Address(x.client_ip(client)),
-            RateKey::ServerName => {
-                CountedBy::Text(client.server_name.as_deref().unwrap_or(x.request.host_name()).as_bytes())
-            }
+            RateKey::ServerName => CountedBy::Text(client.server_name().unwrap_or(x.request.host_name()).as_bytes()),
             RateKey::Field(name) => match x.request.fields.get_named(name.as_bytes()) {
                 Some(value) => CountedBy::Text(value),
                 None => continue,

@@ -151,7 +151,7 @@ fn announce_http3(connections: &Connections, exchanges: &mut Exchanges, exchange
     let Some(x) = exchanges.get_mut(exchange) else { return };
     x.response.fields.remove(Known::AltSvc);
     if let Some(client) = connections.client_of(side)
-        && let Some(quic) = &client.listener.listener.quic
+        && let Some(quic) = &client.listener().listener.quic
         && let Some(value) = &quic.settings.alt_svc
         && !matches!(side, ClientStream::H3(..))
     {

@@ -77,7 +77,7 @@ pub(crate) fn calling_off_wastes(exchanges: &Exchanges, cx: &Context, exchange: 
 /// A client has wasted requests; beyond its budget its connection ends.
 pub(crate) fn client_wasted(proxy: &mut Proxy, cx: &mut Context, connection: Key, requests: u32) {
     let Some(client) = proxy.connections.get_mut(connection).and_then(|c| c.client()) else { return };
-    if client.waste.wasted(requests, cx.now()).is_err() {
+    if client.note_wasted(requests, cx.now()).is_err() {
         end_for_flood(proxy, cx, connection);
     }
 }

@@ -5,7 +5,8 @@
 
 use super::code;
 use super::stream::{Receiving, Serves, Stream};
-use crate::conn::{Client, Conn};
+use crate::client::identity::Client;
+use crate::conn::Conn;
 use crate::connections::Connections;
 use crate::exchange::priority::Priority;
 use crate::exchange::waste::WasteBudget;
@@ -385,7 +386,7 @@ impl H3Connection {
 
     /// Bytes of memory that a client's connection holds, with what was read for it at upstreams.
     pub fn holds(&self) -> usize {
-        self.client_ref().map_or(0, |client| client.held.bytes() + self.waiting + self.undelivered() + self.unread())
+        self.client_ref().map_or(0, |client| client.held().bytes() + self.waiting + self.undelivered() + self.unread())
     }
 
     /// Bytes of responses that the transport may hold for a client: it does not tell how many have been acknowledged, but for those of

@@ -4,12 +4,14 @@ use super::session::{Connected, Passed, UdpSession};
 use super::{MESSAGES, READS, UdpRelay};
 use crate::Failure;
 use crate::accept::proxy_protocol;
-use crate::conn::{Client, Conn};
+use crate::client::identity::Client;
+use crate::conn::Conn;
 use crate::counters::Count;
 use crate::exchange::streams::ClientStream;
 use crate::exchange::{EndedSession, Exchange};
 use crate::relay::passthrough_for;
 use crate::service::{Proxy, log_exchange};
+use crate::traces::Made;
 use crate::upstream::balance::{Lease, Pick, Tried};
 use crate::upstream::group::LaneUpstream;
 use rustix::io::Errno;
@@ -158,7 +160,7 @@ fn open_session(proxy: &mut Proxy, cx: &mut Context, index: usize, meta: &Meta) 
     let key = connections.insert_with(|key| {
         let place = udp.sessions.insert((listener.listener.id, peer), key, cx.now());
         Conn::Udp(Box::new(UdpSession {
-            client: Client::relayed(listener, peer, id, cx.micros()),
+            client: Client::new(listener, Some(0), peer, id, Made::begun(cx.micros())),
             local: meta.local,
             endpoint: index,
             place,
@@ -331,7 +333,7 @@ fn from_server(proxy: &mut Proxy, cx: &mut Context, key: Key, batch: &mut Batch)
     let Some(Conn::Udp(session)) = connections.get_mut(key) else { return };
     let UdpRelay { endpoints, sessions, .. } = udp;
     let Some(Some(endpoint)) = endpoints.get(session.endpoint) else { return };
-    let nothing = Transmit { remote: session.client.peer, local: session.local, segment: 0, ecn: 0, data: &[] };
+    let nothing = Transmit { remote: session.client.peer(), local: session.local, segment: 0, ecn: 0, data: &[] };
     let mut messages = [nothing; MESSAGES];
     let mut count = 0;
     for (meta, bytes) in batch.iter_mut() {
@@ -400,10 +402,10 @@ fn move_session(proxy: &mut Proxy, cx: &mut Context, key: Key, tried: Tried) {
     if !session.group.has_untried(tried) {
         return;
     }
-    let Ok((server, lease)) = session.group.begin_session(tried, session.client.peer.ip()) else { return };
-    let own = session.client.listener.listener.address;
+    let Ok((server, lease)) = session.group.begin_session(tried, session.client.peer().ip()) else { return };
+    let own = session.client.listener().listener.address;
     let local = SocketAddr::new(session.local.unwrap_or(own.ip()), own.port());
-    let Ok(to) = connect(&session.group, server, lease, (session.client.peer, local)) else { return };
+    let Ok(to) = connect(&session.group, server, lease, (session.client.peer(), local)) else { return };
     if cx.watch_listener(&to.socket, key.to_u64()).is_err() {
         return;
     }
@@ -453,8 +455,8 @@ pub(crate) fn end_session(proxy: &mut Proxy, cx: &mut Context, key: Key, end: En
         let Proxy { connections, log, counters, settings, .. } = proxy;
         log_exchange(connections, log, counters, settings, cx, &x);
     }
-    if let Some(Conn::Udp(session)) = proxy.connections.remove(key) {
-        proxy.admission.session_over(session.client.counted, &proxy.settings);
+    if let Some(Conn::Udp(mut session)) = proxy.connections.remove(key) {
+        proxy.admission.session_over(session.client.count_out(), &proxy.settings);
     }
 }
 
@@ -475,8 +477,8 @@ pub(crate) fn udp_refresh(proxy: &mut Proxy, cx: &mut Context) {
     for key in proxy.udp.sessions.keys() {
         let Some(Conn::Udp(session)) = proxy.connections.get_mut(key) else { continue };
         // `renew_clients` has given the client the newest form of its listener.
-        let group = passthrough_for(&session.client.listener.listener, None)
-            .and_then(|p| session.client.listener.upstreams.get(p.upstream()))
+        let group = passthrough_for(&session.client.listener().listener, None)
+            .and_then(|p| session.client.listener().upstreams.get(p.upstream()))
             .filter(|_| session.client.is_current());
         let found = proxy.settings.lane().successor(&session.group, session.to.server);
         match found.filter(|(new, _)| group.is_some_and(|group| Rc::ptr_eq(group, new))) {

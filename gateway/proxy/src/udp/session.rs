@@ -2,7 +2,7 @@
 
 use super::table::Place;
 use crate::Failure;
-use crate::conn::Client;
+use crate::client::identity::Client;
 use crate::snapshot::UdpRelay as Ends;
 use crate::upstream::balance::{Lease, Tried};
 use crate::upstream::group::LaneUpstream;

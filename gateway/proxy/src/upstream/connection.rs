@@ -12,7 +12,7 @@ use crate::exchange::response::{connect_failed, no_server, not_taken, server_los
 use crate::exchange::streams::UpstreamStream;
 use crate::latency::{CONNECT, HANDSHAKE};
 use crate::lifecycle::close_connection;
-use crate::memory::{Window, grant_window};
+use crate::memory::grant_window;
 use crate::service::Proxy;
 use crate::snapshot::{Server, UpstreamHttp};
 use crate::transport::{Transport, TransportError};
@@ -23,7 +23,7 @@ use crate::upstream::h2_connection::{
     STREAM_WINDOW, h2_join, h2_upstream_begin, h2_upstream_lost, h2_upstream_timeout,
 };
 use crate::upstream::h3::h3_dispatch;
-use crate::upstream::phase::{Answer, Making, Purpose, Step, UpstreamConnection, UpstreamPhase};
+use crate::upstream::phase::{Answer, Purpose, Step, UpstreamConnection, UpstreamPhase};
 use crate::upstream::syn::{open_with_hello, syn_again, syn_begun, syn_done, syn_event, syn_heard, syn_timeout};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, getsockname, socket_with, sockopt};
@@ -86,14 +86,19 @@ fn find_connection(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
                     close_connection(proxy, cx, key);
                     continue;
                 }
-                upstream_conn.phase.go_on(UpstreamPhase::Busy(Answer::Awaited { kept: true }));
+                upstream_conn.phase.go_on(UpstreamPhase::Busy(exchange, Answer::Awaited { kept: true }));
                 proxy.counters.fall(Count::Pooled);
                 proxy.counters.count(Count::UpstreamReused);
                 return send_request(proxy, cx, exchange, key);
             }
             continue;
         }
-        match connect_upstream(proxy, cx, exchange, &upstream, server, shared, only_h1) {
+        let purpose = match shared {
+            Some(window) => Purpose::ToShare { waiting: [exchange].into(), window },
+            None if only_h1 => Purpose::OverH1(exchange),
+            None => Purpose::Exchange(exchange),
+        };
+        match connect_upstream(proxy, cx, exchange, &upstream, server, purpose) {
             Ok(()) => return,
             Err(error) => {
                 if !connect_failed(proxy, cx, exchange, error) {
@@ -155,25 +160,23 @@ fn needs_h1(http: UpstreamHttp, machine: &Machine) -> bool {
     matches!(http, UpstreamHttp::Auto | UpstreamHttp::Three) && machine.fit(Switching::Unknown) != Fit::Whole
 }
 
-/// Begins to connect. `share`: HTTP/2 is expected, with such windows, and other requests may join.
+/// Begins to connect for an exchange.
 fn connect_upstream(
     proxy: &mut Proxy,
     cx: &mut Context,
     exchange: Key,
     upstream: &Rc<LaneUpstream>,
     server: usize,
-    share: Option<Window>,
-    only_h1: bool,
+    purpose: Purpose,
 ) -> Result<(), Errno> {
-    let shared = share.is_some();
+    let is_shared = purpose.exchange().is_none();
     let place = upstream.upstream.servers.get(server).ok_or(Errno::ADDRNOTAVAIL)?;
     let begun = match upstream.upstream.syn_tls {
         None => None,
         Some(_) => {
-            let header =
-                upstream_header(&proxy.connections, &proxy.exchanges, upstream, server, (!shared).then_some(exchange))
-                    .unwrap_or_default();
-            open_with_hello(proxy, cx, upstream, server, only_h1, &header)
+            let header = upstream_header(&proxy.connections, &proxy.exchanges, upstream, server, purpose.exchange())
+                .unwrap_or_default();
+            open_with_hello(proxy, cx, upstream, server, purpose.is_over_h1(), &header)
         }
     };
     let (mut transport, syn) = match begun {
@@ -184,15 +187,8 @@ fn connect_upstream(
     // Nothing can be read or written before the loop says so.
     transport.readable = false;
     transport.writable = false;
-    let purpose = match () {
-        () if shared => Purpose::ToShare([exchange].into()),
-        () if only_h1 => Purpose::OverH1,
-        () => Purpose::Exchange,
-    };
-    let phase = UpstreamPhase::Making(Box::new(Making { step: Step::Connecting, purpose, syn }));
-    let mut upstream_conn = UpstreamConnection::new(transport, (upstream.clone(), server), phase, cx.micros());
-    upstream_conn.exchange = (!shared).then_some(exchange);
-    upstream_conn.window = share.unwrap_or_default();
+    let phase = UpstreamPhase::making(purpose, syn, cx.micros());
+    let upstream_conn = UpstreamConnection::new(transport, (upstream.clone(), server), phase);
     let key = proxy.connections.insert(Conn::Upstream(Box::new(upstream_conn)));
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return Err(Errno::NOMEM) };
     if cx.watch(&upstream_conn.transport.fd, key.to_u64()).is_err() {
@@ -205,10 +201,10 @@ fn connect_upstream(
         Some(_) => syn_begun(&mut proxy.connections, cx, key, at),
     }
     if let Some(x) = proxy.exchanges.get_mut(exchange) {
-        x.await_connection(if shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });
+        x.await_connection(if is_shared { UpstreamStream::Waiting(key) } else { UpstreamStream::H1(key) });
         x.note_connecting(cx.micros());
     }
-    if shared {
+    if is_shared {
         upstream.share(server, key);
     }
     Ok(())
@@ -229,12 +225,12 @@ fn upstream_header(
     let (source, destination) = match connections.get(x.client_stream().conn()) {
         Some(Conn::Client(client_conn)) => {
             let own = getsockname(client_conn.socket()).ok().and_then(|a| SocketAddr::try_from(a).ok());
-            (client_conn.client().peer, own)
+            (client_conn.client().peer(), own)
         }
         Some(Conn::Quic(q)) => {
             let client = q.client_ref()?;
-            let port = client.listener.listener.address.port();
-            (client.peer, q.transport().local_ip().map(|ip| SocketAddr::new(ip, port)))
+            let port = client.listener().listener.address.port();
+            (client.peer(), q.transport().local_ip().map(|ip| SocketAddr::new(ip, port)))
         }
         _ => return None,
     };
@@ -264,7 +260,7 @@ pub(crate) fn upstream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, read
                 idle_event(proxy, cx, key);
             }
         }
-        UpstreamPhase::Busy(_) | UpstreamPhase::Shared(_) => upstream_go_on(proxy, cx, key),
+        UpstreamPhase::Busy(..) | UpstreamPhase::Shared(_) => upstream_go_on(proxy, cx, key),
         UpstreamPhase::Closing => {
             if ready.error {
                 close_connection(proxy, cx, key);
@@ -275,12 +271,11 @@ pub(crate) fn upstream_event(proxy: &mut Proxy, cx: &mut Context, key: Key, read
 
 pub(crate) fn upstream_connected(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let UpstreamPhase::Making(making) = &upstream_conn.phase else { return };
-    let only_h1 = making.purpose == Purpose::OverH1;
-    let (exchange, server) = (upstream_conn.exchange, upstream_conn.server);
-    let upstream = upstream_conn.upstream.clone();
-    upstream.record(proxy.settings.slot(), CONNECT, cx.micros() - upstream_conn.began);
-    upstream_conn.began = cx.micros();
+    let UpstreamPhase::Making(making) = &mut upstream_conn.phase else { return };
+    let (only_h1, exchange) = (making.purpose.is_over_h1(), making.purpose.exchange());
+    let (upstream, server) = (upstream_conn.upstream.clone(), upstream_conn.server);
+    upstream.record(proxy.settings.slot(), CONNECT, cx.micros() - making.began);
+    making.began = cx.micros();
     if upstream.upstream.proxy_protocol.is_some() {
         let Some(header) = upstream_header(&proxy.connections, &proxy.exchanges, &upstream, server, exchange) else {
             return close_connection(proxy, cx, key);
@@ -318,10 +313,10 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
     }
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let h2 = upstream_conn.transport.tls.as_ref().and_then(|t| t.alpn()) == Some(b"h2");
-    let upstream = upstream_conn.upstream.clone();
-    upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - upstream_conn.began);
     let UpstreamPhase::Making(making) = &upstream_conn.phase else { return };
-    let (server, only_h1) = (upstream_conn.server, making.purpose == Purpose::OverH1);
+    let (upstream, server) = (upstream_conn.upstream.clone(), upstream_conn.server);
+    upstream.record(proxy.settings.slot(), HANDSHAKE, cx.micros() - making.began);
+    let only_h1 = making.purpose.is_over_h1();
     let resumed = upstream_conn.transport.tls.as_ref().and_then(|t| t.summary()).is_some_and(|s| s.resumed);
     if resumed {
         proxy.counters.count(Count::UpstreamResumed)
@@ -345,7 +340,7 @@ pub(crate) fn upstream_handshake(proxy: &mut Proxy, cx: &mut Context, key: Key) 
 /// A connection to an upstream turns out to speak HTTP/1.1: the exchange that it was made for begins.
 fn h1_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let Some(exchange) = upstream_conn.exchange else {
+    let Some(exchange) = upstream_conn.exchange() else {
         let waiting = upstream_conn.take_waiting();
         // HTTP/2 was expected, and the server has changed its mind: each gets a connection of its own.
         close_connection(proxy, cx, key);
@@ -356,12 +351,21 @@ fn h1_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         }
         return;
     };
-    upstream_conn.phase = UpstreamPhase::Busy(Answer::Awaited { kept: false });
+    upstream_conn.phase = UpstreamPhase::Busy(exchange, Answer::Awaited { kept: false });
     send_request(proxy, cx, exchange, key);
 }
 
 /// An exchange is over: the connection goes to the pool, or closes.
 pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, reusable: bool) {
+    let is_kept_alive =
+        |phase: &UpstreamPhase| matches!(phase, UpstreamPhase::Busy(_, Answer::Headed { keep_alive: true }));
+    pool_upstream(proxy, cx, key, |phase| reusable && is_kept_alive(phase));
+}
+
+/// Puts a connection into the pool of its group, or of the group that has taken that one's place, if it may serve another exchange:
+/// in its phase, and because nothing is left of the last one. Else closes it.
+#[inline(always)]
+fn pool_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, is_reusable: impl Fn(&UpstreamPhase) -> bool) {
     let draining = proxy.settings.is_draining();
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let (upstream, server) = (upstream_conn.upstream.clone(), upstream_conn.server);
@@ -373,17 +377,16 @@ pub(crate) fn release_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     let config = &upstream.upstream;
     let room = upstream.keeps_another(server);
-    let clean = matches!(upstream_conn.phase, UpstreamPhase::Busy(Answer::Headed { keep_alive: true }))
+    let clean = is_reusable(&upstream_conn.phase)
         && upstream_conn.inbuf.is_empty()
         && upstream_conn.transport.is_flushed()
         && !upstream_conn.transport.is_ending();
     // The last read may have ended just where the response does: what is in the socket behind it is nobody's response.
     let clean = clean && (!upstream_conn.transport.readable || is_silent(&mut upstream_conn.transport, scratch));
-    if !(reusable && room && clean) || draining {
+    if !(room && clean) || draining {
         return close_connection(proxy, cx, key);
     }
     upstream_conn.phase.go_on(UpstreamPhase::Idle);
-    upstream_conn.exchange = None;
     let at = config.until(ConnectionWait::Request, cx.now());
     upstream_conn.deadline.set(cx, key, at);
     (upstream_conn.upstream, upstream_conn.server) = (upstream.clone(), server);
@@ -402,13 +405,12 @@ pub(crate) fn carry_pools(proxy: &mut Proxy, cx: &mut Context) {
         if next.as_ref().is_some_and(|(new, _)| Rc::ptr_eq(new, &old)) {
             continue;
         }
-        // It leaves its old pool, and enters the new one as after any exchange.
-        old.forget_idle(server, key);
-        proxy.counters.fall(Count::Pooled);
-        if let Some(upstream_conn) = proxy.connections.upstream(key) {
-            upstream_conn.phase = UpstreamPhase::Busy(Answer::Headed { keep_alive: true });
+        pool_upstream(proxy, cx, key, UpstreamPhase::is_idle);
+        // It is in the new pool, or has left the old one by closing.
+        if proxy.connections.get(key).is_some() {
+            old.forget_idle(server, key);
+            proxy.counters.fall(Count::Pooled);
         }
-        release_upstream(proxy, cx, key, true);
     }
 }
 
@@ -434,8 +436,8 @@ pub(crate) fn upstream_failed(proxy: &mut Proxy, cx: &mut Context, key: Key, err
 /// Tells the requests of a connection that is about to be lost more than the loss will.
 fn upstream_hint(connections: &Connections, exchanges: &mut Exchanges, key: Key, failure: Failure) {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return };
-    for exchange in upstream_conn.exchange.iter().chain(upstream_conn.waiting().into_iter().flatten()) {
-        if let Some(x) = exchanges.get_mut(*exchange) {
+    for exchange in upstream_conn.exchange().into_iter().chain(upstream_conn.waiting().into_iter().flatten().copied()) {
+        if let Some(x) = exchanges.get_mut(exchange) {
             x.routed_mut().note_hint(Some(failure));
         }
     }
@@ -446,7 +448,7 @@ pub(crate) fn upstream_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     match upstream_conn.phase {
         UpstreamPhase::Idle | UpstreamPhase::Closing => return close_connection(proxy, cx, key),
         UpstreamPhase::Shared(_) => return h2_upstream_timeout(proxy, cx, key),
-        UpstreamPhase::Making(_) | UpstreamPhase::Busy(_) => {}
+        UpstreamPhase::Making(_) | UpstreamPhase::Busy(..) => {}
     }
     // Of one that is busy the exchange has the deadlines.
     if upstream_conn.phase.is_busy() || upstream_conn.syn().is_some() && syn_timeout(proxy, cx, key) {
@@ -466,20 +468,17 @@ pub(crate) fn upstream_lost(proxy: &mut Proxy, cx: &mut Context, key: Key, timeo
         return;
     }
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
-    let waiting = upstream_conn.take_waiting();
+    let (exchange, waiting) = (upstream_conn.exchange(), upstream_conn.take_waiting());
     let why = match upstream_conn.phase {
         UpstreamPhase::Making(_) if timeout => Loss::ConnectTimeout,
         UpstreamPhase::Making(_) => Loss::Unreachable,
         _ if timeout => upstream_conn.upstream.silence(),
-        UpstreamPhase::Busy(Answer::Awaited { kept }) => Loss::of_connection(kept, true),
+        UpstreamPhase::Busy(_, Answer::Awaited { kept }) => Loss::of_connection(kept, true),
         _ => Loss::Broken,
     };
-    match upstream_conn.exchange.take() {
-        Some(exchange) => {
-            close_connection(proxy, cx, key);
-            server_lost(proxy, cx, exchange, why);
-        }
-        None => close_connection(proxy, cx, key),
+    close_connection(proxy, cx, key);
+    if let Some(exchange) = exchange {
+        server_lost(proxy, cx, exchange, why);
     }
     for exchange in waiting {
         if proxy.exchanges.waits_for(exchange, key) {

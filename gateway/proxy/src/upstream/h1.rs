@@ -64,7 +64,6 @@ pub(crate) fn send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key, k
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
-    upstream_conn.exchange = Some(exchange);
     let connection = match () {
         () if x.machine().asks_server_to_switch() => ConnectionOption::Upgrade,
         () if upstream_conn.upstream.upstream.keepalive == 0 => ConnectionOption::Close,
@@ -124,13 +123,13 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
         Some(upstream_conn) if input.is_empty() && upstream_conn.inbuf.is_empty() => return,
         Some(upstream_conn) if !upstream_conn.inbuf.is_empty() => {
             upstream_conn.inbuf.extend_from_slice(input);
-            let in_head = matches!(upstream_conn.phase, UpstreamPhase::Busy(Answer::Begun));
+            let in_head = matches!(upstream_conn.phase, UpstreamPhase::Busy(_, Answer::Begun));
             // Half a head: only an LF can make it whole.
             if in_head
                 && memchr::memchr(b'\n', input).is_none()
                 && upstream_conn.inbuf.len() < settings.limits().http.head
             {
-                let (exchange, held) = (upstream_conn.exchange, Held::of_bytes(upstream_conn.inbuf.capacity()));
+                let (exchange, held) = (upstream_conn.exchange(), Held::of_bytes(upstream_conn.inbuf.capacity()));
                 if let Some(exchange) = exchange {
                     proxy.exchanges.note_held(&mut proxy.connections, exchange, held);
                 }
@@ -149,7 +148,7 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
         } else if used < input.len() {
             upstream_conn.inbuf.extend_from_slice(&input[used..]);
         }
-        let (exchange, held) = (upstream_conn.exchange, Held::of_bytes(upstream_conn.inbuf.capacity()));
+        let (exchange, held) = (upstream_conn.exchange(), Held::of_bytes(upstream_conn.inbuf.capacity()));
         if let Some(exchange) = exchange {
             proxy.exchanges.note_held(&mut proxy.connections, exchange, held);
         }
@@ -160,8 +159,8 @@ fn h1_upstream_take(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &mut V
 /// How many bytes to read from an upstream at once; 0: none, and the source is resumed when there is room for them.
 fn upstream_read_size(connections: &mut Connections, exchanges: &mut Exchanges, cx: &Context, key: Key) -> usize {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return 0 };
-    match upstream_conn.exchange {
-        Some(exchange) if upstream_conn.phase.is_busy() => response_read_size(connections, exchanges, cx, exchange),
+    match upstream_conn.phase {
+        UpstreamPhase::Busy(exchange, _) => response_read_size(connections, exchanges, cx, exchange),
         _ => READ_SIZE,
     }
 }
@@ -170,9 +169,7 @@ fn upstream_read_size(connections: &mut Connections, exchanges: &mut Exchanges, 
 fn upstream_wants(connections: &Connections, exchanges: &Exchanges, key: Key) -> bool {
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return false };
     match &upstream_conn.phase {
-        UpstreamPhase::Busy(_) => {
-            upstream_conn.exchange.and_then(|x| exchanges.get(x)).is_some_and(|x| !x.response_body().is_blocked())
-        }
+        UpstreamPhase::Busy(exchange, _) => exchanges.get(*exchange).is_some_and(|x| !x.response_body().is_blocked()),
         UpstreamPhase::Making(_) => upstream_conn.phase.is_handshake(),
         UpstreamPhase::Shared(h2) => h2.is_drained(),
         UpstreamPhase::Idle | UpstreamPhase::Closing => false,
@@ -184,8 +181,8 @@ fn consume_upstream(proxy: &mut Proxy, cx: &mut Context, key: Key, input: &[u8])
     let mut used = 0;
     loop {
         let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { return input.len() };
-        let Some(exchange) = upstream_conn.exchange else { return used };
-        let UpstreamPhase::Busy(answer) = &mut upstream_conn.phase else { return used };
+        let UpstreamPhase::Busy(exchange, answer) = &mut upstream_conn.phase else { return used };
+        let exchange = *exchange;
         let Some(x) = proxy.exchanges.get_mut(exchange) else { return input.len() };
         let rest = &input[used..];
         if !x.machine().is_answered() {
@@ -255,7 +252,7 @@ fn consume_response(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key
             && let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key)
         {
             // Bytes that nobody asked for: the next response must not begin with them.
-            upstream_conn.phase = UpstreamPhase::Busy(Answer::Headed { keep_alive: false });
+            upstream_conn.phase = UpstreamPhase::Busy(exchange, Answer::Headed { keep_alive: false });
         }
         match piece.what {
             What::Data(data) => {
@@ -286,7 +283,7 @@ fn upstream_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, clean: bool) {
     if upstream_conn.waiting().is_some_and(|waiting| !waiting.is_empty()) {
         return upstream_lost(proxy, cx, key, false);
     }
-    let Some(exchange) = upstream_conn.exchange else { return close_connection(proxy, cx, key) };
+    let Some(exchange) = upstream_conn.exchange() else { return close_connection(proxy, cx, key) };
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return close_connection(proxy, cx, key) };
     if x.machine().is_relay() && x.machine().response() == Phase::Complete {
         // It has been said already; what the client still says goes on.

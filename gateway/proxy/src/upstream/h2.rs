@@ -16,8 +16,9 @@ use crate::exchange::response::{
 use crate::exchange::resume::resume_source;
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::exchange::websocket;
+use crate::h2::backlog::{Incoming, Next};
 use crate::h2::wake::StreamWaker;
-use crate::h2::{backlog, message, sink};
+use crate::h2::{message, sink};
 use crate::service::Proxy;
 use crate::upstream::h2_connection::{
     H2Upstream, HEAD_LIMIT, Life, h2_upstream_close, is_limit, lost_with_connection, server_reset,
@@ -25,7 +26,8 @@ use crate::upstream::h2_connection::{
 use crate::upstream::phase::{UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
 use h2::client::ResponseFuture;
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, SendStream};
+use http::HeaderMap;
 use sealane_exchange::deadlines::ConnectionWait;
 use sealane_exchange::{Action as Do, Loss};
 use sealane_http::ParseError;
@@ -37,15 +39,8 @@ use std::task::{self, Poll, Waker};
 
 pub(super) struct Stream {
     pub(super) exchange: Key,
-    /// There until the response's head has come.
-    pub(super) response: Option<ResponseFuture>,
+    pub(super) response: Response,
     pub(super) send: SendStream<Bytes>,
-    /// There from the response's head to its end.
-    pub(super) body: Option<RecvStream>,
-    pub(super) rest: Bytes,
-    /// The response has come whole, with these trailers, and `rest` is what is left of it; set where the connection ends
-    /// before the client has taken all.
-    pub(super) whole: Option<Option<Box<http::HeaderMap>>>,
     pub(super) slot: Arc<StreamWaker>,
     pub(super) waker: Waker,
     /// END_STREAM has been given.
@@ -53,6 +48,52 @@ pub(super) struct Stream {
     /// The request asks for a tunnel.
     pub(super) tunnel: bool,
     pub(super) transport_blocked: bool,
+}
+
+/// How far the response of a stream has come:
+///
+/// ```text
+/// Awaited ─► Coming ─────────────────────────────────► Taken
+///               └──(the connection ends)──► Whole ───────▲
+/// ```
+pub(super) enum Response {
+    /// Its head has not come.
+    Awaited(ResponseFuture),
+    /// Its head has come, and its body comes.
+    Coming(Incoming),
+    /// It has come whole, and its connection has ended before the client has taken all: what is left of it.
+    Whole { rest: Bytes, trailers: Option<Box<HeaderMap>> },
+    /// All of it has been taken.
+    Taken,
+}
+
+impl Response {
+    /// What comes next, after the head: bytes to [`Self::take`], or the end.
+    #[inline]
+    fn poll(&mut self, task: &mut task::Context<'_>) -> Poll<Result<Next, h2::Error>> {
+        match self {
+            Self::Coming(body) => body.poll(task),
+            Self::Whole { rest, .. } if !rest.is_empty() => Poll::Ready(Ok(Next::Data(rest.len()))),
+            Self::Whole { trailers, .. } => Poll::Ready(Ok(Next::End(trailers.take().map(|trailers| *trailers)))),
+            Self::Awaited(_) | Self::Taken => Poll::Pending,
+        }
+    }
+
+    /// Takes at most so many of the bytes that are at hand. Whether nothing follows them, not even trailers.
+    #[inline]
+    fn take(&mut self, most: usize) -> Option<(Bytes, bool)> {
+        match self {
+            Self::Coming(body) => {
+                let piece = body.take(most);
+                Some((piece, body.is_over()))
+            }
+            Self::Whole { rest, trailers } => {
+                let piece = rest.split_to(most.min(rest.len()));
+                Some((piece, rest.is_empty() && trailers.is_none()))
+            }
+            Self::Awaited(_) | Self::Taken => None,
+        }
+    }
 }
 
 fn h2_upstream_stream(connections: &mut Connections, key: Key, index: u32) -> Option<&mut Stream> {
@@ -82,7 +123,10 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     if actions.has(Do::AwaitSettings) {
         x.await_connection(UpstreamStream::Waiting(key));
-        return h2.waiting.push_back(exchange);
+        if let Some(waiting) = h2.waiting_mut() {
+            waiting.push_back(exchange);
+        }
+        return;
     }
     let websocket = x.machine().asks_server_to_switch();
     let tunnel = websocket || x.request().method() == sealane_http::Method::Connect;
@@ -103,11 +147,8 @@ pub(super) fn h2_send_request(proxy: &mut Proxy, cx: &mut Context, exchange: Key
     let slot = StreamWaker::new(key, index);
     h2.streams.insert(Stream {
         exchange,
-        response: Some(response),
+        response: Response::Awaited(response),
         send,
-        body: None,
-        rest: Bytes::new(),
-        whole: None,
         waker: slot.waker(),
         slot,
         ended,
@@ -150,7 +191,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         let Some(H2Upstream { streams, answered, blocks, .. }) = upstream_conn.h2_mut() else { return };
         let Some(stream) = streams.get_mut(index as usize) else { return };
         let mut task = task::Context::from_waker(&stream.waker);
-        if let Some(future) = &mut stream.response {
+        if let Response::Awaited(future) = &mut stream.response {
             let response = match future.poll_informational(&mut task) {
                 Poll::Pending => return,
                 Poll::Ready(Some(interim)) => interim,
@@ -158,8 +199,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                     Poll::Pending => return,
                     Poll::Ready(Ok(response)) => {
                         let (parts, body) = response.into_parts();
-                        stream.response = None;
-                        stream.body = Some(body);
+                        stream.response = Response::Coming(Incoming::new(body));
                         *answered = true;
                         Ok(http::Response::from_parts(parts, ()))
                     }
@@ -172,7 +212,7 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                     return h2_stream_lost(proxy, cx, exchange, &e);
                 }
             };
-            let ended = stream.body.as_ref().is_some_and(RecvStream::is_end_stream);
+            let ended = matches!(&stream.response, Response::Coming(body) if body.is_over());
             let method = if stream.tunnel { sealane_http::Method::Connect } else { x.request().method() };
             let noted = blocks.take(stream.send.stream_id().as_u32());
             let info = match message::read_response(&parts, noted, ended, limits, method, x.response_mut()) {
@@ -191,26 +231,12 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
             }
             continue;
         }
-        let Some(body) = &mut stream.body else { return };
-        if stream.rest.is_empty() {
-            let trailers = match stream.whole.take() {
-                Some(trailers) => Some(trailers.map(|t| *t)),
-                None => match backlog::poll_joined(body, &mut task) {
-                    Poll::Pending => return,
-                    Poll::Ready(Some(Ok(data))) => {
-                        stream.rest = data;
-                        None
-                    }
-                    Poll::Ready(Some(Err(e))) => return h2_stream_lost(proxy, cx, exchange, &e),
-                    Poll::Ready(None) => match body.poll_trailers(&mut task) {
-                        Poll::Pending => return,
-                        Poll::Ready(Ok(trailers)) => Some(trailers),
-                        Poll::Ready(Err(e)) => return h2_stream_lost(proxy, cx, exchange, &e),
-                    },
-                },
-            };
-            if let Some(trailers) = trailers {
-                stream.body = None;
+        let want = match stream.response.poll(&mut task) {
+            Poll::Pending => return,
+            Poll::Ready(Err(e)) => return h2_stream_lost(proxy, cx, exchange, &e),
+            Poll::Ready(Ok(Next::Data(bytes))) => bytes,
+            Poll::Ready(Ok(Next::End(trailers))) => {
+                stream.response = Response::Taken;
                 let noted = blocks.take(stream.send.stream_id().as_u32());
                 let into = x.response_body_mut().trailers_mut();
                 return match message::read_trailers(trailers.as_ref(), noted, HEAD_LIMIT as usize, limits, into) {
@@ -218,21 +244,13 @@ pub(crate) fn h2_server_read(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
                     Err(e) => response_broken(proxy, cx, exchange, e),
                 };
             }
-            if stream.rest.is_empty() {
-                continue;
-            }
-        }
-        let want = stream.rest.len();
+        };
         let room = match response_room(&mut proxy.connections, &mut proxy.exchanges, cx, exchange, want) {
             None | Some(0) => return,
             Some(room) => room,
         };
         let Some(stream) = h2_upstream_stream(&mut proxy.connections, key, index) else { return };
-        let piece = stream.rest.split_to(want.min(room));
-        let Some(body) = &mut stream.body else { return };
-        // The server may send as much again. It fails only where more is released than has come.
-        let _ = body.flow_control().release_capacity(piece.len());
-        let last = stream.rest.is_empty() && (body.is_end_stream() || matches!(stream.whole, Some(None)));
+        let Some((piece, last)) = stream.response.take(want.min(room)) else { return };
         proxy.connections.mark_for_flush(key);
         if !response_data(proxy, cx, exchange, &piece, last) {
             return;
@@ -250,7 +268,7 @@ fn is_head_too_large(connections: &Connections, exchanges: &Exchanges, exchange:
     };
     let Some(Conn::Upstream(upstream_conn)) = connections.get(key) else { return false };
     upstream_conn.h2().is_some_and(|h2| {
-        let stream = h2.streams.get(index as usize).filter(|s| s.response.is_some());
+        let stream = h2.streams.get(index as usize).filter(|s| matches!(s.response, Response::Awaited(_)));
         stream.is_some_and(|s| s.send.stream_id().as_u32() == h2.block.0) && h2.block.1 > HEAD_LIMIT
     })
 }
@@ -377,6 +395,25 @@ pub(crate) fn h2_upstream_room(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             && x.request_body_mut().unblock(cx.now())
         {
             resume_source(proxy, cx, Later::Client(exchange));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is left of a response when its connection has ended: its bytes are not the last of the stream if trailers follow.
+    #[test]
+    fn the_rest_of_a_response_ends_with_its_trailers() {
+        for trailers in [None, Some(HeaderMap::from_iter([(http::header::TE, http::HeaderValue::from_static("x"))]))] {
+            let (has_trailers, mut task) = (trailers.is_some(), task::Context::from_waker(Waker::noop()));
+            let mut response =
+                Response::Whole { rest: Bytes::from_static(b"abc"), trailers: trailers.clone().map(Box::new) };
+            assert!(matches!(response.poll(&mut task), Poll::Ready(Ok(Next::Data(3)))));
+            assert_eq!(response.take(2), Some((Bytes::from_static(b"ab"), false)));
+            assert_eq!(response.take(2), Some((Bytes::from_static(b"c"), !has_trailers)));
+            assert!(matches!(response.poll(&mut task), Poll::Ready(Ok(Next::End(end))) if end == trailers));
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::exchange::expiry::sweep;
 use crate::exchange::response::server_lost;
 use crate::exchange::streams::{Later, UpstreamStream};
 use crate::flush::flush_driven;
-use crate::h2::backlog::{self, BITE, Backlog, NO_BUDGET};
+use crate::h2::backlog::{BITE, Backlog, NO_BUDGET};
 use crate::h2::frames::{ACK, CONTINUATION, END_HEADERS, Event, Frames, HEADERS, Header, SETTINGS};
 use crate::h2::pipe::Pipe;
 use crate::h2::trailers::BlockWatch;
@@ -22,7 +22,7 @@ use crate::lifecycle::close_connection;
 use crate::memory::{Window, grant_window};
 use crate::service::Proxy;
 use crate::upstream::connection::{may_wait, upstream_lost};
-use crate::upstream::h2::{Stream, h2_send_request};
+use crate::upstream::h2::{Response, Stream, h2_send_request};
 use crate::upstream::phase::{Purpose, UpstreamConnection, UpstreamPhase};
 use bytes::Bytes;
 use h2::Reason;
@@ -54,14 +54,39 @@ const MOST_STREAMS: usize = 128;
 /// Most bytes of a response's head and of its trailers.
 pub(super) const HEAD_LIMIT: u32 = 64 * 1024;
 
-/// What is known of the server's SETTINGS.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether `h2` has applied the server's SETTINGS.
 enum ServerSettings {
-    /// They have not come.
-    Awaited,
-    /// They have come, and `h2` has not applied them.
-    Received,
+    Pending(Pending),
     Applied,
+}
+
+/// What is kept until `h2` has applied the server's SETTINGS.
+struct Pending {
+    /// They have come.
+    have_come: bool,
+    /// Exchanges that wait for them.
+    waiting: VecDeque<Key>,
+    /// What `h2` writes.
+    written: Frames,
+    /// The last stream that it has opened.
+    opened: u32,
+}
+
+impl Pending {
+    fn new() -> Self {
+        Self { have_come: false, waiting: VecDeque::new(), written: Frames::new(), opened: 0 }
+    }
+
+    /// Notes which streams `h2` has opened.
+    fn note_written(&mut self, written: &[u8]) {
+        let opened = &mut self.opened;
+        let Ok(()) = self.written.read(written, |event| {
+            if let Event::Begins(Header { kind: HEADERS, stream, .. }) = event {
+                *opened = stream.max(*opened);
+            }
+            Ok::<(), Infallible>(())
+        });
+    }
 }
 
 /// Whether a connection takes requests.
@@ -81,16 +106,11 @@ pub(crate) struct H2Upstream {
     pub(super) frames: Frames,
     pub(super) backlog: Backlog,
     pub(super) streams: Slab<Stream>,
-    /// Exchanges that wait for the server's SETTINGS.
-    pub(super) waiting: VecDeque<Key>,
     /// Streams of which something came with the input that `h2` read last.
     pub(super) suspects: Suspects,
     /// Bytes given to `h2` since it last wrote.
     pub(super) fed: usize,
     settings: ServerSettings,
-    /// What `h2` writes, read until the server's SETTINGS are applied, and the last stream that it has opened by then.
-    written: Frames,
-    opened: u32,
     /// The stream of the header block that came last, and its bytes.
     pub(super) block: (u32, u32),
     /// What was in header blocks that are not read yet.
@@ -108,6 +128,8 @@ pub(crate) struct H2Upstream {
     waited: usize,
     /// When it was made.
     pub(super) began: Millis,
+    /// How far its server may send ahead on a stream.
+    window: Window,
 }
 
 /// How `h2` has ended a connection.
@@ -152,12 +174,12 @@ impl Suspects {
 impl H2Upstream {
     /// Writes the preface. `None` if `h2` wants more than that at once, which it does not.
     fn new(now: Millis, window: Window, stage: &mut Vec<u8>) -> Option<Self> {
-        let window = window.bytes(STREAM_WINDOW);
+        let bytes = window.bytes(STREAM_WINDOW);
         let pipe = Pipe::default();
         let mut builder = client::Builder::new();
         builder
-            .initial_window_size(window)
-            .initial_connection_window_size(MOST_STREAMS as u32 * window)
+            .initial_window_size(bytes)
+            .initial_connection_window_size(MOST_STREAMS as u32 * bytes)
             .max_header_list_size(HEAD_LIMIT)
             .max_send_buffer_size(SEND_BUFFER)
             .data_frame_budget(NO_BUDGET)
@@ -176,12 +198,9 @@ impl H2Upstream {
             frames: Frames::new(),
             backlog: Backlog::default(),
             streams: Slab::new(),
-            waiting: VecDeque::new(),
             suspects: Suspects::default(),
             fed: 0,
-            settings: ServerSettings::Awaited,
-            written: Frames::new(),
-            opened: 0,
+            settings: ServerSettings::Pending(Pending::new()),
             block: (0, 0),
             blocks: BlockWatch::of_server(),
             served: 0,
@@ -191,6 +210,7 @@ impl H2Upstream {
             progress: now,
             waited: 0,
             began: now,
+            window,
         })
     }
 
@@ -201,8 +221,8 @@ impl H2Upstream {
         let polled = Pin::new(&mut self.connection).poll(&mut task::Context::from_waker(Waker::noop()));
         self.pipe.detach(stage);
         self.fed = 0;
-        if self.settings != ServerSettings::Applied {
-            self.note_opened(stage.get(before..).unwrap_or_default());
+        if let ServerSettings::Pending(pending) = &mut self.settings {
+            pending.note_written(stage.get(before..).unwrap_or_default());
         }
         match polled {
             Poll::Ready(Err(e)) if is_limit(&e) => Some(End::Limited),
@@ -211,24 +231,42 @@ impl H2Upstream {
         }
     }
 
-    /// Notes which streams `h2` has opened.
-    fn note_opened(&mut self, written: &[u8]) {
-        let opened = &mut self.opened;
-        let Ok(()) = self.written.read(written, |event| {
-            if let Event::Begins(Header { kind: HEADERS, stream, .. }) = event {
-                *opened = stream.max(*opened);
-            }
-            Ok::<(), Infallible>(())
-        });
-    }
-
-    /// Requests that `h2` has not sent, because SETTINGS that came before allow none.
-    fn unsent(&self) -> Vec<Key> {
+    /// Requests that `h2` has not sent, because SETTINGS that came before allow none. `opened`: the last stream that it has opened.
+    fn unsent(&self, opened: u32) -> Vec<Key> {
         if !self.takes_none() {
             return Vec::new();
         }
-        let streams = self.streams.iter().filter(|(_, s)| s.send.stream_id().as_u32() > self.opened);
+        let streams = self.streams.iter().filter(|(_, s)| s.send.stream_id().as_u32() > opened);
         streams.map(|(_, s)| s.exchange).collect()
+    }
+
+    /// Whether the server's SETTINGS have come, and `h2` has not applied them as far as is known.
+    fn has_new_settings(&self) -> bool {
+        matches!(&self.settings, ServerSettings::Pending(pending) if pending.have_come)
+    }
+
+    /// `h2` has applied the server's SETTINGS. What was kept until then, once.
+    fn end_pending(&mut self) -> Option<Pending> {
+        match std::mem::replace(&mut self.settings, ServerSettings::Applied) {
+            ServerSettings::Pending(pending) => Some(pending),
+            ServerSettings::Applied => None,
+        }
+    }
+
+    /// Exchanges that wait for the server's SETTINGS, while these are not applied.
+    pub(super) fn waiting(&self) -> Option<&VecDeque<Key>> {
+        match &self.settings {
+            ServerSettings::Pending(pending) => Some(&pending.waiting),
+            ServerSettings::Applied => None,
+        }
+    }
+
+    /// The same, for more to wait or to be told that they need not wait any more.
+    pub(super) fn waiting_mut(&mut self) -> Option<&mut VecDeque<Key>> {
+        match &mut self.settings {
+            ServerSettings::Pending(pending) => Some(&mut pending.waiting),
+            ServerSettings::Applied => None,
+        }
     }
 
     /// Notes what `h2` does not tell of the input.
@@ -255,10 +293,10 @@ impl H2Upstream {
                 {
                     blocks.end(header);
                 }
-                Event::Ends(Header { kind: SETTINGS, flags, .. }, _)
-                    if flags & ACK == 0 && *settings == ServerSettings::Awaited =>
-                {
-                    *settings = ServerSettings::Received;
+                Event::Ends(Header { kind: SETTINGS, flags, .. }, _) if flags & ACK == 0 => {
+                    if let ServerSettings::Pending(pending) = settings {
+                        pending.have_come = true;
+                    }
                 }
                 _ => {}
             }
@@ -278,9 +316,9 @@ impl H2Upstream {
         if !self.backlog.is_full() {
             return false;
         }
-        for (_, Stream { body, rest, waker, .. }) in &mut self.streams {
-            if let Some(body) = body {
-                backlog::drain(body, rest, waker);
+        for (_, Stream { response, waker, .. }) in &mut self.streams {
+            if let Response::Coming(body) = response {
+                body.drain(waker);
             }
         }
         if self.pipe.is_drained() {
@@ -322,16 +360,17 @@ impl H2Upstream {
     pub(super) fn switching(&self) -> Switching {
         match () {
             () if self.requests.is_extended_connect_protocol_enabled() => Switching::WebSocket,
-            () if self.settings == ServerSettings::Applied => Switching::None,
+            () if matches!(self.settings, ServerSettings::Applied) => Switching::None,
             () => Switching::Unknown,
         }
     }
 
     /// Bytes of responses that have come and that clients have no room for, by exchange.
     pub fn held(&mut self) -> impl Iterator<Item = (Key, usize)> {
-        self.streams.iter_mut().filter_map(|(_, stream)| {
-            let body = stream.body.as_mut()?;
-            Some((stream.exchange, body.flow_control().used_capacity().max(stream.rest.len())))
+        self.streams.iter_mut().filter_map(|(_, stream)| match &mut stream.response {
+            Response::Coming(body) => Some((stream.exchange, body.held())),
+            Response::Whole { rest, .. } => Some((stream.exchange, rest.len())),
+            Response::Awaited(_) | Response::Taken => None,
         })
     }
 
@@ -349,12 +388,11 @@ impl H2Upstream {
 
     /// Takes what is left of responses that have come whole out of `h2`, which forgets where they end.
     fn keep_whole(&mut self) {
-        for (_, Stream { body, rest, waker, whole, .. }) in &mut self.streams {
-            let Some(body) = body else { continue };
-            if backlog::drain(body, rest, waker)
-                && let Poll::Ready(Ok(trailers)) = body.poll_trailers(&mut task::Context::from_waker(waker))
+        for (_, Stream { response, waker, .. }) in &mut self.streams {
+            if let Response::Coming(body) = response
+                && let Some((rest, trailers)) = body.take_whole(waker)
             {
-                *whole = Some(trailers.map(Box::new));
+                *response = Response::Whole { rest, trailers: trailers.map(Box::new) };
             }
         }
     }
@@ -369,16 +407,13 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
     while let Some(key) = upstream.shared(server, at) {
         at += 1;
         let Some(Conn::Upstream(upstream_conn)) = proxy.connections.get_mut(key) else { continue };
-        if upstream_conn.window != window {
-            continue;
-        }
         match &mut upstream_conn.phase {
-            UpstreamPhase::Shared(h2) => {
+            UpstreamPhase::Shared(h2) if h2.window == window => {
                 if oldest.is_some_and(|oldest| h2.began < oldest) || !h2.has_room() {
                     continue;
                 }
                 let waits = machine.fit(h2.switching()) == Fit::Unknown;
-                if waits && !may_wait(&mut h2.waiting, &proxy.exchanges, key) {
+                if waits && !h2.waiting_mut().is_some_and(|waiting| may_wait(waiting, &proxy.exchanges, key)) {
                     continue;
                 }
                 if h2.served > 0 {
@@ -388,8 +423,8 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                 return true;
             }
             UpstreamPhase::Making(making) => {
-                let Purpose::ToShare(waiting) = &mut making.purpose else { continue };
-                if !may_wait(waiting, &proxy.exchanges, key) {
+                let Purpose::ToShare { waiting, window: its } = &mut making.purpose else { continue };
+                if *its != window || !may_wait(waiting, &proxy.exchanges, key) {
                     continue;
                 }
                 waiting.push_back(exchange);
@@ -398,7 +433,7 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
                 }
                 return true;
             }
-            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => {}
+            UpstreamPhase::Shared(_) | UpstreamPhase::Busy(..) | UpstreamPhase::Idle | UpstreamPhase::Closing => {}
         }
     }
     false
@@ -408,25 +443,25 @@ pub(crate) fn h2_join(proxy: &mut Proxy, cx: &mut Context, exchange: Key, window
 pub(crate) fn h2_upstream_begin(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let now = cx.now();
     let Proxy { connections, exchanges, scratch, .. } = proxy;
-    let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
-    if let (false, Some(exchange)) = (upstream_conn.phase.is_listed(), upstream_conn.exchange) {
+    let Some(UpstreamPhase::Making(making)) = connections.upstream(key).map(|b| &mut b.phase) else { return };
+    let window = match making.purpose {
+        Purpose::ToShare { window, .. } => window,
         // Nobody knew that it would be HTTP/2.
-        let window = grant_window(connections, exchanges, exchange, STREAM_WINDOW);
-        let Some(upstream_conn) = connections.upstream(key) else { return };
-        upstream_conn.window = window;
-    }
+        Purpose::Exchange(exchange) | Purpose::OverH1(exchange) => {
+            grant_window(connections, exchanges, exchange, STREAM_WINDOW)
+        }
+    };
     let Some(Conn::Upstream(upstream_conn)) = connections.get_mut(key) else { return };
     scratch.take_buffer(&mut upstream_conn.transport.stage);
-    let window = upstream_conn.window;
     let Some(h2) = H2Upstream::new(now, window, &mut upstream_conn.transport.stage) else {
         return upstream_lost(proxy, cx, key, false);
     };
     if !upstream_conn.phase.is_listed() {
         upstream_conn.upstream.share(upstream_conn.server, key);
     }
-    let mut waiting = upstream_conn.take_waiting();
+    let (exchange, mut waiting) = (upstream_conn.exchange(), upstream_conn.take_waiting());
     upstream_conn.phase = UpstreamPhase::Shared(Box::new(h2));
-    waiting.extend(upstream_conn.exchange.take());
+    waiting.extend(exchange);
     let at = upstream_conn.upstream.upstream.until(ConnectionWait::Request, cx.now());
     upstream_conn.deadline.set(cx, key, at);
     proxy.counters.count(Count::H2UpstreamConnections);
@@ -464,12 +499,12 @@ fn h2_settings_applied(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     let Some(upstream_conn) = proxy.connections.upstream(key) else { return };
     let UpstreamPhase::Shared(h2) = &mut upstream_conn.phase else { return };
     // `h2` applies them when it has written that it has got them.
-    if h2.settings != ServerSettings::Received || !h2.pipe.is_drained() || upstream_conn.transport.frame_room() == 0 {
+    if !h2.has_new_settings() || !h2.pipe.is_drained() || upstream_conn.transport.frame_room() == 0 {
         return;
     }
-    h2.settings = ServerSettings::Applied;
-    let (unsent, why) = (h2.unsent(), h2.refusal());
-    for exchange in std::mem::take(&mut h2.waiting) {
+    let Some(Pending { waiting, opened, .. }) = h2.end_pending() else { return };
+    let (unsent, why) = (h2.unsent(opened), h2.refusal());
+    for exchange in waiting {
         if proxy.exchanges.waits_for(exchange, key) {
             h2_send_request(proxy, cx, exchange, key);
         }
@@ -505,7 +540,7 @@ pub(crate) fn h2_upstream_drive(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         h2_woken(proxy, cx);
         let Some(h2) = proxy.connections.upstream(key).and_then(UpstreamConnection::h2_mut) else { return };
         if !h2.relieve() {
-            if h2.settings == ServerSettings::Received {
+            if h2.has_new_settings() {
                 h2_settings_applied(proxy, cx, key);
             }
             return;
@@ -549,14 +584,17 @@ fn h2_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, mut end: End, timeout
     let answered = h2.answered;
     let mut lost = Vec::new();
     for (_, stream) in &mut h2.streams {
-        if stream.whole.is_some() {
+        if matches!(stream.response, Response::Whole { .. }) {
             // What is still sent to the server goes nowhere.
             if exchanges.get_mut(stream.exchange).is_some_and(|x| x.request_body_mut().unblock(cx.now())) {
                 exchanges.go_on_later(Later::Client(stream.exchange));
             }
             continue;
         }
-        let response = stream.response.as_mut().map(|response| Pin::new(response).poll(&mut task));
+        let response = match &mut stream.response {
+            Response::Awaited(response) => Some(Pin::new(response).poll(&mut task)),
+            Response::Coming(_) | Response::Whole { .. } | Response::Taken => None,
+        };
         let why = match &response {
             _ if end == End::Limited => Loss::Limited,
             Some(Poll::Ready(Err(e))) if !timeout || unprocessed(e) => {
@@ -569,7 +607,7 @@ fn h2_ended(proxy: &mut Proxy, cx: &mut Context, key: Key, mut end: End, timeout
     }
     let is_empty = h2.streams.len() == lost.len();
     // Nothing has been sent for those who wait.
-    let waiting = std::mem::take(&mut h2.waiting).into_iter();
+    let waiting = h2.waiting_mut().map(std::mem::take).unwrap_or_default().into_iter();
     lost.extend(waiting.filter(|x| exchanges.waits_for(*x, key)).map(|x| (x, Loss::Unprocessed)));
     if is_empty {
         close_connection(proxy, cx, key);

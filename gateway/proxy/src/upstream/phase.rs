@@ -20,8 +20,8 @@ use std::rc::Rc;
 /// ```
 pub(crate) enum UpstreamPhase {
     Making(Box<Making>),
-    /// Serves an exchange over HTTP/1.1, or is relayed.
-    Busy(Answer),
+    /// Serves this exchange over HTTP/1.1, or its bytes are relayed for it.
+    Busy(Key, Answer),
     /// HTTP/2: serves as many exchanges as have streams.
     Shared(Box<H2Upstream>),
     /// In the pool.
@@ -33,6 +33,8 @@ pub(crate) enum UpstreamPhase {
 /// A connection that is being made.
 pub(crate) struct Making {
     pub step: Step,
+    /// When the step has begun.
+    pub began: Micros,
     pub purpose: Purpose,
     /// The handshake has begun in the SYN.
     pub syn: Option<Box<UpstreamSyn>>,
@@ -48,17 +50,37 @@ pub(crate) enum Step {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// An exchange, whatever the server chooses to speak.
-    Exchange,
+    Exchange(Key),
     /// An exchange that HTTP/2 could not carry.
-    OverH1,
-    /// HTTP/2 is expected: these exchanges wait for it, and others may join them. It is in the group's list.
-    ToShare(VecDeque<Key>),
+    OverH1(Key),
+    /// HTTP/2 is expected, with such windows: the exchanges in `waiting` wait for it, and others may join them. It is in the group's list.
+    ToShare { waiting: VecDeque<Key>, window: Window },
 }
 
-// `UpstreamPhase::go_on` does not drop it.
-const _: () = assert!(!std::mem::needs_drop::<Answer>());
+impl Purpose {
+    /// The exchange that the connection is for, if it is not made to be shared.
+    pub fn exchange(&self) -> Option<Key> {
+        match self {
+            Self::Exchange(exchange) | Self::OverH1(exchange) => Some(*exchange),
+            Self::ToShare { .. } => None,
+        }
+    }
+
+    /// Whether the connection may speak nothing but HTTP/1.1.
+    pub fn is_over_h1(&self) -> bool {
+        matches!(self, Self::OverH1(_))
+    }
+}
+
+// `UpstreamPhase::go_on` does not drop them.
+const _: () = assert!(!std::mem::needs_drop::<(Key, Answer)>());
 
 impl UpstreamPhase {
+    /// The phase of a connection that begins to be made at `began`. `syn`: its handshake has begun in the SYN.
+    pub fn making(purpose: Purpose, syn: Option<Box<UpstreamSyn>>, began: Micros) -> Self {
+        Self::Making(Box::new(Making { step: Step::Connecting, began, purpose, syn }))
+    }
+
     /// The step that is under way and the handshake in the SYN, of a connection that is being made with one.
     pub fn syn(&mut self) -> Option<(&mut Step, &mut UpstreamSyn)> {
         match self {
@@ -71,7 +93,7 @@ impl UpstreamPhase {
     #[inline(always)]
     pub fn go_on(&mut self, next: Self) {
         match self {
-            Self::Busy(_) | Self::Idle | Self::Closing => std::mem::forget(std::mem::replace(self, next)),
+            Self::Busy(..) | Self::Idle | Self::Closing => std::mem::forget(std::mem::replace(self, next)),
             Self::Making(_) | Self::Shared(_) => *self = next,
         }
     }
@@ -95,7 +117,7 @@ impl UpstreamPhase {
 
     #[inline]
     pub fn is_busy(&self) -> bool {
-        matches!(self, Self::Busy(_))
+        matches!(self, Self::Busy(..))
     }
 
     #[inline]
@@ -106,9 +128,9 @@ impl UpstreamPhase {
     /// It is in the group's list of connections that exchanges share, as far as it has not been lost.
     pub fn is_listed(&self) -> bool {
         match self {
-            Self::Making(making) => matches!(making.purpose, Purpose::ToShare(_)),
+            Self::Making(making) => matches!(making.purpose, Purpose::ToShare { .. }),
             Self::Shared(_) => true,
-            Self::Busy(_) | Self::Idle | Self::Closing => false,
+            Self::Busy(..) | Self::Idle | Self::Closing => false,
         }
     }
 }
@@ -130,34 +152,13 @@ pub(crate) struct UpstreamConnection {
     /// Index into the upstream's servers.
     pub(super) server: usize,
     pub(super) phase: UpstreamPhase,
-    pub(super) exchange: Option<Key>,
     pub(super) inbuf: Vec<u8>,
     pub(super) deadline: Deadline,
-    /// When the step under way (connecting, the handshake) has begun.
-    pub(super) began: Micros,
-    /// How far its server may send ahead on a stream of HTTP/2.
-    pub(super) window: Window,
 }
 
 impl UpstreamConnection {
-    /// One whose step under way has begun at `began`.
-    pub fn new(
-        transport: Transport,
-        (upstream, server): (Rc<LaneUpstream>, usize),
-        phase: UpstreamPhase,
-        began: Micros,
-    ) -> Self {
-        Self {
-            transport,
-            upstream,
-            server,
-            phase,
-            exchange: None,
-            inbuf: Vec::new(),
-            deadline: Deadline::default(),
-            began,
-            window: Window::Wide,
-        }
+    pub fn new(transport: Transport, (upstream, server): (Rc<LaneUpstream>, usize), phase: UpstreamPhase) -> Self {
+        Self { transport, upstream, server, phase, inbuf: Vec::new(), deadline: Deadline::default() }
     }
 
     /// Its socket has something to tell. Whether what is staged can go on. Of two sockets that race (the handshake in the SYN),
@@ -173,15 +174,13 @@ impl UpstreamConnection {
 
     /// Its bytes are relayed from now on, for this exchange.
     pub fn begin_relay(&mut self, exchange: Key) {
-        self.exchange = Some(exchange);
-        self.phase = UpstreamPhase::Busy(Answer::Begun);
+        self.phase = UpstreamPhase::Busy(exchange, Answer::Begun);
     }
 
     /// Its relay is over: what the server has not taken yet is still sent, for a limited time, and then it closes. The caller
     /// marks it for flush.
     pub fn close_after_relay(&mut self, cx: &mut Context, key: Key) {
         let at = self.upstream.settings().until(ConnectionWait::LastBytes, cx.now());
-        self.exchange = None;
         self.phase = UpstreamPhase::Closing;
         self.deadline.set(cx, key, at);
     }
@@ -210,10 +209,14 @@ impl UpstreamConnection {
         self.deadline.fired(cx, key)
     }
 
-    /// The exchange that it serves over HTTP/1.1, or whose bytes it relays.
+    /// The exchange that it serves over HTTP/1.1, or whose bytes it relays, or that it is made for if it is not made to be shared.
     #[inline]
     pub fn exchange(&self) -> Option<Key> {
-        self.exchange
+        match &self.phase {
+            UpstreamPhase::Busy(exchange, _) => Some(*exchange),
+            UpstreamPhase::Making(making) => making.purpose.exchange(),
+            UpstreamPhase::Shared(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => None,
+        }
     }
 
     #[inline]
@@ -285,11 +288,11 @@ impl UpstreamConnection {
     pub fn waiting(&self) -> Option<&VecDeque<Key>> {
         match &self.phase {
             UpstreamPhase::Making(making) => match &making.purpose {
-                Purpose::ToShare(waiting) => Some(waiting),
-                Purpose::Exchange | Purpose::OverH1 => None,
+                Purpose::ToShare { waiting, .. } => Some(waiting),
+                Purpose::Exchange(_) | Purpose::OverH1(_) => None,
             },
-            UpstreamPhase::Shared(h2) => Some(&h2.waiting),
-            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => None,
+            UpstreamPhase::Shared(h2) => h2.waiting(),
+            UpstreamPhase::Busy(..) | UpstreamPhase::Idle | UpstreamPhase::Closing => None,
         }
     }
 
@@ -297,11 +300,11 @@ impl UpstreamConnection {
     pub fn take_waiting(&mut self) -> VecDeque<Key> {
         match &mut self.phase {
             UpstreamPhase::Making(making) => match &mut making.purpose {
-                Purpose::ToShare(waiting) => std::mem::take(waiting),
-                Purpose::Exchange | Purpose::OverH1 => VecDeque::new(),
+                Purpose::ToShare { waiting, .. } => std::mem::take(waiting),
+                Purpose::Exchange(_) | Purpose::OverH1(_) => VecDeque::new(),
             },
-            UpstreamPhase::Shared(h2) => std::mem::take(&mut h2.waiting),
-            UpstreamPhase::Busy(_) | UpstreamPhase::Idle | UpstreamPhase::Closing => VecDeque::new(),
+            UpstreamPhase::Shared(h2) => h2.waiting_mut().map(std::mem::take).unwrap_or_default(),
+            UpstreamPhase::Busy(..) | UpstreamPhase::Idle | UpstreamPhase::Closing => VecDeque::new(),
         }
     }
 }
@@ -319,7 +322,7 @@ mod tests {
         let (settings, _published) = settings(snapshot(limits(), vec![upstream(1)]));
         let (socket, peer) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::NONBLOCK, None).unwrap();
         let server = (group(settings.lane()), 0);
-        (Box::new(UpstreamConnection::new(Transport::new(socket), server, phase, 0)), Key::from_u64(7), peer)
+        (Box::new(UpstreamConnection::new(Transport::new(socket), server, phase)), Key::from_u64(7), peer)
     }
 
     #[test]
@@ -343,8 +346,9 @@ mod tests {
         assert!(upstream_conn.note(WRITE));
         assert!(!upstream_conn.note(Ready { write: false, ..WRITE }));
         assert!(upstream_conn.connected_transport().is_some());
-        let making = Making { step: Step::Connecting, purpose: Purpose::Exchange, syn: None };
-        let (upstream_conn, ..) = connection(UpstreamPhase::Making(Box::new(making)));
+        let exchange = Key::from_u64(8);
+        let (upstream_conn, ..) = connection(UpstreamPhase::making(Purpose::Exchange(exchange), None, 0));
         assert!(upstream_conn.connected_transport().is_none());
+        assert_eq!(upstream_conn.exchange(), Some(exchange));
     }
 }
