@@ -2,7 +2,7 @@
 //! ([`UpstreamConnection`], [`H3Connection`]). Who a client is ([`Client`]) does not depend on what its connection speaks.
 
 use crate::client::h2_connection::H2Client;
-use crate::client::identity::Client;
+pub(crate) use crate::client::identity::Client;
 use crate::client::state::ClientConnection;
 use crate::h3::connection::H3Connection;
 use crate::mirrors::MirrorClient;

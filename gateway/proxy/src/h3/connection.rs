@@ -5,8 +5,7 @@
 
 use super::code;
 use super::stream::{Receiving, Serves, Stream};
-use crate::client::identity::Client;
-use crate::conn::Conn;
+use crate::conn::{Client, Conn};
 use crate::connections::Connections;
 use crate::exchange::priority::Priority;
 use crate::exchange::waste::WasteBudget;
