@@ -200,6 +200,27 @@ pub fn grpc_go() -> Result<PathBuf, String> {
     MADE.get_or_init(|| built_by_go("grpc-go")).clone()
 }
 
+/// The client and the server of gRPC's interoperability tests, built once by Go from grpc-go's module. The error says why there are
+/// none.
+pub fn grpc_interop() -> Result<(PathBuf, PathBuf), String> {
+    static MADE: OnceLock<Result<(PathBuf, PathBuf), String>> = OnceLock::new();
+    MADE.get_or_init(|| {
+        // The version of `peers/grpc-go`.
+        const VERSION: &str = "v1.85.0";
+        let folder = binary::target().join("interop-go").join(format!("grpc-interop-{VERSION}"));
+        let programs = ["client", "server"].map(|name| folder.join(name));
+        if !programs.iter().all(|program| program.is_file()) {
+            let mut command = Command::new(find("go").ok_or("`go` is not installed")?);
+            command.env("GOBIN", &folder).arg("install");
+            command.args(["client", "server"].map(|name| format!("google.golang.org/grpc/interop/{name}@{VERSION}")));
+            set_up(&mut command)?;
+        }
+        let [client, server] = programs;
+        Ok((client, server))
+    })
+    .clone()
+}
+
 /// The OpenTelemetry collector, whose own builder has made the program of its Go modules (`peers/otelcol`). The error says why there is
 /// none.
 pub fn otel_collector() -> Result<PathBuf, String> {

@@ -41,6 +41,7 @@ mod forward_auth;
 mod forwarded;
 mod framing;
 mod full_log;
+mod grpc_interop;
 mod grpc_routes;
 mod grpc_streams;
 mod h2;
