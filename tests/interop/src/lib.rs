@@ -21,6 +21,7 @@ pub mod peers;
 pub mod ports;
 pub mod process;
 pub mod prometheus;
+pub mod quic_path;
 pub mod site;
 pub mod soak;
 pub mod store;

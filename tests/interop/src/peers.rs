@@ -233,8 +233,13 @@ fn built_by_go(name: &str) -> Result<PathBuf, String> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers").join(name);
     let folder = binary::target().join("interop-go");
     let (program, marker) = (folder.join(name), folder.join(format!("{name}.made-from")));
-    let read = |name| std::fs::read_to_string(source.join(name)).map_err(|error| error.to_string());
-    let wanted = read("main.go")? + &read("go.sum")?;
+    let read = |name: String| std::fs::read_to_string(source.join(name)).map_err(|error| error.to_string());
+    let mut names: Vec<String> = std::fs::read_dir(&source)
+        .and_then(|entries| entries.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned())).collect())
+        .map_err(|error: std::io::Error| error.to_string())?;
+    names.retain(|name| name.ends_with(".go") || name == "go.sum");
+    names.sort();
+    let wanted = names.into_iter().map(read).collect::<Result<String, String>>()?;
     if program.is_file() && std::fs::read_to_string(&marker).is_ok_and(|found| found == wanted) {
         return Ok(program);
     }

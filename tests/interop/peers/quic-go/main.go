@@ -32,6 +32,10 @@ func main() {
 		client(os.Args[2], os.Args[3])
 	case "server":
 		server(os.Args[2], os.Args[3], os.Args[4])
+	case "interop-client":
+		interopClient(os.Args[2], os.Args[3], os.Args[4])
+	case "interop-server":
+		interopServer(os.Args[2], os.Args[3], os.Args[4], os.Args[5])
 	}
 }
 

@@ -83,6 +83,7 @@ mod priorities;
 mod privileges;
 mod probes;
 mod proxy_protocol;
+mod quic_interop;
 mod rates;
 mod reload;
 mod request_ids;
