@@ -22,6 +22,7 @@ mod programs;
 mod prometheus;
 mod release;
 mod report;
+mod sanitize;
 mod setup;
 mod soak;
 mod steps;
@@ -92,6 +93,8 @@ enum Command {
     Plant(plant::Options),
     /// Run mixed traffic and random faults for a long time, and check that nothing is lost (docs/testing.md)
     Soak(soak::Options),
+    /// Watch the unit tests and the gateway with the address sanitizer and with valgrind (docs/testing.md)
+    Sanitize(sanitize::Options),
     /// Test the tunnel's kernel data plane in a virtual machine (Debian's qemu and a kernel with `ovpn`)
     OvpnVm {
         /// Kernel packages to use instead of fetching the newest from the mirror
@@ -150,6 +153,7 @@ fn main() -> ExitCode {
         Command::Conformance(options) => Workspace::load().and_then(|w| conformance::run(&w, &options)),
         Command::Plant(options) => Workspace::load().and_then(|w| plant::run(&w, &options)),
         Command::Soak(options) => Workspace::load().and_then(|w| soak::run(&w, &options)),
+        Command::Sanitize(options) => Workspace::load().and_then(|w| sanitize::run(&w, &options)),
         Command::OvpnVm { kernel } => ovpn_vm::run(&kernel),
         Command::Prometheus => prometheus::run(),
         Command::Pictures => Workspace::load().and_then(|w| steps::pictures(&w)),
