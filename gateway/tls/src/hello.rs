@@ -413,6 +413,9 @@ fn read_hello(message: &[u8]) -> Option<ClientHello<'_>> {
 }
 
 #[cfg(test)]
+mod differential;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -178,6 +178,8 @@ impl<H: HmacImpl + Send + Sync + 'static> HkdfExpander for Expander<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hkdf_sha256::Keyed;
+    use crate::testing::{Seeded, Vector, Verdict, hex};
     use rustls::crypto::aws_lc_rs::cipher_suite as cs;
 
     fn both(theirs: SupportedCipherSuite) -> [&'static Tls13CipherSuite; 2] {
@@ -186,10 +188,6 @@ mod tests {
 
     const SUITES: [SupportedCipherSuite; 3] =
         [cs::TLS13_AES_128_GCM_SHA256, cs::TLS13_AES_256_GCM_SHA384, cs::TLS13_CHACHA20_POLY1305_SHA256];
-
-    fn hex(text: &str) -> Vec<u8> {
-        (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
-    }
 
     #[test]
     fn rfc_5869_s_examples() {
@@ -262,6 +260,139 @@ mod tests {
                 };
                 assert_eq!(with(theirs), with(ours), "{n} bytes");
             }
+        }
+    }
+
+    /// Derivations of a seed: secrets, salts, infos in parts, and lengths, also those that are too large.
+    #[test]
+    fn any_derivation_is_that_of_aws_lc() {
+        for seed in 0..3_000 {
+            for theirs in SUITES {
+                let [theirs, ours] = both(theirs).map(|s| s.hkdf_provider);
+                let with = |hkdf: &dyn Hkdf| {
+                    let mut rng = Seeded::new(seed);
+                    let size = hkdf.extract_from_zero_ikm(None).hash_len();
+                    let (salt, secret) = (rng.bytes(200), rng.bytes(300));
+                    let salt = (!rng.once_in(5)).then_some(&salt[..]);
+                    let expander = match rng.below(4) {
+                        0 => hkdf.extract_from_zero_ikm(salt),
+                        1 => {
+                            let long: Vec<u8> = (0..size).map(|_| rng.next() as u8).collect();
+                            hkdf.expander_for_okm(&OkmBlock::new(&long))
+                        }
+                        _ => hkdf.extract_from_secret(salt, &secret),
+                    };
+                    let info: Vec<Vec<u8>> = (0..rng.below(7)).map(|_| rng.bytes(90)).collect();
+                    let info: Vec<&[u8]> = info.iter().map(Vec::as_slice).collect();
+                    let length = match rng.below(30) {
+                        0 => 255 * size,
+                        1 => 255 * size + 1 + rng.below(100),
+                        2 => rng.below(255 * size),
+                        _ => rng.below(200),
+                    };
+                    let mut slice = vec![7; length];
+                    let expanded = expander.expand_slice(&info, &mut slice).ok().map(|()| slice);
+                    let block = expander.expand_block(&info);
+                    let tag = hkdf.hmac_sign(&block, &rng.bytes(400));
+                    (expanded, block.as_ref().to_vec(), tag.as_ref().to_vec())
+                };
+                assert_eq!(
+                    with(ours),
+                    with(theirs),
+                    "seed {seed}, {size} bytes",
+                    size = ours.extract_from_zero_ikm(None).hash_len()
+                );
+            }
+        }
+    }
+
+    /// Transcripts of a seed: pieces of any length, and forks between them.
+    #[test]
+    fn any_transcript_is_that_of_aws_lc() {
+        for seed in 0..3_000 {
+            for theirs in SUITES {
+                let [theirs, ours] = both(theirs).map(|s| s.common.hash_provider);
+                let with = |hash: &dyn hash::Hash| {
+                    let mut rng = Seeded::new(seed);
+                    let mut contexts = vec![hash.start()];
+                    let mut made = Vec::new();
+                    for _ in 0..rng.below(12) {
+                        let at = rng.below(contexts.len());
+                        match rng.below(4) {
+                            0 => {
+                                let fork = contexts[at].fork();
+                                contexts.push(fork);
+                            }
+                            1 => made.push(contexts[at].fork_finish().as_ref().to_vec()),
+                            _ => contexts[at].update(&rng.bytes(300)),
+                        }
+                    }
+                    made.extend(contexts.into_iter().map(|context| context.finish().as_ref().to_vec()));
+                    made
+                };
+                assert_eq!(with(ours), with(theirs), "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn wycheproof_of_hkdf() {
+        let sha384 = both(cs::TLS13_AES_256_GCM_SHA384)[1].hkdf_provider;
+        let files = [
+            (include_str!("../../../tests/vectors/wycheproof/hkdf_sha256.json"), &HkdfSha256::<true> as &dyn Hkdf),
+            (include_str!("../../../tests/vectors/wycheproof/hkdf_sha256.json"), &HkdfSha256::<false>),
+            (include_str!("../../../tests/vectors/wycheproof/hkdf_sha256.json"), &Derive::<Hmac<Sha256>>(PhantomData)),
+            (include_str!("../../../tests/vectors/wycheproof/hkdf_sha384.json"), sha384),
+        ];
+        for (file, hkdf) in files {
+            let (mut good, mut refused) = (0, 0);
+            for (_, test) in Vector::all(file) {
+                let (secret, salt, info) = (test.bytes("ikm"), test.bytes("salt"), test.bytes("info"));
+                let expander = hkdf.extract_from_secret(Some(&salt), &secret);
+                let mut made = vec![0; test.number("size")];
+                let (one, other) = info.split_at(info.len() / 2);
+                let is_made = expander.expand_slice(&[one, other], &mut made).is_ok();
+                match test.verdict() {
+                    Verdict::Invalid => assert!(!is_made, "{}", test.id()),
+                    _ => assert_eq!((is_made, &made), (true, &test.bytes("okm")), "{}", test.id()),
+                }
+                (good, refused) = (good + usize::from(is_made), refused + usize::from(!is_made));
+            }
+            assert!(good >= 80 && refused >= 1, "{good} and {refused}");
+        }
+    }
+
+    #[test]
+    fn wycheproof_of_hmac() {
+        let sha384 = both(cs::TLS13_AES_256_GCM_SHA384)[1].hkdf_provider;
+        let sha256 = |key: &[u8], message: &[u8]| Some(Keyed::new(key).mac([message]).to_vec());
+        let signed = |hkdf: &dyn Hkdf, key: &[u8], message: &[u8]| {
+            // The key schedule has no longer keys.
+            (key.len() <= OkmBlock::MAX_LEN).then(|| hkdf.hmac_sign(&OkmBlock::new(key), message).as_ref().to_vec())
+        };
+        type Mac<'a> = &'a dyn Fn(&[u8], &[u8]) -> Option<Vec<u8>>;
+        let files: [(&str, Mac, usize); 3] = [
+            (include_str!("../../../tests/vectors/wycheproof/hmac_sha256.json"), &sha256, 174),
+            (
+                include_str!("../../../tests/vectors/wycheproof/hmac_sha256.json"),
+                &|key, message| signed(&HkdfSha256::<true>, key, message),
+                100,
+            ),
+            (
+                include_str!("../../../tests/vectors/wycheproof/hmac_sha384.json"),
+                &|key, message| signed(sha384, key, message),
+                100,
+            ),
+        ];
+        for (file, mac, least) in files {
+            let mut made = 0;
+            for (group, test) in Vector::all(file) {
+                let Some(code) = mac(&test.bytes("key"), &test.bytes("msg")) else { continue };
+                let same = code[..group.number("tagSize") / 8] == test.bytes("tag");
+                assert_eq!(same, test.verdict() != Verdict::Invalid, "{}", test.id());
+                made += 1;
+            }
+            assert!(made >= least, "{made} of {least}");
         }
     }
 }

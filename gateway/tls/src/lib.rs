@@ -34,6 +34,8 @@ mod session;
 pub mod sessions;
 mod signed;
 pub mod syn;
+#[cfg(test)]
+mod testing;
 mod ticket;
 pub mod transparency;
 mod verifier;

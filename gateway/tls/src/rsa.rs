@@ -147,6 +147,7 @@ impl Signer for RsaSigner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{Vector, Verdict};
     use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der};
     use aws_lc_rs::signature::{KeyPair, UnparsedPublicKey};
     use rustls::pki_types::PrivatePkcs8KeyDer;
@@ -217,5 +218,47 @@ mod tests {
     fn no_key_is_refused() {
         let garbage = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(vec![0x30, 3, 2, 1, 0]));
         assert!(RsaKey::new(&garbage).is_none());
+    }
+
+    /// A signature by PKCS #1 has one value, whoever computes it; keys that are too weak are refused, or sign rightly.
+    #[test]
+    fn wycheproof_of_signing() {
+        let files = [
+            (include_str!("../../../tests/vectors/wycheproof/rsa_pkcs1_2048_sig_gen.json"), 10),
+            (include_str!("../../../tests/vectors/wycheproof/rsa_pkcs1_3072_sig_gen.json"), 10),
+            (include_str!("../../../tests/vectors/wycheproof/rsa_pkcs1_4096_sig_gen.json"), 10),
+        ];
+        for (file, least) in files {
+            let mut by_all = 0;
+            for (group, test) in Vector::all(file) {
+                let scheme = match group.text("sha") {
+                    "SHA-256" => SignatureScheme::RSA_PKCS1_SHA256,
+                    "SHA-384" => SignatureScheme::RSA_PKCS1_SHA384,
+                    "SHA-512" => SignatureScheme::RSA_PKCS1_SHA512,
+                    // No hash that is signed with here.
+                    _ => continue,
+                };
+                let der = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(group.bytes("privateKeyPkcs8")));
+                let keys = [
+                    RsaKey::aws_lc(&der),
+                    #[cfg(target_arch = "x86_64")]
+                    RsaKey::ring(&der),
+                ];
+                let signed: Vec<_> = keys
+                    .into_iter()
+                    .flatten()
+                    .map(|key| {
+                        key.choose_scheme(&[scheme])
+                            .expect("it signs so")
+                            .sign(&test.bytes("msg"))
+                            .expect("a signature")
+                    })
+                    .collect();
+                assert!(signed.iter().all(|signature| *signature == test.bytes("sig")), "{}", test.id());
+                assert!(!signed.is_empty() || test.verdict() != Verdict::Valid, "{}", test.id());
+                by_all += usize::from(signed.len() == 2);
+            }
+            assert!(by_all >= least || cfg!(not(target_arch = "x86_64")), "{by_all}");
+        }
     }
 }

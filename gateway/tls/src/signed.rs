@@ -55,3 +55,45 @@ impl<'a> Signed<'a> {
 pub(crate) fn without_extensions(certificate: &[u8]) -> Option<(&[u8], X509Certificate<'_>)> {
     X509CertificateParser::new().with_deep_parse_extensions(false).parse(certificate).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Vector, Verdict};
+    use rustls::pki_types::{AlgorithmIdentifier, alg_id};
+
+    /// No signature that is not valid is taken for one: of certificates' transparency, revocation lists and OCSP responses.
+    #[test]
+    fn wycheproof_of_verifying() {
+        let files: [(&str, AlgorithmIdentifier); 3] = [
+            (
+                include_str!("../../../tests/vectors/wycheproof/rsa_signature_2048_sha256.json"),
+                alg_id::RSA_PKCS1_SHA256,
+            ),
+            (
+                include_str!("../../../tests/vectors/wycheproof/rsa_pss_2048_sha256_mgf1_32.json"),
+                alg_id::RSA_PSS_SHA256,
+            ),
+            (include_str!("../../../tests/vectors/wycheproof/ecdsa_secp256r1_sha256.json"), alg_id::ECDSA_SHA256),
+        ];
+        for (file, algorithm) in files {
+            let (mut good, mut bad) = (0, 0);
+            for (group, test) in Vector::all(file) {
+                let (message, signature) = (test.bytes("msg"), test.bytes("sig"));
+                let signed = Signed { message: &message, algorithm: algorithm.as_ref(), signature: &signature };
+                let key = PublicKey::read(&group.bytes("publicKeyDer")).expect("it is a key");
+                let is_signed = key.has_signed(&signed);
+                match test.verdict() {
+                    Verdict::Valid => assert!(is_signed, "{}", test.id()),
+                    Verdict::Invalid => assert!(!is_signed, "{}", test.id()),
+                    Verdict::Acceptable => {}
+                }
+                (good, bad) = (good + usize::from(is_signed), bad + usize::from(!is_signed));
+                // Nor is it one of another message.
+                let other = [&message[..], b"x"].concat();
+                assert!(!key.has_signed(&Signed { message: &other, ..signed }), "{}", test.id());
+            }
+            assert!(good >= 5 && bad >= 40, "{good} and {bad}");
+        }
+    }
+}

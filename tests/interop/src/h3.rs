@@ -131,7 +131,12 @@ impl Client {
     /// Begins to connect, asking for this server name.
     pub fn begin_named(server: SocketAddr, config: &Arc<ClientConfig>, name: &str) -> Client {
         let crypto = QuicClientConfig::try_from(Arc::clone(config)).expect("the provider has QUIC's first suite");
-        Self::begin_at(server, quinn_proto::ClientConfig::new(Arc::new(crypto)), name)
+        let mut client = quinn_proto::ClientConfig::new(Arc::new(crypto));
+        let mut transport = TransportConfig::default();
+        // As in `begin`.
+        transport.max_idle_timeout(None);
+        client.transport_config(Arc::new(transport));
+        Self::begin_at(server, client, name)
     }
 
     fn begin_at(server: SocketAddr, client: quinn_proto::ClientConfig, name: &str) -> Client {

@@ -108,6 +108,24 @@ impl<S: Read> Wire<S> {
         }
     }
 
+    /// The same, and calls `go_on` after the first interim response, which is leave to go on.
+    pub fn response_with_leave(&mut self, method: &str, go_on: impl FnOnce(&mut Self)) -> Result<Message, Box<Broken>> {
+        let mut message = Message::default();
+        let read = self.head(&mut message).and_then(|()| {
+            if !(100..200).contains(&message.status()) {
+                return self.finish_response(&mut message, method);
+            }
+            go_on(self);
+            let interim = std::mem::take(&mut message);
+            message.interim.push(interim.start);
+            self.read_response(&mut message, method)
+        });
+        match read {
+            Ok(()) => Ok(message),
+            Err(error) => Err(Box::new(Broken { error, partial: message })),
+        }
+    }
+
     fn read_response(&mut self, message: &mut Message, method: &str) -> io::Result<()> {
         self.head(message)?;
         while (100..200).contains(&message.status()) && message.status() != 101 {
@@ -115,6 +133,10 @@ impl<S: Read> Wire<S> {
             message.interim.extend(interim.interim.into_iter().chain([interim.start]));
             self.head(message)?;
         }
+        self.finish_response(message, method)
+    }
+
+    fn finish_response(&mut self, message: &mut Message, method: &str) -> io::Result<()> {
         if method == "HEAD" || matches!(message.status(), 101 | 204 | 304) {
             return Ok(());
         }

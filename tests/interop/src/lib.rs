@@ -11,6 +11,7 @@ pub mod chromium;
 pub mod client;
 pub mod conformance;
 pub mod crowd;
+pub mod differential;
 pub mod frames;
 pub mod gateway;
 pub mod h2;

@@ -188,6 +188,18 @@ pub fn pebble() -> Result<(PathBuf, PathBuf), String> {
     .clone()
 }
 
+/// A Python with h11, the parser of several of its servers. The error says why there is none.
+pub fn h11() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| venv("interop-h11", &["h11==0.16.0"])).clone()
+}
+
+/// Go's HTTP server with our small program around it (`peers/arrivals-go`). The error says why there is none.
+pub fn arrivals_go() -> Result<PathBuf, String> {
+    static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    MADE.get_or_init(|| built_by_go("arrivals-go")).clone()
+}
+
 /// quic-go with our small program around it (`peers/quic-go`). The error says why there is none.
 pub fn quic_go() -> Result<PathBuf, String> {
     static MADE: OnceLock<Result<PathBuf, String>> = OnceLock::new();

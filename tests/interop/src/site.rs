@@ -206,6 +206,11 @@ impl Site {
         self.issue_changed(file, &[], |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::OcspSigning])
     }
 
+    /// A certificate for servers only (extendedKeyUsage), followed by the authority's own.
+    pub fn issue_for_servers(&self, file: &str, names: &[&str]) -> Identity {
+        self.issue_changed(file, names, |params| params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth])
+    }
+
     /// A certificate that is valid for 90 days and has a timestamp of each of these transparency logs, followed by the authority's own.
     pub fn issue_logged(&self, file: &str, names: &[&str], logs: &[&TransparencyLog]) -> Identity {
         // The same certificate without the timestamps is what logs are given (RFC 6962 §3.2).

@@ -68,4 +68,28 @@ mod tests {
         let long = hmac_md5(&[0xaa; 80], &[b"Test Using Larger Than Block-Size Key - Hash Key First"]);
         assert_eq!(hex(long), "6b1ab7fe4bd7bf8f0b62e6ce61b9d0cd");
     }
+
+    /// OpenSSL's PRF of TLS 1.0, for secrets and seeds of any length.
+    #[test]
+    fn agrees_with_openssl() {
+        let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
+        let mut state = 1u64;
+        let mut next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            state >> 33
+        };
+        for case in 0..60 {
+            let mut bytes = |most: u64| (0..1 + next() % most).map(|_| next() as u8).collect::<Vec<u8>>();
+            let (secret, seed, mut out) = (bytes(160), bytes(200), bytes(300));
+            tls10(&secret, &seed, &mut out);
+            let mut openssl = std::process::Command::new("openssl");
+            openssl.args(["kdf", "-keylen", &out.len().to_string(), "-kdfopt", "digest:MD5-SHA1"]);
+            openssl.args(["-kdfopt", &format!("hexsecret:{}", hex(&secret)), "-kdfopt"]);
+            openssl.args([&format!("hexseed:{}", hex(&seed)), "TLS1-PRF"]);
+            let Ok(said) = openssl.output() else { return println!("skipped: `openssl` is not installed") };
+            assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
+            let theirs = String::from_utf8_lossy(&said.stdout).trim().replace(':', "").to_ascii_lowercase();
+            assert_eq!(hex(&out), theirs, "case {case}: secret {}, seed {}", hex(&secret), hex(&seed));
+        }
+    }
 }

@@ -26,6 +26,7 @@ mod cpu_cost;
 mod curl;
 mod deadlines;
 mod debug;
+mod differential;
 mod dns;
 mod dns_reload;
 mod documentation;

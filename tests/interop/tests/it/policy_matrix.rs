@@ -1,25 +1,31 @@
 //! Who may see what, for every combination of: the server name of the connection (or none), the host of the request (in several
-//! spellings), the version of HTTP (and of TLS), a full, resumed or early handshake, a client with or without a certificate, the name whose
-//! session is resumed, and the listener (TLS, another with TLS, plain).
+//! spellings), the version of HTTP (and of TLS), a full, resumed or early handshake, the state of the client's certificate
+//! ([`State`]), the name whose session is resumed, and the listener (TLS, another with TLS, plain); and what holds after a reload
+//! or an upgrade that changes the rules (`changes`).
 //!
-//! What is allowed is said once more here, by [`group`] and [`owner`], without any of the gateway's code.
+//! What is allowed is said once more here, by [`Rules`] and [`owner`], without any of the gateway's code.
+
+mod certificates;
+mod changes;
+
+use crate::operating::Operated;
 
 use rustls::client::{ClientSessionMemoryCache, ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::ServerName;
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, ClientConnection, NamedGroup, SignatureScheme, StreamOwned};
+use rustls::{ClientConfig, NamedGroup, SignatureScheme, StreamOwned};
 use sealane_http::{BodyLength, Scheme};
 use sealane_interop::frames::{self, END_HEADERS, END_STREAM, Frames, kind};
-use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::gateway::Gateway;
 use sealane_interop::h3;
 use sealane_interop::http::Wire;
 use sealane_interop::site::Site;
 use sealane_interop::{client, ports, say};
 use std::io::Write;
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Every name, as server name and as host.
 const NAMES: [&str; 8] = [
@@ -65,18 +71,6 @@ enum Group {
     Asked,
 }
 
-/// The model: which rule is for a name.
-fn group(listener: Listener, name: &str) -> Group {
-    let above = |base: &str| name.strip_suffix(base).map(|labels| labels.split_terminator('.').count());
-    match name {
-        "secret.example.test" => Group::Secret,
-        "asked.example.test" if listener == Listener::First => Group::Asked,
-        _ if above(".deep.example.test").is_some_and(|labels| labels >= 1) => Group::Secret,
-        _ if above(".one.example.test") == Some(1) => Group::One,
-        _ => Group::Public,
-    }
-}
-
 /// The model: whether a client must show a certificate.
 fn requires(group: Group) -> bool {
     matches!(group, Group::Secret | Group::One)
@@ -84,7 +78,7 @@ fn requires(group: Group) -> bool {
 
 /// The model: which host a name belongs to.
 fn owner(name: &str) -> &'static str {
-    match group(Listener::First, name) {
+    match RULES.group(Listener::First, name) {
         Group::Secret if name == "secret.example.test" => "secret",
         Group::Secret => "deep",
         Group::One => "one",
@@ -102,12 +96,112 @@ enum Outcome {
     Refused,
 }
 
-/// The model: what a request gets on a connection that has been made.
-fn wanted(listener: Listener, sni: &str, host: &str) -> Outcome {
-    if group(listener, sni) == group(listener, host) {
-        Outcome::Served(owner(host).to_owned())
-    } else {
-        Outcome::Misdirected
+/// A client's certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The client has none.
+    Without,
+    Valid,
+    Expired,
+    Revoked,
+    /// From an authority with the same name and another key.
+    OtherAuthority,
+    /// For servers only.
+    WrongUsage,
+}
+
+/// In the order of [`World::keys`].
+const STATES: [State; 6] =
+    [State::Without, State::Valid, State::Expired, State::Revoked, State::OtherAuthority, State::WrongUsage];
+
+/// What the configuration says about clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Rules {
+    /// Without them, every name is served to everybody.
+    on: bool,
+    /// The other authority's certificates are valid, instead of ours.
+    other_authority: bool,
+    /// The list revokes the certificate that is otherwise valid, instead of the one that is otherwise revoked.
+    revokes_valid: bool,
+    /// `secret.example.test` and `asked.example.test` have changed places.
+    swapped: bool,
+}
+
+/// Those of most tests.
+const RULES: Rules = Rules { on: true, other_authority: false, revokes_valid: false, swapped: false };
+
+/// What a session must not be carried across.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    None,
+    Certificate { group: Group, other_authority: bool, revokes_valid: bool, swapped: bool },
+}
+
+/// The model.
+impl Rules {
+    /// Which rule is for a name.
+    fn group(self, listener: Listener, name: &str) -> Group {
+        let name = match name {
+            "secret.example.test" if self.swapped => "asked.example.test",
+            "asked.example.test" if self.swapped => "secret.example.test",
+            name => name,
+        };
+        let above = |base: &str| name.strip_suffix(base).map(|labels| labels.split_terminator('.').count());
+        match name {
+            _ if !self.on => Group::Public,
+            "secret.example.test" => Group::Secret,
+            "asked.example.test" if listener == Listener::First => Group::Asked,
+            _ if above(".deep.example.test").is_some_and(|labels| labels >= 1) => Group::Secret,
+            _ if above(".one.example.test") == Some(1) => Group::One,
+            _ => Group::Public,
+        }
+    }
+
+    /// The same with all that clients are judged by.
+    fn rule(self, listener: Listener, name: &str) -> Rule {
+        match self.group(listener, name) {
+            Group::Public => Rule::None,
+            group => Rule::Certificate {
+                group,
+                other_authority: self.other_authority,
+                revokes_valid: self.revokes_valid,
+                // The names of this rule remain.
+                swapped: self.swapped && group != Group::One,
+            },
+        }
+    }
+
+    /// Whether a rule is one of a listener's.
+    fn has(self, listener: Listener, rule: Rule) -> bool {
+        rule == Rule::None || NAMES.iter().any(|name| self.rule(listener, name) == rule)
+    }
+
+    /// Whether a certificate is good.
+    fn accepts(self, state: State) -> bool {
+        match state {
+            State::Without | State::Expired | State::WrongUsage => false,
+            State::Valid => !self.other_authority && !self.revokes_valid,
+            State::Revoked => !self.other_authority && self.revokes_valid,
+            State::OtherAuthority => self.other_authority,
+        }
+    }
+
+    /// Whether a client gets a connection by a full handshake.
+    fn admits(self, listener: Listener, sni: &str, state: State) -> bool {
+        match self.group(listener, sni) {
+            Group::Public => true,
+            Group::Secret | Group::One => self.accepts(state),
+            Group::Asked => state == State::Without || self.accepts(state),
+        }
+    }
+
+    /// What a request gets on a connection that has been made.
+    fn wanted(self, listener: Listener, sni: &str, host: &str) -> Outcome {
+        if self.group(listener, sni) == self.group(listener, host) {
+            Outcome::Served(owner(host).to_owned())
+        } else {
+            Outcome::Misdirected
+        }
     }
 }
 
@@ -163,16 +257,17 @@ impl ClientSessionStore for AnyName {
     }
 }
 
-/// Shows its certificate while it is switched on.
+/// Shows a certificate, or none; whichever authorities the server names.
 #[derive(Debug)]
 struct Certificate {
-    key: Arc<CertifiedKey>,
-    shown: AtomicBool,
+    /// In the order of [`STATES`].
+    keys: Arc<[Option<Arc<CertifiedKey>>; 6]>,
+    shown: AtomicUsize,
 }
 
 impl rustls::client::ResolvesClientCert for Certificate {
     fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        self.shown.load(Ordering::Relaxed).then(|| Arc::clone(&self.key))
+        self.keys[self.shown.load(Ordering::Relaxed)].clone()
     }
 
     fn has_certs(&self) -> bool {
@@ -181,11 +276,14 @@ impl rustls::client::ResolvesClientCert for Certificate {
 }
 
 struct World {
-    gateway: Gateway,
+    operated: Operated,
+    site: Site,
+    other: Site,
     second: SocketAddr,
     plain: SocketAddr,
     roots: Arc<rustls::RootCertStore>,
-    key: Arc<CertifiedKey>,
+    /// The clients' certificates, in the order of [`STATES`].
+    keys: Arc<[Option<Arc<CertifiedKey>>; 6]>,
     provider: Arc<CryptoProvider>,
 }
 
@@ -198,8 +296,17 @@ struct Browser {
     sessions: Arc<AnyName>,
 }
 
+/// Serial numbers.
+const VALID: u64 = 11;
+const REVOKED: u64 = 12;
+
 impl World {
-    fn start(site: &Site) -> World {
+    fn start() -> World {
+        World::with(RULES)
+    }
+
+    fn with(rules: Rules) -> World {
+        let (site, other) = (Site::new(), Site::new());
         let names = [
             "*.example.test",
             "*.deep.example.test",
@@ -207,48 +314,51 @@ impl World {
             "*.one.example.test",
             "*.a.one.example.test",
         ];
-        let ours = site.issue("all", &names);
-        let (second, plain) = (ports::free(), ports::free());
-        let certificates = format!("certificates = {{ cert = {:?}, key = {:?} }}", ours.cert, ours.key);
-        let require = |names: &str| format!("{{ mode = \"require\", ca = {:?}, for = {names} }},", site.ca);
-        let rules =
-            require("[\"secret.example.test\", \"**.deep.example.test\"]") + &require("[\"*.one.example.test\"]");
-        let asked = require("[\"asked.example.test\"]").replace("require", "optional");
-        let mut text = format!(
-            "lanes = 2\n[admin]\nlisten = \"@ADMIN@\"\n\
-             [[listener]]\naddress = \"@ADDRESS@\"\nhttp3 = true\n\
-             [listener.tls]\nearly_data = \"16KiB\"\n{certificates}\nclient_auth = [{rules}{asked}]\n\
-             [[listener]]\naddress = \"{second}\"\nhttp3 = true\n\
-             [listener.tls]\n{certificates}\nclient_auth = [{rules}]\n\
-             [[listener]]\naddress = \"{plain}\"\nh2c = true\n"
-        );
-        for (names, body) in [
-            ("secret.example.test", "secret"),
-            ("**.deep.example.test", "deep"),
-            ("*.one.example.test", "one"),
-            ("asked.example.test", "asked"),
-            ("*", "public"),
-        ] {
-            text += &format!("[[host]]\nnames = \"{names}\"\nrespond = {{ body = \"{body}\" }}\n");
-        }
-        let gateway = configured(site, &text);
+        site.issue("all", &names);
+        site.revocations("revokes-revoked.crl", &[REVOKED]);
+        site.revocations("revokes-valid.crl", &[VALID]);
+        other.revocations("revokes-nobody.crl", &[]);
         let provider = Arc::new(client::provider());
+        let name = ["client.example.test"];
+        let keys = STATES.map(|state| {
+            let identity = match state {
+                State::Without => return None,
+                State::Valid => site.issue_numbered("valid", &name, VALID),
+                State::Expired => site.issue_within("expired", &name, 1_500_000_000, 1_600_000_000),
+                State::Revoked => site.issue_numbered("revoked", &name, REVOKED),
+                State::OtherAuthority => other.issue_numbered("other", &name, VALID),
+                State::WrongUsage => site.issue_for_servers("servers", &name),
+            };
+            let (chain, key) = identity.load();
+            Some(Arc::new(CertifiedKey::from_der(chain, key, &provider).expect("they belong together")))
+        });
+        let (first, second, plain) = (ports::free(), ports::free(), ports::free());
+        let file = |admin: &str| configuration(&site, &other, admin, [first, second, plain], rules);
+        let operated = Operated::start(&site, 2, file, first);
         let mut roots = rustls::RootCertStore::empty();
         use rustls::pki_types::pem::PemObject;
         let ca = rustls::pki_types::CertificateDer::from_pem_file(&site.ca).expect("it is PEM");
         roots.add(ca).expect("it is an authority's");
-        let (chain, key) = site.issue("client", &["client.example.test"]).load();
-        let key = CertifiedKey::from_der(chain, key, &provider).expect("they belong together");
-        World { gateway, second, plain, roots: Arc::new(roots), key: Arc::new(key), provider }
+        World { operated, site, other, second, plain, roots: Arc::new(roots), keys: Arc::new(keys), provider }
+    }
+
+    fn gateway(&self) -> &Gateway {
+        &self.operated.gateway
+    }
+
+    /// Writes other rules into the configuration file.
+    fn write(&self, rules: Rules) {
+        let addresses = [self.gateway().address, self.second, self.plain];
+        self.operated.write(&configuration(&self.site, &self.other, &self.operated.admin_lines, addresses, rules));
     }
 
     fn browser(&self, listener: Listener, speaks: Speaks) -> Browser {
         let address = match listener {
-            Listener::First => self.gateway.address,
+            Listener::First => self.gateway().address,
             Listener::Second => self.second,
         };
         let version = if speaks == Speaks::H1Tls12 { &rustls::version::TLS12 } else { &rustls::version::TLS13 };
-        let certificate = Arc::new(Certificate { key: Arc::clone(&self.key), shown: AtomicBool::new(true) });
+        let certificate = Arc::new(Certificate { keys: Arc::clone(&self.keys), shown: AtomicUsize::new(0) });
         let sessions = Arc::new(AnyName { sessions: ClientSessionMemoryCache::new(8), kept: AtomicUsize::new(0) });
         let config = ClientConfig::builder_with_provider(Arc::clone(&self.provider));
         let config = config.with_protocol_versions(&[version]).expect("the provider knows it");
@@ -263,6 +373,51 @@ impl World {
         }];
         Browser { speaks, address, config: Arc::new(config), certificate, sessions }
     }
+}
+
+/// The configuration file: listeners with and without TLS, the hosts, and the rules.
+fn configuration(site: &Site, other: &Site, admin: &str, addresses: [SocketAddr; 3], rules: Rules) -> String {
+    let [first, second, plain] = addresses;
+    let (ca, list) = match (rules.other_authority, rules.revokes_valid) {
+        (true, _) => (&other.ca, other.path().join("revokes-nobody.crl")),
+        (false, true) => (&site.ca, site.path().join("revokes-valid.crl")),
+        (false, false) => (&site.ca, site.path().join("revokes-revoked.crl")),
+    };
+    let rule =
+        |mode: &str, names: &str| format!("{{ mode = \"{mode}\", ca = {ca:?}, crl = {list:?}, for = {names} }},");
+    let (secret, asked) = match rules.swapped {
+        false => ("secret.example.test", "asked.example.test"),
+        true => ("asked.example.test", "secret.example.test"),
+    };
+    let require = rule("require", &format!("[\"{secret}\", \"**.deep.example.test\"]"))
+        + &rule("require", "[\"*.one.example.test\"]");
+    let optional = rule("optional", &format!("[\"{asked}\"]"));
+    let client_auth = |rules_of: &str| if rules.on { format!("client_auth = [{rules_of}]\n") } else { String::new() };
+    let certificates = format!(
+        "certificates = {{ cert = {:?}, key = {:?} }}",
+        site.path().join("all.pem"),
+        site.path().join("all-key.pem")
+    );
+    let mut text = format!(
+        "{admin}[limits]\nidle_timeout = \"30m\"\nkeepalive_timeout = \"30m\"\n\
+         [[listener]]\naddress = \"{first}\"\nhttp3 = true\n\
+         [listener.tls]\nearly_data = \"16KiB\"\n{certificates}\n{}\
+         [[listener]]\naddress = \"{second}\"\nhttp3 = true\n\
+         [listener.tls]\n{certificates}\n{}\
+         [[listener]]\naddress = \"{plain}\"\nh2c = true\n",
+        client_auth(&(require.clone() + &optional)),
+        client_auth(&require),
+    );
+    for (names, body) in [
+        ("secret.example.test", "secret"),
+        ("**.deep.example.test", "deep"),
+        ("*.one.example.test", "one"),
+        ("asked.example.test", "asked"),
+        ("*", "public"),
+    ] {
+        text += &format!("[[host]]\nnames = \"{names}\"\nrespond = {{ body = \"{body}\" }}\n");
+    }
+    text
 }
 
 /// What came of a connection.
@@ -314,13 +469,69 @@ fn h3_request(host: &str) -> Vec<u8> {
     bytes
 }
 
-impl Browser {
-    /// Connects under a name, and asks for hosts one after the other; the first as early data, if that may be.
-    fn visit(&self, sni: &str, hosts: &[&'static str]) -> Visit {
-        match self.speaks {
-            Speaks::H3 => self.visit_h3(sni, hosts),
-            _ => self.visit_tcp(sni, hosts),
+/// An open connection.
+struct Open {
+    stream: Stream,
+    /// The first request has been sent as the connection began.
+    begun: bool,
+    /// The session allowed early data, and the server took it.
+    early: (bool, bool),
+}
+
+enum Stream {
+    H1(Wire<client::Tls>),
+    /// With the next stream's number.
+    H2(Frames<client::Tls>, u32),
+    /// With the stream of the request that was early data.
+    H3(Box<h3::Client>, Option<quinn_proto::StreamId>),
+}
+
+impl Open {
+    /// What a request for a host gets.
+    fn ask(&mut self, host: &str) -> Outcome {
+        let begun = std::mem::take(&mut self.begun);
+        match &mut self.stream {
+            Stream::H1(wire) => {
+                let sent = begun || wire.send(h1_request(host)).is_ok();
+                let Some(response) = sent.then(|| wire.response("GET").ok()).flatten() else { return Outcome::Refused };
+                let outcome = read(&response.text());
+                assert_eq!(response.status() == 421, outcome == Outcome::Misdirected, "{response:?}");
+                outcome
+            }
+            Stream::H2(frames, next) => {
+                let id = *next;
+                *next += 2;
+                let sent = begun || frames.stream.write_all(&h2_request(id, host)).is_ok();
+                let body = sent.then(|| h2_body(frames, id)).flatten();
+                body.map_or(Outcome::Refused, |body| read(&body))
+            }
+            Stream::H3(client, first) => {
+                let response = match first.take() {
+                    Some(id) => client.response(id),
+                    None => client.exchange(&h3_request(host), b""),
+                };
+                let Ok(response) = response else { return Outcome::Refused };
+                let outcome = read(&String::from_utf8_lossy(&response.body));
+                assert_eq!(response.status == 421, outcome == Outcome::Misdirected, "{response:?}");
+                outcome
+            }
         }
+    }
+
+    /// Ends it, once the client has its tickets.
+    fn close(self) {
+        if let Stream::H3(mut client, _) = self.stream {
+            // They come with the word that the handshake is confirmed.
+            client.until(|c| c.lost.is_some() || c.quic.stats().frame_rx.handshake_done > 0);
+            client.close();
+        }
+    }
+}
+
+impl Browser {
+    /// Shows this certificate from now on.
+    fn show(&self, state: State) {
+        self.certificate.shown.store(state as usize, Ordering::Relaxed);
     }
 
     /// Sends no server name from now on.
@@ -328,9 +539,36 @@ impl Browser {
         Arc::make_mut(&mut self.config).enable_sni = false;
     }
 
-    fn visit_tcp(&self, sni: &str, hosts: &[&'static str]) -> Visit {
-        let refused = |early| Visit { outcomes: vec![(hosts[0], Outcome::Refused)], early };
-        let opening = if self.speaks == Speaks::H2 { h2_opening(hosts[0]) } else { h1_request(hosts[0]) };
+    /// Connects under a name, and asks for hosts one after the other; the first as early data, if that may be.
+    fn visit(&self, sni: &str, hosts: &[&'static str]) -> Visit {
+        let mut open = match self.open(sni, hosts[0]) {
+            Ok(open) => open,
+            Err(early) => return Visit { outcomes: vec![(hosts[0], Outcome::Refused)], early },
+        };
+        let mut outcomes = Vec::new();
+        for host in hosts {
+            let outcome = open.ask(host);
+            let ended = outcome == Outcome::Refused;
+            outcomes.push((*host, outcome));
+            if ended {
+                break;
+            }
+        }
+        let early = open.early;
+        open.close();
+        Visit { outcomes, early }
+    }
+
+    /// Connects under a name to ask for a host first. The error says whether there was early data.
+    fn open(&self, sni: &str, host: &str) -> Result<Open, (bool, bool)> {
+        match self.speaks {
+            Speaks::H3 => self.open_h3(sni, host),
+            _ => self.open_tcp(sni, host),
+        }
+    }
+
+    fn open_tcp(&self, sni: &str, host: &str) -> Result<Open, (bool, bool)> {
+        let opening = if self.speaks == Speaks::H2 { h2_opening(host) } else { h1_request(host) };
         let mut session = client::session(&self.config, sni);
         let mut early = (false, false);
         if let Some(mut data) = session.early_data() {
@@ -340,154 +578,90 @@ impl Browser {
         let mut socket = client::tcp(self.address);
         while session.is_handshaking() {
             if session.complete_io(&mut socket).is_err() {
-                return refused(early);
+                return Err(early);
             }
         }
         early.1 = session.is_early_data_accepted();
         let mut stream = StreamOwned::new(session, socket);
         if !early.1 && stream.write_all(&opening).is_err() {
-            return refused(early);
+            return Err(early);
         }
-        let outcomes = if self.speaks == Speaks::H2 { ask_h2(stream, hosts) } else { ask_h1(stream, hosts) };
-        Visit { outcomes, early }
+        let stream = match self.speaks {
+            Speaks::H2 => Stream::H2(Frames { stream }, 1),
+            _ => Stream::H1(Wire::new(stream)),
+        };
+        Ok(Open { stream, begun: true, early })
     }
 
-    fn visit_h3(&self, sni: &str, hosts: &[&'static str]) -> Visit {
+    fn open_h3(&self, sni: &str, host: &str) -> Result<Open, (bool, bool)> {
         let mut client = h3::Client::begin_named(self.address, &self.config, sni);
         let mut early = (client.quic.has_0rtt(), false);
         let mut first = None;
         if early.0 {
             client.open_control();
-            first = client.try_open(&h3_request(hosts[0]), true);
+            first = client.try_open(&h3_request(host), true);
         }
-        let refused = |early| Visit { outcomes: vec![(hosts[0], Outcome::Refused)], early };
         if !client.establish() {
-            return refused(early);
+            return Err(early);
         }
         early.1 = early.0 && client.quic.accepted_0rtt();
         if !early.1 {
             first = None;
             client.open_control();
         }
-        let mut outcomes = Vec::new();
-        for host in hosts {
-            let response = match first.take() {
-                Some(id) => client.response(id),
-                None => client.exchange(&h3_request(host), b""),
-            };
-            let Ok(response) = response else {
-                outcomes.push((*host, Outcome::Refused));
-                break;
-            };
-            let outcome = read(&String::from_utf8_lossy(&response.body));
-            assert_eq!(response.status == 421, outcome == Outcome::Misdirected, "{response:?}");
-            outcomes.push((*host, outcome));
-        }
-        // Tickets come with the word that the handshake is confirmed.
-        client.until(|c| c.lost.is_some() || c.quic.stats().frame_rx.handshake_done > 0);
-        client.close();
-        Visit { outcomes, early }
+        Ok(Open { stream: Stream::H3(Box::new(client), first), begun: false, early })
     }
 
     /// Gets sessions under a name, with a certificate; then shows none.
-    fn prime(&self, sni: &'static str) {
-        self.certificate.shown.store(true, Ordering::Relaxed);
+    fn prime(&self, sni: &'static str, state: State) {
+        self.show(state);
         let visit = self.visit(sni, &[sni]);
-        assert_eq!(visit.outcomes, [(sni, Outcome::Served(owner(sni).to_owned()))], "{sni} by {:?}", self.speaks);
-        self.certificate.shown.store(false, Ordering::Relaxed);
+        let what = format!("{sni} by {:?}, {state:?}", self.speaks);
+        assert_eq!(visit.outcomes, [(sni, Outcome::Served(owner(sni).to_owned()))], "{what}");
+        self.show(State::Without);
     }
-}
 
-fn ask_h1(stream: StreamOwned<ClientConnection, TcpStream>, hosts: &[&'static str]) -> Vec<(&'static str, Outcome)> {
-    let mut wire = Wire::new(stream);
-    let mut outcomes = Vec::new();
-    for (i, host) in hosts.iter().enumerate() {
-        // The first is on its way.
-        let sent = i == 0 || wire.send(h1_request(host)).is_ok();
-        let response = if sent { wire.response("GET").ok() } else { None };
-        let Some(response) = response else {
-            outcomes.push((*host, Outcome::Refused));
-            break;
-        };
-        let outcome = read(&response.text());
-        assert_eq!(response.status() == 421, outcome == Outcome::Misdirected, "{response:?}");
-        outcomes.push((*host, outcome));
+    /// Whether the client has a session.
+    fn has_session(&self) -> bool {
+        self.sessions.kept.load(Ordering::Relaxed) > 0
     }
-    outcomes
-}
-
-fn ask_h2(stream: StreamOwned<ClientConnection, TcpStream>, hosts: &[&'static str]) -> Vec<(&'static str, Outcome)> {
-    let mut frames = Frames { stream };
-    let mut outcomes = Vec::new();
-    for (i, host) in hosts.iter().enumerate() {
-        let id = 2 * i as u32 + 1;
-        let sent = i == 0 || frames.stream.write_all(&h2_request(id, host)).is_ok();
-        let body = if sent { h2_body(&mut frames, id) } else { None };
-        let Some(body) = body else {
-            outcomes.push((*host, Outcome::Refused));
-            break;
-        };
-        outcomes.push((*host, read(&body)));
-    }
-    outcomes
 }
 
 /// Checks what a connection that has been made, or refused, has got.
 #[track_caller]
-fn judge(what: &str, listener: Listener, sni: &str, may: bool, hosts: &[&'static str], visit: &Visit) {
+fn judge(what: &str, rules: Rules, listener: Listener, sni: &str, may: bool, hosts: &[&'static str], visit: &Visit) {
+    assert!(!visit.early.1 || rules.group(listener, sni) == Group::Public, "early data is accepted: {what}");
     if !may {
         assert_eq!(visit.outcomes, [(hosts[0], Outcome::Refused)], "{what}");
         return;
     }
-    let expected: Vec<(&str, Outcome)> = hosts.iter().map(|h| (*h, wanted(listener, sni, h))).collect();
+    let expected: Vec<(&str, Outcome)> = hosts.iter().map(|h| (*h, rules.wanted(listener, sni, h))).collect();
     assert_eq!(visit.outcomes, expected, "{what}");
-}
-
-#[test]
-fn full_handshakes() {
-    let site = Site::new();
-    let world = World::start(&site);
-    for listener in [Listener::First, Listener::Second] {
-        for speaks in ALL {
-            for sni in NAMES {
-                for shown in [false, true] {
-                    let browser = world.browser(listener, speaks);
-                    browser.certificate.shown.store(shown, Ordering::Relaxed);
-                    let visit = browser.visit(sni, &NAMES);
-                    let what = format!("{listener:?}, {speaks:?}, {sni}, certificate {shown}");
-                    let may = shown || !requires(group(listener, sni));
-                    judge(&what, listener, sni, may, &NAMES, &visit);
-                }
-            }
-        }
-    }
-    assert!(world.gateway.metric("sealane_misdirected_requests_total") > Some(0.0));
 }
 
 /// A client that sends no server name stands under the listener's own rules, whatever it asks for and whichever session it resumes.
 #[test]
 fn without_a_server_name() {
-    let site = Site::new();
-    let world = World::start(&site);
+    let world = World::start();
     // What the certificate is compared with; the model has it among those without rules of their own.
     let name = "public.example.test";
     for listener in [Listener::First, Listener::Second] {
         for speaks in ALL {
-            for shown in [false, true] {
+            for state in STATES {
                 let mut browser = world.browser(listener, speaks);
-                browser.certificate.shown.store(shown, Ordering::Relaxed);
+                browser.show(state);
                 browser.hide_name();
                 let visit = browser.visit(name, &NAMES);
-                let what = format!("{listener:?}, {speaks:?}, no name, certificate {shown}");
-                judge(&what, listener, name, true, &NAMES, &visit);
+                let what = format!("{listener:?}, {speaks:?}, no name, {state:?}");
+                judge(&what, RULES, listener, name, true, &NAMES, &visit);
             }
             for from in GROUPS {
                 let mut browser = world.browser(listener, speaks);
-                browser.prime(from);
+                browser.prime(from, State::Valid);
                 browser.hide_name();
                 let visit = browser.visit(name, &NAMES);
                 let what = format!("{listener:?}, {speaks:?}, no name with a session of {from}");
-                judge(&what, listener, name, true, &NAMES, &visit);
+                judge(&what, RULES, listener, name, true, &NAMES, &visit);
             }
         }
     }
@@ -506,16 +680,17 @@ fn spellings(host: &str) -> [&'static str; 5] {
 /// However a request spells its host, the same rules hold.
 #[test]
 fn other_spellings_of_the_host() {
-    let site = Site::new();
-    let world = World::start(&site);
+    let world = World::start();
     let spelled: Vec<(&str, &str)> =
         NAMES.iter().flat_map(|host| spellings(host).map(|spelling| (*host, spelling))).collect();
     let hosts: Vec<&'static str> = spelled.iter().map(|(_, spelling)| *spelling).collect();
     for listener in [Listener::First, Listener::Second] {
         for speaks in ALL {
             for sni in NAMES {
-                let visit = world.browser(listener, speaks).visit(sni, &hosts);
-                let wanted = spelled.iter().map(|(host, spelling)| (*spelling, wanted(listener, sni, host)));
+                let browser = world.browser(listener, speaks);
+                browser.show(State::Valid);
+                let visit = browser.visit(sni, &hosts);
+                let wanted = spelled.iter().map(|(host, spelling)| (*spelling, RULES.wanted(listener, sni, host)));
                 let what = format!("{listener:?}, {speaks:?}, {sni}");
                 assert_eq!(visit.outcomes, wanted.collect::<Vec<_>>(), "{what}");
             }
@@ -529,7 +704,7 @@ fn other_spellings_of_the_host() {
         let mut frames = Frames::plain(world.plain, &[]);
         frames.stream.write_all(&h2_request(1, spelling)).expect("the gateway reads");
         let second = h2_body(&mut frames, 1);
-        match requires(group(Listener::First, host)) {
+        match requires(RULES.group(Listener::First, host)) {
             true => assert_eq!((response.status(), second.as_deref()), (308, Some("")), "{spelling}"),
             false => assert_eq!(
                 (response.text().as_str(), second.as_deref()),
@@ -542,23 +717,22 @@ fn other_spellings_of_the_host() {
 
 #[test]
 fn resumed_under_the_same_and_under_other_names() {
-    let site = Site::new();
-    let world = World::start(&site);
+    let world = World::start();
     let mut resumed = 0;
     for listener in [Listener::First, Listener::Second] {
         for speaks in ALL {
             for from in GROUPS {
                 for sni in NAMES {
                     let browser = world.browser(listener, speaks);
-                    browser.prime(from);
-                    let kept = browser.sessions.kept.load(Ordering::Relaxed) > 0;
+                    browser.prime(from, State::Valid);
+                    let kept = browser.has_session();
                     let visit = browser.visit(sni, &NAMES);
                     let what = format!("{listener:?}, {speaks:?}, {sni} with a session of {from}");
                     // The certificate was shown for the first name, and only for what stands under its rule.
-                    let may = !requires(group(listener, sni)) || (kept && sni == from);
-                    judge(&what, listener, sni, may, &NAMES, &visit);
-                    resumed += usize::from(may && requires(group(listener, sni)));
-                    let early = listener == Listener::First && group(listener, from) == Group::Public;
+                    let may = !requires(RULES.group(listener, sni)) || (kept && sni == from);
+                    judge(&what, RULES, listener, sni, may, &NAMES, &visit);
+                    resumed += usize::from(may && requires(RULES.group(listener, sni)));
+                    let early = listener == Listener::First && RULES.group(listener, from) == Group::Public;
                     let tls13 = speaks != Speaks::H1Tls12;
                     assert_eq!(visit.early.0, early && tls13 && kept, "early data is offered: {what}");
                 }
@@ -566,28 +740,32 @@ fn resumed_under_the_same_and_under_other_names() {
         }
     }
     assert!(resumed >= 12, "{resumed} sessions with a certificate were resumed");
-    assert!(world.gateway.metric_with("sealane_handshakes_total", "kind=\"resumed\"") > Some(0.0));
+    assert!(world.gateway().metric_with("sealane_handshakes_total", "kind=\"resumed\"") > Some(0.0));
 }
 
 #[test]
 fn early_data() {
-    let site = Site::new();
-    let world = World::start(&site);
+    let world = World::start();
     for speaks in [Speaks::H1, Speaks::H2, Speaks::H3] {
         let (mut tried, mut accepted) = (0, 0);
         for sni in NAMES {
             // The session of another name is offered where there is none that allows early data.
-            let public = group(Listener::First, sni) == Group::Public;
+            let public = RULES.group(Listener::First, sni) == Group::Public;
             let from = if public { sni } else { "public.example.test" };
             for host in NAMES {
                 let browser = world.browser(Listener::First, speaks);
-                browser.prime(from);
+                browser.prime(from, State::Valid);
                 let visit = browser.visit(sni, &[host]);
                 let what = format!("{speaks:?}, {sni} for {host}");
-                judge(&what, Listener::First, sni, !requires(group(Listener::First, sni)), &[host], &visit);
-                if visit.early.1 {
-                    assert!(public, "{what}");
-                }
+                judge(
+                    &what,
+                    RULES,
+                    Listener::First,
+                    sni,
+                    !requires(RULES.group(Listener::First, sni)),
+                    &[host],
+                    &visit,
+                );
                 tried += usize::from(visit.early.0);
                 accepted += usize::from(visit.early.1);
             }
@@ -599,21 +777,5 @@ fn early_data() {
 
 #[test]
 fn without_tls() {
-    let site = Site::new();
-    let world = World::start(&site);
-    for host in NAMES {
-        let secret = requires(group(Listener::First, host));
-        let mut wire = Wire::new(client::tcp(world.plain));
-        wire.send(h1_request(host)).expect("the gateway reads");
-        let response = wire.response("GET").expect("it answers");
-        let to = format!("https://{host}:{}/", world.gateway.address.port());
-        match secret {
-            true => assert_eq!((response.status(), response.header("location")), (308, Some(to.as_str())), "{host}"),
-            false => assert_eq!((response.status(), response.text().as_str()), (200, owner(host)), "{host}"),
-        }
-        let mut frames = Frames::plain(world.plain, &[]);
-        frames.stream.write_all(&h2_request(1, host)).expect("the gateway reads");
-        let body = h2_body(&mut frames, 1);
-        assert_eq!(body.as_deref(), Some(if secret { "" } else { owner(host) }), "HTTP/2, {host}");
-    }
+    changes::plain(&World::start(), RULES, "as it was started");
 }

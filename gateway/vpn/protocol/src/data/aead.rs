@@ -203,4 +203,62 @@ mod tests {
             }
         }
     }
+
+    /// Whoever computes: valid vectors are sealed and opened, and what is not authentic is not opened.
+    #[test]
+    fn wycheproof() {
+        let files = [
+            include_str!("../../../../../tests/vectors/wycheproof/aes_gcm.json"),
+            include_str!("../../../../../tests/vectors/wycheproof/chacha20_poly1305.json"),
+        ];
+        let mut tried = [0, 0];
+        for file in files {
+            let file: serde_json::Value = serde_json::from_str(file).expect("the file is JSON");
+            let is_gcm = file["algorithm"] == "AES-GCM";
+            for group in file["groups"].as_array().expect("it has groups") {
+                let cipher = match (is_gcm, group["keySize"].as_u64()) {
+                    (true, Some(128)) => Cipher::Aes128Gcm,
+                    (true, Some(256)) => Cipher::Aes256Gcm,
+                    (false, Some(256)) => Cipher::ChaCha20Poly1305,
+                    _ => continue,
+                };
+                for test in group["tests"].as_array().expect("it has tests") {
+                    let bytes = |name: &str| {
+                        let text = test[name].as_str().expect("it is hexadecimal");
+                        let byte = |at| u8::from_str_radix(&text[at..at + 2], 16).expect("it is hexadecimal");
+                        (0..text.len()).step_by(2).map(byte).collect::<Vec<u8>>()
+                    };
+                    // A packet's nonce and tag have one size.
+                    let (Ok(nonce), Ok(tag)) = (bytes("iv").try_into(), <[u8; TAG]>::try_from(bytes("tag"))) else {
+                        continue;
+                    };
+                    let nonce: [u8; NONCE] = nonce;
+                    let (key, aad, plain, text) = (bytes("key"), bytes("aad"), bytes("msg"), bytes("ct"));
+                    let all = [
+                        Ready::aws_lc(cipher, &key),
+                        #[cfg(target_arch = "x86_64")]
+                        Ready::ring(cipher, &key),
+                    ];
+                    let is_valid = test["result"] == "valid";
+                    for ready in all.into_iter().flatten() {
+                        let what = format!("{cipher:?}, test {}", test["tcId"]);
+                        let (mut opened, mut place) = (vec![0; text.len()], text.clone());
+                        assert_eq!(ready.open(nonce, &aad, &text, &tag, &mut opened).is_ok(), is_valid, "{what}");
+                        assert_eq!(ready.open_in_place(nonce, &aad, &mut place, &tag).is_ok(), is_valid, "{what}");
+                        if is_valid {
+                            assert_eq!((&opened, &place), (&plain, &plain), "{what}");
+                            let (mut sealed, mut made) = (vec![0; plain.len()], [0; TAG]);
+                            ready.seal(nonce, &aad, &plain, &mut sealed, &mut made).expect("it is short");
+                            assert_eq!((&sealed, made), (&text, tag), "{what}");
+                            let (mut place, mut made) = (plain.clone(), [0; TAG]);
+                            ready.seal_in_place(nonce, &aad, &mut place, &mut made).expect("it is short");
+                            assert_eq!((&place, made), (&text, tag), "{what}");
+                        }
+                        tried[usize::from(is_valid)] += 1;
+                    }
+                }
+            }
+        }
+        assert!(tried[0] >= 100 && tried[1] >= 200, "{tried:?}");
+    }
 }

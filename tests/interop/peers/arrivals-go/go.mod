@@ -1,0 +1,3 @@
+module sealane/interop/arrivals-go
+
+go 1.26.0
