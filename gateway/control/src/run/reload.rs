@@ -122,7 +122,7 @@ pub(super) fn take_kept(sent: &mut BTreeMap<String, SentCertificate>, kept: Kept
     for (name, read) in kept {
         match read {
             Ok(certificate) => drop(sent.insert(name, certificate)),
-            Err(why) => log::error!("{name}: the certificate that the API has kept cannot be used: {why}"),
+            Err(why) => log::error!("the certificate {name} that the API has kept cannot be used: {why}"),
         }
     }
 }
@@ -136,7 +136,9 @@ async fn edit(
     edited: &Edited,
 ) -> Result<(PathBuf, Bytes, Print), Problem> {
     let texts = resolve::texts(path).await;
-    let texts = texts.map_err(|e| Problem::of_errors("not changed: the configuration file cannot be read", e))?;
+    let texts = texts.map_err(|e| {
+        Problem::of_errors("not changed: the configuration file cannot be read", resolve::while_running(e))
+    })?;
     if let Some(text) = texts.iter().find(|text| known.get(&text.path) != Some(&digest_of(&text.bytes))) {
         return Err(changed_since(&text.path));
     }
@@ -185,7 +187,8 @@ async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>, text
     let mut config = match &text {
         Some(text) => resolve::load_replaced(&origin, text).await,
         None => resolve::load(&origin).await,
-    };
+    }
+    .map_err(resolve::while_running);
     let refused = match (&config, &running) {
         (Ok((read, _)), Some(running)) => Some(resolve::admin_refused(read, running)),
         _ => None,
@@ -221,7 +224,7 @@ pub(super) fn print_of_file(origin: &Origin, read: &Look) -> Print {
 
 impl Running {
     /// Checks a configuration for the API, beside everything else.
-    pub(super) fn validate(&self, text: Bytes, answer: Answer) {
+    pub(super) fn validate(&self, text: Bytes, mut answer: Answer) {
         let (origin, running, turn) = (self.config.origin.clone(), Places::of(&self.config), self.validating.clone());
         if matches!(origin, Origin::CommandLine(_)) {
             return answer.send(Err(Problem::new(409, NO_FILE)));
@@ -230,7 +233,12 @@ impl Running {
             return answer.send(Err(Problem::new(503, "the gateway is checking other configurations: try again")));
         };
         tokio::spawn(async move {
-            let checked = load(origin, Vec::new(), Some(running), Some(Replaced::Main(text))).await.config;
+            let text = Some(Replaced::Main(text));
+            let checked = tokio::select! {
+                loaded = load(origin, Vec::new(), Some(running), text) => loaded.config,
+                // Nothing more is begun for a client that has left.
+                () = answer.given_up() => return,
+            };
             answer.send(match checked {
                 Ok((_, warnings)) => Ok(Changed { warnings: mistakes(warnings), ..Changed::default() }),
                 Err(errors) => Err(Problem::of_errors("the configuration has mistakes", errors)),
@@ -302,8 +310,16 @@ impl Running {
             return answer.send(Err(Problem::new(409, BEING_UPGRADED)));
         }
         if self.status.is_temporary() {
-            let detail = "not changed: the API has applied the configuration in use without keep=file, so it is not the file's: \
-                          apply it with keep=file, or reload";
+            let detail = "not changed: the configuration in use is not the file's (the API has applied it without keep=file, or \
+                          could not write the file): apply it with keep=file, or reload";
+            return answer.send(Err(Problem::new(409, detail)));
+        }
+        if self.file_print.is_none() {
+            let file = path.display();
+            let detail = format!(
+                "not changed: {file} was not a regular file when the gateway loaded it (a pipe can be read once): start the gateway \
+                 with a file, or leave out keep=file"
+            );
             return answer.send(Err(Problem::new(409, detail)));
         }
         let edited = match self.upstreams.edited(&kept.upstream, &kept.change) {
@@ -627,7 +643,10 @@ impl Running {
                 let applied = Some(Applied { etag, revision, temporary: false, notes, warnings });
                 Ok(Changed { name, applied, ..Changed::default() })
             }
-            Err(why) => Err(Problem::new(500, format!("the configuration is in use, but is not in the file: {why}"))),
+            Err(why) => {
+                let detail = format!("the configuration is in use, but is not in the file: {why}");
+                Err(Problem { is_in_effect: true, ..Problem::new(500, detail) })
+            }
         });
         self.load_next();
     }
