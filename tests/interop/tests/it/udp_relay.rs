@@ -620,7 +620,8 @@ fn datagrams_whose_replies_would_come_back_are_dropped() {
         let listen = format!("{}:{port}", if wildcard { "0.0.0.0" } else { "127.0.0.1" });
         let gateway = configured(&site, &text(1, "", "", &[server.address], "").replace("@ADDRESS@", &listen));
         let own = SocketAddr::from(([127, 0, 0, 1], port));
-        let sources = ["127.0.0.1:0", "255.255.255.255:5", "224.0.0.1:5"].map(|s| s.parse().expect("an address"));
+        let sources =
+            ["127.0.0.1:0", "255.255.255.255:5", "224.0.0.1:5"].map(|s| s.parse::<SocketAddr>().expect("an address"));
         let mut sent = 0;
         for source in sources.into_iter().chain([own]) {
             if let Err(e) = forged(source, own, b"forged") {
