@@ -373,8 +373,8 @@ fn mistakes_without_end_are_counted_and_few_are_told() {
     assert!(errors.len() <= 60 && last.contains("more errors are not shown"), "{}: {last}", errors.len());
     assert!(is_served(&mut running));
     let file = site.file("mistakes.toml", &text);
-    let checked = std::process::Command::new(sealane_interop::binary::sealane()).arg("check").arg("-c").arg(file);
-    let checked = { checked }.output().expect("the program is there");
+    let mut check = std::process::Command::new(sealane_interop::binary::sealane());
+    let checked = check.arg("check").arg("-c").arg(file).output().expect("the program is there");
     let said = String::from_utf8_lossy(&checked.stderr).into_owned();
     assert!(!checked.status.success() && said.len() < 100_000, "{}", said.len());
     assert!(said.contains("more errors are not shown"), "{said}");
