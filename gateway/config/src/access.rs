@@ -411,6 +411,7 @@ pub(super) fn read_again<T>(
         message,
         help,
         excerpt: String::new(),
+        more: 0,
     };
     let read = match answers.contents.get(file) {
         Some(Ok(content)) => read(&content.bytes),

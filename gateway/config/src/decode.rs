@@ -200,6 +200,9 @@ impl<'s, 'd> Section<'s, 'd> {
             if self.declared.all().any(|setting| setting.key == name) {
                 continue;
             }
+            if self.sink.only_counts(&key.span()) {
+                continue;
+            }
             if let Some((_, instead)) = self.declared.refused.iter().find(|(refused, _)| *refused == name) {
                 let message = format!("\"{name}\" is not supported");
                 self.sink.error(&key.span(), message, Some((*instead).to_owned()));

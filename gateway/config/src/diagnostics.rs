@@ -20,6 +20,13 @@ use zeroize::Zeroizing;
 /// Longest part of a line that is shown; longer lines are cut around the place.
 const EXCERPT_WIDTH: usize = 120;
 
+/// Errors that are told of one configuration, and warnings: those that were found first. A person mends these before the others matter,
+/// and a configuration that is one mistake throughout costs neither time nor memory.
+pub(super) const MOST_TOLD: usize = 50;
+
+/// Further mistakes that are counted.
+const MOST_COUNTED: usize = 100_000;
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -49,6 +56,16 @@ pub struct Diagnostic {
     /// The line with the place underlined; empty when it is about no line.
     #[serde(skip)]
     pub excerpt: String,
+    /// How many others it stands for, which are not told; 0: it stands for itself.
+    #[serde(skip)]
+    pub more: usize,
+}
+
+impl Diagnostic {
+    /// How many mistakes, or warnings, a list is about.
+    pub fn count(all: &[Self]) -> usize {
+        all.iter().map(|d| d.more.max(1)).sum()
+    }
 }
 
 /// Where something stands in a configuration, once its text is gone.
@@ -64,7 +81,7 @@ impl Place {
     /// What is to be said of it.
     pub fn diagnostic(&self, severity: Severity, message: String, help: Option<String>) -> Diagnostic {
         let Self { file, line, column, excerpt } = self.clone();
-        Diagnostic { severity, file, line, column, message, help, excerpt }
+        Diagnostic { severity, file, line, column, message, help, excerpt, more: 0 }
     }
 
     /// The error with the file and the line in front; a command's arguments have none.
@@ -206,13 +223,81 @@ pub(super) struct Sink<'t> {
     pub policy: Option<Policy>,
     /// The setting that is being read, and a value of it, for the help of a value of another type.
     pub example: Cell<Option<(&'static str, &'static str)>>,
-    found: RefCell<Vec<(usize, Diagnostic)>>,
+    found: RefCell<Found>,
     /// Files that the configuration names to be read: there may be two for each of 10,000 certificates.
     files: RefCell<HashSet<PathBuf>>,
     /// Values that no message may have.
     masked: RefCell<Vec<Zeroizing<String>>>,
     /// Settings that tables have from snippets.
     borrowed: RefCell<Vec<Borrowed>>,
+}
+
+/// What has been found of one severity.
+#[derive(Default)]
+struct Told {
+    /// Where it stands, and what there is to tell.
+    told: Vec<(usize, Diagnostic)>,
+    /// The places of further ones.
+    more: HashSet<usize>,
+}
+
+impl Told {
+    fn is_full(&self) -> bool {
+        self.told.len() >= MOST_TOLD
+    }
+
+    fn count(&mut self, offset: usize) {
+        if self.more.len() < MOST_COUNTED {
+            self.more.insert(offset);
+        }
+    }
+
+    /// Tells one more. What is found again for another listener is the same mistake.
+    fn tell(&mut self, offset: usize, told: Diagnostic) {
+        if self.told.iter().any(|(other, d)| *other == offset && d.message == told.message) {
+            return;
+        }
+        match self.is_full() {
+            true => self.count(offset),
+            false => self.told.push((offset, told)),
+        }
+    }
+
+    /// In the order of the file; the last one stands for those that are not told.
+    fn finish(mut self, file: &str, severity: Severity) -> Vec<Diagnostic> {
+        self.told.sort_by_key(|(offset, _)| *offset);
+        let mut all: Vec<Diagnostic> = self.told.into_iter().map(|(_, d)| d).collect();
+        let more = self.more.len();
+        if more > 0 {
+            let what = match (severity, more) {
+                (Severity::Error, 1) => "error is",
+                (Severity::Error, _) => "errors are",
+                (Severity::Warning, 1) => "warning is",
+                (Severity::Warning, _) => "warnings are",
+            };
+            let least = if more < MOST_COUNTED { "" } else { "at least " };
+            let message = format!("{least}{more} more {what} not shown, only the first {MOST_TOLD} that were found");
+            let (file, excerpt) = (file.to_owned(), String::new());
+            all.push(Diagnostic { severity, file, line: 0, column: 0, message, help: None, excerpt, more });
+        }
+        all
+    }
+}
+
+/// What has been found.
+#[derive(Default)]
+struct Found {
+    errors: Told,
+    warnings: Told,
+}
+
+impl Found {
+    fn of(&mut self, severity: Severity) -> &mut Told {
+        match severity {
+            Severity::Error => &mut self.errors,
+            Severity::Warning => &mut self.warnings,
+        }
+    }
 }
 
 /// A setting that a table has from a snippet.
@@ -332,7 +417,7 @@ impl<'t> Sink<'t> {
         let mut lines = HashSet::new();
         for e in errors {
             let span = e.span().unwrap_or(0..0);
-            if lines.insert(self.source.line(span.start)) {
+            if lines.insert(self.source.line(span.start)) && !self.only_counts(&span) {
                 self.error(&span, e.message().replace('\n', ", "), None);
             }
         }
@@ -350,8 +435,8 @@ impl<'t> Sink<'t> {
     pub fn error_of_file(&self, message: String) {
         let Place { file, .. } = self.place_of(&(0..0));
         let (severity, excerpt) = (Severity::Error, String::new());
-        let diagnostic = Diagnostic { severity, file, line: 0, column: 0, message, help: None, excerpt };
-        self.found.borrow_mut().push((0, diagnostic));
+        let diagnostic = Diagnostic { severity, file, line: 0, column: 0, message, help: None, excerpt, more: 0 };
+        self.found.borrow_mut().errors.tell(0, diagnostic);
     }
 
     /// Where a span is, for what is said of it after the text has been read.
@@ -376,22 +461,35 @@ impl<'t> Sink<'t> {
         }
     }
 
+    /// Whether an error at this place would only be counted, which this does: what there would be to say need not be found out.
+    pub fn only_counts(&self, span: &Range<usize>) -> bool {
+        let mut found = self.found.borrow_mut();
+        let is_full = found.errors.is_full();
+        if is_full {
+            found.errors.count(span.start);
+        }
+        is_full
+    }
+
     fn found(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
         let masked =
             |text: String| self.masked.borrow().iter().fold(text, |text, value| text.replace(value.as_str(), "***"));
+        let mut found = self.found.borrow_mut();
+        let of = found.of(severity);
+        if of.is_full() && !of.told.iter().any(|(offset, _)| *offset == span.start) {
+            return of.count(span.start);
+        }
         let (message, help) = (masked(message), help.map(masked));
         let Place { file, line, column, excerpt } = self.place_of(span);
-        self.found.borrow_mut().push((span.start, Diagnostic { severity, file, line, column, message, help, excerpt }));
+        let diagnostic = Diagnostic { severity, file, line, column, message, help, excerpt, more: 0 };
+        of.tell(span.start, diagnostic);
     }
 
     /// Errors and warnings, each in the order of the file.
     pub fn finish(self) -> (Vec<Diagnostic>, Vec<Warning>) {
-        let mut found = self.found.into_inner();
-        found.sort_by_key(|(offset, _)| *offset);
-        // What is found again for another listener is the same mistake.
-        let mut told = HashSet::new();
-        found.retain(|(offset, d)| told.insert((*offset, d.severity == Severity::Error, d.message.clone())));
-        found.into_iter().map(|(_, d)| d).partition(|d| d.severity == Severity::Error)
+        let Found { errors, warnings } = self.found.into_inner();
+        let file = self.source.name;
+        (errors.finish(&file, Severity::Error), warnings.finish(&file, Severity::Warning))
     }
 }
 
@@ -425,6 +523,28 @@ mod tests {
         let lines: Vec<&str> = excerpt.lines().collect();
         assert!(lines[1].len() < 130, "{}", lines[1].len());
         assert_eq!(lines[1].find("here"), lines[2].find("^^^^"));
+    }
+
+    #[test]
+    fn of_many_mistakes_some_are_told_and_the_others_counted() {
+        let text = "x\n".repeat(200);
+        let sink = Sink::new(Source::new("f".into(), &text), PathBuf::new(), None, None);
+        for line in (0..200).rev() {
+            // For another listener, it is the same mistake.
+            for _ in 0..2 {
+                sink.error(&(line * 2..line * 2 + 1), "wrong", None);
+            }
+            sink.warn(&(0..1), "odd", None);
+        }
+        assert!(sink.only_counts(&(0..1)));
+        let (errors, warnings) = sink.finish();
+        assert_eq!((errors.len(), warnings.len()), (MOST_TOLD + 1, 1));
+        assert_eq!((errors[0].line, errors[MOST_TOLD - 1].line), (151, 200));
+        assert_eq!(
+            errors[MOST_TOLD].to_string(),
+            "f: error: 150 more errors are not shown, only the first 50 that were found"
+        );
+        assert_eq!(Diagnostic::count(&errors), 200);
     }
 
     #[test]

@@ -185,6 +185,7 @@ pub fn about_file(path: &Path, message: String, help: Option<String>) -> Errors 
         message,
         help,
         excerpt: String::new(),
+        more: 0,
     };
     Errors { errors: vec![error], warnings: Vec::new(), files: Vec::new() }
 }

@@ -83,7 +83,7 @@ pub use admin_listeners::{AdminTls, AdminTlsFiles, read_admin_tls_again};
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
 pub use certificates::load::{Loaded, address_of, parse_revocation_lists};
-pub use certificates::{CertificateFiles, CertificateSet, encrypted_key, read_again, read_sent};
+pub use certificates::{CertificateFiles, CertificateSet, encrypted_key, read_again, read_kept, read_sent};
 pub use collector::{Collector, CollectorEndpoint, CollectorHeader, CollectorProtocol, Signal};
 pub use diagnostics::{Diagnostic, Errors, Place, Severity, Warning};
 pub use document::{Document, Origin, Reading, about_file};
@@ -397,7 +397,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         .map(|l| Target { written: l.written.clone(), mode: l.mode, tls: l.has_tls(), hosts: NameMap::default() })
         .collect();
 
-    let mut context = upstream::Context { store: &mut store, resolver, names: Vec::new() };
+    let udp_listeners = listeners.iter().filter(|l| l.mode == Mode::Udp).filter_map(|l| l.address.ip()).collect();
+    let mut context = upstream::Context { store: &mut store, resolver, names: Vec::new(), udp_listeners };
     let mut upstreams = Upstreams::default();
     let mut routes = Routes { access, ..Routes::default() };
     let (rate_limits, rate_places) = rate::read_all(&top, &mut routes);

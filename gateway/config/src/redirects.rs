@@ -229,6 +229,7 @@ pub fn read_redirects_again(file: &Path, answers: &Answers) -> Result<Arc<Redire
         message,
         help,
         excerpt: String::new(),
+        more: 0,
     };
     let read = match answers.contents.get(file) {
         Some(Ok(content)) => table(file, &content.bytes)

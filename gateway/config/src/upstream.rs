@@ -15,7 +15,7 @@ use sealane_proxy::balance::HashKey;
 use sealane_proxy::server_state::ServerState;
 use sealane_proxy::snapshot::{Server, UdpRelay, Upstream, UpstreamHttp};
 use sealane_sys::fastopen::Cookie;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -66,6 +66,12 @@ const MAX_SOCKET_PATH: usize = 107;
 /// Parses `http://host[:port]`, `https://host[:port]`, `tcp://host:port`, `udp://host:port`, `host:port`, `unix:/path` or `http+srv://_service._tcp.domain`. On failure: what is wrong, and
 /// what to write.
 fn parse_server(s: &str) -> Result<ServerUrl, (String, Option<String>)> {
+    if s.is_empty() {
+        return Err((
+            "the server is empty".to_owned(),
+            Some("write its URL, as in \"http://10.0.0.7:3000\"".to_owned()),
+        ));
+    }
     if let Some(path) = s.strip_prefix("unix:").or(s.strip_prefix("http://unix:")) {
         let path = path.strip_prefix("//").filter(|rest| rest.starts_with('/')).unwrap_or(path);
         // NGINX writes a path of the request behind the socket's.
@@ -278,6 +284,15 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
         if same > 0 {
             plan.name = format!("{} #{}", plan.name, same + 1);
         }
+        if let Some(own) = context.own_listener(&plan).filter(|_| server.udp) {
+            let message = format!(
+                "\"{}\" is the gateway's own UDP listener {own}: datagrams would go round without end",
+                entry.value
+            );
+            let help = "write the address of the server that the datagrams are for".to_owned();
+            sink.error(&entry.span, message, Some(help));
+            good = false;
+        }
         if plan.has_name() {
             context.names.push(NamedServer { host: server.host.clone(), place: sink.place_of(&entry.span) });
         }
@@ -362,6 +377,24 @@ pub(super) struct Context<'c> {
     pub resolver: ResolverKind,
     /// The servers with names, for what is said of them once they are resolved.
     pub names: Vec<NamedServer>,
+    /// Where the gateway relays datagrams.
+    pub udp_listeners: Vec<SocketAddr>,
+}
+
+impl Context<'_> {
+    /// The listener that relays datagrams and is this server, as far as the text tells.
+    fn own_listener(&self, plan: &ServerPlan) -> Option<SocketAddr> {
+        let ip: IpAddr = match plan.host.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
+            true => Ipv4Addr::LOCALHOST.into(),
+            false => plan.host.trim_matches(['[', ']']).parse().ok()?,
+        };
+        let ip = ip.to_canonical();
+        let is_it = |own: &&SocketAddr| {
+            let all = own.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
+            own.port() == plan.port && (all || own.ip().to_canonical() == ip)
+        };
+        self.udp_listeners.iter().find(is_it).copied()
+    }
 }
 
 /// A server with a name, and where it stands.
@@ -623,6 +656,41 @@ mod tests {
 
     fn parsed(s: &str) -> Option<(Option<bool>, String)> {
         parse_server(s).ok().map(|u| (u.https, format!("{} {}", u.host, u.port)))
+    }
+
+    #[test]
+    fn a_udp_server_is_not_a_listener_of_the_gateway() {
+        let errors = |listen: &str, server: &str| {
+            let text = format!(
+                "[[listener]]\naddress = \"{listen}\"\nmode = \"udp\"\n[[host]]\nnames = [\"*\"]\npassthrough = \"u\"\n\
+                 [[upstream]]\nname = \"u\"\nservers = [\"{server}\"]\n"
+            );
+            let document = crate::Document::of_file(Path::new("sealane.toml"), text.as_bytes()).unwrap();
+            document.read_offline().map_or_else(|e| e.to_string(), |_| String::new())
+        };
+        for (listen, server) in [
+            ("127.0.0.1:53", "udp://127.0.0.1:53"),
+            ("0.0.0.0:53", "udp://127.0.0.9:53"),
+            (":53", "udp://localhost:53"),
+            ("[::]:53", "udp://[::1]:53"),
+            ("[::1]:53", "udp://[::1]:53"),
+        ] {
+            let said = errors(listen, server);
+            assert!(said.contains("the gateway's own UDP listener"), "{listen} {server}: {said}");
+        }
+        for (listen, server) in [
+            ("127.0.0.1:53", "udp://127.0.0.1:54"),
+            ("127.0.0.1:53", "udp://127.0.0.2:53"),
+            ("0.0.0.0:53", "udp://192.0.2.1:53"),
+            ("[::1]:53", "udp://dns.example:53"),
+        ] {
+            assert_eq!(errors(listen, server), "", "{listen} {server}");
+        }
+    }
+
+    #[test]
+    fn an_empty_server_is_said_to_be_empty() {
+        assert!(parse_server("").is_err_and(|(message, _)| message == "the server is empty"));
     }
 
     #[test]

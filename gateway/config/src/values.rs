@@ -58,7 +58,8 @@ fn expand<E>(text: &str, mut find: impl FnMut(Reference<'_>) -> Result<Option<St
 
 /// The first reference of a text, and which of [`STARTS`] it is.
 fn next(text: &str) -> Option<(usize, usize)> {
-    STARTS.iter().enumerate().filter_map(|(kind, start)| Some((text.find(start)?, kind))).min()
+    let kind_at = |at: usize| STARTS.iter().position(|start| text[at..].starts_with(start)).map(|kind| (at, kind));
+    text.match_indices("${").find_map(|(at, _)| kind_at(at))
 }
 
 /// Whether a text has a reference.

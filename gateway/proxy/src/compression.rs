@@ -137,8 +137,30 @@ const INTEGRITY: [&[u8]; 5] = [b"Content-Digest", b"Repr-Digest", b"Digest", b"C
 
 /// Removes from a coded response's trailers what is said there about the bytes of the body as it was.
 pub(crate) fn clean_trailers(trailers: &mut Fields) {
-    for name in INTEGRITY.into_iter().chain([&b"Signature"[..]]) {
+    for name in OF_THE_BODY {
         trailers.remove_named(name);
+    }
+    weaken_etag(trailers);
+}
+
+/// What [`clean_trailers`] removes.
+const OF_THE_BODY: [&[u8]; 6] = [INTEGRITY[0], INTEGRITY[1], INTEGRITY[2], INTEGRITY[3], INTEGRITY[4], b"Signature"];
+
+/// Removes from `Trailer` the names of trailers that do not come.
+fn clean_announcement(fields: &mut Fields) {
+    if !fields.contains(Known::Trailer) {
+        return;
+    }
+    let goes = |name: &&[u8]| OF_THE_BODY.iter().any(|removed| removed.eq_ignore_ascii_case(name));
+    let members = || fields.all(Known::Trailer).flat_map(|value| value.split(|b| *b == b',')).map(<[u8]>::trim_ascii);
+    if !members().any(|name| goes(&name)) {
+        return;
+    }
+    let rest = members().filter(|name| !name.is_empty() && !goes(name)).collect::<Vec<_>>().join(&b", "[..]);
+    fields.remove(Known::Trailer);
+    if !rest.is_empty() {
+        // It is shorter than it was.
+        let _ = fields.push_known(Known::Trailer, &rest);
     }
 }
 
@@ -163,7 +185,12 @@ pub(crate) fn judge(
 ) -> Verdict {
     let fields = &response.fields;
     let is_short = |length: u64| length < rule.min_length.max(1);
-    let kind = fields.get(Known::ContentType);
+    let mut kinds = fields.all(Known::ContentType);
+    let (kind, is_ambiguous) = (kinds.next(), kinds.next().is_some());
+    // Clients differ in which of several types they take.
+    if is_ambiguous {
+        return Verdict::Never(Some(Count::CompressionSkippedType));
+    }
     let is_wanted = |kind: &[u8]| !MediaTypes::is_excluded(kind) && rule.types.iter().any(|types| types.matches(kind));
     match response.status {
         // There is no body that could be another one.
@@ -223,14 +250,18 @@ pub(crate) fn describe(coding: Coding, fields: &mut Fields) {
     fields.remove(Known::ContentLength);
     fields.remove_named(b"Accept-Ranges");
     weaken_etag(fields);
+    clean_announcement(fields);
     let _ = fields.push_known(Known::ContentEncoding, coding.name().as_bytes());
 }
 
-/// Makes a strong validator weak: the bytes differ, what they say does not (RFC 9110 §8.8.3).
+/// Makes a strong validator weak: the bytes differ, what they say does not (RFC 9110 §8.8.3). One that is no validator is removed: a client
+/// that accepts it would take it for a strong one.
 fn weaken_etag(fields: &mut Fields) {
-    if let Some(tag) = fields.get(Known::Etag).filter(|tag| tag.starts_with(b"\"")) {
-        let weak = [b"W/", tag].concat();
-        let _ = fields.set(Known::Etag, &weak);
+    let Some(tag) = fields.get(Known::Etag).filter(|tag| !tag.starts_with(b"W/\"")) else { return };
+    let weak = tag.starts_with(b"\"").then(|| [b"W/", tag].concat());
+    match weak {
+        Some(weak) => drop(fields.set(Known::Etag, &weak)),
+        None => drop(fields.remove(Known::Etag)),
     }
 }
 

@@ -377,6 +377,10 @@ counters! {
     UdpDroppedOversize, counter, "sealane_udp_datagrams_dropped_total", "reason=\"oversize\"";
     /// UDP relay: datagrams dropped in open sessions, by reason.
     UdpDroppedUnreachable, counter, "sealane_udp_datagrams_dropped_total", "reason=\"unreachable\"";
+    /// UDP relay: datagrams that were dropped, by reason.
+    UdpDroppedUnexpected, counter, "sealane_udp_datagrams_dropped_total", "reason=\"unexpected\"";
+    /// UDP relay: datagrams that were dropped, by reason.
+    UdpDroppedSource, counter, "sealane_udp_datagrams_dropped_total", "reason=\"source\"";
     /// Requests answered 421: the host has other client certificate rules than the connection.
     Misdirected, counter, "sealane_misdirected_requests_total", "";
     /// Challenges of certificate authorities that the gateway answered, by type (RFC 8555, RFC 8737).

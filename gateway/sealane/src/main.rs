@@ -549,7 +549,7 @@ struct Checks {
 }
 
 /// Records that `check` prints without being asked for them.
-const RECORDS_SHOWN: usize = 10;
+const RECORDS_SHOWN: usize = 3;
 
 fn check(path: &Path, checks: &Checks) -> Result<ExitCode> {
     let Checks { offline, policy, post_quantum, dns_records, json } = *checks;
@@ -605,7 +605,10 @@ fn check(path: &Path, checks: &Checks) -> Result<ExitCode> {
                 let lines: String = readiness.iter().flatten().map(|one| format!("{one}\n")).collect();
                 print(&lines)?;
             }
-            None => eprintln!("{}: {} error{}", path.display(), errors.len(), if errors.len() == 1 { "" } else { "s" }),
+            None => {
+                let count = Diagnostic::count(&errors);
+                eprintln!("{}: {count} error{}", path.display(), if count == 1 { "" } else { "s" })
+            }
         }
     }
     Ok(if config.is_some() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

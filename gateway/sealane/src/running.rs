@@ -136,9 +136,10 @@ pub fn certificates(at: AtEither, json: bool) -> Result<String> {
 fn describe_certificate(t: &mut String, c: &CertificateStatus) {
     // Writing to a string cannot fail.
     let _ = writeln!(t, "{}", c.subject);
-    let issuer = match c.self_signed {
-        true => "self-signed, until an authority has issued a certificate",
-        false => &c.issuer,
+    let issuer = match (c.self_signed, &c.automatic) {
+        (true, Some(_)) => "self-signed, until an authority has issued a certificate",
+        (true, None) => "self-signed",
+        (false, _) => &c.issuer,
     };
     let _ = writeln!(t, "  issuer        {issuer}");
     let _ = writeln!(t, "  file          {}", c.file);

@@ -205,11 +205,27 @@ pub(crate) fn with_identities(policies: &[Arc<ServerPolicy>], identities: &Arc<I
 /// Reads a certificate that operators have sent: the chain and the private key in PEM, by the rules of files. `name` is what it is
 /// called in messages.
 pub fn read_sent(name: &str, pem: &[u8]) -> Result<(CertificateFiles, Arc<Loaded>, Vec<Warning>), Errors> {
+    read_named(name, pem).map_err(about_sent)
+}
+
+/// Reads one that operators have sent and that was kept in a file, which messages name.
+pub fn read_kept(name: &str, file: &Path, pem: &[u8]) -> Result<(CertificateFiles, Arc<Loaded>, Vec<Warning>), Errors> {
+    let sent = CertificateFiles::sent(name).cert.display().to_string();
+    read_named(name, pem).map_err(|mut errors| {
+        for error in &mut errors.errors {
+            error.message = error.message.replace(&sent, &file.display().to_string());
+            error.help = Some("send the certificate again with keep=file, or remove this file".to_owned());
+        }
+        errors
+    })
+}
+
+fn read_named(name: &str, pem: &[u8]) -> Result<(CertificateFiles, Arc<Loaded>, Vec<Warning>), Errors> {
     let files = CertificateFiles::sent(name);
     let mut answers = Answers::default();
     let content = Content { bytes: Zeroizing::new(pem.to_vec()), mode: 0o600, print: None };
     answers.contents.insert(files.cert.clone(), Ok(content));
-    let (loaded, warnings) = read_again(&files, &answers).map_err(about_sent)?;
+    let (loaded, warnings) = read_again(&files, &answers)?;
     Ok((files, loaded, warnings))
 }
 

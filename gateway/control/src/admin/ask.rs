@@ -136,16 +136,37 @@ pub fn request(at: &Where, asking: &Asking<'_>, timeout: Duration) -> Result<Ans
             bail!("permission denied: only the gateway's user and root can use {at}")
         }
         Err(e) if matches!(e.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {
+            if let Where::Address(address) = at {
+                bail!("{}", no_http(*address, &[]));
+            }
             bail!(
                 "the gateway at {at} closed the connection before it responded; the gateway may be stopping: try again"
             )
         }
         Err(why) => return Err(NoGateway { at: at.clone(), why }.into()),
     };
+    if let (Where::Address(address), false) = (at, answer.starts_with(b"HTTP/")) {
+        bail!("{}", no_http(*address, &answer));
+    }
     let answer = String::from_utf8(answer).context("the response is not text")?;
     let (head, body) = answer.split_once("\r\n\r\n").context("the gateway ended before it responded")?;
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
     Ok(Answered { status, head: head.to_owned(), body: body.to_owned() })
+}
+
+/// Why there is no response over TCP. A listener with TLS sends an alert, and ends.
+fn no_http(address: SocketAddr, answer: &[u8]) -> String {
+    const ALERT: u8 = 21;
+    match answer.first() {
+        Some(&ALERT) => format!(
+            "the listener at {address} uses TLS, which this command does not: use the admin socket (--socket), or an HTTPS client with an \
+             operator's certificate"
+        ),
+        _ => format!(
+            "the gateway at {address} closed the connection before it responded: it may be stopping; or the listener uses TLS \
+             (\"certificate\" in [admin]): use the admin socket (--socket)"
+        ),
+    }
 }
 
 /// Why a request was refused: the body, which may be a problem document.

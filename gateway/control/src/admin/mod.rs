@@ -40,7 +40,7 @@ use std::future::poll_fn;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -49,8 +49,7 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use unix::SocketFile;
 
-/// Most connections at a time, of each listener. Further ones wait at the Unix socket; over TCP they take the place of
-/// others ([`Connections::make_room`]).
+/// Most connections at a time, of each listener. Further ones take the place of others ([`Connections::make_room`]).
 const MAX_CONNECTIONS: u32 = 64;
 
 /// Most of them from one client address (IPv6: /64).
@@ -140,11 +139,11 @@ impl Opened {
         takers: &Takers,
     ) -> Result<Admin> {
         let names = Names::default();
-        let (displaced, limits) = (Arc::new(AtomicU64::new(0)), Arc::new(api::Limits::default()));
+        let (counters, limits) = (Arc::new(Counters::default()), Arc::new(api::Limits::default()));
         let site = |takers| {
             let (metrics, status_registry) = (metrics.clone(), status_registry.clone());
-            let (names, limits, displaced) = (names.clone(), limits.clone(), displaced.clone());
-            Arc::new(Site { metrics, status_registry, takers, names, limits, displaced })
+            let (names, limits, counters) = (names.clone(), limits.clone(), counters.clone());
+            Arc::new(Site { metrics, status_registry, takers, names, limits, counters })
         };
         let stage = watch::Sender::new(Stage::Serving);
         let tls = Tls::new(watch::Sender::new(self.tls));
@@ -290,12 +289,6 @@ impl Admin {
         tokio::spawn(async move {
             let mut open = Connections::default();
             loop {
-                // Over TCP a place is made below, so that a connection is there to be given it.
-                let free = secure.is_some() || slots.available_permits() > 0;
-                if !free {
-                    let Ok(slot) = slots.acquire().await else { return };
-                    drop(slot);
-                }
                 let (stream, from, caller) = tokio::select! {
                     () = reached(&mut stage, until) => return,
                     accepted = poll_fn(&mut accept) => match accepted {
@@ -306,10 +299,9 @@ impl Admin {
                         }
                     },
                 };
-                if let Some(from) = from {
-                    let displaced = open.make_room(from);
-                    site.displaced.fetch_add(displaced, Ordering::Relaxed);
-                }
+                let displaced = open.make_room(from);
+                site.counters.displaced.fetch_add(displaced, Ordering::Relaxed);
+                // At the Unix socket, it waits while all the others are being answered.
                 let Ok(slot) = slots.clone().acquire_owned().await else { return };
                 let client = open.enter(from);
                 let (config, tls) = secure.as_ref().map(Secure::config).unzip();
@@ -339,9 +331,24 @@ fn network(address: IpAddr) -> IpAddr {
 #[derive(Default)]
 struct Client {
     from: Option<IpAddr>,
-    /// Its last request among all connections'; 0: none has been complete.
+    /// Its last request among all connections'; 0: none has been complete, with its body.
     asked: AtomicU64,
+    /// Whether that one is being answered.
+    is_answered: AtomicBool,
     displaced: Notify,
+}
+
+impl Client {
+    /// A request is complete.
+    fn has_asked(&self) {
+        self.asked.store(REQUESTS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
+        self.is_answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Which connection gives way first.
+    fn rank(&self) -> (bool, u64) {
+        (self.is_answered.load(Ordering::Relaxed), self.asked.load(Ordering::Relaxed))
+    }
 }
 
 /// The open connections of a listener, the oldest first.
@@ -352,18 +359,22 @@ struct Connections {
 
 impl Connections {
     /// Closes a connection when `from` has its share, and one when there are too many. It is one that has not sent a
-    /// complete request, the oldest first; else the one whose last request is the oldest. Returns how many were closed.
-    fn make_room(&mut self, from: IpAddr) -> u64 {
+    /// complete request, the oldest first; else the one whose last request is the oldest, and those that are being answered last.
+    /// Returns how many were closed.
+    ///
+    /// `from` is `None` at the Unix socket: its clients are operators and have no shares, and the answer of none is cut off.
+    fn make_room(&mut self, from: Option<IpAddr>) -> u64 {
         // Those that are done are held here only.
         self.open.retain(|client| Arc::strong_count(client) > 1);
-        let of_client = self.open.iter().filter(|client| client.from == Some(from)).count();
-        let own = of_client >= MAX_PER_CLIENT;
+        let of_client = self.open.iter().filter(|client| client.from == from).count();
+        let own = from.is_some() && of_client >= MAX_PER_CLIENT;
         if !own && self.open.len() < MAX_CONNECTIONS as usize {
             return 0;
         }
         let last = (0..self.open.len())
-            .filter(|i| !own || self.open[*i].from == Some(from))
-            .min_by_key(|i| self.open[*i].asked.load(Ordering::Relaxed));
+            .filter(|i| !own || self.open[*i].from == from)
+            .min_by_key(|i| self.open[*i].rank())
+            .filter(|i| from.is_some() || !self.open[*i].is_answered.load(Ordering::Relaxed));
         let Some(last) = last else { return 0 };
         self.open.remove(last).displaced.notify_one();
         1
@@ -371,9 +382,7 @@ impl Connections {
 
     fn enter(&mut self, from: Option<IpAddr>) -> Arc<Client> {
         let client = Arc::new(Client { from, ..Client::default() });
-        if from.is_some() {
-            self.open.push(client.clone());
-        }
+        self.open.push(client.clone());
         client
     }
 }
@@ -428,8 +437,58 @@ struct Site {
     takers: Option<Takers>,
     names: Names,
     limits: Arc<api::Limits>,
-    /// Connections over TCP that were closed in favour of new ones.
-    displaced: Arc<AtomicU64>,
+    counters: Arc<Counters>,
+}
+
+/// What has happened to connections.
+#[derive(Debug, Default)]
+struct Counters {
+    /// Those that were closed in favour of new ones.
+    displaced: AtomicU64,
+    /// TLS: the client has shown no certificate, or one that is not accepted.
+    no_certificate: AtomicU64,
+    /// TLS: another error.
+    no_session: AtomicU64,
+    /// TLS: the handshake was not complete in time.
+    late: AtomicU64,
+}
+
+impl Counters {
+    /// Notes a connection without a TLS session. Returns why.
+    fn refused(&self, error: &std::io::Error) -> String {
+        let tls = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
+        let (counter, why) = match tls {
+            Some(rustls::Error::NoCertificatesPresented) => {
+                (&self.no_certificate, "the client has sent no certificate".to_owned())
+            }
+            Some(rustls::Error::InvalidCertificate(rustls::CertificateError::Revoked)) => {
+                (&self.no_certificate, "the client's certificate is revoked".to_owned())
+            }
+            Some(rustls::Error::InvalidCertificate(why)) => {
+                (&self.no_certificate, format!("the client's certificate is not accepted: {why}"))
+            }
+            _ => (&self.no_session, format!("no TLS session: {error}")),
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        why
+    }
+
+    /// Writes the counters.
+    fn render(&self, page: &mut Writer) {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        page.counter(
+            "sealane_admin_connections_displaced_total",
+            "Connections to the admin listener and the admin socket that were closed to make room for new connections.",
+        )
+        .sample(&[], value(&self.displaced));
+        page.counter(
+            "sealane_admin_tls_refused_total",
+            "Connections to the admin listener that got no TLS session, by reason.",
+        )
+        .sample(&[("reason", "certificate")], value(&self.no_certificate))
+        .sample(&[("reason", "tls")], value(&self.no_session))
+        .sample(&[("reason", "timeout")], value(&self.late));
+    }
 }
 
 /// What a connection holds as long as it is open.
@@ -466,8 +525,14 @@ async fn secured(
     };
     let stream = match accepted {
         Ok(Ok(stream)) => stream,
-        Ok(Err(e)) => return log::debug!("admin: {caller}: no TLS session: {e}"),
-        Err(_) => return log::debug!("admin: {caller}: no TLS session in time"),
+        Ok(Err(e)) => {
+            let why = site.counters.refused(&e);
+            return log::info!("admin: {caller}: connection refused: {why}");
+        }
+        Err(_) => {
+            site.counters.late.fetch_add(1, Ordering::Relaxed);
+            return log::info!("admin: {caller}: connection refused: no TLS session in time");
+        }
     };
     // Without a certificate there is no session.
     let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
@@ -484,17 +549,20 @@ async fn connection(
 ) {
     let verified_by = tls.clone();
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
-        client.asked.store(REQUESTS.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
-        let (site, caller) = (site.clone(), caller.clone());
+        let (site, caller, client) = (site.clone(), caller.clone(), client.clone());
         // Its head may have begun before.
         let holds_no_more = verified_by.as_ref().is_some_and(|tls| tls.has_changed().unwrap_or(false));
         async move {
-            Ok::<_, Infallible>(match holds_no_more {
+            let response = match holds_no_more {
                 true => {
-                    api::refuse(&Problem::new(403, "the certificates of this listener have changed: connect again"))
+                    let why = "the certificates of this listener have changed: connect again";
+                    api::note_refused(&request, &site, &caller, 403, why);
+                    api::refuse(&Problem::new(403, why))
                 }
-                false => answer(request, &site, &caller).await,
-            })
+                false => answer(request, &site, &caller, &client).await,
+            };
+            client.is_answered.store(false, Ordering::Relaxed);
+            Ok::<_, Infallible>(response)
         }
     });
     let connection = hyper::server::conn::http1::Builder::new()
@@ -523,19 +591,24 @@ const NOT_FOUND: &str = "not found; the paths are / /metrics /healthz /v1/status
 const NOT_ADDRESSED: &str = "this listener serves requests only for its IP address and \"localhost\", so that other \
                              web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";
 
-async fn answer(request: Request<Incoming>, site: &Site, caller: &Caller) -> Response<Full<Bytes>> {
+async fn answer(request: Request<Incoming>, site: &Site, caller: &Caller, client: &Client) -> Response<Full<Bytes>> {
     if caller.is_over_tcp() && addressed::lacks_host(&request) {
+        api::note_refused(&request, site, caller, 400, "the request has no Host");
         return text(StatusCode::BAD_REQUEST, "an HTTP/1.1 request must have a Host\n".to_owned());
     }
     // Who may connect to the socket's file is no web page.
     if caller.is_over_tcp()
         && !addressed::is_addressed(&request, &site.names.read().unwrap_or_else(PoisonError::into_inner))
     {
+        api::note_refused(&request, site, caller, 421, "the request is for another host");
         return text(StatusCode::MISDIRECTED_REQUEST, NOT_ADDRESSED.to_owned());
     }
     match request.uri().path() {
-        "/" | "/metrics" | "/healthz" => page(&request, site),
-        path if path.starts_with("/v1/") => api::answer(request, site, caller).await,
+        "/" | "/metrics" | "/healthz" => {
+            client.has_asked();
+            page(&request, site)
+        }
+        path if path.starts_with("/v1/") => api::answer(request, site, caller, client).await,
         _ => text(StatusCode::NOT_FOUND, NOT_FOUND.to_owned()),
     }
 }
@@ -551,11 +624,7 @@ fn page<B>(request: &Request<B>, site: &Site) -> Response<Full<Bytes>> {
             let mut page = Writer::new(format);
             site.metrics.render(&mut page);
             site.status_registry.render(&mut page);
-            page.counter(
-                "sealane_admin_connections_displaced_total",
-                "TCP connections to the admin listener that were closed to make room for new connections.",
-            )
-            .sample(&[], site.displaced.load(Ordering::Relaxed));
+            site.counters.render(&mut page);
             site.limits.render(&mut page);
             let mut response = typed(StatusCode::OK, format.media_type(), page.into_body());
             response.headers_mut().insert(VARY, HeaderValue::from_static("accept"));

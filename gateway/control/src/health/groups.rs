@@ -340,6 +340,7 @@ impl Groups {
         let is_added = |name: &str| {
             self.overlays.get(upstream).is_some_and(|overlay| overlay.added.iter().any(|added| added.name == name))
         };
+        let is_removed = |name: &str| self.overlays.get(upstream).is_some_and(|overlay| overlay.removed.contains(name));
         let (count, mut servers) = (configured.len(), configured.clone());
         let (name, edit) = match change {
             KeptChange::Add { server, weight, backup } => {
@@ -350,7 +351,11 @@ impl Groups {
                     return Ok(Edited { name, edit: None, count, servers });
                 }
                 if place(&name).is_some() {
-                    let message = format!("upstream \"{upstream}\" already has the server \"{name}\" in the file");
+                    let mut message = format!("upstream \"{upstream}\" already has the server \"{name}\" in the file");
+                    if is_removed(&name) {
+                        message += "; it was removed without keep=file: add it without keep=file, as it is in the file, to end the \
+                                    removal";
+                    }
                     return Err(Unchanged::Conflict(message));
                 }
                 if servers.len() >= MAX_LISTED {
@@ -392,6 +397,13 @@ impl Groups {
                     return Err(Unchanged::Conflict(message));
                 }
                 None => return Err(Unchanged::Unknown(unknown_server(upstream, server))),
+                Some(_) if is_removed(server) => {
+                    let message = format!(
+                        "\"{server}\" was removed without keep=file: add it without keep=file first, as it is in the file, or \
+                         remove it with keep=file"
+                    );
+                    return Err(Unchanged::Conflict(message));
+                }
                 Some(at) => {
                     servers[at].weight = weight.unwrap_or(servers[at].weight);
                     servers[at].drain = drain.unwrap_or(servers[at].drain);

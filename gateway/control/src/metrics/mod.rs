@@ -173,17 +173,29 @@ impl LaneMetrics {
         sums
     }
 
-    /// One sentence about what was done, for the end.
-    pub fn summary(&self) -> String {
+    /// One sentence about what was done, for the end. `over_tcp`, `over_udp`: whether there were listeners for connections, and for
+    /// datagrams that are relayed.
+    pub fn summary(&self, over_tcp: bool, over_udp: bool) -> String {
         let sum = |f: fn(&Counters) -> u64| self.lanes.iter().map(|l| f(l)).sum::<u64>();
-        format!(
-            "{} requests on {} connections; {} full and {} resumed handshakes; {} early-data connections; bye",
-            sum(|c| c.value(Count::Requests)),
-            sum(|c| c.value(Count::Accepted)),
-            sum(|c| c.value(Count::FullTls13) + c.value(Count::FullTls12)),
-            sum(|c| c.value(Count::ResumedTls13) + c.value(Count::ResumedTls12)),
-            sum(|c| c.value(Count::EarlyDataAccepted)),
-        )
+        let connections = over_tcp.then(|| {
+            format!(
+                "{} requests on {} connections; {} full and {} resumed handshakes; {} early-data connections; ",
+                sum(|c| c.value(Count::Requests)),
+                sum(|c| c.value(Count::Accepted)),
+                sum(|c| c.value(Count::FullTls13) + c.value(Count::FullTls12)),
+                sum(|c| c.value(Count::ResumedTls13) + c.value(Count::ResumedTls12)),
+                sum(|c| c.value(Count::EarlyDataAccepted)),
+            )
+        });
+        let datagrams = over_udp.then(|| {
+            format!(
+                "{} UDP sessions with {} datagrams from clients and {} to clients; ",
+                sum(|c| c.value(Count::UdpSessions)),
+                sum(|c| c.value(Count::UdpDatagramsUp)),
+                sum(|c| c.value(Count::UdpDatagramsDown)),
+            )
+        });
+        format!("{}{}bye", connections.unwrap_or_default(), datagrams.unwrap_or_default())
     }
 }
 

@@ -272,11 +272,24 @@ async fn read_texts(
     Ok((document, texts, folders))
 }
 
+/// What those may do who have no configuration yet.
+const START_HELP: &str = "start with an example";
+
+/// Errors for a gateway that has a configuration: its file is gone, and an example would not bring it back.
+pub fn while_running(mut errors: Errors) -> Errors {
+    for error in &mut errors.errors {
+        if error.help.as_ref().is_some_and(|help| help.starts_with(START_HELP)) {
+            error.help = Some("put the file back; until then, the running configuration stays in use".to_owned());
+        }
+    }
+    errors
+}
+
 /// Reads the main file of a configuration, and how it was.
 async fn read_main(path: &Path, deadline: Instant) -> Result<Content, Errors> {
     files::read(path, deadline).await.map_err(|(Unreadable { why, help }, missing)| {
         let name = path.display();
-        let start = || format!("start with an example: sealane config example > {name}");
+        let start = || format!("{START_HELP}: sealane config example > {name}");
         let help = if missing { Some(start()) } else { help };
         about_file(path, format!("cannot read the configuration: {why}"), help)
     })
@@ -300,8 +313,9 @@ pub async fn kept_certificates(folder: &Path, most: usize) -> Vec<(String, Resul
     let read = move || {
         let read = contents.into_iter().filter_map(|(path, content)| {
             let name = named(path.file_name()?)?;
-            let read = content.map_err(|(unreadable, _)| unreadable.why);
-            let read = read.and_then(|content| config::read_sent(&name, &content.bytes).map_err(|e| e.to_string()));
+            let read = content.map_err(|(unreadable, _)| format!("{}: {}", path.display(), unreadable.why));
+            let read =
+                read.and_then(|content| config::read_kept(&name, &path, &content.bytes).map_err(|e| e.to_string()));
             Some((name, read.map(|(files, loaded, _)| (CertificateFiles { is_kept: true, ..files }, loaded))))
         });
         let mut read: Vec<_> = read.collect();

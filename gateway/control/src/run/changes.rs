@@ -136,6 +136,11 @@ impl Answer {
         self.0.is_closed()
     }
 
+    /// Waits until nobody waits for it any more.
+    pub async fn given_up(&mut self) {
+        self.0.closed().await;
+    }
+
     /// Tells the API.
     pub fn send(self, outcome: Outcome) {
         // The client may have gone.

@@ -7,6 +7,9 @@ use super::watch::{Look, print_of};
 use crate::admin::api::problem::Problem;
 use crate::config::Print;
 use hyper::body::Bytes;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
+use rustix::io::Errno;
+use std::fmt;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _, chown};
@@ -52,18 +55,65 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
     match staged {
         Ok(Ok(staged)) => Ok(staged),
         Ok(Err(e)) => {
-            let detail = format!(
-                "cannot write into the folder of {shown}: {e}; the gateway's user must own the file and the folder"
-            );
+            let detail = match e.get_ref().and_then(|e| e.downcast_ref::<Irreplaceable>()) {
+                Some(why) => format!("not changed: {shown} {why}"),
+                None => format!(
+                    "cannot write into the folder of {shown}: {e}; the gateway's user must own the file and the folder"
+                ),
+            };
             Err(Problem::new(409, detail))
         }
         Err(e) => Err(Problem::new(409, format!("cannot write {shown}: {e}"))),
     }
 }
 
+/// Why no other file can take a file's place, though its folder can be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Irreplaceable {
+    Mounted,
+    Immutable,
+}
+
+impl fmt::Display for Irreplaceable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Mounted => {
+                "is a mount point of its own (a bind-mounted file), so the gateway cannot replace it: mount its folder \
+                 instead of the file, or leave out keep=file (the change is then temporary)"
+            }
+            Self::Immutable => {
+                "is immutable or append-only (chattr), so the gateway cannot replace it: remove this attribute, or leave \
+                 out keep=file (the change is then temporary)"
+            }
+        })
+    }
+}
+
+impl std::error::Error for Irreplaceable {}
+
+/// Whether another file can take this one's place. The kernel says so only when it is tried; this finds the known reasons before
+/// anything changes.
+fn check_replaceable(target: &Path) -> io::Result<()> {
+    let attributes = match statx(CWD, target, AtFlags::empty(), StatxFlags::BASIC_STATS) {
+        Ok(known) => known.stx_attributes,
+        // Kernels and sandboxes without this call.
+        Err(Errno::NOSYS | Errno::PERM) => return Ok(()),
+        Err(e) => return Err(e.into()),
+    };
+    let why = if attributes.contains(StatxAttributes::MOUNT_ROOT) {
+        Irreplaceable::Mounted
+    } else if attributes.intersects(StatxAttributes::IMMUTABLE | StatxAttributes::APPEND) {
+        Irreplaceable::Immutable
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::other(why))
+}
+
 fn write_beside(file: PathBuf, text: &[u8], known: Print) -> io::Result<Staged> {
     let target = fs::canonicalize(&file)?;
     let before = fs::metadata(&target)?;
+    check_replaceable(&target)?;
     let new = write_new(&target, text, |out, new| {
         let made = out.metadata()?;
         if (made.uid(), made.gid()) != (before.uid(), before.gid()) {
@@ -153,7 +203,7 @@ impl Staged {
                 let _ = fs::remove_file(&new);
                 return Err(io::Error::other("another program has just changed the file"));
             }
-            fs::rename(&new, &target)?;
+            fs::rename(&new, &target).inspect_err(|_| drop(fs::remove_file(&new)))?;
             // After a crash it is either text.
             sync_folder_of(&target)
         };
@@ -209,6 +259,31 @@ mod tests {
         assert_eq!(fs::metadata(&target).unwrap().permissions().mode() & 0o777, 0o640);
         assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    /// The kernel refuses the rename at the end in the same way as over a bind-mounted file.
+    #[test]
+    fn a_text_that_cannot_take_the_place_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("sealane.toml");
+        fs::write(&file, "old").unwrap();
+        wait(async {
+            let staged = stage(&file, b"new".to_vec(), print_of(&file)).await.unwrap();
+            fs::remove_file(&file).unwrap();
+            fs::create_dir(&file).unwrap();
+            let staged = Staged { known: print_of(&file), ..staged };
+            assert!(staged.put().await.unwrap_err().contains("cannot replace"));
+        });
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_mount_point_is_found_before_anything_changes() {
+        let refused = check_replaceable(Path::new("/proc")).unwrap_err();
+        assert_eq!(refused.get_ref().and_then(|e| e.downcast_ref()), Some(&Irreplaceable::Mounted));
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("file"), "").unwrap();
+        check_replaceable(&folder.path().join("file")).unwrap();
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch};
-use crate::config::{AccessLogTarget, Config, Print, TicketKeySource};
+use crate::config::{AccessLogTarget, Config, Mode, Print, TicketKeySource};
 use crate::dns;
 use crate::fleet::Fleet;
 use crate::health::LiveUpstreams;
@@ -119,7 +119,12 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
         running.telemetry.finish(TRACES_TIMEOUT).await;
         running.admin.close().await;
         running.lanes.log_records(&running.metrics);
-        log::info!("{}", running.metrics.summary());
+        {
+            let listeners = &running.config.listeners;
+            let over_udp = listeners.iter().any(|listener| listener.mode == Mode::Udp);
+            let over_tcp = !over_udp || listeners.iter().any(|listener| listener.mode != Mode::Udp);
+            log::info!("{}", running.metrics.summary(over_tcp, over_udp));
+        }
         log::finish();
         anyhow::Ok((result, running.vpn, running.notifier))
     });

@@ -136,7 +136,9 @@ async fn edit(
     edited: &Edited,
 ) -> Result<(PathBuf, Bytes, Print), Problem> {
     let texts = resolve::texts(path).await;
-    let texts = texts.map_err(|e| Problem::of_errors("not changed: the configuration file cannot be read", e))?;
+    let texts = texts.map_err(|e| {
+        Problem::of_errors("not changed: the configuration file cannot be read", resolve::while_running(e))
+    })?;
     if let Some(text) = texts.iter().find(|text| known.get(&text.path) != Some(&digest_of(&text.bytes))) {
         return Err(changed_since(&text.path));
     }
@@ -187,7 +189,8 @@ async fn load(origin: Origin, files: Vec<PathBuf>, running: Option<Places>, text
     let mut config = match &text {
         Some(text) => resolve::load_replaced(&origin, text).await,
         None => resolve::load(&origin).await,
-    };
+    }
+    .map_err(resolve::while_running);
     let refused = match (&config, &running) {
         (Ok((read, _)), Some(running)) => Some(resolve::admin_refused(read, running)),
         _ => None,
@@ -223,7 +226,7 @@ pub(super) fn print_of_file(origin: &Origin, read: &Look) -> Print {
 
 impl Running {
     /// Checks a configuration for the API, beside everything else.
-    pub(super) fn validate(&self, text: Bytes, answer: Answer) {
+    pub(super) fn validate(&self, text: Bytes, mut answer: Answer) {
         let (origin, running, turn) = (self.config.origin.clone(), Places::of(&self.config), self.validating.clone());
         if matches!(origin, Origin::CommandLine(_)) {
             return answer.send(Err(Problem::new(409, NO_FILE)));
@@ -232,7 +235,12 @@ impl Running {
             return answer.send(Err(Problem::new(503, "the gateway is checking other configurations: try again")));
         };
         tokio::spawn(async move {
-            let checked = load(origin, Vec::new(), Some(running), Some(Replaced::Main(text))).await.config;
+            let text = Some(Replaced::Main(text));
+            let checked = tokio::select! {
+                loaded = load(origin, Vec::new(), Some(running), text) => loaded.config,
+                // Nothing more is begun for a client that has left.
+                () = answer.given_up() => return,
+            };
             answer.send(match checked {
                 Ok((_, warnings)) => Ok(Changed { warnings: mistakes(warnings), ..Changed::default() }),
                 Err(errors) => Err(Problem::of_errors("the configuration has mistakes", errors)),
@@ -635,7 +643,10 @@ impl Running {
                 let applied = Some(Applied { etag, revision, temporary: false, notes, warnings });
                 Ok(Changed { name, applied, ..Changed::default() })
             }
-            Err(why) => Err(Problem::new(500, format!("the configuration is in use, but is not in the file: {why}"))),
+            Err(why) => {
+                let detail = format!("the configuration is in use, but is not in the file: {why}");
+                Err(Problem { is_in_effect: true, ..Problem::new(500, detail) })
+            }
         });
         self.load_next();
     }

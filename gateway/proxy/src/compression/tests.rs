@@ -77,6 +77,12 @@ fn a_response_is_compressed_if_everything_allows_it() {
         ("Accept-Encoding: br\r\n", 200, TEXT, Verdict::NotNow(Some(C::CompressionSkippedNotAccepted))),
         // The type.
         (WANTS, 200, "", Verdict::Never(Some(C::CompressionSkippedType))),
+        (
+            WANTS,
+            200,
+            "Content-Type: text/html\r\nContent-Type: image/png\r\n",
+            Verdict::Never(Some(C::CompressionSkippedType)),
+        ),
         (WANTS, 200, "Content-Type: image/png\r\n", Verdict::Never(Some(C::CompressionSkippedType))),
         (WANTS, 200, "Content-Type: Text/Event-Stream\r\n", Verdict::Never(Some(C::CompressionSkippedType))),
         (WANTS, 200, "Content-Type: application/grpc-web+proto\r\n", Verdict::Never(Some(C::CompressionSkippedType))),
@@ -228,8 +234,34 @@ fn digests_in_trailers_are_not_those_of_the_coded_body() {
     for name in ["Content-Digest", "X-Sum", "Signature"] {
         trailers.push(name.as_bytes(), b"1").unwrap();
     }
+    trailers.push(b"ETag", b"\"v1\"").unwrap();
     clean_trailers(&mut trailers);
-    assert_eq!(trailers.iter().map(|(_, name, _)| name).collect::<Vec<_>>(), [b"X-Sum"]);
+    assert_eq!(trailers.iter().map(|(_, name, _)| name).collect::<Vec<_>>(), [&b"X-Sum"[..], b"ETag"]);
+    assert_eq!(trailers.get(Known::Etag), Some(&b"W/\"v1\""[..]));
+}
+
+#[test]
+fn trailers_that_do_not_come_are_not_announced() {
+    for (announced, left) in [
+        ("Trailer: X-T, Content-Digest\r\n", Some("X-T")),
+        ("Trailer: content-digest\r\n", None),
+        ("Trailer: Signature\r\nTrailer: A,, repr-digest, B\r\n", Some("A, B")),
+        ("Trailer: A,B\r\n", Some("A,B")),
+    ] {
+        let mut head = response(200, announced);
+        describe(Coding::Gzip, &mut head.fields);
+        assert_eq!(head.fields.get(Known::Trailer), left.map(str::as_bytes), "{announced}");
+        assert!(head.fields.all(Known::Trailer).count() <= 1, "{announced}");
+    }
+}
+
+#[test]
+fn a_validator_without_quotes_is_not_passed_on_as_a_strong_one() {
+    for (etag, left) in [("v1", None), ("W/v1", None), ("W/\"v1\"", Some("W/\"v1\""))] {
+        let mut head = response(200, &format!("ETag: {etag}\r\n"));
+        describe(Coding::Gzip, &mut head.fields);
+        assert_eq!(head.fields.get(Known::Etag), left.map(str::as_bytes), "{etag}");
+    }
 }
 
 /// Codes nothing.

@@ -1,6 +1,7 @@
 //! Datagrams in both directions, and how sessions begin, change their server and end.
 
 use super::session::{Connected, Passed, UdpSession};
+use super::table::Pair;
 use super::{MESSAGES, READS, UdpRelay};
 use crate::Failure;
 use crate::accept::proxy_protocol;
@@ -9,6 +10,7 @@ use crate::conn::Conn;
 use crate::counters::Count;
 use crate::exchange::streams::ClientStream;
 use crate::exchange::{EndedSession, Exchange};
+use crate::lane_state::LaneListener;
 use crate::relay::passthrough_for;
 use crate::service::{Proxy, log_exchange};
 use crate::traces::Made;
@@ -18,7 +20,7 @@ use rustix::io::Errno;
 use sealane_lane::{Context, Deadline, Key};
 use sealane_sys::udp::{Batch, MAX_MESSAGE, Meta, Options, Socket, Transmit};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -116,16 +118,56 @@ fn from_client(proxy: &mut Proxy, cx: &mut Context, index: usize, meta: &Meta, d
 /// The session of a client, which is opened if there is none.
 fn session_for(proxy: &mut Proxy, cx: &mut Context, index: usize, meta: &Meta) -> Option<Key> {
     let listener = &proxy.udp.endpoints.get(index)?.as_ref()?.listener;
-    match proxy.udp.sessions.find(&(listener.listener.id, meta.remote)) {
+    match proxy.udp.sessions.find(&pair_of(listener, meta)) {
         Some(key) => Some(key),
         None => open_session(proxy, cx, index, meta),
     }
+}
+
+fn pair_of(listener: &LaneListener, meta: &Meta) -> Pair {
+    let Listener { id, address, .. } = *listener.listener;
+    Pair { listener: id, client: meta.remote, local: meta.local.filter(|_| address.ip().is_unspecified()) }
+}
+
+/// Whether a reply to this source would come back to the gateway, or go to many: no client has such an address. `local`: the
+/// address that the datagram was sent to.
+///
+/// Two relays that take each other for a client and a server send the same datagram back and forth without end.
+fn is_no_client(proxy: &Proxy, source: SocketAddr, local: Option<IpAddr>) -> bool {
+    let (ip, port) = (source.ip(), source.port());
+    let is_broadcast = matches!(ip, IpAddr::V4(v4) if v4.is_broadcast());
+    if port == 0 || ip.is_unspecified() || ip.is_multicast() || is_broadcast {
+        return true;
+    }
+    is_own_listener(&proxy.settings, source, || local == Some(ip) || is_of_this_machine(source))
+}
+
+/// Whether datagrams to this address come to a listener of the gateway. `is_ours`: whether the address is this machine's, which is
+/// asked only if a listener has all of the machine's addresses and the same port.
+fn is_own_listener(settings: &LaneSettings, address: SocketAddr, is_ours: impl Fn() -> bool) -> bool {
+    let ip = address.ip();
+    let own = settings.lane().listeners.iter().filter(|l| !l.listener.udp.is_empty());
+    let mut own = own.map(|l| l.listener.address).filter(|own| own.port() == address.port());
+    own.any(|own| match own.ip().is_unspecified() {
+        false => own.ip() == ip,
+        true => ip.is_loopback() || ip.is_unspecified() || is_ours(),
+    })
+}
+
+/// Whether an address is this machine's: what is sent there is sent from there. Asked of the kernel only for sources with the port of
+/// a listener.
+fn is_of_this_machine(address: SocketAddr) -> bool {
+    Socket::connect(address, &Options::default()).is_ok_and(|socket| socket.address().ip() == address.ip())
 }
 
 /// Opens a session, unless something forbids it; then the datagram is dropped, and the reason counted.
 fn open_session(proxy: &mut Proxy, cx: &mut Context, index: usize, meta: &Meta) -> Option<Key> {
     let listener = proxy.udp.endpoints.get(index)?.as_ref()?.listener.clone();
     let (peer, ip) = (meta.remote, meta.remote.ip());
+    if is_no_client(proxy, peer, meta.local) {
+        proxy.counters.count(Count::UdpDroppedSource);
+        return None;
+    }
     if proxy.settings.is_draining() {
         proxy.counters.count(Count::UdpRefusedDraining);
         return None;
@@ -158,7 +200,7 @@ fn open_session(proxy: &mut Proxy, cx: &mut Context, index: usize, meta: &Meta) 
     let idle = group.settings().idle_timeout;
     let Proxy { connections, udp, .. } = proxy;
     let key = connections.insert_with(|key| {
-        let place = udp.sessions.insert((listener.listener.id, peer), key, cx.now());
+        let place = udp.sessions.insert(pair_of(&listener, meta), key, cx.now());
         Conn::Udp(Box::new(UdpSession {
             client: Client::new(listener, Some(0), peer, id, Made::begun(cx.micros())),
             local: meta.local,
@@ -221,7 +263,7 @@ fn select_server(
                 return None;
             }
         };
-        match connect(group, server, lease, ends) {
+        match connect(&proxy.settings, group, server, lease, ends) {
             Ok(to) => return Some(to),
             // A session that gives way leaves its descriptor.
             Err(Some(_)) if give_way(proxy, cx) => {}
@@ -239,6 +281,7 @@ fn select_server(
 /// Opens a socket that is connected to a server. On failure: what this machine lacks for it, or `None` where there is no
 /// way to the server, which then counts as failed.
 fn connect(
+    settings: &LaneSettings,
     group: &LaneUpstream,
     server: usize,
     lease: Lease,
@@ -257,6 +300,10 @@ fn connect(
             return Err(lacking);
         }
     };
+    // `check` refuses such a server as far as the text tells; a name may lead here, too.
+    if is_own_listener(settings, place.address, || socket.address().ip() == place.address.ip()) {
+        return Err(None);
+    }
     let mut header = Vec::new();
     if group.settings().proxy_protocol.is_some() {
         proxy_protocol::encode_datagram(&mut header, client, local);
@@ -336,16 +383,27 @@ fn from_server(proxy: &mut Proxy, cx: &mut Context, key: Key, batch: &mut Batch)
     let nothing = Transmit { remote: session.client.peer(), local: session.local, segment: 0, ecn: 0, data: &[] };
     let mut messages = [nothing; MESSAGES];
     let mut count = 0;
+    let mut expected = session.expected_replies();
     for (meta, bytes) in batch.iter_mut() {
         if meta.truncated {
             counters.count(Count::UdpDroppedOversize);
             continue;
         }
         let segment = if bytes.is_empty() { 0 } else { meta.segment };
-        messages[count] = Transmit { segment, data: bytes, ..nothing };
+        let mut message = Transmit { segment, data: bytes, ..nothing };
+        if let Some(left) = &mut expected {
+            let all = datagrams(&message);
+            let pass = all.min(*left);
+            *left -= pass;
+            counters.add(Count::UdpDroppedUnexpected, all - pass);
+            if pass == 0 {
+                continue;
+            }
+            message.data = &message.data[..message.data.len().min(pass as usize * segment)];
+        }
+        messages[count] = message;
         count += 1;
     }
-    let datagrams = |message: &Transmit| message.data.len().div_ceil(message.segment.max(1)).max(1) as u64;
     // What does not reach the client has come from the server all the same.
     session.down.datagrams += messages[..count].iter().map(datagrams).sum::<u64>();
     session.down.bytes += messages[..count].iter().map(|message| message.data.len() as u64).sum::<u64>();

@@ -97,6 +97,11 @@ impl UdpSession {
         self.ends().is_some_and(|ends| is_complete(ends, self.up, self.down))
     }
 
+    /// How many more replies may pass; `None`: any number.
+    pub(super) fn expected_replies(&self) -> Option<u64> {
+        expected_replies(self.ends()?, self.up, self.down)
+    }
+
     fn ends(&self) -> Option<&Ends> {
         self.group.settings().udp.as_ref()
     }
@@ -104,6 +109,12 @@ impl UdpSession {
 
 fn has_all_requests(ends: &Ends, up: Passed) -> bool {
     ends.requests.is_some_and(|requests| up.datagrams >= u64::from(requests))
+}
+
+/// With both limits, the replies to datagrams that have yet to come may come before these.
+fn expected_replies(ends: &Ends, up: Passed, down: Passed) -> Option<u64> {
+    let requests = up.datagrams.max(ends.requests.map_or(0, u64::from));
+    Some(requests.saturating_mul(u64::from(ends.responses?)).saturating_sub(down.datagrams))
 }
 
 /// With both limits, all datagrams of the client must have come first.
@@ -131,6 +142,15 @@ mod tests {
         assert!(complete(None, Some(0), 1, 0), "no response is expected");
         assert!(!complete(Some(2), Some(1), 1, 1) && complete(Some(2), Some(1), 2, 2));
         assert!(!complete(Some(1), None, 1, 1), "any number of responses may follow");
+    }
+
+    #[test]
+    fn no_more_replies_pass_than_are_expected() {
+        let expected =
+            |requests, responses, up, down| expected_replies(&Ends { requests, responses }, passed(up), passed(down));
+        assert_eq!(expected(None, None, 1, 9), None);
+        assert_eq!((expected(None, Some(2), 1, 0), expected(None, Some(2), 3, 5)), (Some(2), Some(1)));
+        assert_eq!((expected(None, Some(2), 1, 3), expected(Some(2), Some(1), 1, 1)), (Some(0), Some(1)));
     }
 
     #[test]

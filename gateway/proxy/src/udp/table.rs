@@ -10,7 +10,8 @@
 
 use sealane_lane::{Key, Millis};
 use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::hash::{Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
 
 /// An established session whose client has sent something within this time does not give way.
 pub(crate) const ACTIVE: Millis = 10_000;
@@ -32,8 +33,27 @@ pub(crate) enum Rank {
 
 const RANKS: usize = 3;
 
-/// Who has a session: a listener, by its id, and a client.
-pub(crate) type Pair = (u32, SocketAddr);
+/// Who has a session: a client at a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pair {
+    /// The listener's id.
+    pub listener: u32,
+    pub client: SocketAddr,
+    /// The address that the client has asked, where the listener has all addresses of the machine: a client that asks two of them has
+    /// two sessions, and gets each reply from the address that it has asked.
+    pub local: Option<IpAddr>,
+}
+
+impl Hash for Pair {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.listener.hash(state);
+        self.client.hash(state);
+        // Listeners with one address need not pay for those with all.
+        if let Some(local) = &self.local {
+            local.hash(state);
+        }
+    }
+}
 
 /// The place of a session in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,7 +219,11 @@ mod tests {
     use super::*;
 
     fn pair(n: u64) -> Pair {
-        ((n % 3) as u32, SocketAddr::from(([192, 0, 2, 1], n as u16)))
+        at((n % 3) as u32, SocketAddr::from(([192, 0, 2, 1], n as u16)))
+    }
+
+    fn at(listener: u32, client: SocketAddr) -> Pair {
+        Pair { listener, client, local: None }
     }
 
     fn key(n: u64) -> Key {
@@ -292,11 +316,23 @@ mod tests {
     fn the_same_address_at_two_listeners_has_two_sessions() {
         let mut table = SessionTable::default();
         let client = SocketAddr::from(([192, 0, 2, 1], 5));
-        let first = table.insert((1, client), key(1), 0);
-        table.insert((2, client), key(2), 0);
-        assert_eq!((table.find(&(1, client)), table.find(&(2, client))), (Some(key(1)), Some(key(2))));
+        let first = table.insert(at(1, client), key(1), 0);
+        table.insert(at(2, client), key(2), 0);
+        assert_eq!((table.find(&at(1, client)), table.find(&at(2, client))), (Some(key(1)), Some(key(2))));
         table.remove(first);
-        assert_eq!((table.find(&(1, client)), table.keys()), (None, vec![key(2)]));
+        assert_eq!((table.find(&at(1, client)), table.keys()), (None, vec![key(2)]));
+    }
+
+    #[test]
+    fn a_client_that_asks_two_addresses_of_a_listener_has_two_sessions() {
+        let mut table = SessionTable::default();
+        let of = |n| Pair { local: Some(IpAddr::from([127, 0, 0, n])), ..pair(1) };
+        let first = table.insert(of(1), key(1), 0);
+        assert_eq!(table.find(&of(5)), None);
+        table.insert(of(5), key(2), 0);
+        assert_eq!((table.find(&of(1)), table.find(&of(5))), (Some(key(1)), Some(key(2))));
+        table.remove(first);
+        assert_eq!((table.find(&of(1)), table.find(&of(5))), (None, Some(key(2))));
     }
 
     #[test]

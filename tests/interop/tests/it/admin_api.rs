@@ -281,6 +281,36 @@ fn every_change_is_in_the_log_with_its_author() {
     assert!(log.contains(&line("http://x\\ny: refused (422)")), "{log}");
 }
 
+/// Whoever asks, and however early it is refused.
+#[test]
+fn every_refused_change_is_logged_and_counted() {
+    let site = Site::new();
+    let backends = [Backend::saying("one")];
+    let running = with_app(&site, &backends);
+    let refused = || running.gateway.metric_with("sealane_admin_changes_total", "result=\"refused\"").unwrap_or(-1.0);
+    let mut count = refused();
+    let text = [("Content-Type", "text/plain")];
+    let socket = |method, path: &str, headers: &[_]| over_socket(&running.socket, method, path, headers, "{}").status;
+    let asked: &[(&str, &str, u16, &dyn Fn(&str) -> u16)] = &[
+        ("POST", "/v1/upstreams/app/servers?keep=yes", 400, &|path| socket("POST", path, &[])),
+        ("PUT", "/v1/certificates/a%2Fb", 400, &|path| socket("PUT", path, &[])),
+        ("DELETE", "/v1/upstreams/app/servers", 405, &|path| socket("DELETE", path, &[])),
+        ("POST", "/v1/nothing", 404, &|path| socket("POST", path, &[])),
+        ("POST", "/v1/upstreams/app/servers", 415, &|path| socket("POST", path, &text)),
+        ("POST", "/v1/reload", 403, &|path| over_tcp(running.gateway.admin, "POST", path, "").status),
+    ];
+    for (method, path, status, ask) in asked {
+        assert_eq!(ask(path), *status, "{method} {path}");
+        count += 1.0;
+        assert_eq!(refused(), count, "{method} {path}");
+        let log = read(&running, "/v1/log").body;
+        let line = format!("{method} {}: refused ({status})", path.split('?').next().unwrap_or_default());
+        assert!(log.contains(&line), "{line}: {log}");
+    }
+    // Reads are no changes.
+    assert_eq!((read(&running, "/v1/nothing").status, refused()), (404, count));
+}
+
 /// A configuration whose only host says `word`.
 fn saying(running: &Operated, site: &Site, word: &str) -> String {
     let listen = running.gateway.address;
@@ -605,6 +635,21 @@ fn operators_use_certificates_over_tcp_and_nobody_else_gets_in() {
     }
     assert_eq!(over_tcp(admin, "GET", "/v1/status", "").status, 0);
     assert_eq!(read(&running, "/v1/config").json()["revision"], 2, "only one reload");
+
+    // The operator sees who was refused.
+    let log = read(&running, "/v1/log").body;
+    let said = |why: &str| log.lines().any(|line| line.contains("connection refused: ") && line.contains(why));
+    assert!(said("the client has sent no certificate") && said("the client's certificate is not accepted"), "{log}");
+    let metrics = over_socket(&running.socket, "GET", "/metrics", &[], "").body;
+    assert!(metrics.contains("sealane_admin_tls_refused_total{reason=\"certificate\"} 6\n"), "{metrics}");
+    assert!(!metrics.contains("sealane_admin_tls_refused_total{reason=\"tls\"} 0\n"), "{metrics}");
+    // A command that does not use TLS says so.
+    let status = std::process::Command::new(sealane_interop::binary::sealane())
+        .args(["status", "--admin", &admin.to_string()])
+        .output()
+        .expect("the program is there");
+    let said = String::from_utf8_lossy(&status.stderr).into_owned();
+    assert!(!status.status.success() && said.contains("TLS") && said.contains("socket"), "{said}");
 }
 
 #[test]

@@ -299,3 +299,83 @@ fn changed_certificates_and_authorities_of_the_admin_listener_are_taken_without_
     let configuration = over_socket(&running.socket, "GET", "/v1/config", &[], "").json();
     assert_eq!(configuration["revision"], 1);
 }
+
+/// The beginning of a request whose body does not come.
+const STALLED: &str = "PUT /v1/config HTTP/1.1\r\nHost: a\r\nIf-Match: *\r\nContent-Type: application/toml\r\n\
+                       Content-Length: 1000\r\n\r\nx";
+
+fn stalled(socket: &Path, number: usize) -> Vec<UnixStream> {
+    let one = |_| {
+        let mut stream = UnixStream::connect(socket).expect("the gateway listens");
+        let _ = stream.write_all(STALLED.as_bytes());
+        stream
+    };
+    (0..number).map(one).collect()
+}
+
+/// Whether the gateway has sent nothing and not closed.
+fn waits(stream: &UnixStream) -> bool {
+    stream.set_nonblocking(true).expect("a socket can be made non-blocking");
+    let waits = matches!((&*stream).read(&mut [0]), Err(e) if e.kind() == std::io::ErrorKind::WouldBlock);
+    stream.set_nonblocking(false).expect("and blocking again");
+    waits
+}
+
+#[test]
+fn stalled_bodies_keep_nobody_out() {
+    let site = Site::new();
+    let (mut running, _backend) = running(&site);
+    let text = running.text();
+    let toml = [("Content-Type", "application/toml")];
+    let validated = || over_socket(&running.socket, "POST", "/v1/config/validate", &toml, &text).status;
+    // A body that has come is not behind those that have not. A slow machine may need more than their ten seconds: then once more.
+    let is_first = |_| {
+        let held = stalled(&running.socket, 6);
+        assert_eq!(validated(), 200);
+        held.iter().all(waits)
+    };
+    assert!((0..3).any(is_first), "a good body waits for stalled ones");
+    let mut held = stalled(&running.socket, 6);
+    assert!(held.iter_mut().all(|stream| Reply::read(stream).is_problem(408)));
+
+    // More than there is room for.
+    let held = stalled(&running.socket, 80);
+    assert!(is_served(&mut running));
+    let level = over_socket(&running.socket, "POST", "/v1/log-level", &[("Content-Type", "text/plain")], "info");
+    assert_eq!(level.status, 200);
+    assert_eq!(over_socket(&running.socket, "POST", "/v1/reload", &[], "").status, 200);
+    let displaced = running.gateway.metric("sealane_admin_connections_displaced_total");
+    assert!(displaced > Some(0.0), "new connections take the place of stalled ones: {displaced:?}");
+    drop(held);
+    // Each has left a trace: one that was displaced, or one whose body ended too early.
+    let traces = || {
+        let of = |result: &str| {
+            let label = format!("result=\"{result}\"");
+            running.gateway.metric_with("sealane_admin_changes_total", &label).unwrap_or(0.0)
+        };
+        of("abandoned") + of("refused")
+    };
+    assert!(eventually(|| traces() >= 86.0), "{}", traces());
+}
+
+/// A configuration that is one mistake throughout.
+#[test]
+fn mistakes_without_end_are_counted_and_few_are_told() {
+    let site = Site::new();
+    let (mut running, _backend) = running(&site);
+    let toml = [("Content-Type", "application/toml")];
+    let text: String = (0..500_000).map(|n| format!("x{n} = 1\n")).collect();
+    let refused = over_socket(&running.socket, "POST", "/v1/config/validate", &toml, &text);
+    assert!(refused.is_problem(422), "{} {}", refused.status, refused.head);
+    assert!(refused.body.len() < 100_000, "{}", refused.body.len());
+    let errors = refused.json()["errors"].as_array().expect("a list").clone();
+    let last = errors.last().and_then(|error| error["message"].as_str()).expect("a message").to_owned();
+    assert!(errors.len() <= 60 && last.contains("more errors are not shown"), "{}: {last}", errors.len());
+    assert!(is_served(&mut running));
+    let file = site.file("mistakes.toml", &text);
+    let mut check = std::process::Command::new(sealane_interop::binary::sealane());
+    let checked = check.arg("check").arg("-c").arg(file).output().expect("the program is there");
+    let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+    assert!(!checked.status.success() && said.len() < 100_000, "{}", said.len());
+    assert!(said.contains("more errors are not shown"), "{said}");
+}

@@ -5,7 +5,7 @@ use crate::admin_api::{Reply, over_socket};
 use crate::operating::{Operated, Other, order};
 use sealane_interop::backend::Backend;
 use sealane_interop::site::{HOST, Site};
-use sealane_interop::{eventually, gateway, ports};
+use sealane_interop::{eventually, gateway, ports, skip};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -379,4 +379,97 @@ fn a_reload_with_another_folder_takes_its_certificates() {
     let whole = pem(&new.cert) + &pem(&new.key);
     let refused = over_socket(&running.socket, "PUT", "/v1/certificates/www?keep=file", &headers, &whole);
     assert!(refused.is_problem(409) && refused.body.contains("storage"), "{refused:?}");
+}
+
+/// Ends what keeps a file from being replaced.
+struct Held {
+    end: std::process::Command,
+}
+
+impl Held {
+    /// By a program with these arguments; `None`: the system does not allow it.
+    fn by(begin: &[&str], end: &[&str], file: &Path) -> Option<Self> {
+        let command = |words: &[&str]| {
+            let mut command = std::process::Command::new(words[0]);
+            command.args(&words[1..]).arg(file).stderr(std::process::Stdio::null());
+            command
+        };
+        let done = command(begin).status().is_ok_and(|status| status.success());
+        done.then(|| Self { end: command(end) })
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let _ = self.end.status();
+    }
+}
+
+/// A bind-mounted file, as in a container, and an immutable one: their folder can be written, and they cannot be replaced.
+#[test]
+fn a_file_that_cannot_be_replaced_is_found_before_anything_changes() {
+    if !rustix::process::geteuid().is_root() {
+        skip!("only root can mount files");
+    }
+    let mut seen_ways = 0;
+    for way in ["mount", "chattr"] {
+        let (site, elsewhere) = (Site::new(), Site::new());
+        let backends = [Backend::saying("one"), Backend::saying("two")];
+        let declaration = format!("[[upstream]]\nname = \"app\"\nservers = [\"{}\"]\n", backends[0].url());
+        let running = declared(&site, "", &declaration);
+        let file = site.path().join("sealane.toml");
+        let other = elsewhere.path().join("mounted.toml").display().to_string();
+        std::fs::copy(&file, &other).expect("it can be copied");
+        let held = match way {
+            "mount" => Held::by(&["mount", "--bind", &other], &["umount"], &file),
+            _ => Held::by(&["chattr", "+i"], &["chattr", "-i"], &file),
+        };
+        let Some(held) = held else { continue };
+        seen_ways += 1;
+        // The mounted file has the same text, and is another one.
+        assert_eq!(over_socket(&running.socket, "POST", "/v1/reload", &[], "").status, 200);
+        let (body, keep) = (json!({ "server": backends[1].url() }), format!("{SERVERS}?keep=file"));
+        let text = running.text();
+        for round in 0..2 {
+            let refused = change(&running, "POST", &keep, &body);
+            let why = if way == "mount" { "mount its folder" } else { "immutable" };
+            assert!(refused.is_problem(409) && refused.body.contains(why), "{way} {round}: {refused:?}");
+        }
+        let toml = [("Content-Type", "application/toml"), ("If-Match", "*")];
+        let other_text = format!("{text}# other\n");
+        let refused = over_socket(&running.socket, "PUT", "/v1/config?keep=file", &toml, &other_text);
+        assert!(refused.is_problem(409), "{way}: {refused:?}");
+        assert_eq!((running.text(), seen(&running)), (text, names(&["one"])), "{way}");
+        assert_eq!(read(&running, "/v1/config")["temporary"], false, "{way}");
+        let left: Vec<_> = std::fs::read_dir(site.path()).expect("our own folder").flatten().collect();
+        assert!(!left.iter().any(|file| file.file_name().to_string_lossy().ends_with(".new")), "{way}: {left:?}");
+        let log = over_socket(&running.socket, "GET", "/v1/log", &[], "").body;
+        assert!(log.contains("keep=file: refused (409)") && !log.contains("(500)"), "{way}: {log}");
+        // Without keep=file it is done.
+        assert_eq!(change(&running, "POST", SERVERS, &body).status, 201, "{way}");
+        drop(held);
+    }
+    if seen_ways == 0 {
+        skip!("neither mount nor chattr works here");
+    }
+}
+
+#[test]
+fn a_server_that_was_removed_for_a_while_is_not_kept_half() {
+    let site = Site::new();
+    let backends = [Backend::saying("one"), Backend::saying("two")];
+    let [one, two] = [0, 1].map(|n: usize| backends[n].url());
+    let declaration =
+        format!("[[upstream]]\nname = \"app\"\nservers = [\"{one}\", {{ url = \"{two}\", weight = 4 }}]\n");
+    let running = declared(&site, "", &declaration);
+    let text = running.text();
+    let (keep, second) = (format!("{SERVERS}?keep=file"), format!("{SERVERS}/{}", name(&backends[1])));
+    assert_eq!(change(&running, "DELETE", &second, &Value::Null).status, 204);
+    let patched = change(&running, "PATCH", &format!("{second}?keep=file"), &json!({ "weight": 6 }));
+    assert!(patched.is_problem(409) && patched.body.contains("was removed without keep=file"), "{patched:?}");
+    let added = change(&running, "POST", &keep, &json!({ "server": two }));
+    assert!(added.is_problem(409) && added.body.contains("to end the removal"), "{added:?}");
+    assert_eq!(running.text(), text);
+    assert_eq!(change(&running, "POST", SERVERS, &json!({ "server": two, "weight": 4 })).status, 201);
+    assert_eq!(change(&running, "PATCH", &format!("{second}?keep=file"), &json!({ "weight": 6 })).status, 200);
 }

@@ -568,6 +568,96 @@ fn replies_leave_from_where_the_client_has_sent_to() {
     }
 }
 
+/// One address and port of a client, and two addresses of the gateway.
+#[test]
+fn a_client_that_asks_two_addresses_gets_each_reply_from_the_one_that_it_asked() {
+    let site = Site::new();
+    let server = Server::echo("s");
+    let port = ports::free().port();
+    for listen in ["0.0.0.0", ""] {
+        let config = text(1, "", "", &[server.address], "").replace("@ADDRESS@", &format!("{listen}:{port}"));
+        let gateway = configured(&site, &config);
+        let client = UdpSocket::bind("127.0.0.1:0").expect("a loopback port can be had");
+        client.set_read_timeout(Some(WAIT_LIMIT)).expect("a timeout can be set");
+        for round in 0..2 {
+            for last in [1, 5, 9u8] {
+                let asked = SocketAddr::from(([127, 0, 0, last], port));
+                client.send_to(b"x", asked).expect("the kernel takes a datagram");
+                let (_, from) = client.recv_from(&mut [0; 100]).expect("a reply comes");
+                assert_eq!(from, asked, "{listen} {round}");
+            }
+        }
+        assert_eq!(gateway.metric("sealane_udp_sessions_total"), Some(3.0));
+    }
+}
+
+/// Sends a datagram with any source, as root may.
+fn forged(from: SocketAddr, to: SocketAddr, data: &[u8]) -> std::io::Result<()> {
+    use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+    let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) else { panic!("IPv4 is tested") };
+    let length = 8 + data.len() as u16;
+    let mut packet = [&[0x45, 0][..], &(20 + length).to_be_bytes(), &[0, 1, 0, 0, 64, 17, 0, 0]].concat();
+    packet.extend(source.octets());
+    packet.extend(destination.octets());
+    for number in [from.port(), to.port(), length, 0] {
+        packet.extend(number.to_be_bytes());
+    }
+    packet.extend(data);
+    let raw = socket(AddressFamily::INET, SocketType::RAW, Some(ipproto::RAW))?;
+    sendto(&raw, &packet, SendFlags::empty(), &SocketAddr::new(to.ip(), 0))?;
+    Ok(())
+}
+
+#[test]
+fn datagrams_whose_replies_would_come_back_are_dropped() {
+    if !rustix::process::geteuid().is_root() {
+        skip!("only root can forge addresses");
+    }
+    let site = Site::new();
+    for wildcard in [false, true] {
+        let server = Server::echo("s");
+        let port = ports::free().port();
+        let listen = format!("{}:{port}", if wildcard { "0.0.0.0" } else { "127.0.0.1" });
+        let gateway = configured(&site, &text(1, "", "", &[server.address], "").replace("@ADDRESS@", &listen));
+        let own = SocketAddr::from(([127, 0, 0, 1], port));
+        let sources =
+            ["127.0.0.1:0", "255.255.255.255:5", "224.0.0.1:5"].map(|s| s.parse::<SocketAddr>().expect("an address"));
+        let mut sent = 0;
+        for source in sources.into_iter().chain([own]) {
+            if let Err(e) = forged(source, own, b"forged") {
+                skip!("no raw sockets here: {e}");
+            }
+            sent += 1;
+        }
+        // The kernel itself drops some of them; the last one comes.
+        let client = Client::new(own);
+        assert_eq!(client.ask("x"), "s:x");
+        assert!(server.sources("forged").is_empty(), "{wildcard} {sent}");
+        let dropped = gateway.metric_with("sealane_udp_datagrams_dropped_total", "reason=\"source\"");
+        assert!(dropped >= Some(1.0), "{wildcard}: {dropped:?}");
+        assert_eq!(gateway.metric("sealane_udp_sessions_total"), Some(1.0), "{wildcard}");
+    }
+}
+
+/// Three replies at once where two are expected.
+#[test]
+fn no_more_replies_pass_than_are_expected() {
+    let site = Site::new();
+    let server = Server::at(ports::free(), |datagram| match datagram {
+        b"q" => (0..5).map(|n| vec![b'0' + n]).collect(),
+        _ => Vec::new(),
+    });
+    let gateway = relay(&site, 1, &server, "udp = { responses = 2 }");
+    let client = Client::new(gateway.address);
+    for n in 1..4 {
+        assert_eq!((client.ask("q"), client.receive()), ("0".to_owned(), "1".to_owned()), "{n}");
+        let complete = || gateway.metric_with("sealane_udp_sessions_ended_total", "reason=\"complete\"");
+        assert!(eventually(|| complete() == Some(f64::from(n))));
+    }
+    let to_clients = gateway.metric_with("sealane_udp_datagrams_total", "to=\"client\"");
+    assert_eq!(to_clients, Some(6.0));
+}
+
 /// Version 2 of the PROXY protocol: 12 bytes of signature, version and command, family and transport, lengths and addresses.
 fn header(from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let (IpAddr::V4(source), IpAddr::V4(destination)) = (from.ip(), to.ip()) else { panic!("IPv4 is tested") };

@@ -20,7 +20,7 @@ pub use types::{
     Applied, Certificates, Configuration, NewServer, SentCertificate, ServerPatch, Servers, ServersOfOne, Validated,
 };
 
-use super::{Caller, Site, typed};
+use super::{Caller, Client, Site, typed};
 use crate::config;
 use crate::health::{KeptChange, MAX_WEIGHT};
 use crate::log;
@@ -33,25 +33,27 @@ use crate::vpn::Steering;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH, ORIGIN};
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use problem::{Mistake, Problem};
 use serde::de::DeserializeOwned;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use table::{Access, Body, Endpoint, Lookup, MAX_EXCHANGES, Operation, Parameters, refusal_media};
-use tokio::sync::{Mutex, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout_at};
 
-/// How long the body of a request may take.
+/// How long the body of a request may take, from the end of the request's head.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bodies above [`SMALL`] that are read at a time. Further ones wait.
+/// Bodies of which more than [`SMALL`] bytes have come that are read at a time. Further ones wait.
 const LARGE_BODIES: usize = 2;
-/// Bodies up to this size are read without waiting for others.
+/// So much of a body is read without waiting for others.
 const SMALL: usize = 64 * 1024;
 /// The shortest time between two changes. The log writes 20 lines of one kind in a second, and no change may be without its line.
 const PACE: Duration = Duration::from_millis(60);
 /// Characters of what a client has sent that the log shows.
 const MAX_SHOWN: usize = 200;
+/// Characters of a request's path that the log shows.
+const MAX_PATH: usize = 1024;
 
 /// What limits clients together.
 #[derive(Debug)]
@@ -61,6 +63,8 @@ pub(super) struct Limits {
     /// Changes that were made, and changes that were refused.
     done: AtomicU64,
     refused: AtomicU64,
+    /// Changes whose clients left before there was a result.
+    abandoned: AtomicU64,
 }
 
 impl Default for Limits {
@@ -70,6 +74,7 @@ impl Default for Limits {
             next_change: Mutex::new(Instant::now()),
             done: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            abandoned: AtomicU64::new(0),
         }
     }
 }
@@ -77,14 +82,20 @@ impl Default for Limits {
 impl Limits {
     /// Notes what has become of a change.
     fn count(&self, outcome: &Outcome) {
-        if outcome.is_ok() { &self.done } else { &self.refused }.fetch_add(1, Ordering::Relaxed);
+        let is_done = match outcome {
+            Ok(_) => true,
+            Err(Refusal::Problem(problem)) => problem.is_in_effect,
+            Err(Refusal::Text(..)) => false,
+        };
+        if is_done { &self.done } else { &self.refused }.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Writes the counters.
     pub fn render(&self, page: &mut Writer) {
         page.counter("sealane_admin_changes_total", "Changes that were requested over the admin listeners, by result.")
             .sample(&[("result", "done")], self.done.load(Ordering::Relaxed))
-            .sample(&[("result", "refused")], self.refused.load(Ordering::Relaxed));
+            .sample(&[("result", "refused")], self.refused.load(Ordering::Relaxed))
+            .sample(&[("result", "abandoned")], self.abandoned.load(Ordering::Relaxed));
     }
 
     /// Waits until the next change may begin.
@@ -140,72 +151,162 @@ struct Call<'s> {
     /// The values of `If-Match`, if there is one.
     if_match: Option<String>,
     body: Bytes,
-    /// What the log says of it.
+    audit: Audit<'s>,
+}
+
+/// The line in the log about a requested change, and its place in the counters. A change has both, whatever becomes of its client.
+struct Audit<'s> {
+    site: &'s Site,
+    caller: &'s Caller,
+    /// What the log says of the request.
     what: String,
+    /// Whether there is something to be said yet.
+    is_due: bool,
+}
+
+impl Audit<'_> {
+    fn of<'s, B>(request: &Request<B>, site: &'s Site, caller: &'s Caller) -> Audit<'s> {
+        let path: String = request.uri().path().escape_debug().take(MAX_PATH).collect();
+        let is_read = [Method::GET, Method::HEAD].contains(request.method());
+        Audit { site, caller, what: format!("{} {path}", request.method()), is_due: !is_read }
+    }
+
+    /// Notes what has come of it.
+    fn note(mut self, outcome: &Outcome) {
+        if !std::mem::take(&mut self.is_due) {
+            return;
+        }
+        let Self { caller, what, .. } = &self;
+        match outcome {
+            Ok(_) => log::info!("admin: {caller}: {what}: done"),
+            Err(Refusal::Problem(problem)) if problem.is_in_effect => {
+                log::warn!("admin: {caller}: {what}: done, but not kept ({}): {}", problem.status, problem.detail)
+            }
+            Err(Refusal::Problem(problem)) => {
+                log::warn!("admin: {caller}: {what}: refused ({}): {}", problem.status, problem.detail)
+            }
+            Err(Refusal::Text(status, line)) => {
+                let first = line.lines().next().unwrap_or_default();
+                log::warn!("admin: {caller}: {what}: refused ({status}): {first}")
+            }
+        }
+        self.site.limits.count(outcome);
+    }
+
+    /// Notes that it was refused before it had its turn. These lines may come faster than the log writes them, which then counts them:
+    /// over `listen` without TLS everyone can cause them, and they must not keep an operator's line from the log.
+    fn refuse(mut self, status: u16, why: &str) {
+        if std::mem::take(&mut self.is_due) {
+            let Self { caller, what, .. } = &self;
+            // The log limits each of these two by itself.
+            match self.site.takers {
+                Some(_) => log::warn!("admin: {caller}: {what}: refused ({status}): {why}"),
+                None => log::warn!("admin: {caller}: {what}: refused ({status}): {why}"),
+            }
+            self.site.limits.refused.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Audit<'_> {
+    fn drop(&mut self) {
+        if self.is_due {
+            let Self { caller, what, .. } = self;
+            log::warn!("admin: {caller}: {what}: the connection ended before there was a result");
+            self.site.limits.abandoned.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Notes that a request was refused, if it asked for a change.
+pub(super) fn note_refused<B>(request: &Request<B>, site: &Site, caller: &Caller, status: u16, why: &str) {
+    Audit::of(request, site, caller).refuse(status, why);
 }
 
 /// Answers a request for a path below `/v1/`.
-pub(super) async fn answer(request: Request<Incoming>, site: &Site, caller: &Caller) -> Response<Full<Bytes>> {
+pub(super) async fn answer(
+    request: Request<Incoming>,
+    site: &Site,
+    caller: &Caller,
+    client: &Client,
+) -> Response<Full<Bytes>> {
+    let arrived = Instant::now();
+    let audit = Audit::of(&request, site, caller);
+    let (endpoint, names, parameters) = match admit(&request, site, caller) {
+        Ok(admitted) => admitted,
+        Err((problem, methods)) => {
+            client.has_asked();
+            audit.refuse(problem.status, &problem.detail);
+            let mut response = refuse(&problem);
+            if let Some(methods) = methods.and_then(|methods| HeaderValue::from_str(&methods).ok()) {
+                response.headers_mut().insert(ALLOW, methods);
+            }
+            return response;
+        }
+    };
+    let tags = request.headers().get_all(IF_MATCH).iter().map(|value| value.to_str().unwrap_or_default());
+    let if_match = tags.map(str::to_owned).reduce(|all, value| all + "," + &value);
+    let (body, place) = match &endpoint.body {
+        Some(body) => match read_body(request, body, site, arrived + BODY_TIMEOUT).await {
+            Ok(read) => read,
+            Err(problem) => {
+                client.has_asked();
+                audit.refuse(problem.status, &problem.detail);
+                return respond(endpoint, Err(problem.into()));
+            }
+        },
+        None => (Bytes::new(), None),
+    };
+    client.has_asked();
+    if endpoint.is_change() {
+        site.limits.pace().await;
+    }
+    // Until here, as few large bodies are in memory as are read at a time.
+    drop(place);
+    let mut call = Call { site, names, parameters, if_match, body, audit };
+    let outcome = run(endpoint.operation, &mut call).await;
+    call.audit.note(&outcome);
+    respond(endpoint, outcome)
+}
+
+type Admitted = (&'static Endpoint, Vec<String>, Parameters);
+
+/// Finds the endpoint for a request, if the client may use it and its path and parameters are right. Else: why not, and the methods that
+/// the path has if it is about those.
+fn admit<B>(request: &Request<B>, site: &Site, caller: &Caller) -> Result<Admitted, (Problem, Option<String>)> {
+    let refused = |status, why: &str| Err((Problem::new(status, why), None));
     let (method, path) = (request.method().as_str(), request.uri().path());
     let (endpoint, names) = match table::find(method, path) {
         Lookup::Found(endpoint, names) => (endpoint, names),
-        Lookup::Unknown => {
-            return refuse(&Problem::new(404, "there is no such path: GET /v1/openapi.json lists the paths"));
-        }
+        Lookup::Unknown => return refused(404, "there is no such path: GET /v1/openapi.json lists the paths"),
         Lookup::OtherMethods(methods) => {
-            let mut response = refuse(&Problem::new(405, format!("this path has only the methods {methods}")));
-            if let Ok(value) = HeaderValue::from_str(&methods) {
-                response.headers_mut().insert(ALLOW, value);
-            }
-            return response;
+            let problem = Problem::new(405, format!("this path has only the methods {methods}"));
+            return Err((problem, Some(methods)));
         }
     };
     if endpoint.access == Access::Operators && site.takers.is_none() {
         let detail = "only operators may do this: use the admin socket (\"socket\" in [admin]), or set \"certificate\" and \
                       \"client_ca\" in [admin] and connect with a client certificate";
-        return refuse(&Problem::new(403, detail));
+        return refused(403, detail);
     }
     // A browser may show an operator's certificate for a web page that the operator did not mean; it says so with changes.
     if endpoint.is_change() && caller.is_over_tcp() && request.headers().contains_key(ORIGIN) {
-        return refuse(&Problem::new(
-            403,
-            "the request has an Origin header: the gateway accepts no changes from web pages",
-        ));
+        return refused(403, "the request has an Origin header: the gateway accepts no changes from web pages");
     }
     if let Some(problem) = endpoint.mistake(&names) {
-        return refuse(&problem);
+        return Err((problem, None));
     }
-    let what = format!("{method} {path}");
-    let parameters = match endpoint.parameters(request.uri().query().unwrap_or_default()) {
-        Ok(parameters) => parameters,
-        Err(problem) => return refuse(&problem),
-    };
-    if endpoint.is_change() {
-        site.limits.pace().await;
-    }
-    let tags = request.headers().get_all(IF_MATCH).iter().map(|value| value.to_str().unwrap_or_default());
-    let if_match = tags.map(str::to_owned).reduce(|all, value| all + "," + &value);
-    let body = match &endpoint.body {
-        Some(body) => read_body(request, body, site).await,
-        None => Ok(Bytes::new()),
-    };
-    let mut call = Call { site, names, parameters, if_match, body: Bytes::new(), what };
-    let outcome = match body {
-        Ok(body) => {
-            call.body = body;
-            run(endpoint.operation, &mut call).await
-        }
-        Err(problem) => Err(problem.into()),
-    };
-    if endpoint.is_change() {
-        audit(caller, &call.what, &outcome);
-        site.limits.count(&outcome);
-    }
-    respond(endpoint, outcome)
+    let parameters = endpoint.parameters(request.uri().query().unwrap_or_default());
+    parameters.map(|parameters| (endpoint, names, parameters)).map_err(|problem| (problem, None))
 }
 
-/// Reads the body of a request.
-async fn read_body(request: Request<Incoming>, expected: &Body, site: &Site) -> Result<Bytes, Problem> {
+/// Reads the body of a request. What has come of a large one is in memory: the second result is its place among the few of them.
+async fn read_body<'s>(
+    request: Request<Incoming>,
+    expected: &Body,
+    site: &'s Site,
+    deadline: Instant,
+) -> Result<(Bytes, Option<SemaphorePermit<'s>>), Problem> {
     let content_type = request.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
     let essence = content_type.map(|value| value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase());
     if let Some(other) = essence.filter(|essence| !expected.any_media && essence != expected.media) {
@@ -216,14 +317,23 @@ async fn read_body(request: Request<Incoming>, expected: &Body, site: &Site) -> 
     if body.size_hint().lower() > expected.limit as u64 {
         return Err(too_large());
     }
-    // The semaphore is never closed.
-    let _place = if expected.limit > SMALL { site.limits.bodies.acquire().await.ok() } else { None };
-    match timeout(BODY_TIMEOUT, Limited::new(body, expected.limit).collect()).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(e)) if e.is::<LengthLimitError>() => Err(too_large()),
-        Ok(Err(e)) => Err(Problem::new(400, format!("the body cannot be read: {e}"))),
-        Err(_) => Err(Problem::new(408, format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs()))),
+    let late = |_| Problem::new(408, format!("the body did not arrive within {} s", BODY_TIMEOUT.as_secs()));
+    let (mut body, mut read, mut place) = (Limited::new(body, expected.limit), Vec::new(), None);
+    while let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(late)? {
+        let frame = frame.map_err(|e| match e.is::<LengthLimitError>() {
+            true => too_large(),
+            false => Problem::new(400, format!("the body cannot be read: {e}")),
+        })?;
+        if let Some(data) = frame.data_ref() {
+            read.extend_from_slice(data);
+        }
+        if read.len() > SMALL && place.is_none() {
+            let busy = |_| Problem::new(503, "the gateway is reading other large bodies: try again");
+            // The semaphore is never closed.
+            place = timeout_at(deadline, site.limits.bodies.acquire()).await.map_err(busy)?.ok();
+        }
     }
+    Ok((read.into(), place))
 }
 
 /// Runs the code of an endpoint.
@@ -321,15 +431,22 @@ async fn run(operation: Operation, call: &mut Call<'_>) -> Outcome {
 impl Call<'_> {
     /// Adds to what the log says. What clients have sent is escaped, and cut.
     fn says(&mut self, text: &str) {
-        self.what.push(' ');
-        self.what.extend(text.escape_debug().take(MAX_SHOWN));
+        self.audit.what.push(' ');
+        self.audit.what.extend(text.escape_debug().take(MAX_SHOWN));
     }
 }
 
 /// Reads the body of a command.
 fn command_of<T: DeserializeOwned>(call: &Call<'_>, what: &str) -> Result<T, Refusal> {
-    serde_json::from_slice(&call.body)
-        .map_err(|e| Refusal::Text(400, format!("the body is not the JSON of {what}: {e}\n")))
+    object_of(&call.body).map_err(|e| Refusal::Text(400, format!("the body is not the JSON of {what}: {e}\n")))
+}
+
+/// Reads a JSON object. A list with the values in the order of the fields, which serde would take, is none.
+fn object_of<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    if !body.trim_ascii_start().starts_with(b"{") {
+        return Err("it must be an object, as in {\"name\": \"value\"}".to_owned());
+    }
+    serde_json::from_slice(body).map_err(|e| e.to_string())
 }
 
 /// Gives a command, and waits until it was executed.
@@ -354,8 +471,7 @@ fn not_here() -> Refusal {
 
 /// Reads the JSON of a body.
 fn json_of<T: DeserializeOwned>(call: &Call<'_>) -> Result<T, Refusal> {
-    serde_json::from_slice(&call.body)
-        .map_err(|e| Problem::new(400, format!("the body is not the JSON of this change: {e}")).into())
+    object_of(&call.body).map_err(|e| Problem::new(400, format!("the body is not the JSON of this change: {e}")).into())
 }
 
 /// Whether the change is to be kept. The log says so.
@@ -494,20 +610,6 @@ fn change_log_level(call: &mut Call<'_>) -> Outcome {
     }
 }
 
-/// A line in the log about a change.
-fn audit(caller: &Caller, what: &str, outcome: &Outcome) {
-    match outcome {
-        Ok(_) => log::info!("admin: {caller}: {what}: done"),
-        Err(Refusal::Problem(problem)) => {
-            log::warn!("admin: {caller}: {what}: refused ({}): {}", problem.status, problem.detail)
-        }
-        Err(Refusal::Text(status, line)) => {
-            let first = line.lines().next().unwrap_or_default();
-            log::warn!("admin: {caller}: {what}: refused ({status}): {first}")
-        }
-    }
-}
-
 fn respond(endpoint: &Endpoint, outcome: Outcome) -> Response<Full<Bytes>> {
     match outcome {
         Ok(Done { body, etag }) => {
@@ -561,6 +663,16 @@ mod tests {
         }
         assert!(began.elapsed() >= PACE * 2);
         assert!(Duration::from_secs(1).as_millis() / PACE.as_millis() < 20);
+    }
+
+    #[test]
+    fn the_body_of_a_change_is_an_object() {
+        let read = |body: &[u8]| object_of::<NewServer>(body);
+        assert_eq!(read(b" {\"server\": \"http://a\"}").unwrap().server, "http://a");
+        for body in [&b"[\"http://127.0.0.1:9\", 3, true]"[..], b"[]", b"null", b"", b"\"x\""] {
+            let why = read(body).unwrap_err();
+            assert!(why.contains("must be an object") && !why.contains("NewServer"), "{why}");
+        }
     }
 
     #[test]

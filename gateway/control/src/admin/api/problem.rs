@@ -20,6 +20,9 @@ pub struct Problem {
     pub detail: String,
     /// Mistakes in a configuration or in a certificate, each with its place.
     pub errors: Vec<Mistake>,
+    /// The change is in effect all the same: it could not be written into the file.
+    #[serde(skip)]
+    pub is_in_effect: bool,
 }
 
 /// A mistake in a text.
@@ -61,6 +64,7 @@ impl Problem {
             status,
             detail: detail.into(),
             errors: Vec::new(),
+            is_in_effect: false,
         }
     }
 

@@ -5,6 +5,11 @@ use crate::config::{Config, address_of, hex};
 use std::collections::HashSet;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+/// Whether its subject has signed a certificate.
+fn is_self_signed(leaf: &X509Certificate) -> bool {
+    leaf.subject().as_raw() == leaf.issuer().as_raw()
+}
+
 /// Those that clients are shown, each file once.
 pub(super) fn certificates(config: &Config) -> Vec<CertificateStatus> {
     let mut found: Vec<CertificateStatus> = Vec::new();
@@ -20,7 +25,7 @@ pub(super) fn certificates(config: &Config) -> Vec<CertificateStatus> {
             issuer: leaf.issuer().to_string(),
             not_before: leaf.validity().not_before.timestamp(),
             not_after: leaf.validity().not_after.timestamp(),
-            self_signed: loaded.self_signed,
+            self_signed: loaded.self_signed || is_self_signed(&leaf),
             refused: String::new(),
             automatic: config.is_automatic(&identity.source).then(AutomaticStatus::default),
             sha256: hex(&loaded.digest),

@@ -175,7 +175,8 @@ pub struct CertificateStatus {
     pub not_before: i64,
     /// When it ends, in seconds since 1970.
     pub not_after: i64,
-    /// The gateway has made it itself: an authority has not issued one yet.
+    /// Its subject and its issuer are the same, so no authority has issued it. With `automatic`, the gateway has made it itself until an
+    /// authority has issued one.
     pub self_signed: bool,
     /// Why the files are refused as they are now; empty if they are served.
     pub refused: String,
