@@ -52,7 +52,7 @@ pub struct Diagnostic {
 }
 
 /// Where something stands in a configuration, once its text is gone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Place {
     file: String,
     line: usize,
