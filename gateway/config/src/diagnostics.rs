@@ -69,7 +69,7 @@ impl Diagnostic {
 }
 
 /// Where something stands in a configuration, once its text is gone.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Place {
     file: String,
     line: usize,

@@ -311,7 +311,7 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
         }
     };
     let secret = secret_file.and_then(|file| secret(sink, &file));
-    let password = password_file.map(|file| password(sink, &file));
+    let password = password_file.map(|file| password(sink, "password of the store", &file));
     good &= !matches!(password, Some(None)) && (password.is_some() || section.key_span("password_file").is_none());
     section.finish();
     let place = sink.place_of(&span);
@@ -350,13 +350,14 @@ fn secret(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<[u8; KEY]>> {
     Some(secret)
 }
 
-fn password(sink: &Sink, file: &At<PathBuf>) -> Option<Zeroizing<String>> {
+/// A password from a file with one line.
+pub(super) fn password(sink: &Sink, what: &str, file: &At<PathBuf>) -> Option<Zeroizing<String>> {
     sink.names_file(&file.value);
-    files::warn_if_readable(sink, file, "password of the store");
+    files::warn_if_readable(sink, file, what);
     if sink.content(&file.value).is_none() {
         return Some(Zeroizing::default());
     }
-    let bytes = files::read(sink, "password of the store", file)?;
+    let bytes = files::read(sink, what, file)?;
     match std::str::from_utf8(bytes).map(|text| text.trim_end_matches(['\r', '\n'])) {
         Ok(text) if !text.is_empty() && !text.contains('\n') => Some(Zeroizing::new(text.to_owned())),
         _ => {

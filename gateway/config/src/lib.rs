@@ -118,8 +118,8 @@ pub use traces::{Otlp, OtlpSettings, TraceSettings, Traces};
 pub use transparency::read_log_list_again;
 pub use trust::Trust;
 pub use tunnel::{
-    CertificateId, ClientCertificates, Management, Revoked, Tunnel, TunnelClient, TunnelGroup, TunnelMember,
-    TunnelParts, Webhook,
+    CertificateId, ClientCertificates, Ldap, LdapFilter, LdapGroups, LdapPart, LdapUrl, LdapValue, Management, Revoked,
+    Tunnel, TunnelClient, TunnelGroup, TunnelMember, TunnelParts, Webhook,
 };
 pub use upstream::{NamedServer, added_server, expand, written_server};
 

@@ -1,11 +1,14 @@
 //! `[tunnel]`: the OpenVPN server.
 
 mod groups;
+mod ldap;
 mod management;
 mod webhook;
 
 pub use groups::{TunnelClient, TunnelGroup, TunnelMember};
 pub(crate) use groups::{destinations, destinations_shape};
+pub use ldap::{Ldap, LdapFilter, LdapGroups, LdapPart, LdapUrl, LdapValue};
+pub(crate) use ldap::{urls as ldap_urls, urls_shape as ldap_urls_shape};
 pub use management::Management;
 pub use webhook::Webhook;
 
@@ -91,6 +94,8 @@ pub struct Tunnel {
     pub push_unlisted: Vec<String>,
     /// Users with their passwords.
     pub users: Option<Arc<Users>>,
+    /// A directory that knows users, passwords and groups.
+    pub ldap: Option<Ldap>,
     /// A program that checks passwords, with its arguments.
     pub auth_command: Option<Vec<String>>,
     /// How long a token is good for; `None`: none are given.
@@ -233,6 +238,8 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let optional = section.or(&s::client_certificate);
     let users = section.optional_at(&s::users).and_then(|at| users(sink, &at));
     let command = section.optional_at(&s::auth_command).map(|at| command(sink, s::auth_command.key, &at));
+    let has_ldap = section.key_span("ldap").is_some();
+    let ldap = ldap::read(&section);
     let token = section.optional(&s::token_lifetime);
     if let (true, None, Some(span)) = (users.as_ref().is_some_and(|u| u.has_codes()), token, section.key_span("users"))
     {
@@ -243,8 +250,11 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     }
     let management = management::read(&section);
     let asks = management.as_ref().is_some_and(|m| m.client_auth);
-    if optional && users.is_none() && command.is_none() && !asks && section.key_span("users").is_none() {
-        let help = "add users = \"FILE\", auth_command = [\"PROGRAM\"] or management_client_auth = true".to_owned();
+    let has_logins = users.is_some() || has_ldap || command.is_some() || asks;
+    let how_logins =
+        "add users = \"FILE\", [tunnel.ldap], auth_command = [\"PROGRAM\"] or management_client_auth = true";
+    if optional && !has_logins && section.key_span("users").is_none() {
+        let help = how_logins.to_owned();
         section.missing("[tunnel] accepts clients without a certificate and without a password".to_owned(), help);
     }
     let event_command = section.optional_at(&s::event_command).map(|at| self::command(sink, s::event_command.key, &at));
@@ -258,7 +268,9 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
     let push_unlisted = section.optional_at(&s::push_unlisted).map_or_else(Vec::new, |at| options(sink, &at.value));
     let networks = [network4.flatten(), network6.flatten()];
     let clients = groups::clients(&section, networks);
-    let groups = groups::read(&section, networks);
+    let finds_groups = ldap.as_ref().is_some_and(|ldap| ldap.groups.is_some() || ldap.member_of.is_some());
+    // What is wrong with the table is told already.
+    let groups = groups::read(&section, networks, finds_groups || has_ldap && ldap.is_none());
     let username_as_common_name = section.or(&s::username_as_common_name);
     let (inactive, inactive_bytes) = (section.optional(&s::inactive), section.or(&s::inactive_bytes));
     let max_sessions = section.optional(&s::max_sessions).map(|n| n as usize);
@@ -280,10 +292,9 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
             "\"bind_users\" compares user names with certificates, but clients may come without a certificate";
         sink.error(&at.span, message, Some("remove client_certificate, or bind_users".to_owned()));
     }
-    if let (true, Some(at)) = (users.is_none() && command.is_none() && !asks, bind_users.as_ref().filter(|at| at.value))
-    {
-        let help = "add users = \"FILE\", auth_command = [\"PROGRAM\"] or management_client_auth = true".to_owned();
-        sink.error(&at.span, "\"bind_users\" without users: clients have no user name", Some(help));
+    if let (false, Some(at)) = (has_logins, bind_users.as_ref().filter(|at| at.value)) {
+        let message = "\"bind_users\" without users: clients have no user name";
+        sink.error(&at.span, message, Some(how_logins.to_owned()));
     }
     let TlsParts { server, revoked, expiries } = tls?;
     let settings = Tunnel {
@@ -313,6 +324,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         push,
         push_unlisted,
         users,
+        ldap,
         auth_command: command.flatten(),
         token_lifetime: token,
         management,

@@ -8,6 +8,7 @@ pub mod certificates;
 pub mod client;
 mod compression;
 pub mod demo;
+mod directory;
 pub mod dns;
 pub mod fleet;
 pub mod health;

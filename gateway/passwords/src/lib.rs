@@ -5,11 +5,13 @@
 //! few at a time ([`Turns`]), and nobody may guess for ever ([`Guesses`]).
 
 mod codes;
+mod directory;
 mod guesses;
 mod turns;
 mod users;
 
 pub use codes::{CodeSecret, UsedCodes, WithCode};
+pub use directory::{Directory, Found, Pending};
 pub use guesses::Guesses;
 pub use turns::{Turn, Turns};
 pub use users::{Mistake, Users, hash_password};

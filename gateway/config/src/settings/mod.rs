@@ -36,7 +36,7 @@ pub(super) use kinds::{
 };
 pub(super) use listeners::{certificate, client_auth, listener, listener_tls, protocol, quic, upstream_protocol};
 pub(super) use telemetry::{otlp, request_id, traces};
-pub(super) use tunnels::{client, group, tunnel};
+pub(super) use tunnels::{client, group, ldap, tunnel};
 pub(super) use upstreams::{health, server, udp, upstream, upstream_tls};
 
 /// A table of the configuration.

@@ -1,6 +1,8 @@
 //! `[tunnel]`, `[[tunnel.client]]` and `[[tunnel.group]]`.
 
-use super::{Choice, Count, File, Flag, Many, Output, Own, Shape, Size, Strings, Text, Time, Words, argument, table};
+use super::{
+    Choice, Count, File, Flag, Many, One, Output, Own, Shape, Size, Strings, Text, Time, Words, argument, table,
+};
 use crate::rate;
 use crate::tunnel as read;
 use sealane_ovpn::wrap::Digest;
@@ -10,6 +12,8 @@ use std::time::Duration;
 
 /// What `gather` may be: beyond some milliseconds it would be felt.
 const GATHER: Time = Time(Duration::ZERO..=Duration::from_millis(10));
+/// What `timeout` of a directory may be: a client waits for it.
+const DIRECTORY: Time = Time(Duration::from_millis(100)..=Duration::from_secs(30));
 
 /// Why a tunnel compresses nothing.
 const COMPRESSION: &str =
@@ -55,7 +59,7 @@ table! {
     /// Require that a client's certificate states that it is for clients (`remote-cert-tls client`). If `false`, a
     /// certificate that states no usage is accepted, too.
     explicit_usage: Flag = Flag, default(false);
-    /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users`, `auth_command` or
+    /// Whether clients must have a certificate. With `"optional"` and `"none"`, `users`, `[tunnel.ldap]`, `auth_command` or
     /// `management_client_auth` is required.
     client_certificate: Choice<bool> = Choice(&[("require", false), ("optional", true), ("none", true)]),
         default("require");
@@ -87,13 +91,15 @@ table! {
     /// A file of `name:hash` lines; `sealane tunnel passwd NAME` creates a line. A user whose line ends with
     /// `:totp=SECRET` must also send a [one-time code](page:tunnel#one-time-codes).
     users: File = File, example("users");
-    /// A program that checks passwords. The program gets the name and the password as two lines on its standard input,
-    /// and `common_name` and `untrusted_ip` in its environment. Exit code 0: accept, 75: temporarily unavailable,
-    /// other: refuse. The program may run for at most 10 s.
+    /// A program that [checks passwords](page:tunnel#a-program-checks-passwords), for example by PAM or RADIUS. The program
+    /// gets the name and the password as two lines on its standard input (also as the file `/dev/stdin`), and `common_name`,
+    /// `untrusted_ip` and `username` in its environment. Exit code 0: accept, 75: temporarily unavailable, other: refuse.
+    /// The gateway kills the program after 10 s, and then refuses the client temporarily.
     auth_command: Strings = Strings, example(["/usr/local/bin/check-password"]), secret(Arguments);
     /// After a client has sent the right password, the client can renew its keys for this long with a token instead of
     /// the password. The lifetime of a token is never extended. A token becomes invalid when its user's line is removed
-    /// from `users`. Without `users` (only `auth_command`), a removed user keeps access until the token expires. A restart
+    /// from `users`, or its entry from the directory (`[tunnel.ldap]`). With `auth_command` alone, a removed user keeps access
+    /// until the token expires. A restart
     /// that ends the sessions also makes all tokens invalid; an upgrade does not.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
     /// The client's name is its user name, even if the client has a certificate: for `[[tunnel.client]]`, for limits
@@ -111,7 +117,7 @@ table! {
     /// The group of the management socket.
     management_group: Text = Text, described("the group of the process"), example("openvpn-auth"), needs("management");
     /// A program on the management socket (such as openvpn-auth-oauth2) decides which clients may connect, in addition
-    /// to `users` and `auth_command`. While no program is connected, and if no answer arrives within
+    /// to `users`, `[tunnel.ldap]` and `auth_command`. While no program is connected, and if no answer arrives within
     /// `handshake_timeout`, clients are refused temporarily. The program can ask for more time with
     /// `client-pending-auth`: up to half of `renegotiate` (30 minutes if `renegotiate` is `"0s"`), or
     /// `handshake_timeout` if this is longer.
@@ -209,6 +215,8 @@ table! {
     /// Options that an earlier version of `sealane import openvpn` could not translate. Each entry is an error. The import now writes
     /// them to `undecided` at the top level.
     undecided: Strings = Strings, example(["line 9: plugin …"]);
+    /// The LDAP directory that checks passwords.
+    ldap: One = One(&ldap::TABLE), described("none");
     /// Settings of single clients.
     client: Many = Many(&client::TABLE);
     /// Settings of groups of clients.
@@ -254,6 +262,9 @@ table! {
     organizational_units: Strings = Strings, described("any"), example(["Staff"]);
     /// Condition: the user name is one of these. `*` stands for any text.
     users: Strings = Strings, described("any"), example(["*@example.com"]);
+    /// Condition: the directory of `[tunnel.ldap]` says that the user is in one of these groups: names that `group_attribute` has,
+    /// or values of `member_of`. Upper and lower case do not matter.
+    ldap_groups: Strings = Strings, described("any"), example(["vpn-staff"]);
     /// The addresses of the group, a part of `network`: `10.8.1.0/24` or `10.8.1.10-10.8.1.99`. Other clients do not get them.
     addresses: Text = Text, described("any address of the network"), example("10.8.0.128/25");
     /// The IPv6 addresses of the group, a part of `network6`.
@@ -273,4 +284,46 @@ table! {
     max_clients: Count = Count(1..=1_000_000), described("no limit"), example(50);
     /// How many clients of this group with the same name may be connected at the same time.
     max_sessions: Count = Count(1..=1_000_000), described("that of `[tunnel]`"), example(2);
+}
+
+table! {
+    /// An LDAP directory that checks the passwords of users and names their groups. Each client must then send a user name
+    /// and a password. See [LDAP](page:tunnel#ldap).
+    ldap "[tunnel.ldap]", example_is_commented = true;
+
+    /// The servers of the directory, in the order in which the gateway tries them: `"ldaps://HOST"` (TLS, port 636),
+    /// `"ldap://HOST"` (StartTLS, port 389) or `"unix:///PATH"`. Passwords are never sent over TCP without TLS.
+    url: Own<Vec<read::LdapUrl>> = Own(read::ldap_urls, read::ldap_urls_shape), required(["ldaps://ldap.example.com"]),
+        aliases("urls", "uri");
+    /// PEM file of the CAs that may have signed the servers' certificates.
+    ca: File = File, described("the system's CAs"), example("certs/ldap-ca.pem");
+    /// The DN as which the gateway searches for users and groups. It needs the right to search and to read, and no other.
+    bind_dn: Text = Text, described("none: the gateway searches anonymously"), example("cn=sealane,dc=example,dc=com");
+    /// A file with the password of `bind_dn`, on one line.
+    bind_password_file: File = File, example("/etc/sealane/ldap.password");
+    /// The DN below which the entries of users are, at any depth.
+    user_base: Text = Text, required("ou=people,dc=example,dc=com");
+    /// The attribute with the user's name: a value must equal the name that the client sends. Upper and lower case do not
+    /// matter: the name of the user is the name in lower case. For Active Directory: `"sAMAccountName"`.
+    user_attribute: Text = Text, default("uid");
+    /// The filter (RFC 4515) that finds the entry of a user. `{user}` stands for the name that the client sends. The filter
+    /// must find one entry at most.
+    user_filter: Text = Text, described("`(ATTRIBUTE={user})` with `user_attribute`"),
+        example("(&(objectClass=inetOrgPerson)(uid={user}))");
+    /// The attribute of a user's entry that contains the DNs of the user's groups.
+    member_of: Text = Text, example("memberOf");
+    /// The DN below which the entries of groups are, at any depth.
+    group_base: Text = Text, example("ou=groups,dc=example,dc=com");
+    /// The filter that finds the groups of a user. `{dn}` stands for the DN of the user's entry, `{user}` for the user's
+    /// name. For nested groups of Active Directory: `"(member:1.2.840.113556.1.4.1941:={dn})"`.
+    group_filter: Text = Text, default("(member={dn})"), needs("group_base");
+    /// The attribute with the group's name.
+    group_attribute: Text = Text, default("cn"), needs("group_base");
+    /// Only users in one of these groups may connect. Upper and lower case do not matter.
+    require_groups: Strings = Strings, described("all users"), example(["vpn"]);
+    /// How long the directory may take for a check, with connecting. After this time, the gateway refuses the client
+    /// temporarily.
+    timeout: Time = DIRECTORY, default("5s");
+    /// The number of connections to the directory, and so of checks at the same time. Further checks wait.
+    connections: Count = Count(1..=64), default(4);
 }

@@ -1,5 +1,6 @@
 //! `[[tunnel.client]]` and `[[tunnel.group]]`: what single clients and groups of clients are given.
 
+use super::ldap::{HOW_GROUPS, is_one_of};
 use super::{not_a_network, options, routes};
 use crate::decode::{self, At, Node, Section};
 use crate::diagnostics::Sink;
@@ -40,6 +41,8 @@ pub struct TunnelGroup {
     pub units: Option<Vec<String>>,
     /// Patterns of users' names.
     pub users: Option<Vec<String>>,
+    /// Groups of the directory.
+    pub directory_groups: Option<Vec<String>>,
     /// Its first and last address.
     pub addresses4: Option<(Ipv4Addr, Ipv4Addr)>,
     /// Its first and last IPv6 address.
@@ -63,6 +66,8 @@ pub struct TunnelMember<'a> {
     pub units: &'a [String],
     /// Its user.
     pub user: Option<&'a str>,
+    /// The user's groups in the directory.
+    pub directory_groups: &'a [String],
 }
 
 impl TunnelGroup {
@@ -75,11 +80,15 @@ impl TunnelGroup {
         named(&self.common_names, member.common_name)
             && named(&self.users, member.user)
             && self.units.as_ref().is_none_or(|units| member.units.iter().any(|unit| units.contains(unit)))
+            && self
+                .directory_groups
+                .as_ref()
+                .is_none_or(|groups| groups.iter().any(|group| is_one_of(group, member.directory_groups)))
     }
 
     /// Whether every client is of this group.
     const fn takes_all(&self) -> bool {
-        self.common_names.is_none() && self.units.is_none() && self.users.is_none()
+        self.common_names.is_none() && self.units.is_none() && self.users.is_none() && self.directory_groups.is_none()
     }
 }
 
@@ -190,8 +199,8 @@ pub(super) fn clients(section: &Section, [network4, network6]: Networks) -> Hash
     out
 }
 
-/// Reads every `[[tunnel.group]]`.
-pub(super) fn read(section: &Section, [network4, network6]: Networks) -> Vec<TunnelGroup> {
+/// Reads every `[[tunnel.group]]`. `finds_groups`: a directory names the groups of users.
+pub(super) fn read(section: &Section, [network4, network6]: Networks, finds_groups: bool) -> Vec<TunnelGroup> {
     let sink = section.sink;
     let (mut out, mut names): (Vec<TunnelGroup>, _) = (Vec::new(), HashSet::new());
     let mut has_all = false;
@@ -201,11 +210,16 @@ pub(super) fn read(section: &Section, [network4, network6]: Networks) -> Vec<Tun
             common_names: texts(&section, &g::common_names),
             units: texts(&section, &g::organizational_units),
             users: texts(&section, &g::users),
+            directory_groups: texts(&section, &g::ldap_groups),
             filter: filter(&section, (&g::allow, &g::deny)),
             max_clients: section.optional(&g::max_clients).map(|n| n as usize),
             max_sessions: section.optional(&g::max_sessions).map(|n| n as usize),
             ..TunnelGroup::default()
         };
+        if let Some(span) = section.key_span("ldap_groups").filter(|_| !finds_groups) {
+            let message = "no client can be in this group: there is no directory that names groups";
+            sink.error(&span, message, Some(HOW_GROUPS.to_owned()));
+        }
         if let Some((IpAddr::V4(first), IpAddr::V4(last))) = range(&section, &g::addresses, network4) {
             group.addresses4 = Some((first, last));
         }
@@ -220,7 +234,9 @@ pub(super) fn read(section: &Section, [network4, network6]: Networks) -> Vec<Tun
             sink.error(&section.span, message, Some(help));
         }
         if has_all {
-            let help = "put the group without \"common_names\", \"organizational_units\" and \"users\" last".to_owned();
+            let help =
+                "put the group without \"common_names\", \"organizational_units\", \"users\" and \"ldap_groups\" last"
+                    .to_owned();
             sink.error(
                 &section.span,
                 "no client can be in this group: a group before it takes every client",
@@ -304,9 +320,17 @@ mod tests {
         let texts = |texts: &[&str]| Some(texts.iter().map(|t| (*t).to_owned()).collect());
         let group = TunnelGroup { units: texts(&["Staff"]), users: texts(&["a*", "b"]), ..TunnelGroup::default() };
         let units = ["Staff".to_owned()];
-        let takes = |units, user| group.takes(&TunnelMember { common_name: Some("x"), units, user });
+        let takes =
+            |units, user| group.takes(&TunnelMember { common_name: Some("x"), units, user, ..TunnelMember::default() });
         assert!(takes(&units, Some("alice")) && takes(&units, Some("b")));
         assert!(!takes(&units, Some("carol")) && !takes(&units, None) && !takes(&[], Some("alice")));
         assert!(TunnelGroup::default().takes(&TunnelMember::default()));
+        let group = TunnelGroup { directory_groups: texts(&["Staff", "cn=vpn,dc=x"]), ..TunnelGroup::default() };
+        let takes = |groups: &[&str]| {
+            let groups: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
+            group.takes(&TunnelMember { directory_groups: &groups, ..TunnelMember::default() })
+        };
+        assert!(takes(&["other", "staff"]) && takes(&["CN=VPN,dc=x"]));
+        assert!(!takes(&[]) && !takes(&["staff2", "sta*", "vpn"]));
     }
 }

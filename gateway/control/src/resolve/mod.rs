@@ -13,7 +13,7 @@ use crate::config::{
 };
 use crate::run::sockets::{can_listen, has_address};
 use crate::vpn::settings::PARTS;
-use crate::{compression, dns, fleet, telemetry, traces};
+use crate::{compression, directory, dns, fleet, telemetry, traces};
 use hyper::body::Bytes;
 use sealane_sys::privileges::{find_group, find_user};
 use sealane_sys::unix_socket::{self, Occupied};
@@ -157,6 +157,11 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         let help = "build it with `cargo build --features full`, or remove this setting".to_owned();
         (place, "this program was built without compression", help)
     });
+    let ldap = config.tunnel.as_ref().and_then(|tunnel| tunnel.ldap.as_ref()).filter(|_| !directory::BUILT_IN);
+    let ldap = ldap.map(|ldap| {
+        let help = "build it with `cargo build --features full`, or remove this table".to_owned();
+        (&ldap.place, "this program was built without LDAP", help)
+    });
     let errors: Vec<Diagnostic> = resolver
         .into_iter()
         .chain(services)
@@ -166,6 +171,7 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
         .chain(traces)
         .chain(otlp)
         .chain(compression)
+        .chain(ldap)
         .map(|(place, message, help)| place.diagnostic(Severity::Error, message.to_owned(), Some(help)))
         .collect();
     if errors.is_empty() { Ok((config, warnings)) } else { Err(Errors { errors, warnings, files: config.files }) }

@@ -248,7 +248,8 @@ impl Running {
         let (vpn, inherits) = match tunnel {
             Some(settings) if inherited_state.has_tunnel() => (None, Some(settings)),
             Some(settings) => {
-                (Some(stored_tunnel::start((*settings).into(), inherited_state.stored_tunnel.take(), &notifier)?), None)
+                let settings = directory::with_directory(*settings);
+                (Some(stored_tunnel::start(settings, inherited_state.stored_tunnel.take(), &notifier)?), None)
             }
             None => (None, None),
         };
@@ -287,8 +288,9 @@ impl Running {
         let mut telemetry = Telemetry::default();
         telemetry.configure(&config, &metrics, &status);
         status.telemetry(telemetry.reporter());
-        let inherits =
-            inherits.map(|settings| Vpn::prepare((*settings).into(), inherited_state.take_tunnel()?)).transpose()?;
+        let inherits = inherits
+            .map(|settings| Vpn::prepare(directory::with_directory(*settings), inherited_state.take_tunnel()?))
+            .transpose()?;
         // From here on the predecessor does not come back: packets may be sealed with its keys.
         if let Some(predecessor) = inherited_state.announce() {
             let commands = commands.clone();

@@ -12,6 +12,7 @@ use crate::certificates::watch::{FileSet, FileWatch};
 use crate::config::{
     CertificateFiles, Config, Errors, Loaded as Certificate, Origin, Print, ServerPlan, Warning, edit_servers,
 };
+use crate::directory;
 use crate::dns;
 use crate::health::{Edited, KeptChange};
 use crate::log::{self, LogSettings};
@@ -733,7 +734,7 @@ impl Running {
         match (&self.vpn, config.tunnel.take()) {
             (Some(vpn), Some(settings)) => {
                 notes.extend(vpn.obstacle(&settings));
-                vpn.reload((*settings).into());
+                vpn.reload(directory::with_directory(*settings));
             }
             (None, None) => {}
             (Some(_), None) | (None, Some(_)) => {

@@ -81,12 +81,16 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     (
         "plugin",
         Undecided(
-            "plugins are not run; auth_command runs a program that reads name and password on its standard input",
+            "plugins are not run; [tunnel.ldap] replaces auth-ldap, and auth_command with auth-pam or auth-radius replaces plugins for PAM \
+             and RADIUS",
         ),
     ),
     (
         "auth-user-pass-verify",
-        Undecided("set auth_command: the program reads name and password on two lines of its standard input"),
+        Undecided(
+            "set auth_command: the program reads name and password on two lines of its standard input; for a script with via-file, \
+             auth_command = [\"SCRIPT\", \"/dev/stdin\"]",
+        ),
     ),
     ("auth-user-pass-optional", Missing("if passwords are required, clients without a password are refused")),
     ("x509-username-field", Undecided("clients are identified by the common name of their certificate")),

@@ -1,38 +1,48 @@
-//! Names and passwords: a file of hashes, an external command, and tokens in place of passwords.
+//! Names and passwords: what decides about them ([`Source`]), and tokens in place of passwords.
 
-use crate::program::Program;
-use anyhow::{Context, Result};
+mod sources;
+
+pub use sources::{Checks, Source};
+
 use aws_lc_rs::{constant_time, hmac};
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
-use sealane_log as log;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use sealane_passwords::Found;
 pub use sealane_passwords::{CodeSecret, hash_password};
-use sealane_passwords::{Turns, UsedCodes, Users, WithCode};
+use sources::undecided;
+use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::process::Stdio;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::Duration;
-use tokio::io::AsyncWriteExt as _;
-use zeroize::Zeroizing;
 
-/// How long an external command may take.
-const WAIT_LIMIT: Duration = Duration::from_secs(10);
-/// External commands that run at a time.
-const PROGRAMS: usize = 16;
-/// A command's exit code for "not now" (EX_TEMPFAIL of sysexits.h).
-const TEMPORARY: i32 = 75;
 /// What a client is told when too many others are being checked.
 const BUSY: &str = "too many clients are being checked just now";
+/// What a client is told when nobody can say whether its password is right.
+pub(super) const NOT_NOW: &str = "authentication is not possible at the moment";
+/// What a client is told whose token is of no use.
+const NO_TOKEN: &str = "SESSION: token expired";
+/// What a client is told whose password is right, but who is in none of the groups that may connect.
+const NOT_ALLOWED: &str = "this user may not connect";
 /// What a token begins with, so that a password is never taken for one.
 const TOKEN: &str = "SESS_ID_AT_";
 
 /// What was decided about a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may come in, under this user name if it has one.
-    Accept(Option<String>),
-    /// It has a good token of this user's: nobody else is asked.
-    Token(String),
+    /// It may come in.
+    Accept {
+        /// Under this user name, if it has one.
+        user: Option<String>,
+        /// The user's groups in the directory.
+        groups: Vec<String>,
+    },
+    /// It has a good token: nobody is asked for the password.
+    Token {
+        /// The token's user.
+        user: String,
+        /// The user's groups in the directory; `None`: the directory does not answer.
+        groups: Option<Vec<String>>,
+    },
     /// Its password is wrong.
     Wrong,
     /// It may not; what it is told.
@@ -52,21 +62,6 @@ pub struct Claim {
     pub password: String,
     /// From where.
     pub remote: SocketAddr,
-}
-
-/// What checks of all clients share. As many wait as there are clients: each has one check at a time, which ends with the client
-/// or with its key exchange. So those who may begin a handshake ([`sealane_ovpn::share`]) may also have their password checked.
-#[derive(Debug)]
-pub struct Checks {
-    hashes: Turns,
-    programs: Turns,
-    codes: Mutex<UsedCodes>,
-}
-
-impl Default for Checks {
-    fn default() -> Self {
-        Self { hashes: Turns::of_hashes(), programs: Turns::new(PROGRAMS), codes: Mutex::default() }
-    }
 }
 
 /// Where the key of tokens comes from.
@@ -98,8 +93,8 @@ pub(super) fn adopt_process_secret(bytes: [u8; 32]) {
 /// Decides who may come in.
 #[derive(Debug)]
 pub struct Authenticator {
-    users: Option<Arc<Users>>,
-    command: Option<Vec<String>>,
+    /// Each of them must accept a password.
+    sources: Vec<Source>,
     token: Option<Duration>,
     secret: TokenSecret,
     /// Somebody else decides in the end, and names no users.
@@ -108,13 +103,8 @@ pub struct Authenticator {
 
 impl Authenticator {
     /// `token`: how long a token is good for; `None`: none are given.
-    pub fn new(
-        users: Option<Arc<Users>>,
-        command: Option<Vec<String>>,
-        token: Option<Duration>,
-        secret: TokenSecret,
-    ) -> Self {
-        Self { users, command, token, secret, asks: false }
+    pub const fn new(sources: Vec<Source>, token: Option<Duration>, secret: TokenSecret) -> Self {
+        Self { sources, token, secret, asks: false }
     }
 
     /// Somebody else decides in the end: clients may have tokens then, too.
@@ -124,12 +114,15 @@ impl Authenticator {
 
     /// Whether clients must have a name and a password.
     pub const fn wants_password(&self) -> bool {
-        self.users.is_some() || self.command.is_some()
+        !self.sources.is_empty()
     }
 
     /// Whether a user is one of the file's, where there is one.
     pub fn knows(&self, user: &str) -> bool {
-        self.users.as_ref().is_none_or(|users| users.knows(user))
+        self.sources.iter().all(|source| match source {
+            Source::Users(users) => users.knows(user),
+            Source::Directory(_) | Source::Program(_) => true,
+        })
     }
 
     /// Whether a token stands in the password's place, which cannot be guessed. Without tokens, a password may begin like one.
@@ -137,72 +130,73 @@ impl Authenticator {
         self.token.is_some() && claim.password.starts_with(TOKEN)
     }
 
+    /// The name under which a user is known here. A directory takes upper and lower case for the same, and a user must not have as
+    /// many names, groups and guesses as there are ways to write the name.
+    fn account<'a>(&self, username: &'a str) -> Cow<'a, str> {
+        match self.sources.iter().any(|source| matches!(source, Source::Directory(_))) {
+            true => Cow::Owned(username.to_lowercase()),
+            false => Cow::Borrowed(username),
+        }
+    }
+
+    /// The user for whom a wrong password counts: programs may take other ways to write the name for the same, too.
+    pub fn guessed(username: &str) -> String {
+        username.trim().to_lowercase()
+    }
+
     /// Decides, when it is this client's turn, for which it waits no longer than `limit`. `unix` is the time in seconds.
     ///
     /// Nothing is left of a check that is dropped but a hash that is being computed.
     pub async fn decide(&self, claim: Claim, unix: u64, limit: Duration, checks: &Checks) -> Verdict {
         if self.asks && !self.wants_password() && !self.is_token(&claim) {
-            return Verdict::Accept(Some(claim.username).filter(|name| !name.is_empty()));
+            return Verdict::Accept { user: Some(claim.username).filter(|name| !name.is_empty()), groups: Vec::new() };
         }
         if !self.asks && !self.wants_password() {
-            return Verdict::Accept(None);
+            return Verdict::Accept { user: None, groups: Vec::new() };
         }
         if claim.username.is_empty() || claim.password.is_empty() {
             return Verdict::Refuse("user name and password are required");
         }
+        let account = self.account(&claim.username).into_owned();
         if self.is_token(&claim) {
             // A user who has been removed has no use of a token.
-            return match self.knows(&claim.username) && self.check_token(&claim.username, &claim.password, unix) {
-                true => Verdict::Token(claim.username),
-                false => Verdict::Refuse("SESSION: token expired"),
+            return match self.knows(&account) && self.check_token(&account, &claim.password, unix) {
+                true => self.with_token(account, limit).await,
+                false => Verdict::Refuse(NO_TOKEN),
             };
         }
-        if let Some(users) = self.users.clone() {
-            let name = claim.username.clone();
-            let secret = users.code_secret(&name).cloned();
-            let sent = WithCode::of(&claim.password, secret.is_some(), |text| STANDARD.decode(text).ok());
-            // What cannot be taken apart takes as long as a wrong password: nobody learns who has codes.
-            let (password, code) = match sent {
-                Some(sent) => (sent.password.into_owned(), sent.code),
-                None => (String::new(), None),
-            };
-            let (password, is_empty) = (Zeroizing::new(password.clone()), password.is_empty());
-            // A task begins when it is made, and so it is made when it is its turn; the turn is over when the task is.
-            let Some(turn) = checks.hashes.turn(limit).await else { return Verdict::Later(BUSY) };
-            let check = tokio::task::spawn_blocking(move || {
-                let is_right = users.verify(&name, &password);
-                drop(turn);
-                is_right
-            });
-            if !check.await.unwrap_or(false) || is_empty {
-                return Verdict::Wrong;
+        let mut groups = Vec::new();
+        for source in &self.sources {
+            let found = source.check(&account, &claim, unix, limit, checks).await;
+            if let Some(why) = undecided(&found) {
+                return Verdict::Later(why);
             }
-            if let Some(secret) = secret {
-                let mut used = checks.codes.lock().unwrap_or_else(PoisonError::into_inner);
-                if !code.is_some_and(|code| used.accept(&claim.username, &secret, &code, unix)) {
-                    return Verdict::Wrong;
-                }
+            match found {
+                Found::Right(more) => groups.extend(more),
+                Found::NotAllowed => return Verdict::Refuse(NOT_ALLOWED),
+                _ => return Verdict::Wrong,
             }
         }
-        match &self.command {
-            None => Verdict::Accept(Some(claim.username)),
-            Some(command) => {
-                let Some(_turn) = checks.programs.turn(limit).await else { return Verdict::Later(BUSY) };
-                match tokio::time::timeout(WAIT_LIMIT, ask(command, &claim)).await {
-                    Ok(Ok(Some(0))) => Verdict::Accept(Some(claim.username)),
-                    Ok(Ok(Some(TEMPORARY))) => Verdict::Later("authentication is not possible at the moment"),
-                    Ok(Ok(_)) => Verdict::Wrong,
-                    Ok(Err(e)) => {
-                        log::warn!("tunnel: cannot run the authentication command: {e:#}");
-                        Verdict::Later("authentication is not possible at the moment")
-                    }
-                    Err(_) => {
-                        log::warn!("tunnel: the authentication command took longer than {} s", WAIT_LIMIT.as_secs());
-                        Verdict::Later("authentication is not possible at the moment")
-                    }
-                }
+        Verdict::Accept { user: Some(account), groups }
+    }
+
+    /// A token stands for the password, but not for the user's entry in the directory and the user's groups.
+    async fn with_token(&self, user: String, limit: Duration) -> Verdict {
+        let mut groups = Some(Vec::new());
+        for source in &self.sources {
+            let Source::Directory(directory) = source else { continue };
+            let found = directory.look_up(&user, limit).await;
+            if undecided(&found).is_some() {
+                groups = None;
+                continue;
+            }
+            match found {
+                Found::Right(more) => groups.iter_mut().for_each(|groups: &mut Vec<_>| groups.extend_from_slice(&more)),
+                Found::NotAllowed => return Verdict::Refuse(NOT_ALLOWED),
+                _ => return Verdict::Refuse(NO_TOKEN),
             }
         }
+        Verdict::Token { user, groups }
     }
 
     /// A token for a client that was accepted, to be pushed; none if they are not given. A client that came in with a
@@ -242,33 +236,25 @@ impl Authenticator {
     }
 }
 
-/// Runs the command: name and password on two lines of its standard input, the rest in its environment.
-async fn ask(command: &[String], claim: &Claim) -> Result<Option<i32>> {
-    let (program, arguments) = command.split_first().context("the command is empty")?;
-    if claim.username.contains('\n') || claim.password.contains('\n') {
-        return Ok(None);
-    }
-    let mut asked = tokio::process::Command::new(program);
-    asked
-        .args(arguments)
-        .env("username", &claim.username)
-        .env("common_name", claim.common_name.as_deref().unwrap_or(""))
-        .env("untrusted_ip", claim.remote.ip().to_string())
-        .env("untrusted_port", claim.remote.port().to_string())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::inherit());
-    let mut running = Program::start(&mut asked).with_context(|| program.clone())?;
-    if let Some(mut stdin) = running.stdin() {
-        // A command that does not read them has its reasons.
-        let _ = stdin.write_all(format!("{}\n{}\n", claim.username, claim.password).as_bytes()).await;
-    }
-    Ok(running.wait().await?.code())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use base64::engine::general_purpose::STANDARD;
+    use sealane_passwords::{Directory, Pending, Users};
+    use sources::WAIT_LIMIT;
+    use std::sync::{Arc, Mutex};
+
+    fn of_file(text: &str) -> Vec<Source> {
+        vec![Source::Users(Arc::new(Users::parse(text).expect("well formed")))]
+    }
+
+    fn accept(user: &str) -> Verdict {
+        Verdict::Accept { user: Some(user.to_owned()), groups: Vec::new() }
+    }
+
+    fn token(user: &str) -> Verdict {
+        Verdict::Token { user: user.to_owned(), groups: Some(Vec::new()) }
+    }
 
     fn claim(username: &str, password: &str) -> Claim {
         Claim {
@@ -287,13 +273,8 @@ mod tests {
     #[test]
     fn a_file_of_hashes_decides() {
         let file = format!("# users\nalice:{}\n", hash_password("right").expect("hashes"));
-        let auth = Authenticator::new(
-            Some(Arc::new(Users::parse(&file).expect("well formed"))),
-            None,
-            None,
-            TokenSecret::Fixed([1; 32]),
-        );
-        assert_eq!(decide(&auth, claim("alice", "right"), 1), Verdict::Accept(Some("alice".into())));
+        let auth = Authenticator::new(of_file(&file), None, TokenSecret::Fixed([1; 32]));
+        assert_eq!(decide(&auth, claim("alice", "right"), 1), accept("alice"));
         for (name, password) in [("alice", "wrong"), ("bob", "decoy")] {
             assert_eq!(decide(&auth, claim(name, password), 1), Verdict::Wrong, "{name} {password}");
         }
@@ -309,8 +290,7 @@ mod tests {
         let secret = CodeSecret::parse("GEZDGNBVGY3TQOJQGEZDGNBVGY3TQOJQ").expect("base32");
         let (right, empty) = (hash_password("right").expect("hashes"), hash_password("").expect("hashes"));
         let file = format!("al:{right}:totp={}\nbo:{right}\ncy:{empty}\n", secret.to_base32().as_str());
-        let users = Some(Arc::new(Users::parse(&file).expect("well formed")));
-        let auth = Authenticator::new(users, None, None, TokenSecret::Fixed([1; 32]));
+        let auth = Authenticator::new(of_file(&file), None, TokenSecret::Fixed([1; 32]));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let checks = Checks::default();
         // RFC 6238, appendix B: the code at 59 s is 287082.
@@ -332,57 +312,124 @@ mod tests {
             ("cy", scrv1("", "287082"), false),
         ] {
             let verdict = runtime.block_on(auth.decide(claim(name, &password), 59, WAIT_LIMIT, &checks));
-            let expected = if is_good { Verdict::Accept(Some(name.to_owned())) } else { Verdict::Wrong };
+            let expected = if is_good { accept(name) } else { Verdict::Wrong };
             assert_eq!(verdict, expected, "{name} {password}");
         }
         // The next code, behind the password.
         let step = runtime.block_on(auth.decide(claim("al", "right081804"), 1_111_111_109, WAIT_LIMIT, &checks));
-        assert_eq!(step, Verdict::Accept(Some("al".to_owned())));
+        assert_eq!(step, accept("al"));
     }
 
     #[test]
     fn a_command_decides() {
         let script = r#"read u; read p; [ "$p" = later ] && exit 75; [ "$u/$p/$untrusted_ip" = a/b/192.0.2.1 ]"#;
         let command = ["sh", "-c", script].map(str::to_owned).to_vec();
-        let auth = Authenticator::new(None, Some(command), None, TokenSecret::Fixed([1; 32]));
-        assert_eq!(decide(&auth, claim("a", "b"), 1), Verdict::Accept(Some("a".into())));
+        let auth = Authenticator::new(vec![Source::Program(command)], None, TokenSecret::Fixed([1; 32]));
+        assert_eq!(decide(&auth, claim("a", "b"), 1), accept("a"));
         assert_eq!(decide(&auth, claim("a", "c"), 1), Verdict::Wrong);
         assert!(matches!(decide(&auth, claim("a", "later"), 1), Verdict::Later(_)));
-        let missing = Authenticator::new(None, Some(vec!["/nonexistent".into()]), None, TokenSecret::Fixed([1; 32]));
+        let missing = vec![Source::Program(vec!["/nonexistent".into()])];
+        let missing = Authenticator::new(missing, None, TokenSecret::Fixed([1; 32]));
         assert!(matches!(decide(&missing, claim("a", "b"), 1), Verdict::Later(_)));
     }
 
     /// Somebody else decides, and a token that only looks like one must not take that decision's place.
     #[test]
     fn where_somebody_else_decides_only_a_good_token_is_one() {
-        let with = |lifetime| Authenticator::new(None, None, lifetime, TokenSecret::Fixed([1; 32])).that_asks(true);
+        let with = |lifetime| Authenticator::new(Vec::new(), lifetime, TokenSecret::Fixed([1; 32])).that_asks(true);
         let (none, some) = (with(None), with(Some(Duration::from_secs(60))));
-        assert_eq!(decide(&none, claim("", ""), 1), Verdict::Accept(None));
-        assert_eq!(decide(&none, claim("a", "x"), 1), Verdict::Accept(Some("a".to_owned())));
-        assert_eq!(decide(&none, claim("a", "SESS_ID_AT_x"), 1), Verdict::Accept(Some("a".to_owned())));
+        assert_eq!(decide(&none, claim("", ""), 1), Verdict::Accept { user: None, groups: Vec::new() });
+        assert_eq!(decide(&none, claim("a", "x"), 1), accept("a"));
+        assert_eq!(decide(&none, claim("a", "SESS_ID_AT_x"), 1), accept("a"));
         assert!(matches!(decide(&some, claim("a", "SESS_ID_AT_x"), 1), Verdict::Refuse(_)));
-        let token = some.token_after(&claim("a", ""), "a", 1000).expect("tokens are given");
-        assert_eq!(decide(&some, claim("a", &token), 1059), Verdict::Token("a".to_owned()));
-        assert!(matches!(decide(&some, claim("b", &token), 1059), Verdict::Refuse(_)));
+        let given = some.token_after(&claim("a", ""), "a", 1000).expect("tokens are given");
+        assert_eq!(decide(&some, claim("a", &given), 1059), token("a"));
+        assert!(matches!(decide(&some, claim("b", &given), 1059), Verdict::Refuse(_)));
     }
 
     #[test]
     fn a_token_stands_for_the_password_until_it_ends() {
         let file = format!("alice:{}\n", hash_password("right").expect("hashes"));
         let with = |file: &str, seconds| {
-            let users = Users::parse(file).expect("well formed");
             let lifetime = Some(Duration::from_secs(seconds));
-            Authenticator::new(Some(Arc::new(users)), None, lifetime, TokenSecret::Fixed([1; 32]))
+            Authenticator::new(of_file(file), lifetime, TokenSecret::Fixed([1; 32]))
         };
         let auth = with(&file, 60);
-        let token = auth.token_after(&claim("alice", "right"), "alice", 1000).expect("tokens are given");
+        let given = auth.token_after(&claim("alice", "right"), "alice", 1000).expect("tokens are given");
         // It is as good after it was used as before, and no better.
-        assert_eq!(auth.token_after(&claim("alice", &token), "alice", 1059), Some(token.clone()));
-        assert!(matches!(decide(&with("", 60), claim("alice", &token), 1001), Verdict::Refuse(_)), "a removed user");
-        assert!(matches!(decide(&with(&file, 10), claim("alice", &token), 1001), Verdict::Refuse(_)), "made shorter");
-        assert_eq!(decide(&auth, claim("alice", &token), 1059), Verdict::Token("alice".to_owned()));
-        assert!(matches!(decide(&auth, claim("alice", &token), 1060), Verdict::Refuse(_)));
-        assert!(matches!(decide(&auth, claim("bob", &token), 1000), Verdict::Refuse(_)));
-        assert!(token.len() < 128, "older clients take no longer passwords");
+        assert_eq!(auth.token_after(&claim("alice", &given), "alice", 1059), Some(given.clone()));
+        assert!(matches!(decide(&with("", 60), claim("alice", &given), 1001), Verdict::Refuse(_)), "a removed user");
+        assert!(matches!(decide(&with(&file, 10), claim("alice", &given), 1001), Verdict::Refuse(_)), "made shorter");
+        assert_eq!(decide(&auth, claim("alice", &given), 1059), token("alice"));
+        assert!(matches!(decide(&auth, claim("alice", &given), 1060), Verdict::Refuse(_)));
+        assert!(matches!(decide(&auth, claim("bob", &given), 1000), Verdict::Refuse(_)));
+        assert!(given.len() < 128, "older clients take no longer passwords");
+    }
+
+    /// Knows one user, and says what it is told to say.
+    #[derive(Debug)]
+    struct Scripted(Mutex<(Found, Vec<String>)>);
+
+    impl Scripted {
+        fn say(&self, found: Found) {
+            self.0.lock().expect("not poisoned").0 = found;
+        }
+
+        fn answer(&self, asked: String) -> Pending<'_, Found> {
+            let mut script = self.0.lock().expect("not poisoned");
+            script.1.push(asked);
+            let found = script.0.clone();
+            Box::pin(async move { found })
+        }
+    }
+
+    impl Directory for Scripted {
+        fn check<'a>(&'a self, user: &'a str, password: &'a str, _: Duration) -> Pending<'a, Found> {
+            self.answer(format!("{user}:{password}"))
+        }
+
+        fn look_up<'a>(&'a self, user: &'a str, _: Duration) -> Pending<'a, Found> {
+            self.answer(user.to_owned())
+        }
+    }
+
+    #[test]
+    fn a_directory_decides_and_names_groups() {
+        let directory = Arc::new(Scripted(Mutex::new((Found::Right(vec!["staff".to_owned()]), Vec::new()))));
+        let sources = vec![Source::Directory(directory.clone())];
+        let auth = Authenticator::new(sources, Some(Duration::from_secs(60)), TokenSecret::Fixed([1; 32]));
+        let accepted = Verdict::Accept { user: Some("al".to_owned()), groups: vec!["staff".to_owned()] };
+        assert_eq!(decide(&auth, claim("Al", "right"), 1), accepted, "one name, however it is written");
+        let scrv1 = |password: &str| format!("SCRV1:{}:{}", STANDARD.encode(password), STANDARD.encode("1"));
+        assert_eq!(decide(&auth, claim("al", &scrv1("right")), 1), accepted);
+        // Without a password, a directory lets everybody bind.
+        assert_eq!(decide(&auth, claim("al", &scrv1("")), 1), Verdict::Wrong);
+        assert_eq!(directory.0.lock().expect("not poisoned").1, ["al:right", "al:right"]);
+        let given = auth.token_after(&claim("AL", "right"), "al", 1000).expect("tokens are given");
+        let with_token = |groups| Verdict::Token { user: "al".to_owned(), groups };
+        assert_eq!(decide(&auth, claim("AL", &given), 1001), with_token(Some(vec!["staff".to_owned()])));
+        for (found, by_password, by_token) in [
+            (Found::Wrong, Verdict::Wrong, Verdict::Refuse(NO_TOKEN)),
+            (Found::NotAllowed, Verdict::Refuse(NOT_ALLOWED), Verdict::Refuse(NOT_ALLOWED)),
+            (Found::Busy, Verdict::Later(BUSY), with_token(None)),
+            (Found::Unavailable("away".to_owned()), Verdict::Later(NOT_NOW), with_token(None)),
+        ] {
+            directory.say(found);
+            assert_eq!(decide(&auth, claim("al", "right"), 1), by_password);
+            assert_eq!(decide(&auth, claim("al", &given), 1001), by_token);
+        }
+    }
+
+    /// Each of several sources must say yes.
+    #[test]
+    fn sources_are_all_asked() {
+        let program = |script: &str| Source::Program(["sh", "-c", script].map(str::to_owned).to_vec());
+        for (one, other, is_good) in
+            [("exit 0", "exit 0", true), ("exit 0", "exit 1", false), ("exit 1", "exit 0", false)]
+        {
+            let auth = Authenticator::new(vec![program(one), program(other)], None, TokenSecret::Fixed([1; 32]));
+            let expected = if is_good { accept("a") } else { Verdict::Wrong };
+            assert_eq!(decide(&auth, claim("a", "b"), 1), expected, "{one} {other}");
+        }
     }
 }

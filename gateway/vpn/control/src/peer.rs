@@ -114,6 +114,8 @@ pub(super) struct SavedPeer {
     more_push: Vec<String>,
     #[serde(default)]
     user_is_given: bool,
+    #[serde(default)]
+    directory_groups: Vec<String>,
 }
 
 /// A client.
@@ -164,6 +166,8 @@ pub(super) struct Peer {
     /// The certificate's common name and organizational units.
     pub common_name: Option<String>,
     pub units: Vec<String>,
+    /// The groups in which its user is, as the directory says.
+    pub directory_groups: Vec<String>,
     /// Its group's name.
     pub group: Option<String>,
     /// What the plane lets it reach; `None`: it is not known.
@@ -226,6 +230,7 @@ impl Peer {
             certificate: None,
             common_name: None,
             units: Vec::new(),
+            directory_groups: Vec::new(),
             group: None,
             filter: None,
             check: None,
@@ -275,6 +280,7 @@ impl Peer {
             units: self.units,
             more_push: self.more_push,
             user_is_given: self.user_is_given,
+            directory_groups: self.directory_groups,
         }))
     }
 
@@ -305,6 +311,7 @@ impl Peer {
         peer.certificate = saved.certificate;
         (peer.common_name, peer.units) = (saved.common_name, saved.units);
         (peer.more_push, peer.user_is_given) = (saved.more_push, saved.user_is_given);
+        peer.directory_groups = saved.directory_groups;
         (peer.takes_stub, peer.configured) = (saved.takes_stub, true);
         (peer.key_id, peer.keys) = (saved.key_id, saved.keys);
         (peer.key_since, peer.connected_at) = (before(saved.key_age), before(saved.connected_for));
@@ -334,7 +341,8 @@ impl Peer {
 
     /// What decides on its group, for this user.
     pub fn member<'a>(&'a self, user: Option<&'a str>) -> TunnelMember<'a> {
-        TunnelMember { common_name: self.common_name.as_deref(), units: &self.units, user }
+        let (common_name, groups) = (self.common_name.as_deref(), &self.directory_groups);
+        TunnelMember { common_name, units: &self.units, user, directory_groups: groups }
     }
 
     /// Whether its certificate is revoked.

@@ -1,13 +1,15 @@
 //! What a VPN server is told by the configuration, and what it makes of it.
 
-use super::auth::{Authenticator, TokenSecret};
+use super::auth::{Authenticator, Source, TokenSecret};
 use super::hooks::Targets;
 use super::tls::Endpoint;
 use super::verify::{Demands, Verifier};
 use sealane_config::{ClientCertificates, Tunnel, TunnelGroup, TunnelParts};
 use sealane_ovpn::file::NameRule;
+use sealane_passwords::{Directory, Found, Pending};
 use sealane_tunnel::filter::Filter;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What the configuration makes of the files of `[tunnel]`.
 pub const PARTS: TunnelParts = TunnelParts { verifier: |clients| Ok(Arc::new(verifier(clients)?)) };
@@ -21,21 +23,26 @@ pub struct Settings {
     pub tls: Endpoint,
     /// Who is who.
     pub auth: Arc<Authenticator>,
+    /// What `[tunnel.ldap]` names.
+    directory: Option<Arc<dyn Directory>>,
 }
 
-impl From<Tunnel> for Settings {
-    fn from(tunnel: Tunnel) -> Self {
-        Self { tls: Endpoint::Server(tunnel.server.clone()), auth: authenticator(&tunnel), tunnel }
-    }
-}
-
-fn authenticator(tunnel: &Tunnel) -> Arc<Authenticator> {
-    let (users, command) = (tunnel.users.clone(), tunnel.auth_command.clone());
+fn authenticator(tunnel: &Tunnel, directory: Option<Arc<dyn Directory>>) -> Arc<Authenticator> {
+    let users = tunnel.users.clone().map(Source::Users);
+    let program = tunnel.auth_command.clone().map(Source::Program);
+    let sources = users.into_iter().chain(directory.map(Source::Directory)).chain(program).collect();
     let asks = tunnel.management.as_ref().is_some_and(|m| m.client_auth);
-    Arc::new(Authenticator::new(users, command, tunnel.token_lifetime, TokenSecret::Process).that_asks(asks))
+    Arc::new(Authenticator::new(sources, tunnel.token_lifetime, TokenSecret::Process).that_asks(asks))
 }
 
 impl Settings {
+    /// `directory`: that of `[tunnel.ldap]`. A tunnel with this table and without its directory lets nobody in.
+    pub fn new(tunnel: Tunnel, directory: Option<Arc<dyn Directory>>) -> Self {
+        let directory = directory.or_else(|| tunnel.ldap.is_some().then(|| Arc::new(Nowhere) as Arc<dyn Directory>));
+        let auth = authenticator(&tunnel, directory.clone());
+        Self { tls: Endpoint::Server(tunnel.server.clone()), auth, directory, tunnel }
+    }
+
     /// Where events are delivered.
     pub(super) fn targets(&self) -> Targets {
         Targets { command: self.event_command.clone(), webhook: self.event_webhook.clone() }
@@ -52,7 +59,7 @@ impl Settings {
             return false;
         }
         self.tunnel.management.clone_from(&before.management);
-        self.auth = authenticator(&self.tunnel);
+        self.auth = authenticator(&self.tunnel, self.directory.clone());
         true
     }
 
@@ -82,6 +89,26 @@ impl std::ops::Deref for Settings {
 
     fn deref(&self) -> &Tunnel {
         &self.tunnel
+    }
+}
+
+/// A directory that this program cannot ask.
+#[derive(Debug)]
+struct Nowhere;
+
+impl Nowhere {
+    fn answer<'a>() -> Pending<'a, Found> {
+        Box::pin(async { Found::Unavailable("this program was built without LDAP".to_owned()) })
+    }
+}
+
+impl Directory for Nowhere {
+    fn check<'a>(&'a self, _: &'a str, _: &'a str, _: Duration) -> Pending<'a, Found> {
+        Self::answer()
+    }
+
+    fn look_up<'a>(&'a self, _: &'a str, _: Duration) -> Pending<'a, Found> {
+        Self::answer()
     }
 }
 

@@ -121,6 +121,8 @@ pub struct Counts {
     pub unauthorised: u64,
     /// Clients whose password was not looked at, after too many wrong ones.
     pub throttled: u64,
+    /// Clients whose password nobody could check: the directory or the program did not answer, or too many waited.
+    pub unchecked: u64,
     /// Lines about clients that were left out, since there were too many.
     pub lines_left_out: u64,
     /// Moves and in-band messages of clients that newer ones replaced before they were handled.
@@ -163,6 +165,7 @@ impl Counts {
             ("failed", self.failed),
             ("unauthorised", self.unauthorised),
             ("throttled", self.throttled),
+            ("unchecked", self.unchecked),
             ("lines_left_out", self.lines_left_out),
             ("replaced", self.replaced),
             ("connected", self.connected),

@@ -134,6 +134,7 @@ mod tunnel_groups;
 mod tunnel_import;
 mod tunnel_kernel;
 mod tunnel_limits;
+mod tunnel_logins;
 mod tunnel_management;
 mod tunnel_nat;
 mod tunnel_peers;

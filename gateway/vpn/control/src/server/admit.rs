@@ -1,6 +1,6 @@
 //! Who comes in: the decision's consequences, a first key, the next ones, and the way out of those who may not stay.
 
-use super::super::auth::{Claim, Verdict as AuthVerdict};
+use super::super::auth::{Authenticator, Claim, NOT_NOW, Verdict as AuthVerdict};
 use super::super::peer::Stage;
 use super::super::pool::Addresses;
 use super::super::settings::Settings;
@@ -56,9 +56,14 @@ impl Server {
         let Some(peer) = self.peers.get(&key) else { return };
         // A token says nothing about a password.
         let is_password = |claim: &Claim| !self.settings.auth.is_token(claim);
-        let guess = peer.claim(key_id).filter(is_password).map(|c| (c.username, Network::of(c.remote.ip())));
+        let is_connected = peer.stage == Stage::Connected;
+        let guess = peer
+            .claim(key_id)
+            .filter(is_password)
+            .map(|c| (Authenticator::guessed(&c.username), Network::of(c.remote.ip())));
         match verdict {
-            AuthVerdict::Accept(user) => {
+            AuthVerdict::Accept { user, groups } => {
+                self.joins(key, groups);
                 if let (Some(_), Some((name, network))) = (&user, guess) {
                     self.guesses.right(&name, network, now);
                 }
@@ -67,7 +72,16 @@ impl Server {
                     false => self.conclude(key, key_id, user, now),
                 }
             }
-            AuthVerdict::Token(user) => self.conclude(key, key_id, Some(user), now),
+            AuthVerdict::Token { user, groups: Some(groups) } => {
+                self.joins(key, groups);
+                self.conclude(key, key_id, Some(user), now);
+            }
+            // The groups of a connected client are known, and it has a token so that nobody need be asked.
+            AuthVerdict::Token { user, groups: None } if is_connected => self.conclude(key, key_id, Some(user), now),
+            AuthVerdict::Token { groups: None, .. } => {
+                self.counts.unchecked += 1;
+                self.refuse(key, key_id, true, NOT_NOW, now);
+            }
             AuthVerdict::Wrong => {
                 if let Some((name, network)) = guess {
                     self.guesses.wrong(&name, network, now);
@@ -76,6 +90,13 @@ impl Server {
             }
             AuthVerdict::Refuse(reason) => self.refuse(key, key_id, false, reason, now),
             AuthVerdict::Later(reason) => self.refuse(key, key_id, true, reason, now),
+        }
+    }
+
+    /// The directory has said in which groups a client's user is.
+    fn joins(&mut self, key: Key, groups: Vec<String>) {
+        if let Some(peer) = self.peers.get_mut(&key) {
+            peer.directory_groups = groups;
         }
     }
 
@@ -296,6 +317,9 @@ impl Server {
         peer.token = user_name.and_then(|user| self.settings.auth.token_after(&claim, user, unix()));
         peer.pending = None;
         let Some(id) = peer.id else { return Ok(()) };
+        // The directory may have told of other groups.
+        self.follow_group(key).map_err(Denied::for_now)?;
+        let Some(peer) = self.peers.get_mut(&key) else { return Ok(()) };
         let keys = peer.session.keys(key_id, peer.flags.tls_ekm).map_err(|e| format!("{e:#}"))?;
         // The old lame duck makes room.
         peer.lame_duck = None;
@@ -366,28 +390,13 @@ impl Server {
             let farewell = format!("AUTH_FAILED,{REVOKED}\0");
             self.send_off(key, farewell.as_bytes(), "the client's certificate is no longer accepted", now);
         }
-        let mut unfiltered = Vec::new();
-        for (&key, peer) in &mut self.peers {
-            let Some(id) = peer.id else { continue };
-            let group = self.settings.group_of(&peer.member(peer.user.as_deref()));
-            let (group_name, filter) = (group.map(|g| g.name.clone()), self.settings.filter_of(&peer.name, group));
-            peer.group = group_name;
-            // What a predecessor has set is not known.
-            let has_changed = match &peer.filter {
-                Some(before) => *before != filter,
-                None => filter.is_some() || self.plane.supports(Feature::AccessLists),
-            };
-            if has_changed {
-                let set = PeerSet { filter: Some(filter.clone()), ..PeerSet::default() };
-                match self.plane.command(Command::PeerSet(id, set)) {
-                    Ok(()) => peer.filter = Some(filter),
-                    Err(e) => {
-                        log::warn!(connection = connection(key); "tunnel: {}: the client is disconnected, because its access \
-                                                                  list cannot be changed: {e}", peer.name);
-                        unfiltered.push(key);
-                    }
-                }
+        let all: Vec<Key> = self.peers.keys().copied().collect();
+        for key in all {
+            if let Err(why) = self.follow_group(key) {
+                self.forget(key, why);
+                continue;
             }
+            let Some((peer, id)) = self.peers.get_mut(&key).and_then(|p| p.id.map(|id| (p, id))) else { continue };
             let routes = self.settings.clients.get(&peer.name).map(|c| c.routes.clone()).unwrap_or_default();
             if routes != peer.settings.routes {
                 let set = PeerSet { routes: Some(routes.clone()), ..PeerSet::default() };
@@ -400,9 +409,31 @@ impl Server {
                 }
             }
         }
-        for key in unfiltered {
-            self.forget(key, "the client's access list cannot be applied");
+    }
+
+    /// A connected client is of the group that it belongs to now, and has its access list. The error says why it cannot stay.
+    fn follow_group(&mut self, key: Key) -> Result<(), &'static str> {
+        let Some((peer, id)) = self.peers.get_mut(&key).and_then(|p| p.id.map(|id| (p, id))) else { return Ok(()) };
+        let group = self.settings.group_of(&peer.member(peer.user.as_deref()));
+        let (group_name, filter) = (group.map(|g| g.name.clone()), self.settings.filter_of(&peer.name, group));
+        peer.group = group_name;
+        // What a predecessor has set is not known.
+        let has_changed = match &peer.filter {
+            Some(before) => *before != filter,
+            None => filter.is_some() || self.plane.supports(Feature::AccessLists),
+        };
+        if has_changed {
+            let set = PeerSet { filter: Some(filter.clone()), ..PeerSet::default() };
+            match self.plane.command(Command::PeerSet(id, set)) {
+                Ok(()) => peer.filter = Some(filter),
+                Err(e) => {
+                    log::warn!(connection = connection(key); "tunnel: {}: the client is disconnected, because its access \
+                                                              list cannot be changed: {e}", peer.name);
+                    return Err("the client's access list cannot be applied");
+                }
+            }
         }
+        Ok(())
     }
 }
 

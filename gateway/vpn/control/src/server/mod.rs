@@ -23,7 +23,7 @@ pub use inbox::{Inbox, Outlet, inbox};
 pub use steer::{Steer, Steering, Whom};
 
 use super::addresses_file::AddressesFile;
-use super::auth::{self, Checks, Verdict as AuthVerdict};
+use super::auth::{self, Authenticator, Checks, Verdict as AuthVerdict};
 use super::handover::{Handed, HandoverState, SavedServer};
 use super::log::EventLog;
 use super::management::{self, Hub};
@@ -236,7 +236,10 @@ pub async fn serve(start: Start, commands: &mut mpsc::UnboundedReceiver<AdminCom
                 None => return Err(anyhow!("the data plane has ended")),
             },
             Some(input) = managed.recv() => server.managed(input, Instant::now()),
-            Some((key, key_id, verdict)) = decided.recv() => server.decided(key, key_id, verdict, Instant::now()),
+            Some((key, key_id, verdict)) = decided.recv() => {
+                server.counts.unchecked += u64::from(matches!(verdict, AuthVerdict::Later(_)));
+                server.decided(key, key_id, verdict, Instant::now());
+            }
             command = commands.recv() => match command {
                 Some(AdminCommand::Reload(settings)) => server.reload(*settings),
                 Some(AdminCommand::Reopen) => {
@@ -434,7 +437,10 @@ impl Server {
                 }
                 let auth = self.settings.auth.clone();
                 let wait = match auth.wants_password() && !auth.is_token(&claim) {
-                    true => self.guesses.wait(&claim.username, Network::of(claim.remote.ip()), now),
+                    true => {
+                        let user = Authenticator::guessed(&claim.username);
+                        self.guesses.wait(&user, Network::of(claim.remote.ip()), now)
+                    }
                     false => Duration::ZERO,
                 };
                 if !wait.is_zero() {
