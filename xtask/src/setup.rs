@@ -17,6 +17,12 @@ const fn need(program: &'static str, package: &'static str, what_for: &'static s
     Need { program, package, what_for }
 }
 
+/// The module of p11-kit that leads to a token of another process.
+const P11_KIT_CLIENT: &str = match cfg!(target_arch = "aarch64") {
+    true => "/usr/lib/aarch64-linux-gnu/pkcs11/p11-kit-client.so",
+    false => "/usr/lib/x86_64-linux-gnu/pkcs11/p11-kit-client.so",
+};
+
 const NEEDS: &[Need] = &[
     need("curl", "curl", "a client of every kind of request"),
     need("openssl", "openssl", "a TLS stack that is not ours"),
@@ -56,6 +62,9 @@ const NEEDS: &[Need] = &[
     need("/usr/share/easy-rsa/easyrsa", "easy-rsa", "folders of certificates that administrators have"),
     need("tmux", "tmux", "a terminal for `sealane top`"),
     need("gdb", "gdb", "a program that uses the probes for tracers"),
+    need("softhsm2-util", "softhsm2", "a token with private keys"),
+    need("p11-kit", "p11-kit", "a token that can be slow, and lost"),
+    need(P11_KIT_CLIENT, "p11-kit-modules", "the module that leads to it"),
     need("rsyslogd", "rsyslog-gnutls", "a syslog server under TLS"),
     CHROMIUM,
 ];

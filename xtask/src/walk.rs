@@ -34,6 +34,7 @@ const BESIDE: &[(&str, &[&str])] = &[
         &[
             "accept/syn",
             "access",
+            "client/signing",
             "exchange/authorize",
             "exchange/encoding",
             "exchange/redirection",

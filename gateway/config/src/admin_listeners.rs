@@ -3,6 +3,7 @@
 use super::addresses::{Addresses, Protocol};
 use super::audit;
 use super::certificates::load::{Store, revocation_lists, trust_anchors};
+use super::certificates::token::KeyPlace;
 use super::decode::{self, At, Section};
 use super::diagnostics::{Errors, Place, Sink, Source};
 use super::settings;
@@ -204,7 +205,8 @@ fn load_tls(
     authorities: &At<PathBuf>,
     revoked: Option<&At<PathBuf>>,
 ) -> Option<AdminTls> {
-    let loaded = Store::new().load(sink, certificate, key, None, None);
+    let place = key.map(|key| At { value: KeyPlace::File(key.value.clone()), span: key.span.clone() });
+    let loaded = Store::new().load(sink, certificate, place.as_ref(), None, None);
     let roots = trust_anchors(sink, authorities);
     let lists = revoked.map(|file| revocation_lists(sink, file));
     let all = [Some(certificate), key, Some(authorities), revoked];
@@ -222,7 +224,8 @@ fn load_tls(
         client_crl: revoked.map(path),
     };
     let identity = &loaded.identity;
-    match AdminTls::new(files, identity.chain.clone(), &identity.key, roots, lists.unwrap_or_default().lists) {
+    let private = identity.key.local()?;
+    match AdminTls::new(files, identity.chain.clone(), private, roots, lists.unwrap_or_default().lists) {
         Ok(tls) => Some(tls),
         Err(e) => {
             let help = "is it a certificate for a server, with an ECDSA, RSA or Ed25519 key?".to_owned();

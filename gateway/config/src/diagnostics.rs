@@ -4,17 +4,20 @@
 //! once. A [`Diagnostic`] is complete in itself (file, line, column, excerpt), so that it outlives the text.
 
 use super::audit::Policy;
+use super::certificates::token::TokenKey;
 use super::include::Part;
 use super::surroundings::{Answers, Content, Kind, Question, Unreadable};
 use super::tunnel::TunnelParts;
 use rustls::pki_types::CertificateDer;
 use sealane_sys::privileges::User;
+use sealane_tls::remote::RemoteKey;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// Longest part of a line that is shown; longer lines are cut around the place.
@@ -353,6 +356,11 @@ impl<'t> Sink<'t> {
     /// The content of a file.
     pub fn content(&self, path: &Path) -> Option<&'t Result<Content, Unreadable>> {
         self.ask(|| Question::Content(path.into()), |answers| answers.contents.get(path))
+    }
+
+    /// A private key in a token.
+    pub fn token_key(&self, key: &TokenKey) -> Option<&'t Result<Arc<dyn RemoteKey>, Unreadable>> {
+        self.ask(|| Question::TokenKey(key.clone()), |answers| answers.token_keys.get(key))
     }
 
     /// What is at a path.

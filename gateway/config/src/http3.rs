@@ -60,6 +60,11 @@ pub(super) fn read(
         Some(t) if t.policies.iter().any(|p| !p.versions.contains(&Version::Tls13)) => {
             Some(("\"http3\" needs TLS 1.3", "add \"1.3\" to \"versions\""))
         }
+        Some(t) if t.certificates.has_remote_key() => Some((
+            "\"http3\" and a key in a token exclude each other",
+            "use certificates whose keys are in files, or serve HTTP/3 by a [[listener]] of its own: over QUIC, a slow token would \
+             delay other clients",
+        )),
         Some(_) if proxy_protocol => Some((
             "\"http3\" and \"proxy_protocol\" exclude each other",
             "remove one of them: QUIC has no PROXY protocol",

@@ -4,10 +4,13 @@
 //! [`Answers`]; if it is not there, the reader notes the [`Question`] and goes on. The resolve stage of control answers the
 //! questions, with time limits, and has the text read again.
 
+use crate::certificates::token::TokenKey;
 use rustls::pki_types::CertificateDer;
 use sealane_sys::privileges::User;
+use sealane_tls::remote::RemoteKey;
 use std::collections::HashMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use zeroize::Zeroizing;
 
 /// The largest file that is read: certificates, keys, lists, and the configuration itself. Ten thousand certificates with long
@@ -19,6 +22,8 @@ pub const MAX_FILE: u64 = 64 << 20;
 pub enum Question {
     /// The content of a file.
     Content(PathBuf),
+    /// A private key in a token, which must belong to its certificate.
+    TokenKey(TokenKey),
     /// What is at a path.
     Kind(PathBuf),
     /// A user, by name.
@@ -36,6 +41,8 @@ pub enum Question {
 pub struct Answers {
     /// The content of files, or why it cannot be had.
     pub contents: HashMap<PathBuf, Result<Content, Unreadable>>,
+    /// Private keys in tokens, or why they cannot be used.
+    pub token_keys: HashMap<TokenKey, Result<Arc<dyn RemoteKey>, Unreadable>>,
     /// What is at a path.
     pub kinds: HashMap<PathBuf, Kind>,
     /// Users; `None`: there is no user of this name.

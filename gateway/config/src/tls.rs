@@ -3,6 +3,7 @@
 use super::access;
 use super::audit::{self, Policy};
 use super::certificates::load::{self, Loaded, Store};
+use super::certificates::token::KeyPlace;
 use super::certificates::{CertificateFiles, CertificateSet, Defaults};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
@@ -666,6 +667,11 @@ pub(super) fn upstream(
         let key = section.optional_at(&u::key);
         let passphrase = section.optional_at(&u::passphrase_file);
         match (&cert, &key) {
+            (Some(_), Some(At { value: KeyPlace::Token(_), span })) => {
+                let help = "write the path of a file: keys in tokens are for certificates of listeners".to_owned();
+                sink.error(span, "the key of a client certificate cannot be in a token", Some(help));
+                good = false;
+            }
             (Some(cert), key) => match store.load(sink, cert, key.as_ref(), passphrase.as_ref(), None) {
                 Some(identity) => out.identity = Some(identity),
                 None => good = false,

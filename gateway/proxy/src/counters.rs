@@ -71,6 +71,8 @@ pub const TLS_FAILURES: &[&str] = &[
     "no_application_protocol",
     "no_certificate",
     "bad_message",
+    "signing_busy",
+    "signing_failed",
 ];
 
 counters! {
@@ -139,6 +141,14 @@ counters! {
     TicketsFailed, counter, "sealane_shared_tickets_total", "result=\"failed\"";
     /// Single-use session tickets from the store that clients presented, by result.
     TicketsLate, counter, "sealane_shared_tickets_total", "result=\"late\"";
+    /// Handshakes whose certificate's key a token holds, by what became of the signature.
+    TokenSigned, counter, "sealane_token_signatures_total", "result=\"signed\"";
+    /// Handshakes whose certificate's key a token holds, by what became of the signature.
+    TokenFailed, counter, "sealane_token_signatures_total", "result=\"failed\"";
+    /// Handshakes whose certificate's key a token holds, by what became of the signature.
+    TokenBusy, counter, "sealane_token_signatures_total", "result=\"queue_full\"";
+    /// Handshakes whose certificate's key a token holds, by what became of the signature.
+    TokenLate, counter, "sealane_token_signatures_total", "result=\"late\"";
     /// Requests answered 425 because they came as early data.
     TooEarly, counter, "sealane_too_early_total", "";
     /// Requests started.

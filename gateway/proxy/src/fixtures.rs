@@ -22,7 +22,8 @@ use sealane_lane::{Micros, Published, mailbox};
 use sealane_route::SiteMap;
 use sealane_route::proxies::TrustedProxies;
 use sealane_tls::policy::{
-    ClientPolicy, Curve, Group, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, Suite, TicketKeys, Version,
+    ClientPolicy, Curve, Group, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy, Suite,
+    TicketKeys, Version,
 };
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -83,7 +84,7 @@ pub(crate) fn tls() -> ListenerTls {
     let certificate = rcgen::CertificateParams::new(vec!["a.example".to_owned()]).unwrap().self_signed(&key).unwrap();
     let identity = Identity {
         chain: vec![certificate.der().clone()],
-        key: key.serialize_der().try_into().unwrap(),
+        key: PrivateKey::Local(key.serialize_der().try_into().unwrap()),
         ocsp: None,
         kind: KeyKind::Ecdsa,
         curve: Some(Curve::P256),

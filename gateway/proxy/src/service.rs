@@ -8,6 +8,7 @@ use crate::accept::syn::examine_handed_over;
 use crate::accept::{LISTENER, LISTENER_BITS, accept_clients, adopt_client, own_sockets};
 use crate::access_log::{AccessLog, Entry, LOG_TIMER, LogSink};
 use crate::client::connection::{client_event, client_timeout, hello_arrived, maybe_proven, ticket_arrived};
+use crate::client::signing::signed;
 use crate::client::state::ClientPhase;
 use crate::conn::Conn;
 use crate::connections::Connections;
@@ -43,6 +44,7 @@ use crate::upstream::pools::{QUEUES_TIMER, UpstreamPools};
 use crate::upstream::queue::{queues_timeout, serve_queues};
 use sealane_lane::{After, Context, Inbox, Key, Load, Mail, Mailbox, Millis, Ready, Service, Subscription};
 use sealane_sys::probes;
+use sealane_tls::remote::Back;
 use sealane_tls::sessions::{self, SessionStore};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -94,19 +96,22 @@ pub enum Message {
     Record(Recording),
     /// Control's verdict about the ticket of a connection's hello ([`TicketQuery`](crate::shared_tickets::TicketQuery)).
     Ticket(Key, TicketVerdict),
+    /// The session of a connection comes back from a signing thread.
+    Signed(Key, Box<Back>),
 }
 
 impl Mail for Message {
     fn load(&self) -> Load {
         match self {
-            // Verdicts are as many as checks and queries that control has taken, which are bounded.
+            // Verdicts are as many as checks and queries that control has taken, which are bounded, as is what signing threads have.
             Self::Drain { .. }
             | Self::FreeMemory
             | Self::PasswordChecked(..)
             | Self::Inspect(_)
             | Self::Talkers(_)
             | Self::Record(_)
-            | Self::Ticket(..) => Load::Free,
+            | Self::Ticket(..)
+            | Self::Signed(..) => Load::Free,
             Self::Datagram(datagram) => Load::Counted { kind: DATAGRAMS, amount: datagram.load() },
             Self::Connection(_) => Load::Counted { kind: CONNECTIONS, amount: 1 },
             Self::Passed(passed) => Load::Counted { kind: RATE_NEWS, amount: passed.len() },
@@ -395,6 +400,10 @@ impl Service for Proxy {
             Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
             Message::Ticket(key, verdict) => {
                 ticket_arrived(self, cx, key, verdict);
+                flush_marked(self, cx);
+            }
+            Message::Signed(key, back) => {
+                signed(self, cx, key, *back);
                 flush_marked(self, cx);
             }
             Message::Datagram(datagram) => {

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, recv, send, sendmsg, shutdown};
 use sealane_lane::{Ready, WriteQueue};
 use sealane_sys::sockopt::send_space;
+use sealane_tls::remote::{self, Back, Watched};
 use sealane_tls::{Session, TlsError};
 use std::cell::Cell;
 use std::io::IoSlice;
@@ -344,6 +345,33 @@ impl Transport {
         }
         self.unread = if hello.is_empty() { Vec::new() } else { hello };
         done.map(|_| ())
+    }
+
+    /// [`Self::start_server`] where a token may hold the certificate's key. If the hello needs a signature of the token, nothing is
+    /// sent and nothing of the hello is taken: the session is of no use, and another one takes the hello elsewhere.
+    pub fn start_server_watched(&mut self, session: Session, s: &mut Scratch) -> Result<Watched, TransportError> {
+        let hello = self.unread.clone();
+        let ReadBuffers { plain, early, records, .. } = s.read_buffers();
+        let mut session = Box::new(session);
+        let (result, watched) = remote::watch(|| session.read(&mut self.unread, plain, early, records));
+        if watched.refused {
+            self.unread = hello;
+            return Ok(watched);
+        }
+        self.tls = Some(session);
+        self.enqueue(records.filled())?;
+        let done = result.map_err(TransportError::Tls)?;
+        self.unread.drain(..done.consumed.min(self.unread.len()));
+        Ok(watched)
+    }
+
+    /// A session comes back that has taken a hello elsewhere.
+    pub fn resume_server(&mut self, back: Back, s: &mut Scratch) -> Result<(), TransportError> {
+        s.clear_plaintext();
+        self.tls = Some(back.session);
+        self.enqueue(back.records.filled())?;
+        self.unread = back.rest;
+        back.result.map_err(TransportError::Tls)
     }
 
     /// Starts TLS as a client; the hello waits to be sent.

@@ -18,8 +18,10 @@ const MAX_LARGE: usize = 32;
 
 const RECORD_HEADER: usize = 5;
 const MAX_RECORD: u16 = 1 << 14;
+const CHANGE_CIPHER_SPEC: u8 = 20;
 const CONTENT_ALERT: u8 = 21;
 const CONTENT_HANDSHAKE: u8 = 22;
+const APPLICATION_DATA: u8 = 23;
 const CLIENT_HELLO: u8 = 1;
 const EXT_SERVER_NAME: u16 = 0;
 const EXT_SUPPORTED_GROUPS: u16 = 10;
@@ -287,6 +289,17 @@ pub fn parse<'a>(bytes: &'a [u8], joined: &'a mut Vec<u8>) -> Result<Option<Clie
     read_hello(&joined[4..4 + u24(joined)]).map(Some).ok_or(HelloError::Malformed)
 }
 
+/// Whether a client's second hello is whole, or can never be. In front of it there may be a change_cipher_spec, and early data that
+/// the server skips (RFC 8446 §4.2.10).
+pub fn is_second_whole(mut bytes: &[u8], joined: &mut Vec<u8>) -> bool {
+    while let [CHANGE_CIPHER_SPEC | APPLICATION_DATA, _, _, len_high, len_low, rest @ ..] = bytes {
+        let len = usize::from(u16::from_be_bytes([*len_high, *len_low]));
+        let Some(behind) = rest.get(len..) else { return false };
+        bytes = behind;
+    }
+    !matches!(parse(bytes, joined), Ok(None))
+}
+
 /// For a hello that is not whole yet: whether more of it may come.
 fn whole_or_more<'a>(bytes: &[u8]) -> Result<Option<ClientHello<'a>>, HelloError> {
     if bytes.len() > MAX_RECORDS { Err(HelloError::TooLarge) } else { Ok(None) }
@@ -526,7 +539,7 @@ mod tests {
     #[test]
     fn what_rustls_lets_pass_is_checked() {
         let identity = |kind, curve| {
-            let key = rustls::pki_types::PrivateKeyDer::Pkcs8(vec![].into());
+            let key = rustls::pki_types::PrivateKeyDer::Pkcs8(vec![].into()).into();
             let source = "".into();
             std::sync::Arc::new(crate::policy::Identity { chain: vec![], key, ocsp: None, kind, curve, source })
         };

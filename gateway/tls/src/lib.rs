@@ -28,6 +28,7 @@ mod quic_padding;
 mod quic_session;
 pub mod random;
 mod records;
+pub mod remote;
 mod rsa;
 mod server;
 mod session;

@@ -4,6 +4,7 @@
 //! again. A lane builds from them, lazily and for itself, so that no key, configuration or reference count is shared
 //! between lanes.
 
+use crate::remote::RemoteKey;
 use crate::transparency::LogList;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use sealane_route::proxies::TrustedProxies;
@@ -67,7 +68,7 @@ pub struct Identity {
     /// Leaf first.
     pub chain: Vec<CertificateDer<'static>>,
     /// The leaf's private key.
-    pub key: PrivateKeyDer<'static>,
+    pub key: PrivateKey,
     /// An OCSP response to staple (DER), if there is one.
     pub ocsp: Option<Vec<u8>>,
     /// What the leaf's public key is, to choose between several identities of one name.
@@ -76,6 +77,44 @@ pub struct Identity {
     pub curve: Option<Curve>,
     /// Where it came from, for messages.
     pub source: PathBuf,
+}
+
+/// A private key: here, or held elsewhere.
+#[derive(Debug)]
+pub enum PrivateKey {
+    /// The key itself.
+    Local(PrivateKeyDer<'static>),
+    /// A token has it.
+    Remote(Arc<dyn RemoteKey>),
+}
+
+impl From<PrivateKeyDer<'static>> for PrivateKey {
+    fn from(key: PrivateKeyDer<'static>) -> Self {
+        Self::Local(key)
+    }
+}
+
+impl PrivateKey {
+    /// The same key.
+    pub fn clone_key(&self) -> Self {
+        match self {
+            Self::Local(key) => Self::Local(key.clone_key()),
+            Self::Remote(key) => Self::Remote(key.clone()),
+        }
+    }
+
+    /// The key, where it is not held elsewhere.
+    pub fn local(&self) -> Option<&PrivateKeyDer<'static>> {
+        match self {
+            Self::Local(key) => Some(key),
+            Self::Remote(_) => None,
+        }
+    }
+
+    /// Whether it is held elsewhere.
+    pub fn is_remote(&self) -> bool {
+        matches!(self, Self::Remote(_))
+    }
 }
 
 /// The kind of a certificate's public key.

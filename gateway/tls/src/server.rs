@@ -4,10 +4,11 @@
 
 use crate::authentication::{Limits, NotesAuthentication};
 use crate::policy::{
-    ClientAuthMode, ExpiredLists, Identities, Identity, KeyKind, ListenerTls, ServerPolicy, TicketKeys,
+    ClientAuthMode, ExpiredLists, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy, TicketKeys,
 };
 use crate::provider::{provider, versions};
 use crate::random::LaneRandom;
+use crate::remote::{self, RemoteSigningKey};
 use crate::rsa::RsaKey;
 use crate::sessions::{PolicySessions, SessionRandom, SharedRandom};
 use crate::ticket::Ticketer;
@@ -230,6 +231,9 @@ impl ResolvesServerCert for Resolver {
             let usable = key.key.choose_scheme(hello.signature_schemes()).is_some() && key.key.algorithm() == wanted;
             usable.then(|| {
                 CHOSEN.set(Some(kind));
+                if let Some(PrivateKey::Remote(key)) = self.identities.all.get(*index as usize).map(|i| &i.key) {
+                    remote::note_chosen(key);
+                }
                 key
             })
         };
@@ -245,12 +249,21 @@ impl Identities {
     pub fn find(&self, name: &str) -> &[u32] {
         self.names.find(name).unwrap_or(&self.default)
     }
+
+    /// Whether the key of one of these is held elsewhere.
+    #[inline]
+    pub fn has_remote_key(&self, known: &[u32]) -> bool {
+        known.iter().any(|i| self.all.get(*i as usize).is_some_and(|identity| identity.key.is_remote()))
+    }
 }
 
 pub(crate) fn certified_key(identity: &Identity) -> Option<Arc<CertifiedKey>> {
-    let key: Arc<dyn SigningKey> = match identity.kind {
-        KeyKind::Rsa => Arc::new(RsaKey::new(&identity.key)?),
-        KeyKind::Ecdsa | KeyKind::Ed25519 => rustls::crypto::aws_lc_rs::sign::any_supported_type(&identity.key).ok()?,
+    let key: Arc<dyn SigningKey> = match (&identity.key, identity.kind) {
+        (PrivateKey::Remote(key), kind) => Arc::new(RemoteSigningKey { key: key.clone(), kind }),
+        (PrivateKey::Local(key), KeyKind::Rsa) => Arc::new(RsaKey::new(key)?),
+        (PrivateKey::Local(key), KeyKind::Ecdsa | KeyKind::Ed25519) => {
+            rustls::crypto::aws_lc_rs::sign::any_supported_type(key).ok()?
+        }
     };
     let mut certified = CertifiedKey::new(identity.chain.clone(), key);
     certified.ocsp = identity.ocsp.clone();

@@ -9,6 +9,7 @@ use crate::early_skip::{EarlySkip, Step};
 use crate::hello::fatal_alert;
 use crate::policy::{KeyKind, Version};
 use crate::records::Records;
+use crate::remote::NotSigned;
 use crate::server::{self, ServerContext};
 use crate::syn;
 use crate::transparency;
@@ -77,6 +78,7 @@ impl TlsError {
                 Error::InvalidCertificate(_) => "bad_certificate",
                 Error::DecryptError => "bad_record_mac",
                 Error::NoApplicationProtocol => "no_application_protocol",
+                Error::Other(OtherError(other)) if other.downcast_ref::<NotSigned>().is_some() => "signing_failed",
                 Error::General(_) => "no_certificate",
                 _ => "bad_message",
             },
@@ -446,6 +448,12 @@ impl Session {
     #[inline]
     pub fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()
+    }
+
+    /// Of a server: the client was sent back for another key share, and its second hello has not come. Asked after the call of
+    /// [`Self::read`] that took the first hello.
+    pub fn awaits_second_hello(&self) -> bool {
+        self.is_handshaking() && self.common().handshake_kind() == Some(HandshakeKind::FullWithHelloRetryRequest)
     }
 
     /// The protocol agreed on by ALPN.

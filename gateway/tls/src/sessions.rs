@@ -129,6 +129,25 @@ struct LaneSessions {
     records: HashMap<Key, Stored>,
     order: VecDeque<Key>,
     forged: u64,
+    /// On a signing thread: the key of the lane whose session it has.
+    lent: Option<Arc<IdKey>>,
+}
+
+/// What another thread needs to make the ids of a lane's sessions.
+#[derive(Debug)]
+pub(crate) struct IdKeys(Option<Arc<IdKey>>);
+
+/// Those of this thread's lane.
+pub(crate) fn id_keys() -> IdKeys {
+    IdKeys(SESSIONS.with_borrow(|s| s.id_key().cloned()))
+}
+
+/// Makes ids as the lane does that lends its keys.
+pub(crate) fn with_id_keys<T>(keys: IdKeys, make: impl FnOnce() -> T) -> T {
+    SESSIONS.with_borrow_mut(|s| s.lent = keys.0);
+    let made = make();
+    SESSIONS.with_borrow_mut(|s| s.lent = None);
+    made
 }
 
 thread_local! {
@@ -261,11 +280,16 @@ impl LaneSessions {
     }
 
     fn authenticate(&self, id: &mut [u8; ID_LEN]) {
-        // A lane that is alone hands nothing over.
-        if let Some(session_store) = self.session_store.as_ref().filter(|s| s.all.len() > 1) {
-            let mac = session_store.ids.mac(&id[..COVERED]);
+        if let Some(key) = self.id_key() {
+            let mac = key.mac(&id[..COVERED]);
             id[ID_LEN - MAC_LEN..].copy_from_slice(&mac);
         }
+    }
+
+    fn id_key(&self) -> Option<&Arc<IdKey>> {
+        // A lane that is alone hands nothing over.
+        let own = self.session_store.as_ref().filter(|s| s.all.len() > 1).map(|s| &s.ids);
+        own.or(self.lent.as_ref())
     }
 
     /// Whether some lane of this process may have the session: a TLS 1.2 session can have a shared id, too.

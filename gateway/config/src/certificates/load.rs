@@ -4,18 +4,19 @@
 use super::CertificateFiles;
 use super::encrypted_key::{self, Undecipherable};
 use super::pkcs12::{self, Unopened};
+use super::token::{KeyPlace, TokenKey};
 use crate::decode::At;
 use crate::diagnostics::Sink;
 use crate::files;
 use crate::revocation::Fetching;
-use crate::surroundings::Kind;
+use crate::surroundings::{Kind, Unreadable};
 use aws_lc_rs::digest::{Context, SHA256};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject, SectionKind};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use sealane_route::NamePattern;
-use sealane_tls::policy::{Curve, Identities, Identity, KeyKind, RevocationLists};
+use sealane_tls::policy::{Curve, Identities, Identity, KeyKind, PrivateKey, RevocationLists};
 use sealane_tls::{crl, ocsp};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -82,7 +83,7 @@ fn placeholder() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
 pub(crate) fn generated(certificate: CertificateDer<'static>, key: PrivateKeyDer<'static>) -> Identity {
     Identity {
         chain: vec![certificate],
-        key,
+        key: key.into(),
         ocsp: None,
         kind: KeyKind::Ecdsa,
         curve: Some(Curve::P256),
@@ -150,25 +151,28 @@ impl Store {
         &mut self,
         sink: &Sink,
         cert: &At<PathBuf>,
-        key: Option<&At<PathBuf>>,
+        key: Option<&At<KeyPlace>>,
         passphrase: Option<&At<PathBuf>>,
         ocsp: Option<&At<PathBuf>>,
     ) -> Option<Arc<Loaded>> {
-        let key = key.unwrap_or(cert);
+        let files = CertificateFiles::new(cert, key, passphrase, ocsp);
+        let span = key.map_or(&cert.span, |key| &key.span);
+        let key = At { value: files.key.clone(), span: span.clone() };
         // Asked for together, so that one round of questions is enough.
-        let there: Vec<bool> = [Some(cert), Some(key), passphrase, ocsp]
-            .into_iter()
-            .flatten()
-            .map(|file| sink.content(&file.value).is_some())
-            .collect();
+        let contents = [Some(cert), Some(&key), passphrase, ocsp].into_iter().flatten();
+        let mut there: Vec<bool> = contents.map(|file| sink.content(&file.value).is_some()).collect();
+        there.extend(files.token.as_ref().map(|token| sink.token_key(token).is_some()));
         if there.contains(&false) {
             return Some(self.placeholder.get_or_insert_with(placeholder_identity).clone());
         }
-        let files = CertificateFiles::new(cert, Some(key), passphrase, ocsp);
         if let Some(known) = self.loaded.get(&files) {
             return known.clone();
         }
-        let loaded = self.load_new(sink, cert, key, passphrase, ocsp).map(Arc::new);
+        let loaded = match &files.token {
+            Some(token) => self.load_with_token(sink, cert, &At { value: token, span: key.span }, passphrase, ocsp),
+            None => self.load_new(sink, cert, &key, passphrase, ocsp),
+        };
+        let loaded = loaded.map(Arc::new);
         self.loaded.insert(files, loaded.clone());
         loaded
     }
@@ -235,6 +239,49 @@ impl Store {
             None => None,
         };
         let (chain, private) = (chain?, private?);
+        self.finish(sink, cert, key, chain, private.into(), response)
+    }
+
+    /// Loads a certificate whose key a token has. That the key belongs to the certificate, the answer about the token says.
+    fn load_with_token(
+        &self,
+        sink: &Sink,
+        cert: &At<PathBuf>,
+        token: &At<&TokenKey>,
+        pin: Option<&At<PathBuf>>,
+        ocsp: Option<&At<PathBuf>>,
+    ) -> Option<Loaded> {
+        let chain = certificates(sink, "certificate", cert)?;
+        if let Some(pin) = pin {
+            passphrase_in(sink, pin, "PIN")?;
+        }
+        let response = match ocsp {
+            Some(file) => Some(ocsp_response(sink, file)?),
+            None => None,
+        };
+        match sink.token_key(token.value)? {
+            Ok(key) => {
+                let place = At { value: cert.value.clone(), span: token.span.clone() };
+                self.finish(sink, cert, &place, chain, PrivateKey::Remote(key.clone()), response)
+            }
+            Err(Unreadable { why, help }) => {
+                let message = format!("the private key {} cannot be used: {why}", token.value.uri);
+                sink.error(&token.span, message, help.clone());
+                None
+            }
+        }
+    }
+
+    /// Checks a chain with its key.
+    fn finish(
+        &self,
+        sink: &Sink,
+        cert: &At<PathBuf>,
+        key: &At<PathBuf>,
+        chain: Vec<CertificateDer<'static>>,
+        private: PrivateKey,
+        response: Option<Vec<u8>>,
+    ) -> Option<Loaded> {
         let shown = cert.value.display();
         let leaf = match X509Certificate::from_der(&chain[0]) {
             Ok((_, leaf)) => leaf,
@@ -260,7 +307,9 @@ impl Store {
             }
         };
         self.check_dates(sink, cert, &leaf);
-        self.check_pair(sink, cert, key, &chain, &private)?;
+        if let Some(private) = private.local() {
+            self.check_pair(sink, cert, key, &chain, private)?;
+        }
         let (names, addresses) = (dns_names(&leaf), addresses(&leaf));
         if names.is_empty() {
             let message = format!("{shown}: the certificate has no DNS name (subjectAltName)");
@@ -283,7 +332,7 @@ impl Store {
     ) -> Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
         let bytes = files::read(sink, "PKCS#12 bundle", file)?;
         let words = match passphrase {
-            Some(passphrase) => passphrase_in(sink, passphrase)?,
+            Some(passphrase) => passphrase_in(sink, passphrase, "passphrase")?,
             None => &[],
         };
         files::warn_if_readable(sink, file, "bundle with a private key");
@@ -583,7 +632,7 @@ pub(crate) fn private_key(
         (Ok(key), passphrase) => {
             if let Some(passphrase) = passphrase {
                 // A file that is not there or has no passphrase is an error all the same.
-                passphrase_in(sink, passphrase)?;
+                passphrase_in(sink, passphrase, "passphrase")?;
                 let help = "remove \"passphrase_file\", or encrypt the key".to_owned();
                 sink.warn(&passphrase.span, format!("{shown}: the private key is not encrypted"), Some(help));
             }
@@ -632,15 +681,20 @@ fn bundle_of<'a>(sink: &Sink, cert: &'a At<PathBuf>, key: &'a At<PathBuf>) -> Op
     })
 }
 
+/// The first line of a text: a passphrase, or a PIN.
+pub fn first_line(text: &[u8]) -> &[u8] {
+    let line = text.split(|b| *b == b'\n').next().unwrap_or_default();
+    line.strip_suffix(b"\r").unwrap_or(line)
+}
+
 /// The first line of a file.
-fn passphrase_in<'s>(sink: &Sink<'s>, passphrase: &At<PathBuf>) -> Option<&'s [u8]> {
-    let words = files::read(sink, "passphrase", passphrase)?;
-    files::warn_if_readable(sink, passphrase, "passphrase");
-    let words = words.split(|b| *b == b'\n').next().unwrap_or_default();
-    let words = words.strip_suffix(b"\r").unwrap_or(words);
+fn passphrase_in<'s>(sink: &Sink<'s>, passphrase: &At<PathBuf>, what: &str) -> Option<&'s [u8]> {
+    let words = files::read(sink, what, passphrase)?;
+    files::warn_if_readable(sink, passphrase, what);
+    let words = first_line(words);
     if words.is_empty() {
-        let help = "the passphrase is the first line of the file".to_owned();
-        let message = format!("{}: there is no passphrase in this file", passphrase.value.display());
+        let help = format!("the {what} is the first line of the file");
+        let message = format!("{}: there is no {what} in this file", passphrase.value.display());
         sink.error(&passphrase.span, message, Some(help));
         return None;
     }
@@ -654,7 +708,7 @@ fn decrypted_key(
     bytes: &[u8],
     passphrase: &At<PathBuf>,
 ) -> Option<PrivateKeyDer<'static>> {
-    let words = passphrase_in(sink, passphrase)?;
+    let words = passphrase_in(sink, passphrase, "passphrase")?;
     let (shown, shown_words) = (file.value.display(), passphrase.value.display());
     let rewrite = format!(
         "encrypt the key again: openssl pkcs8 -topk8 -v2 aes-256-cbc -v2prf hmacWithSHA256 -in {shown} -out {shown}.new"

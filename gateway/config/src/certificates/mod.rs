@@ -7,6 +7,7 @@
 pub mod encrypted_key;
 pub(crate) mod load;
 mod pkcs12;
+pub(crate) mod token;
 
 use crate::Config;
 use crate::decode::At;
@@ -17,6 +18,7 @@ use sealane_tls::policy::{Identities, ServerPolicy};
 use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use token::{KeyPlace, TokenKey};
 use zeroize::Zeroizing;
 
 /// The files of one certificate.
@@ -24,8 +26,10 @@ use zeroize::Zeroizing;
 pub struct CertificateFiles {
     /// The certificate, then those that signed it.
     pub cert: PathBuf,
-    /// Its private key; may be the same file.
+    /// Its private key; may be the same file, and is if a token has the key.
     pub key: PathBuf,
+    /// The private key, if a token has it. The passphrase is the token's PIN then.
+    pub token: Option<TokenKey>,
     /// The passphrase of the key.
     pub passphrase: Option<PathBuf>,
     /// An OCSP response.
@@ -41,14 +45,23 @@ pub struct CertificateFiles {
 impl CertificateFiles {
     pub(crate) fn new(
         cert: &At<PathBuf>,
-        key: Option<&At<PathBuf>>,
+        key: Option<&At<KeyPlace>>,
         passphrase: Option<&At<PathBuf>>,
         ocsp: Option<&At<PathBuf>>,
     ) -> Self {
         let path = |at: &At<PathBuf>| at.value.clone();
+        let (key, token) = match key.map(|key| &key.value) {
+            Some(KeyPlace::File(file)) => (file.clone(), None),
+            Some(KeyPlace::Token(uri)) => {
+                let (pin, certificate) = (passphrase.map(path), path(cert));
+                (path(cert), Some(TokenKey { uri: uri.clone(), pin, certificate }))
+            }
+            None => (path(cert), None),
+        };
         Self {
             cert: path(cert),
-            key: path(key.unwrap_or(cert)),
+            key,
+            token,
             passphrase: passphrase.map(path),
             ocsp: ocsp.map(path),
             name: None,
@@ -62,6 +75,7 @@ impl CertificateFiles {
         Self {
             cert: file.clone(),
             key: file,
+            token: None,
             passphrase: None,
             ocsp: None,
             name: Some(name.to_owned()),
@@ -76,6 +90,7 @@ impl CertificateFiles {
         Self {
             cert: called.clone(),
             key: called,
+            token: None,
             passphrase: None,
             ocsp: None,
             name: None,
@@ -121,6 +136,11 @@ impl CertificateSet {
         };
         let first_sent = self.entries.iter().position(|(files, _)| files.is_sent).unwrap_or(all.len());
         load::index(&all, default, first_sent)
+    }
+
+    /// Whether a token has the key of one of them.
+    pub(crate) fn has_remote_key(&self) -> bool {
+        self.entries.iter().any(|(files, _)| files.token.is_some())
     }
 
     /// The same certificates, with these in place of those that operators have sent; `None` if there were none and are none.
@@ -250,7 +270,12 @@ pub fn read_again(files: &CertificateFiles, answers: &Answers) -> Result<(Arc<Lo
     let at = |path: &Path| At { value: path.to_path_buf(), span: 0..0 };
     let passphrase = files.passphrase.as_deref().map(at);
     let ocsp = files.ocsp.as_deref().map(at);
-    let loaded = Store::new().load(&sink, &at(&files.cert), Some(&at(&files.key)), passphrase.as_ref(), ocsp.as_ref());
+    let key = match &files.token {
+        Some(token) => KeyPlace::Token(token.uri.clone()),
+        None => KeyPlace::File(files.key.clone()),
+    };
+    let key = At { value: key, span: 0..0 };
+    let loaded = Store::new().load(&sink, &at(&files.cert), Some(&key), passphrase.as_ref(), ocsp.as_ref());
     let unanswered = !sink.questions().is_empty();
     if let (Some(loaded), Some(name)) = (&loaded, &files.name)
         && !unanswered

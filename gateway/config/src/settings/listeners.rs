@@ -5,6 +5,7 @@ use super::{
     argument, table, uses,
 };
 use crate::audit::{self, Policy};
+use crate::certificates::token::{KeyPlace, key_place, key_shape};
 use crate::decode::At;
 use crate::listen_address as read;
 use crate::{Mode, SynTls, tls};
@@ -210,10 +211,12 @@ table! {
     /// PEM file: the certificate, followed by the certificates that signed it. Or a PKCS#12 bundle (`.p12`, `.pfx`) with the
     /// certificate, its key and the certificates that signed it, in any order.
     cert: File = File, required("cert.pem"), aliases("crt", "certificate");
-    /// PEM file with the private key: ECDSA, RSA or Ed25519, as PKCS#8, PKCS#1 or SEC1.
-    key: File = File, described("the file of `cert`"), example("certs/static.key"),
+    /// PEM file with the private key: ECDSA, RSA or Ed25519, as PKCS#8, PKCS#1 or SEC1. Or the URI of a key in a token, as in
+    /// `"pkcs11:token=web;object=example?module-path=/usr/lib/softhsm/libsofthsm2.so"`, see
+    /// [keys in tokens](page:keys-in-tokens).
+    key: Own<KeyPlace> = Own(key_place, key_shape), described("the file of `cert`"), example("certs/static.key"),
         aliases("private_key", "ssl_certificate_key");
-    /// A file whose first line is the passphrase of `key`, or of the PKCS#12 bundle. The key must be PKCS#8 (`BEGIN ENCRYPTED
+    /// A file whose first line is the passphrase of `key` or of the PKCS#12 bundle, or the PIN of the token. The key must be PKCS#8 (`BEGIN ENCRYPTED
     /// PRIVATE KEY`) with PBKDF2 and AES-CBC, as OpenSSL writes it; a bundle, too, must be encrypted in this way.
     passphrase_file: File = File, example("certs/static.passphrase"), aliases("ssl_password_file");
     /// A file with an OCSP response in DER, which the gateway sends with the certificate (stapling).

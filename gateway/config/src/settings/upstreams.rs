@@ -4,6 +4,7 @@ use super::{
     Choice, Count, File, Flag, One, Own, Shape, Size, Strings, Text, Time, argument, table, upstream_protocol,
     upstream_uses,
 };
+use crate::certificates::token::{KeyPlace, key_place, key_shape};
 use crate::upstream::{self as read, Entry, HTTP, SYN_TLS};
 use crate::{balancing, plan};
 use sealane_http::h1::Tolerance;
@@ -208,7 +209,7 @@ table! {
     /// certificate and key.
     cert: File = File, example("certs/gateway.pem"), aliases("crt", "certificate", "ssl_certificate");
     /// The private key of `cert`.
-    key: File = File, described("the file of `cert`"), example("certs/gateway.key"),
+    key: Own<KeyPlace> = Own(key_place, key_shape), described("the file of `cert`"), example("certs/gateway.key"),
         aliases("private_key", "ssl_certificate_key");
     /// A file whose first line is the passphrase of `key`, as for listeners.
     passphrase_file: File = File, example("certs/gateway.passphrase"), aliases("proxy_ssl_password_file");

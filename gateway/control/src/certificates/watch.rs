@@ -6,8 +6,8 @@
 //! the change of the key is the next one.
 
 use crate::config::{
-    AddressSet, AdminTls, AdminTlsFiles, CertificateFiles, Config, Errors, KeyList, Loaded, RedirectTable, Users,
-    Warning,
+    AddressSet, AdminTls, AdminTlsFiles, CertificateFiles, Config, Errors, KeyList, Loaded, RedirectTable, TokenKey,
+    Users, Warning,
 };
 use crate::resolve;
 use crate::run::watch::{Look, Watched};
@@ -82,6 +82,14 @@ impl FileSet {
         };
         let certificate = certificate.into_iter().flat_map(CertificateFiles::all);
         certificate.chain(list).chain(admin.into_iter().flat_map(AdminTlsFiles::all))
+    }
+
+    /// The private key of a certificate, where a token has it.
+    pub fn token(&self) -> Option<&TokenKey> {
+        match self {
+            Self::Certificate(files) => files.token.as_ref(),
+            _ => None,
+        }
     }
 
     /// One file that was renamed into its place, so that there is nothing to wait for once its owner says so.

@@ -3,6 +3,7 @@
 //! opens files for a configuration, and each wait has a limit: a reload never blocks control.
 
 mod files;
+mod tokens;
 
 use crate::certificates::watch::{FileSet, Reread};
 use crate::certificates::{automatic, stapling};
@@ -376,7 +377,9 @@ async fn find_included(
 /// Reads certificates and lists again, each by itself: what is wrong with one does not matter to the others.
 pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
     let mut answers = Answers::default();
-    let questions = all.iter().flat_map(FileSet::all).cloned().map(Question::Content).collect();
+    let contents = all.iter().flat_map(FileSet::all).cloned().map(Question::Content);
+    let tokens = all.iter().filter_map(FileSet::token).cloned().map(Question::TokenKey);
+    let questions = contents.chain(tokens).collect();
     answer(questions, Instant::now() + FILES_LIMIT, &mut answers).await;
     let read = move || {
         let read = all.into_iter().map(|set| match set {
@@ -461,6 +464,15 @@ async fn answer(questions: BTreeSet<Question>, deadline: Instant, answers: &mut 
     for (path, content) in files::read_all(paths.collect(), READERS, deadline).await {
         answers.contents.insert(path, content.map_err(|(unreadable, _)| unreadable));
     }
+    // Keys in tokens need the files of their certificates and PINs, which have been read now.
+    let (tokens, others): (Vec<Question>, Vec<Question>) =
+        others.into_iter().partition(|question| matches!(question, Question::TokenKey(_)));
+    for question in tokens {
+        if let Question::TokenKey(key) = question {
+            let opened = tokens::open(&key, answers, deadline).await;
+            answers.token_keys.insert(key, opened);
+        }
+    }
     let readers = Arc::new(Semaphore::new(READERS));
     let mut tasks = JoinSet::new();
     for question in others {
@@ -479,7 +491,7 @@ async fn answer_one(question: Question, readers: Arc<Semaphore>, deadline: Insta
     let _reader = timeout_at(deadline, readers.acquire()).await;
     match question {
         // Answered before all others, together.
-        Question::Content(_) => Box::new(|_| {}),
+        Question::Content(_) | Question::TokenKey(_) => Box::new(|_| {}),
         Question::Kind(path) => {
             let kind = files::kind(&path, deadline).await;
             Box::new(move |answers| {

@@ -232,6 +232,12 @@ fn messages() {
         ),
         (upstream("servers = [\"https://127.0.0.1\"]\ntls.ca = \"none.pem\"\n"), "cannot read the CA file"),
         (upstream("servers = [\"https://127.0.0.1\"]\ntls.key = \"certs/a.key\"\n"), "\"key\" needs \"cert\""),
+        (
+            upstream(
+                "servers = [\"https://127.0.0.1\"]\ntls.cert = \"certs/a.pem\"\ntls.key = \"pkcs11:token=a?module-path=/m.so\"\n",
+            ),
+            "the key of a client certificate cannot be in a token",
+        ),
         (upstream("servers = [\"http://127.0.0.1\"]\nidle_timeout = \"0s\"\n"), "must be longer than zero"),
         (upstream("servers = [\"http://127.0.0.1\"]\nhost_header = \"a b\"\n"), "\"a b\" is not a value for Host"),
         (

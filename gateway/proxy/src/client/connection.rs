@@ -5,6 +5,7 @@ use crate::accept::proxy_protocol;
 use crate::accept::syn::{is_proven, may_answer};
 use crate::client::h1::{client_ended, client_read_size, client_wants, open_timeout, take_plain};
 use crate::client::h2_connection::{h2_abort_all, h2_client_begin, h2_client_take, h2_client_timeout, h2_exchanges};
+use crate::client::signing;
 use crate::client::state::{ClientConnection, ClientPhase, EarlyData, Handshake, Protocol, Turn};
 use crate::conn::Conn;
 use crate::connections::Connections;
@@ -25,14 +26,14 @@ use sealane_exchange::deadlines::ConnectionWait;
 use sealane_lane::{Context, Key, Ready};
 use sealane_sys::probes;
 use sealane_tls::hello::{self, HelloError, LargeHello, SMALL_HELLO, fatal_alert};
-use sealane_tls::policy::{Identities, KeyKind, Version};
+use sealane_tls::policy::{Identities, Identity, KeyKind, Version};
 use sealane_tls::sessions::Owner;
 use sealane_tls::{ServerContext, Session, sessions};
 use std::net::SocketAddr;
 
 /// RFC 8446 §6.2.
 const UNRECOGNIZED_NAME: u8 = 112;
-const INTERNAL_ERROR: u8 = 80;
+pub(crate) const INTERNAL_ERROR: u8 = 80;
 const ACCESS_DENIED: u8 = 49;
 /// Reads per event before other connections get their turn.
 const READS: usize = 4;
@@ -113,7 +114,10 @@ pub(crate) fn client_ready(proxy: &mut Proxy, cx: &mut Context, key: Key) {
                     _ => return close_connection(proxy, cx, key),
                 }
             }
-            ClientPhase::AwaitsTicket { .. } | ClientPhase::Admission | ClientPhase::Closing { .. } => return,
+            ClientPhase::AwaitsTicket { .. }
+            | ClientPhase::Admission
+            | ClientPhase::AwaitsSignature
+            | ClientPhase::Closing { .. } => return,
         }
     }
 }
@@ -223,6 +227,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     }
     let owner = place.elsewhere().filter(|_| may_hand_over);
     opening.early = if hello.early_data { EarlyData::Offered } else { EarlyData::None };
+    opening.may_sign_elsewhere = identities.has_remote_key(known);
     client_conn.client.note_policy(policy);
     let cheap = signs_cheaply(identities, known, hello.offers_ecdsa());
     if challenge.is_some() && opening.challenge.is_none() {
@@ -248,8 +253,10 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
 
 /// Whether what these identities sign for this client is cheap.
 fn signs_cheaply(identities: &Identities, known: &[u32], offers_cheap: bool) -> bool {
-    let cheap =
-        |i: &u32| identities.all.get(*i as usize).is_some_and(|i| matches!(i.kind, KeyKind::Ecdsa | KeyKind::Ed25519));
+    let cheap = |i: &u32| {
+        let is_cheap = |i: &Identity| matches!(i.kind, KeyKind::Ecdsa | KeyKind::Ed25519) && !i.key.is_remote();
+        identities.all.get(*i as usize).is_some_and(|i| is_cheap(i))
+    };
     known.iter().all(cheap) || offers_cheap && known.iter().any(cheap)
 }
 
@@ -343,18 +350,22 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
         (Some(challenge), _) => Some(ServerContext::new(challenge, &lane.snapshot.ticket_keys).map(Some)),
         (None, policy) => policy.map(|policy| client_conn.client.listener().context(policy, &lane.snapshot)),
     };
-    let session = match context {
-        Some(Ok(Some(context))) => {
-            let context = context.for_client(client_conn.client.peer().ip());
-            Session::server(&context, opening.early != EarlyData::None).ok()
-        }
+    let context = match context {
+        Some(Ok(Some(context))) => Some(context.for_client(client_conn.client.peer().ip())),
         _ => None,
     };
+    let early = opening.early != EarlyData::None;
+    let may_sign_elsewhere = opening.may_sign_elsewhere;
+    let session = context.as_ref().and_then(|context| Session::server(context, early).ok());
     let Some(session) = session else {
         handshake_failed(proxy, key, "other");
         return refuse_raw(proxy, cx, key, &fatal_alert(INTERNAL_ERROR));
     };
     client_conn.note_admitted(cx.micros());
+    if may_sign_elsewhere {
+        let again = || context.and_then(|context| Session::server(&context, early).ok());
+        return signing::start(proxy, cx, key, session, again);
+    }
     let result = client_conn.transport.start_server(session, scratch);
     proxy.connections.mark_for_flush(key);
     match result {
@@ -364,12 +375,15 @@ pub(crate) fn start_session(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 }
 
 /// Takes plaintext: what the last read has left in the scratch buffers, then what the socket has.
-fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
+pub(crate) fn client_open(proxy: &mut Proxy, cx: &mut Context, key: Key) {
     // Most events find nothing left, and the socket is read at once.
     let mut takes = !proxy.connections.client(key).is_some_and(|client_conn| client_conn.has_taken_all());
     for turn in 0.. {
         if std::mem::replace(&mut takes, true) {
             take_early(&mut proxy.connections, &mut proxy.scratch, key);
+            if signing::awaits_second_hello(&mut proxy.connections, key) {
+                return signing::read_second_hello(proxy, cx, key);
+            }
             look_for_certificate(&mut proxy.connections, key);
             let mut input = proxy.scratch.take_plaintext();
             let Proxy { connections, settings, counters, .. } = proxy;
@@ -595,7 +609,7 @@ pub(crate) fn client_gone(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 }
 
 /// Sends bytes as they are and closes; for connections without a session.
-fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
+pub(crate) fn refuse_raw(proxy: &mut Proxy, cx: &mut Context, key: Key, answer: &[u8]) {
     let Some(client_conn) = proxy.connections.client(key) else { return };
     if answer.is_empty() {
         return close_connection(proxy, cx, key);
@@ -623,7 +637,10 @@ pub(crate) fn client_timeout(proxy: &mut Proxy, cx: &mut Context, key: Key) {
             proxy.counters.count(Count::BadProxyHeaders);
             close_connection(proxy, cx, key);
         }
-        ClientPhase::Hello { .. } | ClientPhase::AwaitsTicket { .. } | ClientPhase::Admission => {
+        ClientPhase::Hello { .. }
+        | ClientPhase::AwaitsTicket { .. }
+        | ClientPhase::Admission
+        | ClientPhase::AwaitsSignature => {
             proxy.counters.count(Count::ClientTimeouts);
             handshake_failed(proxy, key, "timeout");
             close_connection(proxy, cx, key);

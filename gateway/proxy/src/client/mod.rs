@@ -9,4 +9,5 @@ pub(crate) mod h3;
 pub(crate) mod h3_connection;
 pub(crate) mod h3_responses;
 pub(crate) mod identity;
+pub(crate) mod signing;
 pub(crate) mod state;

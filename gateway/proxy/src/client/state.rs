@@ -14,6 +14,7 @@ use sealane_exchange::deadlines::{ConnectionWait, LINGER_BYTES};
 use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready};
 use sealane_tls::hello::LargeHello;
 use sealane_tls::policy::ServerPolicy;
+use sealane_tls::remote::RemoteKey;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +22,7 @@ use std::time::Duration;
 /// The life of a connection with a client:
 ///
 /// ```text
-/// ProxyHeader ─► Hello ─► (AwaitsTicket) ─► Admission ─► Open ─► Closing ─► (Lingering) ─► gone
+/// ProxyHeader ─► Hello ─► (AwaitsTicket) ─► Admission ─► (AwaitsSignature) ─► Open ─► Closing ─► (Lingering) ─► gone
 ///      └──────────(plain)─────────────────────────────────▲
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub(crate) enum ClientPhase {
     AwaitsTicket { cheap: bool },
     /// The hello is whole and waits for crypto time.
     Admission,
+    /// A signing thread has the session: a token holds the certificate's key.
+    AwaitsSignature,
     /// HTTP; under TLS the handshake may still be going on.
     Open,
     /// What is staged is sent, then the connection closes; by way of `Lingering` if `linger`.
@@ -153,12 +156,24 @@ pub(crate) struct Opening {
     /// The hello is a certificate authority's check (RFC 8737), which this policy answers.
     pub challenge: Option<Arc<ServerPolicy>>,
     pub early: EarlyData,
+    /// A token holds the key of a certificate for the name in the hello.
+    pub may_sign_elsewhere: bool,
+    /// The client was sent back for another key share. Its second hello needs a signature of this key.
+    pub second_hello: Option<Arc<dyn RemoteKey>>,
 }
 
 impl Opening {
     /// Of a connection that begins, and whose handshake must be over at this time.
     fn new(until: Millis) -> Self {
-        Self { until, deferred: None, large_hello: None, challenge: None, early: EarlyData::None }
+        Self {
+            until,
+            deferred: None,
+            large_hello: None,
+            challenge: None,
+            early: EarlyData::None,
+            may_sign_elsewhere: false,
+            second_hello: None,
+        }
     }
 
     /// The connection has failed, or is closed both ways, and that has not been looked at.
@@ -374,6 +389,28 @@ impl ClientConnection {
         matches!(&self.handshake, Handshake::UnderWay(opening) if opening.until <= now)
     }
 
+    /// A signing thread has the session.
+    pub(super) fn await_signature(&mut self) {
+        self.phase = ClientPhase::AwaitsSignature;
+    }
+
+    /// The session comes back, if it is expected. False: it is not.
+    pub(super) fn leave_signature(&mut self) -> bool {
+        let awaited = self.phase == ClientPhase::AwaitsSignature;
+        if awaited {
+            self.phase = ClientPhase::Open;
+        }
+        awaited
+    }
+
+    /// How much time the handshake has left.
+    pub(super) fn handshake_time_left(&self, now: Millis) -> Duration {
+        match &self.handshake {
+            Handshake::UnderWay(opening) => Duration::from_millis(opening.until.saturating_sub(now)),
+            Handshake::Over => Duration::ZERO,
+        }
+    }
+
     /// When the handshake must be over, while it goes on.
     #[inline]
     pub(super) fn handshake_until(&self) -> Option<Millis> {
@@ -495,6 +532,7 @@ impl ClientConnection {
             ClientPhase::Open => self.is_handshaking(),
             ClientPhase::AwaitsTicket { .. }
             | ClientPhase::Admission
+            | ClientPhase::AwaitsSignature
             | ClientPhase::Closing { .. }
             | ClientPhase::Lingering { .. } => false,
         }

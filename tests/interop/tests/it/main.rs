@@ -56,6 +56,7 @@ mod header_parts;
 mod health;
 mod import;
 mod import_sources;
+mod keys_in_tokens;
 mod lane_mail;
 mod latency;
 mod lifecycle;
