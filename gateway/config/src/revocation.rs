@@ -302,11 +302,7 @@ impl CertificateSet {
             Some(new) => (files.clone(), new.clone()),
             None => (files.clone(), old.clone()),
         };
-        (!made.is_empty()).then(|| Self {
-            entries: self.entries.iter().map(entry).collect(),
-            defaults: self.defaults.clone(),
-            stapling: self.stapling,
-        })
+        (!made.is_empty()).then(|| self.with_entries(self.entries.iter().map(entry).collect()))
     }
 }
 

@@ -207,7 +207,7 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let certificates = match automatic {
         Some(_) => {
             let defaults = if section.or(&l::strict_sni) { Defaults::Refuse } else { Defaults::First };
-            Some((CertificateSet { entries: Vec::new(), defaults, stapling: stapling.is_some() }, Vec::new()))
+            Some((CertificateSet { entries: Vec::new(), defaults, stapling: stapling.is_some(), on_demand: false }, Vec::new()))
         }
         None => certificates(&section, store, stapling.is_some()),
     };
@@ -462,7 +462,7 @@ fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<
         false if !marked.is_empty() => Defaults::Marked(marked),
         false => Defaults::First,
     };
-    Some((CertificateSet { entries: all, defaults, stapling }, spans))
+    Some((CertificateSet { entries: all, defaults, stapling, on_demand: false }, spans))
 }
 
 /// One `client_auth` setting: for some names, or (empty) for all others.

@@ -16,6 +16,7 @@ use crate::quic::succession::QuicPredecessor;
 use crate::redirects::RedirectTable;
 use crate::request_ids::RequestIdRules;
 use crate::rules::{Redirect, Responses, Route};
+use crate::on_demand::OnDemand;
 use crate::shared_tickets::TicketStore;
 use crate::traces::TraceRules;
 use crate::upstream::balance::{Balance, HashKey, Sticky};
@@ -66,6 +67,8 @@ pub struct Snapshot {
     pub latency: Arc<Latency>,
     /// Where single-use tickets are that gateways share; `None`: each gateway has its own.
     pub shared_tickets: Option<Arc<TicketStore>>,
+    /// Where names without a certificate are reported; `None`: nowhere.
+    pub on_demand: Option<Arc<OnDemand>>,
     /// Rates are those of all gateways together; `None`: each gateway has its own.
     pub shared_rates: Option<Arc<SharedRates>>,
     /// Which requests are traced, and where their traces go; `None`: lanes do not look at them.

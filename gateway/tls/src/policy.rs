@@ -109,6 +109,8 @@ pub struct Identities {
     pub names: NameMap<Vec<u32>>,
     /// Used for no or unknown SNI. Empty: such a client gets `unrecognized_name`.
     pub default: Vec<u32>,
+    /// A certificate may be ordered for a name that is in none of them.
+    pub on_demand: bool,
 }
 
 /// Whether clients must show a certificate.

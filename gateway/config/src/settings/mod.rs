@@ -22,7 +22,7 @@ mod telemetry;
 mod tunnels;
 mod upstreams;
 
-pub(super) use authority::{acme, dns_update, external_account, fallback};
+pub(super) use authority::{acme, dns_update, external_account, fallback, on_demand};
 pub(super) use fetching::revocation;
 pub(super) use fleet::store;
 pub(super) use gateway::{admin, concurrency_limit, limits, log, metrics, rate_limit, top};

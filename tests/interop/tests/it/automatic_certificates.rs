@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const NAME: &str = "www.acme.test";
+pub(crate) const NAME: &str = "www.acme.test";
 /// Where names do not lead: the gateway is not there.
 const NOWHERE: &str = "127.0.0.9";
 /// An account that was agreed on beforehand, and its key.
@@ -24,7 +24,7 @@ const ACCOUNT: &str = "kid-1";
 const ACCOUNT_KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
 
 /// A running authority with its DNS server.
-struct Authority {
+pub(crate) struct Authority {
     directory: String,
     management: SocketAddr,
     dns_management: SocketAddr,
@@ -36,7 +36,7 @@ struct Authority {
 impl Authority {
     /// An authority whose certificates live for so many seconds, and that looks for answers at these addresses' ports. Names
     /// resolve to `address`. With `external`, accounts are agreed on beforehand, by [`ACCOUNT`] and [`ACCOUNT_KEY`].
-    fn start(
+    pub(crate) fn start(
         site: &Site,
         programs: &(PathBuf, PathBuf),
         life: u32,
@@ -105,7 +105,7 @@ impl Authority {
     }
 
     /// The settings of clients that trust what it issues, and nothing else.
-    fn client(&self, site: &Site) -> Arc<rustls::ClientConfig> {
+    pub(crate) fn client(&self, site: &Site) -> Arc<rustls::ClientConfig> {
         let config = Arc::new(client::config(&self.site_ca));
         let root = client::exchange(self.management, &config, &get("/roots/0")).expect("the authority shows its root");
         let mut trusting = client::config(&site.file("pebble-root.pem", root.text()));
@@ -146,7 +146,7 @@ impl Authority {
     }
 
     /// A gateway's configuration: a listener with automatic certificates, a plain one, a host.
-    fn configuration(&self, admin: &str, storage: &Path, tls: SocketAddr, http: SocketAddr, more: &str) -> String {
+    pub(crate) fn configuration(&self, admin: &str, storage: &Path, tls: SocketAddr, http: SocketAddr, more: &str) -> String {
         format!(
             "{admin}\n[acme]\ndirectory = \"{}\"\nca = \"{}\"\nstorage = \"{}\"\n{more}\n\
              [[listener]]\naddress = \"{tls}\"\n[listener.tls]\ncertificates = \"auto\"\n\
@@ -161,12 +161,12 @@ impl Authority {
 }
 
 /// A request under the name on a connection of its own: the certificate that was shown, or why there was no good answer.
-fn visit(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> Result<Vec<u8>, String> {
+pub(crate) fn visit(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> Result<Vec<u8>, String> {
     visit_as(address, config, NAME)
 }
 
 /// The same under another name, or an address.
-fn visit_as(address: SocketAddr, config: &Arc<rustls::ClientConfig>, name: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn visit_as(address: SocketAddr, config: &Arc<rustls::ClientConfig>, name: &str) -> Result<Vec<u8>, String> {
     let socket = TcpStream::connect(address).map_err(|e| e.to_string())?;
     socket.set_read_timeout(Some(WAIT_LIMIT)).map_err(|e| e.to_string())?;
     let stream = client::handshake(socket, config, name).map_err(|e| e.to_string())?;
@@ -177,13 +177,13 @@ fn visit_as(address: SocketAddr, config: &Arc<rustls::ClientConfig>, name: &str)
     if answer.text() == "here" { Ok(shown) } else { Err(answer.text()) }
 }
 
-fn metric(gateway: &Operated, name: &str) -> f64 {
+pub(crate) fn metric(gateway: &Operated, name: &str) -> f64 {
     let text = gateway.gateway.metrics();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().expect("a metric is a number"))
 }
 
-fn certificates(gateway: &Operated) -> String {
+pub(crate) fn certificates(gateway: &Operated) -> String {
     let out = sealane_interop::gateway::run(["certificates", "--socket", &gateway.socket.display().to_string()]);
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
