@@ -211,6 +211,15 @@ impl Revocation {
 pub struct ClientAuth {
     /// Optional or required.
     pub mode: ClientAuthMode,
+    /// A certificate is accepted if it satisfies the rule of one of them; never empty.
+    pub authorities: Vec<ClientAuthority>,
+    /// How long a client may resume sessions after its certificate was verified.
+    pub reauthenticate_after: Duration,
+}
+
+/// The certificates of clients that some authorities have signed, and which of them are accepted.
+#[derive(Clone, Debug)]
+pub struct ClientAuthority {
     /// Trust anchors.
     pub roots: Vec<CertificateDer<'static>>,
     /// Whether certificates are revoked.
@@ -219,8 +228,6 @@ pub struct ClientAuth {
     pub names: Vec<ClientName>,
     /// The most intermediate certificates that a client may send; [`MAX_DEPTH`]: any number.
     pub depth: u8,
-    /// How long a client may resume sessions after its certificate was verified.
-    pub reauthenticate_after: Duration,
 }
 
 /// The most intermediate certificates that webpki accepts in a chain.
@@ -367,10 +374,7 @@ mod tests {
             max_early_data: 1000,
             client_auth: mode.map(|mode| ClientAuth {
                 mode,
-                roots: Vec::new(),
-                revocation: Revocation::default(),
-                names: Vec::new(),
-                depth: MAX_DEPTH,
+                authorities: Vec::new(),
                 reauthenticate_after: Duration::from_secs(3600),
             }),
             dangerous_key_log: None,
