@@ -29,8 +29,17 @@ pub enum AcmeChallenge {
     Http01,
     /// A TLS handshake at port 443 (RFC 8737).
     TlsAlpn01,
-    /// A record in DNS (RFC 8555 §8.4). The only way for wildcards.
+    /// A record in DNS (RFC 8555 §8.4). Proves wildcards.
     Dns01,
+    /// A record in DNS that names the authority and the account, and stays there (draft-ietf-acme-dns-persist). Proves wildcards.
+    DnsPersist01,
+}
+
+impl AcmeChallenge {
+    /// Lanes do not answer it: the record is in DNS.
+    pub fn is_by_dns(self) -> bool {
+        matches!(self, Self::Dns01 | Self::DnsPersist01)
+    }
 }
 
 /// What `[acme]` says, and the names that certificates are wanted for.
@@ -260,8 +269,11 @@ pub(super) fn read(
     }
     let settings = &acme.settings;
     let is_wildcard = |name: &str| NamePattern::of_certificate(name).is_some_and(|pattern| pattern.suffix().is_some());
-    let by_dns_only = |name: &String| settings.challenges == [AcmeChallenge::Dns01] || is_wildcard(name);
-    let outside = |name: &&String| by_dns_only(name) && settings.dns_update_for(name).is_none();
+    let updated_only = |name: &String| {
+        settings.challenges.iter().all(|challenge| *challenge == AcmeChallenge::Dns01)
+            || is_wildcard(name) && !settings.challenges.contains(&AcmeChallenge::DnsPersist01)
+    };
+    let outside = |name: &&String| updated_only(name) && settings.dns_update_for(name).is_none();
     if !settings.dns_updates.is_empty()
         && let Some(name) = settings.names.iter().find(outside)
     {
@@ -281,9 +293,10 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     let challenges = section.or(&s::challenges);
     let profile = section.optional(&s::profile);
     let ip_addresses = section.optional_at(&s::ip_addresses).filter(|at| at.value);
-    if let Some(at) = ip_addresses.as_ref().filter(|_| challenges == [AcmeChallenge::Dns01]) {
+    let by_dns_only = challenges.iter().all(|challenge| challenge.is_by_dns());
+    if let Some(at) = ip_addresses.as_ref().filter(|_| by_dns_only) {
         let help = "add \"tls-alpn-01\" or \"http-01\" to \"challenges\"".to_owned();
-        let message = "\"ip_addresses\" has no effect: an authority does not verify an address by \"dns-01\"";
+        let message = "\"ip_addresses\" has no effect: an authority does not verify an address by DNS";
         sink.warn(&at.span, message, Some(help));
     }
     let mut good = roots.is_some();
@@ -308,9 +321,9 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
             let span = section.span.clone();
             let read = on_demand(section);
             good &= read.is_some();
-            if challenges == [AcmeChallenge::Dns01] {
+            if by_dns_only {
                 let help = "add \"tls-alpn-01\" or \"http-01\" to \"challenges\"".to_owned();
-                let message = "certificates on demand need another challenge than \"dns-01\": the gateway publishes no records \
+                let message = "certificates on demand need a challenge that does not use DNS: the gateway publishes no records \
                                for names that clients choose";
                 sink.error(&span, message, Some(help));
                 good = false;
@@ -405,7 +418,8 @@ fn on_demand(section: Section) -> Option<OnDemandSettings> {
     let mut good = ask.is_some() || section.key_span("ask").is_none();
     if written.is_none() && section.key_span("names").is_none() && section.key_span("ask").is_none() {
         let help = "add names = [\"*.shops.example.com\"], or ask = \"http://127.0.0.1:9000/allowed\"".to_owned();
-        let message = "[acme.on_demand] allows no name: without \"names\" or \"ask\", every client could order certificates";
+        let message =
+            "[acme.on_demand] allows no name: without \"names\" or \"ask\", every client could order certificates";
         section.missing(message.to_owned(), help);
         good = false;
     }
@@ -618,8 +632,10 @@ fn check_served(
         names => names.iter().find(|name| !automatic().any(|t| serves(t, name))).map(|name| format!("\"{name}\"")),
     };
     if let Some(unserved) = unserved {
-        let help = "add a [[host]] with a wildcard or \"*\" in \"names\" to a listener with certificates = \"auto\"".to_owned();
-        let message = format!("no certificate is ordered on demand for {unserved}: no [[host]] of these listeners serves it");
+        let help = "add a [[host]] with a wildcard or \"*\" in \"names\" to a listener with certificates = \"auto\""
+            .to_owned();
+        let message =
+            format!("no certificate is ordered on demand for {unserved}: no [[host]] of these listeners serves it");
         sink.warn(span, message, Some(help));
     }
 }
@@ -637,7 +653,7 @@ fn give_certificates(
     for (listener, target) in listeners.iter_mut().zip(targets) {
         let Some(policies) = &mut listener.tls else { continue };
         let Some(span) = policies.automatic.clone() else { continue };
-        let by_lanes = acme.challenges.iter().any(|challenge| *challenge != AcmeChallenge::Dns01);
+        let by_lanes = acme.challenges.iter().any(|challenge| !challenge.is_by_dns());
         let name = |(pattern, host): (NamePattern, &u32)| match pattern {
             NamePattern::Exact(name) if address(&name).is_some() => address(&name)
                 .filter(|_| acme.ip_addresses && by_lanes)
@@ -647,7 +663,7 @@ fn give_certificates(
                 Some(name.to_string())
             }
             NamePattern::OneLabel(suffix)
-                if acme.challenges.contains(&AcmeChallenge::Dns01)
+                if acme.challenges.iter().any(|challenge| challenge.is_by_dns())
                     && !matches!(hosts.action(*host), Action::Passthrough { .. }) =>
             {
                 Some(format!("*.{suffix}"))
@@ -658,7 +674,7 @@ fn give_certificates(
         let names: BTreeSet<String> = target.hosts.iter().filter_map(name).collect();
         if names.is_empty() {
             let help = "write a DNS name in a [[host]], as in names = [\"www.example.com\"]; a name with \"*\" also needs \
-                        challenges = [\"dns-01\"] in [acme], an address also needs ip_addresses = true; names with \"**\", the \
+                        challenges = [\"dns-01\"] or [\"dns-persist-01\"] in [acme], an address also needs ip_addresses = true; names with \"**\", the \
                         name \"*\" and hosts with \"passthrough\" get no certificate"
                 .to_owned();
             let message = "certificates = \"auto\", but no host of this listener has a name for a certificate";
@@ -794,11 +810,17 @@ mod tests {
         for bad in ["", "a", "a.", ".a", "a..b", "A.example", "*.shop.example", "_x.shop.example", "-a.shop.example"] {
             assert!(!any.admits(bad) && !some.admits(bad), "{bad}");
         }
-        for bad in ["127.0.0.1", "[::1]", "../a.example", "a/b.example", "a.b.42", &long, "a b.example", "a.example\n"] {
+        for bad in ["127.0.0.1", "[::1]", "../a.example", "a/b.example", "a.b.42", &long, "a b.example", "a.example\n"]
+        {
             assert!(!any.admits(bad), "{bad}");
         }
-        let index = some.read_index("a.shop.example 7\nno.example 8\n../x 9\nb.shop.example x\none.example 10\nc.shop.example 11\n");
-        assert_eq!(index.into_iter().collect::<Vec<_>>(), [("a.shop.example".to_owned(), 7), ("one.example".to_owned(), 10)]);
+        let index = some.read_index(
+            "a.shop.example 7\nno.example 8\n../x 9\nb.shop.example x\none.example 10\nc.shop.example 11\n",
+        );
+        assert_eq!(
+            index.into_iter().collect::<Vec<_>>(),
+            [("a.shop.example".to_owned(), 7), ("one.example".to_owned(), 10)]
+        );
     }
 
     #[test]

@@ -205,7 +205,8 @@ mod tests {
             let reauthenticate_after = sealane_tls::REAUTHENTICATE_AFTER;
             with_lists_of(&ClientAuth { mode, authorities: authorities.into(), reauthenticate_after })
         };
-        let all = [with(&[], &[]), with(&[1], &[]), with(&[], &[1]), with(&[1], &[2]), with(&[2], &[1]), with(&[1, 2], &[])];
+        let all =
+            [with(&[], &[]), with(&[1], &[]), with(&[], &[1]), with(&[1], &[2]), with(&[2], &[1]), with(&[1, 2], &[])];
         for (i, a) in all.iter().enumerate() {
             assert!(all.iter().skip(i + 1).all(|b| a != b), "{i}");
         }

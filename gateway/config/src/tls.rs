@@ -9,8 +9,8 @@ use super::diagnostics::Sink;
 use super::policy_id::{self, PolicyId};
 use super::revocation;
 use super::settings::{
-    Choice, Count, File, Setting, Strings, certificate as c, client_auth as a, client_authority as o, listener_tls as l,
-    protocol as p, upstream_protocol as up, upstream_tls as u,
+    Choice, Count, File, Setting, Strings, certificate as c, client_auth as a, client_authority as o,
+    listener_tls as l, protocol as p, upstream_protocol as up, upstream_tls as u,
 };
 use super::transparency;
 use rustls::pki_types::CertificateDer;
@@ -18,7 +18,8 @@ use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_route::proxies::TrustedProxies;
 use sealane_route::{NameMap, NamePattern};
 use sealane_tls::policy::{
-    ClientAuth, ClientAuthority, ClientName, ClientPolicy, ExpiredLists, Group, KeyKind, KeyLogRules, Revocation, ServerPolicy, Suite, Version,
+    ClientAuth, ClientAuthority, ClientName, ClientPolicy, ExpiredLists, Group, KeyKind, KeyLogRules, Revocation,
+    ServerPolicy, Suite, Version,
 };
 use sealane_tls::transparency::LogList;
 use std::collections::HashMap;
@@ -208,7 +209,10 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let certificates = match automatic {
         Some(_) => {
             let defaults = if section.or(&l::strict_sni) { Defaults::Refuse } else { Defaults::First };
-            Some((CertificateSet { entries: Vec::new(), defaults, stapling: stapling.is_some(), on_demand: false }, Vec::new()))
+            Some((
+                CertificateSet { entries: Vec::new(), defaults, stapling: stapling.is_some(), on_demand: false },
+                Vec::new(),
+            ))
         }
         None => certificates(&section, store, stapling.is_some()),
     };
@@ -490,7 +494,8 @@ fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> 
             other.finish();
             let known = || authorities.iter().flatten().flat_map(|a| &a.roots);
             if read.iter().flat_map(|read| &read.roots).any(|root| known().any(|known| known == root)) {
-                let message = "a CA of this authority is also in another rule: a certificate needs to satisfy only one of them";
+                let message =
+                    "a CA of this authority is also in another rule: a certificate needs to satisfy only one of them";
                 sink.warn(&span, message, Some("put each CA into one rule".to_owned()));
             }
             authorities.push(read);
@@ -534,10 +539,9 @@ fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> 
         }
         entry.finish();
         match (mode, authorities) {
-            (Some(mode), Some(authorities)) if for_all || written.is_some() => out.push(ClientRule {
-                auth: ClientAuth { mode: mode.value, authorities, reauthenticate_after },
-                names,
-            }),
+            (Some(mode), Some(authorities)) if for_all || written.is_some() => {
+                out.push(ClientRule { auth: ClientAuth { mode: mode.value, authorities, reauthenticate_after }, names })
+            }
             _ => good = false,
         }
     }

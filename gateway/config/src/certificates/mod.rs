@@ -307,7 +307,8 @@ mod tests {
         // As if it were of a file.
         let mut configured = read("file", &["a.example", "b.example"]);
         configured.0.is_sent = false;
-        let set = CertificateSet { entries: vec![configured], defaults: Defaults::First, stapling: false, on_demand: false };
+        let set =
+            CertificateSet { entries: vec![configured], defaults: Defaults::First, stapling: false, on_demand: false };
         assert!(set.with_sent(&[]).is_none());
         let with = set.with_sent(&[read("new", &["b.example", "c.example"])]).unwrap();
         assert_eq!(served(&with, "a.example"), Some("api:file".into()));
@@ -330,8 +331,16 @@ mod tests {
             (CertificateFiles { is_on_demand: true, ..files }, loaded)
         };
         let entries = vec![read("file", &["a.example"])];
-        let set = |on_demand| CertificateSet { entries: entries.clone(), defaults: Defaults::First, stapling: false, on_demand };
-        assert!(set(false).with_on_demand(&[demanded("x", &["x.example"])]).is_none(), "a listener that does not want them");
+        let set = |on_demand| CertificateSet {
+            entries: entries.clone(),
+            defaults: Defaults::First,
+            stapling: false,
+            on_demand,
+        };
+        assert!(
+            set(false).with_on_demand(&[demanded("x", &["x.example"])]).is_none(),
+            "a listener that does not want them"
+        );
         assert!(set(true).with_on_demand(&[]).is_none());
         let (sent, loaded, _) = read_sent("new", pem(&["x.example"]).as_bytes()).unwrap();
         let with = set(true).with_sent(&[(sent, loaded)]).unwrap();

@@ -26,12 +26,13 @@ table! {
     /// the folder if it does not exist. The gateway's user, and nobody else, must have write access to the folder.
     storage: Output = Output, default("/var/lib/sealane/acme");
     /// How the authority may verify that you control a name, in order of preference: `"tls-alpn-01"` on port 443,
-    /// `"http-01"` on port 80, `"dns-01"` by `dns_update` or `dns_hook`. After a failure, the next attempt uses the
-    /// next challenge. Wildcards need `"dns-01"`.
+    /// `"http-01"` on port 80, `"dns-01"` by `dns_update` or `dns_hook`, `"dns-persist-01"` by a record that you publish
+    /// once. After a failure, the next attempt uses the next challenge. Wildcards need `"dns-01"` or `"dns-persist-01"`.
     challenges: Words<AcmeChallenge> = Words(&[
         ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
         ("http-01", AcmeChallenge::Http01),
         ("dns-01", AcmeChallenge::Dns01),
+        ("dns-persist-01", AcmeChallenge::DnsPersist01),
     ]), default(["tls-alpn-01", "http-01"]);
     /// Order certificates for IP addresses in `names` of hosts, too. The authority must offer such certificates: Let's
     /// Encrypt does with `profile = "shortlived"`. The authority verifies an address by `"tls-alpn-01"` or `"http-01"`.

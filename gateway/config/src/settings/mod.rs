@@ -34,7 +34,9 @@ pub(super) use kinds::{
     Choice, Count, Described, File, Flag, Kind, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time,
     Words, range_of_time,
 };
-pub(super) use listeners::{certificate, client_auth, client_authority, listener, listener_tls, protocol, quic, upstream_protocol};
+pub(super) use listeners::{
+    certificate, client_auth, client_authority, listener, listener_tls, protocol, quic, upstream_protocol,
+};
 pub(super) use telemetry::{otlp, request_id, traces};
 pub(super) use tunnels::{client, group, tunnel};
 pub(super) use upstreams::{health, server, udp, upstream, upstream_tls};

@@ -198,7 +198,10 @@ fn mistakes_are_told_where_they_stand() {
         ("ask = \"http://127.0.0.1:9/a?b=c\"", "is not the URL of a service that can be asked"),
         ("ask = \"http://127.0.0.1:9/\"\norders_per_hour = 0", "\"orders_per_hour\""),
         ("ask = \"http://127.0.0.1:9/\"\nmax_certificates = 20000", "\"max_certificates\""),
-        ("ask = \"http://127.0.0.1:9/\"", "warning: no certificate is ordered on demand for other names than those of [[host]]"),
+        (
+            "ask = \"http://127.0.0.1:9/\"",
+            "warning: no certificate is ordered on demand for other names than those of [[host]]",
+        ),
         ("names = [\"*.shop.example\"]", "warning: no certificate is ordered on demand for \"*.shop.example\""),
         ("names = [\"*.shop.example\"]", "warning: everybody whom DNS lets use a name of \"*.shop.example\""),
         ("ask = \"http://ask.example/\"", "warning: the connection to the service of \"ask\" is not encrypted"),
@@ -210,9 +213,13 @@ fn mistakes_are_told_where_they_stand() {
     }
     let by_dns = "challenges = [\"dns-01\"]\ndns_hook = [\"true\"]\n[acme.on_demand]\nask = \"http://127.0.0.1:9/\"\n[[listener]]";
     let by_dns = report(&text(&folder, host).replacen("[[listener]]", by_dns, 1));
-    assert!(by_dns.contains("error: certificates on demand need another challenge than \"dns-01\""), "{by_dns}");
+    assert!(by_dns.contains("error: certificates on demand need a challenge that does not use DNS"), "{by_dns}");
     let wide = "[acme.on_demand]\nnames = [\"b.example\"]\n[[listener]]";
-    let wide = text(&folder, "[[host]]\nnames = [\"a.example\", \"*\", \"**.b.example\"]\nrespond = {}\n").replacen("[[listener]]", wide, 1);
+    let wide = text(&folder, "[[host]]\nnames = [\"a.example\", \"*\", \"**.b.example\"]\nrespond = {}\n").replacen(
+        "[[listener]]",
+        wide,
+        1,
+    );
     let (config, warnings) = load(&folder, &wide);
     assert!(warnings.is_empty(), "{warnings}");
     assert!(config.listeners[0].tls.as_ref().unwrap().policies[0].identities.on_demand);

@@ -9,7 +9,7 @@ use crate::order::{Failure, Issued, Suggested, Work};
 use crate::schedule::now;
 use crate::{http, schedule};
 use rustls::pki_types::CertificateDer;
-use sealane_config::{AcmeChallenge, AcmeSettings, AskUrl, ON_DEMAND_INDEX};
+use sealane_config::{AcmeSettings, AskUrl, ON_DEMAND_INDEX};
 use sealane_log as log;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -272,7 +272,9 @@ struct Service {
 
 impl Service {
     async fn ask(&self, name: &str) -> Verdict {
-        let Ok(_room) = self.room.acquire().await else { return Verdict::Unanswered("it is not asked any more".into()) };
+        let Ok(_room) = self.room.acquire().await else {
+            return Verdict::Unanswered("it is not asked any more".into());
+        };
         ask(&self.url, self.tls.as_ref(), name).await
     }
 }
@@ -624,8 +626,12 @@ impl Task {
         let Some(on_demand) = &mut self.on_demand else { return };
         match verdict {
             Verdict::Allowed => {}
-            Verdict::Refused(status) => log::debug!("{name}: \"ask\" refuses a certificate on demand (status {status})"),
-            Verdict::Unanswered(why) => log::warn!("no certificate is ordered on demand: the service of \"ask\": {why}"),
+            Verdict::Refused(status) => {
+                log::debug!("{name}: \"ask\" refuses a certificate on demand (status {status})")
+            }
+            Verdict::Unanswered(why) => {
+                log::warn!("no certificate is ordered on demand: the service of \"ask\": {why}")
+            }
         }
         if on_demand.gate.answered(name, verdict, Instant::now(), kept) == Next::Order {
             self.order_on_demand(name);
@@ -655,7 +661,9 @@ impl Task {
                 self.order_on_demand(&name);
             }
             let refused = match self.entries.get_mut(&name) {
-                None if full == Some(true) => Some("there are as many certificates on demand as there may be".to_owned()),
+                None if full == Some(true) => {
+                    Some("there are as many certificates on demand as there may be".to_owned())
+                }
                 None => Some(format!("no listener with certificates = \"auto\" serves the name {name}")),
                 Some(_) if self.lock.is_none() => Some(self.told.clone()),
                 Some(entry) if !entry.running && self.running.len() >= MAX_ORDERS => {
@@ -762,7 +770,7 @@ impl Task {
         if entry.on_demand {
             // No records in DNS for names that clients choose.
             let mut settings = (*work.settings).clone();
-            settings.challenges.retain(|challenge| *challenge != AcmeChallenge::Dns01);
+            settings.challenges.retain(|challenge| !challenge.is_by_dns());
             work.settings = Arc::new(settings);
             // The first time, the service was asked just now.
             let renews = entry.certificate.is_some();
@@ -981,7 +989,8 @@ impl Task {
                 (false, false) => self.told.clone(),
             },
         };
-        let demands = self.on_demand.as_ref().map(|on_demand| (self.kept().len(), on_demand.gate.counts));
+        let certificates = self.entries.values().filter(|e| e.on_demand && e.certificate.is_some()).count();
+        let demands = self.on_demand.as_ref().map(|on_demand| (certificates, on_demand.gate.counts));
         self.reports().on_demand = demands;
         self.reports().names = self.entries.iter().map(|(name, entry)| (name.clone(), report(entry))).collect();
     }

@@ -135,18 +135,29 @@ impl Authority {
 
     /// Every name leads to this address from now on.
     fn resolve_to(&self, address: &str) {
-        let body = format!("{{\"ip\":\"{address}\"}}");
+        self.set_dns("set-default-ipv4", &format!("{{\"ip\":\"{address}\"}}"));
+    }
+
+    /// Changes the DNS server's records.
+    fn set_dns(&self, what: &str, body: &str) {
         let mut wire = Wire::new(client::tcp(self.dns_management));
         let length = body.len();
         let request = format!(
-            "POST /set-default-ipv4 HTTP/1.1\r\nHost: dns\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            "POST /{what} HTTP/1.1\r\nHost: dns\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
         );
         wire.send(request).expect("the DNS server takes a request");
         assert_eq!(wire.response("POST").expect("the DNS server answers").status(), 200);
     }
 
     /// A gateway's configuration: a listener with automatic certificates, a plain one, a host.
-    pub(crate) fn configuration(&self, admin: &str, storage: &Path, tls: SocketAddr, http: SocketAddr, more: &str) -> String {
+    pub(crate) fn configuration(
+        &self,
+        admin: &str,
+        storage: &Path,
+        tls: SocketAddr,
+        http: SocketAddr,
+        more: &str,
+    ) -> String {
         format!(
             "{admin}\n[acme]\ndirectory = \"{}\"\nca = \"{}\"\nstorage = \"{}\"\n{more}\n\
              [[listener]]\naddress = \"{tls}\"\n[listener.tls]\ncertificates = \"auto\"\n\
@@ -360,6 +371,48 @@ fn a_wildcard_is_proven_by_a_record_in_dns() {
     assert!(eventually(|| cleaned().contains("cleanup")), "{}", cleaned());
     assert_eq!(cleaned(), "present _acme-challenge.acme.test\ncleanup _acme-challenge.acme.test\n");
     assert!(certificates(&gateway).starts_with("*.acme.test\n"), "{}", certificates(&gateway));
+}
+
+/// The gateway publishes nothing: it says which records have to be there, and these are good for every renewal.
+#[test]
+fn a_record_that_stays_in_dns_proves_names_and_wildcards() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE, false);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let file = |admin: &str| {
+        let text = authority.configuration(admin, &storage, tls, http, "challenges = [\"dns-persist-01\"]\n");
+        text.replace(&format!("[\"{NAME}\"]"), &format!("[\"{NAME}\", \"*.acme.test\"]"))
+    };
+    let gateway = Operated::start(&site, 1, file, tls);
+    // As an operator reads it.
+    let wanted = |host: &str| {
+        let listed = certificates(&gateway);
+        let (_, rest) = listed.split_once(&format!("TXT record {host} with the value \""))?;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    let hosts = [format!("_validation-persist.{NAME}"), "_validation-persist.acme.test".to_owned()];
+    assert!(eventually(|| hosts.iter().all(|host| wanted(host).is_some())), "{}", certificates(&gateway));
+    assert!(visit(tls, &root).is_err() && certificates(&gateway).contains("could not verify dns-persist-01"));
+    for host in &hosts {
+        let value = wanted(host).expect("it was there");
+        assert!(value.starts_with("pebble.letsencrypt.org; accounturi=https://"), "{value}");
+        assert_eq!(value.ends_with("; policy=wildcard"), *host == hosts[1], "{value}");
+        authority.set_dns("set-txt", &format!("{{\"host\":\"{host}.\",\"value\":\"{value}\"}}"));
+    }
+    let socket = gateway.socket.display().to_string();
+    // Nothing is published for the second order.
+    for name in [NAME, "*.acme.test", NAME] {
+        let out = sealane_interop::gateway::run(["certificates", "renew", name, "--socket", &socket]);
+        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+        assert!(out.status.success(), "{name}: {said}");
+    }
+    assert!(eventually(|| visit(tls, &root).is_ok() && visit_as(tls, &root, "x.acme.test").is_ok()));
 }
 
 /// The key of dynamic updates, and another one.
