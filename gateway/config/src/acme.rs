@@ -7,13 +7,13 @@ use super::diagnostics::{Place, Sink};
 use super::files;
 use super::host::{Hosts, Target};
 use super::listener::Draft;
-use super::settings::{acme as s, dns_update as u, external_account as e, fallback as f, top};
-use super::{Config, Mode, audit, tls, tunnel};
+use super::settings::{acme as s, dns_update as u, external_account as e, fallback as f, on_demand as o, top};
+use super::{CollectorEndpoint, Config, Mode, audit, collector, tls, tunnel};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sealane_proxy::snapshot::Action;
 use sealane_route::NamePattern;
 use sealane_tls::policy::{Group, Identities, KeyKind, ServerPolicy, Suite, Version};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -29,8 +29,17 @@ pub enum AcmeChallenge {
     Http01,
     /// A TLS handshake at port 443 (RFC 8737).
     TlsAlpn01,
-    /// A record in DNS (RFC 8555 §8.4). The only way for wildcards.
+    /// A record in DNS (RFC 8555 §8.4). Proves wildcards.
     Dns01,
+    /// A record in DNS that names the authority and the account, and stays there (draft-ietf-acme-dns-persist). Proves wildcards.
+    DnsPersist01,
+}
+
+impl AcmeChallenge {
+    /// Lanes do not answer it: the record is in DNS.
+    pub fn is_by_dns(self) -> bool {
+        matches!(self, Self::Dns01 | Self::DnsPersist01)
+    }
 }
 
 /// What `[acme]` says, and the names that certificates are wanted for.
@@ -61,6 +70,54 @@ pub struct AcmeSettings {
     /// Every name, lower case, in alphabetical order; `*.` and a name for a wildcard; addresses without brackets. Each gets a
     /// certificate of its own.
     pub names: Vec<String>,
+    /// Names that get a certificate when a client asks for them.
+    pub on_demand: Option<OnDemandSettings>,
+}
+
+/// The URL of a service that decides about names.
+pub type AskUrl = CollectorEndpoint;
+
+/// `[acme.on_demand]`: which names get a certificate when a client asks for them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnDemandSettings {
+    /// The names must match one of these; empty: `ask` alone decides.
+    pub names: Vec<NamePattern>,
+    /// The service that decides.
+    pub ask: Option<AskUrl>,
+    /// Over TLS: the authorities that may have signed the certificate of the service.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// How many certificates are kept.
+    pub max_certificates: usize,
+    /// How many orders for new names are placed in an hour.
+    pub orders_per_hour: u32,
+}
+
+/// The file in the storage that lists the names which got a certificate on demand.
+pub const ON_DEMAND_INDEX: &str = "on-demand";
+
+impl OnDemandSettings {
+    /// Whether a name can be that of a certificate on demand: a host name of two or more labels, lower case, that `names` allows.
+    pub fn admits(&self, name: &str) -> bool {
+        let label = |l: &str| {
+            let inner = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+            (1..=63).contains(&l.len()) && l.bytes().all(inner) && !l.starts_with('-') && !l.ends_with('-')
+        };
+        // The last label of a host name has a letter: else it is an address, or part of one.
+        let is_host = name.len() <= 230
+            && name.contains('.')
+            && name.split('.').all(label)
+            && name.rsplit('.').next().is_some_and(|last| last.bytes().any(|b| b.is_ascii_lowercase()));
+        is_host && (self.names.is_empty() || self.names.iter().any(|pattern| pattern.matches(name)))
+    }
+
+    /// The names in [`ON_DEMAND_INDEX`] that are still allowed, each with the time when its certificate was written.
+    pub fn read_index(&self, text: &str) -> BTreeMap<String, u64> {
+        let line = |line: &str| {
+            let (name, written) = line.split_once(' ')?;
+            self.admits(name).then_some((name.to_owned(), written.parse().ok()?))
+        };
+        text.lines().filter_map(line).take(self.max_certificates).collect()
+    }
 }
 
 /// An authority, and what was agreed on with it.
@@ -162,7 +219,7 @@ impl AcmeSettings {
     }
 
     /// Where the certificate of a name is: the private key, then the chain.
-    fn file(&self, name: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str) -> PathBuf {
         // No name has a plus sign, which stands for the star of a wildcard.
         self.storage.join("certificates").join(format!("{}.pem", name.replace('*', "+")))
     }
@@ -196,6 +253,7 @@ pub(super) fn read(
     // A table without settings has the defaults, which is simpler than a second list of them.
     let empty = DeTable::new();
     let section = section.unwrap_or_else(|| Section::new(sink, &s::TABLE, &empty, 0..0));
+    let on_demand_span = section.key_span("on_demand");
     let mut acme = settings(section, first.clone().unwrap_or(0..0))?;
     let first = first?;
     let plain = targets.iter().any(|t| !t.tls && t.mode == Mode::Http);
@@ -206,10 +264,16 @@ pub(super) fn read(
         sink.error(&first, message, Some(help));
     }
     acme.settings.names = give_certificates(sink, &acme.settings, listeners, targets, hosts, store);
+    if let (Some(on_demand), Some(section_span)) = (&acme.settings.on_demand, &on_demand_span) {
+        check_served(sink, on_demand, section_span, listeners, targets, hosts);
+    }
     let settings = &acme.settings;
     let is_wildcard = |name: &str| NamePattern::of_certificate(name).is_some_and(|pattern| pattern.suffix().is_some());
-    let by_dns_only = |name: &String| settings.challenges == [AcmeChallenge::Dns01] || is_wildcard(name);
-    let outside = |name: &&String| by_dns_only(name) && settings.dns_update_for(name).is_none();
+    let updated_only = |name: &String| {
+        settings.challenges.iter().all(|challenge| *challenge == AcmeChallenge::Dns01)
+            || is_wildcard(name) && !settings.challenges.contains(&AcmeChallenge::DnsPersist01)
+    };
+    let outside = |name: &&String| updated_only(name) && settings.dns_update_for(name).is_none();
     if !settings.dns_updates.is_empty()
         && let Some(name) = settings.names.iter().find(outside)
     {
@@ -229,9 +293,10 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
     let challenges = section.or(&s::challenges);
     let profile = section.optional(&s::profile);
     let ip_addresses = section.optional_at(&s::ip_addresses).filter(|at| at.value);
-    if let Some(at) = ip_addresses.as_ref().filter(|_| challenges == [AcmeChallenge::Dns01]) {
+    let by_dns_only = challenges.iter().all(|challenge| challenge.is_by_dns());
+    if let Some(at) = ip_addresses.as_ref().filter(|_| by_dns_only) {
         let help = "add \"tls-alpn-01\" or \"http-01\" to \"challenges\"".to_owned();
-        let message = "\"ip_addresses\" has no effect: an authority does not verify an address by \"dns-01\"";
+        let message = "\"ip_addresses\" has no effect: an authority does not verify an address by DNS";
         sink.warn(&at.span, message, Some(help));
     }
     let mut good = roots.is_some();
@@ -251,6 +316,22 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
             None => good = false,
         }
     }
+    let on_demand = match section.table(&s::on_demand) {
+        Some(section) => {
+            let span = section.span.clone();
+            let read = on_demand(section);
+            good &= read.is_some();
+            if by_dns_only {
+                let help = "add \"tls-alpn-01\" or \"http-01\" to \"challenges\"".to_owned();
+                let message = "certificates on demand need a challenge that does not use DNS: the gateway publishes no records \
+                               for names that clients choose";
+                sink.error(&span, message, Some(help));
+                good = false;
+            }
+            read
+        }
+        None => None,
+    };
     let dns_hook = section.optional_at(&s::dns_hook);
     let by_dns = challenges.contains(&AcmeChallenge::Dns01);
     let dns_updates: Vec<Option<DnsUpdate>> = section.tables(&s::dns_update).into_iter().map(dns_update).collect();
@@ -313,6 +394,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
             fallbacks,
             storage,
             names: Vec::new(),
+            on_demand,
         },
         place,
     })
@@ -325,6 +407,98 @@ fn roots(section: &Section, ca: Option<&At<PathBuf>>) -> Option<Vec<CertificateD
         None if section.key_span("ca").is_some() => None,
         None => Some(section.sink.trusted_roots().map(<[_]>::to_vec).unwrap_or_default()),
     }
+}
+
+/// Reads `[acme.on_demand]`.
+fn on_demand(section: Section) -> Option<OnDemandSettings> {
+    let sink = section.sink;
+    let (written, ask) = (section.optional(&o::names), section.optional_at(&o::ask));
+    let ca = section.optional_at(&o::ask_ca);
+    let (most, rate) = (section.or(&o::max_certificates), section.or(&o::orders_per_hour));
+    let mut good = ask.is_some() || section.key_span("ask").is_none();
+    if written.is_none() && section.key_span("names").is_none() && section.key_span("ask").is_none() {
+        let help = "add names = [\"*.shops.example.com\"], or ask = \"http://127.0.0.1:9000/allowed\"".to_owned();
+        let message =
+            "[acme.on_demand] allows no name: without \"names\" or \"ask\", every client could order certificates";
+        section.missing(message.to_owned(), help);
+        good = false;
+    }
+    let mut names = Vec::new();
+    for name in written.into_iter().flatten() {
+        match name.value.parse::<NamePattern>() {
+            Ok(NamePattern::Any) => {
+                let help = "write \"**.example.com\", or remove \"names\" and let \"ask\" decide".to_owned();
+                sink.error(&name.span, "\"*\" would let every client order certificates", Some(help));
+                good = false;
+            }
+            Ok(pattern) if pattern.sample().parse::<IpAddr>().is_err() && !name.value.starts_with('[') => {
+                if ask.is_none() && pattern.suffix().is_some() {
+                    let message = format!(
+                        "everybody whom DNS lets use a name of \"{pattern}\" can make the gateway order certificates, up to \
+                         \"orders_per_hour\" and \"max_certificates\""
+                    );
+                    let help = "set \"ask\" to a service that knows the names, unless each name of this domain is in DNS only \
+                                if you want it to be";
+                    sink.warn(&name.span, message, Some(help.to_owned()));
+                }
+                names.push(pattern);
+            }
+            _ => {
+                let help = "write a host name, or a host name after \"*.\" or \"**.\"".to_owned();
+                sink.error(&name.span, format!("\"{}\" is not a name for a certificate", name.value), Some(help));
+                good = false;
+            }
+        }
+    }
+    let mut trusted = Vec::new();
+    match (&ask, &ca) {
+        (Some(ask), ca) if ask.value.tls => {
+            match roots(&section, ca.as_ref()) {
+                Some(found) => trusted = found,
+                None => good = false,
+            }
+            if ca.is_none() && !sink.offline() && sink.trusted_roots().is_some_and(<[_]>::is_empty) {
+                let help = "install the package ca-certificates, or set \"ask_ca\"".to_owned();
+                let message = "this system has no trusted CAs, so the gateway cannot check the server of \"ask\"";
+                sink.error(&ask.span, message, Some(help));
+                good = false;
+            }
+        }
+        (Some(ask), ca) => {
+            if let Some(ca) = ca {
+                let help = "write ask = \"https://HOST/PATH\"".to_owned();
+                sink.warn(&ca.span, "\"ask_ca\" has no effect without TLS", Some(help));
+            }
+            if !collector::is_local(&ask.value.host) {
+                let message = "the connection to the service of \"ask\" is not encrypted: an attacker on the network path can \
+                               allow names";
+                sink.warn(&ask.span, message, Some("write ask = \"https://…\"".to_owned()));
+            }
+        }
+        (None, Some(ca)) => {
+            sink.warn(&ca.span, "\"ask_ca\" has no effect without \"ask\"", Some("remove \"ask_ca\"".to_owned()));
+        }
+        (None, None) => {}
+    }
+    section.finish();
+    good.then_some(OnDemandSettings {
+        names,
+        ask: ask.map(|ask| ask.value),
+        roots: trusted,
+        max_certificates: most as usize,
+        orders_per_hour: rate as u32,
+    })
+}
+
+/// The URL of a service that decides about names.
+pub(super) fn ask(sink: &Sink, key: &str, node: &Node) -> Option<AskUrl> {
+    let text = decode::text(sink, key, node)?;
+    let parsed = collector::parse_endpoint(&text);
+    if parsed.is_none() {
+        let help = format!("write {key} = \"http://127.0.0.1:9000/allowed\", without a user and without \"?\"");
+        sink.error(&node.span(), format!("\"{text}\" is not the URL of a service that can be asked"), Some(help));
+    }
+    parsed
 }
 
 /// Reads another authority. `known` are the directories of those before it.
@@ -435,6 +609,37 @@ fn external_account(section: Section) -> Option<ExternalAccount> {
     }
 }
 
+/// Warns if no host can serve a name that gets a certificate on demand.
+fn check_served(
+    sink: &Sink,
+    on_demand: &OnDemandSettings,
+    span: &Range<usize>,
+    listeners: &[Draft],
+    targets: &[Target],
+    hosts: &Hosts,
+) {
+    let automatic = || {
+        let both = listeners.iter().zip(targets);
+        both.filter(|(l, _)| l.tls.as_ref().is_some_and(|tls| tls.automatic.is_some())).map(|(_, target)| target)
+    };
+    let is_wide = |target: &Target| target.hosts.iter().any(|(pattern, _)| !matches!(pattern, NamePattern::Exact(_)));
+    let serves = |target: &Target, name: &NamePattern| {
+        let host = target.hosts.find(&name.sample());
+        host.is_some_and(|host| !matches!(hosts.action(*host), Action::Passthrough { .. }))
+    };
+    let unserved = match &on_demand.names[..] {
+        [] => (!automatic().any(is_wide)).then(|| "other names than those of [[host]]".to_owned()),
+        names => names.iter().find(|name| !automatic().any(|t| serves(t, name))).map(|name| format!("\"{name}\"")),
+    };
+    if let Some(unserved) = unserved {
+        let help = "add a [[host]] with a wildcard or \"*\" in \"names\" to a listener with certificates = \"auto\""
+            .to_owned();
+        let message =
+            format!("no certificate is ordered on demand for {unserved}: no [[host]] of these listeners serves it");
+        sink.warn(span, message, Some(help));
+    }
+}
+
 /// Gives each listener that wants it a certificate for each name of its hosts. Returns all names.
 fn give_certificates(
     sink: &Sink,
@@ -448,7 +653,7 @@ fn give_certificates(
     for (listener, target) in listeners.iter_mut().zip(targets) {
         let Some(policies) = &mut listener.tls else { continue };
         let Some(span) = policies.automatic.clone() else { continue };
-        let by_lanes = acme.challenges.iter().any(|challenge| *challenge != AcmeChallenge::Dns01);
+        let by_lanes = acme.challenges.iter().any(|challenge| !challenge.is_by_dns());
         let name = |(pattern, host): (NamePattern, &u32)| match pattern {
             NamePattern::Exact(name) if address(&name).is_some() => address(&name)
                 .filter(|_| acme.ip_addresses && by_lanes)
@@ -458,7 +663,7 @@ fn give_certificates(
                 Some(name.to_string())
             }
             NamePattern::OneLabel(suffix)
-                if acme.challenges.contains(&AcmeChallenge::Dns01)
+                if acme.challenges.iter().any(|challenge| challenge.is_by_dns())
                     && !matches!(hosts.action(*host), Action::Passthrough { .. }) =>
             {
                 Some(format!("*.{suffix}"))
@@ -469,7 +674,7 @@ fn give_certificates(
         let names: BTreeSet<String> = target.hosts.iter().filter_map(name).collect();
         if names.is_empty() {
             let help = "write a DNS name in a [[host]], as in names = [\"www.example.com\"]; a name with \"*\" also needs \
-                        challenges = [\"dns-01\"] in [acme], an address also needs ip_addresses = true; names with \"**\", the \
+                        challenges = [\"dns-01\"] or [\"dns-persist-01\"] in [acme], an address also needs ip_addresses = true; names with \"**\", the \
                         name \"*\" and hosts with \"passthrough\" get no certificate"
                 .to_owned();
             let message = "certificates = \"auto\", but no host of this listener has a name for a certificate";
@@ -503,7 +708,8 @@ fn give_certificates(
             ),
             _ => {}
         }
-        let set = CertificateSet { entries, defaults, stapling: policies.certificates.stapling };
+        let on_demand = acme.on_demand.is_some();
+        let set = CertificateSet { entries, defaults, stapling: policies.certificates.stapling, on_demand };
         let identities = Arc::new(set.identities());
         if let Some(policy) = policies.policies.first() {
             tls::warn_without_cipher(
@@ -583,6 +789,39 @@ pub fn challenge_policy(name: &str, certificate: CertificateDer<'static>, key: P
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_on_demand_is_a_host_name_that_is_allowed() {
+        let settings = |names: &[&str]| OnDemandSettings {
+            names: names.iter().map(|name| name.parse().unwrap()).collect(),
+            ask: None,
+            roots: Vec::new(),
+            max_certificates: 2,
+            orders_per_hour: 1,
+        };
+        let (any, some) = (settings(&[]), settings(&["*.shop.example", "one.example"]));
+        for good in ["a.shop.example", "xn--bcher-kva.shop.example", "one.example"] {
+            assert!(any.admits(good) && some.admits(good), "{good}");
+        }
+        for other in ["b.a.shop.example", "shop.example", "two.example"] {
+            assert!(any.admits(other) && !some.admits(other), "{other}");
+        }
+        let long = format!("{}.example", ["a23456789"; 24].join("."));
+        for bad in ["", "a", "a.", ".a", "a..b", "A.example", "*.shop.example", "_x.shop.example", "-a.shop.example"] {
+            assert!(!any.admits(bad) && !some.admits(bad), "{bad}");
+        }
+        for bad in ["127.0.0.1", "[::1]", "../a.example", "a/b.example", "a.b.42", &long, "a b.example", "a.example\n"]
+        {
+            assert!(!any.admits(bad), "{bad}");
+        }
+        let index = some.read_index(
+            "a.shop.example 7\nno.example 8\n../x 9\nb.shop.example x\none.example 10\nc.shop.example 11\n",
+        );
+        assert_eq!(
+            index.into_iter().collect::<Vec<_>>(),
+            [("a.shop.example".to_owned(), 7), ("one.example".to_owned(), 10)]
+        );
+    }
 
     #[test]
     fn the_url_of_a_directory_is_one_for_every_library() {

@@ -177,7 +177,7 @@ impl Written<'_> {
     }
 }
 
-fn is_local(host: &str) -> bool {
+pub(super) fn is_local(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
@@ -226,7 +226,7 @@ pub(super) fn endpoint(sink: &Sink, key: &str, node: &Node) -> Option<CollectorE
     parsed
 }
 
-fn parse_endpoint(text: &str) -> Option<CollectorEndpoint> {
+pub(super) fn parse_endpoint(text: &str) -> Option<CollectorEndpoint> {
     let uri: Uri = text.parse().ok()?;
     let tls = match uri.scheme_str()? {
         "http" => false,

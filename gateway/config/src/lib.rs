@@ -77,7 +77,8 @@ mod values;
 pub use access::{AccessLists, read_list_again, read_users_again};
 pub use access_log::{AccessLogTarget, Rotation, Syslog, SyslogTls};
 pub use acme::{
-    Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, DnsUpdate, ExternalAccount, TsigAlgorithm, challenge_policy,
+    Acme, AcmeAuthority, AcmeChallenge, AcmeSettings, AskUrl, DnsUpdate, ExternalAccount, ON_DEMAND_INDEX,
+    OnDemandSettings, TsigAlgorithm, challenge_policy,
 };
 pub use admin_listeners::{AdminTls, AdminTlsFiles, read_admin_tls_again};
 pub use args::{Answer, CommandLine};

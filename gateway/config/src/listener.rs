@@ -330,7 +330,9 @@ pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target
         for (pattern, host) in target.hosts.iter() {
             let ip = matches!(&pattern, NamePattern::Exact(n) if n.starts_with('[') || n.parse::<IpAddr>().is_ok());
             let relayed = matches!(hosts.action(*host), Action::Passthrough { .. });
-            if ip || relayed || pattern == NamePattern::Any || load::covers(&policy.identities, &pattern) {
+            // Its names get their certificates when clients ask for them.
+            let on_demand = policy.identities.on_demand && !matches!(pattern, NamePattern::Exact(_));
+            if ip || relayed || on_demand || pattern == NamePattern::Any || load::covers(&policy.identities, &pattern) {
                 continue;
             }
             let Some(name) = hosts.place(*host, &pattern) else { continue };

@@ -43,24 +43,31 @@ impl PolicyId {
             ClientAuthMode::Optional => 1,
             ClientAuthMode::Require => 2,
         });
-        self.certificates(&auth.roots);
-        // Lists that are replaced while the gateway serves enter by `with_lists`.
-        self.number(0);
-        // Nothing where there are none: as in versions that had no names.
-        auth.names.iter().for_each(|name| self.text(&name.to_string()));
-        if auth.depth < MAX_DEPTH {
-            // No name of a client: those begin with their kind and a colon.
-            self.text(&format!("depth {}", auth.depth));
+        for (i, authority) in auth.authorities.iter().enumerate() {
+            if i > 0 {
+                // No name of a client: those begin with their kind and a colon.
+                self.text("authority");
+            }
+            self.certificates(&authority.roots);
+            // Lists that are replaced while the gateway serves enter by `with_lists`.
+            self.number(0);
+            // Nothing where there are none: as in versions that had no names.
+            authority.names.iter().for_each(|name| self.text(&name.to_string()));
+            if authority.depth < MAX_DEPTH {
+                self.text(&format!("depth {}", authority.depth));
+            }
         }
     }
 
     /// Makes the id of a policy, and lets its rules about revocation know what it is made of.
-    pub fn finish_with(self, revocation: Option<&mut Revocation>) -> [u8; 16] {
+    pub fn finish_with<'r>(self, revocations: impl IntoIterator<Item = &'r mut Revocation>) -> [u8; 16] {
         let rules = self.finish();
-        revocation.map_or(rules, |revocation| {
+        let mut all = Vec::new();
+        for revocation in revocations {
             revocation.rules = rules;
-            with_lists(revocation)
-        })
+            all.push(&*revocation);
+        }
+        of_lists(rules, &all)
     }
 
     pub fn finish(self) -> [u8; 16] {
@@ -74,16 +81,31 @@ impl PolicyId {
 /// The id of a policy with these lists. It is the same as long as nobody else is revoked: a list that was issued again ends no
 /// session.
 pub(super) fn with_lists(revocation: &Revocation) -> [u8; 16] {
-    if revocation.sources.is_empty() {
-        return revocation.rules;
+    of_lists(revocation.rules, &[revocation])
+}
+
+/// The same for a policy towards clients, which has lists for each authority.
+pub(super) fn with_lists_of(auth: &ClientAuth) -> [u8; 16] {
+    let all: Vec<&Revocation> = auth.authorities.iter().map(|authority| &authority.revocation).collect();
+    of_lists(all.first().map_or([0; 16], |first| first.rules), &all)
+}
+
+fn of_lists(rules: [u8; 16], all: &[&Revocation]) -> [u8; 16] {
+    if all.iter().all(|revocation| revocation.sources.is_empty()) {
+        return rules;
     }
     let mut id = PolicyId::new("lists");
-    id.bytes(&revocation.rules);
-    id.number(match revocation.expired {
-        ExpiredLists::Accept => 0,
-        ExpiredLists::Refuse => 1,
-    });
-    revocation.sources.iter().for_each(|source| id.bytes(&source.digest));
+    id.bytes(&rules);
+    for (i, revocation) in all.iter().enumerate() {
+        if i > 0 {
+            id.text("authority");
+        }
+        id.number(match revocation.expired {
+            ExpiredLists::Accept => 0,
+            ExpiredLists::Refuse => 1,
+        });
+        revocation.sources.iter().for_each(|source| id.bytes(&source.digest));
+    }
     id.finish()
 }
 
@@ -101,7 +123,8 @@ pub(super) fn of_client(revocation: &Revocation, logs: Option<&LogList>) -> [u8;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sealane_tls::policy::{ClientName, RevocationLists};
+    use sealane_tls::policy::{ClientAuthority, ClientName, RevocationLists};
+    use std::sync::Arc;
 
     fn id(parts: &[&str]) -> [u8; 16] {
         let mut id = PolicyId::new("test");
@@ -131,33 +154,62 @@ mod tests {
 
     #[test]
     fn other_client_rules_give_another_id() {
-        let auth = |mode, root: &'static [u8]| ClientAuth {
-            mode,
+        let authority = |root: &'static [u8]| ClientAuthority {
             roots: vec![root.into()],
             revocation: Revocation::default(),
             names: vec![],
             depth: MAX_DEPTH,
-            reauthenticate_after: sealane_tls::REAUTHENTICATE_AFTER,
         };
-        let id = |auth: Option<ClientAuth>| {
+        let id = |mode, authorities: Vec<ClientAuthority>| {
             let mut id = PolicyId::new("server");
-            id.client_auth(auth.as_ref());
+            let reauthenticate_after = sealane_tls::REAUTHENTICATE_AFTER;
+            id.client_auth(Some(&ClientAuth { mode, authorities, reauthenticate_after }));
             id.finish()
         };
+        let none = {
+            let mut id = PolicyId::new("server");
+            id.client_auth(None);
+            id.finish()
+        };
+        let required = |authorities| id(ClientAuthMode::Require, authorities);
+        let named = || ClientAuthority { names: vec![ClientName::CommonName("a".into())], ..authority(b"one") };
+        let depth = |depth| ClientAuthority { depth, ..authority(b"one") };
         let all = [
-            id(None),
-            id(Some(auth(ClientAuthMode::Require, b"one"))),
-            id(Some(auth(ClientAuthMode::Optional, b"one"))),
-            id(Some(auth(ClientAuthMode::Require, b"two"))),
-            id(Some(ClientAuth {
-                names: vec![ClientName::CommonName("a".into())],
-                ..auth(ClientAuthMode::Require, b"one")
-            })),
-            id(Some(ClientAuth { depth: 0, ..auth(ClientAuthMode::Require, b"one") })),
-            id(Some(ClientAuth { depth: 1, ..auth(ClientAuthMode::Require, b"one") })),
+            none,
+            required(vec![authority(b"one")]),
+            id(ClientAuthMode::Optional, vec![authority(b"one")]),
+            required(vec![authority(b"two")]),
+            required(vec![named()]),
+            required(vec![depth(0)]),
+            required(vec![depth(1)]),
+            required(vec![authority(b"one"), authority(b"two")]),
+            required(vec![ClientAuthority { roots: vec![b"one"[..].into(), b"two"[..].into()], ..authority(b"one") }]),
+            required(vec![named(), authority(b"two")]),
+            required(vec![authority(b"one"), ClientAuthority { roots: vec![b"two"[..].into()], ..named() }]),
         ];
         for (i, a) in all.iter().enumerate() {
             assert!(all.iter().skip(i + 1).all(|b| a != b), "{i}");
         }
+        // The lists of each authority count as that authority's.
+        let lists = |digest: u8| vec![Arc::new(RevocationLists { digest: [digest; 32], ..RevocationLists::default() })];
+        let with = |first: &[u8], second: &[u8]| {
+            let authorities = [first, second].map(|digests| ClientAuthority {
+                revocation: Revocation {
+                    sources: digests.iter().flat_map(|digest| lists(*digest)).collect(),
+                    expired: ExpiredLists::Accept,
+                    rules: [7; 16],
+                },
+                ..authority(b"one")
+            });
+            let mode = ClientAuthMode::Require;
+            let reauthenticate_after = sealane_tls::REAUTHENTICATE_AFTER;
+            with_lists_of(&ClientAuth { mode, authorities: authorities.into(), reauthenticate_after })
+        };
+        let all =
+            [with(&[], &[]), with(&[1], &[]), with(&[], &[1]), with(&[1], &[2]), with(&[2], &[1]), with(&[1, 2], &[])];
+        for (i, a) in all.iter().enumerate() {
+            assert!(all.iter().skip(i + 1).all(|b| a != b), "{i}");
+        }
+        assert_eq!(all[0], [7; 16]);
     }
 }

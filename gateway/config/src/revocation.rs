@@ -17,7 +17,7 @@ use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::Upstream;
 use sealane_tls::ocsp;
 use sealane_tls::policy::{
-    ClientAuth, ClientPolicy, ExpiredLists, Identity, Revocation as RevocationRules, RevocationLists, ServerPolicy,
+    ClientPolicy, ExpiredLists, Identity, Revocation as RevocationRules, RevocationLists, ServerPolicy,
 };
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
@@ -302,11 +302,7 @@ impl CertificateSet {
             Some(new) => (files.clone(), new.clone()),
             None => (files.clone(), old.clone()),
         };
-        (!made.is_empty()).then(|| Self {
-            entries: self.entries.iter().map(entry).collect(),
-            defaults: self.defaults.clone(),
-            stapling: self.stapling,
-        })
+        (!made.is_empty()).then(|| self.with_entries(self.entries.iter().map(entry).collect()))
     }
 }
 
@@ -358,7 +354,8 @@ impl Config {
     pub fn revocation_lists(&self) -> Vec<Arc<RevocationLists>> {
         let mut seen = HashSet::new();
         let policies = self.listeners.iter().filter_map(|l| l.tls.as_ref()).flat_map(|tls| &tls.policies);
-        let clients = policies.filter_map(|policy| policy.client_auth.as_ref()).map(|auth| &auth.revocation);
+        let clients = policies.filter_map(|policy| policy.client_auth.as_ref()).flat_map(|auth| &auth.authorities);
+        let clients = clients.map(|authority| &authority.revocation);
         let servers = self.upstreams.iter().filter_map(|upstream| upstream.tls.as_ref()).map(|tls| &tls.revocation);
         let all = clients.chain(servers).flat_map(|revocation| &revocation.sources);
         all.filter(|source| seen.insert(&source.source)).cloned().collect()
@@ -376,9 +373,18 @@ impl Config {
         for tls in self.listeners.iter_mut().filter_map(|listener| listener.tls.as_mut()) {
             for policy in &mut tls.policies {
                 let Some(auth) = &policy.client_auth else { continue };
-                let Some(revocation) = replaced(&auth.revocation, new) else { continue };
-                let id = policy_id::with_lists(&revocation);
-                let auth = ClientAuth { revocation, ..auth.clone() };
+                let mut auth = auth.clone();
+                let mut has_changed = false;
+                for authority in &mut auth.authorities {
+                    if let Some(revocation) = replaced(&authority.revocation, new) {
+                        authority.revocation = revocation;
+                        has_changed = true;
+                    }
+                }
+                if !has_changed {
+                    continue;
+                }
+                let id = policy_id::with_lists_of(&auth);
                 *policy = Arc::new(ServerPolicy { id, client_auth: Some(auth), ..(**policy).clone() });
             }
         }

@@ -24,10 +24,11 @@ use super::diagnostics::Sink;
 use super::host::{Hosts, Target};
 use super::listener::Draft;
 use super::plan::{Plan, ServerPlan};
+use rustls::pki_types::CertificateDer;
 use sealane_proxy::rules::{Piece, Redirect, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::{NameMap, NamePattern, Rank, SiteMap, groups};
-use sealane_tls::policy::{ClientAuth, ClientAuthMode, ExpiredLists};
+use sealane_tls::policy::{ClientAuth, ClientAuthMode, ClientAuthority, ExpiredLists};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -142,15 +143,23 @@ fn requires_certificates(listener: &Draft) -> bool {
 /// Whether `other` lets somebody in whom `own` refuses.
 fn is_weaker(other: Option<&ClientAuth>, own: &ClientAuth) -> bool {
     let Some(other) = other else { return true };
+    // Each certificate that `other` accepts satisfies the rule of one of its authorities: one of ours must be as strict for it.
+    let is_covered = |rule: &ClientAuthority, root: &CertificateDer<'_>| {
+        own.authorities.iter().any(|own| own.roots.contains(root) && !is_laxer(rule, own))
+    };
+    other.authorities.iter().any(|rule| rule.roots.iter().any(|root| !is_covered(rule, root)))
+}
+
+/// Whether a rule accepts a certificate of a common authority that `own` refuses.
+fn is_laxer(rule: &ClientAuthority, own: &ClientAuthority) -> bool {
     // No names means every name.
-    let more_names = other.names.is_empty() || other.names.iter().any(|name| !own.names.contains(name));
-    other.roots.iter().any(|r| !own.roots.contains(r))
-        || own.revocation.sources.iter().any(|own| !other.revocation.sources.iter().any(|o| o.source == own.source))
+    let more_names = rule.names.is_empty() || rule.names.iter().any(|name| !own.names.contains(name));
+    own.revocation.sources.iter().any(|own| !rule.revocation.sources.iter().any(|o| o.source == own.source))
         || !own.revocation.sources.is_empty()
             && own.revocation.expired == ExpiredLists::Refuse
-            && other.revocation.expired == ExpiredLists::Accept
+            && rule.revocation.expired == ExpiredLists::Accept
         || !own.names.is_empty() && more_names
-        || other.depth > own.depth
+        || rule.depth > own.depth
 }
 
 fn upstreams_of(action: &Action, routes: &[Route]) -> Vec<usize> {

@@ -10,7 +10,8 @@ use super::diagnostics::Sink;
 use super::policy_id::{self, PolicyId};
 use super::revocation;
 use super::settings::{
-    certificate as c, client_auth as a, listener_tls as l, protocol as p, upstream_protocol as up, upstream_tls as u,
+    Choice, Count, File, Setting, Strings, certificate as c, client_auth as a, client_authority as o,
+    listener_tls as l, protocol as p, upstream_protocol as up, upstream_tls as u,
 };
 use super::transparency;
 use rustls::pki_types::CertificateDer;
@@ -18,7 +19,8 @@ use sealane_proxy::snapshot::UpstreamHttp;
 use sealane_route::proxies::TrustedProxies;
 use sealane_route::{NameMap, NamePattern};
 use sealane_tls::policy::{
-    ClientAuth, ClientName, ClientPolicy, Group, KeyKind, KeyLogRules, Revocation, ServerPolicy, Suite, Version,
+    ClientAuth, ClientAuthority, ClientName, ClientPolicy, ExpiredLists, Group, KeyKind, KeyLogRules, Revocation,
+    ServerPolicy, Suite, Version,
 };
 use sealane_tls::transparency::LogList;
 use std::collections::HashMap;
@@ -208,7 +210,10 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let certificates = match automatic {
         Some(_) => {
             let defaults = if section.or(&l::strict_sni) { Defaults::Refuse } else { Defaults::First };
-            Some((CertificateSet { entries: Vec::new(), defaults, stapling: stapling.is_some() }, Vec::new()))
+            Some((
+                CertificateSet { entries: Vec::new(), defaults, stapling: stapling.is_some(), on_demand: false },
+                Vec::new(),
+            ))
         }
         None => certificates(&section, store, stapling.is_some()),
     };
@@ -285,7 +290,7 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
         names.iter().for_each(|n| id.text(&n.value.to_string()));
         id.client_auth(auth.as_ref());
         let policy = ServerPolicy {
-            id: id.finish_with(auth.as_mut().map(|auth| &mut auth.revocation)),
+            id: id.finish_with(auth.iter_mut().flat_map(|auth| &mut auth.authorities).map(|a| &mut a.revocation)),
             name: names.first().map_or_else(|| listener.to_owned(), |n| format!("{listener} for {}", n.value)),
             versions: protocol.versions.clone(),
             groups: protocol.groups.clone(),
@@ -463,8 +468,11 @@ fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<
         false if !marked.is_empty() => Defaults::Marked(marked),
         false => Defaults::First,
     };
-    Some((CertificateSet { entries: all, defaults, stapling }, spans))
+    Some((CertificateSet { entries: all, defaults, stapling, on_demand: false }, spans))
 }
+
+/// A certificate is verified by each rule, until one accepts it.
+const MAX_AUTHORITIES: usize = 8;
 
 /// One `client_auth` setting: for some names, or (empty) for all others.
 struct ClientRule {
@@ -479,16 +487,29 @@ fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> 
     let mut default: Option<Range<usize>> = None;
     for entry in section.tables(&l::client_auth) {
         let mode = entry.required(&a::mode);
-        let roots = entry.required(&a::ca);
-        let roots = roots.and_then(|file| load::trust_anchors(sink, &file));
-        let revocation = revocation::rules(&entry, &a::crl, &a::crl_expired, roots.as_deref(), store);
-        good &= revocation.is_some();
-        let allowed = entry.optional(&a::names);
-        good &= allowed.is_some() || entry.key_span("names").is_none();
-        let allowed = allowed.unwrap_or_default();
-        let client_names = client_names(sink, &allowed);
-        good &= client_names.len() == allowed.len();
-        let depth = entry.or(&a::depth) as u8;
+        let first = authority(&entry, [&a::crl, &a::names], &a::ca, &a::crl_expired, &a::depth, store);
+        let mut authorities: Vec<Option<ClientAuthority>> = vec![first];
+        for other in entry.tables(&a::authority) {
+            let span = other.span.clone();
+            let read = authority(&other, [&o::crl, &o::names], &o::ca, &o::crl_expired, &o::depth, store);
+            other.finish();
+            let known = || authorities.iter().flatten().flat_map(|a| &a.roots);
+            if read.iter().flat_map(|read| &read.roots).any(|root| known().any(|known| known == root)) {
+                let message =
+                    "a CA of this authority is also in another rule: a certificate needs to satisfy only one of them";
+                sink.warn(&span, message, Some("put each CA into one rule".to_owned()));
+            }
+            authorities.push(read);
+        }
+        if authorities.len() > MAX_AUTHORITIES {
+            let help = "put CAs with the same rule into one file".to_owned();
+            let message = format!("client_auth has more than {MAX_AUTHORITIES} rules for authorities");
+            sink.error(&entry.span, message, Some(help));
+            good = false;
+        }
+        let wanted = authorities.len();
+        let authorities: Vec<ClientAuthority> = authorities.into_iter().flatten().collect();
+        let authorities = Some(authorities).filter(|all| all.len() == wanted);
         let reauthenticate_after = entry.or(&a::reauthenticate_after);
         let written = entry.optional(&a::r#for);
         let for_all = entry.key_span("for").is_none();
@@ -518,23 +539,37 @@ fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> 
             }
         }
         entry.finish();
-        match (mode, roots) {
-            (Some(mode), Some(roots)) if for_all || written.is_some() => out.push(ClientRule {
-                auth: ClientAuth {
-                    mode: mode.value,
-                    roots,
-                    revocation: revocation.unwrap_or_default(),
-                    names: client_names,
-                    depth,
-                    reauthenticate_after,
-                },
-                names,
-            }),
+        match (mode, authorities) {
+            (Some(mode), Some(authorities)) if for_all || written.is_some() => {
+                out.push(ClientRule { auth: ClientAuth { mode: mode.value, authorities, reauthenticate_after }, names })
+            }
             _ => good = false,
         }
     }
     // A wrong type of the whole setting is reported by `tables` and yields nothing: the error alone refuses the file.
     good.then_some(out)
+}
+
+/// The certificates of some authorities, and which of them are accepted.
+fn authority(
+    section: &Section,
+    [crl, names]: [&Setting<Strings>; 2],
+    ca: &Setting<File>,
+    crl_expired: &Setting<Choice<ExpiredLists>>,
+    depth: &Setting<Count>,
+    store: &mut Store,
+) -> Option<ClientAuthority> {
+    let sink = section.sink;
+    let roots = section.required(ca).and_then(|file| load::trust_anchors(sink, &file));
+    let revocation = revocation::rules(section, crl, crl_expired, roots.as_deref(), store);
+    let allowed = section.optional(names);
+    let is_wrong = allowed.is_none() && section.key_span("names").is_some();
+    let allowed = allowed.unwrap_or_default();
+    let client_names = client_names(sink, &allowed);
+    let depth = section.or(depth) as u8;
+    let good = !is_wrong && client_names.len() == allowed.len();
+    let (roots, revocation) = (roots?, revocation?);
+    good.then_some(ClientAuthority { roots, revocation, names: client_names, depth })
 }
 
 /// Names of clients, those that are good; the others are reported.
@@ -718,7 +753,7 @@ impl UpstreamTls {
         id.number(0);
         id.certificates(self.identity.as_ref().map_or(&[], |i| &i.identity.chain));
         let mut revocation = self.revocation;
-        id.finish_with(Some(&mut revocation));
+        id.finish_with([&mut revocation]);
         ClientPolicy {
             id: policy_id::of_client(&revocation, self.logs.as_deref()),
             versions: self.protocol.versions,

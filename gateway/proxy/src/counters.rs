@@ -397,6 +397,8 @@ counters! {
     ChallengesHttp, counter, "sealane_acme_challenges_answered_total", "type=\"http-01\"";
     /// Challenges of certificate authorities that the gateway answered, by type (RFC 8555, RFC 8737).
     ChallengesTls, counter, "sealane_acme_challenges_answered_total", "type=\"tls-alpn-01\"";
+    /// Names without a certificate that clients asked for (`[acme.on_demand]`), and that were not looked at because too many waited.
+    DemandsLost, counter, "sealane_acme_on_demand_lost_total", "";
     /// Requests answered 400 because servers could read their path in different ways, or because it has dot segments.
     BadPaths, counter, "sealane_bad_paths_total", "";
     /// Requests answered 405 because their listener does not allow their method.

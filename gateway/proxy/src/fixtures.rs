@@ -184,6 +184,7 @@ pub(crate) fn snapshot(limits: ClientLimits, upstreams: Vec<Upstream>) -> Snapsh
         challenges: Arc::default(),
         latency: Arc::default(),
         shared_tickets: None,
+        on_demand: None,
         shared_rates: None,
         codecs: None,
         traces: None,

@@ -53,6 +53,7 @@ pub mod limits;
 pub mod logins;
 mod memory;
 pub mod mirrors;
+pub mod on_demand;
 pub mod pages;
 pub mod patterns;
 mod quic;

@@ -10,6 +10,7 @@ use crate::challenges::Challenges;
 use crate::forwarding::Forwarding;
 use crate::latency::Latency;
 use crate::limits::{ConcurrencyLimit, RateLimit, SharedRates};
+use crate::on_demand::OnDemand;
 use crate::pages::Page;
 use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
@@ -66,6 +67,8 @@ pub struct Snapshot {
     pub latency: Arc<Latency>,
     /// Where single-use tickets are that gateways share; `None`: each gateway has its own.
     pub shared_tickets: Option<Arc<TicketStore>>,
+    /// Where names without a certificate are reported; `None`: nowhere.
+    pub on_demand: Option<Arc<OnDemand>>,
     /// Rates are those of all gateways together; `None`: each gateway has its own.
     pub shared_rates: Option<Arc<SharedRates>>,
     /// Which requests are traced, and where their traces go; `None`: lanes do not look at them.

@@ -111,9 +111,9 @@ impl Limits {
     }
 }
 
-/// Verifies client certificates as another verifier does, demands one of some names, and notes for how long they are good.
+/// Verifies the client certificates of some authorities as another verifier does, and demands one of some names.
 #[derive(Debug)]
-pub(crate) struct NotesAuthentication {
+pub(crate) struct AuthorityVerifier {
     pub verifier: Arc<dyn ClientCertVerifier>,
     /// Empty: every name is good.
     pub names: Vec<ClientName>,
@@ -127,26 +127,15 @@ pub(crate) struct NotesAuthentication {
     pub lists_end: Option<u64>,
 }
 
-impl ClientCertVerifier for NotesAuthentication {
-    fn offer_client_auth(&self) -> bool {
-        self.verifier.offer_client_auth()
-    }
-
-    fn client_auth_mandatory(&self) -> bool {
-        self.verifier.client_auth_mandatory()
-    }
-
-    fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.verifier.root_hint_subjects()
-    }
-
-    fn verify_client_cert(
+impl AuthorityVerifier {
+    /// Verifies a certificate, and returns for how long it is good, in seconds since 1970.
+    fn verify(
         &self,
         end_entity: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
-    ) -> Result<ClientCertVerified, Error> {
-        let verified = self.verifier.verify_client_cert(end_entity, intermediates, now)?;
+    ) -> Result<u64, Error> {
+        self.verifier.verify_client_cert(end_entity, intermediates, now)?;
         // The verifier does not tell which of them the chain needs. Many programs also send the root.
         let depth = || intermediates.iter().filter(|c| !self.roots.contains(c)).count();
         if self.depth < MAX_DEPTH && depth() > usize::from(self.depth) {
@@ -162,9 +151,69 @@ impl ClientCertVerifier for NotesAuthentication {
         // the client authenticates again. One that cannot be read has expired.
         let expiry = |c: &CertificateDer<'_>| not_after(c).unwrap_or_default();
         let expires = intermediates.iter().map(expiry).fold(expiry(end_entity), u64::min);
-        let expires = self.lists_end.map_or(expires, |end| expires.min(end));
-        CURRENT.set(Some(Authentication { verified: now.as_secs(), expires, resumed: false }));
-        Ok(verified)
+        Ok(self.lists_end.map_or(expires, |end| expires.min(end)))
+    }
+}
+
+/// Accepts the client certificates that satisfy the rule of one of some authorities, and notes for how long they are good.
+#[derive(Debug)]
+pub(crate) struct NotesAuthentication {
+    /// Never empty.
+    authorities: Vec<AuthorityVerifier>,
+    /// The names of all trust anchors, each once.
+    hints: Vec<DistinguishedName>,
+}
+
+impl NotesAuthentication {
+    /// `None` without an authority.
+    pub fn new(authorities: Vec<AuthorityVerifier>) -> Option<Self> {
+        let mut hints: Vec<DistinguishedName> = Vec::new();
+        for hint in authorities.iter().flat_map(|authority| authority.verifier.root_hint_subjects()) {
+            if !hints.iter().any(|known| known.as_ref() == hint.as_ref()) {
+                hints.push(hint.clone());
+            }
+        }
+        (!authorities.is_empty()).then_some(Self { authorities, hints })
+    }
+
+    /// What does not depend on the authority.
+    fn any(&self) -> &dyn ClientCertVerifier {
+        &*self.authorities[0].verifier
+    }
+}
+
+impl ClientCertVerifier for NotesAuthentication {
+    fn offer_client_auth(&self) -> bool {
+        self.any().offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.any().client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        // That an authority has not signed it says less than what is wrong with one that it has signed.
+        let mut failure = Error::from(CertificateError::UnknownIssuer);
+        for authority in &self.authorities {
+            match authority.verify(end_entity, intermediates, now) {
+                Ok(expires) => {
+                    CURRENT.set(Some(Authentication { verified: now.as_secs(), expires, resumed: false }));
+                    return Ok(ClientCertVerified::assertion());
+                }
+                Err(e) if failure == Error::from(CertificateError::UnknownIssuer) => failure = e,
+                Err(_) => {}
+            }
+        }
+        Err(failure)
     }
 
     fn verify_tls12_signature(
@@ -173,7 +222,7 @@ impl ClientCertVerifier for NotesAuthentication {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls12_signature(message, cert, dss)
+        self.any().verify_tls12_signature(message, cert, dss)
     }
 
     fn verify_tls13_signature(
@@ -182,11 +231,11 @@ impl ClientCertVerifier for NotesAuthentication {
         cert: &CertificateDer<'_>,
         dss: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.verifier.verify_tls13_signature(message, cert, dss)
+        self.any().verify_tls13_signature(message, cert, dss)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.verifier.supported_verify_schemes()
+        self.any().supported_verify_schemes()
     }
 }
 

@@ -148,6 +148,8 @@ pub struct Identities {
     pub names: NameMap<Vec<u32>>,
     /// Used for no or unknown SNI. Empty: such a client gets `unrecognized_name`.
     pub default: Vec<u32>,
+    /// A certificate may be ordered for a name that is in none of them.
+    pub on_demand: bool,
 }
 
 /// Whether clients must show a certificate.
@@ -248,6 +250,15 @@ impl Revocation {
 pub struct ClientAuth {
     /// Optional or required.
     pub mode: ClientAuthMode,
+    /// A certificate is accepted if it satisfies the rule of one of them; never empty.
+    pub authorities: Vec<ClientAuthority>,
+    /// How long a client may resume sessions after its certificate was verified.
+    pub reauthenticate_after: Duration,
+}
+
+/// The certificates of clients that some authorities have signed, and which of them are accepted.
+#[derive(Clone, Debug)]
+pub struct ClientAuthority {
     /// Trust anchors.
     pub roots: Vec<CertificateDer<'static>>,
     /// Whether certificates are revoked.
@@ -256,8 +267,6 @@ pub struct ClientAuth {
     pub names: Vec<ClientName>,
     /// The most intermediate certificates that a client may send; [`MAX_DEPTH`]: any number.
     pub depth: u8,
-    /// How long a client may resume sessions after its certificate was verified.
-    pub reauthenticate_after: Duration,
 }
 
 /// The most intermediate certificates that webpki accepts in a chain.
@@ -404,10 +413,7 @@ mod tests {
             max_early_data: 1000,
             client_auth: mode.map(|mode| ClientAuth {
                 mode,
-                roots: Vec::new(),
-                revocation: Revocation::default(),
-                names: Vec::new(),
-                depth: MAX_DEPTH,
+                authorities: Vec::new(),
                 reauthenticate_after: Duration::from_secs(3600),
             }),
             dangerous_key_log: None,

@@ -2,7 +2,7 @@
 //!
 //! Nothing here is shared with another lane: not the keys, not the rustls configuration, not a reference count.
 
-use crate::authentication::{Limits, NotesAuthentication};
+use crate::authentication::{AuthorityVerifier, Limits, NotesAuthentication};
 use crate::policy::{
     ClientAuthMode, ExpiredLists, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy, TicketKeys,
 };
@@ -81,27 +81,32 @@ impl ServerContext {
         let builder = match &policy.client_auth {
             None => builder.with_no_client_auth(),
             Some(auth) => {
-                let mut roots = RootCertStore::empty();
-                for root in &auth.roots {
-                    roots.add(root.clone())?;
-                }
-                let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
-                verifier = verifier.with_crls(auth.revocation.lists());
-                if auth.revocation.expired == ExpiredLists::Refuse {
-                    verifier = verifier.enforce_revocation_expiration();
-                }
-                if auth.mode == ClientAuthMode::Optional {
-                    verifier = verifier.allow_unauthenticated();
-                }
-                let verifier = verifier.build().map_err(|e| BuildError(e.to_string()))?;
-                builder.with_client_cert_verifier(Arc::new(NotesAuthentication {
-                    verifier,
-                    names: auth.names.clone(),
-                    depth: auth.depth,
-                    roots: auth.roots.clone(),
-                    lists_missing: auth.revocation.is_missing(),
-                    lists_end: auth.revocation.end(),
-                }))
+                let authority = |authority: &ClientAuthority| -> Result<AuthorityVerifier, BuildError> {
+                    let mut roots = RootCertStore::empty();
+                    for root in &authority.roots {
+                        roots.add(root.clone())?;
+                    }
+                    let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+                    verifier = verifier.with_crls(authority.revocation.lists());
+                    if authority.revocation.expired == ExpiredLists::Refuse {
+                        verifier = verifier.enforce_revocation_expiration();
+                    }
+                    if auth.mode == ClientAuthMode::Optional {
+                        verifier = verifier.allow_unauthenticated();
+                    }
+                    Ok(AuthorityVerifier {
+                        verifier: verifier.build().map_err(|e| BuildError(e.to_string()))?,
+                        names: authority.names.clone(),
+                        depth: authority.depth,
+                        roots: authority.roots.clone(),
+                        lists_missing: authority.revocation.is_missing(),
+                        lists_end: authority.revocation.end(),
+                    })
+                };
+                let authorities = auth.authorities.iter().map(authority).collect::<Result<_, _>>()?;
+                let verifier =
+                    NotesAuthentication::new(authorities).ok_or_else(|| BuildError("no authority".into()))?;
+                builder.with_client_cert_verifier(Arc::new(verifier))
             }
         };
         let mut config = builder.with_cert_resolver(Arc::new(Resolver::new(policy.identities.clone())));

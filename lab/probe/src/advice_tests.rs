@@ -60,6 +60,7 @@ fn good() -> Inspection {
         server: Some("nginx".into()),
         alt_svc: None,
         scan: Some(Scan { groups: vec![accepted("X25519MLKEM768")], ..Scan::default() }),
+        ech: None,
     }
 }
 

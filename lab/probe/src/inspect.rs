@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::attempt::{Outcome, Runner};
 use crate::cert::{Certificate, printable};
+use crate::ech::{Ech, ech};
 use crate::error::ProbeError;
 use crate::h1::Request;
 use crate::net::Resolver;
@@ -63,6 +64,8 @@ pub struct Inspection {
     pub alt_svc: Option<String>,
     /// What else is accepted; `None` when that was not asked.
     pub scan: Option<Scan>,
+    /// What becomes of an encrypted ClientHello; `None` when that was not asked, or the target is an address.
+    pub ech: Option<Ech>,
 }
 
 /// Inspects `target` with a handful of requests, and some twenty short connections when `with_scan`.
@@ -90,6 +93,7 @@ pub fn inspect(
     let tls12 = looker.version(Version::Tls12);
     let tls13 = looker.version(Version::Tls13);
     let scan = if with_scan { Some(scan(target, looker.resolver, timeout)?) } else { None };
+    let ech = if with_scan { ech(target, verifier, looker.resolver, timeout) } else { None };
     Ok(Inspection {
         http2: first.negotiated.alpn.as_deref() == Some("h2"),
         certificate_checked: verifier.checks_the_chain(),
@@ -103,6 +107,7 @@ pub fn inspect(
         alt_svc: field("alt-svc"),
         negotiated: first.negotiated,
         scan,
+        ech,
     })
 }
 

@@ -5,7 +5,7 @@
 //! turns, each turn an [`attempt`] over a blocking socket ([`net`], [`tls`], [`h1`], [`h2`]; [`quic`] for HTTP/3), with the
 //! protocols of `sealane_lab_wire`;
 //! the [`timing`]s go to [`comparison`] and its [`stats`]. [`curl`] feeds the same statistics from rows that were
-//! measured elsewhere. [`inspect`] and [`scan`] look at what the server offers, [`advice`] says what to change, and all of
+//! measured elsewhere. [`inspect`], [`scan`] and [`ech`] look at what the server offers, [`advice`] says what to change, and all of
 //! it goes into a [`report`], which [`text`] prints.
 
 pub mod advice;
@@ -14,6 +14,7 @@ pub mod cert;
 pub mod comparison;
 pub mod curl;
 pub mod der;
+pub mod ech;
 pub mod error;
 pub mod h1;
 pub mod h2;

@@ -247,6 +247,9 @@ fn write_inspection(out: &mut String, seen: &Inspection) -> std::fmt::Result {
         let key = seen.certificates.first().map(|certificate| certificate.key.as_str());
         writeln!(out, "  post-quantum   {}", post_quantum(scan, key))?;
     }
+    if let Some(ech) = &seen.ech {
+        writeln!(out, "  ECH            {ech}")?;
+    }
     Ok(())
 }
 

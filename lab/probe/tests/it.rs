@@ -117,6 +117,12 @@ fn an_inspection_sees_what_the_server_was_given() {
     let authority = Authority::new();
     let mut probe = Probe::new(serve(authority.sign(NAME, FAR).2, Setup::default()), &trusting(&authority));
     let seen = probe.inspect();
+    assert_eq!(
+        seen.ech.as_ref().and_then(|ech| ech.offered),
+        Some(false),
+        "rustls has no ECH for servers: {:?}",
+        seen.ech
+    );
     assert!(seen.certificate_checked && seen.tls12.offered && seen.tls13.offered && !seen.http2);
     assert_eq!(seen.certificates[0].subject_alternative_names, [NAME]);
     assert_eq!(seen.certificates[0].issuer, "CN=probe's test authority");

@@ -40,6 +40,8 @@ pub struct CertificateFiles {
     pub is_sent: bool,
     /// It was sent, and is kept for the next start.
     pub is_kept: bool,
+    /// It was issued because a client had asked for its name: the configuration does not list the name.
+    pub is_on_demand: bool,
 }
 
 impl CertificateFiles {
@@ -67,6 +69,7 @@ impl CertificateFiles {
             name: None,
             is_sent: false,
             is_kept: false,
+            is_on_demand: false,
         }
     }
 
@@ -81,6 +84,7 @@ impl CertificateFiles {
             name: Some(name.to_owned()),
             is_sent: false,
             is_kept: false,
+            is_on_demand: false,
         }
     }
 
@@ -96,6 +100,7 @@ impl CertificateFiles {
             name: None,
             is_sent: true,
             is_kept: false,
+            is_on_demand: false,
         }
     }
 
@@ -123,6 +128,8 @@ pub struct CertificateSet {
     pub(crate) defaults: Defaults,
     /// OCSP responses are fetched for those that name a responder.
     pub(crate) stapling: bool,
+    /// Certificates are ordered when clients ask for other names.
+    pub(crate) on_demand: bool,
 }
 
 impl CertificateSet {
@@ -135,7 +142,23 @@ impl CertificateSet {
             Defaults::First => (0..all.len() as u32).filter(|i| all[*i as usize].names == all[0].names).collect(),
         };
         let first_sent = self.entries.iter().position(|(files, _)| files.is_sent).unwrap_or(all.len());
-        load::index(&all, default, first_sent)
+        Identities { on_demand: self.on_demand, ..load::index(&all, default, first_sent) }
+    }
+
+    /// The same certificates, with these in place of those that were issued on demand; `None` if nothing changes.
+    fn with_on_demand(&self, issued: &[(CertificateFiles, Arc<Loaded>)]) -> Option<Self> {
+        let issued = if self.on_demand { issued } else { &[] };
+        if issued.is_empty() && !self.entries.iter().any(|(files, _)| files.is_on_demand) {
+            return None;
+        }
+        let (sent, configured): (Vec<_>, Vec<_>) =
+            self.entries.iter().filter(|(files, _)| !files.is_on_demand).cloned().partition(|(files, _)| files.is_sent);
+        Some(self.with_entries(configured.into_iter().chain(issued.iter().cloned()).chain(sent).collect()))
+    }
+
+    pub(crate) fn with_entries(&self, entries: Vec<(CertificateFiles, Arc<Loaded>)>) -> Self {
+        let Self { entries: _, defaults, stapling, on_demand } = self;
+        Self { entries, defaults: defaults.clone(), stapling: *stapling, on_demand: *on_demand }
     }
 
     /// Whether a token has the key of one of them.
@@ -149,11 +172,7 @@ impl CertificateSet {
             return None;
         }
         let configured = self.entries.iter().filter(|(files, _)| !files.is_sent);
-        Some(Self {
-            entries: configured.chain(sent).cloned().collect(),
-            defaults: self.defaults.clone(),
-            stapling: self.stapling,
-        })
+        Some(self.with_entries(configured.chain(sent).cloned().collect()))
     }
 
     /// The same certificates, with those of `new` in place of the ones from the same files; `None` if none of them is here.
@@ -163,11 +182,7 @@ impl CertificateSet {
         }
         let entry =
             |(files, old): &(CertificateFiles, Arc<Loaded>)| (files.clone(), new.get(files).unwrap_or(old).clone());
-        Some(Self {
-            entries: self.entries.iter().map(entry).collect(),
-            defaults: self.defaults.clone(),
-            stapling: self.stapling,
-        })
+        Some(self.with_entries(self.entries.iter().map(entry).collect()))
     }
 }
 
@@ -175,7 +190,7 @@ impl Config {
     /// The files of all certificates of listeners, each pair once.
     pub fn certificate_files(&self) -> Vec<CertificateFiles> {
         let mut seen = HashSet::new();
-        let read = self.certificates().map(|(files, _)| files).filter(|files| !files.is_sent);
+        let read = self.certificates().map(|(files, _)| files).filter(|files| !files.is_sent && !files.is_on_demand);
         read.filter(|files| seen.insert(*files)).cloned().collect()
     }
 
@@ -194,6 +209,17 @@ impl Config {
     /// names they are preferred to those of the configuration.
     pub fn set_sent_certificates(&mut self, sent: &[(CertificateFiles, Arc<Loaded>)]) -> bool {
         self.change_certificates(|set| set.with_sent(sent))
+    }
+
+    /// Gives the listeners with `certificates = "auto"` the certificates that were issued on demand, in place of those before.
+    pub fn set_on_demand_certificates(&mut self, issued: &[(CertificateFiles, Arc<Loaded>)]) -> bool {
+        self.change_certificates(|set| set.with_on_demand(issued))
+    }
+
+    /// The file of the certificate that was issued on demand for a name.
+    pub fn on_demand_files(&self, name: &str) -> Option<CertificateFiles> {
+        let file = self.acme.as_ref()?.settings.file(name);
+        Some(CertificateFiles { is_on_demand: true, ..CertificateFiles::of_name(file, name) })
     }
 
     /// Changes the certificates of listeners; `None` leaves them as they are. Returns whether any have changed.
@@ -322,7 +348,8 @@ mod tests {
         // As if it were of a file.
         let mut configured = read("file", &["a.example", "b.example"]);
         configured.0.is_sent = false;
-        let set = CertificateSet { entries: vec![configured], defaults: Defaults::First, stapling: false };
+        let set =
+            CertificateSet { entries: vec![configured], defaults: Defaults::First, stapling: false, on_demand: false };
         assert!(set.with_sent(&[]).is_none());
         let with = set.with_sent(&[read("new", &["b.example", "c.example"])]).unwrap();
         assert_eq!(served(&with, "a.example"), Some("api:file".into()));
@@ -331,6 +358,40 @@ mod tests {
         assert_eq!(with.identities().default, [0], "who names nothing gets the configured one");
         let without = with.with_sent(&[]).unwrap();
         assert_eq!((served(&without, "b.example"), served(&without, "c.example")), (Some("api:file".into()), None));
+    }
+
+    #[test]
+    fn certificates_on_demand_come_after_the_configured_ones_and_before_those_that_were_sent() {
+        let read = |name: &str, names: &[&str]| {
+            let (mut files, loaded, _) = read_sent(name, pem(names).as_bytes()).unwrap();
+            files.is_sent = false;
+            (files, loaded)
+        };
+        let demanded = |name: &str, names: &[&str]| {
+            let (files, loaded) = read(name, names);
+            (CertificateFiles { is_on_demand: true, ..files }, loaded)
+        };
+        let entries = vec![read("file", &["a.example"])];
+        let set = |on_demand| CertificateSet {
+            entries: entries.clone(),
+            defaults: Defaults::First,
+            stapling: false,
+            on_demand,
+        };
+        assert!(
+            set(false).with_on_demand(&[demanded("x", &["x.example"])]).is_none(),
+            "a listener that does not want them"
+        );
+        assert!(set(true).with_on_demand(&[]).is_none());
+        let (sent, loaded, _) = read_sent("new", pem(&["x.example"]).as_bytes()).unwrap();
+        let with = set(true).with_sent(&[(sent, loaded)]).unwrap();
+        let with = with.with_on_demand(&[demanded("x", &["x.example"]), demanded("y", &["y.example"])]).unwrap();
+        assert!(with.identities().on_demand);
+        assert_eq!(served(&with, "x.example"), Some("api:new".into()), "what operators have sent is preferred");
+        assert_eq!(served(&with, "y.example"), Some("api:y".into()));
+        assert_eq!(with.identities().default, [0]);
+        let without = with.with_on_demand(&[]).unwrap();
+        assert_eq!((served(&without, "y.example"), served(&without, "x.example")), (None, Some("api:new".into())));
     }
 
     #[test]

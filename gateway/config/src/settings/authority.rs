@@ -1,7 +1,7 @@
 //! `[acme]`.
 
-use super::{Choice, File, Flag, Many, One, Output, Own, Shape, Strings, Text, Time, Words, argument, table};
-use crate::{AcmeChallenge, TsigAlgorithm, acme as reading};
+use super::{Choice, Count, File, Flag, Many, One, Output, Own, Shape, Strings, Text, Time, Words, argument, table};
+use crate::{AcmeChallenge, AskUrl, TsigAlgorithm, acme as reading};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -26,12 +26,13 @@ table! {
     /// the folder if it does not exist. The gateway's user, and nobody else, must have write access to the folder.
     storage: Output = Output, default("/var/lib/sealane/acme");
     /// How the authority may verify that you control a name, in order of preference: `"tls-alpn-01"` on port 443,
-    /// `"http-01"` on port 80, `"dns-01"` by `dns_update` or `dns_hook`. After a failure, the next attempt uses the
-    /// next challenge. Wildcards need `"dns-01"`.
+    /// `"http-01"` on port 80, `"dns-01"` by `dns_update` or `dns_hook`, `"dns-persist-01"` by a record that you publish
+    /// once. After a failure, the next attempt uses the next challenge. Wildcards need `"dns-01"` or `"dns-persist-01"`.
     challenges: Words<AcmeChallenge> = Words(&[
         ("tls-alpn-01", AcmeChallenge::TlsAlpn01),
         ("http-01", AcmeChallenge::Http01),
         ("dns-01", AcmeChallenge::Dns01),
+        ("dns-persist-01", AcmeChallenge::DnsPersist01),
     ]), default(["tls-alpn-01", "http-01"]);
     /// Order certificates for IP addresses in `names` of hosts, too. The authority must offer such certificates: Let's
     /// Encrypt does with `profile = "shortlived"`. The authority verifies an address by `"tls-alpn-01"` or `"http-01"`.
@@ -52,6 +53,30 @@ table! {
     /// rate limit, the next attempt goes to the next authority, ten seconds later. After any other failure, the
     /// gateway asks the same authority once more for this name, and the next authority if this attempt fails, too.
     fallback: Many = Many(&fallback::TABLE);
+    /// Also order certificates for names that no `[[host]]` lists, when the first client asks for such a name.
+    on_demand: One = One(&on_demand::TABLE);
+}
+
+table! {
+    /// Certificates for names that a `[[host]]` serves by a wildcard or `"*"`, and that it does not list. The gateway orders
+    /// such a certificate when a client asks for the name in a TLS handshake over TCP. Until the certificate is there, clients get
+    /// the listener's default certificate. At least one of `names` and `ask` is required; with both, both must allow the name.
+    /// See [certificates on demand](page:automatic-certificates#certificates-on-demand).
+    on_demand "[acme.on_demand]", example_is_commented = true;
+
+    /// The names that may get a certificate: host names, `"*.example.com"` (one more label) and `"**.example.com"` (one or more
+    /// additional labels).
+    names: Strings = Strings, described("all names that `ask` allows"), example(["*.shops.example.com"]);
+    /// The URL of your own service that decides about names. The gateway sends `GET URL?domain=NAME` before it orders the first
+    /// certificate for a name, and before each renewal. The status 200 allows the certificate. Every other status refuses it.
+    /// The service must respond within 5 s.
+    ask: Own<AskUrl> = Own(reading::ask, || Shape::Text(Some("^https?://[!-~]+$"))), example("http://127.0.0.1:9000/allowed");
+    /// PEM file of the CAs that may have signed the TLS certificate of the server of `ask`.
+    ask_ca: File = File, described("the system's CAs"), example("certs/internal-ca.pem");
+    /// How many such certificates the gateway keeps. It does not order another one until one of them has expired.
+    max_certificates: Count = Count(1..=10_000), default(1000);
+    /// How many orders for new names the gateway places in an hour, for all clients together. Renewals do not count.
+    orders_per_hour: Count = Count(1..=3600), default(50);
 }
 
 table! {

@@ -264,4 +264,24 @@ table! {
     /// `"**.a.example"` (one or more labels).
     r#for: Strings =
         Strings, described("all names that are not in `for` of another `client_auth`"), example(["admin.example.com"]);
+    /// Other authorities with rules of their own. A certificate is accepted if it satisfies all of the rule of one authority: the
+    /// settings above (`ca`, `crl`, `names`, `depth`) are the first rule, and each of these is another one. At most 7.
+    authority: Many = Many(&client_authority::TABLE);
+}
+
+table! {
+    /// Another authority whose client certificates are accepted, with its own rule.
+    client_authority "client_auth.authority", example_is_commented = true;
+
+    /// PEM file of the CAs whose client certificates are accepted by this rule.
+    ca: File = File, required("partners-ca.pem");
+    /// Revocation lists for certificates of these CAs, as in `client_auth`.
+    crl: Strings = Strings, described("none: revocation is not checked"), example(["certs/partners.crl"]);
+    /// What the gateway does with an expired list, as in `client_auth`.
+    crl_expired: Choice<ExpiredLists> =
+        Choice(&[("accept", ExpiredLists::Accept), ("refuse", ExpiredLists::Refuse)]), default("accept"), needs("crl");
+    /// The names of which a certificate of these CAs must have at least one, as in `client_auth`.
+    names: Strings = Strings, described("every name"), example(["dns:*.partner.example"]);
+    /// How many intermediate certificates a client with a certificate of these CAs may send, as in `client_auth`.
+    depth: Count = Count(0..=MAX_DEPTH as u64), default(6);
 }

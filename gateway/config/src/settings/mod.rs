@@ -22,7 +22,7 @@ mod telemetry;
 mod tunnels;
 mod upstreams;
 
-pub(super) use authority::{acme, dns_update, external_account, fallback};
+pub(super) use authority::{acme, dns_update, external_account, fallback, on_demand};
 pub(super) use fetching::revocation;
 pub(super) use fleet::store;
 pub(super) use gateway::{admin, concurrency_limit, limits, log, metrics, rate_limit, top};
@@ -34,7 +34,9 @@ pub(super) use kinds::{
     Choice, Count, Described, File, Flag, Kind, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time,
     Words, range_of_time,
 };
-pub(super) use listeners::{certificate, client_auth, listener, listener_tls, protocol, quic, upstream_protocol};
+pub(super) use listeners::{
+    certificate, client_auth, client_authority, listener, listener_tls, protocol, quic, upstream_protocol,
+};
 pub(super) use telemetry::{otlp, request_id, traces};
 pub(super) use tunnels::{client, group, ldap, tunnel};
 pub(super) use upstreams::{health, server, udp, upstream, upstream_tls};

@@ -1,11 +1,13 @@
 //! Certificates that an authority issues: `certificates = "auto"`. The integration `sealane-acme` does it, where this program is
 //! built with it; here its challenges become what lanes answer.
 
+use super::on_demand::Wanted;
 use crate::config::Config;
 #[cfg(feature = "acme")]
 use crate::config::challenge_policy;
 use crate::metrics::status::AutomaticStatus;
 use sealane_proxy::challenges::Challenges;
+use sealane_proxy::on_demand::OnDemand;
 use std::collections::BTreeMap;
 use std::future::Future;
 #[cfg(feature = "acme")]
@@ -22,6 +24,8 @@ pub enum Event {
     Challenges(u64, Arc<Challenges>),
     /// To look at the files of certificates.
     Written,
+    /// To serve certificates on demand for these names.
+    OnDemand(Wanted),
 }
 
 /// How the certificates of all names stand.
@@ -33,6 +37,17 @@ pub struct AutomaticReports {
     pub issued: u64,
     /// Orders that have not.
     pub failed: u64,
+    /// Certificates on demand, if the configuration has them.
+    pub on_demand: Option<OnDemandReport>,
+}
+
+/// How certificates on demand stand.
+#[derive(Clone, Debug, Default)]
+pub struct OnDemandReport {
+    /// How many there are.
+    pub certificates: usize,
+    /// What became of names that clients have asked for.
+    pub results: [(&'static str, u64); 7],
 }
 
 /// What is asked how the certificates stand.
@@ -52,13 +67,26 @@ impl Automatic {
         self.manager.as_ref().map(sealane_acme::Manager::settings) != config.acme.as_ref().map(|acme| &acme.settings)
     }
 
-    /// Does what a configuration says. What has not changed goes on.
-    pub fn configure(&mut self, config: &Config) {
-        if self.changes(config) {
+    /// Does what a configuration says. What has not changed goes on. True if lanes have to report names to another place
+    /// ([`Automatic::on_demand`]).
+    pub fn configure(&mut self, config: &Config) -> bool {
+        let changes = self.changes(config);
+        if changes {
             // The old one first: it has the folder's lock.
             self.manager = None;
             self.manager = config.acme.as_ref().map(|acme| sealane_acme::Manager::start(acme.settings.clone()));
         }
+        changes
+    }
+
+    /// Where lanes report names that have no certificate.
+    pub fn on_demand(&self) -> Option<Arc<OnDemand>> {
+        let manager = self.manager.as_ref()?;
+        let settings = manager.settings().on_demand.as_ref()?;
+        let demands = manager.demands();
+        Some(Arc::new(OnDemand::new(&settings.names, move |demand| {
+            demands.try_send(sealane_acme::Demand { name: demand.name, client: demand.client }).is_ok()
+        })))
     }
 
     /// Leaves the folder to a successor, or to nobody.
@@ -71,6 +99,7 @@ impl Automatic {
         match &mut self.manager {
             Some(manager) => match manager.next().await {
                 sealane_acme::Event::Written => Event::Written,
+                sealane_acme::Event::OnDemand(kept) => Event::OnDemand(kept),
                 sealane_acme::Event::Challenges(table) => {
                     Event::Challenges(table.version, Arc::new(challenges(&table)))
                 }
@@ -101,12 +130,27 @@ impl Automatic {
         Some(Arc::new(move || {
             let reports = reports.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
             let status = |(name, report): (String, sealane_acme::Report)| {
-                (name, AutomaticStatus { next: report.next, last_error: report.last_error })
+                (
+                    name,
+                    AutomaticStatus { next: report.next, last_error: report.last_error, on_demand: report.on_demand },
+                )
             };
             AutomaticReports {
                 names: reports.names.into_iter().map(status).collect(),
                 issued: reports.issued,
                 failed: reports.failed,
+                on_demand: reports.on_demand.map(|(certificates, counts)| OnDemandReport {
+                    certificates,
+                    results: [
+                        ("ordered", counts.ordered),
+                        ("refused", counts.refused),
+                        ("unanswered", counts.unanswered),
+                        ("remembered", counts.remembered),
+                        ("limited", counts.limited),
+                        ("full", counts.full),
+                        ("no_lock", counts.not_ours),
+                    ],
+                }),
             }
         }))
     }
@@ -120,7 +164,14 @@ impl Automatic {
     }
 
     /// There is nothing to do: a configuration that would want it is refused.
-    pub fn configure(&mut self, _: &Config) {}
+    pub fn configure(&mut self, _: &Config) -> bool {
+        false
+    }
+
+    /// Nowhere.
+    pub fn on_demand(&self) -> Option<Arc<OnDemand>> {
+        None
+    }
 
     /// There is nothing to stop.
     pub fn stop(&mut self) {}

@@ -332,6 +332,12 @@ pub async fn kept_certificates(folder: &Path, most: usize) -> Vec<(String, Resul
     spawn_blocking(read).await.unwrap_or_default()
 }
 
+/// The content of a small file that need not be there.
+pub async fn read_small_file(path: &Path) -> Option<Vec<u8>> {
+    let content = files::read(path, Instant::now() + FILES_LIMIT).await.ok()?;
+    Some(content.bytes.to_vec())
+}
+
 /// A certificate that operators have sent.
 pub type SentCertificate = (CertificateFiles, Arc<Loaded>);
 

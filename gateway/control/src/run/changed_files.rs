@@ -1,6 +1,7 @@
 //! Takes files that have changed into use without a reload: certificates, OCSP responses, ticket keys, lists and tables.
 
 use super::Running;
+use crate::certificates::on_demand;
 use crate::certificates::watch::Reread;
 use crate::config::{CertificateFiles, Loaded as Certificate, TicketKeySource};
 use crate::log;
@@ -140,6 +141,18 @@ impl Running {
         }
         let new = self.stapling.admit(&self.config, new, Instant::now());
         self.replace_certificates(&new)
+    }
+
+    /// Takes certificates that were issued on demand.
+    pub(super) fn take_on_demand(&mut self, read: on_demand::Read) -> Result<()> {
+        self.on_demand.take(&self.config, read);
+        if self.draining {
+            return Ok(());
+        }
+        self.config.set_on_demand_certificates(&self.on_demand.certificates(&self.config));
+        self.stapling.configure(&self.config);
+        self.stapling.enter(&mut self.config);
+        self.publish_configuration()
     }
 
     /// Takes OCSP responses, and certificates that have waited for theirs.

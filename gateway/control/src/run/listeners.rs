@@ -14,6 +14,7 @@ use anyhow::{Context, Result};
 use sealane_proxy::QuicPredecessor;
 use sealane_proxy::challenges::Challenges;
 use sealane_proxy::limits::SharedRates;
+use sealane_proxy::on_demand::OnDemand;
 use sealane_proxy::shared_tickets::TicketStore;
 use sealane_proxy::snapshot::{Listener, Snapshot};
 use sealane_proxy::traces::TraceRules;
@@ -50,6 +51,8 @@ pub struct Listeners {
     latencies: Arc<Latencies>,
     /// Answers to certificate authorities.
     challenges: Arc<Challenges>,
+    /// Where lanes report names without a certificate.
+    on_demand: Option<Arc<OnDemand>>,
     /// Where single-use tickets are that gateways share.
     shared_tickets: Option<Arc<TicketStore>>,
     /// Rates that gateways hold together.
@@ -127,6 +130,11 @@ impl Listeners {
     /// What the next snapshots answer to certificate authorities.
     pub fn set_challenges(&mut self, challenges: Arc<Challenges>) {
         self.challenges = challenges;
+    }
+
+    /// Where lanes of the next snapshots report names without a certificate.
+    pub fn set_on_demand(&mut self, on_demand: Option<Arc<OnDemand>>) {
+        self.on_demand = on_demand;
     }
 
     /// What the lanes of the next snapshots share with other gateways.
@@ -232,6 +240,7 @@ impl Listeners {
             quic_predecessors: self.predecessors.clone(),
             challenges: self.challenges.clone(),
             latency: self.latencies.places(config),
+            on_demand: self.on_demand.clone(),
             shared_tickets: self.shared_tickets.clone(),
             shared_rates: self.shared_rates.clone(),
             traces: self.traces.clone(),

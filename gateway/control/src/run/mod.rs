@@ -28,6 +28,7 @@ pub(crate) mod watch;
 
 use crate::admin::{self, Admin, Takers};
 use crate::certificates::automatic::{self, Automatic};
+use crate::certificates::on_demand::OnDemandCertificates;
 use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch};
@@ -155,6 +156,8 @@ struct Running {
     /// Certificates and lists that are taken without a reload.
     files: FileWatch,
     automatic: Automatic,
+    /// Certificates that were issued because clients had asked for them.
+    on_demand: OnDemandCertificates,
     stapling: Stapling,
     /// Certificates that operators have sent, by name.
     sent: BTreeMap<String, SentCertificate>,
@@ -202,6 +205,8 @@ impl Running {
         let mut sent = BTreeMap::new();
         reload::take_kept(&mut sent, reload::read_kept(config.admin_storage.clone()).await);
         config.set_sent_certificates(&sent.values().cloned().collect::<Vec<_>>());
+        let on_demand = OnDemandCertificates::of_folder(&config).await;
+        config.set_on_demand_certificates(&on_demand.certificates(&config));
         let mut ring = TicketRing::new(config.ticket_lifetime)?;
         if let Some(keys) = inherited_state.tickets.take() {
             ring.inherit(&keys);
@@ -309,7 +314,7 @@ impl Running {
         }
         notifier.ready(&status.sentence());
         let (tell_loaded, loaded) = mpsc::channel(1);
-        Ok(Self {
+        let mut running = Self {
             config,
             program,
             upstreams,
@@ -325,6 +330,7 @@ impl Running {
             watched,
             files,
             automatic,
+            on_demand,
             stapling,
             sent,
             fleet,
@@ -346,7 +352,9 @@ impl Running {
             successor_channel: None,
             draining: false,
             vpn,
-        })
+        };
+        running.report_demands();
+        Ok(running)
     }
 
     fn ready(&self) -> Ready {
@@ -450,12 +458,14 @@ impl Running {
                     }
                 }
                 read = self.files.next() => self.take_files(read)?,
+                read = self.on_demand.next() => self.take_on_demand(read)?,
                 event = self.stapling.next() => match event {
                     stapling::Event::Responses => self.take_staples()?,
                     stapling::Event::Lists => self.files.look_now(),
                 },
                 event = self.automatic.next() => match event {
                     automatic::Event::Written => self.files.look_now(),
+                    automatic::Event::OnDemand(wanted) => self.on_demand.want(&self.config, wanted),
                     automatic::Event::Challenges(version, challenges) => {
                         self.listeners.set_challenges(challenges.clone());
                         // Everything else stays as it is, and with it what lanes have made of it.
@@ -474,6 +484,19 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// Tells lanes where they report names that have no certificate.
+    fn report_demands(&mut self) {
+        let on_demand = self.automatic.on_demand();
+        if on_demand.is_none() && self.published.newest().on_demand.is_none() {
+            return;
+        }
+        self.listeners.set_on_demand(on_demand.clone());
+        let mut snapshot = (*self.published.newest()).clone();
+        snapshot.generation += 1;
+        snapshot.on_demand = on_demand;
+        self.publish(snapshot);
     }
 
     fn publish(&self, mut snapshot: Snapshot) {

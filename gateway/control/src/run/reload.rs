@@ -695,6 +695,7 @@ impl Running {
             take_kept(&mut sent, kept);
         }
         config.set_sent_certificates(&sent.values().cloned().collect::<Vec<_>>());
+        config.set_on_demand_certificates(&self.on_demand.certificates(&config));
         self.stapling.enter_new(&mut config);
         self.ring.set_lifetime(config.ticket_lifetime);
         if self.automatic.changes(&config) {
@@ -745,7 +746,10 @@ impl Running {
         self.admin.secure_by(config.admin_tls.clone());
         (self.config, self.sent) = (config, sent);
         self.status.configured(&self.config, &self.listeners, generation);
-        self.automatic.configure(&self.config);
+        self.on_demand.follow(&self.config);
+        if self.automatic.configure(&self.config) {
+            self.report_demands();
+        }
         self.status.automatic(self.automatic.reporter());
         self.stapling.reconfigure(&self.config);
         self.status.stapling(self.stapling.reporter());

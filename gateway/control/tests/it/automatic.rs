@@ -183,6 +183,46 @@ fn mistakes_are_told_where_they_stand() {
         let report = report(&text(&folder, host).replacen("[acme]\n", &format!("[acme]\n{setting}\n"), 1));
         assert!(report.contains("error: ") && report.contains(wanted), "{setting}: {report}");
     }
+    let on_demand = |settings: &str| {
+        let with = format!("[acme.on_demand]\n{settings}\n[[listener]]");
+        report(&text(&folder, host).replacen("[[listener]]", &with, 1))
+    };
+    for (settings, wanted) in [
+        ("", "error: [acme.on_demand] allows no name"),
+        ("max_certificates = 5", "error: [acme.on_demand] allows no name"),
+        ("names = [\"*\"]", "error: \"*\" would let every client order certificates"),
+        ("names = [\"a.*.example\"]", "error: \"a.*.example\" is not a name for a certificate"),
+        ("names = [\"192.0.2.1\"]", "error: \"192.0.2.1\" is not a name for a certificate"),
+        ("ask = \"ftp://a.example/\"", "error: \"ftp://a.example/\" is not the URL of a service that can be asked"),
+        ("ask = \"http://user@a.example/\"", "is not the URL of a service that can be asked"),
+        ("ask = \"http://127.0.0.1:9/a?b=c\"", "is not the URL of a service that can be asked"),
+        ("ask = \"http://127.0.0.1:9/\"\norders_per_hour = 0", "\"orders_per_hour\""),
+        ("ask = \"http://127.0.0.1:9/\"\nmax_certificates = 20000", "\"max_certificates\""),
+        (
+            "ask = \"http://127.0.0.1:9/\"",
+            "warning: no certificate is ordered on demand for other names than those of [[host]]",
+        ),
+        ("names = [\"*.shop.example\"]", "warning: no certificate is ordered on demand for \"*.shop.example\""),
+        ("names = [\"*.shop.example\"]", "warning: everybody whom DNS lets use a name of \"*.shop.example\""),
+        ("ask = \"http://ask.example/\"", "warning: the connection to the service of \"ask\" is not encrypted"),
+        ("ask = \"http://127.0.0.1:9/\"\nask_ca = \"certs/ca.pem\"", "warning: \"ask_ca\" has no effect without TLS"),
+        ("ask = \"https://ask.example/\"\nask_ca = \"certs/none.pem\"", "certs/none.pem"),
+    ] {
+        let report = on_demand(settings);
+        assert!(report.contains(wanted), "{settings}: {report}");
+    }
+    let by_dns = "challenges = [\"dns-01\"]\ndns_hook = [\"true\"]\n[acme.on_demand]\nask = \"http://127.0.0.1:9/\"\n[[listener]]";
+    let by_dns = report(&text(&folder, host).replacen("[[listener]]", by_dns, 1));
+    assert!(by_dns.contains("error: certificates on demand need a challenge that does not use DNS"), "{by_dns}");
+    let wide = "[acme.on_demand]\nnames = [\"b.example\"]\n[[listener]]";
+    let wide = text(&folder, "[[host]]\nnames = [\"a.example\", \"*\", \"**.b.example\"]\nrespond = {}\n").replacen(
+        "[[listener]]",
+        wide,
+        1,
+    );
+    let (config, warnings) = load(&folder, &wide);
+    assert!(warnings.is_empty(), "{warnings}");
+    assert!(config.listeners[0].tls.as_ref().unwrap().policies[0].identities.on_demand);
     folder.certificate("a", &["a.example"]);
     let unused = text(&folder, host).replace("\"auto\"", "[{ cert = \"certs/a.pem\", key = \"certs/a.key\" }]");
     let report = report(&unused);

@@ -12,8 +12,8 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
 use serde::Deserialize;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -44,6 +44,8 @@ struct Shared {
     requests: AtomicU32,
     /// What the last answer 429 or 503 demands to wait, in seconds plus one; 0: there was none.
     demanded: AtomicU64,
+    /// The names that the authority has in records for `dns-persist-01`, as its last challenge says.
+    issuers: Mutex<Vec<String>>,
 }
 
 /// The settings of TLS for authorities signed by `roots`.
@@ -67,6 +69,11 @@ impl Http {
     /// What the authority demands to wait, if it has.
     pub fn demanded(&self) -> Option<u64> {
         self.shared.demanded.load(Ordering::Relaxed).checked_sub(1)
+    }
+
+    /// The names that the authority has in records for `dns-persist-01`. `instant-acme` does not tell them.
+    pub fn issuers(&self) -> Vec<String> {
+        self.shared.issuers.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     async fn exchange(self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse, String> {
@@ -100,8 +107,35 @@ impl Http {
             self.shared.demanded.store(wait.map_or(0, |wait| wait + 1), Ordering::Relaxed);
         }
         check_directory(&body)?;
+        if let Some(issuers) = issuers_in(&body) {
+            *self.shared.issuers.lock().unwrap_or_else(PoisonError::into_inner) = issuers;
+        }
         Ok(BytesResponse { parts: head, body: Box::new(body) })
     }
+}
+
+/// The issuer names of the challenge `dns-persist-01` in an authorization, if it has one.
+fn issuers_in(body: &[u8]) -> Option<Vec<String>> {
+    #[derive(Deserialize)]
+    struct Authorization {
+        challenges: Vec<Challenge>,
+    }
+    #[derive(Deserialize)]
+    struct Challenge {
+        r#type: String,
+        #[serde(rename = "issuer-domain-names", default)]
+        issuers: Vec<String>,
+    }
+    let wanted = b"issuer-domain-names";
+    if !body.windows(wanted.len()).any(|part| part == wanted) {
+        return None;
+    }
+    let authorization: Authorization = serde_json::from_slice(body).ok()?;
+    let challenge = authorization.challenges.into_iter().find(|challenge| challenge.r#type == "dns-persist-01")?;
+    // They are shown to operators, who copy them into DNS.
+    let good = |b: u8| b.is_ascii_alphanumeric() || b == b'.' || b == b'-';
+    let is_name = |name: &String| name.len() <= 253 && name.bytes().all(good);
+    Some(challenge.issuers.into_iter().filter(is_name).take(10).collect())
 }
 
 /// Refuses a directory whose `newNonce` is not a URL: `instant-acme` builds its request from it without asking.

@@ -22,6 +22,7 @@ pub mod fuzzing;
 mod hook;
 mod http;
 mod manager;
+mod on_demand;
 mod order;
 mod schedule;
 #[cfg(test)]
@@ -29,3 +30,4 @@ mod scripted;
 
 pub use challenges::{Challenge, Proof, Table};
 pub use manager::{Event, Manager, Renewer, Report, Reports};
+pub use on_demand::{Demand, DemandCounts};

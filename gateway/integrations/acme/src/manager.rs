@@ -4,18 +4,20 @@
 use crate::certificate::{self, Info};
 use crate::challenges::{Responder, Table};
 use crate::folder::{Folder, Lock, certificate_file, is_file_name, state_file};
+use crate::on_demand::{Demand, DemandCounts, Gate, MAX_ASKING, Next, Verdict, ask};
 use crate::order::{Failure, Issued, Suggested, Work};
 use crate::schedule::now;
 use crate::{http, schedule};
 use rustls::pki_types::CertificateDer;
-use sealane_config::AcmeSettings;
+use sealane_config::{AcmeSettings, AskUrl, ON_DEMAND_INDEX};
 use sealane_log as log;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-use tokio::sync::{mpsc, oneshot, watch};
+use std::time::{Duration, Instant};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::{self, JoinHandle, JoinSet};
+use tokio_rustls::TlsConnector;
 
 /// Orders that are open at a time.
 const MAX_ORDERS: usize = 4;
@@ -25,8 +27,15 @@ const ATTEMPTS: usize = 2;
 const LONGEST_SLEEP: u64 = 10;
 /// How often an authority is asked when it would like a renewal: bounds of what it says itself.
 const ASK_AGAIN: (u64, u64) = (60, 86_400);
+/// Of these, orders for names that clients have asked for.
+const MAX_ON_DEMAND: usize = 2;
 /// The most commands that wait.
 const COMMANDS: usize = 16;
+/// The most demands of clients that wait.
+const DEMANDS: usize = 256;
+
+/// The names that have got a certificate on demand, each with the time when its file was written.
+pub type Kept = Arc<BTreeMap<String, u64>>;
 
 /// What became of a command.
 type Reply = Result<String, String>;
@@ -38,6 +47,8 @@ pub enum Event {
     Challenges(Table),
     /// A certificate was written.
     Written,
+    /// These names have certificates on demand, each since the time when its file was written.
+    OnDemand(Kept),
 }
 
 /// A name and how its certificate stands.
@@ -47,6 +58,8 @@ pub struct Report {
     pub next: Option<u64>,
     /// Why the last attempt failed; empty after one that did not.
     pub last_error: String,
+    /// Clients have asked for it; the configuration does not list it.
+    pub on_demand: bool,
 }
 
 /// How all stand.
@@ -58,6 +71,8 @@ pub struct Reports {
     pub issued: u64,
     /// Orders that have not.
     pub failed: u64,
+    /// Names that clients have asked for: how many certificates there are, and what became of demands.
+    pub on_demand: Option<(usize, DemandCounts)>,
 }
 
 /// The running task.
@@ -68,6 +83,8 @@ pub struct Manager {
     table: watch::Receiver<Table>,
     published: watch::Sender<u64>,
     written: mpsc::Receiver<()>,
+    kept: watch::Receiver<Kept>,
+    demands: mpsc::Sender<Demand>,
     reports: Arc<Mutex<Reports>>,
     task: JoinHandle<()>,
 }
@@ -86,6 +103,8 @@ impl Manager {
         let (table_sender, table) = watch::channel(Table::default());
         let (published, published_version) = watch::channel(0);
         let (tell_written, written) = mpsc::channel(1);
+        let (tell_kept, kept) = watch::channel(Kept::default());
+        let (demands, demanded) = mpsc::channel(DEMANDS);
         let reports = Arc::new(Mutex::new(Reports::default()));
         let responder = Responder::new(table_sender, published_version);
         let task = {
@@ -102,12 +121,15 @@ impl Manager {
                     })
                 };
                 match settings.by_authority().into_iter().map(work).collect::<Result<Vec<Work>, String>>() {
-                    Ok(works) => Task::new(works, tell_written, reports).run(asked).await,
+                    Ok(works) => match OnDemand::new(&works[0].settings, tell_kept) {
+                        Ok(on_demand) => Task::new(works, on_demand, tell_written, reports).run(asked, demanded).await,
+                        Err(e) => log::error!("certificates are not renewed: {e}"),
+                    },
                     Err(e) => log::error!("certificates are not renewed: {e}"),
                 }
             })
         };
-        Self { settings, commands, table, published, written, reports, task }
+        Self { settings, commands, table, published, written, kept, demands, reports, task }
     }
 
     /// What it was started with.
@@ -120,6 +142,7 @@ impl Manager {
         tokio::select! {
             Ok(()) = self.table.changed() => Event::Challenges(self.table.borrow_and_update().clone()),
             Some(()) = self.written.recv() => Event::Written,
+            Ok(()) = self.kept.changed() => Event::OnDemand(self.kept.borrow_and_update().clone()),
             // The task has ended: nothing more comes.
             else => std::future::pending().await,
         }
@@ -128,6 +151,11 @@ impl Manager {
     /// Lanes answer the challenges of this version from now on.
     pub fn published(&self, version: u64) {
         self.published.send_replace(version);
+    }
+
+    /// Where names go that clients have asked for.
+    pub fn demands(&self) -> mpsc::Sender<Demand> {
+        self.demands.clone()
     }
 
     /// What renews certificates on demand.
@@ -200,6 +228,10 @@ struct Entry {
     foreign: bool,
     /// Which authority the open order is with.
     asks: usize,
+    /// Clients have asked for the name; the configuration does not list it.
+    on_demand: bool,
+    /// When its certificate was written.
+    written: u64,
 }
 
 impl Entry {
@@ -219,6 +251,63 @@ enum Done {
     Window(Result<Option<Suggested>, Failure>),
 }
 
+/// What names need that clients ask for.
+struct OnDemand {
+    gate: Gate,
+    service: Option<Service>,
+    asking: JoinSet<(String, Verdict)>,
+    /// Whom each question is about: one that panics cannot say it.
+    asked: HashMap<task::Id, String>,
+    tell: watch::Sender<Kept>,
+}
+
+/// The service that decides about names.
+#[derive(Clone)]
+struct Service {
+    url: AskUrl,
+    tls: Option<TlsConnector>,
+    /// Questions that are open at a time.
+    room: Arc<Semaphore>,
+}
+
+impl Service {
+    async fn ask(&self, name: &str) -> Verdict {
+        let Ok(_room) = self.room.acquire().await else {
+            return Verdict::Unanswered("it is not asked any more".into());
+        };
+        ask(&self.url, self.tls.as_ref(), name).await
+    }
+}
+
+impl OnDemand {
+    fn new(settings: &AcmeSettings, tell: watch::Sender<Kept>) -> Result<Option<Self>, String> {
+        let Some(settings) = settings.on_demand.clone() else { return Ok(None) };
+        let service = |url: AskUrl| -> Result<Service, String> {
+            let tls = url.tls.then(|| http::tls(&settings.roots)).transpose()?.map(TlsConnector::from);
+            Ok(Service { url, tls, room: Arc::new(Semaphore::new(MAX_ASKING)) })
+        };
+        let service = settings.ask.clone().map(service).transpose()?;
+        let gate = Gate::new(settings, Instant::now());
+        Ok(Some(Self { gate, service, asking: JoinSet::new(), asked: HashMap::new(), tell }))
+    }
+
+    /// The next answer of the service, for a name.
+    async fn next(this: &mut Option<Self>) -> (String, Verdict) {
+        let Some(Self { asking, asked, .. }) = this else { return std::future::pending().await };
+        match asking.join_next_with_id().await {
+            Some(Ok((id, answer))) => {
+                asked.remove(&id);
+                answer
+            }
+            Some(Err(e)) => match asked.remove(&e.id()) {
+                Some(name) => (name, Verdict::Unanswered(format!("{e}; this is a bug"))),
+                None => std::future::pending().await,
+            },
+            None => std::future::pending().await,
+        }
+    }
+}
+
 struct Task {
     /// Of each authority, the first one first; never empty.
     works: Vec<Work>,
@@ -236,10 +325,16 @@ struct Task {
     commanded: VecDeque<(String, oneshot::Sender<Reply>)>,
     tell_written: mpsc::Sender<()>,
     reports: Arc<Mutex<Reports>>,
+    on_demand: Option<OnDemand>,
 }
 
 impl Task {
-    fn new(works: Vec<Work>, tell_written: mpsc::Sender<()>, reports: Arc<Mutex<Reports>>) -> Self {
+    fn new(
+        works: Vec<Work>,
+        on_demand: Option<OnDemand>,
+        tell_written: mpsc::Sender<()>,
+        reports: Arc<Mutex<Reports>>,
+    ) -> Self {
         let names = works[0].settings.names.iter().filter(|name| is_file_name(name));
         let entries = names.map(|name| (name.clone(), Entry::default())).collect();
         Self {
@@ -254,6 +349,7 @@ impl Task {
             commanded: VecDeque::new(),
             tell_written,
             reports,
+            on_demand,
         }
     }
 
@@ -262,13 +358,19 @@ impl Task {
         self.reports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    async fn run(mut self, mut asked: mpsc::Receiver<(String, oneshot::Sender<Reply>)>) {
+    async fn run(
+        mut self,
+        mut asked: mpsc::Receiver<(String, oneshot::Sender<Reply>)>,
+        mut demanded: mpsc::Receiver<Demand>,
+    ) {
         loop {
             if self.lock.is_none() {
                 self.take_lock().await;
+                self.follow_index().await;
             }
             self.execute_commands();
             if self.lock.is_some() {
+                self.forget_expired().await;
                 self.start_due();
             }
             self.report();
@@ -290,6 +392,8 @@ impl Task {
                     Some(command) => self.commanded.push_back(command),
                     None => return,
                 },
+                Some(demand) = demanded.recv() => self.demand(&demand),
+                (name, verdict) = OnDemand::next(&mut self.on_demand) => self.answered(&name, &verdict),
                 () = tokio::time::sleep(sleep) => {}
             }
         }
@@ -323,7 +427,7 @@ impl Task {
     }
 
     async fn read_folder(&mut self) -> std::io::Result<()> {
-        let (directory, folder) = (&self.works[0].settings.directory, &self.works[0].folder);
+        let folder = &self.works[0].folder;
         let saved = folder.read("state.json").await?;
         // What is damaged counts as not there.
         let saved: SavedAuthority = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
@@ -331,54 +435,235 @@ impl Task {
             let of = |saved: &&SavedAuthority| saved.directory == work.settings.directory;
             *wait = std::iter::once(&saved).chain(&saved.others).find(of).map_or(0, |saved| saved.not_before);
         }
-        let known = |directory: &str| self.works.iter().any(|work| work.settings.directory == directory);
-        let now = now();
-        for (name, entry) in &mut self.entries {
-            let saved = folder.read(&state_file(name)).await?;
-            entry.saved = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-            // Another authority has refused nothing yet, and issued nothing either.
-            entry.foreign = !entry.saved.directory.is_empty() && !known(&entry.saved.directory);
-            if !known(&entry.saved.directory) {
-                entry.saved = Saved { directory: directory.clone(), ..Saved::default() };
+        let names: Vec<String> = self.entries.keys().cloned().collect();
+        for name in names {
+            let entry = self.read_entry(&name).await?;
+            if entry.certificate.is_none() {
+                log::info!(
+                    "{name} has no certificate yet: the gateway serves a self-signed certificate until {} issues it",
+                    self.works[0].settings.directory
+                );
             }
-            let pem = folder.read(&certificate_file(name)).await?;
-            entry.certificate = match pem.map(|pem| certificate::check(&pem, name)) {
-                Some(Ok(info)) => Some(info),
-                Some(Err(why)) => {
-                    log::warn!(
-                        "{}/{} cannot be used: {why}",
-                        self.works[0].settings.storage.display(),
-                        certificate_file(name)
-                    );
-                    None
-                }
-                None => None,
-            };
-            match &entry.certificate {
-                Some(info) => {
-                    let usual = schedule::renewal(info.not_before, info.not_after, share());
-                    if entry.foreign {
-                        entry.saved.renew_at = now;
-                    } else if entry.saved.renew_at == 0 || entry.saved.renew_at > info.not_after {
-                        entry.saved.renew_at = usual;
-                    }
-                    entry.ask_at = (!entry.foreign).then_some(now);
-                    if info.not_before > now + 3600 {
-                        log::warn!("the certificate of {name} is not valid yet: is this machine's clock right?");
-                    }
-                }
-                None => log::info!(
-                    "{name} has no certificate yet: the gateway serves a self-signed certificate until {directory} \
-                     issues it"
-                ),
+            self.entries.insert(name, entry);
+        }
+        self.remove_unwanted().await?;
+        for (name, written) in self.read_index().await? {
+            // One that the configuration lists by now is an ordinary name.
+            if self.entries.contains_key(&name) || !is_file_name(&name) {
+                continue;
+            }
+            let entry = self.read_entry(&name).await?;
+            if entry.certificate.is_some() {
+                self.entries.insert(name, Entry { on_demand: true, written, ..entry });
+            }
+        }
+        self.tell_kept();
+        Ok(())
+    }
+
+    /// What the folder has of a name.
+    async fn read_entry(&self, name: &str) -> std::io::Result<Entry> {
+        let known = |directory: &str| self.works.iter().any(|work| work.settings.directory == directory);
+        let (directory, folder) = (&self.works[0].settings.directory, &self.works[0].folder);
+        let now = now();
+        let mut entry = Entry::default();
+        let saved = folder.read(&state_file(name)).await?;
+        entry.saved = saved.and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+        // Another authority has refused nothing yet, and issued nothing either.
+        entry.foreign = !entry.saved.directory.is_empty() && !known(&entry.saved.directory);
+        if !known(&entry.saved.directory) {
+            entry.saved = Saved { directory: directory.clone(), ..Saved::default() };
+        }
+        let pem = folder.read(&certificate_file(name)).await?;
+        entry.certificate = match pem.map(|pem| certificate::check(&pem, name)) {
+            Some(Ok(info)) => Some(info),
+            Some(Err(why)) => {
+                let file = certificate_file(name);
+                log::warn!("{}/{file} cannot be used: {why}", self.works[0].settings.storage.display());
+                None
+            }
+            None => None,
+        };
+        if let Some(info) = &entry.certificate {
+            let usual = schedule::renewal(info.not_before, info.not_after, share());
+            if entry.foreign {
+                entry.saved.renew_at = now;
+            } else if entry.saved.renew_at == 0 || entry.saved.renew_at > info.not_after {
+                entry.saved.renew_at = usual;
+            }
+            entry.ask_at = (!entry.foreign).then_some(now);
+            if info.not_before > now + 3600 {
+                log::warn!("the certificate of {name} is not valid yet: is this machine's clock right?");
+            }
+        }
+        Ok(entry)
+    }
+
+    /// The names that have got certificates on demand.
+    async fn read_index(&self) -> std::io::Result<BTreeMap<String, u64>> {
+        let Some(on_demand) = &self.on_demand else { return Ok(BTreeMap::new()) };
+        let text = self.works[0].folder.read(ON_DEMAND_INDEX).await?.unwrap_or_default();
+        Ok(on_demand.gate.settings().read_index(&String::from_utf8_lossy(&text)))
+    }
+
+    /// Removes the files of names that got certificates on demand and that are no longer allowed.
+    async fn remove_unwanted(&self) -> std::io::Result<()> {
+        let (Some(on_demand), folder) = (&self.on_demand, &self.works[0].folder) else { return Ok(()) };
+        let text = folder.read(ON_DEMAND_INDEX).await?.unwrap_or_default();
+        for name in String::from_utf8_lossy(&text).lines().filter_map(|line| Some(line.split_once(' ')?.0)) {
+            let wanted = on_demand.gate.settings().admits(name) || self.entries.contains_key(name);
+            if !wanted && is_file_name(name) {
+                folder.remove(&certificate_file(name)).await?;
+                folder.remove(&state_file(name)).await?;
             }
         }
         Ok(())
     }
 
+    /// Where another process renews, this one takes what that one has got on demand.
+    async fn follow_index(&mut self) {
+        if !self.follows {
+            return;
+        }
+        // What cannot be read now is read the next time.
+        let Ok(index) = self.read_index().await else { return };
+        if let Some(on_demand) = &self.on_demand {
+            let kept: Kept = Arc::new(index.into_iter().filter(|(name, _)| !self.entries.contains_key(name)).collect());
+            on_demand.tell.send_if_modified(|known| std::mem::replace(known, kept.clone()) != kept);
+        }
+    }
+
+    /// The names that have certificates on demand.
+    fn kept(&self) -> BTreeMap<String, u64> {
+        let kept = self.entries.iter().filter(|(_, entry)| entry.on_demand && entry.certificate.is_some());
+        kept.map(|(name, entry)| (name.clone(), entry.written)).collect()
+    }
+
+    fn tell_kept(&self) {
+        if let Some(on_demand) = &self.on_demand {
+            let kept = Arc::new(self.kept());
+            on_demand.tell.send_if_modified(|known| std::mem::replace(known, kept.clone()) != kept);
+        }
+    }
+
+    /// Keeps on disk which names have certificates on demand.
+    async fn save_index(&self) -> std::io::Result<()> {
+        let text: String = self.kept().iter().map(|(name, written)| format!("{name} {written}\n")).collect();
+        self.works[0].folder.write(ON_DEMAND_INDEX, text.into_bytes()).await
+    }
+
+    /// Forgets certificates on demand that have expired: nobody has wanted to renew them. A client that asks begins anew.
+    async fn forget_expired(&mut self) {
+        if self.on_demand.is_none() {
+            return;
+        }
+        let now = now();
+        let is_over = |entry: &Entry| {
+            let expired = entry.certificate.as_ref().is_some_and(|info| info.not_after <= now);
+            entry.on_demand && !entry.running && expired
+        };
+        let over: Vec<String> =
+            self.entries.iter().filter(|(_, entry)| is_over(entry)).map(|(name, _)| name.clone()).collect();
+        for name in over {
+            log::info!("the certificate of {name}, which was ordered on demand, has expired");
+            self.forget(&name).await;
+        }
+    }
+
+    /// Forgets a name that clients have asked for, with its files.
+    async fn forget(&mut self, name: &str) {
+        let Some(entry) = self.entries.remove(name) else { return };
+        if entry.certificate.is_some() {
+            if let Err(e) = self.save_index().await {
+                log::warn!("{e}");
+            }
+            self.tell_kept();
+        }
+        self.works[0].forget_pending(name).await;
+        for file in [certificate_file(name), state_file(name)] {
+            if let Err(e) = self.works[0].folder.remove(&file).await {
+                log::warn!("{e}");
+            }
+        }
+    }
+
+    /// How many certificates on demand there are, or are being ordered.
+    fn on_demand_entries(&self) -> usize {
+        self.entries.values().filter(|entry| entry.on_demand).count()
+    }
+
+    /// A client has asked for a name that has no certificate.
+    fn demand(&mut self, demand: &Demand) {
+        let kept = self.on_demand_entries();
+        let Some(on_demand) = &mut self.on_demand else { return };
+        if self.lock.is_none() {
+            on_demand.gate.counts.not_ours += 1;
+            return;
+        }
+        // It has come meanwhile, or the configuration lists it.
+        if self.entries.contains_key(&demand.name) {
+            on_demand.gate.counts.remembered += 1;
+            return;
+        }
+        match on_demand.gate.demand(demand, Instant::now(), kept, on_demand.asking.len()) {
+            Next::Nothing => {}
+            Next::Order => self.order_on_demand(&demand.name),
+            Next::Ask => {
+                let Some(service) = on_demand.service.clone() else { return };
+                let name = demand.name.clone();
+                let handle = on_demand.asking.spawn(async move {
+                    let verdict = service.ask(&name).await;
+                    (name, verdict)
+                });
+                on_demand.asked.insert(handle.id(), demand.name.clone());
+            }
+        }
+    }
+
+    /// The service has said something about a name that a client has asked for.
+    fn answered(&mut self, name: &str, verdict: &Verdict) {
+        let kept = self.on_demand_entries();
+        let Some(on_demand) = &mut self.on_demand else { return };
+        match verdict {
+            Verdict::Allowed => {}
+            Verdict::Refused(status) => {
+                log::debug!("{name}: \"ask\" refuses a certificate on demand (status {status})")
+            }
+            Verdict::Unanswered(why) => {
+                log::warn!("no certificate is ordered on demand: the service of \"ask\": {why}")
+            }
+        }
+        if on_demand.gate.answered(name, verdict, Instant::now(), kept) == Next::Order {
+            self.order_on_demand(name);
+        }
+    }
+
+    /// A name that clients have asked for gets an order.
+    fn order_on_demand(&mut self, name: &str) {
+        if !is_file_name(name) {
+            return;
+        }
+        log::info!("a client has asked for {name}: a certificate is ordered on demand");
+        let directory = self.works[0].settings.directory.clone();
+        let saved = Saved { directory, ..Saved::default() };
+        self.entries.entry(name.to_owned()).or_insert(Entry { on_demand: true, saved, ..Entry::default() });
+    }
+
     fn execute_commands(&mut self) {
         while let Some((name, reply)) = self.commanded.pop_front() {
+            // An operator may order what clients may demand, whatever the budgets and the service say.
+            let full = self.on_demand.as_ref().map(|o| self.on_demand_entries() >= o.gate.settings().max_certificates);
+            if !self.entries.contains_key(&name)
+                && self.lock.is_some()
+                && full == Some(false)
+                && self.on_demand.as_ref().is_some_and(|o| o.gate.settings().admits(&name))
+            {
+                self.order_on_demand(&name);
+            }
             let refused = match self.entries.get_mut(&name) {
+                None if full == Some(true) => {
+                    Some("there are as many certificates on demand as there may be".to_owned())
+                }
                 None => Some(format!("no listener with certificates = \"auto\" serves the name {name}")),
                 Some(_) if self.lock.is_none() => Some(self.told.clone()),
                 Some(entry) if !entry.running && self.running.len() >= MAX_ORDERS => {
@@ -451,9 +736,17 @@ impl Task {
             }
         }
         due.sort();
+        let mut on_demand = self.entries.values().filter(|entry| entry.on_demand && entry.running).count();
         for (_, name) in due {
             if self.running.len() >= MAX_ORDERS {
                 return;
+            }
+            // The names of the configuration do not wait for those that clients bring.
+            if self.entries.get(&name).is_some_and(|entry| entry.on_demand) {
+                if on_demand >= MAX_ON_DEMAND {
+                    continue;
+                }
+                on_demand += 1;
             }
             self.start_order(&name);
         }
@@ -472,12 +765,30 @@ impl Task {
         let Some(entry) = self.entries.get_mut(name) else { return };
         entry.running = true;
         entry.asks = authority;
-        let (work, of, attempt) = (self.works[authority].clone(), name.to_owned(), entry.saved.failures);
+        let (mut work, of, attempt) = (self.works[authority].clone(), name.to_owned(), entry.saved.failures);
+        let mut service = None;
+        if entry.on_demand {
+            // No records in DNS for names that clients choose.
+            let mut settings = (*work.settings).clone();
+            settings.challenges.retain(|challenge| !challenge.is_by_dns());
+            work.settings = Arc::new(settings);
+            // The first time, the service was asked just now.
+            let renews = entry.certificate.is_some();
+            service = self.on_demand.as_ref().filter(|_| renews).and_then(|on_demand| on_demand.service.clone());
+        }
         // Once refused, perhaps because of what it replaces.
         let known = attempt == 0 && issuer == Some(authority);
         let replaces = entry.certificate.as_ref().filter(|_| known).map(|info| info.leaf.clone());
         let handle = self.running.spawn(async move {
-            let result = work.obtain(&of, attempt, replaces).await;
+            let verdict = match service {
+                Some(service) => service.ask(&of).await,
+                None => Verdict::Allowed,
+            };
+            let result = match verdict {
+                Verdict::Allowed => work.obtain(&of, attempt, replaces).await,
+                Verdict::Refused(status) => Err(Failure::ours(format!("\"ask\" refuses the name (status {status})"))),
+                Verdict::Unanswered(why) => Err(Failure::ours(format!("the service of \"ask\": {why}"))),
+            };
             (of, Done::Order(result))
         });
         self.names.insert(handle.id(), name.to_owned());
@@ -534,14 +845,35 @@ impl Task {
                 };
                 entry.saved.last_error.clone_from(&why);
                 let wait = entry.saved.not_before.max(entry.spaced) - now;
+                // Each way to prove it was tried once.
+                let gives_up =
+                    entry.on_demand && entry.certificate.is_none() && entry.saved.failures as usize >= ATTEMPTS;
                 if of_authority {
                     self.waits[authority] = now + back_off;
                     self.save_waits().await;
                 }
-                Err(format!("{name}: no certificate was issued: {why}; next attempt in {wait} s"))
+                let next = match gives_up {
+                    true => "no client gets one for this name for a while".to_owned(),
+                    false => format!("next attempt in {wait} s"),
+                };
+                Err(format!("{name}: no certificate was issued: {why}; {next}"))
             }
         };
-        self.save(name).await;
+        let (on_demand, has_certificate, failures) = self
+            .entries
+            .get(name)
+            .map_or((false, true, 0), |entry| (entry.on_demand, entry.certificate.is_some(), entry.saved.failures));
+        if on_demand && !has_certificate {
+            // Nothing is kept of a name that may be a stranger's.
+            if failures as usize >= ATTEMPTS {
+                self.forget(name).await;
+                if let Some(on_demand) = &mut self.on_demand {
+                    on_demand.gate.failed(name, Instant::now());
+                }
+            }
+        } else {
+            self.save(name).await;
+        }
         // The state and the report come first: who has seen the counter or the line in the log finds them.
         self.report();
         match &reply {
@@ -578,6 +910,14 @@ impl Task {
         entry.certificate = Some(info);
         entry.saved.directory = directory;
         entry.foreign = false;
+        entry.written = now.max(entry.written + 1);
+        if entry.on_demand {
+            self.save_index().await?;
+            self.tell_kept();
+            if let Some(on_demand) = &mut self.on_demand {
+                on_demand.gate.forget(name);
+            }
+        }
         if now < dates.0.saturating_sub(3600) || now >= dates.1 {
             // It is kept and served: clients have clocks of their own. But renewing it again would lead here again.
             let why = "it was issued, but it is not valid at this time: is this machine's clock right?";
@@ -641,6 +981,7 @@ impl Task {
     fn report(&self) {
         let renews = self.lock.is_some();
         let report = |entry: &Entry| Report {
+            on_demand: entry.on_demand,
             next: renews.then(|| self.due(entry).max(now())),
             last_error: match (renews, self.follows) {
                 (true, _) => entry.saved.last_error.clone(),
@@ -648,6 +989,9 @@ impl Task {
                 (false, false) => self.told.clone(),
             },
         };
+        let certificates = self.entries.values().filter(|e| e.on_demand && e.certificate.is_some()).count();
+        let demands = self.on_demand.as_ref().map(|on_demand| (certificates, on_demand.gate.counts));
+        self.reports().on_demand = demands;
         self.reports().names = self.entries.iter().map(|(name, entry)| (name.clone(), report(entry))).collect();
     }
 }

@@ -180,7 +180,7 @@ impl Work {
             None => account.new_order(&plain()).await.map_err(failed)?,
         };
         // Lanes answer until the order is through, whatever becomes of it.
-        let answered = self.authorize(http, &mut order, name, attempt).await?;
+        let answered = self.authorize(http, &mut order, name, attempt, account.id()).await?;
         let ready = order.poll_ready(&POLLS).await;
         if !matches!(ready, Ok(OrderStatus::Ready)) {
             let why = why_invalid(&mut order).await;
@@ -189,6 +189,9 @@ impl Work {
                 Ok(_) => Failure::ours("the authority has refused the order"),
             };
             failure.why = why.unwrap_or(failure.why);
+            if let Some(record) = answered.iter().find_map(Held::persistent) {
+                failure.why += &format!("; {record}");
+            }
             return Err(failure);
         }
         drop(answered);
@@ -303,7 +306,14 @@ impl Work {
     }
 
     /// Answers the challenges of an order.
-    async fn authorize(&self, http: &Http, order: &mut Order, name: &str, attempt: u32) -> Result<Vec<Held>, Failure> {
+    async fn authorize(
+        &self,
+        http: &Http,
+        order: &mut Order,
+        name: &str,
+        attempt: u32,
+        account: &str,
+    ) -> Result<Vec<Held>, Failure> {
         let failed = |e: Error| Failure::of(&e, http);
         let mut answered = Vec::new();
         let mut authorizations = order.authorizations();
@@ -323,7 +333,7 @@ impl Work {
             let offered = |kind: &AcmeChallenge| {
                 let fits = match kind {
                     // RFC 8738 §7: an address is not verified by DNS.
-                    AcmeChallenge::Dns01 => name.parse::<IpAddr>().is_err(),
+                    AcmeChallenge::Dns01 | AcmeChallenge::DnsPersist01 => name.parse::<IpAddr>().is_err(),
                     // RFC 8555 §8.4: who answers for one name does not answer for all names.
                     AcmeChallenge::Http01 | AcmeChallenge::TlsAlpn01 => !name.starts_with("*."),
                 };
@@ -334,6 +344,10 @@ impl Work {
             };
             let Some(mut challenge) = authorization.challenge(type_of(kind)) else { continue };
             answered.push(match proof(kind, name, &challenge)? {
+                // The operator has published the record, or reads here which one is missing.
+                None if kind == AcmeChallenge::DnsPersist01 => {
+                    Held::Persistent(persistent_record(name, &http.issuers(), account))
+                }
                 Some(proof) => Held::Lanes(self.responder.answer(Challenge { name: name.to_owned(), proof }).await?),
                 None => {
                     let value = challenge.key_authorization().dns_value();
@@ -393,8 +407,21 @@ fn identifier(name: &str) -> Identifier {
     }
 }
 
+/// The record that has to be in DNS for `dns-persist-01`, in words.
+fn persistent_record(name: &str, issuers: &[String], account: &str) -> String {
+    let (host, policy) = match name.strip_prefix("*.") {
+        Some(host) => (host, "; policy=wildcard"),
+        None => (name, ""),
+    };
+    let issuer = issuers.first().map_or("AUTHORITY", String::as_str);
+    cut(format!(
+        "publish the TXT record _validation-persist.{host} with the value \"{issuer}; accounturi={account}{policy}\""
+    ))
+}
+
 fn type_of(kind: AcmeChallenge) -> ChallengeType {
     match kind {
+        AcmeChallenge::DnsPersist01 => ChallengeType::Unknown("dns-persist-01".to_owned()),
         AcmeChallenge::Http01 => ChallengeType::Http01,
         AcmeChallenge::TlsAlpn01 => ChallengeType::TlsAlpn01,
         AcmeChallenge::Dns01 => ChallengeType::Dns01,
@@ -405,6 +432,17 @@ fn type_of(kind: AcmeChallenge) -> ChallengeType {
 enum Held {
     Lanes(#[expect(dead_code, reason = "holds the answer")] Answered),
     Dns(#[expect(dead_code, reason = "holds the record")] Record),
+    /// Nothing is published: which record has to be there.
+    Persistent(String),
+}
+
+impl Held {
+    fn persistent(&self) -> Option<&str> {
+        match self {
+            Self::Persistent(record) => Some(record),
+            _ => None,
+        }
+    }
 }
 
 /// What lanes answer to prove a name; `None`: they do not.
@@ -412,7 +450,7 @@ fn proof(kind: AcmeChallenge, name: &str, challenge: &ChallengeHandle<'_>) -> Re
     let ours = |e: rcgen::Error| Failure::ours(e.to_string());
     let authorization = challenge.key_authorization();
     match kind {
-        AcmeChallenge::Dns01 => Ok(None),
+        AcmeChallenge::Dns01 | AcmeChallenge::DnsPersist01 => Ok(None),
         AcmeChallenge::Http01 => {
             // It becomes part of a path, and a response.
             let token = &challenge.token;
@@ -444,6 +482,7 @@ async fn why_invalid(order: &mut Order) -> Option<String> {
                 ChallengeType::Http01 => "http-01",
                 ChallengeType::TlsAlpn01 => "tls-alpn-01",
                 ChallengeType::Dns01 => "dns-01",
+                ChallengeType::Unknown(kind) if kind == "dns-persist-01" => "dns-persist-01",
                 _ => "the challenge",
             };
             return Some(cut(format!("the authority could not verify {kind}: {}", problem_words(problem))));

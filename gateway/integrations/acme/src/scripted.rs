@@ -110,6 +110,7 @@ impl Authority {
             fallbacks: Vec::new(),
             storage: storage.to_path_buf(),
             names: vec!["a.example".to_owned()],
+            on_demand: None,
         }
     }
 

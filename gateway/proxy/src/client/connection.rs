@@ -167,7 +167,7 @@ fn proxy_header_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key) {
 pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_hand_over: bool) {
     let Proxy { connections, scratch, .. } = proxy;
     let Some(Conn::Client(client_conn)) = connections.get_mut(key) else { return };
-    let awaited_proof = client_conn.awaits_proof();
+    let (awaited_proof, is_proven) = (client_conn.awaits_proof(), !client_conn.is_unproven());
     let Handshake::UnderWay(opening) = &mut client_conn.handshake else { return };
     let hello = match hello::parse(&client_conn.transport.unread, scratch.text()) {
         Ok(None) if client_conn.transport.unread.len() <= SMALL_HELLO || opening.large_hello.is_some() => return,
@@ -200,6 +200,16 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     let rules = challenge.as_ref().unwrap_or(&tls.policies[policy]);
     let identities = &rules.identities;
     let known = name.as_deref().map_or(&identities.default[..], |n| identities.find(n));
+    // Once per connection: not again by the lane that it is handed to, nor when its client has proven its address.
+    let is_first = may_hand_over && !awaited_proof;
+    let peer = client_conn.client.peer().ip();
+    if let (Some(on_demand), Some(name), true) = (&proxy.settings.snapshot().on_demand, &name, challenge.is_none())
+        && may_hand_over
+        && is_proven
+        && !client_conn.client.is_unnamed()
+    {
+        on_demand.note(&proxy.counters, identities, &listener.listener.sites, name, peer);
+    }
     if known.is_empty() {
         handshake_failed(proxy, key, "unknown_name");
         return refuse_raw(proxy, cx, key, &fatal_alert(UNRECOGNIZED_NAME));
@@ -219,9 +229,6 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     if proxy.admission.counts_by_server_name() {
         client_conn.client.note_server_name(name);
     }
-    // Once per connection: not again by the lane that it is handed to, nor when its client has proven its address.
-    let is_first = may_hand_over && !awaited_proof;
-    let peer = client_conn.client.peer().ip();
     if is_first && !client_conn.client.is_unnamed() && !proxy.admission.allows_handshake(cx, peer, &proxy.counters) {
         return refuse_raw(proxy, cx, key, &fatal_alert(ACCESS_DENIED));
     }

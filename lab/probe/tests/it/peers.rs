@@ -123,3 +123,36 @@ fn openssl_with_everything_that_is_old() {
         assert!(advice.iter().any(|a| a.id == id), "{id}");
     }
 }
+
+/// A server with Encrypted ClientHello: Go's.
+#[test]
+fn a_server_with_ech_accepts_what_is_encrypted_for_it() {
+    if !installed("go", "ech") {
+        return;
+    }
+    let authority = Authority::new();
+    let folder = write_identity(&authority).to_owned();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/ech");
+    let program = folder.join("ech");
+    let mut build = Command::new("go");
+    build.current_dir(source).env("GOFLAGS", "-mod=readonly").arg("build").arg("-o").arg(&program).arg(".");
+    let built = build.output().expect("go can be started");
+    if !built.status.success() {
+        // Go before 1.24 has no ECH for servers.
+        eprintln!("ech: skipped: {}", String::from_utf8_lossy(&built.stderr));
+        return;
+    }
+    let (_peer, address) = start(|port| {
+        let mut command = Command::new(&program);
+        command.arg(format!("127.0.0.1:{port}")).arg(folder.join("cert.pem")).arg(folder.join("key.pem")).arg(NAME);
+        command
+    });
+    let seen = Probe::new(address, &trusting(&authority)).inspect();
+    let ech = seen.ech.expect("it was asked");
+    assert_eq!(
+        (ech.offered, ech.accepted, &ech.public_names[..]),
+        (Some(true), Some(true), &[NAME.to_owned()][..]),
+        "{ech}"
+    );
+    assert_eq!(ech.problem, None);
+}

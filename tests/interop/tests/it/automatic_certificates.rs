@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-const NAME: &str = "www.acme.test";
+pub(crate) const NAME: &str = "www.acme.test";
 /// Where names do not lead: the gateway is not there.
 const NOWHERE: &str = "127.0.0.9";
 /// An account that was agreed on beforehand, and its key.
@@ -24,7 +24,7 @@ const ACCOUNT: &str = "kid-1";
 const ACCOUNT_KEY: &str = "zWNDZM6eQGHWpSRTPal5eIUYFTu7EajVIoguysqZ9wG44nMEtx3MUAsUDkMTQ12W";
 
 /// A running authority with its DNS server.
-struct Authority {
+pub(crate) struct Authority {
     directory: String,
     management: SocketAddr,
     dns_management: SocketAddr,
@@ -36,7 +36,7 @@ struct Authority {
 impl Authority {
     /// An authority whose certificates live for so many seconds, and that looks for answers at these addresses' ports. Names
     /// resolve to `address`. With `external`, accounts are agreed on beforehand, by [`ACCOUNT`] and [`ACCOUNT_KEY`].
-    fn start(
+    pub(crate) fn start(
         site: &Site,
         programs: &(PathBuf, PathBuf),
         life: u32,
@@ -105,7 +105,7 @@ impl Authority {
     }
 
     /// The settings of clients that trust what it issues, and nothing else.
-    fn client(&self, site: &Site) -> Arc<rustls::ClientConfig> {
+    pub(crate) fn client(&self, site: &Site) -> Arc<rustls::ClientConfig> {
         let config = Arc::new(client::config(&self.site_ca));
         let root = client::exchange(self.management, &config, &get("/roots/0")).expect("the authority shows its root");
         let mut trusting = client::config(&site.file("pebble-root.pem", root.text()));
@@ -135,18 +135,29 @@ impl Authority {
 
     /// Every name leads to this address from now on.
     fn resolve_to(&self, address: &str) {
-        let body = format!("{{\"ip\":\"{address}\"}}");
+        self.set_dns("set-default-ipv4", &format!("{{\"ip\":\"{address}\"}}"));
+    }
+
+    /// Changes the DNS server's records.
+    fn set_dns(&self, what: &str, body: &str) {
         let mut wire = Wire::new(client::tcp(self.dns_management));
         let length = body.len();
         let request = format!(
-            "POST /set-default-ipv4 HTTP/1.1\r\nHost: dns\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
+            "POST /{what} HTTP/1.1\r\nHost: dns\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
         );
         wire.send(request).expect("the DNS server takes a request");
         assert_eq!(wire.response("POST").expect("the DNS server answers").status(), 200);
     }
 
     /// A gateway's configuration: a listener with automatic certificates, a plain one, a host.
-    fn configuration(&self, admin: &str, storage: &Path, tls: SocketAddr, http: SocketAddr, more: &str) -> String {
+    pub(crate) fn configuration(
+        &self,
+        admin: &str,
+        storage: &Path,
+        tls: SocketAddr,
+        http: SocketAddr,
+        more: &str,
+    ) -> String {
         format!(
             "{admin}\n[acme]\ndirectory = \"{}\"\nca = \"{}\"\nstorage = \"{}\"\n{more}\n\
              [[listener]]\naddress = \"{tls}\"\n[listener.tls]\ncertificates = \"auto\"\n\
@@ -161,12 +172,12 @@ impl Authority {
 }
 
 /// A request under the name on a connection of its own: the certificate that was shown, or why there was no good answer.
-fn visit(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> Result<Vec<u8>, String> {
+pub(crate) fn visit(address: SocketAddr, config: &Arc<rustls::ClientConfig>) -> Result<Vec<u8>, String> {
     visit_as(address, config, NAME)
 }
 
 /// The same under another name, or an address.
-fn visit_as(address: SocketAddr, config: &Arc<rustls::ClientConfig>, name: &str) -> Result<Vec<u8>, String> {
+pub(crate) fn visit_as(address: SocketAddr, config: &Arc<rustls::ClientConfig>, name: &str) -> Result<Vec<u8>, String> {
     let socket = TcpStream::connect(address).map_err(|e| e.to_string())?;
     socket.set_read_timeout(Some(WAIT_LIMIT)).map_err(|e| e.to_string())?;
     let stream = client::handshake(socket, config, name).map_err(|e| e.to_string())?;
@@ -177,13 +188,13 @@ fn visit_as(address: SocketAddr, config: &Arc<rustls::ClientConfig>, name: &str)
     if answer.text() == "here" { Ok(shown) } else { Err(answer.text()) }
 }
 
-fn metric(gateway: &Operated, name: &str) -> f64 {
+pub(crate) fn metric(gateway: &Operated, name: &str) -> f64 {
     let text = gateway.gateway.metrics();
     let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     value.map_or(0.0, |value| value.parse().expect("a metric is a number"))
 }
 
-fn certificates(gateway: &Operated) -> String {
+pub(crate) fn certificates(gateway: &Operated) -> String {
     let out = sealane_interop::gateway::run(["certificates", "--socket", &gateway.socket.display().to_string()]);
     String::from_utf8_lossy(&out.stdout).into_owned()
 }
@@ -360,6 +371,48 @@ fn a_wildcard_is_proven_by_a_record_in_dns() {
     assert!(eventually(|| cleaned().contains("cleanup")), "{}", cleaned());
     assert_eq!(cleaned(), "present _acme-challenge.acme.test\ncleanup _acme-challenge.acme.test\n");
     assert!(certificates(&gateway).starts_with("*.acme.test\n"), "{}", certificates(&gateway));
+}
+
+/// The gateway publishes nothing: it says which records have to be there, and these are good for every renewal.
+#[test]
+fn a_record_that_stays_in_dns_proves_names_and_wildcards() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, NOWHERE, false);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let file = |admin: &str| {
+        let text = authority.configuration(admin, &storage, tls, http, "challenges = [\"dns-persist-01\"]\n");
+        text.replace(&format!("[\"{NAME}\"]"), &format!("[\"{NAME}\", \"*.acme.test\"]"))
+    };
+    let gateway = Operated::start(&site, 1, file, tls);
+    // As an operator reads it.
+    let wanted = |host: &str| {
+        let listed = certificates(&gateway);
+        let (_, rest) = listed.split_once(&format!("TXT record {host} with the value \""))?;
+        Some(rest.split_once('"')?.0.to_owned())
+    };
+    let hosts = [format!("_validation-persist.{NAME}"), "_validation-persist.acme.test".to_owned()];
+    assert!(eventually(|| hosts.iter().all(|host| wanted(host).is_some())), "{}", certificates(&gateway));
+    assert!(visit(tls, &root).is_err() && certificates(&gateway).contains("could not verify dns-persist-01"));
+    for host in &hosts {
+        let value = wanted(host).expect("it was there");
+        assert!(value.starts_with("pebble.letsencrypt.org; accounturi=https://"), "{value}");
+        assert_eq!(value.ends_with("; policy=wildcard"), *host == hosts[1], "{value}");
+        authority.set_dns("set-txt", &format!("{{\"host\":\"{host}.\",\"value\":\"{value}\"}}"));
+    }
+    let socket = gateway.socket.display().to_string();
+    // Nothing is published for the second order.
+    for name in [NAME, "*.acme.test", NAME] {
+        let out = sealane_interop::gateway::run(["certificates", "renew", name, "--socket", &socket]);
+        let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+        assert!(out.status.success(), "{name}: {said}");
+    }
+    assert!(eventually(|| visit(tls, &root).is_ok() && visit_as(tls, &root, "x.acme.test").is_ok()));
 }
 
 /// The key of dynamic updates, and another one.

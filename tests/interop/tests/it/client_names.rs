@@ -128,6 +128,54 @@ fn a_chain_that_is_longer_than_allowed_is_refused() {
     }
 }
 
+/// A certificate must satisfy the rule of the authority that has signed it: names and depth of one authority are not those of another.
+/// Resumed sessions, and those over QUIC, stand under the same rules.
+#[test]
+fn each_authority_has_a_rule_of_its_own() {
+    let (site, partners, strangers) = (Site::new(), Site::new(), Site::new());
+    let backend = Backend::saying("hello");
+    let listen = ports::free();
+    let file = |admin: &str, rule: &str| {
+        let authority = format!(", authority = [{{ ca = \"{}\"{rule} }}]", partners.ca.display());
+        with_rule(&Operated::simple_file(&site, admin, listen, &backend.url()), &site, listen, &authority)
+    };
+    let gateway = Operated::start(&site, 1, |admin| file(admin, ""), listen);
+    let staff = [site.issue("staff", &["x.test"]), site.issue_until("below", &["y.test"], 2040, 2040)];
+    let partner = partners.issue("partner", &["a.partner.test"]);
+    let other = [partners.issue("other", &["a.test"]), partners.issue_until("deep", &["b.partner.test"], 2040, 2040)];
+    let stranger = strangers.issue("stranger", &["a.partner.test"]);
+    let clients = |identity: &Identity| VERSIONS.map(|version| with(&site, identity, version));
+    let refused = other.each_ref().map(clients);
+    let over_quic = h3::over_quic(&refused[0][1], false);
+    // Without a rule for the other authority, all of its certificates are accepted, and get tickets.
+    for client in refused.iter().flatten() {
+        assert_eq!(visit(listen, client).as_deref(), Ok("hello"));
+    }
+    assert_eq!(h3::Client::connect(listen, &over_quic).get("/").status, 200);
+
+    gateway.write(&file(&gateway.admin_lines, ", names = [\"dns:*.partner.test\"], depth = 0"));
+    order(&gateway.socket, "reload").expect("the rule is taken");
+    for client in staff.iter().chain([&partner]).flat_map(clients) {
+        assert_eq!(visit(listen, &client).as_deref(), Ok("hello"));
+    }
+    let config = h3::over_quic(&clients(&partner)[1], false);
+    assert_eq!(h3::Client::connect(listen, &config).get("/").status, 200);
+    for (clients, alert) in refused.iter().zip(["AccessDenied", "UnknownCA"]) {
+        for client in clients {
+            let refused = visit(listen, client).expect_err("neither a ticket nor the certificate is good");
+            assert!(refused.contains(alert), "{refused}");
+        }
+    }
+    let mut client = h3::Client::begin(listen, &over_quic);
+    let id = client.open(&h3::headers("GET", "/", &[], sealane_http::BodyLength::None), true);
+    assert!(client.response(id).is_err(), "the rule holds over QUIC");
+    for client in clients(&stranger) {
+        let refused = visit(listen, &client).expect_err("its authority is in no rule");
+        assert!(refused.contains("UnknownCA"), "{refused}");
+    }
+    assert!(eventually(|| gateway.gateway.failed_handshakes("client_name_not_allowed") >= 3.0));
+}
+
 #[test]
 fn curl_comes_in_by_its_name() {
     let Some(curl) = find("curl") else { skip!("`curl` is not installed") };
@@ -154,6 +202,8 @@ fn a_host_is_not_served_where_more_certificates_are_allowed() {
     let site = Site::new();
     let (first, second) = (ports::free(), ports::free());
     let (cert, key, ca) = (site.ecdsa.cert.display(), site.ecdsa.key.display(), site.ca.display());
+    let partners = Site::new();
+    let also = |rule: &str| format!(", authority = [{{ ca = \"{}\"{rule} }}]", partners.ca.display());
     let listener = |address: SocketAddr, names: &str| {
         format!(
             "[[listener]]\naddress = \"{address}\"\n[listener.tls]\n\
@@ -171,6 +221,14 @@ fn a_host_is_not_served_where_more_certificates_are_allowed() {
         (shallow, shallow, true),
         (shallow, "", false),
         (shallow, ", depth = 2", false),
+        (&also(", depth = 1"), &also(", depth = 1"), true),
+        // One authority less lets nobody else in.
+        (&also(""), "", true),
+        ("", &also(""), false),
+        (&also(", names = [\"cn:alice\"]"), &also(", names = [\"cn:alice\"], depth = 0"), true),
+        (&also(", names = [\"cn:alice\"]"), &also(""), false),
+        // The name is that of another authority's clients.
+        (&also(", names = [\"cn:alice\"]"), &format!(", names = [\"cn:alice\"]{}", also("")), false),
     ] {
         let file = site.file("names.toml", format!("{}{}{host}", listener(first, narrow), listener(second, other)));
         let said = sealane_interop::gateway::run(["check".as_ref(), "-c".as_ref(), file.as_os_str()]);

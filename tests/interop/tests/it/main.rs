@@ -15,6 +15,7 @@ mod basic_auth;
 mod browser;
 mod bulk;
 mod certificate_files;
+mod certificates_on_demand;
 mod chain;
 mod check_agrees;
 mod client_names;

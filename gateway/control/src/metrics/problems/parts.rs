@@ -141,7 +141,8 @@ fn certificates(facts: &Facts<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for c in facts.certificates {
         let subject = &c.subject;
-        let renewal = c.automatic.as_ref().map_or("", |automatic| &automatic.last_error);
+        let renewal =
+            c.automatic.as_ref().filter(|automatic| !automatic.on_demand).map_or("", |automatic| &automatic.last_error);
         let because = if renewal.is_empty() { String::new() } else { format!(" Its renewal fails: {renewal}.") };
         let days = |seconds: i64| match seconds / 86_400 {
             0 => "less than a day".to_owned(),

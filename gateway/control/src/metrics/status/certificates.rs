@@ -27,7 +27,9 @@ pub(super) fn certificates(config: &Config) -> Vec<CertificateStatus> {
             not_after: leaf.validity().not_after.timestamp(),
             self_signed: loaded.self_signed || is_self_signed(&leaf),
             refused: String::new(),
-            automatic: config.is_automatic(&identity.source).then(AutomaticStatus::default),
+            automatic: config
+                .is_automatic(&identity.source)
+                .then(|| AutomaticStatus { on_demand: files.is_on_demand, ..AutomaticStatus::default() }),
             sha256: hex(&loaded.digest),
             digest: loaded.digest,
             ocsp: None,

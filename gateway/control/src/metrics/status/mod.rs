@@ -216,6 +216,8 @@ pub struct AutomaticStatus {
     pub next: Option<u64>,
     /// Why the last order failed; empty after one that did not.
     pub last_error: String,
+    /// It was ordered because a client had asked for its name.
+    pub on_demand: bool,
 }
 
 /// A lane.

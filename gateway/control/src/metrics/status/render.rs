@@ -26,7 +26,9 @@ impl StatusRegistry {
         .sample(&[], w.key_rotations);
         let mut family = out
             .gauge("sealane_certificate_expiry_timestamp_seconds", "When certificates expire, in seconds since 1970.");
-        for c in &w.certificates {
+        // Clients choose the names of those on demand: they are no labels.
+        let is_configured = |c: &&CertificateStatus| !c.automatic.as_ref().is_some_and(|automatic| automatic.on_demand);
+        for c in w.certificates.iter().filter(is_configured) {
             let end = u64::try_from(c.not_after).unwrap_or(0);
             family.sample(&[("file", &c.file), ("subject", &c.subject)], end);
         }
@@ -34,7 +36,7 @@ impl StatusRegistry {
             "sealane_certificate_start_timestamp_seconds",
             "When the validity of certificates begins, in seconds since 1970.",
         );
-        for c in &w.certificates {
+        for c in w.certificates.iter().filter(is_configured) {
             let start = u64::try_from(c.not_before).unwrap_or(0);
             family.sample(&[("file", &c.file), ("subject", &c.subject)], start);
         }
@@ -83,7 +85,8 @@ impl StatusRegistry {
                 "sealane_acme_next_order_timestamp_seconds",
                 "When the next order for a certificate is made, in seconds since 1970.",
             );
-            for (name, status) in &reports.names {
+            let configured = || reports.names.iter().filter(|(_, status)| !status.on_demand);
+            for (name, status) in configured() {
                 if let Some(next) = status.next {
                     family.sample(&[("name", name)], next);
                 }
@@ -92,8 +95,19 @@ impl StatusRegistry {
                 "sealane_acme_failing",
                 "1 for a name whose last order failed, or for which no certificate can be ordered.",
             );
-            for (name, status) in &reports.names {
+            for (name, status) in configured() {
                 family.sample(&[("name", name)], u64::from(!status.last_error.is_empty()));
+            }
+            if let Some(on_demand) = &reports.on_demand {
+                out.gauge("sealane_acme_on_demand_certificates", "Certificates that were ordered on demand.")
+                    .sample(&[], on_demand.certificates as u64);
+                let mut family = out.counter(
+                    "sealane_acme_on_demand_total",
+                    "Names without a certificate that clients asked for, by result.",
+                );
+                for (result, count) in on_demand.results {
+                    family.sample(&[("result", result)], count);
+                }
             }
         }
         if let Some(reporter) = &w.stapling {
@@ -107,13 +121,13 @@ impl StatusRegistry {
                 "sealane_ocsp_response_expiry_timestamp_seconds",
                 "When the OCSP responses for clients expire, in seconds since 1970; 0: the gateway sends no response.",
             );
-            for c in &w.certificates {
+            for c in w.certificates.iter().filter(is_configured) {
                 if let Some(report) = report(c) {
                     family.sample(&[("file", &c.file), ("subject", &c.subject)], report.next_update.unwrap_or(0));
                 }
             }
             let mut family = out.gauge("sealane_ocsp_failing", "1 if the last request for an OCSP response failed.");
-            for c in &w.certificates {
+            for c in w.certificates.iter().filter(is_configured) {
                 if let Some(report) = report(c) {
                     let failing = u64::from(!report.last_error.is_empty());
                     family.sample(&[("file", &c.file), ("subject", &c.subject)], failing);

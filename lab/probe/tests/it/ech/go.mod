@@ -1,0 +1,3 @@
+module sealane/probe/ech
+
+go 1.24
