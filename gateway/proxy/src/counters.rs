@@ -381,15 +381,15 @@ counters! {
     UdpBytesUp, counter, "sealane_udp_bytes_total", "to=\"upstream\"";
     /// UDP relay: bytes of datagrams relayed, by direction.
     UdpBytesDown, counter, "sealane_udp_bytes_total", "to=\"client\"";
-    /// UDP relay: datagrams dropped in open sessions, by reason.
+    /// UDP relay: datagrams dropped, by reason.
     UdpDroppedSocketFull, counter, "sealane_udp_datagrams_dropped_total", "reason=\"socket_full\"";
-    /// UDP relay: datagrams dropped in open sessions, by reason.
+    /// UDP relay: datagrams dropped, by reason.
     UdpDroppedOversize, counter, "sealane_udp_datagrams_dropped_total", "reason=\"oversize\"";
-    /// UDP relay: datagrams dropped in open sessions, by reason.
+    /// UDP relay: datagrams dropped, by reason.
     UdpDroppedUnreachable, counter, "sealane_udp_datagrams_dropped_total", "reason=\"unreachable\"";
-    /// UDP relay: datagrams that were dropped, by reason.
+    /// UDP relay: datagrams dropped, by reason.
     UdpDroppedUnexpected, counter, "sealane_udp_datagrams_dropped_total", "reason=\"unexpected\"";
-    /// UDP relay: datagrams that were dropped, by reason.
+    /// UDP relay: datagrams dropped, by reason.
     UdpDroppedSource, counter, "sealane_udp_datagrams_dropped_total", "reason=\"source\"";
     /// Requests answered 421: the host has other client certificate rules than the connection.
     Misdirected, counter, "sealane_misdirected_requests_total", "";

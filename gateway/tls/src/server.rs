@@ -4,7 +4,8 @@
 
 use crate::authentication::{AuthorityVerifier, Limits, NotesAuthentication};
 use crate::policy::{
-    ClientAuthMode, ExpiredLists, Identities, Identity, KeyKind, ListenerTls, PrivateKey, ServerPolicy, TicketKeys,
+    ClientAuthMode, ClientAuthority, ExpiredLists, Identities, Identity, KeyKind, ListenerTls, PrivateKey,
+    ServerPolicy, TicketKeys,
 };
 use crate::provider::{provider, versions};
 use crate::random::LaneRandom;

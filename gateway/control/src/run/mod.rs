@@ -33,6 +33,7 @@ use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
 use crate::certificates::watch::{FileSet, FileWatch};
 use crate::config::{AccessLogTarget, Config, Mode, Print, TicketKeySource};
+use crate::directory;
 use crate::dns;
 use crate::fleet::Fleet;
 use crate::health::LiveUpstreams;

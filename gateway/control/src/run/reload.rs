@@ -318,6 +318,14 @@ impl Running {
                           to return to the file";
             return answer.send(Err(Problem::new(409, detail)));
         }
+        if self.file_print.is_none() {
+            let file = path.display();
+            let detail = format!(
+                "not changed: {file} was not a regular file when the gateway loaded it (a pipe can be read once): start the gateway \
+                 with a file, or leave out keep=file"
+            );
+            return answer.send(Err(Problem::new(409, detail)));
+        }
         let edited = match self.upstreams.edited(&kept.upstream, &kept.change) {
             Ok(edited) => edited,
             Err(why) => return answer.send(Err(why.into())),

@@ -13,6 +13,8 @@ use crate::exchange::{EndedSession, Exchange};
 use crate::lane_state::LaneListener;
 use crate::relay::passthrough_for;
 use crate::service::{Proxy, log_exchange};
+use crate::settings::LaneSettings;
+use crate::snapshot::Listener;
 use crate::traces::Made;
 use crate::upstream::balance::{Lease, Pick, Tried};
 use crate::upstream::group::LaneUpstream;
@@ -381,6 +383,7 @@ fn from_server(proxy: &mut Proxy, cx: &mut Context, key: Key, batch: &mut Batch)
     let UdpRelay { endpoints, sessions, .. } = udp;
     let Some(Some(endpoint)) = endpoints.get(session.endpoint) else { return };
     let nothing = Transmit { remote: session.client.peer(), local: session.local, segment: 0, ecn: 0, data: &[] };
+    let datagrams = |message: &Transmit| message.data.len().div_ceil(message.segment.max(1)).max(1) as u64;
     let mut messages = [nothing; MESSAGES];
     let mut count = 0;
     let mut expected = session.expected_replies();
@@ -463,7 +466,9 @@ fn move_session(proxy: &mut Proxy, cx: &mut Context, key: Key, tried: Tried) {
     let Ok((server, lease)) = session.group.begin_session(tried, session.client.peer().ip()) else { return };
     let own = session.client.listener().listener.address;
     let local = SocketAddr::new(session.local.unwrap_or(own.ip()), own.port());
-    let Ok(to) = connect(&session.group, server, lease, (session.client.peer(), local)) else { return };
+    let Ok(to) = connect(&proxy.settings, &session.group, server, lease, (session.client.peer(), local)) else {
+        return;
+    };
     if cx.watch_listener(&to.socket, key.to_u64()).is_err() {
         return;
     }
