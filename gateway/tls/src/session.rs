@@ -61,7 +61,9 @@ impl TlsError {
                 Error::PeerIncompatible(_) => "incompatible",
                 Error::NoCertificatesPresented => "no_client_certificate",
                 Error::InvalidCertificate(CertificateError::Revoked) => "certificate_revoked",
-                Error::InvalidCertificate(CertificateError::Expired) => "certificate_expired",
+                Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+                    "certificate_expired"
+                }
                 Error::InvalidCertificate(
                     CertificateError::UnknownRevocationStatus
                     | CertificateError::ExpiredRevocationList

@@ -174,7 +174,9 @@ tls = { ca = "certs/ca.pem", server_name = "u.internal", cert = "certs/a.pem", k
     let policies = ["a.example", "b.example", "x.b.example", "y.x.b.example"].map(|n| tls.policy_for(Some(n)));
     assert_eq!(policies, [0, 1, 1, 0]);
     let other = tls.policies[1].client_auth.as_ref().unwrap();
-    assert_eq!((other.mode, other.revocation.sources.len(), other.roots.len()), (ClientAuthMode::Require, 1, 1));
+    let [authority] = &other.authorities[..] else { panic!("{other:?}") };
+    let found = (other.mode, authority.revocation.sources.len(), authority.roots.len());
+    assert_eq!(found, (ClientAuthMode::Require, 1, 1));
     assert_ne!(default.id, tls.policies[1].id);
     // Tickets got over IPv4 are good over IPv6.
     assert_eq!(default.id, v6.tls.as_ref().unwrap().policies[0].id);

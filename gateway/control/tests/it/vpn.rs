@@ -3,6 +3,7 @@
 use sealane_control::vpn::profile::Profile;
 use sealane_control::vpn::server::{self, AdminCommand, Inbox, Start};
 use sealane_control::vpn::session::{Event as SessionEvent, Session, Words};
+use sealane_control::vpn::settings::Settings;
 use sealane_control::vpn::status::StatusRegistry;
 use sealane_control::vpn::{auth, pki};
 use sealane_ovpn::command::Command as Said;
@@ -182,7 +183,8 @@ impl World {
             Arc::new(Memory { inbox, out: Mutex::default(), keys: Mutex::default(), full: AtomicUsize::default() });
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let registry = StatusRegistry::default();
-        let (theirs, settings, posted) = (plane.clone(), (*config.tunnel.unwrap()).into(), registry.clone());
+        let (theirs, settings, posted) =
+            (plane.clone(), Settings::new(*config.tunnel.unwrap(), None), registry.clone());
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             let start = Start {
@@ -350,7 +352,7 @@ fn a_client_that_is_no_longer_allowed_is_dropped_by_a_reload() {
     let toml = std::fs::read_to_string(&made).unwrap() + "[[tunnel.client]]\nname = \"alice\"\ndisabled = true\n";
     std::fs::write(&made, toml).unwrap();
     let (config, _) = sealane_control::resolve::load_and_wait(&made).unwrap_or_else(|e| panic!("{e}"));
-    world.commands.send(AdminCommand::Reload(Box::new((*config.tunnel.unwrap()).into()))).unwrap();
+    world.commands.send(AdminCommand::Reload(Box::new(Settings::new(*config.tunnel.unwrap(), None)))).unwrap();
     let mut again = [Client::new(&profile, 2)];
     world.run(&mut again, 0);
     assert_eq!(again[0].refused.as_deref(), Some("disabled"));

@@ -223,7 +223,8 @@ pub(crate) fn failure(reason: &ConnectionError) -> &'static str {
             Some(112) => "unknown_name",
             Some(120) => "no_application_protocol",
             Some(116) => "no_client_certificate",
-            Some(42 | 48) => "bad_certificate",
+            // Bad, unsupported, of an unknown authority, and badly signed. Rustls reports a certificate for another purpose as unsupported.
+            Some(42 | 43 | 48 | 51) => "bad_certificate",
             Some(44) => "certificate_revoked",
             Some(45) => "certificate_expired",
             Some(49) => "client_name_not_allowed",

@@ -9,7 +9,8 @@ fn reasons(state: State) -> &'static [&'static str] {
     match state {
         State::Without => &["no_client_certificate"],
         State::Revoked => &["certificate_revoked"],
-        _ => &["certificate_expired", "bad_certificate", "bad_message"],
+        State::Expired => &["certificate_expired"],
+        _ => &["bad_certificate"],
     }
 }
 
@@ -35,7 +36,7 @@ fn full_handshakes() {
         }
     }
     assert!(world.gateway().metric("sealane_misdirected_requests_total") > Some(0.0));
-    assert_eq!(refused.len(), 3, "{refused:?}");
+    assert_eq!(refused.len(), 4, "{refused:?}");
     for (reasons, count) in refused {
         let counted = || reasons.iter().map(|reason| world.gateway().failed_handshakes(reason)).sum::<f64>();
         assert!(eventually(|| counted() == count), "{reasons:?}: {count} are expected, not {}", counted());
