@@ -774,7 +774,7 @@ fn after_a_kept_connection_was_lost_older_ones_are_not_used() {
         let x = lane.proxy.exchanges.get_mut(request.exchange).unwrap();
         let _ = x.report(Event::Forward);
         lost_at.into_iter().for_each(|at| x.routed_mut().lost_connection(at));
-        let key = lane.h2_connection(socket_pair().0);
+        lane.h2_connection(socket_pair().0);
         assert_eq!(h2_join(&mut lane.proxy, &mut lane.cx, request.exchange, Window::Wide), again, "{lost_at:?}");
     }
     for (lost_at, again) in [(None, true), (Some(0), false)] {

@@ -201,7 +201,9 @@ impl ClientCertVerifier for NotesAuthentication {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        // That an authority has not signed it says less than what is wrong with one that it has signed.
+        // That an authority has not signed it says less than what is wrong with one that it has signed. A bad signature is that of another
+        // authority with the same name.
+        let unsigned = [CertificateError::UnknownIssuer, CertificateError::BadSignature].map(Error::from);
         let mut failure = Error::from(CertificateError::UnknownIssuer);
         for authority in &self.authorities {
             match authority.verify(end_entity, intermediates, now) {
@@ -209,7 +211,7 @@ impl ClientCertVerifier for NotesAuthentication {
                     CURRENT.set(Some(Authentication { verified: now.as_secs(), expires, resumed: false }));
                     return Ok(ClientCertVerified::assertion());
                 }
-                Err(e) if failure == Error::from(CertificateError::UnknownIssuer) => failure = e,
+                Err(e) if unsigned.contains(&failure) => failure = e,
                 Err(_) => {}
             }
         }

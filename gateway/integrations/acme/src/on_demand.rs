@@ -312,10 +312,10 @@ mod tests {
     use super::*;
 
     fn gate(ask: bool, most: usize, orders: u32) -> (Gate, Instant) {
-        let ask = AskUrl { tls: false, host: "127.0.0.1".to_owned(), port: 1, path: String::new() };
+        let url = AskUrl { tls: false, host: "127.0.0.1".to_owned(), port: 1, path: String::new() };
         let settings = OnDemandSettings {
             names: vec!["**.shop.example".parse().unwrap()],
-            ask: Some(ask).filter(|_| ask),
+            ask: Some(url).filter(|_| ask),
             roots: Vec::new(),
             max_certificates: most,
             orders_per_hour: orders,

@@ -171,7 +171,8 @@ fn each_authority_has_a_rule_of_its_own() {
     assert!(client.response(id).is_err(), "the rule holds over QUIC");
     for client in clients(&stranger) {
         let refused = visit(listen, &client).expect_err("its authority is in no rule");
-        assert!(refused.contains("UnknownCA"), "{refused}");
+        // Its authority has the name of the others, so that its signature is wrong.
+        assert!(refused.contains("DecryptError"), "{refused}");
     }
     assert!(eventually(|| gateway.gateway.failed_handshakes("client_name_not_allowed") >= 3.0));
 }
@@ -222,10 +223,9 @@ fn a_host_is_not_served_where_more_certificates_are_allowed() {
         (shallow, "", false),
         (shallow, ", depth = 2", false),
         (&also(", depth = 1"), &also(", depth = 1"), true),
-        // One authority less lets nobody else in.
-        (&also(""), "", true),
+        (&also(""), "", false),
         ("", &also(""), false),
-        (&also(", names = [\"cn:alice\"]"), &also(", names = [\"cn:alice\"], depth = 0"), true),
+        (&also(", names = [\"cn:alice\"]"), &also(", names = [\"cn:alice\"], depth = 0"), false),
         (&also(", names = [\"cn:alice\"]"), &also(""), false),
         // The name is that of another authority's clients.
         (&also(", names = [\"cn:alice\"]"), &format!(", names = [\"cn:alice\"]{}", also("")), false),
