@@ -360,7 +360,7 @@ impl<'t> Sink<'t> {
 
     /// A private key in a token.
     pub fn token_key(&self, key: &TokenKey) -> Option<&'t Result<Arc<dyn RemoteKey>, Unreadable>> {
-        self.ask(|| Question::TokenKey(key.clone()), |answers| answers.token_keys.get(key))
+        self.ask(|| Question::TokenKey(Box::new(key.clone())), |answers| answers.token_keys.get(key))
     }
 
     /// What is at a path.

@@ -23,7 +23,7 @@ pub enum Question {
     /// The content of a file.
     Content(PathBuf),
     /// A private key in a token, which must belong to its certificate.
-    TokenKey(TokenKey),
+    TokenKey(Box<TokenKey>),
     /// What is at a path.
     Kind(PathBuf),
     /// A user, by name.

@@ -71,7 +71,7 @@ fn errorfiles_name_a_section() {
 #[test]
 fn what_is_no_page_is_reported() {
     for (line, says) in [
-        ("errorfile 503 /etc/e/200.http", "this file has 200"),
+        ("errorfile 503 /etc/e/200.http", "this file has the status 200"),
         ("errorfile 503 /etc/e/empty.http", "closes a connection"),
         ("errorfile 503 /etc/e/text.http", "cannot read the file as an HTTP response"),
         ("errorfile 503 /etc/e/missing.http", "cannot read the file"),

@@ -366,7 +366,7 @@ fn passwords_are_asked_for_where_the_hashes_are_read() {
         assert!(report.contains(what) && report.contains("htpasswd -B") && !report.contains("secret"), "{report}");
     }
     let there = with(bcrypt, &inner.replace(" users;", " elsewhere;")).report.undecided().join("\n");
-    assert!(there.contains("cannot be read here"), "{there}");
+    assert!(there.contains("cannot read the file here"), "{there}");
     undecided("nginx", &site(&format!("auth_basic $realm; auth_basic_user_file users; {PASS}")));
     undecided("nginx", &site(&format!("auth_basic x; auth_basic_user_file $host.users; {PASS}")));
 

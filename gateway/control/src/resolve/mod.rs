@@ -384,7 +384,7 @@ async fn find_included(
 pub async fn read_again(all: Vec<FileSet>) -> Vec<Reread> {
     let mut answers = Answers::default();
     let contents = all.iter().flat_map(FileSet::all).cloned().map(Question::Content);
-    let tokens = all.iter().filter_map(FileSet::token).cloned().map(Question::TokenKey);
+    let tokens = all.iter().filter_map(FileSet::token).cloned().map(Box::new).map(Question::TokenKey);
     let questions = contents.chain(tokens).collect();
     answer(questions, Instant::now() + FILES_LIMIT, &mut answers).await;
     let read = move || {
@@ -476,7 +476,7 @@ async fn answer(questions: BTreeSet<Question>, deadline: Instant, answers: &mut 
     for question in tokens {
         if let Question::TokenKey(key) = question {
             let opened = tokens::open(&key, answers, deadline).await;
-            answers.token_keys.insert(key, opened);
+            answers.token_keys.insert(*key, opened);
         }
     }
     let readers = Arc::new(Semaphore::new(READERS));

@@ -220,6 +220,6 @@ fn ten_thousand_certificates() {
     assert_eq!(found.find("host9999.example"), [9999]);
     // And as many mistakes.
     let errors = folder.load(&text.replace("certs/all.key", "certs/none.key")).unwrap_err();
-    assert_eq!(errors.errors.len(), 10_000);
-    assert_eq!(errors.errors[9_999].line, 10_004);
+    assert_eq!(errors.errors.len(), 51, "50, and how many more there are");
+    assert_eq!(errors.errors[49].line, 54);
 }

@@ -65,7 +65,7 @@ fn messages_about_datagrams() {
              name = \"u\"\n{upstream}\n"
         )
     };
-    let (udp, pass, server) = ("mode = \"udp\"", "passthrough = \"u\"", "servers = \"udp://127.0.0.1:53\"");
+    let (udp, pass, server) = ("mode = \"udp\"", "passthrough = \"u\"", "servers = \"udp://192.0.2.1:53\"");
     let listener = |more: &str| relay(&format!("{udp}\n{more}"), pass, server);
     let upstream = |more: &str| relay(udp, pass, &format!("{server}\n{more}"));
     let cases = [
@@ -81,7 +81,7 @@ fn messages_about_datagrams() {
             "set mode = \"udp\" for this listener, or write the servers with tcp://",
         ),
         (
-            relay(udp, "passthrough = \"u\"\nlisteners = \":53\"", "servers = \"tcp://127.0.0.1:53\""),
+            relay(udp, "passthrough = \"u\"\nlisteners = \":53\"", "servers = \"tcp://192.0.2.1:53\""),
             "use \"passthrough\" with servers that are written with udp://",
         ),
         (
@@ -89,12 +89,12 @@ fn messages_about_datagrams() {
             "use \"passthrough\" with servers that are written with udp://",
         ),
         (relay("", "upstream = \"u\"", server), "servers with udp:// take no requests"),
-        (relay("", "to = \"udp://127.0.0.1:53\"", server), "servers with udp:// take no requests"),
+        (relay("", "to = \"udp://192.0.2.1:53\"", server), "servers with udp:// take no requests"),
         (
             relay("", "respond = { status = 200 }\nforward_auth = { upstream = \"u\", path = \"/\" }", server),
             "servers with udp:// take no requests",
         ),
-        (relay(udp, pass, "servers = [\"udp://127.0.0.1:53\", \"tcp://127.0.0.1:53\"]"), "have different schemes"),
+        (relay(udp, pass, "servers = [\"udp://192.0.2.1:53\", \"tcp://192.0.2.1:53\"]"), "have different schemes"),
         (relay(udp, pass, "servers = \"udp://127.0.0.1\""), "add a port: \"udp://127.0.0.1:53\""),
         (upstream("http = \"2\""), "\"http\" is not for servers with udp://"),
         (upstream("sticky = \"a\""), "\"sticky\" is not for servers with udp://"),
@@ -109,11 +109,11 @@ fn messages_about_datagrams() {
         (upstream("health = { send = \"hex:0g\" }"), "is not hexadecimal"),
         (upstream("health = { send = \"\" }"), "\"send\" has 1 to 1024 bytes"),
         (
-            relay("mode = \"tcp\"", pass, "servers = \"tcp://127.0.0.1:53\"\nudp = { responses = 1 }"),
+            relay("mode = \"tcp\"", pass, "servers = \"tcp://192.0.2.1:53\"\nudp = { responses = 1 }"),
             "[upstream.udp] is for servers with udp://",
         ),
         (
-            relay("mode = \"tcp\"", pass, "servers = \"tcp://127.0.0.1:53\"\nhealth = { send = \"a\" }"),
+            relay("mode = \"tcp\"", pass, "servers = \"tcp://192.0.2.1:53\"\nhealth = { send = \"a\" }"),
             "\"send\" is for servers with udp://",
         ),
     ];
@@ -127,7 +127,7 @@ fn messages_about_datagrams() {
         upstream("health = { send = \"hex:00\", port = 54 }"),
         listener("")
             + "[[listener]]\naddress = \":53\"\nmode = \"tcp\"\n[[host]]\nnames = \"*\"\nlisteners = \":53\"\n\
-                        passthrough = \"t\"\n[[upstream]]\nname = \"t\"\nservers = \"tcp://127.0.0.1:53\"\n",
+                        passthrough = \"t\"\n[[upstream]]\nname = \"t\"\nservers = \"tcp://192.0.2.1:53\"\n",
     ] {
         let file = folder.write("sealane.toml", &good);
         let read = sealane_control::resolve::load_and_wait(&file);

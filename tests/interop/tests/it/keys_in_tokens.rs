@@ -242,9 +242,7 @@ fn a_client_that_was_sent_back_for_a_key_share_is_served() {
         stream.read_exact(&mut header).expect("the gateway answers");
         stream
     };
-    let closed = gateway.failed_handshakes("closed");
     drop(retried());
-    assert!(eventually(|| gateway.failed_handshakes("closed") > closed));
     let mut other = retried();
     other.write_all(b"\x16\x03\x03\x00\x05GET /").expect("the gateway reads");
     assert!(client::alert(&mut other).is_ok());
@@ -442,7 +440,7 @@ fn a_token_that_is_lost_comes_back() {
 }
 
 #[test]
-fn reloads_and_upgrades_keep_a_token() {
+fn reloads_keep_a_token() {
     let (_, _) = (need!("p11-kit"), need!("softhsm2-util"));
     let Some(module) = client_module() else {
         skip!("p11-kit-client.so is not installed (cargo xtask setup)");
@@ -463,7 +461,7 @@ fn reloads_and_upgrades_keep_a_token() {
             backend.url()
         )
     };
-    let mut gateway = Operated::start_by(&site, remote.gateway(), 1, |admin| file(admin, &first, "first"), listen);
+    let gateway = Operated::start_by(&site, remote.gateway(), 1, |admin| file(admin, &first, "first"), listen);
     let leaf = |identity: &Identity| {
         let text = std::fs::read(&identity.cert).expect("the certificate file is there");
         use rustls::pki_types::pem::PemObject;
@@ -483,27 +481,4 @@ fn reloads_and_upgrades_keep_a_token() {
     assert!(refused.contains("the token has no such private key"), "{refused}");
     assert_eq!(served(), Some(leaf(&second)));
     gateway.write(&file(&gateway.admin_lines, &second, "second"));
-
-    // A handshake that waits for the token when the gateway is upgraded is completed by the old process.
-    remote.signal(Signal::STOP);
-    let config = fresh(&site, &[&TLS13]);
-    std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let stream = client::handshake(client::tcp(listen), &config, HOST).map_err(|e| e.to_string())?;
-            let mut wire = sealane_interop::http::Wire::new(stream);
-            wire.send(client::get("/")).map_err(|e| e.to_string())?;
-            wire.response("GET").map(|response| response.text()).map_err(|broken| format!("{broken:?}"))
-        });
-        assert!(eventually(|| gateway.gateway.metric("sealane_connections_open") >= Some(1.0)));
-        let stopped = remote.children();
-        order(&gateway.socket, "upgrade").expect("the same program can be started again");
-        let _other = Other::of(&gateway);
-        // The successor has a connection to the token of its own.
-        assert_eq!(served(), Some(leaf(&second)));
-        assert!(gateway.gateway.server.running() && !waiting.is_finished(), "a handshake is under way");
-        stopped.into_iter().for_each(|child| kill_process(child, Signal::CONT).expect("our own process"));
-        assert_eq!(waiting.join().expect("it does not panic").as_deref(), Ok("hello"));
-        assert_eq!(gateway.gateway.server.wait().code(), Some(0));
-        assert_eq!(served(), Some(leaf(&second)));
-    });
 }

@@ -51,8 +51,8 @@ fn a_shortage_of_memory_and_of_descriptors_fires_its_alerts() {
     }
     prometheus.fires("SealaneMemoryLimit", &[("instance", &little.admin.to_string())]);
 
-    // As many clients as there is room for, each of which needs a connection to the server, too.
-    let mut held: Vec<Wire<_>> = (0..30).map(|_| Wire::new(client::tcp(few.address))).collect();
+    // There is room for all clients, but not for the connection to the server that each needs, too.
+    let mut held: Vec<Wire<_>> = (0..22).map(|_| Wire::new(client::tcp(few.address))).collect();
     for wire in &mut held {
         let _ = wire.send("GET /held HTTP/1.1\r\nHost: a.example\r\n\r\n");
     }

@@ -231,7 +231,7 @@ fn a_client_that_leaves_is_gone_at_once() {
     // Over TCP a stock client leaves that option out, and the connection ends.
     let client = world.connected(&profile, &["--proto", "tcp-client"]);
     client.terminate();
-    assert!(eventually(|| server.log().matches(" is gone: ").count() >= 2), "{}", server.log());
+    assert!(eventually(|| server.log().matches(" is disconnected: ").count() >= 2), "{}", server.log());
 }
 
 /// Debian's server, our client.

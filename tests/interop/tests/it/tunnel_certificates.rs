@@ -67,7 +67,7 @@ fn a_reload_with_a_new_list_ends_revoked_clients() {
     revoke(&world, &openssl, Some(&certificate(&world, "alice.ovpn")));
     server.hang_up();
     assert!(
-        said(&server, "is gone: the client's certificate is no longer accepted"),
+        said(&server, "is disconnected: the client's certificate is no longer accepted"),
         "{}\n{}",
         client.log(),
         server.log()

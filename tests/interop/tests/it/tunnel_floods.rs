@@ -92,7 +92,7 @@ fn a_removed_user_is_out() {
     signal(Signal::STOP);
     world.write("users", &bo);
     server.hang_up();
-    assert!(said(&server, "is gone: the client is no longer allowed"), "{}\n{}", client.log(), server.log());
+    assert!(said(&server, "is disconnected: the client is no longer allowed"), "{}\n{}", client.log(), server.log());
     // It begins anew, with the token, and then with the password.
     signal(Signal::USR1);
     signal(Signal::CONT);

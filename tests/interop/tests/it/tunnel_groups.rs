@@ -144,7 +144,7 @@ fn users_have_groups_and_are_bound_to_certificates() {
     let toml = world.read("vpn/tunnel.toml");
     world.write("vpn/tunnel.toml", &toml.replace("users = [\"bob\"]", "users = [\"alice\"]"));
     server.hang_up();
-    assert!(said(&server, "is gone: the client is no longer allowed"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client is no longer allowed"), "{}", server.log());
 }
 
 /// The kernel's data plane knows no lists, so it is not used.

@@ -42,7 +42,7 @@ fn an_inactive_client_is_told_to_stop() {
     let mut client = world.connected(&alice, &[]);
     assert!(said(&client, "Halt command was pushed by server ('inactive for too long')"), "{}", client.log());
     client.wait();
-    assert!(said(&server, "is gone: inactive for too long"), "{}", server.log());
+    assert!(said(&server, "is disconnected: inactive for too long"), "{}", server.log());
     assert!(eventually(|| count(&world, "inactive") == 1), "{}", server.log());
 }
 
@@ -63,7 +63,7 @@ fn a_name_has_a_number_of_connections() {
     drop(other);
     client.terminate();
     assert!(said(&server, "alice (10.99.0.2:"), "{}", server.log());
-    assert!(said(&server, "is gone: the client has disconnected"), "{}", server.log());
+    assert!(said(&server, "is disconnected: the client has disconnected"), "{}", server.log());
     let _again = world.connected(&alice, &[]);
 }
 

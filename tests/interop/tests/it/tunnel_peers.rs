@@ -95,7 +95,7 @@ fn a_client_without_peer_ids_is_served() {
         }
         client.terminate();
         let left = || {
-            ["SIGTERM", "remote-exit", "Connection reset", "is gone: "].iter().any(|word| server.log().contains(word))
+            ["SIGTERM", "remote-exit", "Connection reset", "is disconnected: "].iter().any(|word| server.log().contains(word))
         };
         assert!(eventually(left), "{}", server.log());
     }
@@ -156,7 +156,7 @@ fn who_falls_silent_is_missed() {
     let server = world.serve();
     // Killed, so that it says nothing.
     drop(world.connected(&profile, &[]));
-    assert!(said(&server, "is gone: no packet has arrived from the client for too long"), "{}", server.log());
+    assert!(said(&server, "is disconnected: no packet has arrived from the client for too long"), "{}", server.log());
     let client = world.connected(&profile, &[]);
     world.kill();
     assert!(said(&client, "Inactivity timeout (--ping-restart)"), "{}", client.log());

@@ -82,8 +82,8 @@ fn clients_do_not_notice_a_restart() {
     assert!(said(&manager, "OpenVPN clients at tcp://"), "{}", manager.log());
     let exit = "--explicit-exit-notify";
     for (arguments, gone) in [
-        (&[exit, "1"][..], "is gone: the client has disconnected"),
-        (&["--proto", "tcp-client"], "is gone: the client's connection has ended"),
+        (&[exit, "1"][..], "is disconnected: the client has disconnected"),
+        (&["--proto", "tcp-client"], "is disconnected: the client's connection has ended"),
     ] {
         let client = world.connected(&profile, arguments);
         std::thread::scope(|scope| {

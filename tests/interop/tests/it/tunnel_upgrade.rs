@@ -76,7 +76,7 @@ fn keys_are_renewed_after_an_upgrade() {
     assert!(renewed(&client) > before + 1, "{}\n{}", client.log(), server.log());
     let log = client.log();
     assert_eq!(log.matches("Initialization Sequence Completed").count(), 1, "{log}");
-    assert!(!server.log().contains("is gone"), "{}", server.log());
+    assert!(!server.log().contains("is disconnected"), "{}", server.log());
 }
 
 /// A successor that has been given everything and dies: the process that gave it goes on.

@@ -119,8 +119,8 @@ fn an_older_build_hands_everything_over() {
     world.write("vpn/tunnel.toml", &text);
     let profile = world.profile("alice");
     for (arguments, gone) in [
-        (&["--explicit-exit-notify", "1"][..], "is gone: the client has disconnected"),
-        (&["--proto", "tcp-client"], "is gone: the client's connection has ended"),
+        (&["--explicit-exit-notify", "1"][..], "is disconnected: the client has disconnected"),
+        (&["--proto", "tcp-client"], "is disconnected: the client's connection has ended"),
     ] {
         let program = world.path("sealane");
         let _ = std::fs::remove_file(&program);

@@ -200,7 +200,8 @@ impl<'a> Reader<'a> {
         let end = rest.find(['=', '~', '>', '<', ':', '(', ')']).unwrap_or(rest.len());
         let attribute = rest[..end].to_owned();
         let is_named = is_attribute(&attribute);
-        if !is_named && !(attribute.is_empty() && rest.starts_with(':')) {
+        let is_rule = attribute.is_empty() && rest.starts_with(':');
+        if !is_named && !is_rule {
             return Err(self.mistake("the name of an attribute is missing, or is none"));
         }
         self.at += end;
