@@ -247,7 +247,7 @@ mod tests {
             assert!(why.len() == 1 && why[0].contains(word), "{word}: {why:?}");
         };
         one(&clean, &Conditions { pressure: Some(30.0), ..good }, "CPU pressure");
-        one(&clean, &Conditions { lost: 1, ..good }, "lost");
+        one(&clean, &Conditions { lost: 1, ..good }, "ended unexpectedly");
         let mut late = clean.clone();
         note(&mut late.lag, 2_000_000);
         one(&late, &good, "lagged");

@@ -169,7 +169,7 @@ impl Store {
             return known.clone();
         }
         let loaded = match &files.token {
-            Some(token) => self.load_with_token(sink, cert, &At { value: token, span: key.span }, passphrase, ocsp),
+            Some(token) => self.load_with_token(sink, cert, &At { value: &**token, span: key.span }, passphrase, ocsp),
             None => self.load_new(sink, cert, &key, passphrase, ocsp),
         };
         let loaded = loaded.map(Arc::new);

@@ -29,7 +29,7 @@ pub struct CertificateFiles {
     /// Its private key; may be the same file, and is if a token has the key.
     pub key: PathBuf,
     /// The private key, if a token has it. The passphrase is the token's PIN then.
-    pub token: Option<TokenKey>,
+    pub token: Option<Box<TokenKey>>,
     /// The passphrase of the key.
     pub passphrase: Option<PathBuf>,
     /// An OCSP response.
@@ -56,7 +56,7 @@ impl CertificateFiles {
             Some(KeyPlace::File(file)) => (file.clone(), None),
             Some(KeyPlace::Token(uri)) => {
                 let (pin, certificate) = (passphrase.map(path), path(cert));
-                (path(cert), Some(TokenKey { uri: uri.clone(), pin, certificate }))
+                (path(cert), Some(Box::new(TokenKey { uri: uri.clone(), pin, certificate })))
             }
             None => (path(cert), None),
         };

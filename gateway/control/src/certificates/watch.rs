@@ -87,7 +87,7 @@ impl FileSet {
     /// The private key of a certificate, where a token has it.
     pub fn token(&self) -> Option<&TokenKey> {
         match self {
-            Self::Certificate(files) => files.token.as_ref(),
+            Self::Certificate(files) => files.token.as_deref(),
             _ => None,
         }
     }

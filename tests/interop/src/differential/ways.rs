@@ -26,7 +26,7 @@ pub struct Client {
 
 enum Kept {
     Plain(Wire<std::net::TcpStream>),
-    Tls(Wire<client::Tls>),
+    Tls(Box<Wire<client::Tls>>),
     H2(SendRequest<bytes::Bytes>),
     H3(Box<h3::Client>),
 }
@@ -63,7 +63,7 @@ impl Client {
     fn first(&mut self, sent: &Sent) -> Response {
         let (head, body) = h1(sent, &sent.host(self.way.server));
         let kept = self.kept.take().unwrap_or_else(|| match self.way.proxy {
-            Proxy::Sealane => Kept::Tls(client::connect(self.address, &self.tls)),
+            Proxy::Sealane => Kept::Tls(Box::new(client::connect(self.address, &self.tls))),
             _ => Kept::Plain(Wire::new(client::tcp(self.address))),
         });
         let method = String::from_utf8_lossy(&sent.method.0);

@@ -291,7 +291,8 @@ fn every_refused_change_is_logged_and_counted() {
     let mut count = refused();
     let text = [("Content-Type", "text/plain")];
     let socket = |method, path: &str, headers: &[_]| over_socket(&running.socket, method, path, headers, "{}").status;
-    let asked: &[(&str, &str, u16, &dyn Fn(&str) -> u16)] = &[
+    type Asked<'a> = (&'a str, &'a str, u16, &'a dyn Fn(&str) -> u16);
+    let asked: &[Asked<'_>] = &[
         ("POST", "/v1/upstreams/app/servers?keep=yes", 400, &|path| socket("POST", path, &[])),
         ("PUT", "/v1/certificates/a%2Fb", 400, &|path| socket("PUT", path, &[])),
         ("DELETE", "/v1/upstreams/app/servers", 405, &|path| socket("DELETE", path, &[])),

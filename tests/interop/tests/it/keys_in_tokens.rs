@@ -1,7 +1,7 @@
 //! Certificates whose private keys a token holds, by PKCS#11: SoftHSM, and behind p11-kit's server, which can be slow, die and come
 //! back.
 
-use crate::operating::{Operated, Other, order};
+use crate::operating::{Operated, order};
 use rustix::process::{Pid, Signal, kill_process};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP384R1, X25519};

@@ -95,7 +95,9 @@ fn a_client_without_peer_ids_is_served() {
         }
         client.terminate();
         let left = || {
-            ["SIGTERM", "remote-exit", "Connection reset", "is disconnected: "].iter().any(|word| server.log().contains(word))
+            ["SIGTERM", "remote-exit", "Connection reset", "is disconnected: "]
+                .iter()
+                .any(|word| server.log().contains(word))
         };
         assert!(eventually(left), "{}", server.log());
     }

@@ -375,7 +375,8 @@ fn a_reload_changes_the_routes_of_connected_clients() {
         let connections = |log: &str| log.matches("is connected from").count();
         assert_eq!(connections(&server.log()), usize::from(stock) + 1, "nobody connects anew: {}", server.log());
         client.terminate();
-        let left = || server.log().matches(" is disconnected: the client has disconnected").count() > usize::from(stock);
+        let left =
+            || server.log().matches(" is disconnected: the client has disconnected").count() > usize::from(stock);
         assert!(eventually(left), "{}", server.log());
     }
 }

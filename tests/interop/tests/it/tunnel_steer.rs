@@ -44,7 +44,12 @@ fn a_kicked_client_connects_again_unless_it_is_told_to_stop() {
     assert_eq!(code, Some(0), "{text}");
     assert!(said(&client, "Halt command was pushed by server"), "{}", client.log());
     client.wait();
-    assert_eq!(server.log().matches("is disconnected: disconnected by an administrator").count(), 2, "{}", server.log());
+    assert_eq!(
+        server.log().matches("is disconnected: disconnected by an administrator").count(),
+        2,
+        "{}",
+        server.log()
+    );
 }
 
 /// A text reaches a stock client's log and ours; one that would be another command is refused.

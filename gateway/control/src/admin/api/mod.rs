@@ -234,7 +234,8 @@ pub(super) async fn answer(
     let audit = Audit::of(&request, site, caller);
     let (endpoint, names, parameters) = match admit(&request, site, caller) {
         Ok(admitted) => admitted,
-        Err((problem, methods)) => {
+        Err(refused) => {
+            let (problem, methods) = *refused;
             client.has_asked();
             audit.refuse(problem.status, &problem.detail);
             let mut response = refuse(&problem);
@@ -273,15 +274,15 @@ type Admitted = (&'static Endpoint, Vec<String>, Parameters);
 
 /// Finds the endpoint for a request, if the client may use it and its path and parameters are right. Else: why not, and the methods that
 /// the path has if it is about those.
-fn admit<B>(request: &Request<B>, site: &Site, caller: &Caller) -> Result<Admitted, (Problem, Option<String>)> {
-    let refused = |status, why: &str| Err((Problem::new(status, why), None));
+fn admit<B>(request: &Request<B>, site: &Site, caller: &Caller) -> Result<Admitted, Box<(Problem, Option<String>)>> {
+    let refused = |status, why: &str| Err(Box::new((Problem::new(status, why), None)));
     let (method, path) = (request.method().as_str(), request.uri().path());
     let (endpoint, names) = match table::find(method, path) {
         Lookup::Found(endpoint, names) => (endpoint, names),
         Lookup::Unknown => return refused(404, "there is no such path: GET /v1/openapi.json lists the paths"),
         Lookup::OtherMethods(methods) => {
             let problem = Problem::new(405, format!("this path has only the methods {methods}"));
-            return Err((problem, Some(methods)));
+            return Err(Box::new((problem, Some(methods))));
         }
     };
     if endpoint.access == Access::Operators && site.takers.is_none() {
@@ -294,10 +295,10 @@ fn admit<B>(request: &Request<B>, site: &Site, caller: &Caller) -> Result<Admitt
         return refused(403, "the request has an Origin header: the gateway accepts no changes from web pages");
     }
     if let Some(problem) = endpoint.mistake(&names) {
-        return Err((problem, None));
+        return Err(Box::new((problem, None)));
     }
     let parameters = endpoint.parameters(request.uri().query().unwrap_or_default());
-    parameters.map(|parameters| (endpoint, names, parameters)).map_err(|problem| (problem, None))
+    parameters.map(|parameters| (endpoint, names, parameters)).map_err(|problem| Box::new((problem, None)))
 }
 
 /// Reads the body of a request. What has come of a large one is in memory: the second result is its place among the few of them.
