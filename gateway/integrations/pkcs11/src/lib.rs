@@ -9,7 +9,7 @@
 //! delays is its own handshakes. If the queue is full, [`RemoteKey::submit`] says so at once.
 //!
 //! A token may go away and come back: a signature that fails is tried once more with a new session, after the module was
-//! initialised again ([`module`]). A wrong PIN is not tried twice, because tokens lock after a few wrong PINs.
+//! initialised again (`module.rs`). A wrong PIN is not tried twice, because tokens lock after a few wrong PINs.
 //!
 //! [`RemoteKey::submit`]: sealane_tls::remote::RemoteKey::submit
 
