@@ -308,7 +308,10 @@ fn completed(part: &str) -> String {
             "[[listener]]\naddress = \":443\"\n[listener.tls]\n"
         }
         _ if first.starts_with("[[listener.tls.") => "[[listener]]\naddress = \":443\"\n[listener.tls]\n",
-        _ if ["[tunnel.", "[[tunnel.", "event_", "management"].iter().any(|part| first.starts_with(part)) => {
+        _ if ["[tunnel.", "[[tunnel.", "event_", "management", "auth_command"]
+            .iter()
+            .any(|part| first.starts_with(part)) =>
+        {
             "[tunnel]\nlisten = [\"udp://:1194\"]\nnetwork = \"10.8.0.0/24\"\nca = \"ca\"\ncert = \"c\"\nkey = \"k\"\n"
         }
         _ => "",

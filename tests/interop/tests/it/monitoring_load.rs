@@ -51,8 +51,12 @@ fn a_shortage_of_memory_and_of_descriptors_fires_its_alerts() {
     }
     prometheus.fires("SealaneMemoryLimit", &[("instance", &little.admin.to_string())]);
 
-    // There is room for all clients, but not for the connection to the server that each needs, too.
-    let mut held: Vec<Wire<_>> = (0..22).map(|_| Wire::new(client::tcp(few.address))).collect();
+    // There is room for all clients, but not for the connection to the server that each needs, too. Each is accepted before the next.
+    let mut held: Vec<Wire<_>> = (0..30).map(|_| Wire::new(client::tcp(few.address))).collect();
+    for wire in &mut held {
+        wire.send("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n").expect("the gateway reads");
+        assert_eq!(wire.response("GET").expect("there is room").status(), 200);
+    }
     for wire in &mut held {
         let _ = wire.send("GET /held HTTP/1.1\r\nHost: a.example\r\n\r\n");
     }
