@@ -35,7 +35,7 @@ const SUPPRESSIONS: &str = "xtask/valgrind.supp";
 /// Written before each error in valgrind's logs.
 const MARK: &str = "SEALANE-ERROR";
 /// Valgrind makes tests slow.
-const PATIENCE: Duration = Duration::from_secs(1800);
+const SILENCE_LIMIT: Duration = Duration::from_secs(1800);
 
 #[derive(clap::Args)]
 pub struct Options {
@@ -190,7 +190,7 @@ fn watch(
     let programs: Vec<&dyn Runs> = programs.iter().map(|program| program as &dyn Runs).collect();
     let arguments: Vec<&str> = ["--test-threads=2"].iter().chain(filters).copied().collect();
     let mut found = Found::default();
-    let statuses = test_programs::run(&programs, &arguments, PATIENCE, |_, line| {
+    let statuses = test_programs::run(&programs, &arguments, SILENCE_LIMIT, |_, line| {
         found.add(&String::from_utf8_lossy(line));
         show(&mut std::io::stdout(), line)
     })?;

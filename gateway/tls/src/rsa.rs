@@ -220,7 +220,7 @@ mod tests {
         assert!(RsaKey::new(&garbage).is_none());
     }
 
-    /// A signature by PKCS #1 has one value, whoever computes it; keys that are too weak are refused, or sign rightly.
+    /// A PKCS #1 signature has one correct value. Keys that are too weak are refused, or their signatures are correct.
     #[test]
     fn wycheproof_of_signing() {
         let files = [

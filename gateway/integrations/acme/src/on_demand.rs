@@ -145,7 +145,7 @@ fn has_place<K: Eq + Hash, V>(table: &mut HashMap<K, V>, is_over: impl Fn(&V) ->
     table.len() < PLACES
 }
 
-/// The part of an address that one client has: whoever has a network of IPv6 has all of its addresses.
+/// The part of an address that identifies a client: of IPv6 the first 64 bits, because a client can use all addresses of its network.
 fn client_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => {

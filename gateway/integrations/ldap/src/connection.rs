@@ -62,7 +62,7 @@ pub fn refusal(what: &str, outcome: &Outcome) -> Failure {
 /// Who the server takes us for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// Whoever a new connection is, or a bind has left: to be bound before anything is asked.
+    /// The connection is new, or bound as a user: it must be bound as `bind_dn` before the next search.
     Unknown,
     /// Who may search.
     Searcher,

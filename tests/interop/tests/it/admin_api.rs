@@ -281,7 +281,7 @@ fn every_change_is_in_the_log_with_its_author() {
     assert!(log.contains(&line("http://x\\ny: refused (422)")), "{log}");
 }
 
-/// Whoever asks, and however early it is refused.
+/// For every kind of client, and for every step at which a request can be refused.
 #[test]
 fn every_refused_change_is_logged_and_counted() {
     let site = Site::new();

@@ -204,7 +204,7 @@ mod tests {
         }
     }
 
-    /// Whoever computes: valid vectors are sealed and opened, and what is not authentic is not opened.
+    /// With each library: valid vectors are sealed and opened, and packets that are not authentic are refused.
     #[test]
     fn wycheproof() {
         let files = [
