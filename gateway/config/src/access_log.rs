@@ -142,15 +142,7 @@ fn syslog_tls(
     }
     server.roots = match ca {
         Some(file) => load::trust_anchors(sink, file).unwrap_or_default(),
-        None => {
-            let roots = sink.trusted_roots().map(<[_]>::to_vec);
-            if !sink.offline() && roots.as_ref().is_some_and(Vec::is_empty) {
-                let help = "install the package ca-certificates, or set \"syslog_ca\"".to_owned();
-                let message = "this system has no trusted CAs, so the gateway cannot check the syslog server";
-                sink.error(access, message, Some(help));
-            }
-            roots.unwrap_or_default()
-        }
+        None => sink.system_roots(access, "the syslog server", "\"syslog_ca\"").unwrap_or_default(),
     };
 }
 

@@ -368,15 +368,7 @@ fn settings(section: Section, span: Range<usize>) -> Option<Acme> {
         sink.error(&address.span, format!("\"{}\" is not the URL of a mailbox", address.value), Some(help));
         good = false;
     }
-    if sink.trusted_roots().is_some_and(<[_]>::is_empty) && ca.is_none() && !sink.offline() {
-        let help = "install the package ca-certificates, or set \"ca\" in [acme]".to_owned();
-        sink.error(
-            &span,
-            "this system has no trusted CAs, so the gateway cannot check the authority's server",
-            Some(help),
-        );
-        good = false;
-    }
+    good &= ca.is_some() || sink.system_roots(&span, "the authority's server", "\"ca\" in [acme]").is_some();
     section.finish();
     let place = sink.place_of(&span);
     let contact = contact.into_iter().map(|c| c.value).collect();
@@ -457,12 +449,7 @@ fn on_demand(section: Section) -> Option<OnDemandSettings> {
                 Some(found) => trusted = found,
                 None => good = false,
             }
-            if ca.is_none() && !sink.offline() && sink.trusted_roots().is_some_and(<[_]>::is_empty) {
-                let help = "install the package ca-certificates, or set \"ask_ca\"".to_owned();
-                let message = "this system has no trusted CAs, so the gateway cannot check the server of \"ask\"";
-                sink.error(&ask.span, message, Some(help));
-                good = false;
-            }
+            good &= ca.is_some() || sink.system_roots(&ask.span, "the server of \"ask\"", "\"ask_ca\"").is_some();
         }
         (Some(ask), ca) => {
             if let Some(ca) = ca {
@@ -517,14 +504,8 @@ fn fallback(section: Section, known: &mut Vec<String>) -> Option<AcmeAuthority> 
         sink.error(&directory.span, format!("the authority {} is listed twice", directory.value), help);
         return None;
     }
-    if ca.is_none() && !sink.offline() && sink.trusted_roots().is_some_and(<[_]>::is_empty) {
-        let help = "install the package ca-certificates, or set \"ca\"".to_owned();
-        sink.error(
-            &span,
-            "this system has no trusted CAs, so the gateway cannot check the authority's server",
-            Some(help),
-        );
-        return None;
+    if ca.is_none() {
+        sink.system_roots(&span, "the authority's server", "\"ca\"")?;
     }
     known.push(directory.value.clone());
     let external_account = match account {

@@ -156,16 +156,9 @@ impl Written<'_> {
         let roots = match (endpoint.tls, &ca) {
             (false, _) => Some(Vec::new()),
             (true, Some(file)) => load::trust_anchors(sink, file),
-            (true, None) => {
-                let roots = sink.trusted_roots();
-                if roots.is_some_and(<[_]>::is_empty) && !has_ca && !sink.offline() {
-                    let help = format!("install the package ca-certificates, or set \"ca\" in {title}");
-                    let message = "this system has no trusted CAs, so the gateway cannot check the collector";
-                    sink.error(&self.span, message, Some(help));
-                    good = false;
-                }
-                Some(roots.map(<[_]>::to_vec).unwrap_or_default())
-            }
+            // It is written, and wrong.
+            (true, None) if has_ca => None,
+            (true, None) => sink.system_roots(&self.span, "the collector", &format!("\"ca\" in {title}")),
         };
         let header = match header_file {
             None => None,

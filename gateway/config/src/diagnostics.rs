@@ -383,6 +383,24 @@ impl<'t> Sink<'t> {
         self.ask(|| Question::TrustedRoots, |answers| answers.trusted_roots.as_deref())
     }
 
+    /// The same to check the certificate of `server`. It is an error if there are none: `setting` is the one that names others. Empty
+    /// offline, and as long as the question is not answered.
+    pub fn system_roots(
+        &self,
+        span: &Range<usize>,
+        server: &str,
+        setting: &str,
+    ) -> Option<Vec<CertificateDer<'static>>> {
+        let roots = self.trusted_roots().map(<[_]>::to_vec);
+        if roots.as_ref().is_some_and(Vec::is_empty) && !self.offline() {
+            let help = format!("install the package ca-certificates, or set {setting}");
+            let message = format!("this system has no trusted CAs, so the gateway cannot check {server}");
+            self.error(span, message, Some(help));
+            return None;
+        }
+        Some(roots.unwrap_or_default())
+    }
+
     /// Whether the system has IPv6; it is taken to have it offline.
     pub fn ipv6(&self) -> bool {
         self.ask(|| Question::Ipv6, |answers| answers.ipv6).unwrap_or(true)

@@ -299,16 +299,9 @@ fn store(section: Section, has_early_data: bool) -> Option<StoreSettings> {
     let roots = match (is_tls, &ca) {
         (false, _) => Some(Vec::new()),
         (true, Some(file)) => load::trust_anchors(sink, file),
-        (true, None) => {
-            let roots = sink.trusted_roots();
-            if roots.is_some_and(<[_]>::is_empty) && section.key_span("ca").is_none() && !sink.offline() {
-                let help = "install the package ca-certificates, or set \"ca\" in [store]".to_owned();
-                let message = "this system has no trusted CAs, so the gateway cannot check the store's server";
-                sink.error(&span, message, Some(help));
-                good = false;
-            }
-            Some(roots.map(<[_]>::to_vec).unwrap_or_default())
-        }
+        // It is written, and wrong.
+        (true, None) if section.key_span("ca").is_some() => None,
+        (true, None) => sink.system_roots(&span, "the store's server", "\"ca\" in [store]"),
     };
     let secret = secret_file.and_then(|file| secret(sink, &file));
     let password = password_file.map(|file| password(sink, "password of the store", &file));

@@ -724,19 +724,10 @@ pub(super) fn upstream(
         let (written, p) = (audit::Written { sink, section: None, span: span.clone() }, &out.protocol);
         audit::protocol(&written, None, &p.versions, &p.groups, &p.suites);
     }
-    if !own_roots
-        && !out.skip
-        && let Some(roots) = sink.trusted_roots()
-    {
-        out.roots = roots.to_vec();
-        if out.roots.is_empty() {
-            let help = "install the package ca-certificates, or set \"ca\" in [upstream.tls]".to_owned();
-            sink.error(
-                span,
-                "this system has no trusted CAs, so the gateway cannot check the upstream's certificate",
-                Some(help),
-            );
-            good = false;
+    if !own_roots && !out.skip {
+        match sink.system_roots(span, "the upstream's certificate", "\"ca\" in [upstream.tls]") {
+            Some(roots) => out.roots = roots,
+            None => good = false,
         }
     }
     good.then_some(out)

@@ -88,6 +88,7 @@ const EVERY_TABLE: &str = r#"
 external_account = { id = "i", key_file = "k" }
 fallback = { directory = "https://a" }
 dns_update = { server = "192.0.2.53", zone = "z", key_name = "k", key_file = "k" }
+on_demand = { ask = "https://a/" }
 [admin]
 [log]
 [revocation]
@@ -112,7 +113,7 @@ address = ":1"
 [listener.quic]
 [listener.tls]
 certificates = { cert = "c" }
-client_auth = { mode = "require", ca = "c" }
+client_auth = { mode = "require", ca = "c", authority = [{ ca = "d" }] }
 [[host]]
 names = ["a"]
 [[host.route]]
@@ -145,6 +146,9 @@ cert = "c"
 name = "a"
 [tunnel.group]
 name = "a"
+[tunnel.ldap]
+url = "ldaps://a"
+user_base = "dc=a"
 "#;
 
 #[test]

@@ -136,16 +136,9 @@ pub(super) fn read(tunnel: &Section) -> Option<Ldap> {
     let roots = match (is_tls, &ca) {
         (false, _) => Some(Vec::new()),
         (true, Some(file)) => load::trust_anchors(sink, file),
-        (true, None) => {
-            let roots = sink.trusted_roots();
-            if roots.is_some_and(<[_]>::is_empty) && section.key_span("ca").is_none() && !sink.offline() {
-                let help = "install the package ca-certificates, or set \"ca\" in [tunnel.ldap]".to_owned();
-                let message = "this system has no trusted CAs, so the gateway cannot check the directory's server";
-                sink.error(&span, message, Some(help));
-                good = false;
-            }
-            Some(roots.map(<[_]>::to_vec).unwrap_or_default())
-        }
+        // It is written, and wrong.
+        (true, None) if section.key_span("ca").is_some() => None,
+        (true, None) => sink.system_roots(&span, "the directory's server", "\"ca\" in [tunnel.ldap]"),
     };
     if let (Some(dn), None) = (&bind_dn, section.key_span("bind_password_file")) {
         // Without a password, a server takes everybody for nobody (RFC 4513 §5.1.2), and finds what nobody may see.

@@ -162,7 +162,7 @@ fn full_lanes(_: &Facts<'_>, recent: &Recent) -> Option<Finding> {
 /// Whether a limit refuses clients at the moment because there is too much of something. That a rule refuses strangers is its task.
 fn refuses(limit: &LimitStatus) -> bool {
     let is_rule = ["allow or deny", "forward_auth", "wrong password", "too slow", "memory"];
-    let at_once = limit.what.starts_with("pauses") || limit.what.contains("503");
+    let at_once = limit.what.starts_with("accept paused") || limit.what.contains("503");
     !is_rule.iter().any(|rule| limit.what.contains(rule)) && limit.last_minute >= if at_once { 1 } else { MANY_REFUSED }
 }
 
