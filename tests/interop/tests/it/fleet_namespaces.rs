@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 const GATEWAYS: [usize; 3] = [1, 2, 3];
 
@@ -46,7 +46,9 @@ impl Demo {
         let network = NetNs::new().map_err(|error| format!("network namespaces cannot be made: {error}"))?;
         let parent = tempfile::tempdir().expect("a folder can be made");
         let folder = parent.path().join("fleet");
-        let name = format!("f{}", std::process::id() % 1_000_000);
+        // Two tests of one process may run at the same time.
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let name = format!("f{}{}", std::process::id() % 1_000_000, STARTED.fetch_add(1, Ordering::Relaxed));
         let demo = Self { network, name, folder, _parent: parent };
         demo.script("start").unwrap_or_else(|said| panic!("{said}"));
         Ok(demo)
