@@ -343,7 +343,7 @@ counters! {
     MemoryResets, counter, "sealane_memory_resets_total", "";
     /// Connections relayed without decryption.
     Relays, counter, "sealane_relayed_connections_total", "";
-    /// Connections closed because no upstream is configured for the requested name.
+    /// Relayed connections and datagrams that were refused because no upstream is configured for the listener or the requested name.
     RelaysRefused, counter, "sealane_relays_refused_total", "";
     /// Bytes of relayed connections, by direction.
     RelayedUp, counter, "sealane_relayed_bytes_total", "to=\"upstream\"";

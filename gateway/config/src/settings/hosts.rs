@@ -308,8 +308,8 @@ table! {
 
 table! {
     /// Scripts of pages of the named origins may read the responses (CORS). The gateway responds to preflights, and
-    /// removes `Access-Control-*` from responses of servers. It refuses preflights of other origins (403), and no other
-    /// requests: only browsers enforce the rule.
+    /// removes `Access-Control-*` from responses of servers. It refuses preflights of other origins (403). `cors` refuses no other
+    /// requests: the browser enforces the rule.
     cors "cors";
 
     /// `"*"`, or origins: `"https://app.example.com"`, `"https://*.example.com"` (one more label), `"https://**.example.com"` (one or

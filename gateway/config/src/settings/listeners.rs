@@ -264,7 +264,7 @@ table! {
     /// `"**.a.example"` (one or more labels).
     r#for: Strings =
         Strings, described("all names that are not in `for` of another `client_auth`"), example(["admin.example.com"]);
-    /// Other authorities with rules of their own. A certificate is accepted if it satisfies all of the rule of one authority: the
+    /// Other authorities with rules of their own. A certificate is accepted if it satisfies one authority's rule completely: the
     /// settings above (`ca`, `crl`, `names`, `depth`) are the first rule, and each of these is another one. At most 7.
     authority: Many = Many(&client_authority::TABLE);
 }

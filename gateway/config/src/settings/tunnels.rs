@@ -98,9 +98,9 @@ table! {
     auth_command: Strings = Strings, example(["/usr/local/bin/check-password"]), secret(Arguments);
     /// After a client has sent the right password, the client can renew its keys for this long with a token instead of
     /// the password. The lifetime of a token is never extended. A token becomes invalid when its user's line is removed
-    /// from `users`, or its entry from the directory (`[tunnel.ldap]`). With `auth_command` alone, a removed user keeps access
-    /// until the token expires. A restart
-    /// that ends the sessions also makes all tokens invalid; an upgrade does not.
+    /// from `users`, or when the user's entry is removed from the directory (`[tunnel.ldap]`). With `auth_command` alone, a
+    /// removed user keeps access until the token expires. A restart that ends the sessions also makes all tokens invalid; an
+    /// upgrade does not.
     token_lifetime: Time = Time::TIMEOUT, described("none: no tokens"), example("12h");
     /// The client's name is its user name, even if the client has a certificate: for `[[tunnel.client]]`, for limits
     /// of groups, in the log and in the status.
@@ -117,8 +117,8 @@ table! {
     /// The group of the management socket.
     management_group: Text = Text, described("the group of the process"), example("openvpn-auth"), needs("management");
     /// A program on the management socket (such as openvpn-auth-oauth2) decides which clients may connect, in addition
-    /// to `users`, `[tunnel.ldap]` and `auth_command`. While no program is connected, and if no answer arrives within
-    /// `handshake_timeout`, clients are refused temporarily. The program can ask for more time with
+    /// to `users`, `[tunnel.ldap]` and `auth_command`. If no program is connected, or if no answer arrives within
+    /// `handshake_timeout`, the server refuses the client temporarily. The program can ask for more time with
     /// `client-pending-auth`: up to half of `renegotiate` (30 minutes if `renegotiate` is `"0s"`), or
     /// `handshake_timeout` if this is longer.
     management_client_auth: Flag = Flag, default(false), needs("management");

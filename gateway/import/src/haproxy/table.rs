@@ -12,6 +12,7 @@ const PAGES: &str = "`error_page`, with a file of the body that the import write
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
 const CAPTURE: &str = "the access log has its own fields ([log] format)";
 const SPOE: &str = "Sealane does not support SPOE agents: keep HAProxy in front, or let the server ask the agent";
+const KEYS: &str = "for a key in a PKCS#11 token, write key = \"pkcs11:…\" (docs/how-to/keys-in-tokens.md); else write the key to a file";
 
 /// The keywords, by name; two words where the first one alone says little.
 pub const KEYWORDS: &[(&str, Kind)] = &[
@@ -308,8 +309,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("ssl-load-extra-files", NotNeeded("key and ocsp are settings of each certificate")),
     ("ssl-load-extra-del-ext", NotNeeded("key and ocsp are settings of each certificate")),
     ("ssl-dh-param-file", NotNeeded("key exchange is ECDHE and post-quantum only")),
-    ("ssl-engine", Undecided("Sealane reads keys only from files: write the key to a file")),
-    ("ssl-provider", Undecided("Sealane reads keys only from files: write the key to a file")),
+    ("ssl-engine", Undecided(KEYS)),
+    ("ssl-provider", Undecided(KEYS)),
     ("ssl-mode-async", NotNeeded("handshakes are computed within the lane's handshake_budget, not by a device")),
     (
         "ssl-skip-self-issued-ca",
@@ -330,12 +331,14 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "uid",
         Undecided(
-            "user names the user by name: without this setting, a gateway that root starts keeps the rights of root",
+            "write the name of this user in `user`: without `user`, a gateway that root starts keeps the rights of root",
         ),
     ),
     (
         "gid",
-        Undecided("group names the group by name: without this setting, the gateway has the primary group of its user"),
+        Undecided(
+            "write the name of this group in `group`: without `group`, the gateway has the primary group of its user",
+        ),
     ),
     ("ulimit-n", NotNeeded("Sealane raises the limit of open files to the hard limit")),
     ("setcap", NotNeeded("the unit's AmbientCapabilities grants capabilities")),
@@ -375,7 +378,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("setenv", Undecided("set the variable in the environment of `sealane import`, and import again")),
     ("resetenv", Undecided("set the variables in the environment of `sealane import`, and import again")),
     ("unsetenv", Undecided("set the variables in the environment of `sealane import`, and import again")),
-    ("strict-limits", NotNeeded("Sealane reports a system limit that is too low when it starts")),
+    ("strict-limits", NotNeeded("when Sealane starts, it reports a system limit that is too low")),
     (
         "insecure-fork-wanted",
         NotNeeded(

@@ -54,7 +54,9 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("load_module", NotNeeded("modules are not loaded: the report has each directive of a module")),
     (
         "ssl_engine",
-        Undecided("keys must be in files: write the key to a file, or keep the device's TLS in front of Sealane"),
+        Undecided(
+            "for a key in a PKCS#11 token, write key = \"pkcs11:…\" (docs/how-to/keys-in-tokens.md); else write the key to a file",
+        ),
     ),
     ("error_log", NotNeeded(LOGS)),
     ("google_perftools_profiles", NotNeeded(PROCESS)),

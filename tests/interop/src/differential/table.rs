@@ -140,7 +140,7 @@ pub const TABLE: &[Difference] = &[
     Difference {
         place: "HAProxy, HTTP/1.1",
         on: |way| way.proxy == Proxy::Haproxy && way.version == Version::H1,
-        what: "a target with a scheme and a host is forwarded so",
+        what: "a target with a scheme and a host is forwarded in this form",
         reason: "HAProxy keeps the form of the target; Sealane sends the path, as RFC 9112 \u{a7}3.2.1 wants it",
         apply: |sent, _, found, expected| {
             if let (true, Some(arrived), Some(found)) = (sent.absolute, &mut expected.arrived, &found.arrived)

@@ -477,8 +477,9 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "DELETE",
         access: Access::Operators,
         summary: "Remove a server from an upstream",
-        doc: "The server finishes its open requests. If the server is in the configuration file, it stays removed after a reload; without \
-              `keep=file` only until an upgrade or a restart, or until it is added again as it is in the file.",
+        doc: "The server finishes its open requests. With `keep=file`, the gateway also removes the server from the configuration file. \
+              Without `keep=file`, a server of the configuration file stays removed after a reload. It comes back after an upgrade or \
+              a restart, or if the API adds a server that is equal to the one in the file.",
         parameters: &[UPSTREAM, SERVER, KEEP_SERVER],
         answer: Answer { status: 204, media: "", schema: object, doc: "The server is removed.", headers: &[] },
         errors: KEPT,
@@ -490,8 +491,8 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         summary: "Add a certificate, or replace one that was added",
         doc: "All listeners with TLS send this certificate to clients that ask for one of its names, instead of a certificate of the \
               configuration. The gateway checks the text by the rules for certificate files. The certificate stays after a reload. \
-              Without `keep=file`, it does not stay after an upgrade or a restart. A certificate that is kept can only be replaced with \
-              `keep=file`.",
+              Without `keep=file`, it does not stay after an upgrade or a restart. A certificate that was added with `keep=file` can only \
+              be replaced with `keep=file`.",
         parameters: &[CERTIFICATE, KEEP_CERTIFICATE],
         body: Some(Body {
             media: PEM,
@@ -514,8 +515,8 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         method: "DELETE",
         access: Access::Operators,
         summary: "Remove a certificate that was added",
-        doc: "The listeners then send the certificates of the configuration again. A certificate that is kept can only be removed with \
-              `keep=file`.",
+        doc: "The listeners then send the certificates of the configuration again. A certificate that was added with `keep=file` can only \
+              be removed with `keep=file`.",
         parameters: &[CERTIFICATE, KEEP_CERTIFICATE],
         answer: Answer { status: 204, media: "", schema: object, doc: "The certificate is removed.", headers: &[] },
         errors: &[404, 409, 500, 503],
