@@ -541,7 +541,8 @@ fn route(
         sink.error(&at.span, format!("no request has the path \"{}\"", at.value), Some(help));
     } else if let Some(at) = at.filter(|at| Readings::of(at.value.as_bytes()).is_ok_and(Readings::differ)) {
         let message = format!(
-            "requests for \"{}\" get 400: servers can read this path in another way, which does not select this route",
+            "requests for \"{}\" get 400: the gateway refuses a path that a server can read as another path, for which another \
+             rule applies",
             at.value
         );
         let help =

@@ -342,8 +342,8 @@ pub fn added_server(text: &str, weight: u32, backup: bool, group: &Upstream) -> 
     }
     let has_tls = group.tls.is_some();
     if server.https.is_some_and(|https| https != has_tls) {
-        let scheme = if has_tls { "https" } else { "http" };
-        return Err(format!("all servers of \"{}\" use {scheme}: write a server with {scheme}://", group.name));
+        let (all, one) = if has_tls { ("use", "with https://") } else { ("do not use", "without https://") };
+        return Err(format!("all servers of \"{}\" {all} TLS: write a server {one}", group.name));
     }
     if server.udp != group.udp.is_some() {
         let (all, one) = if server.udp { ("do not use", "without udp://") } else { ("use", "with udp://") };

@@ -38,7 +38,7 @@ table! {
     /// in a header. `"unix"` stands for the programs that connect to a Unix socket. The gateway removes such headers from requests of other clients. See [behind a load
     /// balancer](page:behind-a-load-balancer).
     trusted_proxies: Strings = Strings, example(["10.0.0.0/8"]);
-    /// The header in which trusted proxies name the client. The gateway does not trust the other header. With
+    /// The header in which trusted proxies name the client. The gateway does not trust the other one of the two headers. With
     /// `"Forwarded"`, the gateway also takes the scheme and the host from this header, and replaces incoming
     /// `X-Forwarded-*` headers. Needs `trusted_proxies`.
     client_address_header: Choice<AddressHeader> = Choice(&[

@@ -239,7 +239,7 @@ impl Files<'_> {
 pub fn read(path: &Path) -> Result<String> {
     let size = std::fs::metadata(path).with_context(|| path.display().to_string())?.len();
     if size > MAX_FILE {
-        bail!("{}: {size} bytes cannot be a profile", path.display());
+        bail!("{}: the file is too large ({size} bytes; the limit is {MAX_FILE} bytes)", path.display());
     }
     std::fs::read_to_string(path).with_context(|| path.display().to_string())
 }
