@@ -261,7 +261,7 @@ pub(super) fn separate_cookies(sink: &Sink, upstreams: &mut Upstreams, routes: &
         let Some(upstream) = routes.iter().flat_map(requested).find(is_same) else { continue };
         let message =
             format!("the cookie \"{}\" is also in \"sticky\" of \"{}\"", cookie.value, upstreams.all[upstream].name);
-        let help = "write another name: one cookie cannot keep a group and a server".to_owned();
+        let help = "write another name: one cookie cannot store both a group and a server".to_owned();
         sink.error(&cookie.span, message, Some(help));
     }
 }

@@ -78,17 +78,12 @@ impl Config {
     /// Whether the gateway sends nothing of its own to an upstream: it relays the connections of clients, whose TLS ends at the servers.
     fn only_relays_to(&self, upstream: usize) -> bool {
         // Listeners have the actions of all hosts.
-        let of_hosts = self.listeners.first().map(|listener| &listener.actions[..]).unwrap_or_default().iter();
+        let of_hosts = self.listeners.first().map(|listener| &listener.actions[..]).unwrap_or_default();
         let routes = &self.routing.routes;
-        let users = || {
-            of_hosts
-                .clone()
-                .chain(routes.iter().map(|route| &route.action))
-                .filter(|action| action.upstreams().contains(&upstream))
-        };
-        let asks =
-            || routes.iter().filter_map(|route| route.forward_auth.as_ref()).any(|auth| auth.upstream == upstream);
-        users().next().is_some() && users().all(|action| matches!(action, Action::Passthrough { .. })) && !asks()
+        let all = of_hosts.iter().chain(routes.iter().map(|route| &route.action));
+        let users: Vec<&Action> = all.filter(|action| action.upstreams().contains(&upstream)).collect();
+        let asks = routes.iter().filter_map(|route| route.forward_auth.as_ref()).any(|auth| auth.upstream == upstream);
+        !users.is_empty() && users.iter().all(|action| matches!(action, Action::Passthrough { .. })) && !asks
     }
 
     /// How every listener, upstream and certificate is protected.

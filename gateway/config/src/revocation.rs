@@ -189,7 +189,8 @@ impl Fetching {
         let missing = RevocationLists { source: file.clone(), ..RevocationLists::default() };
         if sink.kind(&file).is_none_or(|kind| kind == Kind::Missing) {
             if !sink.offline() {
-                let help = "if it cannot be fetched, the certificates that it is for are refused".to_owned();
+                let help = "until the gateway has fetched the list, it refuses the certificates of the list's issuer"
+                    .to_owned();
                 sink.warn(&written.span, format!("{url} has not been fetched yet"), Some(help));
             }
             return Some(missing);

@@ -562,7 +562,7 @@ fn any_suffices(
     let Some(At { value: true, span }) = satisfy_any else { return false };
     if basic.is_some() && forward.is_some() {
         let help = "keep basic_auth or forward_auth: write false for the other in this host or route".to_owned();
-        let message = "with satisfy = \"any\", a route has only one of \"basic_auth\" and \"forward_auth\"";
+        let message = "with satisfy = \"any\", a route can have only one of \"basic_auth\" and \"forward_auth\"";
         sink.error(span, message, Some(help));
     }
     true

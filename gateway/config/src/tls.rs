@@ -452,8 +452,10 @@ fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<
         for name in &loaded.names {
             let first = taken.entry((name.clone(), loaded.identity.kind)).or_insert_with(|| span.clone());
             if *first != span {
-                let message =
-                    format!("two certificates contain \"{name}\": the gateway uses the one of {}", sink.place(first));
+                let message = format!(
+                    "two certificates contain \"{name}\": the gateway uses the certificate at {}",
+                    sink.place(first)
+                );
                 sink.warn(&cert.span, message, Some("remove the certificate that is not needed".to_owned()));
             }
         }

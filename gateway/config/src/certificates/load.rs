@@ -228,7 +228,8 @@ impl Store {
             Some(file) if cert.value == key.value => self.bundle(sink, file, passphrase).unzip(),
             Some(file) => {
                 let help = format!("remove \"key\", and set \"cert\" to {}", file.value.display());
-                let message = format!("{} is a PKCS#12 bundle, which has certificate and key", file.value.display());
+                let message =
+                    format!("{} is a PKCS#12 bundle, which contains both certificate and key", file.value.display());
                 sink.error(&file.span, message, Some(help));
                 return None;
             }

@@ -264,8 +264,8 @@ table! {
     /// `"**.a.example"` (one or more labels).
     r#for: Strings =
         Strings, described("all names that are not in `for` of another `client_auth`"), example(["admin.example.com"]);
-    /// Other authorities with rules of their own. A certificate is accepted if it satisfies all of the rule of one authority: the
-    /// settings above (`ca`, `crl`, `names`, `depth`) are the first rule, and each of these is another one. At most 7.
+    /// Other authorities with rules of their own. The settings above (`ca`, `crl`, `names`, `depth`) are the first rule, and each of
+    /// these tables is another rule. A certificate is accepted if it satisfies one rule completely. At most 7.
     authority: Many = Many(&client_authority::TABLE);
 }
 

@@ -152,7 +152,7 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
     });
     let otlp = config.otlp.as_ref().filter(|_| !telemetry::BUILT_IN).map(|otlp| {
         let help = "build it with `cargo build --features full`, or remove this table".to_owned();
-        (&otlp.place, "this program is built without OTLP", help)
+        (&otlp.place, "this program was built without OTLP", help)
     });
     let compression = config.compression_place.as_ref().filter(|_| compression::codecs().is_none()).map(|place| {
         let help = "build it with `cargo build --features full`, or remove this setting".to_owned();

@@ -107,7 +107,7 @@ fn messages_about_datagrams() {
         (upstream("health = { port = 80, expect = \"a\" }"), "\"expect\" without \"send\""),
         (upstream("health = { send = \"hex:0\" }"), "is not hexadecimal"),
         (upstream("health = { send = \"hex:0g\" }"), "is not hexadecimal"),
-        (upstream("health = { send = \"\" }"), "\"send\" has 1 to 1024 bytes"),
+        (upstream("health = { send = \"\" }"), "\"send\" must have 1 to 1024 bytes"),
         (
             relay("mode = \"tcp\"", pass, "servers = \"tcp://192.0.2.1:53\"\nudp = { responses = 1 }"),
             "[upstream.udp] is for servers with udp://",

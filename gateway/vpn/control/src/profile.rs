@@ -464,7 +464,7 @@ fn wraps(
         None => None,
         Some("0") => Some(false),
         Some("1") => Some(true),
-        Some(other) => bail!("key-direction {other}: not 0 or 1"),
+        Some(other) => bail!("key-direction {other}: must be 0 or 1"),
     };
     let digest = digest.unwrap_or("SHA1");
     let digest = Digest::from_name(digest).with_context(|| format!("auth {digest} is not supported with tls-auth"))?;

@@ -478,7 +478,7 @@ pub(super) static ENDPOINTS: [Endpoint; 24] = [
         access: Access::Operators,
         summary: "Remove a server from an upstream",
         doc: "The server finishes its open requests. If the server is in the configuration file, it stays removed after a reload; without \
-              `keep=file` only until an upgrade or a restart, or until it is added again as it is in the file.",
+              `keep=file` only until an upgrade or a restart, or until it is added again with the URL, weight and backup of the file.",
         parameters: &[UPSTREAM, SERVER, KEEP_SERVER],
         answer: Answer { status: 204, media: "", schema: object, doc: "The server is removed.", headers: &[] },
         errors: KEPT,

@@ -107,7 +107,7 @@ fn servers(facts: &Facts<'_>) -> Vec<Finding> {
                 kind: "server_down",
                 subject: format!("{upstream} {name}"),
                 critical: used == 0,
-                text: format!("Server {name} of upstream \"{upstream}\" is bad: {state}. {rest}"),
+                text: format!("Server {name} of upstream \"{upstream}\" has a problem: {state}. {rest}"),
                 client: None,
             });
         }
