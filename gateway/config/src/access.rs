@@ -198,7 +198,7 @@ pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<V
         ];
         if let Some((_, help)) = unfit.into_iter().find(|(unfit, _)| name.value.eq_ignore_ascii_case(unfit)) {
             let help = help.to_owned();
-            sink.error(&name.span, format!("\"{key}\" is not for \"{}\"", name.value), Some(help));
+            sink.error(&name.span, format!("\"{key}\" cannot have a condition on \"{}\"", name.value), Some(help));
             continue;
         }
         let is = match value.get_ref() {

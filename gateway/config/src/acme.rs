@@ -259,8 +259,8 @@ pub(super) fn read(
     let plain = targets.iter().any(|t| !t.tls && t.mode == Mode::Http);
     if acme.settings.challenges == [AcmeChallenge::Http01] && !plain {
         let help = "add [[listener]] with address = \":80\", or \"tls-alpn-01\" to \"challenges\"".to_owned();
-        let message = "no listener can answer \"http-01\": the authority sends this challenge without TLS, and all listeners \
-                       have TLS";
+        let message = "no listener can answer \"http-01\": the authority sends this challenge over plain HTTP, and no listener \
+                       serves plain HTTP";
         sink.error(&first, message, Some(help));
     }
     acme.settings.names = give_certificates(sink, &acme.settings, listeners, targets, hosts, store);
@@ -426,11 +426,12 @@ fn on_demand(section: Section) -> Option<OnDemandSettings> {
             Ok(pattern) if pattern.sample().parse::<IpAddr>().is_err() && !name.value.starts_with('[') => {
                 if ask.is_none() && pattern.suffix().is_some() {
                     let message = format!(
-                        "everybody whom DNS lets use a name of \"{pattern}\" can make the gateway order certificates, up to \
+                        "\"ask\" is not set, so a client can get a certificate for every name of \"{pattern}\" that DNS resolves: \
+                         with a wildcard record, every client can make the gateway order certificates, up to \
                          \"orders_per_hour\" and \"max_certificates\""
                     );
-                    let help = "set \"ask\" to a service that knows the names, unless each name of this domain is in DNS only \
-                                if you want it to be";
+                    let help = "set \"ask\" to a service that knows the names; without \"ask\", have no wildcard record in DNS, \
+                                and create each name yourself";
                     sink.warn(&name.span, message, Some(help.to_owned()));
                 }
                 names.push(pattern);
@@ -609,14 +610,16 @@ fn check_served(
         host.is_some_and(|host| !matches!(hosts.action(*host), Action::Passthrough { .. }))
     };
     let unserved = match &on_demand.names[..] {
-        [] => (!automatic().any(is_wide)).then(|| "other names than those of [[host]]".to_owned()),
+        [] => (!automatic().any(is_wide)).then(|| "names that no [[host]] lists".to_owned()),
         names => names.iter().find(|name| !automatic().any(|t| serves(t, name))).map(|name| format!("\"{name}\"")),
     };
     if let Some(unserved) = unserved {
         let help = "add a [[host]] with a wildcard or \"*\" in \"names\" to a listener with certificates = \"auto\""
             .to_owned();
-        let message =
-            format!("no certificate is ordered on demand for {unserved}: no [[host]] of these listeners serves it");
+        let message = format!(
+            "[acme.on_demand] orders no certificate for {unserved}: no [[host]] of a listener with certificates = \"auto\" serves \
+             such a name"
+        );
         sink.warn(span, message, Some(help));
     }
 }
@@ -655,8 +658,8 @@ fn give_certificates(
         let names: BTreeSet<String> = target.hosts.iter().filter_map(name).collect();
         if names.is_empty() {
             let help = "write a DNS name in a [[host]], as in names = [\"www.example.com\"]; a name with \"*\" also needs \
-                        challenges = [\"dns-01\"] or [\"dns-persist-01\"] in [acme], an address also needs ip_addresses = true; names with \"**\", the \
-                        name \"*\" and hosts with \"passthrough\" get no certificate"
+                        challenges = [\"dns-01\"] or [\"dns-persist-01\"] in [acme], an address also needs ip_addresses = true; \
+                        names with \"**\", the name \"*\" and hosts with \"passthrough\" get no certificate"
                 .to_owned();
             let message = "certificates = \"auto\", but no host of this listener has a name for a certificate";
             sink.error(&span, message, Some(help));

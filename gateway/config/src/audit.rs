@@ -230,7 +230,7 @@ impl Policy {
                 no_early_data: "",
                 whole_path: "",
                 limit: Some(
-                    "this program has no TLS 1.0, no TLS 1.1 and no cipher with CBC, which clients of Old need",
+                    "this program has no TLS 1.0, no TLS 1.1 and no cipher with CBC, which clients of the policy \"old\" need",
                 ),
             },
             Self::PciDss4 => Rules {
@@ -299,7 +299,7 @@ impl Policy {
                 rsa_needed: false,
                 no_early_data: "",
                 whole_path: CNSA,
-                limit: Some("this program has neither ML-KEM-1024 nor certificates with ML-DSA-87"),
+                limit: Some("this program supports neither ML-KEM-1024 nor certificates with ML-DSA-87"),
             },
         }
     }

@@ -272,14 +272,13 @@ impl Told {
         let mut all: Vec<Diagnostic> = self.told.into_iter().map(|(_, d)| d).collect();
         let more = self.more.len();
         if more > 0 {
-            let what = match (severity, more) {
-                (Severity::Error, 1) => "error is",
-                (Severity::Error, _) => "errors are",
-                (Severity::Warning, 1) => "warning is",
-                (Severity::Warning, _) => "warnings are",
+            let what = match severity {
+                Severity::Error => "errors",
+                Severity::Warning => "warnings",
             };
+            let are = if more == 1 { "is" } else { "are" };
             let least = if more < MOST_COUNTED { "" } else { "at least " };
-            let message = format!("{least}{more} more {what} not shown, only the first {MOST_TOLD} that were found");
+            let message = format!("only the first {MOST_TOLD} {what} are shown; there {are} {least}{more} more");
             let (file, excerpt) = (file.to_owned(), String::new());
             all.push(Diagnostic { severity, file, line: 0, column: 0, message, help: None, excerpt, more });
         }
@@ -566,10 +565,7 @@ mod tests {
         let (errors, warnings) = sink.finish();
         assert_eq!((errors.len(), warnings.len()), (MOST_TOLD + 1, 1));
         assert_eq!((errors[0].line, errors[MOST_TOLD - 1].line), (151, 200));
-        assert_eq!(
-            errors[MOST_TOLD].to_string(),
-            "f: error: 150 more errors are not shown, only the first 50 that were found"
-        );
+        assert_eq!(errors[MOST_TOLD].to_string(), "f: error: only the first 50 errors are shown; there are 150 more");
         assert_eq!(Diagnostic::count(&errors), 200);
     }
 

@@ -53,9 +53,10 @@ pub(super) fn reserved(name: &str) -> Option<&'static str> {
     let known = Known::lookup(name.as_bytes());
     match known {
         Known::Host => Some("set \"host_header\" in [[upstream]]"),
-        Known::ContentLength | Known::TransferEncoding | Known::Trailer | Known::Expect => {
+        Known::ContentLength | Known::TransferEncoding => {
             Some("this header says where a message ends: the gateway sets it")
         }
+        Known::Trailer | Known::Expect => Some("the gateway itself handles this header"),
         k if k.is_hop_by_hop() => Some("this header is for one connection only: the gateway sets it"),
         _ => None,
     }

@@ -241,7 +241,7 @@ pub(super) fn separate_mirrors(sink: &Sink, upstreams: &Upstreams, routes: &[Rou
         routes.iter().flat_map(requested).chain(hosts.actions().flat_map(Action::upstreams)).collect();
     for mirror in upstreams.mirrors.iter().filter(|mirror| used.contains(&mirror.value)) {
         let name = &upstreams.all[mirror.value].name;
-        let message = format!("\"mirror\" names \"{name}\", which also gets requests");
+        let message = format!("\"mirror\" names \"{name}\", which also gets requests of clients, not only copies");
         let help = format!(
             "write mirror = {{ to = [\"http://127.0.0.1:3001\"] }}, or name an [[upstream]] that no route, host or \
              forward_auth uses. Otherwise copies would use up \"max_connections\" of \"{name}\", and failed copies could \
@@ -261,7 +261,7 @@ pub(super) fn separate_cookies(sink: &Sink, upstreams: &mut Upstreams, routes: &
         let Some(upstream) = routes.iter().flat_map(requested).find(is_same) else { continue };
         let message =
             format!("the cookie \"{}\" is also in \"sticky\" of \"{}\"", cookie.value, upstreams.all[upstream].name);
-        let help = "write another name: one cookie cannot keep a group and a server".to_owned();
+        let help = "write another name: one cookie cannot store both a group and a server".to_owned();
         sink.error(&cookie.span, message, Some(help));
     }
 }

@@ -339,11 +339,12 @@ pub(super) fn warn_uncovered(sink: &Sink, listeners: &[Draft], targets: &[Target
             let help = match &pattern {
                 NamePattern::AnyDepth(_) if tls.automatic.is_some() => {
                     "certificates = \"auto\" cannot get a certificate for a name with \"**\", because a wildcard of a certificate \
-                     stands for one label: list each name instead, or write \"*\" and set challenges = [\"dns-01\"] in [acme]"
+                     stands for one label: list each name instead, or write a name such as \"*.example.com\" and set \
+                     challenges = [\"dns-01\"] or [\"dns-persist-01\"] in [acme]"
                 }
                 NamePattern::OneLabel(_) if tls.automatic.is_some() => {
-                    "certificates = \"auto\" gets a certificate for a name with \"*\" only by \"dns-01\": set \
-                     challenges = [\"dns-01\"] in [acme], or list each name instead"
+                    "certificates = \"auto\" gets a certificate for a name with \"*\" only by \"dns-01\" or \"dns-persist-01\": \
+                     set challenges = [\"dns-01\"] or [\"dns-persist-01\"] in [acme], or list each name instead"
                 }
                 _ => usual,
             };

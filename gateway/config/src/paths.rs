@@ -189,7 +189,7 @@ pub(super) fn path_text(sink: &Sink, key: &str, node: &Node) -> Option<String> {
 pub(super) fn rewrite(sink: &Sink, key: &str, node: &Node) -> Option<String> {
     let s = path_text(sink, key, node)?;
     if let Some(bad) = s.chars().find(|c| !c.is_ascii_graphic()) {
-        let help = "encode characters outside ASCII with %, as in \"/caf%C3%A9\"".to_owned();
+        let help = "encode spaces and characters outside ASCII with %, as in \"/caf%C3%A9\"".to_owned();
         sink.error(&node.span(), format!("\"{key}\" contains {bad:?}, which must be encoded in a path"), Some(help));
         return None;
     }

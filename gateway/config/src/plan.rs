@@ -220,7 +220,7 @@ pub(super) fn bytes(sink: &Sink, key: &str, node: &Node) -> Option<Vec<u8>> {
     match bytes {
         Some(bytes) if (1..=MAX_DATAGRAM).contains(&bytes.len()) => Some(bytes),
         Some(_) => {
-            sink.error(&node.span(), format!("\"{key}\" has 1 to {MAX_DATAGRAM} bytes"), None);
+            sink.error(&node.span(), format!("\"{key}\" must have 1 to {MAX_DATAGRAM} bytes"), None);
             None
         }
         None => {

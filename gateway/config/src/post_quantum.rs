@@ -4,6 +4,7 @@
 //! could forge signatures then, but not those of the past.
 
 use super::{Config, Mode};
+use sealane_proxy::snapshot::Action;
 use sealane_tls::policy::{Group, KeyKind, Version};
 use serde::Serialize;
 use std::collections::HashSet;
@@ -70,7 +71,21 @@ fn key_exchange(versions: &[Version], groups: &[Group]) -> (Protection, &'static
     )
 }
 
+/// Why something is [`Protection::Relayed`].
+const RELAYED: &str = "clients and servers agree on the key exchange";
+
 impl Config {
+    /// Whether the gateway sends nothing of its own to an upstream: it relays the connections of clients, whose TLS ends at the servers.
+    fn only_relays_to(&self, upstream: usize) -> bool {
+        // Listeners have the actions of all hosts.
+        let of_hosts = self.listeners.first().map(|listener| &listener.actions[..]).unwrap_or_default();
+        let routes = &self.routing.routes;
+        let all = of_hosts.iter().chain(routes.iter().map(|route| &route.action));
+        let users: Vec<&Action> = all.filter(|action| action.upstreams().contains(&upstream)).collect();
+        let asks = routes.iter().filter_map(|route| route.forward_auth.as_ref()).any(|auth| auth.upstream == upstream);
+        !users.is_empty() && users.iter().all(|action| matches!(action, Action::Passthrough { .. })) && !asks
+    }
+
     /// How every listener, upstream and certificate is protected.
     pub fn post_quantum(&self) -> Vec<Readiness> {
         let mut out = Vec::new();
@@ -79,16 +94,15 @@ impl Config {
             let policy = listener.tls.as_ref().and_then(|tls| tls.policies.first());
             let found = match policy {
                 Some(policy) => key_exchange(&policy.versions, &policy.groups),
-                None if listener.mode != Mode::Http => {
-                    (Protection::Relayed, "clients and servers agree on the key exchange")
-                }
+                None if listener.mode != Mode::Http => (Protection::Relayed, RELAYED),
                 None => (Protection::Never, "it has no TLS"),
             };
             add("listener", listener.address.to_string(), found);
         }
-        for upstream in &self.upstreams {
+        for (i, upstream) in self.upstreams.iter().enumerate() {
             let found = match &upstream.tls {
                 Some(policy) => key_exchange(&policy.versions, &policy.groups),
+                None if self.only_relays_to(i) => (Protection::Relayed, RELAYED),
                 None => (Protection::Never, "the gateway talks to it without TLS"),
             };
             add("upstream", upstream.name.clone(), found);
@@ -96,9 +110,9 @@ impl Config {
         let mut seen = HashSet::new();
         for (files, loaded) in self.certificates().filter(|(_, loaded)| seen.insert(loaded.digest)) {
             let why = match loaded.identity.kind {
-                KeyKind::Ecdsa => "its key is ECDSA; there are no certificates with ML-DSA in this program",
-                KeyKind::Rsa => "its key is RSA; there are no certificates with ML-DSA in this program",
-                KeyKind::Ed25519 => "its key is Ed25519; there are no certificates with ML-DSA in this program",
+                KeyKind::Ecdsa => "its key is ECDSA; this program does not support certificates with ML-DSA",
+                KeyKind::Rsa => "its key is RSA; this program does not support certificates with ML-DSA",
+                KeyKind::Ed25519 => "its key is Ed25519; this program does not support certificates with ML-DSA",
             };
             add("certificate", files.cert.display().to_string(), (Protection::Never, why));
         }

@@ -148,8 +148,11 @@ fn enter(
 ) -> Result<(), (String, Option<String>)> {
     let shown = |text: &str| text.chars().take(60).collect::<String>();
     if !target.bytes().all(|b| b.is_ascii_graphic()) || target.is_empty() {
-        let help = "encode characters outside ASCII with %, as in \"/caf%C3%A9\"".to_owned();
-        return Err((format!("\"{}\" is not a valid redirect target", shown(target)), Some(help)));
+        let help = match target {
+            "" => "write a URL, or a path of the same host, as in \"/new\"",
+            _ => "encode spaces and characters outside ASCII with %, as in \"/caf%C3%A9\"",
+        };
+        return Err((format!("\"{}\" is not a valid redirect target", shown(target)), Some(help.to_owned())));
     }
     if !(target.starts_with('/') || target.starts_with("http://") || target.starts_with("https://")) {
         let help = format!("write \"https://{0}\", or \"/{0}\" for a path of the same host", shown(target));

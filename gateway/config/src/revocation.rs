@@ -146,8 +146,8 @@ pub(super) fn rules(
 }
 
 fn warn_expired(sink: &Sink, written: &At<String>, end: u64, expired: ExpiredLists) {
-    let days = (now() - end) / 86_400;
-    let message = format!("{}: the revocation list expired {days} days ago", written.value);
+    let ago = load::days(i64::try_from(now() - end).unwrap_or(i64::MAX));
+    let message = format!("{}: the revocation list expired {ago} ago", written.value);
     let help = match expired {
         ExpiredLists::Accept => "certificates that were revoked since then are accepted: get a new list",
         ExpiredLists::Refuse => "the certificates are refused until there is a new list",
@@ -189,7 +189,8 @@ impl Fetching {
         let missing = RevocationLists { source: file.clone(), ..RevocationLists::default() };
         if sink.kind(&file).is_none_or(|kind| kind == Kind::Missing) {
             if !sink.offline() {
-                let help = "if it cannot be fetched, the certificates that it is for are refused".to_owned();
+                let help = "until the gateway has fetched the list, it refuses the certificates of the list's issuer"
+                    .to_owned();
                 sink.warn(&written.span, format!("{url} has not been fetched yet"), Some(help));
             }
             return Some(missing);

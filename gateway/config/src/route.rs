@@ -541,7 +541,8 @@ fn route(
         sink.error(&at.span, format!("no request has the path \"{}\"", at.value), Some(help));
     } else if let Some(at) = at.filter(|at| Readings::of(at.value.as_bytes()).is_ok_and(Readings::differ)) {
         let message = format!(
-            "requests for \"{}\" get 400: servers can read this path in another way, which does not select this route",
+            "requests for \"{}\" get 400: the gateway refuses a path that a server can read as another path, for which another \
+             rule applies",
             at.value
         );
         let help =
@@ -561,7 +562,7 @@ fn any_suffices(
     let Some(At { value: true, span }) = satisfy_any else { return false };
     if basic.is_some() && forward.is_some() {
         let help = "keep basic_auth or forward_auth: write false for the other in this host or route".to_owned();
-        let message = "with satisfy = \"any\", a route has only one of \"basic_auth\" and \"forward_auth\"";
+        let message = "with satisfy = \"any\", a route can have only one of \"basic_auth\" and \"forward_auth\"";
         sink.error(span, message, Some(help));
     }
     true

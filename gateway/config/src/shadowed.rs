@@ -73,7 +73,7 @@ impl ByPath {
                     };
                     let help = "remove this route, or give it a condition that the other route does not have. Of several routes for \
                                 one path, the gateway tries those with \"path_regex\" first, then those with \"methods\", then \
-                                those with the most \"headers\", then the first in the file";
+                                those with the most conditions in \"headers\" and \"cookies\", then the first in the file";
                     sink.warn(&route.span, message, Some(help.to_owned()));
                 }
             }

@@ -452,8 +452,10 @@ fn certificates(section: &Section, store: &mut Store, stapling: bool) -> Option<
         for name in &loaded.names {
             let first = taken.entry((name.clone(), loaded.identity.kind)).or_insert_with(|| span.clone());
             if *first != span {
-                let message =
-                    format!("two certificates contain \"{name}\": the gateway uses the one of {}", sink.place(first));
+                let message = format!(
+                    "two certificates contain \"{name}\": the gateway uses the certificate at {}",
+                    sink.place(first)
+                );
                 sink.warn(&cert.span, message, Some("remove the certificate that is not needed".to_owned()));
             }
         }
@@ -495,8 +497,8 @@ fn client_auth(section: &Section, store: &mut Store) -> Option<Vec<ClientRule>> 
             other.finish();
             let known = || authorities.iter().flatten().flat_map(|a| &a.roots);
             if read.iter().flat_map(|read| &read.roots).any(|root| known().any(|known| known == root)) {
-                let message =
-                    "a CA of this authority is also in another rule: a certificate needs to satisfy only one of them";
+                let message = "a CA of this rule is also in another rule of this client_auth: a certificate of this CA is \
+                               accepted if it satisfies either rule";
                 sink.warn(&span, message, Some("put each CA into one rule".to_owned()));
             }
             authorities.push(read);

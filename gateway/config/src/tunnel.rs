@@ -584,7 +584,7 @@ fn tls(section: &Section, optional: bool) -> Option<TlsParts> {
             Some(parts) => (parts.verifier)(&clients)?,
             // Nobody will serve it.
             None if sink.offline() => WebPkiClientVerifier::no_client_auth(),
-            None => anyhow::bail!("no part of the gateway can verify the clients"),
+            None => anyhow::bail!("no part of the gateway can verify the clients; this is a bug"),
         };
         server_config(&provider, &versions, verifier, chain, private)
     };

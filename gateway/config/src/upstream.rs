@@ -285,10 +285,8 @@ fn servers(sink: &Sink, list: &[Entry], tls_section: bool, context: &mut Context
             plan.name = format!("{} #{}", plan.name, same + 1);
         }
         if let Some(own) = context.own_listener(&plan).filter(|_| server.udp) {
-            let message = format!(
-                "\"{}\" is the gateway's own UDP listener {own}: datagrams would go round without end",
-                entry.value
-            );
+            let message =
+                format!("\"{}\" is the gateway's own UDP listener {own}: datagrams would loop endlessly", entry.value);
             let help = "write the address of the server that the datagrams are for".to_owned();
             sink.error(&entry.span, message, Some(help));
             good = false;
@@ -342,12 +340,12 @@ pub fn added_server(text: &str, weight: u32, backup: bool, group: &Upstream) -> 
     }
     let has_tls = group.tls.is_some();
     if server.https.is_some_and(|https| https != has_tls) {
-        let scheme = if has_tls { "https" } else { "http" };
-        return Err(format!("all servers of \"{}\" use {scheme}: write a server with {scheme}://", group.name));
+        let (all, one) = if has_tls { ("use", "with https://") } else { ("do not use", "without https://") };
+        return Err(format!("the servers of \"{}\" {all} TLS: write the server {one}", group.name));
     }
     if server.udp != group.udp.is_some() {
         let (all, one) = if server.udp { ("do not use", "without udp://") } else { ("use", "with udp://") };
-        return Err(format!("all servers of \"{}\" {all} UDP: write a server {one}", group.name));
+        return Err(format!("the servers of \"{}\" {all} UDP: write the server {one}", group.name));
     }
     if server.is_socket && !Path::new(&server.host).is_absolute() {
         return Err("write the whole path of the socket, as in \"unix:/run/app.sock\"".to_owned());

@@ -213,7 +213,7 @@ struct Target {
 #[cfg(not(feature = "dns"))]
 impl DnsClient {
     fn of_system() -> io::Result<Self> {
-        Err(io::Error::new(ErrorKind::Unsupported, "this program is built without the feature \"dns\""))
+        Err(io::Error::new(ErrorKind::Unsupported, "this program was built without a DNS client"))
     }
 
     fn of_server(_: std::net::SocketAddr) -> io::Result<Self> {

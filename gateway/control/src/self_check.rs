@@ -279,7 +279,7 @@ fn forwarding() -> Finding {
         Some(1) => Finding::ok(FEATURE, "on, for IPv4"),
         _ => Finding::off(
             FEATURE,
-            "VPN clients reach only this machine",
+            "over IPv4, VPN clients reach only this machine",
             Some("only [tunnel] needs it: sudo sysctl -w net.ipv4.ip_forward=1".to_owned()),
         ),
     }

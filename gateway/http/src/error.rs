@@ -73,7 +73,7 @@ parse_errors! {
     /// RFC 9112 §5.1: white space before the colon.
     SpaceBeforeColon, 400, "space_before_colon", "white space between a field name and its colon";
     /// `Content_Length` and its like: some back ends take `_` for `-`.
-    FieldLookalike, 400, "field_lookalike", "a field name imitates a sensitive one with underscores";
+    FieldLookalike, 400, "field_lookalike", "a field name imitates the name of a sensitive field with underscores";
     /// A control character.
     FieldValue, 400, "field_value", "a control character in a field value";
     /// More fields than the limit.
@@ -125,7 +125,7 @@ parse_errors! {
     /// RFC 9113 §8.2.1, RFC 9114 §4.2.
     FieldCase, 400, "field_case", "a field name in upper case";
     /// RFC 9113 §8.2.2, RFC 9114 §4.2.
-    ConnectionField, 400, "connection_field", "a field that belongs to HTTP/1.1's connections";
+    ConnectionField, 400, "connection_field", "a field for HTTP/1.1 connections only";
     /// RFC 9113 §8.1.1, RFC 9114 §4.1.2.
     LengthMismatch, 400, "length_mismatch", "content-length and the content disagree";
     /// RFC 8441 §4, RFC 9220 §3: a `:protocol` other than `websocket`.

@@ -124,8 +124,8 @@ counters! {
     SynUnproven, counter, "sealane_syn_unproven_total", "result=\"answered\"";
     /// ClientHellos in a SYN without a Fast Open cookie, by whether the gateway answered before the TCP handshake was complete.
     SynDeferred, counter, "sealane_syn_unproven_total", "result=\"deferred\"";
-    /// Connections that the gateway held back at three times the bytes received, because the client's address was not yet proven (by the
-    /// end of the TCP handshake).
+    /// Connections on which the gateway had to stop sending: before the TCP handshake proves the client's address, it sends at most three
+    /// times the bytes that it received.
     SynCapped, counter, "sealane_syn_capped_total", "";
     /// Connections whose client sent early data, by result.
     EarlyDataAccepted, counter, "sealane_early_data_connections_total", "result=\"accepted\"";

@@ -124,13 +124,11 @@ fn waits_for(x: &Exchange) -> &'static str {
             Some(_) => "the connection to the server",
             None => "a server with room",
         },
-        (Phase::Streaming, Phase::Awaiting) if x.request_body().is_blocked() => {
-            "the server, to read the request's body"
-        }
-        (Phase::Streaming, Phase::Awaiting) => "the client, to send the request's body",
+        (Phase::Streaming, Phase::Awaiting) if x.request_body().is_blocked() => "the server to read the request's body",
+        (Phase::Streaming, Phase::Awaiting) => "the client to send the request's body",
         (_, Phase::Awaiting) => "the head of the server's response",
-        (_, Phase::Streaming) if x.response_body().is_blocked() => "the client, to read the response's body",
-        (_, Phase::Streaming) => "the server, to send the response's body",
-        _ => "the client, to read the end of the response",
+        (_, Phase::Streaming) if x.response_body().is_blocked() => "the client to read the response's body",
+        (_, Phase::Streaming) => "the server to send the response's body",
+        _ => "the client to read the end of the response",
     }
 }

@@ -171,6 +171,10 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
     }
     match report.count(Outcome::Undecided) {
         0 => Ok(()),
+        1 => bail!(
+            "1 directive that decides who may connect, or how strong the protection is, has no translation; the gateway \
+             does not start with this configuration until you remove it from \"undecided\""
+        ),
         n => bail!(
             "{n} directives that decide who may connect, or how strong the protection is, have no translation; the \
              gateway does not start with this configuration until you remove each of them from \"undecided\""

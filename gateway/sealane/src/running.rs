@@ -77,7 +77,7 @@ pub fn command(at: At, what: &str) -> Result<String> {
 #[derive(Args)]
 #[group(required = true, multiple = false)]
 pub struct Change {
-    /// Send new requests only from clients that `sticky` keeps with the server; open requests are finished
+    /// Send the server new requests only from clients that `sticky` keeps with it; open requests are finished
     #[arg(long)]
     drain: bool,
     /// End the drain: send requests to the server again
@@ -163,10 +163,10 @@ fn describe_certificate(t: &mut String, c: &CertificateStatus) {
             (standing, Some(expires)) => writeln!(t, "  OCSP          {standing}, expires {expires}"),
         };
         if let Some(next) = days(ocsp.next_request) {
-            let _ = writeln!(t, "  next request  {next}");
+            let _ = writeln!(t, "  OCSP request  {next}");
         }
         if !ocsp.last_error.is_empty() {
-            let _ = writeln!(t, "  last error    {}", ocsp.last_error);
+            let _ = writeln!(t, "  OCSP error    {}", ocsp.last_error);
         }
     }
     if !c.refused.is_empty() {
@@ -272,12 +272,12 @@ fn temporary(status: &Status) -> Vec<String> {
             }
             if server.drain_is_set {
                 let what = match server.state.as_str() {
-                    "draining" => "is draining",
-                    "up" | "backup" => "is not draining",
+                    "draining" => " is draining",
+                    "up" | "backup" => " is not draining",
                     // Its state says more than its drain.
-                    _ => "has another value for drain",
+                    _ => ": an operator has set drain",
                 };
-                lines.push(format!("server {} of {} {what}", server.name, upstream.name));
+                lines.push(format!("server {} of {}{what}", server.name, upstream.name));
             }
         }
         lines.extend(upstream.removed.iter().map(|name| format!("server {name} of {} was removed", upstream.name)));

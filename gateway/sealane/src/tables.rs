@@ -268,7 +268,7 @@ impl Table {
             Self::Requests if open.is_none() => "requests are shown on the admin socket only: use --socket",
             Self::Requests => "no open requests",
             Self::Operations => {
-                "there are no estimates yet: wait until the number of requests and handshakes per second has changed \
+                "there are no estimates yet: wait until the number of requests and handshakes per second has varied \
                  for some time"
             }
             Self::Problems => "no problem is known",

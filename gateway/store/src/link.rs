@@ -301,7 +301,11 @@ impl Keeper {
         let was_up = self.state.up.swap(false, Relaxed);
         let why = error.to_string();
         if was_up || self.told.as_ref() != Some(&why) {
-            log::warn!("the store {}: {why}; the gateway serves without it and refuses shared early data", self.name);
+            log::warn!(
+                "the store {}: {why}; until the store responds, the gateway refuses early data with tickets from the store, and \
+                 applies shared rate limits alone (with rate_limits_fail_closed, it refuses everything that they apply to)",
+                self.name
+            );
         }
         self.told = Some(why);
     }

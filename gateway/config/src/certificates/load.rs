@@ -228,7 +228,8 @@ impl Store {
             Some(file) if cert.value == key.value => self.bundle(sink, file, passphrase).unzip(),
             Some(file) => {
                 let help = format!("remove \"key\", and set \"cert\" to {}", file.value.display());
-                let message = format!("{} is a PKCS#12 bundle, which has certificate and key", file.value.display());
+                let message =
+                    format!("{} is a PKCS#12 bundle, which contains both certificate and key", file.value.display());
                 sink.error(&file.span, message, Some(help));
                 return None;
             }
@@ -311,11 +312,13 @@ impl Store {
             self.check_pair(sink, cert, key, &chain, private)?;
         }
         let (names, addresses) = (dns_names(&leaf), addresses(&leaf));
-        if names.is_empty() {
-            let message = format!("{shown}: the certificate has no DNS name (subjectAltName)");
-            let help = "renew it with a DNS name: without a DNS name, the gateway uses it only as the default \
-                        certificate, and browsers do not accept it"
-                .to_owned();
+        // Browsers accept one for an address at https://ADDRESS.
+        if names.is_empty() && addresses.is_empty() {
+            let message = format!("{shown}: the certificate has no DNS name and no IP address (subjectAltName)");
+            let help =
+                "renew it with a DNS name: without a name, the gateway uses it only as the default certificate, and \
+                        browsers do not accept it"
+                    .to_owned();
             sink.warn(&cert.span, message, Some(help));
         }
         let (stated, digest) = (ocsp::Stated::by(&leaf), sealane_tls::fingerprint(&chain[0]));
@@ -445,7 +448,8 @@ impl Store {
     }
 }
 
-fn days(seconds: i64) -> String {
+/// A duration in days, hours or minutes.
+pub(crate) fn days(seconds: i64) -> String {
     match seconds {
         s if s >= 2 * 86_400 => format!("{} days", s / 86_400),
         s if s >= 2 * 3_600 => format!("{} hours", s / 3_600),

@@ -108,8 +108,8 @@ impl TokenUri {
                     return Err((format!("the gateway does not read \"{name}\" in a URI"), help.to_owned()));
                 }
                 _ => {
-                    let help = "before \"?\": token, object, id, serial, manufacturer, model, slot-id and type=private; behind: \
-                                module-path";
+                    let help = "before \"?\": token, object, id, serial, manufacturer, model, slot-id and type=private; after \
+                                \"?\": module-path";
                     return Err((format!("the gateway does not support \"{name}\" here"), help.to_owned()));
                 }
             }

@@ -73,7 +73,7 @@ table! {
     ask: Own<AskUrl> = Own(reading::ask, || Shape::Text(Some("^https?://[!-~]+$"))), example("http://127.0.0.1:9000/allowed");
     /// PEM file of the CAs that may have signed the TLS certificate of the server of `ask`.
     ask_ca: File = File, described("the system's CAs"), example("certs/internal-ca.pem");
-    /// How many such certificates the gateway keeps. It does not order another one until one of them has expired.
+    /// The maximum number of such certificates. At this number, the gateway orders no further one until one of them has expired.
     max_certificates: Count = Count(1..=10_000), default(1000);
     /// How many orders for new names the gateway places in an hour, for all clients together. Renewals do not count.
     orders_per_hour: Count = Count(1..=3600), default(50);

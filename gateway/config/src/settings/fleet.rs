@@ -42,7 +42,7 @@ table! {
     early_data_wait: Time = WAIT, default("20ms");
     /// How long the store keeps a ticket. Each ticket takes about 300 bytes of the server's memory.
     early_data_lifetime: Time = LIFETIME, default("1h");
-    /// Apply rate limits to all gateways of the store together. These are all `[[rate_limit]]`, `connection_rate` and
+    /// Apply rate limits to all gateways of the store together. This applies to all `[[rate_limit]]`, `connection_rate` and
     /// `handshake_rate`. A gateway decides at once, and exchanges its counts with the store four times a second. A limit
     /// must have the same name and the same rate at all gateways. If `false`, each gateway has its own limits.
     rate_limits: Flag = Flag, default(false);

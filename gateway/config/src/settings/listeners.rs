@@ -38,7 +38,7 @@ table! {
     /// in a header. `"unix"` stands for the programs that connect to a Unix socket. The gateway removes such headers from requests of other clients. See [behind a load
     /// balancer](page:behind-a-load-balancer).
     trusted_proxies: Strings = Strings, example(["10.0.0.0/8"]);
-    /// The header in which trusted proxies name the client. The gateway does not trust the other header. With
+    /// The header in which trusted proxies name the client. The gateway does not trust the other one of the two headers. With
     /// `"Forwarded"`, the gateway also takes the scheme and the host from this header, and replaces incoming
     /// `X-Forwarded-*` headers. Needs `trusted_proxies`.
     client_address_header: Choice<AddressHeader> = Choice(&[
@@ -264,8 +264,8 @@ table! {
     /// `"**.a.example"` (one or more labels).
     r#for: Strings =
         Strings, described("all names that are not in `for` of another `client_auth`"), example(["admin.example.com"]);
-    /// Other authorities with rules of their own. A certificate is accepted if it satisfies one authority's rule completely: the
-    /// settings above (`ca`, `crl`, `names`, `depth`) are the first rule, and each of these is another one. At most 7.
+    /// Other authorities with rules of their own. The settings above (`ca`, `crl`, `names`, `depth`) are the first rule, and each of
+    /// these tables is another rule. A certificate is accepted if it satisfies one rule completely. At most 7.
     authority: Many = Many(&client_authority::TABLE);
 }
 

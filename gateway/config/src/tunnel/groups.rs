@@ -136,7 +136,7 @@ fn filter(section: &Section, (allow, deny): Lists<'_>) -> Option<Arc<Filter>> {
     let span = allow.as_ref().map(|at| &at.span).or(deny.as_ref().map(|at| &at.span)).cloned()?;
     let filter = Filter::new(deny.map_or_else(Vec::new, |at| at.value), allow.map(|at| at.value));
     if filter.is_none() {
-        let help = "join networks that belong together".to_owned();
+        let help = "write several networks as one larger network".to_owned();
         section.sink.error(&span, format!("the access list has more than {MAX_RULES} destinations"), Some(help));
     }
     filter.map(Arc::new)

@@ -35,12 +35,12 @@ pub(super) fn read(section: &Section) -> Option<Management> {
     });
     if let Some(group) = group.filter(|_| mode & 0o070 == 0) {
         let help = "add management_mode = \"0660\"".to_owned();
-        sink.error(&group.span, "the group of \"management_group\" may not use the socket", Some(help));
+        sink.error(&group.span, "the group of \"management_group\" has no permission to use the socket", Some(help));
     }
     let Some(path) = path else {
         if client_auth && section.key_span("management").is_none() {
             let help = "add management = \"/run/sealane/management.sock\"".to_owned();
-            section.missing("\"management_client_auth\" has no socket for the program that decides".to_owned(), help);
+            section.missing("\"management_client_auth\" needs \"management\"".to_owned(), help);
         }
         return None;
     };

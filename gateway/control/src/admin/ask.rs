@@ -130,7 +130,7 @@ pub fn request(at: &Where, asking: &Asking<'_>, timeout: Duration) -> Result<Ans
         // A time limit of a socket shows as this.
         Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
             let waited = timeout.as_secs();
-            bail!("the gateway at {at} has not responded within {waited} s: it is busy; try again, or read its log")
+            bail!("the gateway at {at} has not responded within {waited} s: it may be busy; try again, or read its log")
         }
         Err(e) if e.kind() == ErrorKind::PermissionDenied => {
             bail!("permission denied: only the gateway's user and root can use {at}")

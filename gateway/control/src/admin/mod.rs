@@ -586,7 +586,7 @@ async fn connection(
     drop(slot);
 }
 
-const NOT_FOUND: &str = "not found; the paths are / /metrics /healthz /v1/status\n";
+const NOT_FOUND: &str = "not found; the paths are / /metrics /healthz /v1/status; /v1/openapi.json lists the others\n";
 
 const NOT_ADDRESSED: &str = "this listener serves requests only for its IP address and \"localhost\", so that other \
                              web sites cannot read it; for another name, add names = [\"that.name\"] to [admin]\n";

@@ -74,9 +74,8 @@ impl Dialer {
     pub fn summary(&self) -> String {
         let (embedded, hedged, others) = (self.embedded.get(), self.hedged.get(), self.others.get());
         format!(
-            "{embedded} connections with the ClientHello in the SYN; in sequence (the ClientHello after the TCP \
-             handshake): {hedged} because the SYN with data was refused or not acknowledged, {others} for other \
-             reasons"
+            "connections with the ClientHello in the SYN: {embedded}; with the ClientHello after the TCP handshake: {hedged} \
+             because the SYN with data was refused or got no answer in time, {others} for other reasons"
         )
     }
 
@@ -88,11 +87,19 @@ impl Dialer {
         self.note(to, &dial, &attempt.stream);
         let (count, how) = match dial.how() {
             How::Embedded => (&self.embedded, "ClientHello in the SYN"),
-            How::NotTaken => (&self.others, "in sequence: the data in the SYN was not accepted"),
-            How::NoCookie => (&self.others, "in sequence: the client asked the server for a cookie"),
-            How::Hedged => (&self.hedged, "in sequence: the SYN with data was not acknowledged"),
-            How::Refused => (&self.hedged, "in sequence: the SYN with data was refused"),
-            How::Sequential => (&self.others, "in sequence"),
+            How::NotTaken => {
+                (&self.others, "ClientHello after the TCP handshake: the data in the SYN was not accepted")
+            }
+            How::NoCookie => (
+                &self.others,
+                "ClientHello after the TCP handshake: there was no Fast Open cookie for this server yet, and this connection \
+                 asked for one",
+            ),
+            How::Hedged => {
+                (&self.hedged, "ClientHello after the TCP handshake: the SYN with data got no answer in time")
+            }
+            How::Refused => (&self.hedged, "ClientHello after the TCP handshake: the SYN with data was refused"),
+            How::Sequential => (&self.others, "ClientHello after the TCP handshake"),
         };
         count.set(count.get() + 1);
         let embedded = dial.how() == How::Embedded;

@@ -351,11 +351,14 @@ impl Groups {
                     return Ok(Edited { name, edit: None, count, servers });
                 }
                 if place(&name).is_some() {
-                    let mut message = format!("upstream \"{upstream}\" already has the server \"{name}\" in the file");
-                    if is_removed(&name) {
-                        message += "; it was removed without keep=file: add it without keep=file, as it is in the file, to end the \
-                                    removal";
-                    }
+                    let message = match is_removed(&name) {
+                        false => format!("upstream \"{upstream}\" already has the server \"{name}\" in the file"),
+                        true => format!(
+                            "upstream \"{upstream}\" has the server \"{name}\" in the file; an earlier request has removed it \
+                             temporarily. To end this removal, add the server without keep=file, with the same URL, weight and \
+                             backup as in the file"
+                        ),
+                    };
                     return Err(Unchanged::Conflict(message));
                 }
                 if servers.len() >= MAX_LISTED {
@@ -399,8 +402,8 @@ impl Groups {
                 None => return Err(Unchanged::Unknown(unknown_server(upstream, server))),
                 Some(_) if is_removed(server) => {
                     let message = format!(
-                        "\"{server}\" was removed without keep=file: add it without keep=file first, as it is in the file, or \
-                         remove it with keep=file"
+                        "\"{server}\" is temporarily removed: first add it without keep=file, with the same URL, weight and backup \
+                         as in the file, or remove it with keep=file"
                     );
                     return Err(Unchanged::Conflict(message));
                 }
@@ -881,7 +884,7 @@ fn listed(endpoints: &[Endpoint]) -> String {
 
 /// A line in the log for what an operator wants to know.
 fn say(group: &str, server: &str, event: &Event, why: Option<Failure>) {
-    let why = why.map_or(Cow::Borrowed("for an unknown reason"), Failure::text);
+    let why = why.map_or(Cow::Borrowed("the reason is unknown"), Failure::text);
     match event {
         Event::Up => log::info!("upstream {group}: {server} is up"),
         Event::Down(why) => log::warn!("upstream {group}: {server} is down: {why}"),

@@ -76,7 +76,7 @@ pub fn render_telemetry(reports: &[TraceReport; 2], out: &mut Writer) {
     let signals = || ["metrics", "logs"].into_iter().zip(reports);
     let mut family = out.counter(
         "sealane_otlp_items_total",
-        "Points of metrics and lines of the log for the collector of [otlp], by result.",
+        "Data points of metrics and lines of the log for the collector of [otlp], by result.",
     );
     for (signal, report) in signals() {
         for (result, count) in [("exported", report.exported), ("failed", report.failed), ("rejected", report.rejected)]

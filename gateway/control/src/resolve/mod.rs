@@ -152,7 +152,7 @@ fn with_integrations((config, warnings): (Config, Vec<Warning>)) -> Result<(Conf
     });
     let otlp = config.otlp.as_ref().filter(|_| !telemetry::BUILT_IN).map(|otlp| {
         let help = "build it with `cargo build --features full`, or remove this table".to_owned();
-        (&otlp.place, "this program is built without OTLP", help)
+        (&otlp.place, "this program was built without OTLP", help)
     });
     let compression = config.compression_place.as_ref().filter(|_| compression::codecs().is_none()).map(|place| {
         let help = "build it with `cargo build --features full`, or remove this setting".to_owned();
@@ -658,8 +658,9 @@ pub fn refused_here(config: &Config) -> Vec<Diagnostic> {
     if let (AccessLogTarget::File(log), Some(place)) = (&config.access_log, &config.access_log_place)
         && !crate::run::user::may_write(log)
     {
-        let message = format!("this user cannot write {}", log.display());
-        let help = "the user of the gateway must be able to read this file: give the file or its folder to this user"
+        let message = format!("the user that runs this check cannot write {}", log.display());
+        let help = "the gateway's user must be able to write this file: if the gateway runs as the same user, give the file or \
+                    its folder to this user"
             .to_owned();
         found.push(place.diagnostic(Severity::Warning, message, Some(help)));
     }

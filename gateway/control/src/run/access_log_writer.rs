@@ -406,7 +406,7 @@ impl Writer {
             format!("cannot {what} {}: {e}", self.output.name());
         self.shared.is_failing.store(true, Relaxed);
         if self.complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
-            log::error!("cannot {what} the access log: {e} ({} errors so far)", self.since);
+            log::error!("cannot {what} the access log: {e} ({} errors since the last such message)", self.since);
             self.complained = Some(Instant::now());
             self.since = 0;
         }

@@ -116,6 +116,9 @@ impl Running {
         self.metrics.set_draining();
         let limit = self.config.drain_timeout;
         self.lanes.send_all(|| Message::Drain { limit, successor: successor.clone() });
-        Ok(format!("finishing open requests for at most {} s; repeat to stop immediately", limit.as_secs()))
+        Ok(format!(
+            "finishing open requests for at most {} s; a second signal (SIGTERM, Ctrl-C) stops the gateway immediately",
+            limit.as_secs()
+        ))
     }
 }

@@ -321,7 +321,7 @@ impl Running {
         if self.file_print.is_none() {
             let file = path.display();
             let detail = format!(
-                "not changed: {file} was not a regular file when the gateway loaded it (a pipe can be read once): start the gateway \
+                "not changed: {file} was not a regular file when the gateway loaded it (a pipe can be read only once): start the gateway \
                  with a file, or leave out keep=file"
             );
             return answer.send(Err(Problem::new(409, detail)));

@@ -23,8 +23,8 @@ impl Shortages {
         [
             (
                 self.descriptors,
-                "file descriptors or the system's memory are used up: new clients wait (`ulimit -n`, LimitNOFILE= in \
-                 the unit)",
+                "file descriptors or the system's memory are used up: new clients wait; the limit of file descriptors is \
+                 `ulimit -n`, or LimitNOFILE= in the unit",
             ),
             (self.connections, "max_connections is reached in a lane: new clients wait"),
             (

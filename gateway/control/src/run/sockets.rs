@@ -56,6 +56,11 @@ impl fmt::Display for SocketError {
                     ),
                 }
             }
+            Errno::ACCESS | Errno::PERM if self.address.port() >= 1024 => write!(
+                f,
+                "permission denied: a security policy of this machine (for example SELinux, or the sandbox of the service) does not \
+                 allow this port"
+            ),
             Errno::ACCESS | Errno::PERM => {
                 let program = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("sealane"));
                 write!(
@@ -334,6 +339,19 @@ mod tests {
         let address = alone.local_addr().unwrap();
         let shared = complete(Opened { address, sockets: vec![Arc::new(alone.into())] }, 3);
         assert!(shared.sockets.iter().all(|s| Arc::ptr_eq(s, &shared.sockets[0])));
+    }
+
+    #[test]
+    fn only_low_ports_need_a_capability() {
+        let text = |port: u16| {
+            SocketError { address: loopback(port), errno: Errno::ACCESS, holder: None, udp: false }.to_string()
+        };
+        assert!(text(443).contains("ports below 1024 need root or CAP_NET_BIND_SERVICE"), "{}", text(443));
+        assert!(
+            text(8443).contains("a security policy of this machine") && !text(8443).contains("1024"),
+            "{}",
+            text(8443)
+        );
     }
 
     #[test]

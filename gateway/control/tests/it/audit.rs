@@ -366,11 +366,28 @@ fn the_report_names_what_withstands_a_quantum_computer() {
              and other groups for all other peers",
             "listener 127.0.0.1:8080: not ready: it has no TLS",
             "upstream u: not ready: \"groups\" lacks \"X25519MLKEM768\"",
-            "certificate certs/ecdsa.pem: not ready: its key is ECDSA; there are no certificates with ML-DSA in this program",
+            "certificate certs/ecdsa.pem: not ready: its key is ECDSA; this program does not support certificates with ML-DSA",
         ]
     );
     let strict = lines("preset = \"modern\"\ngroups = [\"X25519MLKEM768\"]\n");
     assert_eq!(strict[0], "listener 127.0.0.1:8443: ready: every key exchange is X25519MLKEM768");
+    // A group whose connections are relayed; one that gets requests, too; and one that is asked by `forward_auth`, too.
+    let upstream = |name: &str| format!("[[upstream]]\nname = \"{name}\"\nservers = [\"127.0.0.1:9\"]\n");
+    let passthrough = |name: &str| {
+        format!("[[host]]\nnames = [\"{name}.example\"]\nlisteners = [\"127.0.0.1:8443\"]\npassthrough = \"{name}\"\n")
+    };
+    let users = "[[host]]\nnames = [\"b.example\"]\nlisteners = [\"127.0.0.1:8443\"]\nupstream = \"both\"\n\
+                 [[host]]\nnames = [\"c.example\"]\nlisteners = [\"127.0.0.1:8443\"]\nto = [\"http://127.0.0.1:8\"]\n\
+                 forward_auth = { upstream = \"asked\", path = \"/\" }\n";
+    let names = ["relayed", "both", "asked"];
+    let text = text("ecdsa", "", &(names.map(upstream).concat() + &names.map(passthrough).concat() + users));
+    let (config, _) = folder.load(&text).unwrap_or_else(|errors| panic!("{errors}"));
+    let lines: Vec<String> = config.post_quantum().iter().map(ToString::to_string).collect();
+    let line = |name: &str| lines.iter().find(|line| line.starts_with(&format!("upstream {name}: "))).unwrap();
+    assert_eq!(line("relayed"), "upstream relayed: relayed: clients and servers agree on the key exchange");
+    for name in ["both", "asked"] {
+        assert_eq!(*line(name), format!("upstream {name}: not ready: the gateway talks to it without TLS"));
+    }
 }
 
 #[test]

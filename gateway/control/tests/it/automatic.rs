@@ -200,10 +200,13 @@ fn mistakes_are_told_where_they_stand() {
         ("ask = \"http://127.0.0.1:9/\"\nmax_certificates = 20000", "\"max_certificates\""),
         (
             "ask = \"http://127.0.0.1:9/\"",
-            "warning: no certificate is ordered on demand for other names than those of [[host]]",
+            "warning: [acme.on_demand] orders no certificate for names that no [[host]] lists",
         ),
-        ("names = [\"*.shop.example\"]", "warning: no certificate is ordered on demand for \"*.shop.example\""),
-        ("names = [\"*.shop.example\"]", "warning: everybody whom DNS lets use a name of \"*.shop.example\""),
+        ("names = [\"*.shop.example\"]", "warning: [acme.on_demand] orders no certificate for \"*.shop.example\""),
+        (
+            "names = [\"*.shop.example\"]",
+            "warning: \"ask\" is not set, so a client can get a certificate for every name of \"*.shop.example\"",
+        ),
         ("ask = \"http://ask.example/\"", "warning: the connection to the service of \"ask\" is not encrypted"),
         ("ask = \"http://127.0.0.1:9/\"\nask_ca = \"certs/ca.pem\"", "warning: \"ask_ca\" has no effect without TLS"),
         ("ask = \"https://ask.example/\"\nask_ca = \"certs/none.pem\"", "certs/none.pem"),

@@ -183,7 +183,10 @@ fn kinds_of_keys_side_by_side() {
     let marked = text(&["ec", "other"]).replace("other.key\" }", "other.key\", default = true }");
     assert_eq!(identities(&folder, &marked).default, [1]);
     let report = folder.report(&text(&["ec", "ec2"]));
-    assert!(report.contains("two certificates contain \"a.example\": the gateway uses the one of line 4"), "{report}");
+    assert!(
+        report.contains("two certificates contain \"a.example\": the gateway uses the certificate at line 4"),
+        "{report}"
+    );
 }
 
 #[test]

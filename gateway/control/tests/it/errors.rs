@@ -107,7 +107,7 @@ fn messages_about_datagrams() {
         (upstream("health = { port = 80, expect = \"a\" }"), "\"expect\" without \"send\""),
         (upstream("health = { send = \"hex:0\" }"), "is not hexadecimal"),
         (upstream("health = { send = \"hex:0g\" }"), "is not hexadecimal"),
-        (upstream("health = { send = \"\" }"), "\"send\" has 1 to 1024 bytes"),
+        (upstream("health = { send = \"\" }"), "\"send\" must have 1 to 1024 bytes"),
         (
             relay("mode = \"tcp\"", pass, "servers = \"tcp://192.0.2.1:53\"\nudp = { responses = 1 }"),
             "[upstream.udp] is for servers with udp://",
@@ -505,6 +505,10 @@ fn messages() {
             route("path = \"/x\"\nrespond = {}\nresponse_headers = { set = { Content-Length = \"1\" } }"),
             "\"Content-Length\" cannot be changed",
         ),
+        (
+            route("path = \"/x\"\nrespond = {}\nrequest_headers = { set = { Expect = \"x\" } }"),
+            "the gateway itself handles this header",
+        ),
         (route("path = \"/x\"\nrespond = {}\nheaders = { X = 1 }"), "this is not a condition on \"X\""),
         (route("path = \"/x\"\nrespond = {}\nhsts = 5"), "write hsts = true (a year)"),
         (listener("") + &respond + "[[rate_limit]]\nname = \"a\"\nrate = \"100\"\n", "\"100\" is not a rate"),
@@ -715,6 +719,25 @@ fn a_mistake_leads_to_no_other_messages() {
         "[tunnel]\nlisten = \"udp://:1194\"\nnetwork = \"10.9.0.0/24\"\ncert = \"certs/a.pem\"\nkey = \"certs/a.key\"\n",
     );
     assert!(text.contains("[tunnel] has no \"ca\"") && !text.contains("cannot be used"), "{text}");
+}
+
+/// Clients accept a certificate by its DNS names or by its addresses.
+#[test]
+fn a_certificate_without_names_is_reported() {
+    let folder = Folder::new();
+    folder.certificate("address", &["192.0.2.1"]);
+    folder.certificate("nothing", &[]);
+    let report = |certificate: &str| {
+        folder.report(&format!(
+            "[[listener]]\naddress = \"127.0.0.1:4430\"\n[listener.tls]\n\
+             certificates = {{ cert = \"certs/{certificate}.pem\", key = \"certs/{certificate}.key\" }}\n\
+             [[host]]\nnames = [\"*\"]\nrespond = {{}}\n"
+        ))
+    };
+    let text = report("address");
+    assert!(!text.contains("subjectAltName"), "{text}");
+    let text = report("nothing");
+    assert!(text.contains("the certificate has no DNS name and no IP address (subjectAltName)"), "{text}");
 }
 
 /// A listener for operators needs a certificate and the authority of theirs.

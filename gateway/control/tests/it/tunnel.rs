@@ -50,11 +50,11 @@ fn what_openvpn_has_and_we_have_not_is_named() {
         ),
         ("[[tunnel.client]]\nname = \"a\"\nroutes = [\"10.9\"]", "is not a network", "10.0.0.0/8"),
         ("[[tunnel.client]]\nname = \"a\"\nallow = [\"10.1.0.0/16 sctp\"]", "is not a destination", "tcp, udp, icmp"),
-        ("management_client_auth = true", "has no socket", "management = "),
+        ("management_client_auth = true", "needs \"management\"", "management = "),
         ("management = \"m.sock\"\nmanagement_mode = \"0666\"", "0666", "0660"),
         (
             "management = \"m.sock\"\nmanagement_group = \"root\"",
-            "may not use the socket",
+            "has no permission to use the socket",
             "management_mode = \"0660\"",
         ),
         (

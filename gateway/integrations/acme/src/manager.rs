@@ -273,7 +273,7 @@ struct Service {
 impl Service {
     async fn ask(&self, name: &str) -> Verdict {
         let Ok(_room) = self.room.acquire().await else {
-            return Verdict::Unanswered("it is not asked any more".into());
+            return Verdict::Unanswered("the gateway no longer asks it".into());
         };
         ask(&self.url, self.tls.as_ref(), name).await
     }
@@ -652,19 +652,20 @@ impl Task {
     fn execute_commands(&mut self) {
         while let Some((name, reply)) = self.commanded.pop_front() {
             // An operator may order what clients may demand, whatever the budgets and the service say.
-            let full = self.on_demand.as_ref().map(|o| self.on_demand_entries() >= o.gate.settings().max_certificates);
-            if !self.entries.contains_key(&name)
-                && self.lock.is_some()
-                && full == Some(false)
-                && self.on_demand.as_ref().is_some_and(|o| o.gate.settings().admits(&name))
-            {
+            let settings = self.on_demand.as_ref().map(|on_demand| on_demand.gate.settings());
+            let admitted = settings.is_some_and(|settings| settings.admits(&name));
+            let full = settings.is_some_and(|settings| self.on_demand_entries() >= settings.max_certificates);
+            let without_on_demand = settings.is_none();
+            if !self.entries.contains_key(&name) && self.lock.is_some() && admitted && !full {
                 self.order_on_demand(&name);
             }
             let refused = match self.entries.get_mut(&name) {
-                None if full == Some(true) => {
-                    Some("there are as many certificates on demand as there may be".to_owned())
+                None if admitted && self.lock.is_none() => Some(self.told.clone()),
+                None if admitted && full => Some("\"max_certificates\" of [acme.on_demand] is reached".to_owned()),
+                None => {
+                    let also = if without_on_demand { "" } else { ", and [acme.on_demand] does not allow this name" };
+                    Some(format!("no listener with certificates = \"auto\" orders a certificate for {name}{also}"))
                 }
-                None => Some(format!("no listener with certificates = \"auto\" serves the name {name}")),
                 Some(_) if self.lock.is_none() => Some(self.told.clone()),
                 Some(entry) if !entry.running && self.running.len() >= MAX_ORDERS => {
                     Some("too many orders are open: try again".to_owned())
@@ -852,9 +853,15 @@ impl Task {
                     self.waits[authority] = now + back_off;
                     self.save_waits().await;
                 }
-                let next = match gives_up {
-                    true => "no client gets one for this name for a while".to_owned(),
-                    false => format!("next attempt in {wait} s"),
+                let next = match &self.on_demand {
+                    Some(on_demand) if gives_up => {
+                        let minutes = on_demand.gate.wait_after_failure(name).as_secs() / 60;
+                        format!(
+                            "the gateway orders no certificate on demand for this name for the next {minutes} minutes"
+                        )
+                    }
+                    None if gives_up => "the gateway orders no further certificate for this name".to_owned(),
+                    _ => format!("next attempt in {wait} s"),
                 };
                 Err(format!("{name}: no certificate was issued: {why}; {next}"))
             }
@@ -1008,6 +1015,7 @@ fn share() -> f64 {
 mod tests {
     use super::*;
     use crate::scripted::Authority;
+    use sealane_config::OnDemandSettings;
 
     /// Waits until a name has a report like this.
     async fn reported(manager: &Manager, wanted: impl Fn(&Report) -> bool) -> Report {
@@ -1019,6 +1027,37 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         panic!("there is no such report: {:?}", manager.reports());
+    }
+
+    /// An operator who orders a certificate on demand learns the reason if there is no order.
+    #[test]
+    fn a_refused_order_on_demand_says_why() {
+        let work = async {
+            let (authority, folder) = (Authority::start().await, tempfile::tempdir().unwrap());
+            let start = |on_demand: Option<OnDemandSettings>| {
+                Manager::start(AcmeSettings { on_demand, ..authority.settings(folder.path()) })
+            };
+            let on_demand = OnDemandSettings {
+                names: vec!["**.shop.example".parse().unwrap()],
+                ask: None,
+                roots: Vec::new(),
+                max_certificates: 0,
+                orders_per_hour: 20,
+            };
+            let full = start(Some(on_demand.clone()));
+            let said = full.renewer().renew("one.shop.example").await.unwrap_err();
+            assert_eq!(said, "\"max_certificates\" of [acme.on_demand] is reached");
+            let said = full.renewer().renew("one.other.example").await.unwrap_err();
+            assert!(said.ends_with("for one.other.example, and [acme.on_demand] does not allow this name"), "{said}");
+            // The first manager has the lock of the folder.
+            let second = start(Some(OnDemandSettings { max_certificates: 10, ..on_demand }));
+            let said = second.renewer().renew("one.shop.example").await.unwrap_err();
+            assert!(said.starts_with("another process has the lock"), "{said}");
+            let without = start(None);
+            let said = without.renewer().renew("one.shop.example").await.unwrap_err();
+            assert!(said.ends_with("orders a certificate for one.shop.example"), "{said}");
+        };
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(work);
     }
 
     /// Authorities count what a gateway asks, whether it was restarted or not.

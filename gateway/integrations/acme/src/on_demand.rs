@@ -274,11 +274,14 @@ impl Gate {
         self.decisions.remove(name);
     }
 
-    /// The orders for a name have failed: clients that ask for it bring no other one for a while, and each time for longer.
+    /// For how long no client can cause another order for a name, if the orders for it fail now: each time for longer.
+    pub fn wait_after_failure(&self, name: &str) -> Duration {
+        REMEMBERED.saturating_mul(1 << self.failures(name).min(10)).min(LONGEST_FAILURE)
+    }
+
+    /// The orders for a name have failed: no client can cause another one for a while.
     pub fn failed(&mut self, name: &str, now: Instant) {
-        let before = self.failures(name);
-        let failures = before.saturating_add(1);
-        let wait = REMEMBERED.saturating_mul(1 << before.min(10)).min(LONGEST_FAILURE);
+        let (failures, wait) = (self.failures(name).saturating_add(1), self.wait_after_failure(name));
         self.decide(name, State::Failed(failures), now + wait);
     }
 }
@@ -363,8 +366,10 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..10 {
             assert_eq!(gate.demand(&demand(name, v4(1)), now, 0, 0), Next::Order);
+            let wait = gate.wait_after_failure(name);
             gate.failed(name, now);
             let until = gate.decisions[name].until;
+            assert_eq!(until - now, wait);
             waits.push((until - now).as_secs());
             assert_eq!(gate.demand(&demand(name, v4(1)), until - Duration::from_millis(1), 0, 0), Next::Nothing);
             now = until;

@@ -283,8 +283,10 @@ impl Work {
         let file = account_file(&self.settings.directory);
         let builder = || Account::builder_with_http(Box::new(http.clone()));
         if let Some(bytes) = self.folder.read(&file).await? {
-            let credentials: AccountCredentials = serde_json::from_slice(&bytes)
-                .map_err(|e| Failure::ours(format!("{file} in the folder cannot be used: {e}")))?;
+            let credentials: AccountCredentials = serde_json::from_slice(&bytes).map_err(|e| {
+                let storage = self.settings.storage.display();
+                Failure::ours(format!("the account file {storage}/{file} cannot be used: {e}"))
+            })?;
             return builder().from_credentials(credentials).await.map_err(failed);
         }
         let contact: Vec<&str> = self.settings.contact.iter().map(String::as_str).collect();

@@ -161,7 +161,7 @@ impl<S: Stream + ?Sized> Connection<S> {
             (0, Response::Extended(outcome)) => {
                 Err(Failure::Lost(refusal("the server disconnects", &outcome).to_string()))
             }
-            _ => Err(Failure::Lost("the server answers another question".to_owned())),
+            _ => Err(Failure::Lost("the server's answer belongs to another request".to_owned())),
         }
     }
 

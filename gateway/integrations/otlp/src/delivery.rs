@@ -55,7 +55,7 @@ impl Delivery {
     ) -> Self {
         let names = match signal {
             Signal::Traces => ("[traces]", "spans"),
-            Signal::Metrics => ("[otlp]", "points of metrics"),
+            Signal::Metrics => ("[otlp]", "data points"),
             Signal::Logs => ("[otlp]", "lines of the log"),
         };
         Self { client: Client::new(collector, signal), names, report, is_rejecting: false, stopping }

@@ -152,7 +152,7 @@ impl Task {
             match done {
                 Ok(()) => {
                     if self.failures > 0 {
-                        log::info!("{}: the revocation list is updated again", self.list.url);
+                        log::info!("{}: the revocation list can be updated again", self.list.url);
                     }
                     self.failures = 0;
                     at = self.next(&self.held, now);
@@ -241,7 +241,8 @@ fn judge(bytes: &[u8], old: &[u8], list: &FetchedList, now: u64) -> Result<(), S
     match old.iter().find(|&old| !kept(old)) {
         None => Ok(()),
         Some(old) => Err(format!(
-            "the response lacks the list of {}, whose earlier list is in use; the earlier lists stay in use",
+            "the response has no list of the issuer {}, although the gateway has one; the gateway continues to use the lists that \
+             it has",
             old.issuer_name()
         )),
     }

@@ -371,7 +371,11 @@ impl Task {
             let expired = entry.held.as_ref().is_some_and(|held| held.response.next_update <= now);
             if expired {
                 entry.held = None;
-                log::warn!("{}: the OCSP response has expired; none is sent: {}", entry.wanted.name, entry.last_error);
+                let why = match entry.last_error.as_str() {
+                    "" => String::new(),
+                    why => format!(": {why}"),
+                };
+                log::warn!("{}: the OCSP response has expired; the gateway sends none{why}", entry.wanted.name);
                 locked(&self.shared.staples).remove(&digest);
                 self.changed = true;
             }
@@ -480,10 +484,10 @@ impl Task {
                 let before = entry.held.as_ref().map(|held| held.response.standing);
                 if revoked && before != Some(Standing::Revoked) {
                     log::error!(
-                        "{name}: the authority has revoked this certificate: clients get this response and refuse the certificate"
+                        "{name}: the authority has revoked this certificate: clients get this OCSP response and refuse the certificate"
                     );
                 } else if entry.failures > 0 {
-                    log::info!("{name}: the gateway has an OCSP response again");
+                    log::info!("{name}: the requests for OCSP responses succeed again");
                 }
                 {
                     let mut reports = locked(&self.shared.reports);
@@ -505,7 +509,11 @@ impl Task {
                 let left = entry.held.as_ref().map(|held| held.response.next_update.saturating_sub(now));
                 entry.request_at = now + schedule::back_off(entry.failures, left, failure.demanded, share());
                 if entry.failures == 1 {
-                    log::warn!("{name}: no OCSP response: {}", failure.why);
+                    let held = match entry.held {
+                        Some(_) => "; the previous response stays in use until it expires",
+                        None => "",
+                    };
+                    log::warn!("{name}: a request for an OCSP response has failed: {}{held}", failure.why);
                 }
                 entry.last_error = failure.why;
             }

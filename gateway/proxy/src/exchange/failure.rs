@@ -79,7 +79,7 @@ impl Failure {
         Cow::Borrowed(match self {
             Self::Unreachable => "it cannot be reached",
             Self::NoConnection => "no connection within connect_timeout",
-            Self::Tls => "the TLS handshake failed; it may not speak TLS",
+            Self::Tls => "the TLS handshake failed; perhaps it does not speak TLS",
             Self::Alert => "it refused the TLS handshake with an alert",
             Self::Untrusted => "its certificate is not trusted for its name",
             Self::Expired => "its certificate has expired",
@@ -98,7 +98,7 @@ impl Failure {
             }
             Self::TooManyInterim => "it sent more than 16 interim responses (1xx) to one request",
             Self::Unasked => "it switched protocols (101), which the request had not asked for",
-            Self::NoWebSocket => "its response to a WebSocket handshake is not one of RFC 6455",
+            Self::NoWebSocket => "its response to a WebSocket handshake does not conform to RFC 6455",
             Self::NoExtendedConnect => "it does not support WebSocket over HTTP/2 (RFC 8441)",
             Self::NoStreams => {
                 "it allows no requests on a new HTTP/2 connection (SETTINGS_MAX_CONCURRENT_STREAMS is 0)"

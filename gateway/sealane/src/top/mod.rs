@@ -45,7 +45,7 @@ pub fn problem_lines(now: &Status) -> Vec<String> {
             Some(address) => format!(" Client: {address}."),
         };
         let text = printable(&problem.text);
-        format!("PROBLEM  {text}{client} (since {})", span(seconds.saturating_sub(problem.since)))
+        format!("PROBLEM  {text}{client} (for {})", span(seconds.saturating_sub(problem.since)))
     };
     problems_now(now).map(line).collect()
 }

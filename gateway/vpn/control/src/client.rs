@@ -649,9 +649,9 @@ impl Interface {
             routes.extend(from.routes6.iter().map(|(a, n)| (IpAddr::V6(*a), *n)));
             if from.redirect_gateway {
                 log::info!(
-                    "the server requests all traffic (redirect-gateway); set this route yourself: a host route to \
-                     {server} through the current default gateway of this machine, then 0.0.0.0/1 and 128.0.0.0/1 to \
-                     {name}"
+                    "redirect-gateway asks for all traffic to go through the tunnel; this client does not set these routes. \
+                     Set them yourself: first {server} through this machine's default gateway, then 0.0.0.0/1 and \
+                     128.0.0.0/1 through {name}"
                 );
             }
         }

@@ -239,7 +239,7 @@ impl Files<'_> {
 pub fn read(path: &Path) -> Result<String> {
     let size = std::fs::metadata(path).with_context(|| path.display().to_string())?.len();
     if size > MAX_FILE {
-        bail!("{}: {size} bytes cannot be a profile", path.display());
+        bail!("{}: the file is too large ({size} bytes; the limit is {MAX_FILE} bytes)", path.display());
     }
     std::fs::read_to_string(path).with_context(|| path.display().to_string())
 }
@@ -464,7 +464,7 @@ fn wraps(
         None => None,
         Some("0") => Some(false),
         Some("1") => Some(true),
-        Some(other) => bail!("key-direction {other}: not 0 or 1"),
+        Some(other) => bail!("key-direction {other}: must be 0 or 1"),
     };
     let digest = digest.unwrap_or("SHA1");
     let digest = Digest::from_name(digest).with_context(|| format!("auth {digest} is not supported with tls-auth"))?;

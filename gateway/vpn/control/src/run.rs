@@ -297,7 +297,9 @@ fn notes(plane: &dyn Plane, not_kernel: Option<String>, settings: &Settings) -> 
     let not_kernel = not_kernel.map(|why| format!("data plane: user space, because {why}"));
     let mut notes: Vec<String> = not_kernel.into_iter().collect();
     if settings.epoch && !plane.supports(Feature::Epoch) {
-        notes.push("the kernel's data plane has no epoch format: all clients get the classic format".to_owned());
+        notes.push(
+            "the kernel's data plane does not support \"epoch\": all clients get the classic packet format".to_owned(),
+        );
     }
     if settings.mssfix > 0 && !plane.supports(Feature::MaxSegment) {
         notes.push(

@@ -466,9 +466,9 @@ fn a_server_that_was_removed_for_a_while_is_not_kept_half() {
     let (keep, second) = (format!("{SERVERS}?keep=file"), format!("{SERVERS}/{}", name(&backends[1])));
     assert_eq!(change(&running, "DELETE", &second, &Value::Null).status, 204);
     let patched = change(&running, "PATCH", &format!("{second}?keep=file"), &json!({ "weight": 6 }));
-    assert!(patched.is_problem(409) && patched.body.contains("was removed without keep=file"), "{patched:?}");
+    assert!(patched.is_problem(409) && patched.body.contains("is temporarily removed"), "{patched:?}");
     let added = change(&running, "POST", &keep, &json!({ "server": two }));
-    assert!(added.is_problem(409) && added.body.contains("to end the removal"), "{added:?}");
+    assert!(added.is_problem(409) && added.body.contains("To end this removal"), "{added:?}");
     assert_eq!(running.text(), text);
     assert_eq!(change(&running, "POST", SERVERS, &json!({ "server": two, "weight": 4 })).status, 201);
     assert_eq!(change(&running, "PATCH", &format!("{second}?keep=file"), &json!({ "weight": 6 })).status, 200);

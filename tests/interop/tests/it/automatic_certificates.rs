@@ -299,7 +299,7 @@ fn a_failed_check_is_told_and_renewing_on_demand_repairs_it() {
         let out = sealane_interop::gateway::run(["certificates", "renew", "other.acme.test", "--socket", &socket]);
         (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
     };
-    assert!(!good && said.contains("no listener with certificates = \"auto\" serves the name"), "{said}");
+    assert!(!good && said.contains("no listener with certificates = \"auto\" orders a certificate for"), "{said}");
 
     // A stranger's path under the prefix is a path like any other.
     let mut wire = Wire::new(client::tcp(http));

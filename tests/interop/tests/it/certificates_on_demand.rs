@@ -129,7 +129,7 @@ fn a_name_gets_its_certificate_when_a_client_asks_for_it() {
     assert!(eventually(|| visit_as(tls, &root, "three.shop.test").is_ok()), "{}", log(&gateway));
     assert_eq!(service.asked("three.shop.test"), 0);
     let (good, said) = renew("a.b.shop.test");
-    assert!(!good && said.contains("no listener with certificates = \"auto\" serves the name"), "{said}");
+    assert!(!good && said.contains("[acme.on_demand] does not allow this name"), "{said}");
 
     let listed = certificates(&gateway);
     assert!(listed.contains("good.shop.test") && listed.contains("on demand"), "{listed}");

@@ -172,7 +172,7 @@ fn open_requests_are_listed_with_what_they_wait_for() {
     assert_eq!(told("protocol"), ["HTTP/1.1", "HTTP/1.1", "HTTP/2"]);
     assert_eq!(told("method"), ["GET", "POST", "GET"]);
     let response = "the head of the server's response";
-    assert_eq!(told("waits_for"), [response, "the client, to send the request's body", response]);
+    assert_eq!(told("waits_for"), [response, "the client to send the request's body", response]);
     assert_eq!(all[1]["bytes_in"], 2);
     let server = backend.address.to_string();
     assert!(all.iter().all(|x| x["server"] == server.as_str() && x["upstream"] == "host *"), "{all:?}");

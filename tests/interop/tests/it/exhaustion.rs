@@ -40,7 +40,11 @@ fn descriptors() {
     assert_eq!(waiting.response("GET").expect("it is served after all").text(), "ok");
     assert!(gateway.metric_with("sealane_accept_paused_total", "reason=\"descriptors\"") >= Some(1.0));
     let said = || gateway.server.log();
-    assert!(eventually(|| said().contains("are used up: new clients wait (`ulimit -n`")), "{}", said());
+    assert!(
+        eventually(|| said().contains("are used up: new clients wait; the limit of file descriptors is `ulimit -n`")),
+        "{}",
+        said()
+    );
     assert!((0..20).all(|_| gateway.plain_get("/", "").text() == "ok"));
 }
 

@@ -142,7 +142,7 @@ fn a_response_is_fetched_and_sent_and_there_after_a_restart() {
         }
         assert_eq!(metric(&gateway, "sealane_ocsp_requests_total{result=\"good\"}"), 1.0);
         let listed = certificates(&gateway);
-        assert!(listed.contains("OCSP          good") && listed.contains("next request"), "{listed}");
+        assert!(listed.contains("OCSP          good") && listed.contains("OCSP request"), "{listed}");
         // The next process has it without asking anybody.
         assert!(eventually(|| site
             .path()

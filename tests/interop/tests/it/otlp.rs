@@ -107,7 +107,7 @@ fn a_dead_collector_costs_nothing_but_what_it_should_have_got() {
     assert!((0..3).any(|_| eventually(|| failing() == Some(2.0))), "{}", gateway.metrics());
     assert!(gateway.metric_with("sealane_otlp_items_total", "result=\"failed\"") > Some(0.0));
     assert_eq!(gateway.get("/").text(), "hello");
-    assert!(gateway.server.log().contains("cannot export points of metrics"), "{}", gateway.server.log());
+    assert!(gateway.server.log().contains("cannot export data points"), "{}", gateway.server.log());
 }
 
 /// The warning about what was rejected is a line of the log. If it was exported, the next batch would cause the next warning.

@@ -328,7 +328,7 @@ fn a_flood_of_handshakes() {
             &running,
             &site,
             "handshakes",
-            &["Handshake flood", "new clients wait", "full handshakes per second"],
+            &["Handshake flood", "1 new client in 100 waits", "full handshakes per second"],
         );
     });
 }

@@ -127,6 +127,6 @@ fn a_password_and_a_server_exclude_each_other() {
         let said = run(["check".as_ref(), "--config".as_ref(), file.as_path()]);
         let text = String::from_utf8_lossy(&said.stderr).into_owned();
         assert_eq!(said.status.success(), is_good, "{text}");
-        assert_eq!(text.contains("has only one of \"basic_auth\" and \"forward_auth\""), !is_good, "{text}");
+        assert_eq!(text.contains("can have only one of \"basic_auth\" and \"forward_auth\""), !is_good, "{text}");
     }
 }

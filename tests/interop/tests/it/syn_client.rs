@@ -86,7 +86,7 @@ fn the_client_survives_paths_that_dislike_data_in_syns_and_remembers_them() {
     let curl = need!("curl");
     let site = Site::new();
     let paths = [
-        (SynData::Drop, "was not acknowledged"),
+        (SynData::Drop, "got no answer in time"),
         (SynData::Reset, "was refused"),
         (SynData::Strip, "was not accepted"),
     ];

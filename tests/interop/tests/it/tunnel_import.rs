@@ -183,7 +183,7 @@ fn a_profile_that_restricts_is_obeyed() {
         Server::start(command, &world.path(""))
     };
     for (more, why) in [
-        ("verify-hash 00:11:22", "no SHA-1 or SHA-256 fingerprint"),
+        ("verify-hash 00:11:22", "this is not a SHA-1 or SHA-256 fingerprint"),
         ("tls-verify /bin/true", "scripts are not run"),
         ("ns-cert-type server", "remote-cert-tls"),
         ("tls-cipher TLS-RSA-WITH-AES-128-CBC-SHA", "none of the suites in"),

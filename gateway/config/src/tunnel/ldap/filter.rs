@@ -202,7 +202,7 @@ impl<'a> Reader<'a> {
         let is_named = is_attribute(&attribute);
         let is_rule = attribute.is_empty() && rest.starts_with(':');
         if !is_named && !is_rule {
-            return Err(self.mistake("the name of an attribute is missing, or is none"));
+            return Err(self.mistake("there is no valid name of an attribute"));
         }
         self.at += end;
         if self.take("~=") {
@@ -246,14 +246,14 @@ impl<'a> Reader<'a> {
             let rest = self.rest();
             let end = rest.find([':', '=', '(', ')']).unwrap_or(rest.len());
             if !is_attribute(&rest[..end]) {
-                return Err(self.mistake("the name of a rule is missing, or is none"));
+                return Err(self.mistake("there is no valid name of a matching rule"));
             }
             rule = Some(rest[..end].to_owned());
             self.at += end;
         }
         self.expect(":=", "\":=\" is missing")?;
         if attribute.is_none() && rule.is_none() {
-            return Err(self.mistake("an attribute or a rule is missing"));
+            return Err(self.mistake("an attribute or a matching rule is missing"));
         }
         Ok(LdapFilter::Extensible { attribute, rule, with_dn, value: self.whole_value()? })
     }
@@ -285,7 +285,7 @@ impl<'a> Reader<'a> {
                 None => return Err(self.mistake("\")\" is missing")),
                 Some('*' | ')') => break,
                 Some('(') => return Err(self.mistake("\"(\" in a value is written \\28")),
-                Some('\0') => return Err(self.mistake("a zero in a value is written \\00")),
+                Some('\0') => return Err(self.mistake("a NUL character in a value is written \\00")),
                 Some('\\') => {
                     let digits = self.rest().as_bytes().get(1..3).and_then(|hex| std::str::from_utf8(hex).ok());
                     let is_hex = |hex: &&str| hex.bytes().all(|b| b.is_ascii_hexdigit());

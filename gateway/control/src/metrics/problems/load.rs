@@ -58,7 +58,8 @@ fn handshakes(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
     let wait = waits_long(recent)?;
     let per_second = |count: u64| number(count as f64 / recent.seconds);
     let mut text = format!(
-        "Handshake flood: new clients wait up to {} until a lane has time for their TLS handshake. There are {} full handshakes per second",
+        "Handshake flood: 1 new client in 100 waits {} or longer until a lane has time for its TLS handshake. There are {} full handshakes \
+         per second",
         duration(wait.min(1_000_000_000) as f64 / 1e6),
         per_second(recent.full)
     );
@@ -211,7 +212,7 @@ fn packet_loss(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
         return None;
     }
     let mut text = format!(
-        "Packets are lost in the network: {} of the TCP segments of this machine were sent again in the last {:.0} s.",
+        "Packets are lost in the network: {} of the TCP segments of this network namespace were sent again in the last {:.0} s.",
         percent(part),
         recent.seconds
     );

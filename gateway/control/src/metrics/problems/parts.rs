@@ -63,7 +63,7 @@ fn slow_servers(facts: &Facts<'_>) -> Vec<Finding> {
         let turns = facts.recent.as_ref().and_then(|recent| recent.turns.quantile(0.99));
         if let Some(turn) = turns.filter(|turn| *turn < SLOW / 10) {
             text.push_str(&format!(
-                " The gateway is not the cause: its lanes need at most {} for a turn.",
+                " The gateway is not the cause: 99 % of the passes of its event loops take at most {}.",
                 seconds(turn)
             ));
         }
@@ -107,7 +107,7 @@ fn servers(facts: &Facts<'_>) -> Vec<Finding> {
                 kind: "server_down",
                 subject: format!("{upstream} {name}"),
                 critical: used == 0,
-                text: format!("Server {name} of upstream \"{upstream}\" is bad: {state}. {rest}"),
+                text: format!("Server {name} of upstream \"{upstream}\" has a problem: {state}. {rest}"),
                 client: None,
             });
         }
@@ -228,7 +228,7 @@ fn exports(facts: &Facts<'_>) -> Vec<Finding> {
         kind: "export",
         subject: (*what).to_owned(),
         critical: false,
-        text: format!("The collector does not accept {what}: {why}. Requests are not affected."),
+        text: format!("Sending {what} to the collector fails: {why}. Requests are not affected."),
         client: None,
     };
     facts.exports.iter().map(finding).collect()
@@ -388,6 +388,6 @@ mod tests {
         assert!(!finding.text.contains("full") && finding.text.contains("are lost: the gateway cannot"), "{finding:?}");
         let exports = [("traces", "connection refused".to_owned())];
         let finding = only(&Facts { exports: &exports, ..Facts::default() });
-        assert!(finding.text.contains("does not accept traces: connection refused"), "{finding:?}");
+        assert!(finding.text.contains("Sending traces to the collector fails: connection refused"), "{finding:?}");
     }
 }

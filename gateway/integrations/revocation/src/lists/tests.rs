@@ -72,5 +72,5 @@ fn only_a_newer_list_that_an_authority_has_signed_is_taken() {
     let list = FetchedList { authorities: vec![own.certificate.clone(), stranger.certificate.clone()], ..list };
     assert_eq!(judge(&both, &old, &list, now), Ok(()));
     let verdict = judge(&stranger.list(2022, &[]), &old, &list, now).unwrap_err();
-    assert!(verdict.contains("lacks the list of CN="), "{verdict}");
+    assert!(verdict.contains("has no list of the issuer CN="), "{verdict}");
 }

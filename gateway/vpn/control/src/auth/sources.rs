@@ -123,7 +123,9 @@ async fn by_program(command: &[String], claim: &Claim, limit: Duration) -> Found
     }
     match tokio::time::timeout(limit, ask(command, claim)).await {
         Ok(Ok(Some(0))) => Found::Right(Vec::new()),
-        Ok(Ok(Some(TEMPORARY))) => Found::Unavailable("the program of \"auth_command\" says: not now".to_owned()),
+        Ok(Ok(Some(TEMPORARY))) => Found::Unavailable(format!(
+            "the program of \"auth_command\" is temporarily unavailable (exit code {TEMPORARY})"
+        )),
         Ok(Ok(Some(_))) => Found::Wrong,
         Ok(Ok(None)) => Found::Unavailable("the program of \"auth_command\" was killed by a signal".to_owned()),
         Ok(Err(e)) => Found::Unavailable(format!("cannot run the program of \"auth_command\": {e:#}")),

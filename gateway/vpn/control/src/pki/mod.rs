@@ -205,7 +205,7 @@ impl Ca {
     fn issuer(&self, ask: AskPassphrase<'_>) -> Result<Issuer<'static, KeyPair>> {
         let shown = self.key.display();
         let pem = Zeroizing::new(std::fs::read(&self.key).with_context(|| {
-            format!("{shown}: the CA's key is missing; if it is in another place, name it with --ca-key")
+            format!("cannot read the CA's key {shown} (if it is in another place, name it with --ca-key)")
         })?);
         let key = match encrypted_key::is_encrypted(&pem) {
             true => {

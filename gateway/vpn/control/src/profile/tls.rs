@@ -25,12 +25,15 @@ fn demands(files: &Files<'_>) -> Result<Demands> {
             },
             "remote-cert-eku" => {
                 let name = arguments.join(" ");
-                demands.extended_usages.push(usage_oid(&name).ok_or_else(|| wrong("no extended key usage"))?);
+                demands
+                    .extended_usages
+                    .push(usage_oid(&name).ok_or_else(|| wrong("this is not an extended key usage"))?);
             }
             "remote-cert-ku" => {
                 for value in &arguments {
                     let digits = value.trim_start_matches("0x");
-                    let bits = u8::from_str_radix(digits, 16).map_err(|_| wrong("not two hexadecimal digits"))?;
+                    let bits = u8::from_str_radix(digits, 16)
+                        .map_err(|_| wrong("this is not a number of one or two hexadecimal digits"))?;
                     demands.key_usages.push(bits);
                 }
                 if arguments.is_empty() {
@@ -38,15 +41,17 @@ fn demands(files: &Files<'_>) -> Result<Demands> {
                 }
             }
             "peer-fingerprint" => {
-                for fingerprint in fingerprints(d).ok_or_else(|| wrong("no SHA-256 fingerprint"))? {
+                for fingerprint in fingerprints(d).ok_or_else(|| wrong("this is not a SHA-256 fingerprint"))? {
                     match fingerprint {
                         Fingerprint::Sha256(f) => demands.fingerprints.push(f),
-                        Fingerprint::Sha1(_) => return Err(wrong("a SHA-1 fingerprint; write the SHA-256")),
+                        Fingerprint::Sha1(_) => {
+                            return Err(wrong("this is a SHA-1 fingerprint; write the SHA-256 fingerprint"));
+                        }
                     }
                 }
             }
             "verify-hash" => {
-                let found = fingerprints(d).ok_or_else(|| wrong("no SHA-1 or SHA-256 fingerprint"))?;
+                let found = fingerprints(d).ok_or_else(|| wrong("this is not a SHA-1 or SHA-256 fingerprint"))?;
                 let named = match arguments.get(1) {
                     None => true,
                     Some(&"SHA1") => found.iter().all(|f| matches!(f, Fingerprint::Sha1(_))),

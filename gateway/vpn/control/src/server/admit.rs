@@ -308,7 +308,7 @@ impl Server {
             return Err(NOT_BOUND.into());
         }
         if name != peer.name || user != peer.user {
-            return Err("the certificate or user name differs from the first one".into());
+            return Err("the certificate or user name differs from that of the first key exchange".into());
         }
         peer.remember_certificate(key_id);
         if peer.is_revoked(&self.settings) {
