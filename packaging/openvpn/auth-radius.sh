@@ -6,7 +6,7 @@
 # FILE contains the shared secret, on one line, and belongs to the gateway's user (mode 0600). Needs `radclient` (package
 # freeradius-utils). RADIUS over UDP protects a password only weakly: use it on this machine or in a network that you trust.
 #
-# Exit codes: 0 accepted, 75 no answer, other: refused (docs/reference/tunnel.md). A server that asks back (Access-Challenge) refuses.
+# Exit codes: 0 accepted, 75 no answer, other: refused (docs/reference/tunnel.md). An Access-Challenge counts as refused.
 set -u
 export LC_ALL=C
 if [ $# -ne 2 ]; then
@@ -15,7 +15,7 @@ if [ $# -ne 2 ]; then
 fi
 IFS= read -r name || exit 1
 IFS= read -r password || exit 1
-# RFC 2865 §5.2 and §5.1. An empty password would be none.
+# Limits of RFC 2865 §5.1 and §5.2. An empty attribute must not be sent (§5): the request would have no password at all.
 if [ -z "$name" ] || [ ${#name} -gt 253 ] || [ -z "$password" ] || [ ${#password} -gt 128 ]; then
     exit 1
 fi

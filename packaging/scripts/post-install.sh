@@ -1,6 +1,6 @@
 #!/bin/sh
 # After the installation of sealane, on Debian ("configure", and the old version on an upgrade) and on RPM systems (1 on a first
-# installation, 2 on an upgrade): creates the user; starts the service, or replaces the running program without closing a connection.
+# installation, 2 on an upgrade): creates the user; starts the service, or replaces the running program without refusing a client.
 set -e
 
 config=/etc/sealane/sealane.toml

@@ -115,7 +115,7 @@ fn judge(copy: &Copy, locked: &[(String, Version)], today: i64) -> anyhow::Resul
     let age = today - days(&copy.date).with_context(|| format!("{FILE}: date"))?;
     if age > OLD {
         findings.warnings.push(format!(
-            "{FILE} is of {}, {age} days old: `cargo xtask deny --refresh FOLDER` with a clone of the advisory database",
+            "{FILE} is {age} days old (from {}): run `cargo xtask deny --refresh FOLDER` with a clone of the advisory database",
             copy.date
         ));
     }

@@ -22,10 +22,11 @@ pub struct Options {
     /// Scripts of tlsfuzzer that run at a time
     #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(1, Into::into))]
     jobs: usize,
-    /// Compare with what is expected, and store nothing
+    /// Compare the results with the expected results, and store nothing
     #[arg(long)]
     check: bool,
-    /// Run nothing: write docs/measurements/conformance.md again, after a change of a reason
+    /// Run nothing: write docs/measurements/conformance.md again from the stored results, for example after you have edited the reason
+    /// for an expected failure
     #[arg(long, conflicts_with_all = ["tlsfuzzer", "testssl", "only", "check"])]
     page: bool,
 }

@@ -136,11 +136,11 @@ fn inputs(mut pack: &[u8]) -> anyhow::Result<Vec<&[u8]>> {
     let mut all = Vec::new();
     while let Some((length, rest)) = pack.split_first_chunk::<4>() {
         let (input, rest) =
-            rest.split_at_checked(u32::from_be_bytes(*length) as usize).context("an input is cut off")?;
+            rest.split_at_checked(u32::from_be_bytes(*length) as usize).context("the last input is incomplete")?;
         all.push(input);
         pack = rest;
     }
-    ensure!(pack.is_empty(), "an input is cut off");
+    ensure!(pack.is_empty(), "the last input is incomplete");
     Ok(all)
 }
 
@@ -175,7 +175,7 @@ impl Total {
     /// Adds a line of `table.tsv`; says how many findings there were.
     fn add(&mut self, fields: &[&str]) -> anyhow::Result<u64> {
         let [_, cpu, executions, coverage, features, corpus, findings] = *fields else {
-            bail!("a line with other fields")
+            bail!("table.tsv has a line with another number of fields than seven")
         };
         self.cpu_seconds += cpu.parse::<f64>()?;
         self.executions += executions.parse::<u64>()?;

@@ -177,5 +177,5 @@ fn check(workspace: &Workspace, images: &[PathBuf]) -> anyhow::Result<()> {
     let mut command = Command::new("unshare");
     command.args(["--net", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "sh"]);
     command.arg(workspace.root().join("packaging/tests/image.sh")).args(images);
-    checked(&mut command).context("the images fail")
+    checked(&mut command).context("the check of the images failed")
 }

@@ -88,29 +88,29 @@ const SEPARATE: &[(&str, &[&str], &str)] = &[
             "crate::upstream",
             "sealane_http",
         ],
-        "the transport knows no HTTP and not what is kept with a connection",
+        "the transport must not use HTTP, or the data that is kept with a connection",
     ),
     (
         "gateway/proxy/src/h3/",
         &["crate::client", "crate::h2", "crate::quic_driver", "crate::service", "crate::upstream::h"],
-        "what both sides of HTTP/3 share knows neither of them",
+        "code that both sides of HTTP/3 share must not use either side",
     ),
     (
         "gateway/proxy/src/client/h3",
         &["crate::client::h1", "crate::client::h2", "crate::h2", "crate::upstream"],
-        "the adapters of versions know nothing of each other",
+        "the adapter of an HTTP version must not use the adapter of another version",
     ),
     (
         "gateway/proxy/src/upstream/h3",
         &["crate::client", "crate::h2", "crate::upstream::h1", "crate::upstream::h2"],
-        "the adapters of versions know nothing of each other",
+        "the adapter of an HTTP version must not use the adapter of another version",
     ),
-    ("gateway/proxy/src/upstream/", &["crate::client"], "the side of servers knows nothing of that of clients"),
-    ("gateway/proxy/src/client/", &["crate::upstream"], "the side of clients knows nothing of that of servers"),
+    ("gateway/proxy/src/upstream/", &["crate::client"], "code for servers must not use code for clients"),
+    ("gateway/proxy/src/client/", &["crate::upstream"], "code for clients must not use code for servers"),
     (
         "gateway/proxy/src/exchange/waste.rs",
         &["crate::client", "crate::h2", "crate::h3", "crate::upstream"],
-        "`exchange/streams.rs` alone leads to the adapters",
+        "only `exchange/streams.rs` may use the adapters",
     ),
 ];
 
@@ -130,7 +130,9 @@ pub fn check(workspace: &Workspace) -> anyhow::Result<Vec<String>> {
     for package in workspace.members() {
         let folder = workspace.folder(package);
         if place(&folder).is_none() {
-            found.push(format!("{folder} has no row: add it to xtask/src/layers.rs and ARCHITECTURE.md"));
+            found.push(format!(
+                "{folder} has no row in the table of layers: add it to xtask/src/layers.rs and ARCHITECTURE.md"
+            ));
             continue;
         }
         for dependency in package.dependencies.iter().filter(|d| d.path.is_some()) {
@@ -196,7 +198,7 @@ fn imported(workspace: &Workspace, dependency: &Dependency) -> String {
 /// What is wrong with `folder` importing `other`, if anything.
 fn judge_import(folder: &str, other: &str, kind: Option<&str>) -> Option<String> {
     let (Some(from), Some(to)) = (place(folder), place(other)) else {
-        return Some(format!("{folder} imports {other}, which has no row"));
+        return Some(format!("{folder} imports {other}, which has no row in the table of layers"));
     };
     let test = kind == Some("dev");
     let allowed = match (from, to) {
@@ -212,7 +214,11 @@ fn judge_import(folder: &str, other: &str, kind: Option<&str>) -> Option<String>
     };
     let how = if test { "its tests import" } else { "it imports" };
     (!allowed).then(|| {
-        format!("{folder} ({}): {how} {other} ({}), which is not a row above its own", row_name(from), row_name(to))
+        format!(
+            "{folder} ({}): {how} {other} ({}); imports are allowed only from the rows above its own row",
+            row_name(from),
+            row_name(to)
+        )
     })
 }
 
@@ -230,13 +236,13 @@ fn judge_source(folder: &str, file: &str, text: &str) -> Vec<(usize, String)> {
             }
         };
         if within(folder, SANS_IO) {
-            look(IO, "a sans-IO crate gets bytes and time from its caller");
+            look(IO, "a sans-IO crate must not use this: it gets bytes and time from its caller");
         }
         if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/tls" {
-            look(UNBUFFERED, "only `tls` names rustls' unbuffered API");
+            look(UNBUFFERED, "only gateway/tls may use rustls' unbuffered API");
         }
         if matches!(place(folder), Some(Place::Product(_))) && folder != "gateway/sealane" {
-            look(PRINTS, "what the gateway says goes to the log");
+            look(PRINTS, "only gateway/sealane may print; all other code writes to the log");
         }
         for (_, names, why) in SEPARATE.iter().filter(|(folder, ..)| file.starts_with(folder)) {
             look(names, why);
@@ -290,7 +296,7 @@ impl Composition {
     }
 
     fn judge(&self) -> Vec<String> {
-        let (name, advice) = (COMPOSITION.1, "give what is new to the part that owns it");
+        let (name, advice) = (COMPOSITION.1, "add new fields and functions to the part that owns the data");
         match self.fields {
             None => vec![format!("there is no struct `{name}`: adapt xtask/src/layers.rs")],
             Some(fields) => {

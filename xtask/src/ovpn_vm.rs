@@ -57,7 +57,7 @@ poweroff -f
 /// Runs the job; the status is 0 when it passed or was skipped.
 pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
     if !cfg!(target_arch = "x86_64") {
-        return skip("the job is made for x86-64");
+        return skip("the virtual machine is only made for x86-64");
     }
     if let Some(missing) = [machine::NEEDS, NEEDS, TOOLS].into_iter().find_map(machine::missing) {
         return skip(&missing);
@@ -81,7 +81,7 @@ pub fn run(kernel: &[PathBuf]) -> anyhow::Result<u8> {
     programs.extend(TOOLS.iter().filter_map(|(name, _)| Some((*name, find(name)?))));
     let newer = Suite::open(&folder, OFFLOADED).and_then(|suite| suite.unpack_with_all("openvpn"));
     if let Err(error) = &newer {
-        println!("ovpn-vm: without an offloaded peer: {error:#}");
+        println!("ovpn-vm: the tests with an OpenVPN that uses the kernel's data plane are left out: {error:#}");
     }
     let (image, initrd) = pack(&folder, &packages, &programs, newer.ok().as_deref())?;
     boot(&folder, &image, &initrd)

@@ -24,21 +24,21 @@ const P11_KIT_CLIENT: &str = match cfg!(target_arch = "aarch64") {
 };
 
 const NEEDS: &[Need] = &[
-    need("curl", "curl", "a client of every kind of request"),
-    need("openssl", "openssl", "a TLS stack that is not ours"),
-    need("nginx", "nginx-light", "backend and client in chain"),
-    need("haproxy", "haproxy", "backend and client in chain"),
-    need("nft", "nftables", "redirecting programs' connections"),
+    need("curl", "curl", "requests of many kinds"),
+    need("openssl", "openssl", "tests with another TLS stack"),
+    need("nginx", "nginx-light", "tests with NGINX as the backend and as the client"),
+    need("haproxy", "haproxy", "tests with HAProxy as the backend and as the client"),
+    need("nft", "nftables", "redirecting the connections of programs"),
     need("h2load", "nghttp2-client", "pipelined load, HTTP/2"),
     need("wrk", "wrk", "keep-alive load"),
-    need("knotd", "knot", "a DNS server that takes dynamic updates"),
+    need("knotd", "knot", "a DNS server that accepts dynamic updates"),
     need("openvpn", "openvpn", "the tunnel's peer"),
     need("slapd", "slapd", "a directory of the tunnel's users"),
     need("ldapmodify", "ldap-utils", "changes of that directory"),
-    need("pamtester", "pamtester", "passwords that PAM knows"),
-    need("/usr/share/doc/libpam-pwdfile/copyright", "libpam-pwdfile", "passwords that PAM knows"),
-    need("freeradius", "freeradius", "passwords that RADIUS knows"),
-    need("radclient", "freeradius-utils", "passwords that RADIUS knows"),
+    need("pamtester", "pamtester", "tests with passwords of PAM"),
+    need("/usr/share/doc/libpam-pwdfile/copyright", "libpam-pwdfile", "tests with passwords of PAM"),
+    need("freeradius", "freeradius", "tests with passwords of RADIUS"),
+    need("radclient", "freeradius-utils", "tests with passwords of RADIUS"),
     need("redis-server", "redis-server", "a store that gateways share"),
     need("ip", "iproute2", "network namespaces"),
     need("ping", "iputils-ping", "packets through the tunnel"),
@@ -48,7 +48,7 @@ const NEEDS: &[Need] = &[
     need("make", "make", "TLS stacks"),
     need("cmake", "cmake", "TLS stacks"),
     need("perl", "perl", "TLS stacks"),
-    need("gnutls-cli", "gnutls-bin", "a TLS stack of the system's"),
+    need("gnutls-cli", "gnutls-bin", "tests with GnuTLS"),
     need("valgrind", "valgrind", "instructions per handshake and request"),
     need("strace", "strace", "system calls per handshake and request"),
     need(
@@ -58,13 +58,13 @@ const NEEDS: &[Need] = &[
     ),
     need("node", "nodejs", "oidc-provider, for forward_auth"),
     need("npm", "npm", "oidc-provider, for forward_auth; axe-core, for the status page"),
-    need("prometheus", "prometheus", "what scrapes /metrics and evaluates the packaged rules and dashboards"),
-    need("/usr/share/easy-rsa/easyrsa", "easy-rsa", "folders of certificates that administrators have"),
+    need("prometheus", "prometheus", "scraping /metrics, and evaluating the packaged rules and dashboards"),
+    need("/usr/share/easy-rsa/easyrsa", "easy-rsa", "folders of certificates as administrators have them"),
     need("tmux", "tmux", "a terminal for `sealane top`"),
-    need("gdb", "gdb", "a program that uses the probes for tracers"),
+    need("gdb", "gdb", "tests of the probes for tracers"),
     need("softhsm2-util", "softhsm2", "a token with private keys"),
-    need("p11-kit", "p11-kit", "a token that can be slow, and lost"),
-    need(P11_KIT_CLIENT, "p11-kit-modules", "the module that leads to it"),
+    need("p11-kit", "p11-kit", "tests with a PKCS #11 token that becomes slow or disappears"),
+    need(P11_KIT_CLIENT, "p11-kit-modules", "the PKCS #11 module through which tests reach a token of another process"),
     need("rsyslogd", "rsyslog-gnutls", "a syslog server under TLS"),
     CHROMIUM,
 ];
@@ -95,7 +95,9 @@ fn provide(needs: &[Need], yes: bool) -> anyhow::Result<()> {
         eprintln!("setup: `{}` is missing ({}; Debian package {})", need.program, need.what_for, need.package);
     }
     if find("apt-get").is_none() {
-        eprintln!("setup: no apt-get here; install these by hand, or their tests are skipped");
+        eprintln!(
+            "setup: this system has no apt-get; install these programs by hand, or the tests that need them are skipped"
+        );
         return Ok(());
     }
     let mut packages: Vec<&str> = missing.iter().map(|need| need.package).collect();

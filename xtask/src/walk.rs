@@ -120,9 +120,11 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
                 let advice = match is_beside(&module) {
                     true if is_conditional => continue,
                     true => {
-                        "a plain request goes there as well: give the call a condition, or take the file into the walk"
+                        "a plain request gets there as well: give the call a condition, or add the file to the walk"
                     }
-                    false => "take it into the walk, or, if a plain request does not go there, into xtask/src/walk.rs",
+                    false => {
+                        "add the file to the walk, or, if a plain request does not get there, to xtask/src/walk.rs"
+                    }
                 };
                 found.push(format!("the walk of a request: `{name}` ({file}) calls `{module}`: {advice}"));
             }
@@ -134,8 +136,12 @@ fn judge(walk: &[Stretch], source: impl Fn(&str) -> Option<String>) -> Vec<Strin
                 _ => seen.last().is_some_and(|body| calls(body, name)),
             };
             if !called {
-                let caller = functions.get(at.wrapping_sub(1)).map_or("no function before it", String::as_str);
-                found.push(format!("the walk of a request: {caller} calls `{name}` ({file})"));
+                found.push(match at.checked_sub(1).and_then(|before| functions.get(before)) {
+                    Some(caller) => {
+                        format!("the walk of a request: `{caller}` does not call `{name}` ({file}), although the walk says so")
+                    }
+                    None => format!("the walk of a request: no function before `{name}` ({file}) calls it"),
+                });
             }
             seen.extend(body);
         }

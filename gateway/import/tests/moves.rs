@@ -220,7 +220,7 @@ fn the_reason_is_named_and_advice_fits_what_is_there() {
     assert!(used.contains("not translated: fastcgi_read_timeout 9s"), "{used}");
     // Files that are neither here nor there.
     let none = says(&site("location /a/ { proxy_pass http://10.0.0.1; }"), &["respond = { status = 404 }"]);
-    assert!(none.contains("requests that no location is for get 404"), "{none}");
+    assert!(none.contains("requests that match no location get 404"), "{none}");
     // Started as root, it stays root.
     let root = report("events {} http { server { listen 80; return 204; } }");
     assert!(root.contains("\"user\" is not set"), "{root}");

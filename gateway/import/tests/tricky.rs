@@ -296,6 +296,22 @@ fn servers_of_haproxy_keep_what_protects_the_way_to_them() {
 }
 
 #[test]
+fn only_further_backup_servers_of_haproxy_differ() {
+    let with = |option: &str, second: &str| {
+        let servers = format!("server s 10.0.0.1:80\n server b 10.0.0.2:80 backup\n server c 10.0.0.3:80 {second}");
+        proxies("", "", "").replace("server s 10.0.0.1:80", &format!("{option}\n {servers}"))
+    };
+    // HAProxy sends requests to the first backup server alone, unless it has the option.
+    let differs = |text: &str| report_on("haproxy", text, "different: server");
+    let text = with("", "backup");
+    assert!(differs(&text).contains("server c") && !differs(&text).contains("server b"), "{}", differs(&text));
+    assert_eq!(differs(&with("", "")), "");
+    let text = with("option allbackups", "backup");
+    assert_eq!(differs(&text), "");
+    assert!(report_on("haproxy", &text, "allbackups").contains("the same"));
+}
+
+#[test]
 fn limits_that_peers_share_are_undecided() {
     let limit = "http-request track-sc0 src\n http-request deny deny_status 429 if { sc_http_req_rate(0) gt 100 }";
     let table = "stick-table type ip size 1m expire 10s store http_req_rate(10s) peers lb";

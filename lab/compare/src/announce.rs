@@ -79,7 +79,7 @@ impl Case<'_> {
             return self.is(&[Aspect::Location]);
         }
         // A file that is not there.
-        if entry.says.contains("no location is for get 404") {
+        if entry.says.contains("match no location get 404") {
             return self.is(&[Aspect::Status])
                 && self.difference.translation == "404"
                 && matches!(self.difference.original.as_str(), "200" | "301" | "403" | "405");

@@ -98,15 +98,15 @@ const FORWARDED: &[&str] = &["x-forwarded-for", "x-forwarded-proto", "x-forwarde
 
 const ALWAYS_SENT: &str =
     "Sealane always sends X-Forwarded-For, X-Forwarded-Proto, X-Forwarded-Host and Forwarded to servers";
-const COPIED: &str = "headers that copy_headers names are removed from requests of clients, on all routes of the host";
+const COPIED: &str =
+    "headers that are listed in copy_headers are removed from requests of clients, on all routes of the host";
 const CORS: &str = "with cors, the gateway sends Access-Control headers itself, and only to pages that send Origin";
 const BY_NAME: &str = "Sealane chooses a certificate by the names in the certificate";
 const OWN_ERRORS: &str =
     "error responses of the gateway itself (a limit is reached, no server is usable) have no additional headers";
 const REFUSALS: &str =
     "response_headers and hsts apply to the gateway's own 403, too (in HAProxy, http-response rules do not)";
-const OWN_REDIRECTS: &str =
-    "Sealane forwards a server's redirect to its own address (NGINX rewrites it unless proxy_redirect is off)";
+const OWN_REDIRECTS: &str = "if a server redirects to its own address, Sealane forwards the redirect unchanged (NGINX rewrites it unless proxy_redirect is off)";
 const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
 /// For HAProxy.
 pub const PORTS: &str = "hosts are compared without a port; HAProxy compares them as the client writes them";
@@ -114,7 +114,7 @@ pub const PORTS: &str = "hosts are compared without a port; HAProxy compares the
 pub const CASES: &str = "hosts are compared without regard to upper and lower case; HAProxy compares them as they are written unless -i is set";
 const HOST: &str = "Sealane forwards Host as the client wrote it ($host of NGINX is in lower case and without a port)";
 const LOWER: &str = "redirects of the gateway name the host in lower case";
-const NAMES: &str = "servers that have a name get it in the handshake (NGINX: proxy_ssl_server_name on)";
+const NAMES: &str = "if a server with https:// has a name, Sealane sends the name in the handshake (SNI; NGINX: proxy_ssl_server_name on)";
 const UPGRADE: &str = "the gateway manages upgrades such as WebSocket: Upgrade needs no setting";
 const CONTENT: &str = "max_body_size also applies to requests that the gateway answers itself";
 const ONE_HSTS: &str = "hsts takes the place of the header that a server sends";
@@ -122,7 +122,7 @@ const SPELLING: &str = "paths are passed on in the client's spelling (NGINX deco
 const TEXTS: &str =
     "texts of the gateway's own responses have charset=utf-8 in Content-Type unless content_type says otherwise";
 const CLAIMS: &str =
-    "Sealane removes headers that only a proxy may send from requests of clients that are not in trusted_proxies";
+    "from requests of clients that are not in trusted_proxies, Sealane removes headers that only a proxy may send";
 const OTHER_RULES: &str = "Sealane answers a request with 421 if its connection was opened for a name with other rules for client certificates";
 const REQUEST_IDS: &str = "[request_id] applies to requests of all hosts";
 const UNDERSCORES: &str = "Sealane passes on headers with underscores (NGINX: underscores_in_headers on)";

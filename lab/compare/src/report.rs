@@ -180,7 +180,7 @@ impl Report {
         let count = |is: fn(&Known) -> bool| self.found.iter().filter(|f| is(&f.known)).count();
         let _ = writeln!(
             out,
-            "{} requests and {} handshakes: {} differences not announced, {} announced, {} permanent; {} lines not compared",
+            "{} requests and {} handshakes: {} differences not announced, {} announced, {} permanent (docs/reference/import.md); {} lines not compared",
             self.requests,
             self.handshakes,
             self.unannounced(),

@@ -101,7 +101,10 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     }
     if plan.drafts.len() > options.most {
         let place = plan.drafts[options.most].place.clone();
-        plan.skip(&place, format!("{} more requests: raise --requests", plan.drafts.len() - options.most));
+        plan.skip(
+            &place,
+            format!("{} requests are beyond the limit: raise --requests", plan.drafts.len() - options.most),
+        );
         plan.drafts.truncate(options.most);
     }
 

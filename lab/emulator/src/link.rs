@@ -328,9 +328,9 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "link: RTT {} ms requested, {:.3} before", self.target, self.before.mean)?;
+        write!(f, "link: RTT {} ms requested, {:.3} before the run", self.target, self.before.mean)?;
         if let Some(after) = &self.after {
-            write!(f, ", {:.3} after", after.mean)?;
+            write!(f, ", {:.3} after it", after.mean)?;
         }
         let l = &self.lateness;
         if self.backend == "netem" {
@@ -345,8 +345,8 @@ impl fmt::Display for Report {
             let others = [
                 (c.lost, "lost"),
                 (c.overflowed, "dropped by the full queue"),
-                (c.duplicated, "doubled"),
-                (c.reordered, "overtaken"),
+                (c.duplicated, "duplicated"),
+                (c.reordered, "reordered"),
                 (c.syn_dropped, "SYNs with data dropped"),
                 (c.syn_stripped, "SYNs stripped of data"),
                 (c.syn_reset, "SYNs with data answered with a reset"),
@@ -356,7 +356,7 @@ impl fmt::Display for Report {
             }
         }
         if !self.real_time {
-            write!(f, "\n  without real-time priority (it needs CAP_SYS_NICE): packets will be later")?;
+            write!(f, "\n  without real-time priority (it needs CAP_SYS_NICE): packets are delivered later")?;
         }
         match &self.void {
             Some(why) => write!(f, "\n  void: {why}"),

@@ -80,7 +80,7 @@ impl<'a> Bench<'a> {
             ),
         };
         settings.push(Fact::new("Subjects measured", method));
-        settings.push(Fact::new("Void", format!("{void}; tried {} times", options.tries)));
+        settings.push(Fact::new("Void", format!("{void}; a round is tried at most {} times", options.tries)));
         settings.extend(missing.into_iter().map(|m| Fact::new("Missing", m)));
         let page = Page {
             name: spec.name.clone(),

@@ -96,11 +96,11 @@ pub fn ask(connection: &mut Connection, path: &str) -> anyhow::Result<Answered> 
     while !reader.done() {
         let n = connection.read(&mut buffer).context("answer")?;
         if n == 0 && !reader.end() {
-            bail!("closed before the answer was complete");
+            bail!("the connection was closed before the response was complete");
         }
         reader.feed_with(&buffer[..n], &mut sum).map_err(|why| anyhow::anyhow!("{why}"))?;
         if reader.announced() > LONGEST {
-            bail!("an answer beyond {LONGEST} bytes");
+            bail!("a response longer than {LONGEST} bytes");
         }
     }
     let session = &connection.conn;
@@ -136,7 +136,7 @@ pub fn check_alike(servers: &[(&str, SocketAddr)], path: &str, tls: &TlsOptions)
         let mut connection = connect(*address, tls).with_context(|| (*name).to_owned())?;
         let answer = ask(&mut connection, path).with_context(|| (*name).to_owned())?;
         if answer.status != 200 {
-            bail!("{name} answers {}", answer.status);
+            bail!("{name} answers with status {}", answer.status);
         }
         match &first {
             None => first = Some((name, answer)),

@@ -154,7 +154,7 @@ pub fn tail(path: &Path) -> String {
     let text = std::fs::read(path).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
     match lines.len() {
-        0 => "it said nothing".to_owned(),
+        0 => "the program printed nothing".to_owned(),
         n => lines[n.saturating_sub(4)..].join(" | "),
     }
 }

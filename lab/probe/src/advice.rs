@@ -111,7 +111,7 @@ fn versions(seen: &Inspection, advice: &mut Vec<Advice>) {
             finding: "no post-quantum key exchange (X25519MLKEM768)".into(),
             why: "an attacker can record traffic today and decrypt it later with a quantum computer",
             nginx: "# with OpenSSL 3.5 or newer\nssl_ecdh_curve X25519MLKEM768:X25519:prime256v1:secp384r1;",
-            haproxy: "# with OpenSSL 3.5, AWS-LC or newer\nssl-default-bind-curves X25519MLKEM768:X25519:P-256:P-384",
+            haproxy: "# with OpenSSL 3.5 or newer, or AWS-LC\nssl-default-bind-curves X25519MLKEM768:X25519:P-256:P-384",
             sealane: SEALANE_PRESET,
         });
     }

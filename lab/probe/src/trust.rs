@@ -35,8 +35,8 @@ pub fn explain(verifier: &Verifier, error: Error) -> ProbeError {
     let (problem, remedy) = match reason {
         CertificateError::UnknownIssuer => (
             format!("the issuer is not trusted: '{subject}' was issued by '{issuer}'"),
-            "to trust that issuer: --cacert FILE with its certificate in PEM (or the server leaves out its \
-             intermediate certificate)",
+            "to trust that issuer, give its certificate (PEM) with --cacert FILE. If it is an intermediate certificate, \
+             the server should send it",
         ),
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
             let names = leaf.as_ref().map(|c| c.subject_alternative_names.join(", ")).unwrap_or_default();

@@ -103,9 +103,11 @@ impl FromStr for Variant {
                 "p384" => variant.group.replace(Group::P384).is_none(),
                 "pq" => variant.group.replace(Group::PostQuantum).is_none(),
                 "syn" => {
-                    return Err(bad("the handshake embedded in TCP's (syn) is not offered by this version of \
-                                    sealane-lab; leave it out"
-                        .into()));
+                    return Err(bad(
+                        "sealane-lab probe does not support 'syn' (TLS in the TCP handshake): remove this \
+                                    word"
+                            .into(),
+                    ));
                 }
                 "" => return Err(bad(format!("an empty word; the words are {WORDS}"))),
                 _ => return Err(bad(format!("unknown word '{word}'; the words are {WORDS}, joined by +"))),

@@ -63,7 +63,7 @@ fn overview(r: &Report, s: &mut String) -> std::fmt::Result {
     writeln!(s, "<li><a href='#machine'>Machine and how to read</a></ul></nav>")?;
     let all: Vec<&String> = r.pages.iter().flat_map(|p| &p.advice).collect();
     if !all.is_empty() {
-        writeln!(s, "<h2 id=advice>What follows</h2>")?;
+        writeln!(s, "<h2 id=advice>Recommendations</h2>")?;
         list(s, all.into_iter())?;
     }
     Ok(())
@@ -102,7 +102,7 @@ fn section(page: &Page, s: &mut String, several: bool) -> std::fmt::Result {
         paragraphs(s, &page.verdict)?;
         writeln!(s, "</div>")?;
     } else if !page.advice.is_empty() {
-        writeln!(s, "<h3>What follows</h3>")?;
+        writeln!(s, "<h3>Recommendations</h3>")?;
         list(s, page.advice.iter())?;
     }
     let names = page.names();
@@ -115,16 +115,16 @@ fn section(page: &Page, s: &mut String, several: bool) -> std::fmt::Result {
         paragraphs(s, paragraph)?;
     }
     if !page.settings.is_empty() {
-        writeln!(s, "<h4>The same for all</h4>")?;
+        writeln!(s, "<h4>Settings that are equal for all</h4>")?;
         facts(s, &page.settings)?;
     }
     writeln!(s, "<h4>Run it again</h4><pre>{}</pre>", escape(&page.command))?;
-    writeln!(s, "<h3>Who was compared</h3>")?;
+    writeln!(s, "<h3>What was compared</h3>")?;
     for one in &page.subjects {
         subject(one, s)?;
     }
     for study in &page.studies {
-        writeln!(s, "<h3>The study beside it</h3>\n<p>{}</p>", escape(&study.title))?;
+        writeln!(s, "<h3>The published study</h3>\n<p>{}</p>", escape(&study.title))?;
         facts(s, &study.facts)?;
     }
     writeln!(s, "</section>")
@@ -318,8 +318,9 @@ fn reading(s: &mut String) -> std::fmt::Result {
     writeln!(
         s,
         "<h4>How to read</h4><ul>\
-         <li>A figure is the median of its rounds. The interval beside it holds the median with at least 95 % from six \
-         rounds on; with fewer it reaches from the least to the greatest round (five rounds: 94 %, four: 88 %, three: 75 %).\
+         <li>A figure is the median of its rounds. The interval beside it contains the true median with a confidence of at \
+         least 95 % if there are six rounds or more. With fewer rounds, it is the range of the rounds, and the confidence \
+         is lower (five rounds: 94 %, four: 88 %, three: 75 %).\
          <li>CPU time per operation is the figure to trust on a machine that others use too; rates and latencies are not.\
          <li>Percentiles appear only with ten or more samples beyond them.\
          <li>Published figures come from the study's machine. Compare their shape with what was measured here, not their height.\

@@ -32,7 +32,7 @@ fn write_page(s: &mut String, page: &Page, several: bool) {
         let _ = writeln!(s, "\n{voids} void round(s); the report names them.");
     }
     if !page.advice.is_empty() {
-        let _ = writeln!(s, "\nWhat follows:");
+        let _ = writeln!(s, "\nRecommendations:");
         for advice in &page.advice {
             let _ = writeln!(s, "  - {advice}");
         }

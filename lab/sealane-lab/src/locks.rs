@@ -20,9 +20,12 @@ atomics and locks without pthread (in Rust, Go and Java). Ctrl-C ends the progra
 the counts.
 
 EXAMPLES:
-  HAProxy's locks:             sealane-lab locks -- haproxy -f haproxy.cfg
-  Per request, 10000 of them:  sealane-lab locks --operations 10000 -- ./server
-  With light read-write locks: sealane-lab locks --light -- ./server")]
+  HAProxy's locks:
+    sealane-lab locks -- haproxy -f haproxy.cfg
+  Counts per request, for 10000 requests:
+    sealane-lab locks --operations 10000 -- ./server
+  With light read-write locks:
+    sealane-lab locks --light -- ./server")]
 pub struct Args {
     /// Divide the counts by this number of operations
     #[arg(short, long, value_parser = clap::value_parser!(u64).range(1..))]

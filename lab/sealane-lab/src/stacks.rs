@@ -277,7 +277,7 @@ fn examine(what: &str, seconds: f64, json: bool) -> anyhow::Result<ExitCode> {
                 ),
                 Found::Inside(marks) => {
                     outln!(
-                        "{what} loads no TLS library; its file contains traces of: {}. A linked library cannot be run separately;\n\
+                        "{what} loads no TLS library; its file contains traces of: {}. A statically linked library cannot be run separately;\n\
                          `sealane-lab locks` counts the locks of the program itself.",
                         marks.join(", ")
                     );

@@ -6,7 +6,7 @@ use crate::wire::Feature;
 /// What somebody may need: the word on the command line, the features that it takes, and what it means.
 const NEEDS: &[(&str, &[&str], &str)] = &[
     ("quic", &["quic"], "an interface for QUIC"),
-    ("fips", &["fips"], "FIPS mode in this build"),
+    ("fips", &["fips"], "FIPS mode"),
     ("0-rtt", &["early-data"], "early data"),
     ("ocsp", &["ocsp"], "stapled OCSP responses"),
     ("crl", &["crl"], "revocation lists"),
@@ -22,11 +22,11 @@ const NEEDS: &[(&str, &[&str], &str)] = &[
     ("tls1.3", &["tls1.3"], "TLS 1.3"),
 ];
 
-/// Needs that are no features.
+/// Needs that are no features, and what is said of a stack that does not meet them.
 const OTHER: &[(&str, &str)] = &[
-    ("lts", "long-term support that has not ended"),
-    ("supported", "support that has not ended"),
-    ("permissive", "a licence without copyleft"),
+    ("lts", "no long-term support"),
+    ("supported", "no longer supported"),
+    ("permissive", "no licence without copyleft"),
 ];
 
 /// What is known of a stack.
@@ -103,9 +103,9 @@ fn judge(candidate: &Candidate, needs: &[String], today: &str) -> Advice {
             let meaning = OTHER.iter().find(|n| n.0 == need).map_or("", |n| n.1);
             let has = match need.as_str() {
                 "permissive" => stack.licence.clone(),
-                _ => format!("{} {}", support.name(), stack.support_ends.as_deref().unwrap_or("")).trim().to_owned(),
+                _ => support.until(stack.support_ends.as_deref()),
             };
-            return no(format!("without {meaning}: {has}"));
+            return no(format!("{meaning}: {has}"));
         }
         let Some((_, takes, meaning)) = NEEDS.iter().find(|n| n.0 == need) else { continue };
         for &feature in *takes {
@@ -119,7 +119,7 @@ fn judge(candidate: &Candidate, needs: &[String], today: &str) -> Advice {
     }
     let mut why = match (support, &stack.support_ends) {
         (Support::Ended, Some(end)) => format!("fits, but its support ended on {end}"),
-        (_, Some(end)) => format!("fits; {} until {end}", support.name()),
+        (_, Some(end)) => format!("fits; {}", support.until(Some(end.as_str()))),
         _ => format!("fits; {}: {}", support.name(), stack.note.as_deref().unwrap_or("follow its newest release")),
     };
     if let Some(locks) = candidate.locks {

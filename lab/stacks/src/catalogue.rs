@@ -132,6 +132,15 @@ impl Support {
             Support::Rolling => "rolling",
         }
     }
+
+    /// The same with the last day of the support.
+    pub fn until(self, end: Option<&str>) -> String {
+        match (self, end) {
+            (Support::Ended, Some(end)) => format!("ended on {end}"),
+            (_, Some(end)) => format!("{} until {end}", self.name()),
+            (_, None) => self.name().to_owned(),
+        }
+    }
 }
 
 impl Stack {

@@ -208,8 +208,8 @@ pub fn examine(bench: &Bench, library: &Path, seconds: f64, say: &mut dyn FnMut(
 /// Support today of the series that a version belongs to, in words; nothing where the catalogue does not know it.
 pub fn support(version: &str) -> Option<String> {
     let series = series(version)?;
-    let end = series.support_ends.as_deref().map_or_else(String::new, |end| format!(", until {end}"));
-    Some(format!("{}: {}{end}", series.name, series.support(&catalogue::today()).name()))
+    let support = series.support(&catalogue::today()).until(series.support_ends.as_deref());
+    Some(format!("{}: {support}", series.name))
 }
 
 /// The series of the catalogue that a version belongs to.
@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(of("OpenSSL 3.0.17 1 Jul 2025").as_deref(), Some("openssl-3.0"));
         assert_eq!(of("AWS-LC 5.12.0").as_deref(), Some("aws-lc"));
         assert_eq!(of("LibreSSL 3.9.1"), None);
-        assert_eq!(support("OpenSSL 1.1.1w  11 Sep 2023").as_deref(), Some("openssl-1.1.1: ended, until 2023-09-11"));
+        assert_eq!(support("OpenSSL 1.1.1w  11 Sep 2023").as_deref(), Some("openssl-1.1.1: ended on 2023-09-11"));
         assert_eq!(support("nothing known 1.0"), None);
     }
 

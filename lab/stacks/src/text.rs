@@ -276,22 +276,22 @@ pub fn doctor(report: &Report) -> String {
     line("version", &report.description.version);
     match (&report.series, &report.support) {
         (Some(series), Some((support, end))) => {
-            let end = end.as_deref().map_or_else(String::new, |end| format!(", until {end}"));
-            line("support", &format!("{series}: {}{end} (a distribution may support it longer)", support.name()));
+            let support = support.until(end.as_deref());
+            line("support", &format!("{series}: {support} (a distribution may support it longer)"));
         }
         _ => line("support", "not in the catalogue: ask its distributor"),
     }
     for (name, text) in [
         ("compiled", &report.description.compiled),
         ("built", &report.description.built),
-        ("says", &report.description.cpu),
+        ("CPU mask", &report.description.cpu),
     ] {
         if let Some(text) = text {
             line(name, text);
         }
     }
     if let Some(found) = &report.found {
-        line("it found", &found.join(" "));
+        line("mask means", &found.join(" "));
     }
     if !report.cpu.is_empty() {
         line("this CPU has", &report.cpu.join(" "));

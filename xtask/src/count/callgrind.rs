@@ -71,7 +71,7 @@ fn parse(text: &str) -> anyhow::Result<Profile> {
         }
     }
     if !whole {
-        bail!("it has no end");
+        bail!("the profile is not complete: it has no line `totals:`");
     }
     Ok(found)
 }

@@ -159,7 +159,7 @@ pub fn run(workspace: &Workspace, options: &Options) -> anyhow::Result<u8> {
         }
         if let Some(stored) = &stored {
             stored.save(&path)?;
-            stored.unlisted(&changelog).iter().for_each(|line| eprintln!("count: {line}; say so there"));
+            stored.unlisted(&changelog).iter().for_each(|line| eprintln!("count: {line}"));
         }
     }
     if !options.check {

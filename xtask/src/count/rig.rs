@@ -254,7 +254,7 @@ fn written(prefix: &Path) -> anyhow::Result<()> {
             return Ok(());
         }
         if start.elapsed() > WAIT_LIMIT {
-            bail!("strace does not come to its end: {}*", prefix.display());
+            bail!("the output of strace is not complete: {}*", prefix.display());
         }
         std::thread::sleep(Duration::from_millis(50));
     }
@@ -339,7 +339,9 @@ impl Running {
             match self.child.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => bail!("{status}: {}", self.said()),
-                None if start.elapsed() > WAIT_LIMIT => bail!("it does not end: {}", self.said()),
+                None if start.elapsed() > WAIT_LIMIT => {
+                    bail!("the program does not end after SIGTERM: {}", self.said())
+                }
                 None => std::thread::sleep(Duration::from_millis(50)),
             }
         }

@@ -331,7 +331,7 @@ fn certificates(name: &str, line: &Line, context: &Context, t: &mut ListenerTls,
     {
         return report.decide(
             line.id,
-            format!("{path} is a folder, or cannot be read here: name its certificates, one table each"),
+            format!("{path} is a folder, or cannot be read here: write one entry of \"certificates\" for each certificate in it"),
         );
     }
     let key = format!("{path}.key");
@@ -346,7 +346,10 @@ fn name_ends(name: &str, ending: &str) -> bool {
 fn crt_list(name: &str, line: &Line, context: &Context, t: &mut ListenerTls, report: &mut Report) {
     let path = context.path("", name);
     let Ok(bytes) = context.reader.read(Path::new(&path)) else {
-        return report.decide(line.id, format!("{path} cannot be read here: name its certificates, one table each"));
+        return report.decide(
+            line.id,
+            format!("{path} cannot be read here: write one entry of \"certificates\" for each certificate in it"),
+        );
     };
     let text = String::from_utf8_lossy(&bytes).into_owned();
     for entry in text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#')).take(5000) {

@@ -21,7 +21,7 @@ pub(super) fn compression(proxy: &Proxy, report: &mut Report) -> Option<(String,
                     report.differs(line.id, DIFFERS);
                     origin = Some(line.place.clone());
                 }
-                false => report.missing(line.id, "Sealane compresses with zstd, br and gzip: write compression"),
+                false => report.missing(line.id, "Sealane compresses with zstd, br and gzip: write \"compression\""),
             },
             "type" | "type-res" => {
                 let (good, bad): (Vec<&String>, Vec<&String>) = line.from(2).iter().partition(|t| is_media_type(t));

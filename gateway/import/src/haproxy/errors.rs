@@ -108,34 +108,36 @@ pub(super) fn pages(proxy: &Proxy, files: &Files, out: &mut Output, report: &mut
     found
 }
 
-const NO_STATUS: &str = "write error_page: this line names no status";
+const NO_STATUS: &str = "this line names no status: write error_page";
 
 fn page(status: u16, line: &Line, files: &Files, out: &mut Output, report: &mut Report) -> Result<ErrorPage, String> {
     if !(400..=599).contains(&status) {
         return Err("Sealane has pages for statuses from 400 to 599: write a route with respond".to_owned());
     }
     let read = files.reader.read(&files.base.join(line.word(2)));
-    let file = read.map_err(|e| format!("write error_page: the import cannot read the file ({e})"))?;
+    let file = read.map_err(|e| format!("the import cannot read the file ({e}): write error_page"))?;
     if file.is_empty() {
         return Err(
             "Sealane never closes a connection instead of an error response: there is no setting for this".to_owned()
         );
     }
     let Some(reply) = reply(&file) else {
-        return Err("write error_page: the import cannot read the file as an HTTP response".to_owned());
+        return Err("the import cannot read the file as an HTTP response: write error_page".to_owned());
     };
     if reply.status != status {
         return Err(format!(
-            "write error_page: Sealane sends a page with the status of the error, but this file has the status {}",
+            "Sealane sends a page with the status of the error, but this file has the status {}: write error_page",
             reply.status
         ));
     }
     if reply.body.is_empty() || reply.body.len() > MAX_BODY {
-        return Err("write error_page: a page needs a body of at most 64 KiB".to_owned());
+        return Err(
+            "the body in this file is empty or larger than 64 KiB: write error_page with another file".to_owned()
+        );
     }
     let kind = reply.content_type.unwrap_or("text/plain");
     if kind.chars().any(char::is_control) || kind.is_empty() {
-        return Err("write error_page: the file's Content-Type is invalid".to_owned());
+        return Err("the file's Content-Type is invalid: write error_page".to_owned());
     }
     let ending = match kind.split(';').next().unwrap_or_default().trim() {
         "text/html" => "html",

@@ -98,7 +98,7 @@ fn request_ids(proxy: &Proxy, out: &mut Output, report: &mut Report) {
             out.request_id.set("header", wanted, &l.place);
             report.differs(
                 l.id,
-                "[request_id]: requests of all hosts have this header, and an ID of trusted_proxies is kept",
+                "[request_id]: requests of all hosts have this header, and an ID that a trusted proxy sends is kept",
             );
         }
         false => report.missing(l.id, "[request_id] has one header for all hosts"),

@@ -14,7 +14,8 @@ pub(super) fn log(sections: &[Section], out: &mut Output, report: &mut Report) {
     let own = lines("log").filter(|l| l.word(1) != "global");
     for (l, used) in globals.map(|l| (l, global)).chain(own.map(|l| (l, true))) {
         match target(l) {
-            _ if !used => report.same(l.id, "no request is logged there: the log is on the standard error"),
+            _ if !used => report
+                .same(l.id, "requests are not logged to this target; the gateway's own log goes to the standard error"),
             None => report.missing(
                 l.id,
                 "the access log is one file, the standard output, or a syslog server named by address ([log] access)",
@@ -33,9 +34,12 @@ pub(super) fn log(sections: &[Section], out: &mut Output, report: &mut Report) {
     }
     lines("log").filter(|l| l.word(1) == "global").for_each(|l| report.same(l.id, "see the line in \"global\""));
     for l in lines("log-format") {
-        match out.log.has("format") || !out.log.has("access") {
-            true => report.differs(l.id, "there is one access log, which has another format, or none"),
-            false => format(l, out, report),
+        match (out.log.has("access"), out.log.has("format")) {
+            (false, _) => report.differs(l.id, "not used: the translation has no access log"),
+            (_, true) => {
+                report.differs(l.id, "there is one access log, and it has the format of another log-format");
+            }
+            _ => format(l, out, report),
         }
     }
 }
@@ -70,7 +74,8 @@ fn format(l: &Line, out: &mut Output, report: &mut Report) {
     }
     let text = if template.contains('\'') { quoted(&template) } else { format!("'{template}'") };
     out.log.set("format", text, &l.place);
-    let says = "[log] format: times are in seconds, and a server has its address";
+    let says = "[log] format: times are in seconds (HAProxy: milliseconds), and a server is logged by its address, not by \
+                its name";
     match unknown.is_empty() {
         true => report.differs(l.id, says),
         false => report.differs(l.id, format!("{says}; \"-\" takes the place of {}", unknown.join(", "))),

@@ -212,9 +212,9 @@ fn preprocess(
             open.pop().ok_or(NOT_OPEN)?;
             report.same(id, "decided here");
         }
-        ".notice" | ".warning" | ".diag" => report.same(id, "a message at the start of HAProxy"),
+        ".notice" | ".warning" | ".diag" => report.same(id, "HAProxy only prints a message"),
         ".alert" if !open.iter().all(|b| b.holds) => report.same(id, "left out: the condition around it does not hold"),
-        _ => report.decide(id, "HAProxy does not start with this line, or this import does not know it"),
+        _ => report.decide(id, "HAProxy refuses to start because of this line, or the import does not know the line"),
     }
     Ok(())
 }

@@ -148,7 +148,8 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
         }
         report.differs(
             line.id,
-            "request_headers.set: the header has only the address of the client, also if the client sent it",
+            "request_headers.set: the header contains only the address of the client. If the client sends this header, \
+             its value is replaced",
         );
         let what = What::Header(Of::Requests, Edit::Set(name.to_owned(), "{client_address}".to_owned()));
         out.push(Rule { line, condition: Condition::default(), what });
@@ -624,7 +625,7 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
             true if of_certificate => What::Refuse(
                 "servers get the client's certificate in Client-Cert (RFC 9440). A value in request_headers can also \
                  contain some fields of the certificate, such as {client_certificate_name}, but not this one: make \
-                 the server read Client-Cert or such a header",
+                 the server read Client-Cert or a header with one of these fields",
             ),
             // The client must not be able to say it instead.
             true => What::Header(of, Edit::Remove(name.to_owned())),

@@ -25,6 +25,7 @@ pub(super) fn upstream(
     let mut health = Settings::default();
     let mut checked: Option<Place> = None;
     let mut first: Option<Upstream> = None;
+    let mut backups = Vec::new();
     // What holds for all servers of an upstream must be the same for each.
     let mut one = |line: &Line, up: &mut Upstream, report: &mut Report| {
         let mut single = Upstream::default();
@@ -68,6 +69,9 @@ pub(super) fn upstream(
                 }
             }
         }
+        if url.contains("backup = true") {
+            backups.push(line.id);
+        }
         up.servers.push((url, place));
     };
     for line in proxy.own() {
@@ -94,6 +98,11 @@ pub(super) fn upstream(
     if up.servers.is_empty() {
         report.missing(proxy.section.id, "has no server that Sealane can reach; requests get 503");
         return None;
+    }
+    if proxy.option("allbackups").is_none() {
+        for id in backups.into_iter().skip(1) {
+            report.differs(id, "Sealane uses all backup servers (HAProxy: only the first one that is up)");
+        }
     }
     balance(proxy, tcp, &mut up, report);
     timeouts(proxy, &mut up, &mut health, report);

@@ -115,7 +115,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("retries", Translated("`tries`")),
     ("retry-on", NotNeeded("a request is sent again if this is safe")),
     ("option redispatch", NotNeeded("a request is sent to another server")),
-    ("option allbackups", Missing("Sealane uses all backup servers")),
+    ("option allbackups", NotNeeded("Sealane always uses all backup servers")),
     ("option persist", NotNeeded("a server that is down gets no requests")),
     ("option abortonclose", NotNeeded("a request ends with its client")),
     ("dispatch", Missing("write the server's address in servers")),

@@ -27,7 +27,7 @@ pub(super) const GUARDS: &[(&str, &str)] = &[
 
 const SATISFY: &str = "NGINX lets a client in that passes any one of these checks (satisfy any). The translation \
                        requires all of them, so it refuses more clients. Sealane can accept a client that passes any \
-                       one of two checks: the addresses (allow, deny), and either basic_auth or forward_auth. Remove \
+                       one of two checks: (1) the addresses (allow, deny), (2) basic_auth or forward_auth. Remove \
                        all other checks, and write satisfy = \"any\" in the routes of this location";
 
 /// The same, where a directive before the checks refuses some clients.
@@ -306,7 +306,7 @@ pub(super) fn rate_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>) -> Vec
                 format!(
                     "NGINX has one count for all requests of the zone. Sealane needs a limit for each burst: \
                      \"{common}\" counts all requests of the zone, with its largest burst; \"{own}\" has the burst \
-                     of this directive, and counts only the requests to which this burst or a smaller one applies"
+                     of this directive, and counts the requests of this directive and of those with a smaller burst"
                 ),
             );
         }
@@ -460,7 +460,7 @@ pub(super) fn concurrency_limits<'d>(import: &mut Import<'d>, scope: &Scope<'d>)
                 format!(
                     "NGINX has one count for all requests of the zone. Sealane needs a limit for each number: \
                      \"{common}\" counts all requests of the zone, with its largest number; \"{own}\" has the number \
-                     of this directive, and counts only the requests to which this number or a smaller one applies"
+                     of this directive, and counts the requests of this directive and of those with a smaller number"
                 ),
             );
         }

@@ -553,7 +553,7 @@ pub(super) fn content<'d>(
     if !handled {
         import.missing(l.directive(), "Sealane serves no files: requests get 501; name a server for them");
     } else {
-        import.differs(l.directive(), "requests get 501, see the directives in it");
+        import.differs(l.directive(), "requests get 501: see the directives in this location");
     }
 }
 

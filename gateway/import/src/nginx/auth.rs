@@ -11,8 +11,9 @@ use super::variables::{expand, has_variables, of_request};
 use crate::output::{BasicAuth, ForwardAuth};
 use crate::units::nginx_time;
 
-const WHERE: &str = "write forward_auth: the import does not understand which server and which path auth_request uses";
-const FIELDS: &str = "write forward_auth, and write the headers that the import does not understand into set_headers";
+const WHERE: &str = "the import does not understand which server and which path auth_request uses: write forward_auth";
+const FIELDS: &str =
+    "the import does not understand a header of the subrequest: write forward_auth, with this header in set_headers";
 
 /// Largest file of users.
 const MAX_USERS: usize = 4 << 20;
@@ -29,7 +30,7 @@ pub(super) fn basic_auth<'d>(
     }
     let Some((file, name)) = scope.value("auth_basic_user_file") else {
         return Err(
-            "there is no auth_basic_user_file, so that NGINX asks for no password: write basic_auth, or leave it out"
+            "there is no auth_basic_user_file, so that NGINX asks for no password: write basic_auth, or remove the entry from \"undecided\""
                 .to_owned(),
         );
     };
@@ -77,18 +78,18 @@ pub(super) fn forward_auth<'d>(
     // A question goes through the server's own directives, too.
     if let Some(before) = site.step_for(uri) {
         return Err(format!(
-            "write forward_auth: {} ({}) also applies to the subrequest {uri}, and the import does not know its \
-             effect on the subrequest",
+            "{} ({}) also applies to the subrequest {uri}, and the import does not know its effect on the subrequest: \
+             write forward_auth",
             before.name(),
             before.place
         ));
     }
     let l = site
         .location_of(uri)
-        .ok_or_else(|| format!("write forward_auth: no location sends the subrequest {uri} to a server"))?;
+        .ok_or_else(|| format!("no location sends the subrequest {uri} to a server: write forward_auth"))?;
     if !l.is_plain() {
         return Err(format!(
-            "write forward_auth: {} has further directives that apply to the subrequest",
+            "the location at {} has further directives that apply to the subrequest: write forward_auth",
             l.directive().place
         ));
     }

@@ -191,7 +191,10 @@ fn of_parts<'d>(
     match of_request(value, site.name.as_deref(), site.port) {
         Ok(value) if is_value(&value) => {
             match value.contains("{client_certificate_result}") {
-                true => import.differs(d, "request_headers.set: the value is NONE without TLS, too"),
+                true => import.differs(
+                    d,
+                    "request_headers.set: for a request without TLS, $ssl_client_verify is NONE (in NGINX, it is empty)",
+                ),
                 false => import.same(d, "request_headers.set"),
             }
             changes.request.set(name, &value, &d.place);
@@ -241,7 +244,7 @@ fn request_id<'d>(import: &mut Import<'d>, d: &'d Directive, name: &str) {
             }
             import.differs(
                 d,
-                "[request_id]: requests of all hosts have this header, and an ID of trusted_proxies is kept",
+                "[request_id]: requests of all hosts have this header, and an ID that a trusted proxy sends is kept",
             );
         }
     }

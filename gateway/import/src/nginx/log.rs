@@ -54,7 +54,7 @@ pub(super) fn log(import: &mut Import, block: &[Directive]) {
                 wanted = false;
                 log_format(import, d);
             }
-            Some(_) => import.differs(d, "there is one access log, which has another format"),
+            Some(_) => import.differs(d, "there is one access log, and it has another format"),
             None => import.same(d, "nothing is logged"),
         }
     }
@@ -121,7 +121,7 @@ fn log_format(import: &mut Import, d: &Directive) {
     match (unknown.is_empty(), escape) {
         (true, _) if !near.is_empty() => {}
         (true, None | Some("default")) => import.same(d, "[log] format"),
-        (true, _) => import.differs(d, "[log] format: what clients send is escaped as by default"),
+        (true, _) => import.differs(d, "[log] format: values from clients are escaped as with escape=default"),
         (false, _) => {
             let names: Vec<String> = unknown.iter().map(|n| format!("${n}")).collect();
             import.differs(d, format!("[log] format: \"-\" takes the place of {}", names.join(", ")));

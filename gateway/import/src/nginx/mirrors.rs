@@ -37,7 +37,7 @@ pub(super) fn mirror<'d>(import: &mut Import<'d>, site: &Site<'d>, scope: &Scope
             Some(mirror)
         }
         Err(why) => {
-            import.missing(d, format!("write mirror in the route: {why}"));
+            import.missing(d, why);
             None
         }
     }
@@ -50,7 +50,7 @@ fn copies<'d>(
     d: &'d Directive,
     route: &Route,
 ) -> Result<Mirror, &'static str> {
-    const WHERE: &str = "the import does not understand which server gets the copies";
+    const WHERE: &str = "the import does not understand which server gets the copies: write mirror in the route";
     let uri = d.word(1).filter(|u| u.starts_with('/') && !has_variables(u)).ok_or(WHERE)?;
     // A copy goes through the server's own directives, too.
     let l = site.location_of(uri).filter(|l| l.is_plain() && site.steps.is_empty()).ok_or(WHERE)?;
@@ -59,14 +59,15 @@ fn copies<'d>(
     let (tls, authority, path) = actions::parts_of_url(&url).ok_or(WHERE)?;
     let bare = authority.strip_suffix("$request_uri").or_else(|| authority.strip_suffix("${request_uri}"));
     let authority = bare.filter(|_| path.is_none()).ok_or(
-        "in NGINX the copies have another path than the request, but in Sealane they have the same path: write \
-         proxy_pass http://…$request_uri in the mirror's location",
+        "in NGINX the copies have another path than the request, but in Sealane they have the same path: to translate \
+         this, write proxy_pass http://…$request_uri in the mirror's location, and run the import again",
     )?;
     if has_variables(authority) {
         return Err(WHERE);
     }
     if route.rewrites() {
-        return Err("the copies have the rewritten path, and in NGINX they have the client's path");
+        return Err("in NGINX the copies have the client's path, but in Sealane they have the rewritten path: if the \
+                    server accepts the rewritten path, write mirror in the route");
     }
     let host = host_of(import, site, l)?;
     let target = Target { protocol: Protocol::Http, tls, authority };
@@ -77,7 +78,10 @@ fn copies<'d>(
         _ => true,
     };
     if is_own {
-        return Err("copies cannot go to the upstream of the route: write a second [[upstream]] with the same servers");
+        return Err(
+            "copies cannot go to the upstream of the route: write a second [[upstream]] with the same servers, and \
+                    mirror in the route",
+        );
     }
     import.same(pass, format!("mirror: the upstream \"{upstream}\""));
     Ok(Mirror { upstream, max_body: max_body(import, scope), origin: d.place.clone() })
@@ -96,7 +100,7 @@ fn host_of<'d>(
         match name.to_ascii_lowercase().as_str() {
             "host" => {
                 host = headers::host(import, site, d, &value)
-                    .ok_or("Host of the copies is the client's, or a constant (host_header of the upstream)")?;
+                    .ok_or("the Host of the copies can only be the client's, or a constant (host_header of the upstream): write mirror in the route")?;
             }
             "content-length" if value.is_empty() => import.same(d, "the gateway frames messages by itself"),
             _ => import.differs(d, "copies have the headers that the upstream of the route gets"),

@@ -8,7 +8,7 @@ use super::variables::has_variables;
 use crate::output::ErrorPage;
 
 const FILES: &str =
-    "write error_page: the import translates only pages that are files, and did not find a file for this URI";
+    "the import translates only pages that are files, and did not find a file for this URI: write error_page";
 
 /// What takes the place of a page for those whom the server of `auth_request` refuses.
 const REFUSED: &str = "with forward_auth, the client gets the response of the server that is asked, with its status and body: let this server \
@@ -80,13 +80,13 @@ fn page(site: &Site, d: &Directive) -> Result<ErrorPage, &'static str> {
     let statuses: Option<Vec<u16>> = statuses.iter().map(|s| s.parse().ok()).collect();
     let statuses = statuses.filter(|s| !s.is_empty()).ok_or(FILES)?;
     if !statuses.iter().all(|s| (400..=599).contains(s)) {
-        return Err("write error_page, which is for statuses from 400 to 599");
+        return Err("an error_page is only for statuses from 400 to 599: let the server send this page");
     }
     let file = file(site, uri).ok_or(FILES)?;
     let content_type = match file.rsplit_once('.').map(|(_, end)| end) {
         Some("html" | "json" | "txt") => None,
         Some("htm" | "shtml") => Some("text/html".to_owned()),
-        _ => return Err("write error_page, with its content_type"),
+        _ => return Err("the import does not know the Content-Type of this page: write error_page with content_type"),
     };
     Ok(ErrorPage { statuses, file, content_type, upstream: false, origin: d.place.clone() })
 }

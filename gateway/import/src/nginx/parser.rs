@@ -176,9 +176,11 @@ impl<'r> Parser<'r> {
             match self.reader.read(&path) {
                 Ok(_) => into.extend(self.file(&path, depth + 1)?),
                 Err(_) if HARMLESS.contains(&file.as_str()) => {
-                    self.report.same(d.id, "not read: it decides nothing here");
+                    self.report.same(d.id, "not read: the import does not need this file");
                 }
-                Err(e) => self.report.decide(d.id, format!("{}: {e}; import where all files are", path.display())),
+                Err(e) => self
+                    .report
+                    .decide(d.id, format!("{}: {e}; run the import on the machine that has all files", path.display())),
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ const FILES: &str = "Sealane serves no files: run a file server, and name it as 
 const FAST_CGI: &str =
     "Sealane speaks HTTP to servers: let the application listen with HTTP, or keep a web server between";
 const CACHE: &str = "Sealane has no cache: put a cache between Sealane and the server, or let the server cache";
-const COMPRESSION: &str = "write compression";
+const COMPRESSION: &str = "write \"compression\"";
 const GUNZIP: &str = "compressed responses are passed on as the server sends them";
 const CODE: &str = "no code is run: let the server do it";
 const ERRORS: &str =
@@ -51,7 +51,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("pcre_jit", NotNeeded(PROCESS)),
     ("thread_pool", NotNeeded(PROCESS)),
     ("timer_resolution", NotNeeded(PROCESS)),
-    ("load_module", NotNeeded("modules are not loaded: the report has each directive of a module")),
+    ("load_module", NotNeeded("modules are not loaded: the report lists each directive of a module")),
     (
         "ssl_engine",
         Undecided(
@@ -212,7 +212,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("content_by_lua", Missing(CODE)),
     ("content_by_lua_block", Missing(CODE)),
     ("content_by_lua_file", Missing(CODE)),
-    ("rewrite_by_lua_block", Undecided("code can refuse requests: let the server do what it does")),
+    ("rewrite_by_lua_block", Undecided("this code may refuse requests: let the server do the work of the code")),
     ("header_filter_by_lua_block", Missing(CODE)),
     ("body_filter_by_lua_block", Missing(CODE)),
     ("log_by_lua_block", Missing(CODE)),
@@ -286,7 +286,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("keepalive", Translated("`keepalive`")),
     ("zone", NotNeeded("the state of servers is shared by all lanes")),
     ("state", Missing("servers are in the configuration; `sealane server` drains a server or changes its weight")),
-    ("queue", Missing("write queue and queue_timeout, together with max_connections")),
+    ("queue", Missing("write \"queue\" and \"queue_timeout\", together with \"max_connections\"")),
     ("least_time", Missing("write balance = \"random_two\" or \"least_connections\"")),
     ("ntlm", Missing("connections to servers are shared by clients, which NTLM does not allow")),
     ("health_check", Missing("write [upstream.health]")),
@@ -419,7 +419,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("limit_req", Translated("`rate_limit`")),
     ("limit_req_status", Translated("429")),
     ("limit_req_log_level", NotNeeded(LOGS)),
-    ("limit_req_dry_run", Translated("nothing: the limit is enforced (in the report *different*)")),
+    ("limit_req_dry_run", Translated("no setting; the report says: the limit is enforced")),
     ("limit_conn_zone", Translated("`[[concurrency_limit]]`")),
     ("limit_conn", Translated("`concurrency_limit`")),
     ("limit_conn_status", Translated("429")),
@@ -475,8 +475,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     (
         "ssl_trusted_certificate",
         NotNeeded(
-            "Sealane verifies OCSP responses by the certificate's chain; for client certificates, the file is `client_auth.ca`, or undecided \
-             beside `ssl_client_certificate`",
+            "not needed for OCSP: Sealane verifies OCSP responses by the certificate's chain. For client certificates, the file becomes \
+             `client_auth.ca`; if `ssl_client_certificate` is set, too, the directive is undecided",
         ),
     ),
     ("ssl_prefer_server_ciphers", NotNeeded("the gateway's order decides")),
@@ -495,10 +495,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_stapling", Translated("`ocsp_stapling`")),
     ("ssl_stapling_verify", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_responder", NotNeeded("see ssl_stapling")),
-    (
-        "ssl_stapling_file",
-        Translated("nothing: write `ocsp = FILE` beside the certificate (in the report *not translated*)"),
-    ),
+    ("ssl_stapling_file", Missing("write `ocsp = FILE` beside the certificate")),
     ("ssl_ocsp", Undecided("Sealane does not check client certificates by OCSP: use revocation lists (crl)")),
     (
         "ssl_password_file",

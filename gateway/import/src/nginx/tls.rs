@@ -97,7 +97,7 @@ fn certificates<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, tls: &mut 
         }
     }
     if let Some((d, file)) = scope.value("ssl_stapling_file") {
-        import.missing(d, format!("ocsp = {} beside the certificate", quoted(file)));
+        import.missing(d, format!("write ocsp = {} beside the certificate", quoted(file)));
     }
 }
 

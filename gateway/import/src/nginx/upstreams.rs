@@ -159,7 +159,7 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
             "keepalive" => match d.word(1).and_then(|n| n.parse::<u32>().ok()).filter(|n| *n <= 65536) {
                 Some(n) if !target.protocol.is_relayed() => {
                     up.settings.set("keepalive", n.to_string(), &d.place);
-                    import.differs(d, "per server and lane, not per worker and group");
+                    import.differs(d, "keepalive counts per server and lane (NGINX: per worker process and group)");
                 }
                 _ => import.same(d, "not needed"),
             },
@@ -174,7 +174,7 @@ fn servers_of<'d>(import: &mut Import<'d>, group: &'d Directive, target: &Target
             "sticky" => match (d.word(1), d.word(2)) {
                 (Some("cookie"), Some(name)) if super::headers::is_name(name) => {
                     up.settings.set("sticky", quoted(name), &d.place);
-                    import.differs(d, "the cookie has no domain, path or expiry of its own, and another value");
+                    import.differs(d, "the cookie has another value, and no domain, path or expiry of its own");
                 }
                 _ => import.missing(d, "clients stay with their server by a cookie (sticky)"),
             },

@@ -22,7 +22,11 @@ pub(super) fn clients(of: &Noted, folder: &Path, w: &mut Writer) -> Vec<Prefix> 
     let mut names = match w.reader.list(folder) {
         Ok(names) if names.len() <= MAX_CLIENTS => names,
         Ok(names) => {
-            w.decide(of, format!("{} files are more than {MAX_CLIENTS}: write [[tunnel.client]]", names.len()));
+            let says = format!(
+                "the folder has {} files, and the import reads at most {MAX_CLIENTS}: write [[tunnel.client]]",
+                names.len()
+            );
+            w.decide(of, says);
             return behind;
         }
         Err(e) => {

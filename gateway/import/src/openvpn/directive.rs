@@ -106,7 +106,11 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
         ("auth-gen-token", [n, rest @ ..]) if *n != "0" => {
             w.set(d, "token_lifetime", quoted(&format!("{n}s")));
             if !rest.is_empty() {
-                w.decide(d, "a token is valid for token_lifetime, and nothing else checks it");
+                w.decide(
+                    d,
+                    "Sealane has no renewal time and no external-auth: a token is valid for token_lifetime, and only the \
+                     gateway checks it",
+                );
             }
         }
         ("auth-gen-token", _) => {

@@ -43,8 +43,9 @@ fn check(kind: &str, import: Import, generate: fn(&mut Random, bool) -> Generate
             let unserved = here == Answer::File && free && said.contains("501");
             // A regular expression for files may be left out, where that is said, and nobody gets anything else instead.
             let refused = matches!(here, Answer::Status(403 | 404, _));
-            let left_out =
-                there == Answer::File && refused && said.contains("regular expressions for paths are not translated");
+            let left_out = there == Answer::File
+                && refused
+                && said.contains("as this expression: the location with the longest prefix handles these requests");
             // Nobody serves files, and this is said.
             let no_files = there == Answer::File
                 && matches!(here, Answer::Status(404, _))

@@ -163,7 +163,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             for bound in binds(node.word(1)) {
                 let Some((address, bound)) = bound else {
                     if quic_binds(node.word(1)).is_empty() {
-                        plan.skip(&node.place, "a Unix socket, on which Sealane does not listen");
+                        plan.skip(&node.place, "a listener at a Unix socket, which the import does not translate");
                     }
                     continue;
                 };
@@ -200,7 +200,8 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 continue;
             }
             if !abilities.http3 {
-                let why = "HTTP/3 of this HAProxy, which has none: it gets the same requests over TLS";
+                let why =
+                    "this HAProxy does not support HTTP/3: it gets over TLS the requests that Sealane gets over HTTP/3";
                 plan.skip(&node.place, why);
             }
             let place = node.place.clone();

@@ -33,7 +33,7 @@ pub(super) fn servers<'n>(nodes: &[&'n Node], abilities: &Abilities, plan: &mut 
         for (place, words) in listens {
             let has = |word: &str| words.contains(&word);
             let Some(l) = words.first().and_then(|w| listen(w)) else {
-                plan.skip(place, "a Unix socket, on which Sealane does not listen");
+                plan.skip(place, "a listener at a Unix socket, which the import does not translate");
                 continue;
             };
             let quic = has("quic");
@@ -82,7 +82,10 @@ fn only_beside_tcp(server: &mut Server<'_>, all: &[Listener], abilities: &Abilit
         match (l.quic, beside) {
             (true, false) => plan.skip(&l.place, "HTTP/3 without TLS over TCP at the same address"),
             (true, true) if !abilities.http3 => {
-                plan.skip(&l.place, "HTTP/3 of this NGINX, which has none: it gets the same requests over TLS");
+                plan.skip(
+                    &l.place,
+                    "this NGINX does not support HTTP/3: it gets over TLS the requests that Sealane gets over HTTP/3",
+                );
                 kept.push((l, is_default));
             }
             _ => kept.push((l, is_default)),

@@ -60,6 +60,9 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     }
     part.bars("CPU time per full handshake, µs", &["CPU per full handshake"], "lower");
     let rows = ["CPU to start", "memory after the start", "many ÷ one, CPU per full handshake"];
-    part.table(&format!("{number} certificates beside one; {} of the names in use", asked.len()), &rows);
+    part.table(
+        &format!("{number} certificates compared with one; clients connect to {} of the names", asked.len()),
+        &rows,
+    );
     Ok(())
 }

@@ -41,7 +41,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         }
         if count > bench.cores.server.len() {
             part.note(format!(
-                "With {count} threads the chain shares CPUs with load and backend: this machine has {}.",
+                "With {count} threads, the chain shares CPUs with the load generator and the backend: this machine has {} CPUs.",
                 cpus.len()
             ));
         }
@@ -49,7 +49,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     threads::fits(part, RATE, &points);
     published(part);
     part.lines(
-        "Resumed end-to-end connections per second over threads; hollow: the study, HAProxy 3.1-dev1 on 64 Arm cores",
+        "Resumed end-to-end connections per second, by number of threads. Hollow points: the study (HAProxy 3.1-dev1, 64 Arm cores)",
         RATE,
         Axis::log("threads"),
         Axis::log("per second"),
@@ -67,7 +67,7 @@ fn light_locks(bench: &Bench<'_>, part: &mut Part) -> anyhow::Result<Vec<(String
         "own" => match Builder::new(None).and_then(|builder| builder.lock_counter()) {
             Ok(library) => vec![preload(library.into()), ("SEALANE_LOCKS_LIGHT".to_owned(), "1".into())],
             Err(why) => {
-                part.note(format!("Light locks are left out: {why}"));
+                part.note(format!("HAProxy with light locks (read-write locks of one word in place of the C library's) is left out: {why}"));
                 Vec::new()
             }
         },
@@ -82,7 +82,7 @@ fn preloaded(server: Server, light: &[(String, OsString)]) -> anyhow::Result<Ser
         let name = Path::new(library).file_name().unwrap_or(library).to_string_lossy();
         for pid in server.running.pids() {
             let maps = std::fs::read_to_string(format!("/proc/{pid}/maps"))?;
-            anyhow::ensure!(maps.contains(&*name), "it has not loaded {name}");
+            anyhow::ensure!(maps.contains(&*name), "the process has not loaded {name}");
         }
     }
     Ok(server)
@@ -130,7 +130,7 @@ fn works(setup: &Setup, server: Server) -> anyhow::Result<Server> {
     for _ in 0..8 {
         let mut connection = client::connect(server.address, &tls)?;
         let answer = client::ask(&mut connection, "/")?;
-        anyhow::ensure!(answer.status == 200, "the chain answers {}", answer.status);
+        anyhow::ensure!(answer.status == 200, "the chain answers with status {}", answer.status);
     }
     let after = setup.backend.resumed();
     let (resumed, all) = (after.0 - before.0, after.1 - before.1);

@@ -19,6 +19,8 @@ use crate::{Setup, Subjects, Tls, haproxies, load, site};
 
 type Histogram = hdrhistogram::Histogram<u64>;
 
+/// The latencies at the rate at which the first subject fails.
+pub const COMPARED: &str = "latency at the comparison rate";
 /// The servers' CPUs count as spent from here.
 const SPENT: f64 = 0.97;
 
@@ -70,14 +72,17 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, tls: Tls) 
         .min_by(|a, b| a.0.total_cmp(&b.0));
     let compare = match first {
         Some((rate, name, why)) => {
-            part.note(format!("The comparison rate is {rate:.0}/s, where {name} was the first to break ({why})."));
+            part.note(format!("The comparison rate is {rate:.0}/s, at which {name} was the first to fail ({why})."));
             rate
         }
-        None => best,
+        None => {
+            part.note(format!("The comparison rate is {best:.0}/s: no subject failed at a rate that could be tried."));
+            best
+        }
     };
     let total: f64 = bench.size("latency_requests")?;
-    spectrum(bench, part, &subjects, &options, compare, total, "latency where the first is out of CPU")?;
-    published(part, "latency where the first is out of CPU");
+    spectrum(bench, part, &subjects, &options, compare, total, COMPARED)?;
+    published(part, COMPARED);
     for fraction in bench.sizes::<f64>("fractions")? {
         let total: f64 = bench.size("fraction_requests")?;
         let measure = format!("latency at {:.0} % of the best knee", fraction * 100.0);
@@ -130,7 +135,7 @@ fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -
         report.check(&bounds);
         let mut broken = report.broken.clone();
         if report.server.is_some_and(|s| s.cpus >= cpus * SPENT) {
-            broken.push("its CPUs were spent".to_owned());
+            broken.push("its CPUs were saturated".to_owned());
         }
         if report.unstarted > 0 {
             broken.push(format!("{} requests never started", report.unstarted));
@@ -142,7 +147,7 @@ fn search(bench: &Bench<'_>, part: &mut Part, server: &Server, mut plan: Plan) -
         Ok(match (void.first(), broken.is_empty()) {
             // A server that is out of CPU is so, whatever else happened meanwhile.
             (_, false) if broken.iter().any(|b| b.starts_with("its CPUs")) => {
-                why_broke = "its CPUs were spent".to_owned();
+                why_broke = "its CPUs were saturated".to_owned();
                 Step::Broken(broken.join("; "))
             }
             (Some(why), _) => {
@@ -221,7 +226,7 @@ fn spectrum(
     if any {
         part.spectrum(&format!("Latency by percentile at {rate:.0} requests per second ({measure})"), measure);
     } else {
-        part.note(format!("{measure}, {rate:.0}/s: every round stayed void."));
+        part.note(format!("{measure}, {rate:.0}/s: every round was void."));
     }
     Ok(())
 }

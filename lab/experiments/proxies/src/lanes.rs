@@ -61,6 +61,6 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     ratios.dedup();
     let measures: Vec<&str> = measures.iter().map(String::as_str).collect();
     part.bars("CPU time per operation, µs", &measures, "lower");
-    part.table("Ratios paired round by round", &ratios.iter().map(String::as_str).collect::<Vec<_>>());
+    part.table("Ratios, round by round", &ratios.iter().map(String::as_str).collect::<Vec<_>>());
     Ok(())
 }

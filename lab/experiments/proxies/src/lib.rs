@@ -193,7 +193,7 @@ impl Subjects {
                 Err(error) => part.note(format!("{} is left out: {error:#}", server.name)),
             }
         }
-        anyhow::ensure!(!able.is_empty(), "no subject speaks it: {}", part.notes.join("; "));
+        anyhow::ensure!(!able.is_empty(), "no subject supports the protocol of this part: {}", part.notes.join("; "));
         self.servers = able;
         Ok(())
     }

@@ -57,7 +57,7 @@ pub fn void(report: &Report) -> Vec<String> {
     }
     let bad: u64 = report.statuses.iter().filter(|(class, _)| **class != "2xx").map(|(_, n)| n).sum();
     if bad > 0 {
-        why.push(format!("{bad} answers were not 2xx"));
+        why.push(format!("{bad} responses had another status than 2xx"));
     }
     why
 }

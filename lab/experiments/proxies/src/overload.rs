@@ -37,7 +37,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
     let rounds = bench.rounds(part, &names, bench.size("rounds")?, Quiet::Indifferent, |i, _| {
         one(bench, &subjects.servers[i], capacities[i] * times)
     })?;
-    let mut rows = vec!["full handshakes per second of its CPU"];
+    let mut rows = vec!["capacity: full handshakes per second of one CPU"];
     for (name, capacity) in names.iter().zip(&capacities) {
         part.rounds(name, rows[0], &[*capacity], "/s");
         part.rounds(name, "new clients per second", &rounds.values(name, "new clients beside"), "/s");

@@ -96,8 +96,8 @@ pub fn report(part: &mut Part, names: &[String], rounds: &Rounds, method: Method
         part.rounds(name, CPU, &rounds.values(name, "cpu_us"), "µs");
         part.rounds(name, "operations per second", &rounds.values(name, "rate"), "/s");
         let percent = |key: &str| rounds.values(name, key).iter().map(|v| v * 100.0).collect::<Vec<_>>();
-        part.rounds(name, "CPU of the servers in use", &percent("server_cpus"), "%");
-        part.rounds(name, "busiest thread of the load", &percent("load_busy"), "%");
+        part.rounds(name, "use of the servers' CPUs", &percent("server_cpus"), "%");
+        part.rounds(name, "CPU use of the busiest thread of the load generator", &percent("load_busy"), "%");
         let tickets = rounds.values(name, "tickets");
         part.rounds(name, "tickets per handshake", &tickets, "");
     }
@@ -112,8 +112,8 @@ pub fn report(part: &mut Part, names: &[String], rounds: &Rounds, method: Method
     part.bars("CPU time per operation, µs", &[CPU], "lower");
     let mut rows = vec![
         "operations per second",
-        "CPU of the servers in use",
-        "busiest thread of the load",
+        "use of the servers' CPUs",
+        "CPU use of the busiest thread of the load generator",
         "tickets per handshake",
     ];
     rows.extend(ratios.iter().map(String::as_str));
@@ -122,8 +122,8 @@ pub fn report(part: &mut Part, names: &[String], rounds: &Rounds, method: Method
         let used: f64 = names.iter().filter_map(|n| rounds.median(n, "server_cpus")).sum();
         if used < 0.9 {
             part.note(format!(
-                "The servers together used {:.0} % of their CPU: it was not full, and a server that is not full wakes up more \
-                 often for the same work.",
+                "The servers together used only {:.0} % of their CPU. A server whose CPU is not saturated wakes up more often \
+                 for the same work.",
                 used * 100.0
             ));
         }

@@ -86,7 +86,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
             }
         }
         part.bars("Memory per slow reader, KiB", &["memory per slow reader"], "lower");
-        part.table("What other clients wait, ms", &["p50 of others", "p99 of others", "p99.9 of others"]);
+        part.table("How long other clients wait, ms", &["p50 of others", "p99 of others", "p99.9 of others"]);
         Ok(())
     })
 }

@@ -49,8 +49,8 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
                 part.push(Figure::new(name, measure, value, "ms").samples(histogram.len()));
             }
         }
-        part.rounds(name, "handshakes of the storm", &rounds.values(name, "storm"), "/s");
-        latency::spectrum(part, name, "latency beside a storm", histogram);
+        part.rounds(name, "handshakes of the flood", &rounds.values(name, "storm"), "/s");
+        latency::spectrum(part, name, "latency during the flood", histogram);
         let left_out = rounds.values(name, "left out");
         let share = 100.0 * left_out.iter().sum::<f64>() / left_out.len().max(1) as f64;
         part.note(format!(
@@ -61,13 +61,16 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup) -> anyhow:
         if rounds.values(name, "first").contains(&0.0) && std::mem::take(&mut ordinary) {
             part.note(
                 "The load on kept connections could not get real-time priority (this needs root): if both loads share \
-                 a CPU, its latencies contain its own waiting time, and no request was left out.",
+                 a CPU, the latencies include the time that the load itself waited for the CPU, and no request was left out.",
             );
         }
     }
     part.bars("p99.9 of requests on kept connections, ms", &["p99.9 on kept connections"], "lower");
-    part.spectrum("Latency by percentile during the flood, all rounds together", "latency beside a storm");
-    part.table("What the new clients got meanwhile", &["p99 on kept connections", "handshakes of the storm"]);
+    part.spectrum("Latency by percentile during the flood, all rounds together", "latency during the flood");
+    part.table(
+        "The p99, and the handshakes that new clients completed meanwhile",
+        &["p99 on kept connections", "handshakes of the flood"],
+    );
     Ok(())
 }
 
@@ -127,7 +130,7 @@ fn storm(bench: &Bench<'_>, server: &Server) -> anyhow::Result<(Sample, Histogra
                 .push(format!("other programs used {foreign:.2} CPUs (at most {:.2})", bench.options.max_foreign));
         }
         if wild.completed == 0 {
-            sample.void.push("there was no storm".to_owned());
+            sample.void.push("there were no new connections".to_owned());
         }
         Ok((sample, latencies))
     })

@@ -47,7 +47,12 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, setup: &Setup, key: Key) 
         }
     }
     fits(part, MEASURE, &points);
-    part.lines("Full handshakes per second over threads", MEASURE, Axis::linear("threads"), Axis::linear("per second"));
+    part.lines(
+        "Full handshakes per second, by number of threads",
+        MEASURE,
+        Axis::linear("threads"),
+        Axis::linear("per second"),
+    );
     part.grid("CPU time per full handshake", CPU, "threads");
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use sealane_lab_report::{Page, number};
 
+use crate::knee;
 use crate::saturated::CPU;
 
 /// Fills verdict and advice.
@@ -10,7 +11,7 @@ pub fn conclude(page: &mut Page) {
     for (id, what) in [
         ("keepalive", "A request on a kept connection"),
         ("full-ecdsa", "a new ECDSA connection"),
-        ("resumed", "a resumed one"),
+        ("resumed", "a resumed connection"),
     ] {
         if let Some(text) = costs(page, id, CPU, what) {
             said.push(text);
@@ -49,7 +50,7 @@ fn first_out(page: &Page) -> Option<String> {
     let part = page.part("knee-1.3")?;
     let (first, rate) = knees.remove(0);
     let at = |name: &str| {
-        let own = part.of("latency where the first is out of CPU").filter(|f| f.subject == name);
+        let own = part.of(knee::COMPARED).filter(|f| f.subject == name);
         own.filter_map(|f| f.x.map(|x| (x, f.value))).filter(|(x, _)| *x <= 99.0).max_by(|a, b| a.0.total_cmp(&b.0))
     };
     let (percentile, worst) = at(&first)?;
@@ -91,7 +92,7 @@ fn advice(page: &Page) -> Vec<String> {
         if let (Some(full), Some(resumed)) = (value("full-ecdsa", CPU, name), value("resumed", CPU, name)) {
             let share = (1.0 - resumed / full) * 100.0;
             if share > 10.0 {
-                list.push(format!("Let clients resume: it saves {name} {share:.0} % of a full ECDSA handshake's CPU."));
+                list.push(format!("Let clients resume sessions: this saves {name} {share:.0} % of the CPU time of a full ECDSA handshake."));
             }
         }
     }

@@ -97,14 +97,14 @@ pub fn distances(part: &Part, measure: &str) -> Vec<f64> {
     all
 }
 
-/// What is saved against TLS 1.2 (or 1.3) in sequence: in per cent, in per cent with the study's computing on both sides,
+/// What is saved against TLS 1.2 (or 1.3) after TCP: in per cent, in per cent with the study's computing on both sides,
 /// and in round trips.
 fn derive(part: &mut Part, key: usize) {
     let measure = handshake(key);
     let pairs = [
-        (format!("{EMBEDDED_12} against in sequence"), SEQUENTIAL_12, EMBEDDED_12),
-        (format!("{EMBEDDED_13} against in sequence"), SEQUENTIAL_13, EMBEDDED_13),
-        (format!("{EMBEDDED_13} against {SEQUENTIAL_12}"), SEQUENTIAL_12, EMBEDDED_13),
+        (format!("{EMBEDDED_12}, compared with {SEQUENTIAL_12}"), SEQUENTIAL_12, EMBEDDED_12),
+        (format!("{EMBEDDED_13}, compared with {SEQUENTIAL_13}"), SEQUENTIAL_13, EMBEDDED_13),
+        (format!("{EMBEDDED_13}, compared with {SEQUENTIAL_12}"), SEQUENTIAL_12, EMBEDDED_13),
     ];
     let mut more = Vec::new();
     for rtt in distances(part, &measure) {
@@ -147,14 +147,14 @@ fn show(part: &mut Part, key: usize) {
     let (h, f, k) = (handshake(key), first_byte(key), KEYS[key]);
     let x = || Axis::linear("round trip, ms");
     part.lines(&format!("Handshake, {k}"), &h, x(), Axis::linear("ms"));
-    part.grid(&format!("Handshake, ms, {k}, and the study's"), &h, "round trip, ms");
+    part.grid(&format!("Handshake, ms, {k}; the study's figures are for RSA 4096"), &h, "round trip, ms");
     part.grid(&format!("First byte, ms, {k}"), &f, "round trip, ms");
-    part.grid(&format!("Sooner, per cent, {k}"), &format!("sooner, {k}"), "round trip, ms");
+    part.grid(&format!("How much sooner the handshake ends, %, {k}"), &format!("sooner, {k}"), "round trip, ms");
     let added = format!("sooner with 40 ms added, {k}");
     part.grid(&format!("The same with the study's 40 ms of computing on both sides, {k}"), &added, "round trip, ms");
     part.grid(&format!("Round trips saved, {k}"), &format!("round trips saved, {k}"), "round trip, ms");
     let model = [format!("n, round trips, {k}"), format!("X + T, {k}")];
-    part.table(&format!("The model X + n(P + Q) + T fitted, {k}"), &[&model[0], &model[1]]);
+    part.table(&format!("The study's model X + n(P + Q) + T, fitted, {k}"), &[&model[0], &model[1]]);
 }
 
 #[cfg(test)]

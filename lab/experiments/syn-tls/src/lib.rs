@@ -1,4 +1,4 @@
-//! The experiment `syn-tls`: handshakes in sequence and inside TCP's own, over the study's distances.
+//! The experiment `syn-tls`: handshakes after TCP's and inside TCP's own, over the study's distances.
 
 mod costs;
 mod distances;

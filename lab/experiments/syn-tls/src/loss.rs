@@ -56,7 +56,7 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, certificates: &Certificat
     part.grid("Median handshake under loss, ms", MEDIAN, "% lost");
     part.grid("90th percentile under loss, ms", P90, "% lost");
     part.grid("Mean of the slowest 5 %, ms", SLOWEST, "% lost");
-    part.note("A lost SYN costs a second in sequence (the kernel's first retransmission). In the SYN it costs the hedge: a plain connection is begun after max(3 × RTT, 250 ms), and the first success wins.");
+    part.note("With TLS after TCP, a lost SYN costs one second (the kernel's first retransmission). With TLS in the SYN, it costs max(3 × RTT, 250 ms): the connector then starts a second, plain connection, and uses the first that succeeds.");
     Ok(())
 }
 

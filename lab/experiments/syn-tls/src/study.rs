@@ -17,8 +17,8 @@ pub fn beside(part: &mut Part) -> anyhow::Result<()> {
         let mut push = |subject: &str, measure: &str, value, unit| {
             part.push(Figure::new(subject, measure, value, unit).at(rtt).from(Source::Published));
         };
-        push("study, in sequence", &handshake(RSA), number("sequential")?, "ms");
-        push("study, embedded", &handshake(RSA), number("embedded")?, "ms");
+        push("study, TLS after TCP", &handshake(RSA), number("sequential")?, "ms");
+        push("study, TLS inside TCP's handshake", &handshake(RSA), number("embedded")?, "ms");
         let measure = format!("sooner with 40 ms added, {}", KEYS[RSA]);
         push("study", &measure, number("reduction_percent")?, "%");
     }

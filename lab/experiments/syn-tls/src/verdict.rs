@@ -12,8 +12,8 @@ pub fn conclude(page: &mut Page) {
     page.verdict = if said.is_empty() { "Nothing could be compared.".to_owned() } else { said.join(" ") };
     if !said.is_empty() {
         page.advice = vec![
-            "Leave syn_tls at \"cookie\" and allow it: sysctl net.ipv4.tcp_fastopen=3 on servers. Clients save a round trip from their second connection on.".to_owned(),
-            "Programs that cannot be changed get it by `sealane client`; new ones by connect_tls.".to_owned(),
+            "Leave syn_tls at \"cookie\", and allow TCP Fast Open on servers: sysctl net.ipv4.tcp_fastopen=3. Clients then save one round trip from their second connection on.".to_owned(),
+            "`sealane client` does TLS in the SYN for programs that cannot be changed. New programs in Rust can use `connect_tls` (client/connect).".to_owned(),
         ];
     }
 }
@@ -34,8 +34,9 @@ fn over_distance(page: &Page) -> Option<String> {
     let per_cent = |v: f64| short(100.0 * (old - v) / old);
     let early = value(part, &f, EMBEDDED_0, rtt)?;
     Some(format!(
-        "At a round trip of {rtt} ms ({}) a TLS 1.2 handshake takes {} ms in sequence and {} ms in the SYN ({} % sooner), \
-         TLS 1.3 in the SYN {} ms ({} %); with 0-RTT the response begins after {} ms, {} round trips.",
+        "At a round trip of {rtt} ms ({}), a TLS 1.2 handshake takes {} ms if the ClientHello follows TCP's handshake, and {} \
+         ms if it is in the SYN ({} % less). With TLS 1.3 in the SYN, it takes {} ms ({} % less). With 0-RTT in the SYN, the \
+         response begins after {} ms, {} round trips.",
         KEYS[0],
         short(old),
         short(old_embedded),
@@ -53,7 +54,8 @@ fn under_loss(page: &Page) -> Option<String> {
     let sequential = value(part, loss::MEASURE, SEQUENTIAL_13, worst)?;
     let embedded = value(part, loss::MEASURE, EMBEDDED_13, worst)?;
     Some(format!(
-        "When {worst} % of packets are lost, the mean handshake takes {} ms in sequence and {} ms in the SYN.",
+        "When {worst} % of the packets are lost, a TLS 1.3 handshake takes {} ms on average if the ClientHello follows \
+         TCP's handshake, and {} ms if it is in the SYN.",
         short(sequential),
         short(embedded)
     ))

@@ -51,9 +51,9 @@ pub enum Client {
     Quic(Box<Quic>),
 }
 
-pub const SEQUENTIAL_12: &str = "TLS 1.2 in sequence";
+pub const SEQUENTIAL_12: &str = "TLS 1.2 after TCP";
 pub const EMBEDDED_12: &str = "TLS 1.2 in the SYN";
-pub const SEQUENTIAL_13: &str = "TLS 1.3 in sequence";
+pub const SEQUENTIAL_13: &str = "TLS 1.3 after TCP";
 pub const EMBEDDED_13: &str = "TLS 1.3 in the SYN";
 pub const EMBEDDED_0: &str = "0-RTT in the SYN";
 
@@ -62,9 +62,9 @@ pub const WAYS: [Way; 9] = [
     way(EMBEDDED_12, true, false, false, false),
     way(SEQUENTIAL_13, false, true, false, false),
     way(EMBEDDED_13, true, true, false, false),
-    way("0-RTT in sequence", false, true, true, false),
+    way("0-RTT after TCP", false, true, true, false),
     way(EMBEDDED_0, true, true, true, false),
-    way("TLS 1.3 in the SYN, chain verified ahead", true, true, false, true),
+    way("TLS 1.3 in the SYN, chain verified in advance", true, true, false, true),
     over_quic("QUIC", false),
     over_quic("0-RTT over QUIC", true),
 ];

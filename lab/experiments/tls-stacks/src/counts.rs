@@ -56,7 +56,10 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
                             })
                             .collect();
                         if !places.is_empty() {
-                            part.note(format!("{name}, resumed: most lock calls are taken {}", places.join("; ")));
+                            part.note(format!(
+                                "{name}, resumed: the code with the most lock calls: {}",
+                                places.join("; ")
+                            ));
                         }
                     }
                 }
@@ -109,11 +112,14 @@ pub fn count(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow:
     } else {
         let waiting: Vec<&str> = waiting.iter().map(String::as_str).collect();
         let title = format!(
-            "Waiting for locks per resumed handshake, {cpus} threads on one context; not the same in every run"
+            "Waiting for locks per resumed handshake, {cpus} threads with one context (the figures vary from run to run)"
         );
         part.table(&title, &waiting);
     }
-    part.table("Ceiling", &[CEILING, "atomic, alone", "atomic, contended"]);
-    part.note("Read and write locks, mutexes and spin locks of pthread; Rust's own locks are no pthread calls and show as LOCK instructions. The figures include the exchange of 64 bytes and the connection's end.");
+    part.table(
+        "The ceiling, and the cost of the atomic operations from which it is computed",
+        &[CEILING, "atomic, alone", "atomic, contended"],
+    );
+    part.note("Counted: read-write locks, mutexes and spin locks of pthread. Rust's own locks are not pthread calls; they appear as LOCK instructions. The figures include the exchange of 64 bytes and the end of the connection.");
     if part.figures.is_empty() { Err(anyhow!("nothing could be counted")) } else { Ok(()) }
 }

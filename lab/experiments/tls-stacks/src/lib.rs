@@ -102,10 +102,9 @@ fn subjects(bench: &mut Bench<'_>, stacks: &Stacks) {
     for built in &stacks.built {
         let stack = &built.stack;
         let said = stacks.lab.describe(built).unwrap_or_default();
-        let until = stack.support_ends.as_deref().map_or_else(String::new, |end| format!(", until {end}"));
         let mut version = vec![
             said.version,
-            format!("support: {}{until}", stack.support(&today).name()),
+            format!("support: {}", stack.support(&today).until(stack.support_ends.as_deref())),
             format!("licence: {}", stack.licence),
         ];
         version.extend(said.compiled);
@@ -159,7 +158,7 @@ fn features(part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
     part.table("Cipher suites", &ciphers);
     part.table("Features", &others);
     part.note(
-        "The column FIPS is about these builds; several series have a validated module that is built and installed separately.",
+        "The row fips says whether these builds have a FIPS mode. Several series have a validated module that is built and installed separately.",
     );
     Ok(())
 }

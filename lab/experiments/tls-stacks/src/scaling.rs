@@ -29,7 +29,7 @@ const KINDS: [Kind; 4] = [
     Kind { measure: "resumed, light locks", resumed: true, light: true, own_context: false },
     Kind { measure: "resumed, own contexts", resumed: true, light: false, own_context: true },
 ];
-const AT_MOST: &str = "resumed, at most";
+const AT_MOST: &str = "resumed, upper limit";
 
 /// A stack's rates, round by round, at each number of threads.
 type Curves = BTreeMap<String, Vec<(f64, Vec<f64>)>>;
@@ -122,7 +122,7 @@ fn fit(part: &mut Part, curves: &Curves, measure: &str, to: f64) {
 /// What can be said where nobody measured: growth as straight as one thread promises, up to what the hottest lock lets
 /// through.
 fn limits(bench: &Bench<'_>, part: &mut Part, stacks: &Stacks, to: f64) {
-    let straight = format!("resumed, {to} threads, were growth linear");
+    let straight = format!("resumed, {to} threads, if growth is linear");
     for built in &stacks.built {
         let name = &built.stack.name;
         let one = part.of(RESUMED).find(|f| f.subject == *name && f.x == Some(1.0)).map(|f| f.value);
@@ -147,8 +147,8 @@ fn limits(bench: &Bench<'_>, part: &mut Part, stacks: &Stacks, to: f64) {
         return;
     }
     beside(part);
-    let title = "Resumed handshakes per second at most: linear growth, up to the limit of the most used lock; hollow: \
-        the study's figures, end-to-end connections of HAProxy on 64 Arm cores, each two handshakes";
+    let title = "Upper limit of resumed handshakes per second: linear growth, up to the limit of the most used lock. \
+        Hollow points: the study's end-to-end connections per second (HAProxy, 64 Arm cores; two handshakes each)";
     part.lines(title, AT_MOST, Axis::log("threads"), Axis::log("per second, extrapolated"));
     part.table("Resumed handshakes per second, extrapolated", &[straight.as_str(), counts::CEILING]);
     part.note(

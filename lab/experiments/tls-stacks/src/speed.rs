@@ -124,7 +124,7 @@ pub fn cost(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::
     }
     part.table("Energy", &["CPU-seconds per million full handshakes, server", JOULES]);
     if Energy::now().is_none() {
-        part.note("No joules: this machine has no RAPL that may be read (/sys/class/powercap).");
+        part.note("No joules: this machine has no RAPL counters, or they cannot be read (/sys/class/powercap).");
     }
     Ok(())
 }
@@ -147,12 +147,12 @@ pub fn profile(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyho
         }
     }
     part.table("Percent of the server's CPU time, resumed", &KINDS);
-    part.note("`sealane-lab stacks profile --out FOLDER` draws the flame graphs. One thread meets no other: time asleep in a lock, or lost to a contended cache line, is not in here; calls of a lock that is free are.");
+    part.note("`sealane-lab stacks profile --out FOLDER` draws the flame graphs. With one thread there is no contention: the figures include calls of free locks, but not time spent waiting for a lock or for a contended cache line.");
     Ok(())
 }
 
 pub fn bulk(bench: &mut Bench<'_>, part: &mut Part, stacks: &Stacks) -> anyhow::Result<()> {
-    for (test, does) in [("server", "sealed"), ("client", "opened")] {
+    for (test, does) in [("server", "encrypted"), ("client", "decrypted")] {
         let mut measures = Vec::new();
         for cipher in ["aes128", "aes256", "chacha20"] {
             for record in [1024, 4096, 16384] {

@@ -64,7 +64,7 @@ pub fn loopback(bench: &mut Bench<'_>, part: &mut Part, workspace: &Workspace) -
     part.bars("Total of one request on a new connection, ms", &totals, "lower");
     let phases: Vec<String> =
         all.iter().flat_map(|s| ["TLS phase", "first byte"].map(|m| format!("{m}, {}", s.name))).collect();
-    part.table("Its phases", &phases.iter().map(String::as_str).collect::<Vec<_>>());
+    part.table("The TLS phase and the first byte, ms", &phases.iter().map(String::as_str).collect::<Vec<_>>());
     Ok(())
 }
 
@@ -192,7 +192,7 @@ fn differences(part: &mut Part, server: &Of) {
             _ => "no difference shown",
         };
         part.note(format!(
-            "{}, {} against {}: {:+.3} ms in total ({low:+.3} to {high:+.3}), {said}.",
+            "{}, {} compared with {}: {:+.3} ms in total ({low:+.3} to {high:+.3}): {said}.",
             server.name,
             pair.second,
             pair.first,

@@ -23,7 +23,7 @@ fn on_loopback(page: &Page, server: &str) -> Option<String> {
     let old = part.value("TLS 1.2 full", &measure)?;
     let new = part.value("TLS 1.3 full", &measure)?;
     Some(format!(
-        "Without network delay, a request over a new connection to {server} takes {} ms with TLS 1.2 and {} ms with 1.3.",
+        "Without network delay, a request over a new connection to {server} takes {} ms with TLS 1.2 and {} ms with TLS 1.3.",
         number::short(old),
         number::short(new)
     ))
@@ -38,7 +38,7 @@ fn over_distance(page: &Page, server: &str) -> Option<String> {
     let (old, new) = (at("TLS 1.2 full")?, at("TLS 1.3 full")?);
     let early = at("TLS 1.3 0-RTT").map_or_else(String::new, |v| format!(", {} ms with 0-RTT", number::short(v)));
     Some(format!(
-        "At a round trip of {} ms {server} takes {} ms with TLS 1.2, {} ms with 1.3{early}.",
+        "At a round trip of {} ms, this request to {server} takes {} ms with TLS 1.2, {} ms with TLS 1.3{early}.",
         number::short(far),
         number::short(old),
         number::short(new)

@@ -33,7 +33,7 @@ const STEPS: [f64; 2] = [1.5, 1.15];
 
 /// The name of the figure for datagrams of a size.
 pub fn passed(size: u32) -> String {
-    format!("{size}-byte datagrams without loss")
+    format!("{size}-byte datagrams, at most 0.5 % lost")
 }
 
 /// What one rate came to.
@@ -89,19 +89,19 @@ pub fn measure(bench: &mut Bench<'_>, part: &mut Part, world: &World) -> anyhow:
             let at = |(rate, lost): (f64, f64)| Figure::new(name, &loss, lost * 100.0, "%").at(rate);
             tries.into_iter().map(at).for_each(|figure| part.push(figure));
         }
-        part.bars(&format!("Datagrams of {size} bytes a second, without loss"), &[&rate], "higher");
+        part.bars(&format!("Datagrams of {size} bytes per second, at most 0.5 % lost"), &[&rate], "higher");
         part.lines(
             &format!("Datagrams of {size} bytes lost, by rate, in the last round"),
             &loss,
-            Axis::log("a second"),
+            Axis::log("datagrams per second"),
             Axis::linear("%"),
         );
         part.table(
-            "The server's CPU time for each at that rate, and rates against OpenVPN tuned",
+            "CPU time of the server per datagram at its highest good rate, and this rate divided by the rate of tuned OpenVPN",
             &[&cpu, &times(&rate)],
         );
         if part.value(SEALANE, &rate).is_none() {
-            part.note(format!("No rate of {size}-byte datagrams passed whole through every tunnel."));
+            part.note(format!("{size}-byte datagrams: every round with Sealane was void."));
         }
     }
     Ok(())

@@ -69,15 +69,15 @@ fn streams_in(
             part.rounds(name, &times(SERVER_CPU), &held.ratios(name, TUNED, SERVER_CPU), "×");
         }
     }
-    part.bars("What arrives, Gbit/s", &[THROUGHPUT], "higher");
+    part.bars("Throughput at the receiver, Gbit/s", &[THROUGHPUT], "higher");
     part.bars("CPU seconds per gigabyte", &[SERVER_CPU, CLIENT_CPU], "lower");
-    part.table("Against OpenVPN tuned, paired rounds", &[&times(THROUGHPUT), &times(SERVER_CPU)]);
+    part.table("Ratios to OpenVPN tuned, round by round", &[&times(THROUGHPUT), &times(SERVER_CPU)]);
     Ok(())
 }
 
 /// The name of a figure's ratio to tuned OpenVPN.
 pub fn times(measure: &str) -> String {
-    format!("{measure}, times OpenVPN tuned")
+    format!("{measure} ÷ OpenVPN tuned")
 }
 
 /// Ends the iperf3 server whatever happens.

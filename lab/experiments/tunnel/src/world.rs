@@ -103,7 +103,7 @@ impl World {
     /// Makes namespaces, wire and tunnels, and waits until packets pass.
     pub fn build(bench: &mut Bench<'_>, seal: Seal) -> anyhow::Result<Self> {
         if !seal.instructions && !cfg!(target_arch = "x86_64") {
-            bail!("there is a switch for the CPU's instructions on x86-64 only");
+            bail!("the CPU's AES instructions can be switched off only on x86-64");
         }
         let program = |kind: &str| -> anyhow::Result<Program> {
             bench.programs.iter().find(|p| p.kind == kind).cloned().with_context(|| format!("no {kind}"))

@@ -55,7 +55,7 @@ pub(super) fn connections<'l>(
         match (level, action) {
             ("inspect-delay", _) => report.same(l.id, "[limits] handshake_timeout"),
             ("content" | "connection" | "session", action) if action.starts_with("track-sc") => {
-                report.same(l.id, "counted by the limits");
+                report.same(l.id, "not needed: the limits that use this counter count for themselves");
             }
             ("content" | "connection" | "session", "accept" | "reject" | "silent-drop") => {
                 let at = l.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(l.words.len());
@@ -85,8 +85,8 @@ pub(super) fn connections<'l>(
                     }
                     _ if accepts => report.decide(
                         l.id,
-                        "this rule lets connections skip the rules after it: write hosts and listeners with the \
-                         clients that may reach each server",
+                        "connections to which this rule applies skip the rules after it: write \"allow\" in the hosts \
+                         and listeners, with the clients that may reach each server",
                     ),
                     _ => limited(l, proxy, tables, out, report),
                 }

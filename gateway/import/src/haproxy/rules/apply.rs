@@ -347,8 +347,8 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             (_, Left::Share(..)) => {
                 report.decide(
                     id,
-                    "in Sealane, a random share of the requests (split) can only go to another upstream: let the \
-                     server apply this rule",
+                    "Sealane can send a random share of the requests to another upstream (split), but cannot apply \
+                     any other rule to a random share: let the server apply this rule",
                 );
             }
             (What::Backend(name), Left::Always) => {

@@ -19,7 +19,7 @@ use crate::patterns::Expression;
 use crate::report::Place;
 
 /// What is said of a server that has files neither here nor there.
-const NO_ROOT: &str = "requests that no location is for get 404: there is no \"root\" (NGINX looks for a file in the folder html of its \
+const NO_ROOT: &str = "requests that match no location get 404: there is no \"root\" (NGINX looks for a file in the folder html of its \
      installation)";
 
 /// Most routes of a server that have an expression.
@@ -60,7 +60,7 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
         paths::plan(&tests, cost, &mut budget, |path, one| site.decision(path, one), |d| site.restricts(d), amends);
     import.budget = budget;
     let Some(plan) = plan else {
-        import.decide(site.server, "it distinguishes too many paths: write the routes of this server yourself");
+        import.decide(site.server, "this server distinguishes too many paths: write its routes yourself");
         return Vec::new();
     };
     for e in &plan.elsewhere {
@@ -70,7 +70,7 @@ pub(in crate::nginx) fn routes<'d>(import: &mut Import<'d>, site: &Site<'d>) -> 
     if plan.routes.iter().map(expressions).sum::<usize>() > MAX_EXPRESSIONS {
         import.decide(
             site.server,
-            "its paths and expressions need too many routes: write the routes of this server yourself",
+            "the paths and expressions of this server need too many routes: write its routes yourself",
         );
         return Vec::new();
     }
@@ -111,7 +111,7 @@ fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
     match harmless && l.internal().is_none() {
         true => import.missing(
             l.d,
-            "regular expressions for paths are not translated: the location with the longest prefix handles these requests",
+            "no path_regex matches the same paths as this expression: the location with the longest prefix handles these requests",
         ),
         false => {
             let text = l.d.arguments().last().copied().unwrap_or_default();
@@ -304,7 +304,7 @@ fn of_branch<'d>(
             let root = site.scope.last("root");
             let own = root.filter(|_| site.locations.is_empty()).unwrap_or(site.server);
             match root {
-                Some(_) => import.missing(own, "Sealane serves no files: requests that no location is for get 501"),
+                Some(_) => import.missing(own, "Sealane serves no files: requests that match no location get 501"),
                 None => import.differs(own, NO_ROOT),
             }
             let checks = access::access(import, &site.scope, Some(site));

@@ -254,7 +254,7 @@ fn fips(stack: &Gnu) -> Result<&'static str, String> {
     let mode = stack.api.gnutls_fips140_mode_enabled.ok_or("no function for it")?;
     // SAFETY: a plain call.
     match unsafe { mode() } {
-        0 => Err("gnutls_fips140_mode_enabled says no: a matter of build and system".into()),
+        0 => Err("gnutls_fips140_mode_enabled says no: it depends on how GnuTLS was built and on the system".into()),
         _ => Ok("gnutls_fips140_mode_enabled says yes"),
     }
 }

@@ -326,7 +326,7 @@ fn fips(stack: &OpenSsl) -> Result<&'static str, String> {
         if let Some(load) = api.OSSL_PROVIDER_load {
             return if load(std::ptr::null_mut(), c"fips".as_ptr()).is_null() {
                 (api.ERR_clear_error)();
-                Err("the fips provider is not installed; this series has one, built with enable-fips".into())
+                Err("the fips provider is not installed; this series has one (build option enable-fips)".into())
             } else {
                 Ok("the fips provider loads")
             };

@@ -458,7 +458,7 @@ fn fips(settings: &Settings) -> Result<&'static str, String> {
     if provider(settings)?.fips() {
         Ok("the provider says so")
     } else if cfg!(feature = "aws-lc") {
-        Err("not in this build; rustls' feature fips takes AWS-LC-FIPS".into())
+        Err("not in this build; with rustls' feature fips, it uses AWS-LC-FIPS".into())
     } else {
         Err("ring is not validated".into())
     }

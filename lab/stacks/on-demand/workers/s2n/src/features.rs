@@ -215,7 +215,7 @@ fn fips() -> Result<&'static str, String> {
     // SAFETY: the place is writable.
     expect("s2n_get_fips_mode", unsafe { s2n::s2n_get_fips_mode(&mut mode) })?;
     if mode == s2n::s2n_fips_mode::FIPS_MODE_DISABLED {
-        Err("its crypto library is not in FIPS mode; the crate's feature fips takes AWS-LC-FIPS".into())
+        Err("its crypto library is not in FIPS mode; with the crate's feature fips, it is AWS-LC-FIPS".into())
     } else {
         Ok("its crypto library is in FIPS mode")
     }

@@ -23,7 +23,7 @@ pub fn try_out(wolf: &Wolf, name: &str, settings: &Settings) -> Outcome {
             // SAFETY: the call takes nothing.
             Some(status) if unsafe { status() } == 0 => Outcome::Yes("wolfCrypt_GetStatus_fips says so".into()),
             Some(_) => Outcome::No("its module is not ready (wolfCrypt_GetStatus_fips)".into()),
-            None => Outcome::No("not in this build, which has no wolfCrypt_GetStatus_fips; it is sold".into()),
+            None => Outcome::No("this build has no wolfCrypt_GetStatus_fips; wolfSSL sells its FIPS module separately".into()),
         },
         _ => Outcome::Unknown,
     }
