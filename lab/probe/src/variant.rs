@@ -188,8 +188,8 @@ mod tests {
             ("ssl3", "unknown word"),
             ("", "empty"),
             ("tls1.3+", "empty"),
-            ("syn", "not offered"),
-            ("tls1.3+syn", "not offered"),
+            ("syn", "does not support"),
+            ("tls1.3+syn", "does not support"),
         ] {
             let error = text.parse::<Variant>().expect_err(text);
             assert!(error.to_string().contains(why), "{text}: {error}");

@@ -178,7 +178,7 @@ fn what_cannot_be_kept_in_a_file_is_refused_and_changes_nothing() {
     let running = declared(&site, "", &app);
     let one = format!("{SERVERS}/{server}?keep=file");
     refused(&running, "DELETE", &one, &Value::Null, 409, "the only server");
-    refused(&running, "POST", &keep, &json!({ "server": "https://127.0.0.1:9" }), 422, "use http");
+    refused(&running, "POST", &keep, &json!({ "server": "https://127.0.0.1:9" }), 422, "do not use TLS");
     refused(&running, "POST", &keep, &json!({ "server": "unix:/run/${file:/etc/shadow}" }), 422, "URL");
     refused(&running, "POST", &format!("{SERVERS}?keep=memory"), &body, 400, "keep");
     refused(&running, "PATCH", &one, &json!({ "weight": 257 }), 422, "0 to 256");
