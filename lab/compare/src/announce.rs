@@ -13,7 +13,7 @@ use crate::samples;
 use crate::translation::Entry;
 use crate::tree::{Place, Scope};
 use sealane_http::claims::is_claim;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::Path;
@@ -33,8 +33,10 @@ pub struct Case<'c> {
     pub difference: &'c Difference,
     /// Whether a back-end got the request: from the original, and from the translation.
     pub asked: (bool, bool),
-    /// Whether another back-end got it.
-    pub moved: bool,
+    /// If different back-ends got it: the original's, and the translation's.
+    pub moved: Option<(&'c str, &'c str)>,
+    /// The addresses of the servers of each back-end that has a name.
+    pub backends: &'c BTreeMap<String, Vec<String>>,
     /// The translation's status; 0: there is none.
     pub status: u16,
 }
@@ -475,8 +477,8 @@ impl Case<'_> {
             }
             ("stick-table", _) | ("rate-limit", _) => self.is_limit(),
             // Another back-end answers, and what it does with the response is something else.
-            ("use_backend" | "default_backend" | "backend", _) if undecided => {
-                self.is(&[Aspect::Status, Aspect::Backend]) || self.moved && self.is_error()
+            ("use_backend" | "default_backend" | "backend", name) if undecided => {
+                self.selects(name) && (self.is(&[Aspect::Backend]) || self.is_error())
             }
             ("use_backend" | "default_backend", _) => self.is_unserved() && entry.place == *self.place,
             // The rules that use it say what they do; the requests for the criterion itself are for its line.
@@ -499,7 +501,9 @@ impl Case<'_> {
                 let asks = self
                     .draft
                     .is_some_and(|d| d.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("accept-encoding")));
-                asks && (self.is(&[Aspect::Content]) || self.is_response_header(&["content-encoding", "vary", "etag"]))
+                asks && (self.is(&[Aspect::Content]) || self.is_response_header(&["content-encoding", "etag"]))
+                    // Sealane says for each response that it could be compressed.
+                    || self.is_response_header(&["vary"]) && self.difference.translation.eq_ignore_ascii_case("accept-encoding")
                     // Servers get it, although HAProxy removes it.
                     || word(1) == "offload" && self.is_received("accept-encoding")
             }
@@ -558,6 +562,17 @@ impl Case<'_> {
             ("option", o) if o != "http_proxy" && o != "transparent" && o != "httpclose" => false,
             _ => undecided && !self.is_tls(),
         }
+    }
+
+    /// Whether a server of this back-end got the request, on one side only. A name that is made from the request may be any.
+    fn selects(&self, name: &str) -> bool {
+        let Some((there, here)) = self.moved else { return false };
+        let servers = self.backends.get(name);
+        let is_of = |text: &str| {
+            let mut words = text.split([' ', ',']).filter(|w| !w.is_empty());
+            words.any(|w| servers.is_some_and(|all| all.iter().any(|a| a == w)))
+        };
+        name.contains('%') || is_of(there) || is_of(here)
     }
 
     /// What a rule of `http-request` changes: nothing but what its action is about.
@@ -777,6 +792,8 @@ mod tests {
     use crate::draft::Listener;
     use std::sync::Arc;
 
+    static NO_BACKENDS: BTreeMap<String, Vec<String>> = BTreeMap::new();
+
     fn place(line: u32) -> Place {
         Place { file: "n".into(), line }
     }
@@ -814,7 +831,17 @@ mod tests {
     /// A difference of a request whose answer is 200.
     fn case<'a>(place: &'a Place, scope: &'a Scope, draft: &'a Draft, difference: &'a Difference) -> Case<'a> {
         let (asked, status) = ((true, true), 200);
-        Case { kind: Kind::Nginx, place, scope, draft: Some(draft), difference, asked, moved: false, status }
+        Case {
+            kind: Kind::Nginx,
+            place,
+            scope,
+            draft: Some(draft),
+            difference,
+            asked,
+            moved: None,
+            backends: &NO_BACKENDS,
+            status,
+        }
     }
 
     #[test]
@@ -840,7 +867,8 @@ mod tests {
             draft: None,
             difference: &d,
             asked,
-            moved: false,
+            moved: None,
+            backends: &NO_BACKENDS,
             status,
         };
         assert_eq!(announced(&entries, &case), None, "no line of these takes part");
@@ -1007,7 +1035,8 @@ mod tests {
             draft: Some(draft),
             difference: &d,
             asked,
-            moved: false,
+            moved: (d.aspect == Aspect::Backend).then_some((a, b)),
+            backends: &BTreeMap::from([("b".to_owned(), vec!["10.0.0.2:80".to_owned()])]),
             status,
         };
         announced(std::slice::from_ref(entry), &case).is_some()
@@ -1108,7 +1137,12 @@ mod tests {
                 "request header (TLS) at the back-end: 1 -"
             ]
         );
-        assert_eq!(of("use_backend %[var(txn.a)]").len(), 5, "statuses and back-ends");
+        assert_eq!(
+            of("use_backend %[var(txn.a)]"),
+            ["back-end: 10.0.0.1:80 10.0.0.2:80", "back-end: 10.0.0.1:80 none"]
+        );
+        assert_eq!(of("use_backend b if { rand(100) lt 5 }"), ["back-end: 10.0.0.1:80 10.0.0.2:80"]);
+        assert_eq!(of("use_backend c if { rand(100) lt 5 }"), [""; 0]);
         // What is not known may do anything but change the handshake.
         assert_eq!(of("http-request lua.check").len(), every().len() - 2);
     }

@@ -301,6 +301,8 @@ pub struct Plan {
     pub handshakes: Vec<Handshakes>,
     /// Addresses of servers that stand for each other, for they are in one group.
     pub groups: Vec<Vec<String>>,
+    /// The addresses of the servers of each back-end that has a name.
+    pub backends: std::collections::BTreeMap<String, Vec<String>>,
     /// Addresses of servers.
     pub servers: Vec<SocketAddr>,
     /// Unix sockets of servers.

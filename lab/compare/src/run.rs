@@ -424,7 +424,10 @@ fn judge(
         let asked = (asked(there), asked(here));
         let status = here.response.as_ref().map_or(0, |r| r.status);
         let mut found = of_request(draft, there, here, setup);
-        let moved = found.iter().any(|d| d.aspect == Aspect::Backend);
+        let moved =
+            found.iter().find(|d| d.aspect == Aspect::Backend).map(|d| (d.original.clone(), d.translation.clone()));
+        let moved = moved.as_ref().map(|(there, here)| (there.as_str(), here.as_str()));
+        let backends = &plan.backends;
         for difference in &mut found {
             if kind == Kind::Haproxy && draft.host.contains(':') {
                 difference.general = Some(PORTS);
@@ -434,7 +437,8 @@ fn judge(
         }
         for difference in &found {
             let (place, scope) = (&draft.place, &draft.scope);
-            let case = Case { kind, place, scope, draft: Some(draft), difference, asked, moved, status };
+            let draft_of = Some(draft);
+            let case = Case { kind, place, scope, draft: draft_of, difference, asked, moved, backends, status };
             let by = announced(entries, &case);
             let sight = Sight::of_request(number, draft, difference);
             let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
@@ -451,8 +455,9 @@ fn judge(
             report.handshakes += 1;
             for difference in of_handshake(handshakes, there, here) {
                 let (place, scope) = (&handshakes.listener.place, &handshakes.scope);
-                let (asked, moved, status) = ((false, false), false, 0);
-                let case = Case { kind, place, scope, draft: None, difference: &difference, asked, moved, status };
+                let (asked, moved, backends, status) = ((false, false), None, &plan.backends, 0);
+                let case =
+                    Case { kind, place, scope, draft: None, difference: &difference, asked, moved, backends, status };
                 let text = match &there.about {
                     About::Name(Some(name)) => format!("handshake with {} for {name}", handshakes.listener.address),
                     _ => format!("handshake with {}", handshakes.listener.address),

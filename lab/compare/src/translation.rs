@@ -328,6 +328,7 @@ pub fn runnable(
         }
     }
     table.iter_mut().try_for_each(|(_, value)| users(value, folder, files))?;
+    table.iter_mut().try_for_each(|(_, value)| lists(value, files))?;
     for host in tables(&mut table, "host") {
         pages(host, folder);
         tables(host, "route").for_each(|route| pages(route, folder));
@@ -358,6 +359,24 @@ fn users(value: &mut Value, folder: &Path, files: &mut Files) -> anyhow::Result<
                 *value = Value::String(files.instead(&path).display().to_string());
             }
             table.iter_mut().try_for_each(|(_, v)| users(v, folder, files))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Empty files in the place of lists of addresses that are not here, as in the original.
+fn lists(value: &mut Value, files: &mut Files) -> anyhow::Result<()> {
+    match value {
+        Value::Array(all) => all.iter_mut().try_for_each(|v| lists(v, files)),
+        Value::Table(table) => {
+            for key in ["allow_file", "deny_file"] {
+                for one in table.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten() {
+                    if let Some(path) = one.as_str().map(PathBuf::from).filter(|p| !p.exists()) {
+                        *one = Value::String(files.empty(&path)?.display().to_string());
+                    }
+                }
+            }
+            table.iter_mut().try_for_each(|(_, v)| lists(v, files))
         }
         _ => Ok(()),
     }
@@ -457,6 +476,10 @@ mod tests {
         assert_eq!(host["allow_file"][0].as_str(), Some(path("list.txt").as_str()));
         assert_eq!(host["respond"]["body"].as_str(), Some(format!("${{file:{}}}", path("body.txt")).as_str()));
         assert_eq!(table["rate_limit"][0]["key"].as_str(), Some("address"));
+        let mut files = Files::new(&at("made")).unwrap();
+        let copy: Table =
+            runnable(table.clone(), folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
+        assert!(copy["host"][0]["allow_file"][0].as_str().unwrap().ends_with("/made/empty"), "a list that is not here");
         assert!(!table.contains_key("include"));
     }
 

@@ -34,7 +34,9 @@ pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
         let addresses: Vec<_> = words.iter().filter_map(|w| server_address(w)).collect();
         let sockets: Vec<String> = words.iter().filter_map(|w| socket(w)).collect();
         plan.servers.extend(&addresses);
-        plan.groups.push(addresses.iter().map(ToString::to_string).chain(sockets.iter().cloned()).collect());
+        let group: Vec<String> = addresses.iter().map(ToString::to_string).chain(sockets.iter().cloned()).collect();
+        plan.backends.entry(proxy.section.word(1).to_owned()).or_default().extend(group.clone());
+        plan.groups.push(group);
         plan.sockets.extend(sockets);
         plan.http2_servers |= proxy.lines().any(|n| n.after("alpn").is_some_and(|a| a.contains("h2")));
         // A check may have a port of its own.
@@ -64,6 +66,9 @@ fn unasked(all: &[Proxy<'_>], plan: &mut Plan) {
                         plan.unasked(&node.place, "no request is known that it applies to");
                     }
                 }
+            }
+            // A section that only has a table is not for requests.
+            (false, "backend") if proxy.section.inner().iter().all(|n| matches!(n.name(), "stick-table" | "peers")) => {
             }
             (false, "backend") => plan.unasked(section, "no request reaches this backend and its rules"),
             (false, _) => plan.unasked(section, "no client can reach this section"),
@@ -519,6 +524,10 @@ impl<'p, 'n> Frontend<'p, 'n> {
         }
         self.push(plan, draft.clone().with("X-Forwarded-For", "10.1.2.3"));
         self.push(plan, draft.clone().at(&format!("{}?q=1", draft.path)));
+        let compresses = |proxy: &Proxy<'_>| proxy.lines().any(|n| n.name() == "compression");
+        if compresses(self.proxy) || self.all.iter().any(|p| p.section.place == draft.place && compresses(p)) {
+            self.push(plan, draft.clone().with("Accept-Encoding", "gzip"));
+        }
         if self.reaches_h2() {
             let call = draft.clone().grpc(draft.over);
             self.push(plan, Draft { behaviour: Behaviour::Missing, ..call.clone() });
