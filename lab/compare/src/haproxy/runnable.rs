@@ -219,7 +219,7 @@ fn words(
 /// The folder at which relative paths start: that of the configuration, unless `default-path` names another one.
 pub fn folder(tree: &[Node], base: &Path) -> PathBuf {
     let lines = tree.iter().filter(|n| n.name() == "global").flat_map(|n| n.inner());
-    let line = lines.filter(|n| n.name() == "default-path").last();
+    let line = lines.rev().find(|n| n.name() == "default-path");
     match line.map(|n| (n.word(1), n.word(2))) {
         Some(("parent", _)) => base.parent().unwrap_or(base).to_owned(),
         Some(("origin", folder)) => base.join(folder),
