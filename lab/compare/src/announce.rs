@@ -12,7 +12,8 @@ use crate::draft::{Behaviour, Draft, Shown, Times};
 use crate::samples;
 use crate::translation::Entry;
 use crate::tree::{Place, Scope};
-use std::collections::BTreeSet;
+use sealane_http::claims::is_claim;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::path::Path;
@@ -32,6 +33,10 @@ pub struct Case<'c> {
     pub difference: &'c Difference,
     /// Whether a back-end got the request: from the original, and from the translation.
     pub asked: (bool, bool),
+    /// If different back-ends got it: the original's, and the translation's.
+    pub moved: Option<(&'c str, &'c str)>,
+    /// The addresses of the servers of each back-end that has a name.
+    pub backends: &'c BTreeMap<String, Vec<String>>,
     /// The translation's status; 0: there is none.
     pub status: u16,
 }
@@ -69,6 +74,11 @@ impl Case<'_> {
         // What the report says of an answer, or of certain paths, it says of these only.
         if entry.outcome != "undecided" && entry.says.contains("get 501") {
             return self.is_untranslated() || self.is_file();
+        }
+        if entry.says.contains("there is no backend") {
+            // Only where the rule applies that names this backend.
+            let names = |place: &Place| entry.says.contains(&format!("({place})"));
+            return self.is_unserved() && (names(self.place) || self.scope.iter().any(names));
         }
         let nothing =
             ["get 503", "nothing is relayed", "nothing listens", "no address to listen", "relayed connection"];
@@ -154,17 +164,13 @@ impl Case<'_> {
             }
     }
 
-    /// One side has this status.
-    fn has_status(&self, status: &str) -> bool {
-        self.is(&[Aspect::Status])
-            && [&self.difference.original, &self.difference.translation].contains(&&status.to_owned())
-    }
-
     /// What an error page changes for these statuses: headers and content, and the status if the original replaces it.
     fn is_page(&self, statuses: &[&str]) -> bool {
         let is_listed = |text: &str| statuses.contains(&text);
         match self.aspect() {
-            Aspect::Header(_) | Aspect::Content => self.status >= 400,
+            Aspect::Header(_) | Aspect::Content => {
+                self.status >= 400 && (statuses.is_empty() || is_listed(&self.status.to_string()))
+            }
             Aspect::Status => !self.at_once() && is_listed(&self.difference.translation),
             _ => false,
         }
@@ -458,74 +464,292 @@ impl Case<'_> {
 
     fn haproxy(&self, entry: &Entry, words: &[&str]) -> bool {
         let word = |at: usize| words.get(at).copied().unwrap_or_default();
-        let (different, undecided) = (entry.outcome == "different", entry.outcome == "undecided");
+        let undecided = entry.outcome == "undecided";
+        if !undecided && entry.says.contains("before it compares headers") && !self.claims() {
+            return false;
+        }
         match (word(0), word(1)) {
-            (
-                "http-response" | "http-after-response",
-                "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value",
-            ) => self.is_response_header(&[word(2)]),
-            ("http-request", "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value") => {
-                self.is_received(word(2))
+            ("http-request", _) => self.of_request_rule(entry, words),
+            ("http-response" | "http-after-response", _) => self.of_response_rule(undecided, words),
+            ("redirect", _) => self.is_redirect(undecided),
+            ("tcp-request", "connection" | "content" | "session") => {
+                self.is_refusal("403", undecided) || self.is_limit()
             }
-            ("http-response" | "http-after-response", _) => self.is_error(),
-            ("http-request", "auth") if different => self.is_response_header(&["www-authenticate"]),
-            ("http-request", "track-sc0" | "track-sc1" | "track-sc2") | ("stick-table", _) => self.is_limit(),
-            ("http-request", "deny") if different && entry.says.contains("429") => self.is_limit(),
-            // A refusal with another status.
-            (
-                "http-request" | "tcp-request",
-                "deny" | "reject" | "silent-drop" | "tarpit" | "content" | "connection",
-            ) if !undecided => {
-                let is_refusal = !self.difference.original.starts_with(['1', '2', '3']);
-                let refused = matches!(self.difference.translation.as_str(), "403" | "413" | "429");
-                self.is_limit() || self.is(&[Aspect::Status]) && refused && is_refusal
+            ("stick-table", _) | ("rate-limit", _) => self.is_limit(),
+            // Another back-end answers, and what it does with the response is something else.
+            ("use_backend" | "default_backend" | "backend", name) if undecided => {
+                self.selects(name) && (self.is(&[Aspect::Backend]) || self.is_error())
             }
-            ("http-request" | "redirect", _) if !undecided => self.is_untranslated() || self.is_received(""),
-            ("use_backend" | "default_backend" | "acl", _) if !undecided => self.is_unserved(),
-            ("stats" | "listen" | "frontend" | "monitor-uri", _) if !undecided => {
-                // Statistics have an address of their own in the translation.
-                let uri = if word(1) == "uri" { word(2) } else { "/haproxy?stats" };
-                let is_there = self.draft.is_some_and(|d| d.path.starts_with(uri));
-                (self.is_unserved() || is_there) && !self.is_tls()
+            ("use_backend" | "default_backend", _) => self.is_unserved() && entry.place == *self.place,
+            // The rules that use it say what they do; the requests for the criterion itself are for its line.
+            ("acl", _) => entry.place == *self.place && (self.is_unserved() || undecided && !self.is_tls()),
+            ("stats" | "monitor-uri", _) => {
+                // HAProxy itself answers. Statistics have an address of their own in the translation.
+                let uri = match (word(0), word(1)) {
+                    ("monitor-uri", uri) if !uri.is_empty() => uri,
+                    ("stats", "uri") if !word(2).is_empty() => word(2),
+                    _ => "/haproxy?stats",
+                };
+                self.draft.is_some_and(|d| d.path.starts_with(uri)) && !self.asked.0 && !self.is_tls()
             }
+            ("listen" | "frontend", _) if undecided => {
+                self.is_unserved() || self.is(&[Aspect::Status]) && self.difference.translation == "404"
+            }
+            // A section for statistics alone.
+            ("listen" | "frontend", _) => entry.says.contains("[admin]") && !self.asked.0 && self.is_unserved(),
             ("compression", _) | ("filter", "compression") => {
-                self.is(&[Aspect::Content]) || self.is_response_header(&["content-encoding", "vary", "etag"])
+                let asks = self
+                    .draft
+                    .is_some_and(|d| d.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case("accept-encoding")));
+                asks && (self.is(&[Aspect::Content]) || self.is_response_header(&["content-encoding", "etag"]))
+                    // Sealane says for each response that it could be compressed.
+                    || self.is_response_header(&["vary"]) && self.difference.translation.eq_ignore_ascii_case("accept-encoding")
+                    // Servers get it, although HAProxy removes it.
+                    || word(1) == "offload" && self.is_received("accept-encoding")
             }
-            ("cookie" | "dynamic-cookie-key", _) => {
-                self.is_response_header(&["set-cookie", "cache-control"]) || self.is_received("cookie")
+            ("cookie", name) => self.is_cookie(name, words.contains(&"nocache")),
+            ("option", "forwardfor") => {
+                let at = words.iter().position(|w| *w == "header");
+                self.is_received(at.map_or("x-forwarded-for", |at| word(at + 1)))
             }
-            ("option", "forwardfor" | "forwarded" | "originalto")
-            | ("unique-id-header" | "http-send-name-header", _) => self.is_received(""),
+            ("option", "originalto") => {
+                let at = words.iter().position(|w| *w == "header");
+                self.is_received(at.map_or("x-original-to", |at| word(at + 1)))
+            }
+            ("unique-id-header" | "http-send-name-header", name) => !name.is_empty() && self.is_received(name),
             ("errorloc" | "errorloc302" | "errorloc303", status) => {
-                self.is_page(&[status]) || self.is(&[Aspect::Location]) || self.has_status(status)
+                let is_redirect = matches!(self.difference.original.as_str(), "302" | "303");
+                !self.asked.0 && self.is(&[Aspect::Status]) && is_redirect && self.difference.translation == status
             }
-            ("errorfile" | "errorfiles" | "http-errors" | "http-error", status) => {
+            ("errorfile", status) => !self.asked.0 && self.is_page(&[status]),
+            ("http-error", _) => {
                 let at = words.iter().position(|w| *w == "status");
-                self.is_page(&[at.map_or(status, |at| word(at + 1))])
+                !self.asked.0 && at.is_some_and(|at| self.is_page(&[word(at + 1)]))
             }
-            ("bind", _) if !undecided => {
-                let closed = |text: &str| text.starts_with("no connection");
-                self.is_handshake()
-                    || (self.is(&[Aspect::Status]) && closed(&self.difference.translation))
-                    || (self.is(&[Aspect::Backend]) && self.difference.translation == "none")
+            ("errorfiles", _) => {
+                // Without statuses it is for all that the section has.
+                let statuses = words.get(2..).unwrap_or_default();
+                !self.asked.0 && self.is_page(statuses)
             }
-            ("bind", _) => true,
-            ("server" | "default-server" | "server-template", _) if !undecided => {
-                self.is_received("(TLS)") || self.is_received("(PROXY protocol)") || self.is_unserved()
+            ("bind", _) => self.is_bind(entry, undecided),
+            ("server" | "default-server" | "server-template", _) => {
+                let has = |options: &[&str]| words.iter().any(|w| options.contains(w));
+                // An undecided option may have any effect on the connection.
+                let (any, says) = (undecided, entry.says.as_str());
+                (any || has(&["ssl", "sni", "verifyhost", "no-verifyhost"])) && self.is_received("(TLS)")
+                    || (any || words.iter().any(|w| w.starts_with("send-proxy")))
+                        && self.is_received("(PROXY protocol)")
+                    || any && self.is(&[Aspect::Status, Aspect::Backend])
+                    || says.contains("left out") && self.is_unserved()
             }
-            ("server" | "default-server" | "server-template", _) => self.is_at_backend() || self.is(&[Aspect::Status]),
+            ("ssl-default-bind-ciphers" | "ssl-default-bind-ciphersuites", _) => {
+                let others = ["ALPN", "version", "group", "SSL 3", "TLS 1"];
+                self.is_negotiated(&[""]) && !self.is_negotiated(&others)
+            }
+            ("ssl-default-bind-curves", _) => self.is_negotiated(&["group", "handshake"]),
+            ("ssl-default-bind-options", _) => self.is_negotiated(&["version", "SSL 3", "TLS 1", "handshake"]),
             (w, _) if w.starts_with("ssl-default-bind") || w.starts_with("tune.ssl") => {
-                matches!(self.aspect(), Aspect::Negotiated(_))
+                undecided && matches!(self.aspect(), Aspect::Negotiated(_))
             }
             (
                 "timeout" | "balance" | "hash-type" | "log" | "maxconn" | "retries" | "fullconn" | "log-format"
                 | "resolvers" | "global" | "defaults" | "http-check" | "tcp-check" | "http-reuse" | "capture"
-                | "declare",
+                | "declare" | "dynamic-cookie-key" | "http-errors" | "use-server" | "stick",
                 _,
             ) => false,
+            // An agent only sets variables; the rules that use them say what they do.
+            ("filter", "spoe") => false,
             ("option", o) if o != "http_proxy" && o != "transparent" && o != "httpclose" => false,
             _ => undecided && !self.is_tls(),
         }
+    }
+
+    /// Whether a server of this back-end got the request, on one side only. A name that is made from the request may be any.
+    fn selects(&self, name: &str) -> bool {
+        let Some((there, here)) = self.moved else { return false };
+        let servers = self.backends.get(name);
+        let is_of = |text: &str| {
+            let mut words = text.split([' ', ',']).filter(|w| !w.is_empty());
+            words.any(|w| servers.is_some_and(|all| all.iter().any(|a| a == w)))
+        };
+        name.contains('%') || is_of(there) || is_of(here)
+    }
+
+    /// What a rule of `http-request` changes: nothing but what its action is about.
+    fn of_request_rule(&self, entry: &Entry, words: &[&str]) -> bool {
+        let word = |at: usize| words.get(at).copied().unwrap_or_default();
+        let undecided = entry.outcome == "undecided";
+        let action = word(1).split('(').next().unwrap_or_default();
+        let status = |default: &'static str| {
+            let at = words.iter().position(|w| *w == "deny_status" || *w == "status");
+            at.map_or(default, |at| word(at + 1)).to_owned()
+        };
+        match action {
+            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
+                // Servers make targets of redirects with the host that they are asked for.
+                let is_host =
+                    word(2).eq_ignore_ascii_case("host") && self.server_fails() && self.is(&[Aspect::Location]);
+                !word(2).is_empty() && self.is_received(word(2)) || is_host
+            }
+            "set-path" | "set-pathq" | "set-uri" | "set-query" | "set-method" | "replace-path" | "replace-pathq"
+            | "replace-uri" | "normalize-uri" => {
+                // A different path of a request that cannot be read in two ways is no matter of normalization.
+                action != "normalize-uri" && self.is(&[Aspect::Request])
+            }
+            "deny" | "reject" | "silent-drop" => self.is_refusal(&status("403"), undecided) || self.is_limit_of(entry),
+            "tarpit" => self.is_refusal(&status("500"), undecided) || self.is_limit_of(entry),
+            "auth" if undecided => self.is_refusal("401", true) || self.is_response_header(&["www-authenticate"]),
+            "auth" => self.is_response_header(&["www-authenticate"]),
+            "redirect" => self.is_redirect(undecided),
+            "return" if undecided => self.is_answer(&status("200")),
+            "return" => self.is_untranslated() || !self.asked.0 && self.is_response_header(&["content-type"]),
+            // The rules behind it apply, or do not.
+            "allow" => {
+                undecided
+                    && (self.is(&[Aspect::Status, Aspect::Location, Aspect::Backend, Aspect::Request])
+                        || self.is_received(""))
+            }
+            "set-src" => self.is_address() || undecided && self.is(&[Aspect::Status]),
+            "track-sc0" | "track-sc1" | "track-sc2" => self.is_limit(),
+            "cache-use" => self.is_response_header(&["age"]),
+            "use-service" => self.is_untranslated() || undecided && self.is(&[Aspect::Status, Aspect::Backend]),
+            // Variables, counters, logs and waiting change nothing by themselves; the rules that use a variable say what they do.
+            "set-var"
+            | "set-var-fmt"
+            | "unset-var"
+            | "capture"
+            | "set-log-level"
+            | "set-nice"
+            | "set-tos"
+            | "set-mark"
+            | "set-priority-class"
+            | "set-priority-offset"
+            | "sc-inc-gpc"
+            | "sc-inc-gpc0"
+            | "sc-inc-gpc1"
+            | "sc-set-gpt"
+            | "sc-set-gpt0"
+            | "sc-add-gpc"
+            | "wait-for-body"
+            | "wait-for-handshake"
+            | "disable-l7-retry"
+            | "strict-mode"
+            | "do-resolve"
+            | "early-hint"
+            | "add-acl"
+            | "del-acl"
+            | "set-map"
+            | "del-map"
+            | "send-spoe-group"
+            | "set-timeout" => false,
+            // What is not known may do anything.
+            _ => undecided && !self.is_tls(),
+        }
+    }
+
+    /// What a rule of `http-response` changes.
+    fn of_response_rule(&self, undecided: bool, words: &[&str]) -> bool {
+        let word = |at: usize| words.get(at).copied().unwrap_or_default();
+        match word(1).split('(').next().unwrap_or_default() {
+            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
+                self.is_response_header(&[word(2)])
+                    || word(2).eq_ignore_ascii_case("location") && self.is(&[Aspect::Location])
+            }
+            "set-status" => self.is(&[Aspect::Status]),
+            "deny" | "return" | "redirect" => self.is_error(),
+            "cache-store" => self.is_response_header(&["age"]),
+            "set-var" | "set-var-fmt" | "unset-var" | "capture" | "set-log-level" | "set-nice" | "set-tos"
+            | "set-mark" | "sc-inc-gpc" | "sc-inc-gpc0" | "sc-inc-gpc1" | "sc-set-gpt" | "sc-set-gpt0"
+            | "track-sc0" | "track-sc1" | "track-sc2" | "add-acl" | "del-acl" | "set-map" | "del-map"
+            | "strict-mode" | "wait-for-body" => false,
+            _ => undecided && self.is_error(),
+        }
+    }
+
+    /// A refusal of the original with this status that the translation says in another way. `undecided`: one of both does not refuse.
+    fn is_refusal(&self, status: &str, undecided: bool) -> bool {
+        let (there, here) = (self.difference.original.as_str(), self.difference.translation.as_str());
+        let closed =
+            |text: &str| text.starts_with("closed") || text.starts_with("no ") || text.starts_with("handshake refused");
+        let refuses = |text: &str| text == status || closed(text);
+        match self.aspect() {
+            Aspect::Status if self.at_once() => false,
+            Aspect::Status if undecided => refuses(there) || matches!(here, "403" | "413" | "429") || here == status,
+            Aspect::Status => refuses(there) && matches!(here, "403" | "413" | "429"),
+            Aspect::Backend => undecided && (there == "none" || here == "none"),
+            _ => false,
+        }
+    }
+
+    /// What a limit refuses, if the entry is about one.
+    fn is_limit_of(&self, entry: &Entry) -> bool {
+        let is_one = ["429", "rate", "connections", "[limits]"].iter().any(|w| entry.says.contains(w));
+        (is_one || entry.outcome == "undecided") && self.is_limit()
+    }
+
+    /// A redirect of one side, or another target.
+    fn is_redirect(&self, undecided: bool) -> bool {
+        let is = |text: &str| matches!(text, "301" | "302" | "303" | "307" | "308");
+        match self.aspect() {
+            Aspect::Status if undecided => is(&self.difference.original) || is(&self.difference.translation),
+            Aspect::Backend => {
+                undecided && [&self.difference.original, &self.difference.translation].iter().any(|t| *t == "none")
+            }
+            Aspect::Location => undecided && !self.asked.0,
+            _ => self.is_untranslated(),
+        }
+    }
+
+    /// An answer of the original itself, in whose place a server of the translation answers, or the other way round.
+    fn is_answer(&self, status: &str) -> bool {
+        match self.aspect() {
+            Aspect::Status => !self.at_once() && (self.difference.original == status || self.is_untranslated()),
+            Aspect::Backend => self.difference.original == "none" || self.difference.translation == "none",
+            Aspect::Header(_) | Aspect::Content => !self.asked.0,
+            _ => false,
+        }
+    }
+
+    /// The cookie of a name, which chooses the server.
+    fn is_cookie(&self, name: &str, nocache: bool) -> bool {
+        let without = |text: &str, separator: &str| -> Vec<String> {
+            let begin = format!("{name}=");
+            let others =
+                text.split(separator).map(str::trim).filter(|c| !c.starts_with(&begin) && *c != "-" && !c.is_empty());
+            others.map(str::to_owned).collect()
+        };
+        let same = |separator: &str| {
+            without(&self.difference.original, separator) == without(&self.difference.translation, separator)
+        };
+        match self.aspect() {
+            Aspect::Header(header) if header == "set-cookie" => same(", "),
+            Aspect::Header(header) if header == "cache-control" => {
+                nocache && matches!(self.difference.original.as_str(), "private" | "no-cache")
+            }
+            Aspect::Received(header) if header == "cookie" => same(";"),
+            _ => false,
+        }
+    }
+
+    /// What the options of a listener change: the handshake, and whether it listens.
+    fn is_bind(&self, entry: &Entry, undecided: bool) -> bool {
+        let says = |texts: &[&str]| texts.iter().any(|t| entry.says.contains(t));
+        let closed = self.is(&[Aspect::Status]) && self.difference.translation.starts_with("no connection");
+        let unserved = closed || self.is(&[Aspect::Backend]) && self.difference.translation == "none";
+        if undecided {
+            return self.is_handshake() || unserved;
+        }
+        says(&["alpn"]) && self.is_negotiated(&["ALPN"])
+            || says(&["TLS 1.", "versions", "SSL"]) && self.is_negotiated(&["version", "SSL 3", "TLS 1", "handshake"])
+            || says(&["ECDHE", "suites"]) && self.is_negotiated(&["suite", "TLS_", "ECDHE"])
+            || says(&["groups"]) && self.is_negotiated(&["group", "handshake"])
+            || says(&["certificate", "verify"]) && self.is_handshake()
+            || says(&["[admin]", "socket", "listens", "address"]) && unserved
+    }
+
+    /// Whether the client sends a header that only a proxy may send.
+    fn claims(&self) -> bool {
+        self.draft.is_some_and(|d| d.headers.iter().any(|(n, _)| is_claim(n.to_ascii_lowercase().as_bytes())))
     }
 
     /// Nothing of the translation takes the request, or no server does.
@@ -542,14 +766,17 @@ impl Case<'_> {
 }
 
 /// Whether a path is one for which the report names a sample: `/appx` for a route that has `/app` and all below, `/APP/x` for one
-/// that is written in one case.
+/// that is written in lower case.
 fn is_beside(sample: &str, path: &str) -> bool {
     let sample = sample.split([' ', ';']).next().unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default();
+    let upper = |text: &str| text.bytes().any(|b| b.is_ascii_uppercase());
+    // A sample in upper case is about spellings: the path as the route has it is not one of them.
     let begins = |prefix: &str| {
-        path.get(..prefix.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(prefix)) && !prefix.is_empty()
+        let begin = path.get(..prefix.len());
+        begin.is_some_and(|b| b.eq_ignore_ascii_case(prefix) && (!upper(prefix) || upper(b))) && !prefix.is_empty()
     };
-    let Some(prefix) = sample.strip_suffix('x') else { return begins(sample) };
+    let Some(prefix) = sample.strip_suffix('x') else { return begins(sample) && path.len() == sample.len() };
     match prefix.strip_suffix('/') {
         Some(bare) => begins(bare),
         None => {
@@ -564,6 +791,8 @@ mod tests {
     use super::*;
     use crate::draft::Listener;
     use std::sync::Arc;
+
+    static NO_BACKENDS: BTreeMap<String, Vec<String>> = BTreeMap::new();
 
     fn place(line: u32) -> Place {
         Place { file: "n".into(), line }
@@ -602,7 +831,17 @@ mod tests {
     /// A difference of a request whose answer is 200.
     fn case<'a>(place: &'a Place, scope: &'a Scope, draft: &'a Draft, difference: &'a Difference) -> Case<'a> {
         let (asked, status) = ((true, true), 200);
-        Case { kind: Kind::Nginx, place, scope, draft: Some(draft), difference, asked, status }
+        Case {
+            kind: Kind::Nginx,
+            place,
+            scope,
+            draft: Some(draft),
+            difference,
+            asked,
+            moved: None,
+            backends: &NO_BACKENDS,
+            status,
+        }
     }
 
     #[test]
@@ -621,7 +860,17 @@ mod tests {
         let d = difference(Aspect::Status, "404", "501");
         let (at, nothing) = (place(1), Scope::default());
         let (asked, status) = ((false, false), 501);
-        let case = Case { kind: Kind::Nginx, place: &at, scope: &nothing, draft: None, difference: &d, asked, status };
+        let case = Case {
+            kind: Kind::Nginx,
+            place: &at,
+            scope: &nothing,
+            draft: None,
+            difference: &d,
+            asked,
+            moved: None,
+            backends: &NO_BACKENDS,
+            status,
+        };
         assert_eq!(announced(&entries, &case), None, "no line of these takes part");
     }
 
@@ -692,7 +941,7 @@ mod tests {
         for (sample, inside, outside) in [
             ("/appx; another route handles it", &["/appx", "/appy/z?q", "/APP"][..], &["/app", "/app/x", "/other"][..]),
             ("/adminx; HAProxy does something else. Add", &["/adminx"], &["/admin", "/admin/x"]),
-            ("/OWA/x; another route handles it", &["/OWA/x", "/owa", "/Owa/y"], &["/ow", "/"]),
+            ("/OWA/x; another route handles it", &["/OWA/x", "/OWA", "/Owa/y"], &["/ow", "/", "/owa", "/owa/x"]),
         ] {
             assert!(inside.iter().all(|p| is_beside(sample, p)), "{sample}");
             assert!(!outside.iter().any(|p| is_beside(sample, p)), "{sample}");
@@ -771,5 +1020,186 @@ mod tests {
         };
         assert_eq!(lines(&["/etc/n:3: satisfy any: x"]), [3, 4]);
         assert_eq!(lines(&[]), [4]);
+    }
+
+    /// The lines whose entries announce a difference of a request, for HAProxy.
+    fn of_haproxy(entry: &Entry, draft: &Draft, aspect: Aspect, a: &str, b: &str, asked: (bool, bool)) -> bool {
+        let d = difference(aspect, a, b);
+        let scope: Scope = Arc::new(BTreeSet::from([entry.place.clone()]));
+        let at = place(1);
+        let status = b.parse().unwrap_or(200);
+        let case = Case {
+            kind: Kind::Haproxy,
+            place: &at,
+            scope: &scope,
+            draft: Some(draft),
+            difference: &d,
+            asked,
+            moved: (d.aspect == Aspect::Backend).then_some((a, b)),
+            backends: &BTreeMap::from([("b".to_owned(), vec!["10.0.0.2:80".to_owned()])]),
+            status,
+        };
+        announced(std::slice::from_ref(entry), &case).is_some()
+    }
+
+    #[test]
+    fn an_entry_of_haproxy_announces_what_its_line_does_and_nothing_else() {
+        let every = || {
+            [
+                (Aspect::Status, "200", "403"),
+                (Aspect::Status, "403", "200"),
+                (Aspect::Status, "200", "404"),
+                (Aspect::Location, "/a", "/b"),
+                (Aspect::Backend, "10.0.0.1:80", "10.0.0.2:80"),
+                (Aspect::Backend, "10.0.0.1:80", "none"),
+                (Aspect::Request, "GET /a (0 bytes)", "GET /b (0 bytes)"),
+                (Aspect::Received("x-user".into()), "1", "-"),
+                (Aspect::Received("x-env".into()), "1", "-"),
+                (Aspect::Received("(TLS)".into()), "1", "-"),
+                (Aspect::Header("x-frame-options".into()), "DENY", "-"),
+                (Aspect::Header("set-cookie".into()), "session=1", "-"),
+                (Aspect::Content, "a", "b"),
+                (Aspect::Certificate, "a", "b"),
+                (Aspect::Negotiated("version".into()), "a", "b"),
+            ]
+        };
+        let announces = |outcome: &str, directive: &str, says: &str| -> Vec<String> {
+            let entry = entry(3, outcome, directive, says);
+            let mut out = Vec::new();
+            for (aspect, a, b) in every() {
+                if of_haproxy(&entry, &draft(), aspect.clone(), a, b, (true, true)) {
+                    out.push(format!("{}: {a} {b}", aspect.title()));
+                }
+            }
+            out
+        };
+        // Variables, counters and logs do nothing by themselves.
+        for directive in [
+            "http-request set-var(txn.host) req.hdr(host),lower",
+            "http-request set-var-fmt(txn.a) x",
+            "http-request capture req.hdr(host) len 10",
+            "http-request sc-inc-gpc0(0)",
+            "http-request wait-for-body time 5s",
+            "http-response set-var(txn.a) status",
+            "http-response capture res.hdr(x) id 0",
+            "option forwardfor",
+            "unique-id-header X-Request-ID",
+            "acl shop hdr(host) shop.example.com",
+            "bind :443 ssl crt a.pem",
+            "server s1 10.0.0.1:80 check port 81",
+            "stats enable",
+            "monitor-uri /alive",
+            "listen stats",
+            "errorloc 503 http://a/",
+            "errorfiles pages 503",
+            "errorfile 503 /a",
+            "compression algo gzip",
+            "cookie SRV insert indirect nocache",
+            "tcp-request connection reject if { src 10.0.0.0/8 }",
+            "http-request deny if { path /x }",
+            "ssl-default-bind-options no-tls-tickets",
+        ] {
+            for outcome in ["different", "not_translated"] {
+                let found: Vec<String> =
+                    announces(outcome, directive, "x").into_iter().filter(|f| !f.starts_with("version")).collect();
+                assert_eq!(found, [""; 0], "{outcome}: {directive}");
+            }
+        }
+        let of = |directive: &str| announces("undecided", directive, "x");
+        assert_eq!(of("http-request set-header X-Env %[var(txn.a)]"), ["request header x-env at the back-end: 1 -"]);
+        assert_eq!(
+            of("http-response set-header X-Frame-Options %[var(txn.a)]"),
+            ["response header x-frame-options: DENY -"]
+        );
+        assert_eq!(
+            of("http-request replace-path ^/a /b"),
+            ["request at the back-end: GET /a (0 bytes) GET /b (0 bytes)"]
+        );
+        assert_eq!(
+            of("http-request deny if { path /x }"),
+            ["status: 200 403", "status: 403 200", "back-end: 10.0.0.1:80 none"]
+        );
+        assert_eq!(
+            of("http-request deny deny_status 404 if { path /x }"),
+            ["status: 200 403", "status: 200 404", "back-end: 10.0.0.1:80 none"]
+        );
+        assert_eq!(of("http-request redirect location /x"), ["back-end: 10.0.0.1:80 none"]);
+        assert_eq!(of("http-request set-var(txn.a) path"), [""; 0]);
+        assert_eq!(of("bind :80 accept-proxy"), ["back-end: 10.0.0.1:80 none", "certificate: a b", "version: a b"]);
+        assert_eq!(
+            of("server s 10.0.0.1:80 strange"),
+            [
+                "status: 200 403",
+                "status: 403 200",
+                "status: 200 404",
+                "back-end: 10.0.0.1:80 10.0.0.2:80",
+                "back-end: 10.0.0.1:80 none",
+                "request header (TLS) at the back-end: 1 -"
+            ]
+        );
+        assert_eq!(
+            of("use_backend %[var(txn.a)]"),
+            ["back-end: 10.0.0.1:80 10.0.0.2:80", "back-end: 10.0.0.1:80 none"]
+        );
+        assert_eq!(of("use_backend b if { rand(100) lt 5 }"), ["back-end: 10.0.0.1:80 10.0.0.2:80"]);
+        assert_eq!(of("use_backend c if { rand(100) lt 5 }"), [""; 0]);
+        // What is not known may do anything but change the handshake.
+        assert_eq!(of("http-request lua.check").len(), every().len() - 2);
+    }
+
+    #[test]
+    fn entries_of_haproxy_announce_what_they_are_about() {
+        let is =
+            |entry: &Entry, aspect: Aspect, a: &str, b: &str| of_haproxy(entry, &draft(), aspect, a, b, (false, false));
+        let cookie = entry(3, "different", "cookie SRV insert indirect nocache", "sticky");
+        let set = || Aspect::Header("set-cookie".into());
+        assert!(is(
+            &cookie,
+            set(),
+            "session=1; Path=/, SRV=s1; path=/",
+            "session=1; Path=/, SRV=abc; Path=/; HttpOnly"
+        ));
+        assert!(!is(&cookie, set(), "session=1; Path=/", "-"));
+        assert!(is(&cookie, Aspect::Header("cache-control".into()), "private", "-"));
+        let deny = entry(
+            3,
+            "different",
+            "http-request deny deny_status 429 if { path /x }",
+            "allow and deny: the status is 403",
+        );
+        assert!(is(&deny, Aspect::Status, "429", "403") && !is(&deny, Aspect::Status, "502", "403"));
+        let auth = entry(3, "different", "http-request auth realm a", "basic_auth: …");
+        assert!(
+            is(&auth, Aspect::Header("www-authenticate".into()), "a", "b") && !is(&auth, Aspect::Status, "401", "200")
+        );
+        let page = entry(3, "not_translated", "errorfile 503 /a", "write error_page");
+        assert!(
+            is(&page, Aspect::Header("x-a".into()), "1", "503") && !is(&page, Aspect::Header("x-a".into()), "1", "403")
+        );
+        let backend = |scope: u32| {
+            entry(
+                3,
+                "not_translated",
+                "frontend f",
+                &format!("there is no backend \"b\" (n:{scope}); requests get 503"),
+            )
+        };
+        assert!(is(&backend(3), Aspect::Status, "200", "503") && !is(&backend(9), Aspect::Status, "200", "503"));
+        let claim = entry(
+            3,
+            "different",
+            "use_backend a if { req.hdr(x-forwarded-proto) https }",
+            "before it compares headers",
+        );
+        assert!(!is(&claim, Aspect::Status, "200", "503"));
+    }
+
+    #[test]
+    fn a_sample_of_the_report_is_for_paths_like_it() {
+        assert!(is_beside("/appx", "/appx") && is_beside("/appx", "/appy?q=1") && !is_beside("/appx", "/app/x"));
+        assert!(
+            is_beside("/OWA/x; another", "/OWA/x") && is_beside("/OWA/x", "/Owa") && !is_beside("/OWA/x", "/owa/x")
+        );
+        assert!(is_beside("/app", "/app") && !is_beside("/app", "/app/x"));
     }
 }

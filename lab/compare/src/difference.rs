@@ -105,7 +105,7 @@ const BY_NAME: &str = "Sealane chooses a certificate by the names in the certifi
 const OWN_ERRORS: &str =
     "error responses of the gateway itself (a limit is reached, no server is usable) have no additional headers";
 const REFUSALS: &str =
-    "response_headers and hsts apply to the gateway's own 403, too (in HAProxy, http-response rules do not)";
+    "response_headers and hsts apply to the gateway's own 401 and 403, too (in HAProxy, http-response rules do not)";
 const OWN_REDIRECTS: &str = "if a server redirects to its own address, Sealane forwards the redirect unchanged (NGINX rewrites it unless proxy_redirect is off)";
 const DEFAULTS: &str = "settings that the original leaves at its defaults have Sealane's defaults";
 /// For HAProxy.
@@ -239,7 +239,9 @@ pub fn of_request(draft: &Draft, original: &Seen, translation: &Seen, setup: &Se
             difference.general = match difference.aspect {
                 Aspect::Header(ref name) if cors && name.starts_with("access-control-") => Some(CORS),
                 Aspect::Header(_) if own && LIMITS.contains(&here.status) => Some(OWN_ERRORS),
-                Aspect::Header(_) if own && here.status == 403 && difference.original == "-" => Some(REFUSALS),
+                Aspect::Header(_) if own && matches!(here.status, 401 | 403) && difference.original == "-" => {
+                    Some(REFUSALS)
+                }
                 Aspect::Header(ref name)
                     if own
                         && name.eq_ignore_ascii_case("content-type")

@@ -279,6 +279,15 @@ pub struct Untried {
     pub place: Place,
     /// Why.
     pub why: String,
+    /// Whether the copy does not contain the line; otherwise no request is for it.
+    pub is_left_out: bool,
+}
+
+impl Untried {
+    /// What it is, for people.
+    pub fn title(&self) -> &'static str {
+        if self.is_left_out { "not compared" } else { "not asked" }
+    }
 }
 
 /// What a configuration asks to be tried.
@@ -292,6 +301,8 @@ pub struct Plan {
     pub handshakes: Vec<Handshakes>,
     /// Addresses of servers that stand for each other, for they are in one group.
     pub groups: Vec<Vec<String>>,
+    /// The addresses of the servers of each back-end that has a name.
+    pub backends: std::collections::BTreeMap<String, Vec<String>>,
     /// Addresses of servers.
     pub servers: Vec<SocketAddr>,
     /// Unix sockets of servers.
@@ -302,6 +313,10 @@ pub struct Plan {
     pub http2_servers: bool,
     /// Further ports of servers, such as those of checks.
     pub ports: Vec<u16>,
+    /// What health checks of servers expect.
+    pub checks: Vec<Check>,
+    /// The lines that requests are for.
+    pub asked: BTreeSet<Place>,
     /// What was not tried.
     pub untried: Vec<Untried>,
     /// The requests that are there.
@@ -311,8 +326,11 @@ pub struct Plan {
 impl Plan {
     /// Adds a request that is not there yet: the first line that asks for it names it.
     pub fn push(&mut self, draft: Draft) {
-        if is_sendable(&draft) && self.known.insert((draft.text(), draft.sni.clone())) {
-            self.drafts.push(draft);
+        if is_sendable(&draft) {
+            self.asked.insert(draft.place.clone());
+            if self.known.insert((draft.text(), draft.sni.clone())) {
+                self.drafts.push(draft);
+            }
         }
     }
 
@@ -325,13 +343,55 @@ impl Plan {
         }
     }
 
-    /// Notes that nothing is tried for a line.
+    /// Notes that a line is not in the copy, so that nothing is compared.
     pub fn skip(&mut self, place: &Place, why: impl Into<String>) {
-        let new = Untried { place: place.clone(), why: why.into() };
+        self.note(Untried { place: place.clone(), why: why.into(), is_left_out: true });
+    }
+
+    /// Notes that a line gets no request.
+    pub fn unasked(&mut self, place: &Place, why: impl Into<String>) {
+        self.note(Untried { place: place.clone(), why: why.into(), is_left_out: false });
+    }
+
+    fn note(&mut self, new: Untried) {
         if !self.untried.contains(&new) {
             self.untried.push(new);
         }
     }
+
+    /// Leaves out what is more than the limit, and notes the lines that then have no request.
+    pub fn limit(&mut self, most: usize) {
+        if self.drafts.len() <= most {
+            return;
+        }
+        let more = self.drafts.split_off(most);
+        let there: BTreeSet<&Place> = self.drafts.iter().map(|d| &d.place).collect();
+        let mut lost: std::collections::BTreeMap<&Place, usize> = std::collections::BTreeMap::new();
+        more.iter().for_each(|d| *lost.entry(&d.place).or_default() += 1);
+        let why = |place: &Place, n: usize| match there.contains(place) {
+            true => format!("{n} more requests: raise --requests"),
+            false => format!("all of its {n} requests: raise --requests"),
+        };
+        let all: Vec<(Place, String)> = lost.into_iter().map(|(place, n)| (place.clone(), why(place, n))).collect();
+        all.into_iter().for_each(|(place, why)| self.unasked(&place, why));
+    }
+}
+
+/// A health check, and an answer that satisfies it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Addresses and Unix sockets of the servers; checks may have ports of their own.
+    pub servers: BTreeSet<String>,
+    /// The method.
+    pub method: String,
+    /// The path.
+    pub target: String,
+    /// The status.
+    pub status: u16,
+    /// Headers.
+    pub headers: Vec<(String, String)>,
+    /// The content; `None`: any.
+    pub content: Option<String>,
 }
 
 /// Whether only letters and digits are encoded with `%`.
@@ -343,7 +403,7 @@ fn is_spelled(path: &str) -> bool {
 }
 
 /// Whether a request is one that both programs understand in one way: what is malformed or ambiguous is not tried.
-fn is_sendable(draft: &Draft) -> bool {
+pub fn is_sendable(draft: &Draft) -> bool {
     let path = draft.path.split('?').next().unwrap_or_default();
     path.starts_with('/')
         && !path.contains("//")

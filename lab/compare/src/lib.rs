@@ -16,6 +16,7 @@
 //!
 //! The gateway is used as any user does: `sealane import` and `sealane serve` are programs here.
 
+mod accept;
 mod announce;
 pub mod client;
 pub mod difference;

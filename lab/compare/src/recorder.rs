@@ -4,6 +4,7 @@
 mod http2;
 mod socket;
 
+use crate::draft::Check;
 use crate::network::{Network, host};
 use crate::words::Named;
 use anyhow::Context as _;
@@ -64,9 +65,18 @@ struct Shared {
     tls: Arc<ServerConfig>,
     stop: AtomicBool,
     connections: AtomicUsize,
+    checks: Vec<Check>,
 }
 
 impl Shared {
+    /// The health check that a request without our header is.
+    fn check(&self, address: &str, method: &str, target: &str) -> Option<&Check> {
+        let is_there = |c: &&Check| c.servers.contains(address);
+        let same = |c: &&Check| c.target == target;
+        let of = || self.checks.iter().filter(is_there);
+        of().find(|c| same(c) && c.method == method).or_else(|| of().find(same)).or_else(|| of().next())
+    }
+
     fn note(&self, received: Received) {
         self.received.lock().unwrap_or_else(PoisonError::into_inner).push(received);
     }
@@ -86,16 +96,22 @@ impl Drop for Recorder {
 
 impl Recorder {
     /// Starts back-ends on ports of the outside, at addresses of the loopback inside, and at Unix sockets: for each socket of the
-    /// configuration the path that takes its place.
+    /// configuration the path that takes its place. `checks`: what health checks expect.
     pub fn start(
         network: &Network,
         ports: &BTreeSet<u16>,
         loopback: &BTreeSet<SocketAddr>,
         sockets: &BTreeMap<String, PathBuf>,
         tls: Arc<ServerConfig>,
+        checks: &[Check],
     ) -> anyhow::Result<Self> {
-        let shared =
-            Shared { received: Mutex::default(), tls, stop: AtomicBool::new(false), connections: AtomicUsize::new(0) };
+        let shared = Shared {
+            received: Mutex::default(),
+            tls,
+            stop: AtomicBool::new(false),
+            connections: AtomicUsize::new(0),
+            checks: checks.to_vec(),
+        };
         let recorder = Self { shared: Arc::new(shared) };
         for port in ports {
             let any = |v4: bool| -> SocketAddr {
@@ -254,6 +270,7 @@ fn requests(stream: &mut dyn Stream, shared: &Shared, arrival: &Arrival) -> io::
             content(stream, &mut buffer, if chunked { BodyLength::Chunked } else { BodyLength::Known(length) })?;
         let told = header(HEADER).unwrap_or_default().to_owned();
         let Told { number, word, served } = Told::of(&told);
+        let check = if told.is_empty() { shared.check(address, &method, &target) } else { None };
         let close = last || header("connection").is_some_and(|v| v.to_ascii_lowercase().contains("close"));
         let received = Received {
             number,
@@ -261,7 +278,7 @@ fn requests(stream: &mut dyn Stream, shared: &Shared, arrival: &Arrival) -> io::
             tls: tls.clone(),
             proxy: proxy.clone(),
             method: method.clone(),
-            target,
+            target: target.clone(),
             headers: headers.clone(),
             content,
         };
@@ -269,7 +286,8 @@ fn requests(stream: &mut dyn Stream, shared: &Shared, arrival: &Arrival) -> io::
         if word == "hold" {
             std::thread::sleep(HOLD);
         }
-        stream.write_all(&Reply::new(word, &served, header("host"), arrival).to_http1(&method, close))?;
+        let reply = Reply::new(word, &served, header("host"), arrival).of(check);
+        stream.write_all(&reply.to_http1(&method, close))?;
         stream.flush()?;
         if close {
             return Ok(());
@@ -298,6 +316,7 @@ struct Reply {
     status: u16,
     reason: &'static str,
     headers: Vec<(String, String)>,
+    content: String,
 }
 
 impl Reply {
@@ -327,7 +346,23 @@ impl Reply {
             let scheme = if arrival.tls.is_some() { "https" } else { "http" };
             headers.push(("Location".to_owned(), format!("{scheme}://{to}/moved?x=1")));
         }
-        Self { status, reason, headers }
+        Self { status, reason, headers, content: CONTENT.to_owned() }
+    }
+
+    /// What satisfies a health check.
+    fn of(mut self, check: Option<&Check>) -> Self {
+        let Some(check) = check else { return self };
+        self.status = check.status;
+        self.headers.retain(|(n, _)| !check.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(n)));
+        self.headers.extend(check.headers.iter().cloned());
+        if let Some(content) = &check.content {
+            self.content.clone_from(content);
+        }
+        // These statuses have no content.
+        if matches!(self.status, 100..200 | 204 | 304) {
+            self.content.clear();
+        }
+        self
     }
 
     fn to_http1(&self, method: &str, close: bool) -> Vec<u8> {
@@ -336,9 +371,9 @@ impl Reply {
             out.push_str(&format!("{name}: {value}\r\n"));
         }
         let connection = if close { "close" } else { "keep-alive" };
-        out.push_str(&format!("Content-Length: {}\r\nConnection: {connection}\r\n\r\n", CONTENT.len()));
+        out.push_str(&format!("Content-Length: {}\r\nConnection: {connection}\r\n\r\n", self.content.len()));
         if method != "HEAD" {
-            out.push_str(CONTENT);
+            out.push_str(&self.content);
         }
         out.into_bytes()
     }

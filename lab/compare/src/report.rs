@@ -1,6 +1,7 @@
 //! What a comparison has found, as text and as JSON.
 
 use crate::Kind;
+use crate::accept::{Sight, Stale};
 use crate::difference::Difference;
 use crate::draft::Untried;
 use crate::translation::Entry;
@@ -23,6 +24,11 @@ pub enum Known {
         directive: String,
         /// What it says.
         says: String,
+    },
+    /// The file of accepted differences.
+    Accepted {
+        /// What the file says of the reason.
+        why: String,
     },
     /// The reference: it is always so.
     Always {
@@ -49,6 +55,9 @@ pub struct Found {
     pub requests: usize,
     /// Whether it was to be expected.
     pub known: Known,
+    /// What the file of accepted differences calls it.
+    #[serde(skip)]
+    pub sights: Vec<Sight>,
 }
 
 /// The result.
@@ -68,6 +77,10 @@ pub struct Report {
     pub made: Vec<String>,
     /// What the translation left undecided.
     pub undecided: usize,
+    /// Whether there is a file of accepted differences.
+    pub accepts: bool,
+    /// Entries of this file that match no difference.
+    pub stale: Vec<Stale>,
 }
 
 impl Report {
@@ -81,23 +94,28 @@ impl Report {
             untried: Vec::new(),
             made: Vec::new(),
             undecided: 0,
+            accepts: false,
+            stale: Vec::new(),
         }
     }
 
-    /// Adds a difference, with what is known of it.
+    /// Adds a difference, with what is known of it: the entry that announces it, and the reason for which a person accepts it.
     pub fn add(
         &mut self,
         place: &Place,
         difference: &Difference,
+        sight: &Sight,
         request: impl FnOnce() -> String,
         announced: Option<&Entry>,
+        accepted: Option<String>,
     ) {
-        let known = match (difference.general, announced) {
-            (Some(says), _) => Known::Always { says: says.to_owned() },
-            (None, Some(e)) => {
+        let known = match (difference.general, announced, accepted) {
+            (Some(says), ..) => Known::Always { says: says.to_owned() },
+            (None, Some(e), _) => {
                 Known::Announced { place: e.place.clone(), directive: e.directive.clone(), says: e.says.clone() }
             }
-            (None, None) => Known::No,
+            (None, None, Some(why)) => Known::Accepted { why },
+            (None, None, None) => Known::No,
         };
         let aspect = difference.aspect.title();
         let same = |f: &&mut Found| {
@@ -108,7 +126,10 @@ impl Report {
                 && f.known == known
         };
         match self.found.iter_mut().find(same) {
-            Some(found) => found.requests += 1,
+            Some(found) => {
+                found.requests += 1;
+                found.sights.push(sight.clone());
+            }
             None => self.found.push(Found {
                 place: place.clone(),
                 aspect,
@@ -117,6 +138,7 @@ impl Report {
                 request: request(),
                 requests: 1,
                 known,
+                sights: vec![sight.clone()],
             }),
         }
     }
@@ -125,8 +147,9 @@ impl Report {
     pub fn finish(&mut self) {
         let rank = |k: &Known| match k {
             Known::No => 0,
-            Known::Announced { .. } => 1,
-            Known::Always { .. } => 2,
+            Known::Accepted { .. } => 1,
+            Known::Announced { .. } => 2,
+            Known::Always { .. } => 3,
         };
         self.found.sort_by(|a, b| (rank(&a.known), &a.place, &a.aspect).cmp(&(rank(&b.known), &b.place, &b.aspect)));
         self.untried.sort();
@@ -146,6 +169,7 @@ impl Report {
         for found in self.found.iter().filter(|f| all || f.known == Known::No) {
             let what = match &found.known {
                 Known::No => "not announced",
+                Known::Accepted { .. } => "accepted",
                 Known::Announced { .. } => "announced",
                 Known::Always { .. } => "permanent",
             };
@@ -158,7 +182,17 @@ impl Report {
             let _ = writeln!(out, "    {:9} {}", format!("{}:", self.kind.title()), found.original);
             let _ = writeln!(out, "    {:9} {}", "Sealane:", found.translation);
             match &found.known {
+                Known::No if self.accepts => {
+                    let _ = writeln!(out, "    To accept it, add to the file of --accept:");
+                    for line in crate::accept::lines(&found.place, &found.sights).lines() {
+                        let _ = writeln!(out, "        {line}");
+                    }
+                }
                 Known::No => {}
+                Known::Accepted { why } if why.is_empty() => {}
+                Known::Accepted { why } => {
+                    let _ = writeln!(out, "    {why}");
+                }
                 Known::Announced { place, directive, says } => {
                     let says = if said.insert((place, directive, says)) { says } else { "see above" };
                     let _ = writeln!(out, "    {place}: {directive}: {says}");
@@ -168,8 +202,12 @@ impl Report {
                 }
             }
         }
-        for untried in self.untried.iter().filter(|_| all) {
-            let _ = writeln!(out, "{}: not compared: {}", untried.place, untried.why);
+        // A line without a request is no difference, but nothing is known of it.
+        for untried in self.untried.iter().filter(|u| all || !u.is_left_out) {
+            let _ = writeln!(out, "{}: {}: {}", untried.place, untried.title(), untried.why);
+        }
+        for stale in &self.stale {
+            let _ = writeln!(out, "{stale}");
         }
         for made in self.made.iter().filter(|_| all) {
             let _ = writeln!(out, "made for this run: {made}");
@@ -180,31 +218,51 @@ impl Report {
         let count = |is: fn(&Known) -> bool| self.found.iter().filter(|f| is(&f.known)).count();
         let _ = writeln!(
             out,
-            "{} requests and {} handshakes: {} differences not announced, {} announced, {} permanent (docs/reference/import.md); {} lines not compared",
+            "{} requests and {} handshakes: {} differences not announced, {} accepted, {} announced, {} permanent; {} lines not asked, {} \
+             not compared",
             self.requests,
             self.handshakes,
             self.unannounced(),
+            count(|k| matches!(k, Known::Accepted { .. })),
             count(|k| matches!(k, Known::Announced { .. })),
             count(|k| matches!(k, Known::Always { .. })),
-            self.untried.len()
+            self.untried.iter().filter(|u| !u.is_left_out).count(),
+            self.untried.iter().filter(|u| u.is_left_out).count(),
         );
+        if self.unannounced() > 0 && !self.accepts {
+            let _ = writeln!(out, "To accept differences that are intended: --accept FILE (docs/reference/compare.md)");
+        }
         out
     }
 
     /// For machines.
     pub fn to_json(&self) -> String {
-        let untried: Vec<serde_json::Value> = self
-            .untried
+        let untried = |left_out: bool| -> Vec<serde_json::Value> {
+            let all = self.untried.iter().filter(|u| u.is_left_out == left_out);
+            all.map(|u| serde_json::json!({ "file": &*u.place.file, "line": u.place.line, "why": u.why })).collect()
+        };
+        let accept = |f: &Found| match f.known {
+            Known::No => serde_json::json!(crate::accept::lines(&f.place, &f.sights)),
+            _ => serde_json::Value::Null,
+        };
+        let found: Vec<serde_json::Value> = self
+            .found
             .iter()
-            .map(|u| serde_json::json!({ "file": &*u.place.file, "line": u.place.line, "why": u.why }))
+            .map(|f| {
+                let mut value = serde_json::to_value(f).unwrap_or_default();
+                value["accept"] = accept(f);
+                value
+            })
             .collect();
         let value = serde_json::json!({
             "ok": self.unannounced() == 0,
             "program": self.kind.program(),
             "requests": self.requests,
             "handshakes": self.handshakes,
-            "differences": self.found,
-            "not_compared": untried,
+            "differences": found,
+            "not_asked": untried(false),
+            "not_compared": untried(true),
+            "stale": self.stale.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "made": self.made,
             "undecided": self.undecided,
         });
@@ -228,7 +286,14 @@ mod tests {
             general: None,
         };
         for _ in 0..3 {
-            report.add(&place, &d, || "GET http://a/".to_owned(), None);
+            report.add(
+                &place,
+                &d,
+                &Sight::of_handshake("GET http://a/", &d),
+                || "GET http://a/".to_owned(),
+                None,
+                None,
+            );
         }
         report.finish();
         assert_eq!(report.unannounced(), 1);
@@ -242,7 +307,8 @@ mod tests {
         };
         for name in ["etag", "vary"] {
             let d = Difference { aspect: Aspect::Header(name.to_owned()), ..d.clone() };
-            report.add(&place, &d, || "GET http://a/".to_owned(), Some(&entry));
+            let sight = Sight::of_handshake("GET http://a/", &d);
+            report.add(&place, &d, &sight, || "GET http://a/".to_owned(), Some(&entry), None);
         }
         let text = report.to_text(true);
         assert_eq!(text.matches("let the server compress").count(), 1, "a long text is there once: {text}");
@@ -253,5 +319,12 @@ mod tests {
         assert_eq!(json["differences"][0]["line"], 7);
         assert_eq!(json["differences"][0]["known"]["kind"], "no");
         assert_eq!(json["ok"], false);
+        assert!(
+            json["differences"][0]["accept"].as_str().unwrap().contains("requests = [\"GET http://a/\"]"),
+            "{json}"
+        );
+        assert!(!text.contains("[[accept]]"));
+        report.accepts = true;
+        assert!(report.to_text(false).contains("        [[accept]]  # /n.conf:7\n        differs = \"status\"\n"));
     }
 }

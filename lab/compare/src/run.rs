@@ -1,9 +1,10 @@
 //! One comparison from the beginning to the end.
 
+use crate::accept::{Accepted, Sight};
 use crate::announce::{Case, announced, open};
 use crate::client::{Client, Seen};
-use crate::difference::{CASES, PORTS, Setup, of_handshake, of_request};
-use crate::draft::{Draft, LANES, Plan, Times};
+use crate::difference::{Aspect, CASES, PORTS, Setup, of_handshake, of_request};
+use crate::draft::{Draft, LANES, Plan, Times, Untried};
 use crate::files::Files;
 use crate::network::{Addresses, Network, Program};
 use crate::nginx::{Abilities, Runnable};
@@ -42,6 +43,8 @@ pub struct Options {
     pub sealane: Option<PathBuf>,
     /// A translation; `None`: the import makes it.
     pub translated: Option<PathBuf>,
+    /// A file of differences that are accepted.
+    pub accept: Option<PathBuf>,
     /// Most requests.
     pub most: usize,
     /// How long requests may take altogether.
@@ -63,6 +66,7 @@ struct Saw {
 /// Compares. `progress` is told how far it is, as a sentence. Errors: wrong usage, or something is missing here.
 pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::Result<Report> {
     let kind = options.kind;
+    let mut accepted = options.accept.as_deref().map(Accepted::read).transpose()?;
     let found = |given: &Option<PathBuf>, name: &str| match given {
         // It is started from another folder.
         Some(path) if path.is_file() => std::path::absolute(path).with_context(|| path.display().to_string()),
@@ -81,10 +85,15 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     let made_by_import = folder.join("imported.toml");
     let entries = translation::translate(&sealane, kind, &file, &made_by_import)?;
     let (translated, translated_base) = match &options.translated {
-        Some(path) => (path.clone(), path.parent().unwrap_or(Path::new("")).to_owned()),
+        Some(path) => {
+            // The copy is in another folder.
+            let path = std::path::absolute(path).with_context(|| path.display().to_string())?;
+            let folder = path.parent().unwrap_or(Path::new("/")).to_owned();
+            (path, folder)
+        }
         None => (made_by_import, base.clone()),
     };
-    let table = translation::read(&translated)?;
+    let table = translation::read(&translated, &translated_base)?;
     let undecided = translation::undecided(&table);
     let entries = open(entries, &undecided);
     let abilities = match kind {
@@ -93,20 +102,13 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
     };
     let mut plan: Plan = match kind {
         Kind::Nginx => nginx::plan(&tree, &abilities),
-        Kind::Haproxy => haproxy::plan(&tree, &abilities),
+        Kind::Haproxy => haproxy::plan(&tree, &abilities, &haproxy::Lists::new(&haproxy::folder(&tree, &base))),
     };
     plan.spread();
     if plan.listeners.is_empty() {
         bail!("{}: no address on which {} listens", file.display(), kind.title());
     }
-    if plan.drafts.len() > options.most {
-        let place = plan.drafts[options.most].place.clone();
-        plan.skip(
-            &place,
-            format!("{} requests are beyond the limit: raise --requests", plan.drafts.len() - options.most),
-        );
-        plan.drafts.truncate(options.most);
-    }
+    plan.limit(options.most);
 
     let mut named = Named::of(&tree);
     translation::strings(&table).iter().for_each(|text| named.add(text));
@@ -116,7 +118,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
             nginx::prepare(&tree, &base, &named, &mut files)?;
             nginx::with_old_http2(&mut tree, &abilities);
         }
-        Kind::Haproxy => haproxy::prepare(&tree, &base, &named, &mut files)?,
+        Kind::Haproxy => haproxy::prepare(&tree, &haproxy::folder(&tree, &base), &named, &mut files)?,
     }
     let mut report = Report::new(kind);
     report.undecided = undecided.len();
@@ -184,7 +186,7 @@ pub fn compare(options: &Options, progress: &(dyn Fn(&str) + Sync)) -> anyhow::R
         cors: translation::has_cors(&table),
         copied: &copied,
     };
-    judge(&plan, &entries, &setup, (&there, &here), &mut report);
+    judge(&plan, &entries, &setup, (&there, &here), accepted.as_mut(), &mut report);
     report.made = files.made();
     report.untried.append(&mut plan.untried);
     report.finish();
@@ -246,7 +248,7 @@ fn side(
     };
     let loopback: BTreeSet<SocketAddr> =
         plan.servers.iter().filter(|a| a.ip().is_loopback() && a.is_ipv4() && !own(a)).copied().collect();
-    let recorder = Recorder::start(&network, &ports, &loopback, sockets, tls.clone())?;
+    let recorder = Recorder::start(&network, &ports, &loopback, sockets, tls.clone(), &plan.checks)?;
     let servers = resolvers.into_iter().chain(named.addresses.iter().copied()).collect();
     dns(&network, &servers, named, &recorder)?;
     Ok(Side { network, recorder })
@@ -282,7 +284,8 @@ impl Original<'_> {
                     nginx::runnable(self.tree, &paths, files, self.abilities, &refused)?
                 }
                 Kind::Haproxy => {
-                    let paths = haproxy::Paths { folder: self.base, sockets: self.sockets };
+                    let folder = haproxy::folder(self.tree, self.base);
+                    let paths = haproxy::Paths { folder: &folder, sockets: self.sockets };
                     haproxy::runnable(self.tree, &paths, files, self.abilities, &refused)?
                 }
             };
@@ -326,9 +329,12 @@ impl Original<'_> {
             (Kind::Haproxy, false) => vec!["-db".into()],
         };
         match self.kind {
-            // Relative paths are from the original's folder; modules from NGINX's own.
+            // Relative paths are from the original's folder; modules of NGINX from its own.
             Kind::Nginx => out.extend(["-e".into(), "stderr".into(), "-p".into(), self.base.into(), "-c".into()]),
-            Kind::Haproxy => out.push("-f".into()),
+            Kind::Haproxy => {
+                let folder = haproxy::folder(self.tree, self.base);
+                out.extend(["-C".into(), folder.into(), "-f".into()]);
+            }
         }
         out.push(path.into());
         out
@@ -406,43 +412,67 @@ fn judge(
     entries: &[translation::Entry],
     setup: &Setup<'_>,
     (there, here): (&Saw, &Saw),
+    mut accepted: Option<&mut Accepted>,
     report: &mut Report,
 ) {
     let kind = report.kind;
-    for (draft, (there, here)) in plan.drafts.iter().zip(there.requests.iter().zip(&here.requests)) {
+    report.accepts = accepted.is_some();
+    let pairs = there.requests.iter().zip(&here.requests);
+    for (number, (draft, (there, here))) in plan.drafts.iter().zip(pairs).enumerate() {
         report.requests += 1;
         let asked = |seen: &Seen| seen.received.iter().any(|r| !plan.mirrors.contains(&r.address));
         let asked = (asked(there), asked(here));
         let status = here.response.as_ref().map_or(0, |r| r.status);
-        for mut difference in of_request(draft, there, here, setup) {
+        let mut found = of_request(draft, there, here, setup);
+        let moved =
+            found.iter().find(|d| d.aspect == Aspect::Backend).map(|d| (d.original.clone(), d.translation.clone()));
+        let moved = moved.as_ref().map(|(there, here)| (there.as_str(), here.as_str()));
+        let backends = &plan.backends;
+        for difference in &mut found {
             if kind == Kind::Haproxy && draft.host.contains(':') {
                 difference.general = Some(PORTS);
             } else if kind == Kind::Haproxy && draft.host.bytes().any(|b| b.is_ascii_uppercase()) {
                 difference.general = difference.general.or(Some(CASES));
             }
+        }
+        for difference in &found {
             let (place, scope) = (&draft.place, &draft.scope);
-            let case = Case { kind, place, scope, draft: Some(draft), difference: &difference, asked, status };
-            report.add(place, &difference, || Draft::text(draft), announced(entries, &case));
+            let draft_of = Some(draft);
+            let case = Case { kind, place, scope, draft: draft_of, difference, asked, moved, backends, status };
+            let by = announced(entries, &case);
+            let sight = Sight::of_request(number, draft, difference);
+            let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
+            report.add(place, difference, &sight, || Draft::text(draft), by, why);
         }
     }
     if report.requests < plan.drafts.len() {
         let place = &plan.drafts[report.requests].place;
         let why = format!("{} requests: the time is over (--time)", plan.drafts.len() - report.requests);
-        report.untried.push(crate::draft::Untried { place: place.clone(), why });
+        report.untried.push(Untried { place: place.clone(), why, is_left_out: false });
     }
     for (handshakes, (there, here)) in plan.handshakes.iter().zip(there.handshakes.iter().zip(&here.handshakes)) {
         for (there, here) in there.iter().zip(here) {
             report.handshakes += 1;
             for difference in of_handshake(handshakes, there, here) {
                 let (place, scope) = (&handshakes.listener.place, &handshakes.scope);
-                let (asked, status) = ((false, false), 0);
-                let case = Case { kind, place, scope, draft: None, difference: &difference, asked, status };
-                let text = || match &there.about {
+                let (asked, moved, backends, status) = ((false, false), None, &plan.backends, 0);
+                let case =
+                    Case { kind, place, scope, draft: None, difference: &difference, asked, moved, backends, status };
+                let text = match &there.about {
                     About::Name(Some(name)) => format!("handshake with {} for {name}", handshakes.listener.address),
                     _ => format!("handshake with {}", handshakes.listener.address),
                 };
-                report.add(place, &difference, text, announced(entries, &case));
+                let by = announced(entries, &case);
+                let sight = Sight::of_handshake(&text, &difference);
+                let why = accepted.as_deref_mut().and_then(|a| a.why(&sight));
+                report.add(place, &difference, &sight, || text.clone(), by, why);
             }
         }
+    }
+    // What was not sent may still match.
+    let is_whole =
+        !report.untried.iter().chain(&plan.untried).any(|u| u.why.contains("--requests") || u.why.contains("--time"));
+    if let Some(accepted) = accepted.filter(|_| is_whole) {
+        report.stale = accepted.stale();
     }
 }

@@ -24,6 +24,15 @@ pub fn regex(pattern: &str, ignore_case: bool) -> Option<Vec<String>> {
     (!out.is_empty()).then_some(out)
 }
 
+/// A text that a regular expression matches, which may have any printable characters.
+pub fn text(pattern: &str) -> Option<String> {
+    let mut builder = ParserBuilder::new();
+    builder.unicode(false).utf8(false).nest_limit(50);
+    let hir = builder.build().parse(pattern).ok()?;
+    let all = of(&hir).into_iter().filter_map(|sample| String::from_utf8(sample).ok());
+    all.into_iter().find(|text| text.chars().all(|c| !c.is_control()))
+}
+
 /// The text with which all texts begin that a regular expression matches; empty if that is not known.
 pub fn beginning(pattern: &str) -> String {
     let mut builder = ParserBuilder::new();

@@ -61,10 +61,116 @@ pub fn translate(sealane: &Path, kind: Kind, file: &Path, out: &Path) -> anyhow:
     Ok(report.entries.into_iter().filter(|e| e.outcome != "same").collect())
 }
 
-/// The translation as a table.
-pub fn read(path: &Path) -> anyhow::Result<Table> {
-    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    text.parse().with_context(|| path.display().to_string())
+/// Settings that are paths of files or folders.
+const PATHS: &[&str] = &[
+    "addresses_file",
+    "ask_ca",
+    "bind_password_file",
+    "ca",
+    "cert",
+    "certificate",
+    "client_ca",
+    "client_crl",
+    "crl",
+    "dangerous_key_log",
+    "file",
+    "header_file",
+    "key",
+    "key_file",
+    "log",
+    "log_list",
+    "management",
+    "ocsp",
+    "page",
+    "passphrase_file",
+    "password_file",
+    "secret_file",
+    "status",
+    "storage",
+    "syslog_ca",
+    "ticket_keys_file",
+    "tls_auth",
+    "tls_crypt",
+    "tls_crypt_v2",
+    "users",
+];
+/// Settings that are lists of paths.
+const LISTS: &[&str] = &["allow_file", "deny_file", "crl"];
+
+/// The translation as a table, with the files that it includes. All paths in it are absolute, because the copy is in another folder.
+pub fn read(path: &Path, folder: &Path) -> anyhow::Result<Table> {
+    let name = || path.display().to_string();
+    let mut text = std::fs::read_to_string(path).with_context(name)?;
+    let main: Table = text.parse().with_context(name)?;
+    let patterns = match main.get("include") {
+        Some(Value::Array(all)) => all.iter().filter_map(Value::as_str).collect(),
+        Some(Value::String(one)) => vec![one.as_str()],
+        _ => Vec::new(),
+    };
+    for included in
+        patterns.into_iter().map(|p| included(&folder.join(p))).collect::<anyhow::Result<Vec<_>>>()?.concat()
+    {
+        let more = std::fs::read_to_string(&included).with_context(|| included.display().to_string())?;
+        text.push('\n');
+        text.push_str(&more);
+    }
+    let mut table: Table = text.parse().with_context(name)?;
+    table.remove("include");
+    table.iter_mut().for_each(|(key, value)| absolute(key, value, folder));
+    Ok(table)
+}
+
+/// The files of an entry of `include`: one, or those whose names fit a pattern, in the order of their names.
+fn included(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let pattern = path.file_name().and_then(std::ffi::OsStr::to_str).context("a name of a file in include")?;
+    if !pattern.contains('*') {
+        return Ok(vec![path.to_owned()]);
+    }
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let mut out = Vec::new();
+    for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let entry = entry?;
+        if entry.file_name().to_str().is_some_and(|name| crate::accept::matches(pattern, name)) {
+            out.push(entry.path());
+        }
+    }
+    out.sort();
+    Ok(out)
+}
+
+/// Makes the paths of a setting absolute.
+fn absolute(key: &str, value: &mut Value, folder: &Path) {
+    let is_path = |text: &str| !text.is_empty() && !text.contains(':') && !text.starts_with('$');
+    match value {
+        Value::String(text) if PATHS.contains(&key) || LISTS.contains(&key) => {
+            // A URL, a token or a variable is no path. A word such as "off" may be one, if it names a file.
+            let path = folder.join(&text);
+            if is_path(text) && (!is_word(key) || path.exists()) {
+                *text = path.display().to_string();
+            }
+            placeholders(text, folder);
+        }
+        Value::String(text) => placeholders(text, folder),
+        Value::Array(all) if LISTS.contains(&key) => all.iter_mut().for_each(|v| absolute(key, v, folder)),
+        // Tables in a list have keys of their own.
+        Value::Array(all) => all.iter_mut().for_each(|v| absolute("", v, folder)),
+        Value::Table(table) => table.iter_mut().for_each(|(key, v)| absolute(key, v, folder)),
+        _ => {}
+    }
+}
+
+/// Whether other tables have a setting of this name that is no path.
+fn is_word(key: &str) -> bool {
+    matches!(key, "file" | "key" | "log" | "management" | "page" | "status" | "users")
+}
+
+/// Makes the paths in `${file:PATH}` absolute.
+fn placeholders(text: &mut String, folder: &Path) {
+    const BEGIN: &str = "${file:";
+    let parts: Vec<&str> = text.split(BEGIN).collect();
+    let [first, rest @ ..] = parts.as_slice() else { return };
+    let one = |part: &&str| format!("{BEGIN}{}", folder.join(part).display());
+    *text = std::iter::once((*first).to_owned()).chain(rest.iter().map(one)).collect();
 }
 
 /// What nobody has decided yet.
@@ -222,6 +328,7 @@ pub fn runnable(
         }
     }
     table.iter_mut().try_for_each(|(_, value)| users(value, folder, files))?;
+    table.iter_mut().try_for_each(|(_, value)| lists(value, files))?;
     for host in tables(&mut table, "host") {
         pages(host, folder);
         tables(host, "route").for_each(|route| pages(route, folder));
@@ -252,6 +359,24 @@ fn users(value: &mut Value, folder: &Path, files: &mut Files) -> anyhow::Result<
                 *value = Value::String(files.instead(&path).display().to_string());
             }
             table.iter_mut().try_for_each(|(_, v)| users(v, folder, files))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Empty files in the place of lists of addresses that are not here, as in the original.
+fn lists(value: &mut Value, files: &mut Files) -> anyhow::Result<()> {
+    match value {
+        Value::Array(all) => all.iter_mut().try_for_each(|v| lists(v, files)),
+        Value::Table(table) => {
+            for key in ["allow_file", "deny_file"] {
+                for one in table.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten() {
+                    if let Some(path) = one.as_str().map(PathBuf::from).filter(|p| !p.exists()) {
+                        *one = Value::String(files.empty(&path)?.display().to_string());
+                    }
+                }
+            }
+            table.iter_mut().try_for_each(|(_, v)| lists(v, files))
         }
         _ => Ok(()),
     }
@@ -324,5 +449,60 @@ mod tests {
         assert!(std::fs::read_to_string(users).unwrap().starts_with("compare:$2y$"));
         assert!(out["host"][0]["error_page"].as_array().unwrap().is_empty());
         assert_eq!(out["upstream"][0]["tls"]["ca"].as_str(), files.ca().to_str());
+    }
+
+    #[test]
+    fn files_beside_a_translation_are_found_from_another_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        std::fs::create_dir(at("conf.d")).unwrap();
+        let main = "include = [\"conf.d/*.toml\"]\nundecided = [\"x\"]\n[[listener]]\naddress = \":443\"\n[listener.tls]\n\
+                    certificates = [{ cert = \"a.pem\", key = \"pkcs11:token=x\" }]\nclient_auth = [{ ca = \"ca.pem\", crl = [\"a.crl\", \
+                    \"http://a/b.crl\"] }]\n[[rate_limit]]\nname = \"r\"\nkey = \"address\"\n";
+        std::fs::write(at("sealane.toml"), main).unwrap();
+        let host = "[[host]]\nnames = [\"a\"]\nredirects = { file = \"old.txt\" }\nallow_file = [\"list.txt\"]\n\
+                    respond = { status = 200, body = \"${file:body.txt}\" }\n";
+        std::fs::write(at("conf.d/1.toml"), host).unwrap();
+        std::fs::write(at("conf.d/1.txt"), "no TOML").unwrap();
+        std::fs::write(at("old.txt"), "/a /b\n").unwrap();
+        let table = read(&at("sealane.toml"), folder.path()).unwrap();
+        let path = |name: &str| at(name).display().to_string();
+        let (tls, host) = (&table["listener"][0]["tls"], &table["host"][0]);
+        assert_eq!(tls["certificates"][0]["cert"].as_str(), Some(path("a.pem").as_str()));
+        assert_eq!(tls["certificates"][0]["key"].as_str(), Some("pkcs11:token=x"));
+        assert_eq!(tls["client_auth"][0]["crl"][0].as_str(), Some(path("a.crl").as_str()));
+        assert_eq!(tls["client_auth"][0]["crl"][1].as_str(), Some("http://a/b.crl"));
+        assert_eq!(host["redirects"]["file"].as_str(), Some(path("old.txt").as_str()));
+        assert_eq!(host["allow_file"][0].as_str(), Some(path("list.txt").as_str()));
+        assert_eq!(host["respond"]["body"].as_str(), Some(format!("${{file:{}}}", path("body.txt")).as_str()));
+        assert_eq!(table["rate_limit"][0]["key"].as_str(), Some("address"));
+        let mut files = Files::new(&at("made")).unwrap();
+        let copy: Table =
+            runnable(table.clone(), folder.path(), &Named::default(), &mut files, 1).unwrap().parse().unwrap();
+        assert!(copy["host"][0]["allow_file"][0].as_str().unwrap().ends_with("/made/empty"), "a list that is not here");
+        assert!(!table.contains_key("include"));
+    }
+
+    /// A setting that is a path, and that is not known here, would be looked for in the folder of the copy.
+    #[test]
+    fn all_settings_that_are_paths_are_known() {
+        let reference =
+            std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/configuration.md"));
+        let reference = reference.unwrap();
+        let rows = reference.lines().filter_map(|l| l.strip_prefix("| `")?.split_once("` | "));
+        let paths: BTreeSet<&str> =
+            rows.clone().filter(|(_, rest)| rest.starts_with("path |")).map(|(k, _)| k).collect();
+        let missing: Vec<&&str> = paths.iter().filter(|key| !PATHS.contains(key)).collect();
+        assert!(paths.len() > 20 && missing.is_empty(), "{missing:?}");
+        for (key, rest) in
+            rows.filter(|(_, rest)| rest.starts_with("list of strings") && rest.contains(" | Files with "))
+        {
+            assert!(LISTS.contains(&key), "{key}: {rest}");
+        }
+        for key in PATHS {
+            let others =
+                reference.lines().filter(|l| l.starts_with(&format!("| `{key}` | ")) && !l.contains("` | path |"));
+            assert!(others.count() == 0 || is_word(key) || LISTS.contains(key), "{key} is not always a path");
+        }
     }
 }

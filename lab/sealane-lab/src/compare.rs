@@ -16,11 +16,12 @@ The command needs root, or user namespaces for ordinary users.
 Examples:
   sealane-lab compare nginx /etc/nginx/nginx.conf
   sealane-lab compare nginx /etc/nginx/nginx.conf --translated /etc/sealane/sealane.toml
+  sealane-lab compare haproxy haproxy.cfg --translated sealane.toml --accept accepted.toml
   sealane-lab compare haproxy haproxy.cfg --program /opt/haproxy/sbin/haproxy --json
 
 Exit codes: 0 no differences, or only differences that the import's report or
-docs/reference/import.md announces; 1 a difference that is not announced; 2 wrong usage, a program
-is missing or refuses its configuration, or no network namespace can be made.";
+docs/reference/import.md announces, or that --accept accepts; 1 another difference; 2 wrong usage, a
+program is missing or refuses its configuration, or no network namespace can be made.";
 
 #[derive(Debug, ClapArgs)]
 #[command(subcommand_required = true)]
@@ -52,13 +53,16 @@ struct One {
     /// Compare this translation, for example an edited one [default: the output of `sealane import`]
     #[arg(long, value_name = "FILE")]
     translated: Option<PathBuf>,
+    /// Accept the differences that this file lists; print the lines to add for the others
+    #[arg(long, value_name = "FILE")]
+    accept: Option<PathBuf>,
     /// Maximum number of requests
     #[arg(long, value_name = "N", default_value_t = 5000)]
     requests: usize,
     /// Time limit for all requests together, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     time: u64,
-    /// Print only the differences that are not announced
+    /// Print only the differences that are neither announced nor accepted, and the lines without requests
     #[arg(long, conflicts_with = "json")]
     unannounced: bool,
     /// Print the result as JSON
@@ -83,6 +87,7 @@ pub fn run(args: Args) -> anyhow::Result<ExitCode> {
         program: one.program,
         sealane: one.sealane,
         translated: one.translated,
+        accept: one.accept,
         most: one.requests,
         time: Duration::from_secs(one.time),
     };

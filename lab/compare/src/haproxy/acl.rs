@@ -1,6 +1,8 @@
 //! ACLs: requests for both outcomes, and which outcome a request has.
 
-use crate::draft::{Behaviour, Draft, MAX_CONTENT, Shown, Times};
+use super::lists::{Lists, Sample};
+use crate::draft::{Behaviour, Draft, MAX_CONTENT, Over, Shown, Times};
+use crate::files::CREDENTIALS;
 use crate::samples;
 use crate::tree::Node;
 use crate::words::in_and_out;
@@ -9,10 +11,16 @@ use std::net::IpAddr;
 
 /// Most requests that are sent at once.
 const MAX_AT_ONCE: u32 = 150;
+/// Most values of a criterion that are tried.
+const MAX_VALUES: usize = 200;
+/// Most values of a criterion for which texts are tried that are near.
+const MAX_NEAR: usize = 20;
+/// What a client sends with a wrong password.
+const WRONG_CREDENTIALS: &str = "Basic Og==";
 
 /// How a value is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Match {
+pub enum Match {
     Is,
     Begin,
     End,
@@ -25,9 +33,13 @@ enum Match {
 
 /// What of a request is compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Of {
+pub enum Of {
     Host,
     Path,
+    /// Path and query.
+    Target,
+    /// Host and path.
+    Base,
     Query(String),
     /// `listed`: each of the values that commas separate.
     Header {
@@ -44,26 +56,34 @@ enum Of {
     Counter(bool),
     /// The length of the body, which is compared with a number.
     Length,
+    /// Whether the client has the password of a user of a list; with groups, of a user in one of them.
+    Users,
     Constant(bool),
 }
 
 /// A criterion with its values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Test {
-    of: Of,
-    how: Match,
-    ignore_case: bool,
-    values: Vec<String>,
+    /// What is compared.
+    pub of: Of,
+    /// How it is compared.
+    pub how: Match,
+    /// Whether upper and lower case are the same.
+    pub ignore_case: bool,
+    /// Whether a port is removed.
+    pub bare: bool,
+    /// With what it is compared: any of them.
+    pub values: Vec<String>,
 }
 
 /// The ACLs of a section, by name: each is true if one of its lines is. `None`: a line that is not understood.
 pub type Named<'n> = BTreeMap<&'n str, Vec<Option<Test>>>;
 
 /// Reads the lines of a section.
-pub fn named<'n>(lines: impl Iterator<Item = &'n Node>) -> Named<'n> {
+pub fn named<'n>(lines: impl Iterator<Item = &'n Node>, lists: &Lists) -> Named<'n> {
     let mut out: Named<'n> = BTreeMap::new();
     for line in lines.filter(|n| n.name() == "acl") {
-        out.entry(line.word(1)).or_default().push(Test::read(line.words.get(2..).unwrap_or_default()));
+        out.entry(line.word(1)).or_default().push(Test::read(line.words.get(2..).unwrap_or_default(), lists));
     }
     out
 }
@@ -77,7 +97,7 @@ pub struct Term {
 }
 
 /// What stands behind `if` or `unless`: any of these groups of terms.
-pub fn condition(words: &[String], acls: &Named<'_>) -> Option<Vec<Vec<Term>>> {
+pub fn condition(words: &[String], acls: &Named<'_>, lists: &Lists) -> Option<Vec<Vec<Term>>> {
     let at = words.iter().position(|w| w == "if" || w == "unless")?;
     let mut out = vec![Vec::new()];
     let mut rest = words[at + 1..].iter();
@@ -91,7 +111,7 @@ pub fn condition(words: &[String], acls: &Named<'_>) -> Option<Vec<Vec<Term>>> {
             "and" | "&&" => {}
             "{" => {
                 let inside: Vec<String> = rest.by_ref().take_while(|w| *w != "}").cloned().collect();
-                out.last_mut()?.push(Term { tests: vec![Test::read(&inside)], negated });
+                out.last_mut()?.push(Term { tests: vec![Test::read(&inside, lists)], negated });
                 negated = false;
             }
             name => {
@@ -107,7 +127,7 @@ pub fn condition(words: &[String], acls: &Named<'_>) -> Option<Vec<Vec<Term>>> {
 fn predefined(name: &str) -> Option<Test> {
     let of = |of: Of, how: Match, values: &[&str]| {
         let values = values.iter().map(|v| (*v).to_owned()).collect();
-        Some(Test { of, how, ignore_case: false, values })
+        Some(Test { of, how, ignore_case: false, bare: false, values })
     };
     match name {
         "TRUE" | "HTTP" | "HTTP_1.1" => of(Of::Constant(true), Match::Found, &[]),
@@ -120,26 +140,15 @@ fn predefined(name: &str) -> Option<Test> {
 
 impl Test {
     /// Reads a criterion, its flags and its values.
-    pub fn read(words: &[String]) -> Option<Self> {
+    pub fn read(words: &[String], lists: &Lists) -> Option<Self> {
         let (name, rest) = words.split_first()?;
-        let (fetch, converters) = name.split_once(',').unwrap_or((name, ""));
-        let lower = match converters {
-            "" => false,
-            "lower" => true,
-            _ => return None,
-        };
-        let (fetch, argument) = match fetch.split_once('(') {
-            Some((fetch, argument)) => (fetch, argument.strip_suffix(')')?),
-            None => (fetch, ""),
-        };
-        let (mut how, fetch) = suffix(fetch);
-        let of = of(fetch, argument)?;
-        let (mut ignore_case, mut rest) = (lower, rest.iter());
+        let sample = Sample::read(name, lists).ok()?;
+        let (mut how, mut ignore_case, mut rest) = (sample.how, sample.lower, rest.iter());
         let mut values = Vec::new();
         while let Some(word) = rest.next() {
             match word.as_str() {
                 "-i" => ignore_case = true,
-                "-n" => {}
+                "-n" | "-M" => {}
                 "-m" => {
                     how = Some(match rest.next()?.as_str() {
                         "str" => Match::Is,
@@ -154,12 +163,28 @@ impl Test {
                         _ => return None,
                     });
                 }
+                "-f" => values.extend(lists.lines(rest.next()?)?),
                 "--" => values.extend(rest.by_ref().cloned()),
-                // Files of values are not read.
                 flag if flag.starts_with('-') && flag.len() == 2 => return None,
                 value => values.push(value.to_owned()),
             }
         }
+        if let Some(map) = &sample.map {
+            // It holds for the keys whose value is as it has to be.
+            let value =
+                Self { of: Of::Constant(true), how: how.unwrap_or(Match::Is), ignore_case, bare: false, values };
+            if map.default.as_ref().is_some_and(|d| value.accepts(d) != Some(false)) {
+                return None;
+            }
+            let mut keys = Vec::new();
+            for (key, text) in &map.entries {
+                if value.accepts(text)? {
+                    keys.push(key.clone());
+                }
+            }
+            return (!keys.is_empty()).then(|| sample.test(map.how, keys));
+        }
+        let of = sample.of;
         if matches!(of, Of::Counter(_)) {
             let ["gt" | "ge", number] = [values.first()?.as_str(), values.get(1)?.as_str()] else { return None };
             number.parse::<u32>().ok()?;
@@ -167,7 +192,31 @@ impl Test {
         if of == Of::Length {
             least_longer(&values)?;
         }
-        Some(Self { of, how: how.unwrap_or(Match::Is), ignore_case, values })
+        Some(Self { of, how: how.unwrap_or(Match::Is), ignore_case, bare: sample.bare, values })
+    }
+
+    /// Why there is no request for which it holds.
+    fn unasked(&self) -> Option<&'static str> {
+        match self.of {
+            Of::Counter(_) if self.least() > MAX_AT_ONCE => {
+                Some("its limit is larger than the number of requests that are sent at once")
+            }
+            Of::Length if least_longer(&self.values).is_none_or(|(least, _)| least > MAX_CONTENT) => {
+                Some("its limit is larger than the largest body that is sent")
+            }
+            _ if self.how == Match::Regex
+                && self.values.iter().any(|v| samples::regex(v, self.ignore_case).is_none()) =>
+            {
+                Some("its regular expression has parts for which no samples are made")
+            }
+            _ if self.values.len() > MAX_VALUES => Some("only the first 200 of its values are asked for"),
+            _ => None,
+        }
+    }
+
+    /// The number that a counter has to reach.
+    fn least(&self) -> u32 {
+        self.values.get(1).and_then(|n| n.parse().ok()).unwrap_or(u32::MAX)
     }
 
     /// Requests for which it holds, or does not; the first one of each is the plainest.
@@ -181,7 +230,7 @@ impl Test {
         match &self.of {
             Of::Constant(_) | Of::Tls => push(draft.clone()),
             Of::Counter(connections) => {
-                let least: u32 = self.values.get(1).and_then(|n| n.parse().ok()).unwrap_or(u32::MAX);
+                let least = self.least();
                 let behaviour = if *connections { Behaviour::Hold } else { draft.behaviour };
                 match wanted {
                     false => push(draft.clone()),
@@ -200,6 +249,18 @@ impl Test {
                     push(Draft { method, content, ..draft.clone() });
                 }
             }
+            Of::Users => {
+                let with = |value: &str| draft.clone().with("Authorization", value);
+                match wanted {
+                    true => push(with(CREDENTIALS)),
+                    false => {
+                        let mut without = draft.clone();
+                        without.headers.retain(|(n, _)| !n.eq_ignore_ascii_case("authorization"));
+                        push(without);
+                        push(with(WRONG_CREDENTIALS));
+                    }
+                }
+            }
             Of::Certificate => {
                 let shown = if wanted { Shown::Known } else { Shown::None };
                 push(Draft { shown, ..draft.clone() });
@@ -207,7 +268,7 @@ impl Test {
             Of::Source => {
                 // What is as it has to be stays as it is.
                 push(draft.clone());
-                for (inside, outside) in self.values.iter().filter_map(|v| in_and_out(v)) {
+                for (inside, outside) in self.values.iter().take(MAX_VALUES).filter_map(|v| in_and_out(v)) {
                     push(Draft { from: Some(if wanted { inside } else { outside }), ..draft.clone() });
                 }
             }
@@ -236,9 +297,9 @@ impl Test {
         if self.how == Match::Found {
             return vec!["1".to_owned()];
         }
-        for value in &self.values {
+        for (at, value) in self.values.iter().enumerate().take(MAX_VALUES) {
             let v = value.trim_matches('/');
-            let is_path = self.of == Of::Path;
+            let is_path = matches!(self.of, Of::Path | Of::Target);
             let (mut yes, mut near) = match self.how {
                 Match::Is => (vec![value.clone()], vec![format!("{value}x"), format!("{value}/")]),
                 Match::Begin if is_path && !value.ends_with('/') => {
@@ -278,10 +339,16 @@ impl Test {
                     text.insert(0, '/');
                 }
             }
-            out.extend(if wanted { yes } else { near });
+            match wanted {
+                true => out.extend(yes),
+                // What is near to each of many values is not tried.
+                false if at == 0 || self.values.len() <= MAX_NEAR => out.extend(near),
+                false => {}
+            }
         }
         if !wanted {
-            out.push(if self.of == Of::Path { "/zzz".to_owned() } else { "zzz.compare.invalid".to_owned() });
+            let is_path = matches!(self.of, Of::Path | Of::Target);
+            out.push(if is_path { "/zzz".to_owned() } else { "zzz.compare.invalid".to_owned() });
         }
         out
     }
@@ -302,7 +369,16 @@ impl Test {
                 let all: Option<Vec<bool>> = self.values.iter().map(|v| is_in(from, v)).collect();
                 return Some(all?.contains(&true));
             }
+            Of::Users => {
+                let has = |(n, v): &(String, String)| n.eq_ignore_ascii_case("authorization") && v == CREDENTIALS;
+                return Some(draft.headers.iter().any(has));
+            }
+            Of::Host if self.bare => draft.host.split(':').next().unwrap_or_default().to_owned(),
             Of::Host => draft.host.clone(),
+            Of::Base => format!("{}{}", draft.host, draft.path.split('?').next().unwrap_or_default()),
+            // HTTP/2 has the whole URL.
+            Of::Target if draft.over != Over::Http1 => return None,
+            Of::Target => draft.path.clone(),
             Of::Sni => draft.sni.clone().unwrap_or_else(|| draft.host.clone()),
             Of::Path => draft.path.split('?').next().unwrap_or_default().to_owned(),
             Of::Method => draft.method.clone(),
@@ -321,7 +397,7 @@ impl Test {
     }
 
     /// Whether a text matches; `None` if that is not known here.
-    fn accepts(&self, value: &str) -> Option<bool> {
+    pub fn accepts(&self, value: &str) -> Option<bool> {
         let same = |a: &str, b: &str| if self.ignore_case { a.eq_ignore_ascii_case(b) } else { a == b };
         let lower = |t: &str| if self.ignore_case { t.to_ascii_lowercase() } else { t.to_owned() };
         let (text, values) = (lower(value), self.values.iter().map(|v| lower(v)).collect::<Vec<_>>());
@@ -360,7 +436,7 @@ fn is_in(address: IpAddr, network: &str) -> Option<bool> {
     Some(u32::from(address) & mask == u32::from(inside) & mask)
 }
 
-fn suffix(fetch: &str) -> (Option<Match>, &str) {
+pub fn suffix(fetch: &str) -> (Option<Match>, &str) {
     for (end, how) in [
         ("_beg", Match::Begin),
         ("_end", Match::End),
@@ -376,13 +452,15 @@ fn suffix(fetch: &str) -> (Option<Match>, &str) {
     (None, fetch)
 }
 
-fn of(fetch: &str, argument: &str) -> Option<Of> {
+pub fn of(fetch: &str, argument: &str) -> Option<Of> {
     let argument = argument.split(',').next().unwrap_or_default();
     Some(match fetch {
         "hdr" | "req.hdr" | "req.fhdr" if argument.eq_ignore_ascii_case("host") => Of::Host,
         "hdr" | "req.hdr" => Of::Header { name: argument.to_owned(), listed: true },
         "req.fhdr" => Of::Header { name: argument.to_owned(), listed: false },
-        "base" | "url" | "pathq" => return None,
+        "base" => Of::Base,
+        "url" | "pathq" => Of::Target,
+        "http_auth" | "http_auth_group" => Of::Users,
         "path" => Of::Path,
         "method" => Of::Method,
         "src" => Of::Source,
@@ -390,7 +468,7 @@ fn of(fetch: &str, argument: &str) -> Option<Of> {
         "ssl_fc_sni" | "req_ssl_sni" | "req.ssl_sni" => Of::Sni,
         "ssl_c_used" | "ssl_fc_has_crt" => Of::Certificate,
         // A certificate that is not accepted ends the handshake.
-        "ssl_c_verify" => Of::Tls,
+        "ssl_c_verify" | "req.ssl_hello_type" | "req_ssl_hello_type" => Of::Tls,
         "urlp" | "url_param" => Of::Query(argument.to_owned()),
         "cook" | "req.cook" => Of::Cookie(argument.to_owned()),
         "always_true" => Of::Constant(true),
@@ -410,6 +488,12 @@ fn set(draft: &Draft, of: &Of, text: &str) -> Option<Draft> {
         Of::Sni => {
             text.clone_into(&mut out.host);
             out.sni = Some(text.to_owned());
+        }
+        Of::Target if text.starts_with('/') => text.clone_into(&mut out.path),
+        Of::Base => {
+            let (host, path) = text.split_once('/').unwrap_or((text, ""));
+            host.clone_into(&mut out.host);
+            out.path = format!("/{path}");
         }
         Of::Path => {
             let query = draft.path.split_once('?').map(|(_, q)| format!("?{q}")).unwrap_or_default();
@@ -476,12 +560,16 @@ pub struct Outcomes {
     pub missed: Vec<Draft>,
     /// A part is not understood.
     pub unknown: bool,
+    /// Why there is no request for a part that is understood.
+    pub why: Option<&'static str>,
 }
 
 /// Makes them.
 pub fn outcomes(groups: &[Vec<Term>], draft: &Draft) -> Outcomes {
     let mut out = Outcomes::default();
     for group in groups {
+        let tests = group.iter().flat_map(|t| &t.tests);
+        out.why = out.why.or_else(|| tests.flatten().find_map(Test::unasked));
         // All terms true, each by its first sample.
         let mut base = Some(draft.clone());
         for term in group {
@@ -536,7 +624,7 @@ mod tests {
     fn a_condition_is_tried_in_both_outcomes() {
         let acls = Named::new();
         let text = "use_backend b if { hdr(host) -i shop.example } { path_beg /api/ } !{ method POST }";
-        let groups = condition(&words(text), &acls).unwrap();
+        let groups = condition(&words(text), &acls, &Lists::default()).unwrap();
         let out = outcomes(&groups, &draft());
         let held = &out.held[0];
         assert_eq!((held.host.as_str(), held.path.as_str(), held.method.as_str()), ("shop.example", "/api/x", "GET"));
@@ -565,21 +653,28 @@ mod tests {
     }
 
     fn condition_of(text: &str) -> Vec<Vec<Term>> {
-        condition(&words(text), &Named::new()).unwrap()
+        condition(&words(text), &Named::new(), &Lists::default()).unwrap()
     }
 
     #[test]
     fn what_is_not_understood_is_said() {
-        let groups = condition(&words("http-request deny if { rand(100) lt 5 }"), &Named::new()).unwrap();
+        let groups =
+            condition(&words("http-request deny if { rand(100) lt 5 }"), &Named::new(), &Lists::default()).unwrap();
         assert!(outcomes(&groups, &draft()).unknown);
     }
 
     #[test]
     fn networks_and_counters_are_tried() {
-        let out = outcomes(&condition(&words("x if !{ src 10.0.0.0/8 }"), &Named::new()).unwrap(), &draft());
+        let out = outcomes(
+            &condition(&words("x if !{ src 10.0.0.0/8 }"), &Named::new(), &Lists::default()).unwrap(),
+            &draft(),
+        );
         assert!(out.held.iter().any(|d| d.from.is_none()));
         assert!(out.missed.iter().any(|d| d.from == Some(IpAddr::from([10, 254, 254, 254]))));
-        let out = outcomes(&condition(&words("x if { sc_http_req_rate(0) gt 30 }"), &Named::new()).unwrap(), &draft());
+        let out = outcomes(
+            &condition(&words("x if { sc_http_req_rate(0) gt 30 }"), &Named::new(), &Lists::default()).unwrap(),
+            &draft(),
+        );
         assert!(out.held.iter().any(|d| d.times == Times::AtOnce(35)));
         for text in ["x if { req.body_size gt 1000 }", "x if !{ req.hdr_val(content-length) le 1000 }"] {
             let out = outcomes(&condition_of(text), &draft());

@@ -1,11 +1,14 @@
 //! HAProxy: what its configuration asks to be tried, and a copy of it that can run anywhere.
 
 mod acl;
+mod checks;
+mod lists;
 mod plan;
 mod runnable;
 
+pub use lists::Lists;
 pub use plan::plan;
-pub use runnable::{Paths, prepare, runnable};
+pub use runnable::{Paths, folder, prepare, runnable};
 
 use crate::network::{ANY4, ANY6, host};
 use crate::tree::{Node, Place};

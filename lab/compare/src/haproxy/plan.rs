@@ -1,8 +1,10 @@
 //! The requests that a configuration of HAProxy asks for.
 
-use super::acl::{Named, Term, condition, may_hold, must_hold, named, outcomes};
+use super::acl::{Match, Named, Term, Test, condition, may_hold, must_hold, named, outcomes};
+use super::checks::checks;
+use super::lists::{Lists, Map, Sample, expressions};
 use super::{Proxy, binds, proxies, quic_binds, server_address, socket};
-use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown};
+use crate::draft::{Behaviour, Chosen, Draft, Handshakes, Listener, Over, Plan, Shown, is_sendable};
 use crate::files::CREDENTIALS;
 use crate::nginx::Abilities;
 use crate::samples;
@@ -15,9 +17,13 @@ use std::sync::Arc;
 const MAX_PAIRS: usize = 400;
 /// Most pairs that are tried over HTTP/3.
 const MAX_HTTP3: usize = 40;
+/// Longest word with its variables replaced, in bytes.
+const MAX_WORD: usize = 16 << 10;
+/// Most keys of a map that are tried at one listener.
+const MAX_KEYS: usize = 200;
 
 /// What a configuration asks to be tried.
-pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
+pub fn plan(tree: &[Node], abilities: &Abilities, lists: &Lists) -> Plan {
     let mut plan = Plan::default();
     let tree = &with_samples(tree);
     let all = proxies(tree);
@@ -28,18 +34,46 @@ pub fn plan(tree: &[Node], abilities: &Abilities) -> Plan {
         let addresses: Vec<_> = words.iter().filter_map(|w| server_address(w)).collect();
         let sockets: Vec<String> = words.iter().filter_map(|w| socket(w)).collect();
         plan.servers.extend(&addresses);
-        plan.groups.push(addresses.iter().map(ToString::to_string).chain(sockets.iter().cloned()).collect());
+        let group: Vec<String> = addresses.iter().map(ToString::to_string).chain(sockets.iter().cloned()).collect();
+        plan.backends.entry(proxy.section.word(1).to_owned()).or_default().extend(group.clone());
+        plan.groups.push(group);
         plan.sockets.extend(sockets);
         plan.http2_servers |= proxy.lines().any(|n| n.after("alpn").is_some_and(|a| a.contains("h2")));
         // A check may have a port of its own.
-        let checks = proxy.lines().filter(|n| matches!(n.name(), "server" | "default-server"));
-        plan.ports.extend(checks.filter_map(|n| n.after("port")?.parse::<u16>().ok()));
+        let checked = proxy.lines().filter(|n| matches!(n.name(), "server" | "default-server"));
+        plan.ports.extend(checked.filter_map(|n| n.after("port")?.parse::<u16>().ok()));
     }
+    plan.checks = all.iter().filter(|p| p.section.name() != "frontend").flat_map(checks).collect();
     let global = globals(tree);
     for proxy in all.iter().filter(|p| matches!(p.section.name(), "frontend" | "listen")) {
-        Frontend::new(proxy, &all).add(&mut plan, &global, abilities);
+        Frontend::new(proxy, &all, lists).add(&mut plan, &global, abilities);
     }
+    unasked(&all, &mut plan);
     plan
+}
+
+/// Notes what has got no request.
+fn unasked(all: &[Proxy<'_>], plan: &mut Plan) {
+    let noted: BTreeSet<Place> = plan.untried.iter().map(|u| u.place.clone()).collect();
+    for proxy in all {
+        let section = &proxy.section.place;
+        match (plan.asked.contains(section), proxy.section.name()) {
+            (true, _) => {
+                for node in proxy.lines().filter(|n| RULES.contains(&n.name()) || n.name() == "acl") {
+                    // A rule without a condition is for all requests of its section.
+                    let is_free = node.name() != "acl" && !node.words.iter().any(|w| w == "if" || w == "unless");
+                    if !is_free && !plan.asked.contains(&node.place) && !noted.contains(&node.place) {
+                        plan.unasked(&node.place, "no request is known that it applies to");
+                    }
+                }
+            }
+            // A section that only has a table is not for requests.
+            (false, "backend") if proxy.section.inner().iter().all(|n| matches!(n.name(), "stick-table" | "peers")) => {
+            }
+            (false, "backend") => plan.unasked(section, "no request reaches this backend and its rules"),
+            (false, _) => plan.unasked(section, "no client can reach this section"),
+        }
+    }
 }
 
 /// The configuration with samples in the place of variables that always have the same one.
@@ -55,12 +89,15 @@ fn with_samples(tree: &[Node]) -> Vec<Node> {
     }
     let mut out = tree.to_vec();
     for word in out.iter_mut().filter_map(|n| n.block.as_mut()).flatten().flat_map(|n| n.words.iter_mut()) {
-        let found = samples.iter().find_map(|(name, sample)| {
-            let rest = word.strip_prefix(&format!("var({name})"))?;
-            Some(format!("{}{rest}", sample.as_ref()?))
-        });
-        if let Some(found) = found {
-            *word = found;
+        for (name, sample) in &samples {
+            let Some(sample) = sample else { continue };
+            if let Some(rest) = word.strip_prefix(&format!("var({name})")) {
+                *word = format!("{sample}{rest}");
+            }
+            let formatted = word.replace(&format!("%[var({name})"), &format!("%[{sample}"));
+            if formatted.len() <= MAX_WORD {
+                *word = formatted;
+            }
         }
     }
     out
@@ -86,6 +123,93 @@ fn globals(tree: &[Node]) -> (Chosen, BTreeSet<Place>) {
 struct Rule<'n> {
     node: &'n Node,
     condition: Option<Vec<Vec<Term>>>,
+    /// What it looks up in maps.
+    lookups: Vec<Lookup>,
+    /// Why no request is made for an expression in it.
+    why: Option<String>,
+}
+
+/// A value of a request that is looked up.
+struct Lookup {
+    sample: Sample,
+    map: Map,
+    /// What stands around the value in the name of a back-end.
+    around: (String, String),
+}
+
+impl Lookup {
+    /// A criterion for one key, or for all of them.
+    fn test(&self, keys: &[&str]) -> Test {
+        self.sample.test(self.map.how, keys.iter().map(|k| (*k).to_owned()).collect())
+    }
+
+    fn keys(&self) -> Vec<&str> {
+        self.map.entries.iter().map(|(k, _)| k.as_str()).collect()
+    }
+
+    fn backend(&self, value: &str) -> String {
+        format!("{}{value}{}", self.around.0, self.around.1)
+    }
+
+    /// The back-ends that a request may get, as far as that is known here.
+    fn backends(&self, draft: &Draft) -> Vec<String> {
+        let mut out: Vec<String> = Vec::new();
+        let mut entries: Vec<&(String, String)> = self.map.entries.iter().collect();
+        if self.map.how == Match::Begin {
+            // The longest beginning counts.
+            entries.sort_by_key(|(key, _)| std::cmp::Reverse(key.len()));
+        }
+        for (key, value) in entries {
+            match self.test(&[key]).holds(draft) {
+                Some(false) => {}
+                Some(true) => {
+                    out.push(self.backend(value));
+                    return out;
+                }
+                None => out.push(self.backend(value)),
+            }
+        }
+        out.extend(self.map.default.as_ref().map(|d| self.backend(d)));
+        out
+    }
+}
+
+/// What a rule looks up; `Err`: why no request is made for it.
+fn lookups(node: &Node, lists: &Lists, backends: &[&str]) -> Result<Vec<Lookup>, String> {
+    let end = node.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(node.words.len());
+    let mut out = Vec::new();
+    if node.name() == "use_backend" {
+        let word = node.word(1);
+        let all = expressions(word);
+        let [one] = all.as_slice() else {
+            return match word.contains('%') {
+                true => Err("its back-end has a name that is made from several parts of the request".to_owned()),
+                false => Ok(out),
+            };
+        };
+        let whole = format!("%[{one}]");
+        let (before, behind) = word.split_once(&whole).unwrap_or_default();
+        let around = (before.to_owned(), behind.to_owned());
+        let mut sample = Sample::read(one, lists)?;
+        let map = sample.map.take().unwrap_or_else(|| {
+            // The name of a back-end is made from the request.
+            let middle = |name: &&str| name.strip_prefix(before)?.strip_suffix(behind).map(str::to_owned);
+            let entries = backends.iter().filter_map(middle).map(|m| (m.clone(), m)).collect();
+            Map { file: String::new(), how: Match::Is, entries, default: None }
+        });
+        out.push(Lookup { sample, map, around });
+        return Ok(out);
+    }
+    let is_variable = node.word(1).starts_with("set-var(");
+    let words = node.words.get(2..end).unwrap_or_default();
+    let plain = words.iter().filter(|_| is_variable).map(String::as_str);
+    for expression in words.iter().flat_map(|w| expressions(w)).chain(plain).filter(|e| e.contains(",map")) {
+        let mut sample = Sample::read(expression, lists)?;
+        if let Some(map) = sample.map.take() {
+            out.push(Lookup { sample, map, around: (String::new(), String::new()) });
+        }
+    }
+    Ok(out)
 }
 
 impl Rule<'_> {
@@ -102,9 +226,16 @@ impl Rule<'_> {
 const RULES: &[&str] =
     &["http-request", "http-response", "http-after-response", "redirect", "use_backend", "tcp-request", "use-server"];
 
-fn rules<'n>(proxy: &Proxy<'n>, acls: &Named<'n>) -> Vec<Rule<'n>> {
+fn rules<'n>(proxy: &Proxy<'n>, acls: &Named<'n>, lists: &Lists, backends: &[&str]) -> Vec<Rule<'n>> {
     let lines = proxy.lines().filter(|n| RULES.contains(&n.name()));
-    lines.map(|node| Rule { node, condition: condition(&node.words, acls) }).collect()
+    let rule = |node: &'n Node| {
+        let (lookups, why) = match lookups(node, lists, backends) {
+            Ok(lookups) => (lookups, None),
+            Err(why) => (Vec::new(), Some(why)),
+        };
+        Rule { node, condition: condition(&node.words, acls, lists), lookups, why }
+    };
+    lines.map(rule).collect()
 }
 
 struct Frontend<'p, 'n> {
@@ -112,12 +243,31 @@ struct Frontend<'p, 'n> {
     all: &'p [Proxy<'n>],
     rules: Vec<Rule<'n>>,
     acls: Named<'n>,
+    lists: &'p Lists,
+    /// The rules of back-ends, by name.
+    behind: BTreeMap<&'n str, Vec<Rule<'n>>>,
 }
 
 impl<'p, 'n> Frontend<'p, 'n> {
-    fn new(proxy: &'p Proxy<'n>, all: &'p [Proxy<'n>]) -> Self {
-        let acls = named(proxy.lines());
-        Self { proxy, all, rules: rules(proxy, &acls), acls }
+    fn new(proxy: &'p Proxy<'n>, all: &'p [Proxy<'n>], lists: &'p Lists) -> Self {
+        let acls = named(proxy.lines(), lists);
+        let others = || all.iter().filter(|p| p.section.name() != "frontend");
+        let names: Vec<&str> = others().map(|p| p.section.word(1)).collect();
+        let of = |p: &Proxy<'n>| rules(p, &named(p.lines(), lists), lists, &names);
+        let mut behind = BTreeMap::new();
+        for other in others() {
+            let section: &'n Node = other.section;
+            behind.entry(section.word(1)).or_insert_with(|| of(other));
+        }
+        Self { proxy, all, rules: rules(proxy, &acls, lists, &names), acls, lists, behind }
+    }
+
+    /// The back-ends that a rule may select for a request.
+    fn selected(&self, rule: &Rule<'n>, draft: &Draft) -> Vec<String> {
+        match rule.lookups.first() {
+            Some(lookup) => lookup.backends(draft),
+            None => vec![rule.node.word(1).to_owned()],
+        }
     }
 
     fn backend(&self, name: &str) -> Option<&'p Proxy<'n>> {
@@ -129,18 +279,18 @@ impl<'p, 'n> Frontend<'p, 'n> {
         let mut out = BTreeSet::new();
         self.proxy.scope(&mut out);
         // Rules that cannot hold have no part in it.
-        let mut reached: Vec<&str> = self.proxy.last("default_backend").map(|n| n.word(1)).into_iter().collect();
+        let mut reached: Vec<String> =
+            self.proxy.last("default_backend").map(|n| n.word(1).to_owned()).into_iter().collect();
         for rule in &self.rules {
             if !rule.may_apply(draft) && rule.node.place != draft.place {
                 out.remove(&rule.node.place);
             } else if rule.node.name() == "use_backend" {
-                reached.push(rule.node.word(1));
+                reached.extend(self.selected(rule, draft));
             }
         }
-        for proxy in reached.into_iter().filter_map(|name| self.backend(name)) {
+        for (name, proxy) in reached.iter().filter_map(|name| Some((name, self.backend(name)?))) {
             proxy.scope(&mut out);
-            let acls = named(proxy.lines());
-            for rule in rules(proxy, &acls) {
+            for rule in self.behind.get(name.as_str()).into_iter().flatten() {
                 if !rule.may_apply(draft) && rule.node.place != draft.place {
                     out.remove(&rule.node.place);
                 }
@@ -154,6 +304,15 @@ impl<'p, 'n> Frontend<'p, 'n> {
         plan.push(draft);
     }
 
+    /// The request with a password, if a rule asks for one.
+    fn admitted(&self, draft: &Draft) -> Draft {
+        let asks = |rule: &&Rule<'n>| rule.node.name() == "http-request" && rule.node.word(1) == "auth";
+        match self.rules.iter().filter(asks).any(|rule| rule.may_apply(draft)) {
+            true => draft.clone().with("Authorization", CREDENTIALS),
+            false => draft.clone(),
+        }
+    }
+
     fn add(&self, plan: &mut Plan, global: &(Chosen, BTreeSet<Place>), abilities: &Abilities) {
         let is_tcp = self.proxy.is_tcp();
         let asks_sni = self.proxy.lines().any(|n| n.words.iter().any(|w| w.contains("ssl_sni")));
@@ -163,7 +322,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             for bound in binds(node.word(1)) {
                 let Some((address, bound)) = bound else {
                     if quic_binds(node.word(1)).is_empty() {
-                        plan.skip(&node.place, "a listener at a Unix socket, which the import does not translate");
+                        plan.unasked(&node.place, "a listener at a Unix socket, which the import does not translate");
                     }
                     continue;
                 };
@@ -196,7 +355,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 n.words.iter().any(|w| w == "ssl") && binds(n.word(1)).iter().flatten().any(|(a, _)| *a == address)
             };
             if !self.proxy.section.all("bind").any(beside) {
-                plan.skip(&node.place, "HTTP/3 without TLS over TCP at the same address");
+                plan.unasked(&node.place, "HTTP/3 without TLS over TCP at the same address");
                 continue;
             }
             if !abilities.http3 {
@@ -260,6 +419,11 @@ impl<'p, 'n> Frontend<'p, 'n> {
         for test in self.acls.values().flatten().flatten() {
             see(test.requests(&empty, true));
         }
+        for lookup in self.rules.iter().flat_map(|r| &r.lookups) {
+            for key in lookup.keys().into_iter().take(MAX_KEYS) {
+                see(lookup.test(&[key]).requests(&empty, true).into_iter().take(1).collect());
+            }
+        }
         (hosts, paths)
     }
 
@@ -282,49 +446,62 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 self.push(plan, Draft { shown, place: bind.place.clone(), ..base.clone() });
             }
         }
-        for (line, tests) in self.proxy.lines().filter(|n| n.name() == "acl").map(|n| (n, self.acls.get(n.word(1)))) {
-            for test in tests.into_iter().flatten() {
-                let Some(test) = test else {
-                    plan.skip(&line.place, "no request is made for its criterion");
-                    continue;
-                };
-                for wanted in [true, false] {
-                    for draft in test.requests(&base, wanted) {
-                        self.push(plan, Draft { place: line.place.clone(), ..draft });
-                    }
+        for line in self.proxy.lines().filter(|n| n.name() == "acl") {
+            let Some(test) = Test::read(line.words.get(2..).unwrap_or_default(), self.lists) else {
+                plan.unasked(&line.place, "no request is made for its criterion");
+                continue;
+            };
+            for wanted in [true, false] {
+                for draft in test.requests(&base, wanted) {
+                    self.push(plan, Draft { place: line.place.clone(), ..draft });
                 }
             }
         }
         // Where each back-end is reached.
-        let mut reached: BTreeMap<&str, Draft> = BTreeMap::new();
+        let mut reached: BTreeMap<String, Draft> = BTreeMap::new();
         for rule in &self.rules {
-            let held = self.rule(rule, &base, plan);
+            let Some(held) = self.rule(rule, &base, plan) else { continue };
+            let mut found = self.looked_up(rule, &held, plan);
+            if rule.lookups.is_empty() && rule.why.is_none() {
+                found.push((held, rule.node.word(1).to_owned()));
+            }
             if rule.node.name() == "use_backend" {
-                if let Some(draft) = held {
-                    reached.entry(rule.node.word(1)).or_insert(draft);
-                } else if rule.node.word(1).contains('%') {
-                    plan.skip(&rule.node.place, "its back-end has a name that is made from the request");
+                for (draft, name) in found {
+                    reached.entry(name).or_insert_with(|| self.admitted(&draft));
                 }
             }
         }
         match self.proxy.last("default_backend") {
-            Some(node) => drop(reached.entry(node.word(1)).or_insert(base.clone())),
+            Some(node) => drop(reached.entry(node.word(1).to_owned()).or_insert_with(|| self.admitted(&base))),
             None if self.proxy.section.name() == "listen" => {
                 self.shapes(&base, plan);
             }
             None => {}
         }
         for (name, draft) in reached {
-            let Some(proxy) = self.backend(name) else { continue };
+            let Some(proxy) = self.backend(&name) else { continue };
             let draft = Draft { place: proxy.section.place.clone(), ..draft };
             self.shapes(&draft, plan);
-            let acls = named(proxy.lines());
-            for rule in rules(proxy, &acls) {
-                self.rule(&rule, &draft, plan);
+            for line in proxy.lines().filter(|n| n.name() == "acl") {
+                match Test::read(line.words.get(2..).unwrap_or_default(), self.lists) {
+                    Some(test) => [true, false].into_iter().flat_map(|w| test.requests(&draft, w)).for_each(|d| {
+                        self.push(plan, Draft { place: line.place.clone(), ..d });
+                    }),
+                    None => plan.unasked(&line.place, "no request is made for its criterion"),
+                }
+            }
+            for rule in self.behind.get(name.as_str()).into_iter().flatten() {
+                if let Some(held) = self.rule(rule, &draft, plan) {
+                    self.looked_up(rule, &held, plan);
+                }
             }
         }
         // What no rule has asked for by itself.
         let (hosts, paths) = self.dimensions();
+        if hosts.len() * paths.len() > MAX_PAIRS {
+            let more = hosts.len() * paths.len() - MAX_PAIRS;
+            plan.unasked(section, format!("{more} of the pairs of a host and a path that its rules name"));
+        }
         let pairs = hosts.iter().flat_map(|h| paths.iter().map(move |p| (h, p))).take(MAX_PAIRS);
         for (host, path) in pairs {
             self.push(plan, Draft { host: host.clone(), ..base.clone().at(path) });
@@ -348,11 +525,59 @@ impl<'p, 'n> Frontend<'p, 'n> {
         }
         self.push(plan, draft.clone().with("X-Forwarded-For", "10.1.2.3"));
         self.push(plan, draft.clone().at(&format!("{}?q=1", draft.path)));
+        let compresses = |proxy: &Proxy<'_>| proxy.lines().any(|n| n.name() == "compression");
+        if compresses(self.proxy) || self.all.iter().any(|p| p.section.place == draft.place && compresses(p)) {
+            self.push(plan, draft.clone().with("Accept-Encoding", "gzip"));
+        }
         if self.reaches_h2() {
             let call = draft.clone().grpc(draft.over);
             self.push(plan, Draft { behaviour: Behaviour::Missing, ..call.clone() });
             self.push(plan, call);
         }
+    }
+
+    /// Tries the keys of maps, and values that are not in the map, with a request for which the rule holds. Returns requests with the
+    /// back-ends that the map names for them.
+    fn looked_up(&self, rule: &Rule<'n>, held: &Draft, plan: &mut Plan) -> Vec<(Draft, String)> {
+        let place = &rule.node.place;
+        if let Some(why) = &rule.why {
+            plan.unasked(place, why.clone());
+        }
+        let mut out = Vec::new();
+        let at_place = |d: Draft| Some(Draft { place: place.clone(), ..d }).filter(is_sendable);
+        for lookup in &rule.lookups {
+            let file = &lookup.map.file;
+            let mut lost: Vec<&str> = Vec::new();
+            for (at, (key, value)) in lookup.map.entries.iter().enumerate().take(MAX_KEYS) {
+                let all: Vec<Draft> =
+                    lookup.test(&[key]).requests(held, true).into_iter().filter_map(at_place).collect();
+                let few = match lookup.map.how {
+                    _ if at == 0 => all.len(),
+                    Match::Domain | Match::End => 2,
+                    _ => 1,
+                };
+                match all.first() {
+                    Some(first) => out.push((first.clone(), lookup.backend(value))),
+                    None => lost.push(key),
+                }
+                all.into_iter().take(few).for_each(|d| self.push(plan, d));
+            }
+            let every = lookup.test(&lookup.keys());
+            let near = lookup.map.entries.first().map(|(key, _)| lookup.test(&[key]).requests(held, false));
+            for draft in near.into_iter().flatten().filter(|d| every.holds(d) != Some(true)).filter_map(at_place) {
+                if let (Some(false), Some(name)) = (every.holds(&draft), &lookup.map.default) {
+                    out.push((draft.clone(), lookup.backend(name)));
+                }
+                self.push(plan, draft);
+            }
+            if let Some(first) = lost.first() {
+                plan.unasked(place, format!("{} keys of {file}, such as {first}: no request is known", lost.len()));
+            }
+            if let Some(more) = lookup.map.entries.len().checked_sub(MAX_KEYS).filter(|n| *n > 0) {
+                plan.unasked(place, format!("{more} of the {} keys of {file}", lookup.map.entries.len()));
+            }
+        }
+        out
     }
 
     /// Tries a rule; returns a request for which it holds.
@@ -363,12 +588,18 @@ impl<'p, 'n> Frontend<'p, 'n> {
         if let Some(condition) = &rule.condition {
             let out = outcomes(condition, &base);
             if out.unknown {
-                plan.skip(&node.place, "no request is made for a part of its condition");
+                plan.unasked(&node.place, "no request is made for a part of its condition");
+            }
+            if let Some(why) = out.why {
+                plan.unasked(&node.place, why);
             }
             out.missed.into_iter().for_each(|d| self.push(plan, d));
             held = out.held;
         }
         held.iter().cloned().for_each(|d| self.push(plan, d));
+        if node.name() == "use-server" {
+            plan.unasked(&node.place, "the choice between the servers of a group is not compared");
+        }
         let first = held.into_iter().next()?;
         let argument = node.word(2);
         match (node.word(1), argument) {
@@ -384,7 +615,7 @@ impl<'p, 'n> Frontend<'p, 'n> {
             }
             ("replace-path" | "replace-uri" | "replace-pathq", pattern) => match samples::path_regex(pattern, false) {
                 Some(paths) => paths.iter().for_each(|p| self.push(plan, first.clone().at(p))),
-                None => plan.skip(&node.place, "its regular expression has parts for which no samples are made"),
+                None => plan.unasked(&node.place, "its regular expression has parts for which no samples are made"),
             },
             ("auth", _) => {
                 for value in [CREDENTIALS, "Basic Og=="] {

@@ -34,6 +34,23 @@ const DROPPED: &[&str] = &[
     "email-alert",
     "ulimit-n",
     "ssl-engine",
+    // The copy is in another folder: HAProxy starts in the folder that this line means.
+    "default-path",
+    // Checks that are not of HTTP: back-ends speak HTTP only, so that these checks connect.
+    "tcp-check",
+    "external-check",
+];
+/// Options that are dropped: checks that are not of HTTP.
+const CHECKS: &[&str] = &[
+    "tcp-check",
+    "external-check",
+    "ssl-hello-chk",
+    "smtpchk",
+    "mysql-check",
+    "pgsql-check",
+    "redis-check",
+    "ldap-check",
+    "spop-check",
 ];
 /// Most connections, of which each needs two descriptors.
 const MAX_CONNECTIONS: u64 = 400;
@@ -99,6 +116,12 @@ pub fn runnable(
             if refused.contains(&(node.place.clone(), node.name().to_owned())) {
                 continue;
             }
+            // The only user of a list is the copy's own, who is in all groups.
+            if section.name() == "userlist" && node.name() == "group" {
+                text.push_str(&format!("    group {}\n", quoted(node.word(1))));
+                places.push(Some(node.place.clone()));
+                continue;
+            }
             let Some(mut words) = words(node, &base, folder, files, abilities.http3)? else { continue };
             if let Some(path) = socket(node.word(2)).filter(|_| node.name() == "server")
                 && let Some(new) = paths.sockets.get(&path)
@@ -110,7 +133,12 @@ pub fn runnable(
             places.push(Some(node.place.clone()));
         }
         if section.name() == "userlist" {
-            text.push_str(&format!("    user {} password {}\n", USER, quoted(HASH)));
+            let groups = groups(section);
+            let of = match groups.is_empty() {
+                true => String::new(),
+                false => format!(" groups {}", quoted(&groups.join(","))),
+            };
+            text.push_str(&format!("    user {} password {}{of}\n", USER, quoted(HASH)));
             places.push(None);
         }
     }
@@ -131,10 +159,11 @@ fn words(
         return Ok(None);
     }
     match node.name() {
+        "option" if CHECKS.contains(&node.word(1)) => return Ok(None),
         "stats" if matches!(node.word(1), "socket" | "timeout") => return Ok(None),
         "bind" if !node.word(1).split(',').any(is_kept) => return Ok(None),
         "errorfile" if is_missing(node.word(2)) => return Ok(None),
-        "errorfiles" | "lua-load" | "lua-load-per-thread" | "ssl-dh-param-file" if is_missing(node.word(1)) => {
+        "lua-load" | "lua-load-per-thread" | "ssl-dh-param-file" if is_missing(node.word(1)) => {
             return Ok(None);
         }
         "bind" | "server" | "default-server" | "stick-table" => {}
@@ -144,11 +173,15 @@ fn words(
             return Ok(Some(vec!["maxconn".to_owned(), most.to_string()]));
         }
         _ => {
-            // Lists that are not here are empty.
+            // Lists and maps that are not here are empty.
             let mut words = node.words.clone();
             for at in 1..words.len() {
                 if words[at - 1] == "-f" && is_missing(&words[at]) {
                     words[at] = files.empty(&folder.join(&words[at]))?.display().to_string();
+                }
+                for map in maps(&node.words[at]).into_iter().filter(|m| is_missing(m)) {
+                    let empty = files.empty(&folder.join(map))?.display().to_string();
+                    words[at] = words[at].replace(&format!("({map}"), &format!("({empty}"));
                 }
             }
             return Ok(Some(words));
@@ -183,13 +216,56 @@ fn words(
     Ok(Some(out))
 }
 
-/// A word as HAProxy reads it: as it is, or in single quotes.
+/// The folder at which relative paths start: that of the configuration, unless `default-path` names another one.
+pub fn folder(tree: &[Node], base: &Path) -> PathBuf {
+    let lines = tree.iter().filter(|n| n.name() == "global").flat_map(|n| n.inner());
+    let line = lines.rev().find(|n| n.name() == "default-path");
+    match line.map(|n| (n.word(1), n.word(2))) {
+        Some(("parent", _)) => base.parent().unwrap_or(base).to_owned(),
+        Some(("origin", folder)) => base.join(folder),
+        _ => base.to_owned(),
+    }
+}
+
+/// The groups of a list of users.
+fn groups(section: &Node) -> Vec<&str> {
+    section.all("group").map(|n| n.word(1)).collect()
+}
+
+/// The files of the maps in a word.
+fn maps(word: &str) -> Vec<&str> {
+    let is_map = |name: &str| name == "map" || name.starts_with("map_");
+    let mut out = Vec::new();
+    for (at, _) in word.match_indices('(') {
+        let name = word[..at].rsplit(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
+        let file = word[at + 1..].split([',', ')']).next().unwrap_or_default();
+        if is_map(name) && !file.is_empty() {
+            out.push(file);
+        }
+    }
+    out
+}
+
+/// A word as HAProxy reads it: as it is, or in single quotes. Between quotes a backslash is a character, so that a line break stands
+/// outside of them.
 fn quoted(word: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_.:/,@*()[]{}|!=+%<>&?".contains(&b);
-    match !word.is_empty() && word.bytes().all(plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    if !word.is_empty() && word.bytes().all(plain) {
+        return word.to_owned();
     }
+    let mut out = String::from("'");
+    for c in word.chars() {
+        match c {
+            '\'' => out.push_str(r"'\''"),
+            '\n' => out.push_str(r"'\n'"),
+            '\r' => out.push_str(r"'\r'"),
+            '\t' => out.push_str(r"'\t'"),
+            c if c.is_ascii_control() => out.push_str(&format!(r"'\x{:02x}'", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('\'');
+    out
 }
 
 #[cfg(test)]
@@ -202,5 +278,62 @@ mod tests {
         assert_eq!(quoted(r"^/a(/.*)?$"), r"'^/a(/.*)?$'");
         assert_eq!(quoted("it's"), r"'it'\''s'");
         assert_eq!(quoted(""), "''");
+        assert_eq!(quoted("HTTP/1.1\r\nHost: a"), r"'HTTP/1.1'\r''\n'Host: a'");
+        assert_eq!(quoted("a\tb\u{1}"), r"'a'\t'b'\x01''");
+    }
+
+    fn node(line: &str, block: Option<Vec<Node>>) -> Node {
+        let words = line.split(' ').map(|w| w.replace("~", "\n")).collect();
+        Node { place: Place { file: "h".into(), line: 1 }, words, block, from: None }
+    }
+
+    fn copied(tree: &[Node], folder: &Path) -> String {
+        let mut files = Files::new(&folder.join("made")).unwrap();
+        let paths = Paths { folder, sockets: &BTreeMap::new() };
+        runnable(tree, &paths, &mut files, &Abilities::default(), &BTreeSet::new()).unwrap().text
+    }
+
+    #[test]
+    fn a_list_of_users_has_one_user_who_is_in_all_groups() {
+        let folder = tempfile::tempdir().unwrap();
+        let lines = ["group admins users alice", "group devs", "user alice password x groups devs"];
+        let tree = [node("userlist staff", Some(lines.iter().map(|l| node(l, None)).collect()))];
+        let text = copied(&tree, folder.path());
+        assert!(text.contains("userlist staff\n    group admins\n    group devs\n    user compare password"), "{text}");
+        assert!(text.trim_end().ends_with(" groups admins,devs") && !text.contains("alice"), "{text}");
+    }
+
+    #[test]
+    fn missing_maps_are_empty_and_checks_without_http_only_connect() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("there.map"), "a b\n").unwrap();
+        let lines = [
+            "use_backend %[req.hdr(host),lower,map(none.map,x)]",
+            "use_backend %[req.hdr(host),lower,map_beg(there.map)]",
+            "errorfiles pages",
+            "option redis-check",
+            "tcp-check connect",
+            "http-request return status 200 content-type text/plain string a~b",
+        ];
+        let tree = [
+            node("global", Some(vec![node("default-path config", None)])),
+            node("listen l", Some(lines.iter().map(|l| node(l, None)).collect())),
+        ];
+        let text = copied(&tree, folder.path());
+        assert!(text.contains("/made/empty,x)]") && text.contains("map_beg(there.map)]"), "{text}");
+        assert!(text.contains("errorfiles pages") && text.contains(r"'a'\n'b'"), "{text}");
+        assert!(
+            !text.contains("redis-check") && !text.contains("tcp-check") && !text.contains("default-path"),
+            "{text}"
+        );
+        assert_eq!(maps("%[base,map_reg(a.map),x]%[path,map(b.map,c)]"), ["a.map", "b.map"]);
+    }
+
+    #[test]
+    fn default_path_names_the_folder_of_relative_paths() {
+        let of = |line: &str| folder(&[node("global", Some(vec![node(line, None)]))], Path::new("/etc/haproxy"));
+        assert_eq!(of("daemon"), Path::new("/etc/haproxy"));
+        assert_eq!(of("default-path parent"), Path::new("/etc"));
+        assert_eq!(of("default-path origin /srv"), Path::new("/srv"));
     }
 }

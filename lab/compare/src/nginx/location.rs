@@ -69,7 +69,7 @@ pub(super) fn locations<'n>(block: &'n [Node], around: &[&'n Node], out: &mut Ve
         if let Matcher::Regex(pattern, any_case) = &matcher {
             match samples::regex(pattern, *any_case) {
                 Some(found) => matched = found,
-                None => plan.skip(&node.place, "its regular expression has parts for which no samples are made"),
+                None => plan.unasked(&node.place, "its regular expression has parts for which no samples are made"),
             }
         }
         out.push(Location { chain: chain.clone(), matcher, matched });

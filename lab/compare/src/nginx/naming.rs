@@ -22,7 +22,7 @@ pub(super) fn maps(tree: &[Node], nodes: &[&Node], plan: &mut Plan) -> Vec<(Plac
         }
         match of_map(node) {
             Some(wishes) => out.extend(wishes.into_iter().map(|w| (node.place.clone(), w))),
-            None => plan.skip(&node.place, "no request is made for its variables"),
+            None => plan.unasked(&node.place, "no request is made for its variables"),
         }
     }
     out

@@ -163,7 +163,7 @@ impl<'n> Site<'_, 'n> {
             };
             plan.push(draft.grpc(over));
         }
-        own.untried.into_iter().for_each(|u| plan.skip(&u.place, u.why));
+        own.untried.into_iter().for_each(|u| plan.unasked(&u.place, u.why));
     }
 
     /// Each location over HTTP/2 or HTTP/3, where a listener speaks it.
@@ -375,7 +375,7 @@ impl<'n> Site<'_, 'n> {
                                 plan.push(Draft { scope, ..d });
                             }
                         }
-                        _ => plan.skip(&node.place, "no request is made for its condition"),
+                        _ => plan.unasked(&node.place, "no request is made for its condition"),
                     }
                     self.block(draft, node, location, plan);
                 }
@@ -386,7 +386,7 @@ impl<'n> Site<'_, 'n> {
                             plan.push(Draft { place: node.place.clone(), scope, ..draft.clone().at(&path) });
                         }
                     }
-                    None => plan.skip(&node.place, "its regular expression has parts for which no samples are made"),
+                    None => plan.unasked(&node.place, "its regular expression has parts for which no samples are made"),
                 },
                 _ => {}
             }
@@ -450,7 +450,7 @@ impl<'n> Site<'_, 'n> {
                 }
             }
             Some(0) => plan.push(Draft { method: "POST".to_owned(), content: DEFAULT_CONTENT + 1, ..draft.clone() }),
-            _ => plan.skip(&node.place, "the command does not send so large a body"),
+            _ => plan.unasked(&node.place, "the command does not send so large a body"),
         }
     }
 
@@ -489,7 +489,7 @@ impl<'n> Site<'_, 'n> {
             Some(n) if n <= MAX_AT_ONCE => {
                 plan.push(Draft { times: Times::AtOnce(n as u32), behaviour, ..draft.clone() });
             }
-            _ => plan.skip(&node.place, "the command does not send so many requests"),
+            _ => plan.unasked(&node.place, "the command does not send so many requests"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! HTTP/2 of back-ends: by prior knowledge, or by ALPN. gRPC is answered with an empty message and trailers.
 
 use super::socket::Socket;
-use super::{Arrival, CONTENT, HEADER, HOLD, IDLE, Received, Reply, Shared, Told, requests_over_tls};
+use super::{Arrival, HEADER, HOLD, IDLE, Received, Reply, Shared, Told, requests_over_tls};
 use crate::draft::{GRPC, GRPC_MESSAGE};
 use bytes::Bytes;
 use h2::RecvStream;
@@ -105,15 +105,17 @@ async fn answer(
     let told = header(HEADER).unwrap_or_default().to_owned();
     let Told { number, word, served } = Told::of(&told);
     let is_grpc = header("content-type").is_some_and(|v| v.starts_with(GRPC));
-    let reply = Reply::new(word, &served, header("host"), arrival);
     let method = head.method.to_string();
+    let target = head.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string);
+    let check = if told.is_empty() { shared.check(&arrival.address, &method, &target) } else { None };
+    let reply = Reply::new(word, &served, header("host"), arrival).of(check);
     shared.note(Received {
         number,
         address: arrival.address.clone(),
         tls: arrival.tls.clone(),
         proxy: arrival.proxy.clone(),
         method: method.clone(),
-        target: head.uri.path_and_query().map_or_else(|| "/".to_owned(), ToString::to_string),
+        target,
         headers: headers.clone(),
         content,
     });
@@ -127,10 +129,10 @@ async fn answer(
     for (name, value) in &reply.headers {
         response = response.header(name.as_str(), value.as_str());
     }
-    let Ok(response) = response.header("content-length", CONTENT.len()).body(()) else { return Ok(()) };
+    let Ok(response) = response.header("content-length", reply.content.len()).body(()) else { return Ok(()) };
     let mut send = respond.send_response(response, method == "HEAD")?;
     if method != "HEAD" {
-        send.send_data(Bytes::from_static(CONTENT.as_bytes()), true)?;
+        send.send_data(Bytes::from(reply.content), true)?;
     }
     Ok(())
 }

@@ -396,7 +396,7 @@ fn requests_over_http2_grpc_and_unix_sockets_are_compared() {
     let output = compare("nginx", &file, &[]);
     let said = text(&output);
     assert_eq!(output.status.code(), Some(0), "{said}");
-    assert!(!said.contains("not compared: "), "{said}");
+    assert!(!said.contains("not compared: ") && !said.contains("not asked: "), "{said}");
     for (from, to, part, aspect) in [
         ("X-Env = \"web\"", "X-Env = \"other\"", "unix:/run/app.sock", "request header x-env at the back-end"),
         ("http://10.0.0.1:50051", "http://10.0.0.2:8080", "location /shop.Cart/", "back-end"),
@@ -512,6 +512,216 @@ fn a_configuration_behind_a_load_balancer_is_compared_as_its_clients_see_it() {
     command.args(["--quiet", "--requests", "5", "--program"]).arg(Path::new(".").join(name));
     let output = process::run_within(&mut command, b"", std::time::Duration::from_secs(600));
     assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+}
+
+/// The same as [`compare`], from a folder in which relative paths start.
+fn compare_in(folder: &Path, kind: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(lab());
+    command
+        .current_dir(folder)
+        .args(["compare", kind])
+        .args(arguments)
+        .arg("--sealane")
+        .arg(binary::sealane())
+        .arg("--quiet");
+    process::run_within(&mut command, b"", std::time::Duration::from_secs(600))
+}
+
+/// The import of `haproxy.cfg` in a folder, as `sealane.toml`.
+fn imported(site: &Site) -> String {
+    let mut command = Command::new(binary::sealane());
+    command.current_dir(site.path()).args(["import", "haproxy", "haproxy.cfg", "--out", "sealane.toml"]);
+    let output = process::run(&mut command, b"");
+    std::fs::read_to_string(site.path().join("sealane.toml")).unwrap_or_else(|_| panic!("{}", text(&output)))
+}
+
+const VARIABLES: &str = r"defaults
+    mode http
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+frontend public
+    bind :80
+    option forwardfor
+    unique-id-header X-Request-ID
+    unique-id-format %[uuid()]
+    http-request set-var(txn.part) str(api) if { path_beg /api/ }
+    http-request capture req.hdr(user-agent) len 64
+    http-request set-header X-Env shop
+    http-response set-header X-Frame-Options DENY
+    use_backend api if { path_beg /api/ }
+    default_backend app
+backend api
+    server a1 10.0.0.2:3000
+backend app
+    server s1 10.0.0.1:3000
+";
+
+/// An entry about a variable, a capture or one header announces no other header and no other server.
+#[test]
+fn an_entry_about_a_variable_announces_nothing_else() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("haproxy.cfg", VARIABLES);
+    let output = compare("haproxy", &file, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output));
+    for (from, to, aspect) in [
+        ("X-Env = \"shop\"", "X-Env = \"other\"", "request header x-env at the back-end"),
+        ("X-Frame-Options = \"DENY\"", "X-Frame-Options = \"SAMEORIGIN\"", "response header x-frame-options"),
+        ("http://10.0.0.2:3000", "http://10.0.0.1:3000", "back-end"),
+    ] {
+        let translated = edited(&site, "haproxy", &file, from, to);
+        let output = compare("haproxy", &file, &["--translated", translated.to_str().expect("plain")]);
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}\n{said}");
+        assert!(said.contains(&format!("not announced: {aspect}")), "{to}\n{said}");
+    }
+}
+
+const MAPS: &str = r"global
+    maxconn 1000
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+frontend public
+    bind :80
+    use_backend odd if { rand(100) lt 0 }
+    use_backend %[req.hdr(host),lower,map(maps/sites.map,rest)]
+backend shop
+    server s 10.0.0.1:3000
+backend blog
+    server s 10.0.0.2:3000
+backend odd
+    server s 10.0.0.4:3000
+backend rest
+    server s 10.0.0.3:3000
+";
+
+/// Each key of a map gets a request, also from files beside a relative `--translated`; what gets none is printed.
+#[test]
+fn the_sites_of_a_map_are_asked_for_and_what_is_not_is_printed() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    std::fs::create_dir(site.path().join("maps")).expect("our own folder");
+    site.file("maps/sites.map", "# sites\nshop.example.com shop\nblog.example.com  blog\n");
+    site.file("haproxy.cfg", MAPS);
+    let translation = imported(&site);
+    let compared =
+        || compare_in(site.path(), "haproxy", &["haproxy.cfg", "--translated", "sealane.toml", "--unannounced"]);
+    let output = compared();
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("haproxy.cfg:10: not asked: no request is made for a part of its condition"), "{said}");
+    assert!(said.contains("haproxy.cfg:16: not asked: no request reaches this backend and its rules"), "{said}");
+    assert!(!said.contains("haproxy.cfg:11: not asked"), "{said}");
+    // One site goes to another server, and one is not there.
+    for (from, to, host) in [
+        ("http://10.0.0.2:3000", "http://10.0.0.1:3000", "blog.example.com"),
+        ("\"blog.example.com\"", "\"blog2.example.com\"", "blog.example.com"),
+    ] {
+        assert!(translation.contains(from), "{translation}");
+        site.file("sealane.toml", translation.replacen(from, to, 1));
+        let output = compared();
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(1), "{to}\n{said}");
+        assert!(
+            said.contains("haproxy.cfg:11: not announced: back-end\n    GET http://blog.example.com/"),
+            "{host}\n{said}"
+        );
+    }
+}
+
+const FILES: &str = r#"defaults
+    mode http
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+    errorfile 503 pages/503.http
+userlist staff
+    group admins users alice
+    group devs users bob
+    user alice password $5$x$y
+    user bob password $5$x$z
+frontend public
+    bind :80
+    acl blocked req.hdr(user-agent) -m sub -i -f lists/agents.txt
+    http-request return status 200 content-type text/plain string "one\ntwo" if { path /text }
+    http-request deny if blocked
+    http-request auth realm Staff if { path_beg /staff/ } !{ http_auth_group(staff) admins }
+    http-request redirect location %[path,map(maps/old.map)] code 301 if { path,map(maps/old.map) -m found }
+    default_backend app
+backend app
+    option httpchk GET /health HTTP/1.1\r\nHost:\ www.example.com
+    http-check expect string OK
+    server s 10.0.0.1:3000 check inter 100ms fall 1
+"#;
+
+/// Files beside the configuration and the translation, line breaks in texts, groups of users, and checks that expect a text.
+#[test]
+fn a_configuration_with_files_groups_and_checks_is_compared() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    for folder in ["pages", "lists", "maps"] {
+        std::fs::create_dir(site.path().join(folder)).expect("our own folder");
+    }
+    site.file("pages/503.http", "HTTP/1.0 503 Busy\r\nContent-Type: text/html\r\n\r\n<p>busy</p>\n");
+    site.file("lists/agents.txt", "badbot\n");
+    site.file("maps/old.map", "/old /new\n");
+    site.file("haproxy.cfg", FILES);
+    imported(&site);
+    let output = compare_in(site.path(), "haproxy", &["haproxy.cfg", "--translated", "sealane.toml", "--json"]);
+    let said = text(&output);
+    assert!(matches!(output.status.code(), Some(0 | 1)), "it starts: {said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let found = report["differences"].as_array().expect("a list");
+    // The back-end satisfies its checks, so HAProxy does not answer 503.
+    assert!(!found.iter().any(|d| d["original"] == "503"), "{said}");
+    // What the import could not translate is announced for the lines that it is about, and nothing else differs.
+    for d in found.iter().filter(|d| d["known"]["kind"] == "no") {
+        panic!("{d:#}");
+    }
+}
+
+/// What a person has decided is accepted by a file, which the command writes; what matches nothing is stale.
+#[test]
+fn accepted_differences_end_the_comparison_with_0() {
+    need!("haproxy");
+    need_networks!();
+    let site = Site::new();
+    let file = site.file("haproxy.cfg", VARIABLES);
+    let translated = edited(&site, "haproxy", &file, "X-Env = \"shop\"", "X-Env = \"other\"");
+    let accept = site.path().join("accepted.toml");
+    let run = |more: &[&str]| {
+        let common = ["--translated", translated.to_str().expect("plain"), "--accept", accept.to_str().expect("plain")];
+        compare("haproxy", &file, &[&common, more].concat())
+    };
+    let output = run(&["--json"]);
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let all = report["differences"].as_array().expect("a list");
+    let lines: String = all.iter().filter_map(|d| d["accept"].as_str()).collect();
+    assert!(lines.contains("differs = \"request header x-env at the back-end\""), "{lines}");
+    std::fs::write(&accept, lines.replace("why = \"\"", "why = \"the shop has moved\"")).expect("our own folder");
+    let output = run(&[]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains(": accepted: request header x-env") && said.contains("the shop has moved"), "{said}");
+    assert!(!said.contains("stale"), "{said}");
+    // Something else is still a difference, and what matches nothing is said.
+    let stale = "[[accept]]\ndiffers = \"status\"\noriginal = \"200\"\ntranslation = \"403\"\nrequests = [\"GET http://gone/\"]\n";
+    std::fs::write(&accept, lines.replace("\"other\"", "\"third\"") + stale).expect("our own folder");
+    let output = run(&["--unannounced"]);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("To accept it, add to the file of --accept:\n        [[accept]]"), "{said}");
+    assert!(said.contains("stale: no difference matches (status: GET http://gone/)"), "{said}");
+    std::fs::write(&accept, "[[accept]]\nline = 7\n").expect("our own folder");
+    assert_eq!(run(&[]).status.code(), Some(2));
 }
 
 /// Configurations of the import's tests: what differs is announced.
