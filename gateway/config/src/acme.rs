@@ -609,17 +609,21 @@ fn check_served(
         let host = target.hosts.find(&name.sample());
         host.is_some_and(|host| !matches!(hosts.action(*host), Action::Passthrough { .. }))
     };
-    let unserved = match &on_demand.names[..] {
-        [] => (!automatic().any(is_wide)).then(|| "names that no [[host]] lists".to_owned()),
-        names => names.iter().find(|name| !automatic().any(|t| serves(t, name))).map(|name| format!("\"{name}\"")),
+    let message = match &on_demand.names[..] {
+        [] => (!automatic().any(is_wide)).then(|| {
+            "[acme.on_demand] has no effect: no [[host]] of a listener with certificates = \"auto\" has a wildcard or \"*\" in \"names\""
+                .to_owned()
+        }),
+        names => names.iter().find(|name| !automatic().any(|t| serves(t, name))).map(|name| {
+            format!(
+                "[acme.on_demand] orders no certificate for \"{name}\": no [[host]] of a listener with certificates = \"auto\" serves \
+                 such a name"
+            )
+        }),
     };
-    if let Some(unserved) = unserved {
+    if let Some(message) = message {
         let help = "add a [[host]] with a wildcard or \"*\" in \"names\" to a listener with certificates = \"auto\""
             .to_owned();
-        let message = format!(
-            "[acme.on_demand] orders no certificate for {unserved}: no [[host]] of a listener with certificates = \"auto\" serves \
-             such a name"
-        );
         sink.warn(span, message, Some(help));
     }
 }

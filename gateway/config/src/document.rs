@@ -112,7 +112,7 @@ impl Document {
         let shown = &self.name;
         let table: toml::Table =
             self.text.parse().map_err(|e: toml::de::Error| anyhow::anyhow!("{shown}: {}", e.message()))?;
-        let tunnel = table.get("tunnel").with_context(|| format!("{shown}: there is no [tunnel] in it"))?;
+        let tunnel = table.get("tunnel").with_context(|| format!("{shown}: the configuration has no [tunnel]"))?;
         let status = tunnel.get("status").and_then(toml::Value::as_str).with_context(|| {
             format!("{shown}: [tunnel] has no \"status\": add status = \"/run/sealane/tunnel.json\"")
         })?;

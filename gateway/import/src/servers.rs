@@ -130,6 +130,10 @@ pub(crate) fn versions(up: &mut Upstream, versions: Versions, place: &Place, id:
     }
 }
 
+/// What becomes of the list of suites of TLS 1.2 that servers are offered.
+pub(crate) const SUITES: &str = "no setting: Sealane offers servers all of its suites, also those that your list leaves out (to restrict \
+                                 them, write `[upstream.tls] ciphers`). Undecided if Sealane has no suite of your list";
+
 /// Reports what becomes of the suites of TLS 1.2 that servers are offered.
 pub(crate) fn suites(text: &str, id: Id, report: &mut Report) {
     let (suites, others) = ciphers::tls12(text);

@@ -1,7 +1,7 @@
 //! The lane: one pinned thread with its own readiness loop.
 //!
-//! A lane owns its connections, timers, buffers and counters. On the data path it takes no lock and writes no cache
-//! line that another lane reads or writes. What must cross goes by [`Mailbox`]; what all lanes must know is
+//! A lane owns its connections, timers, buffers and counters. When it handles an established connection, it takes no
+//! lock and writes no cache line that another lane uses (exceptions: `docs/decisions/001-lanes-share-nothing.md`). What must cross goes by [`Mailbox`]; what all lanes must know is
 //! [`Published`] and picked up between two events. What a lane does is a [`Service`].
 
 pub mod counter;

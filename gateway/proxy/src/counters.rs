@@ -141,13 +141,13 @@ counters! {
     TicketsFailed, counter, "sealane_shared_tickets_total", "result=\"failed\"";
     /// Single-use session tickets from the store that clients presented, by result.
     TicketsLate, counter, "sealane_shared_tickets_total", "result=\"late\"";
-    /// Handshakes whose certificate's key a token holds, by what became of the signature.
+    /// Handshakes that needed a signature from a token (PKCS#11), by result.
     TokenSigned, counter, "sealane_token_signatures_total", "result=\"signed\"";
-    /// Handshakes whose certificate's key a token holds, by what became of the signature.
+    /// Handshakes that needed a signature from a token (PKCS#11), by result.
     TokenFailed, counter, "sealane_token_signatures_total", "result=\"failed\"";
-    /// Handshakes whose certificate's key a token holds, by what became of the signature.
+    /// Handshakes that needed a signature from a token (PKCS#11), by result.
     TokenBusy, counter, "sealane_token_signatures_total", "result=\"queue_full\"";
-    /// Handshakes whose certificate's key a token holds, by what became of the signature.
+    /// Handshakes that needed a signature from a token (PKCS#11), by result.
     TokenLate, counter, "sealane_token_signatures_total", "result=\"late\"";
     /// Requests answered 425 because they came as early data.
     TooEarly, counter, "sealane_too_early_total", "";
@@ -397,7 +397,7 @@ counters! {
     ChallengesHttp, counter, "sealane_acme_challenges_answered_total", "type=\"http-01\"";
     /// Challenges of certificate authorities that the gateway answered, by type (RFC 8555, RFC 8737).
     ChallengesTls, counter, "sealane_acme_challenges_answered_total", "type=\"tls-alpn-01\"";
-    /// Names without a certificate that clients asked for (`[acme.on_demand]`), and that were not looked at because too many waited.
+    /// Handshakes for names without a certificate (`[acme.on_demand]`) that were not reported for an order, because the queue was full.
     DemandsLost, counter, "sealane_acme_on_demand_lost_total", "";
     /// Requests answered 400 because servers could read their path in different ways, or because it has dot segments.
     BadPaths, counter, "sealane_bad_paths_total", "";

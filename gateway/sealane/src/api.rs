@@ -224,7 +224,7 @@ fn ask<T: DeserializeOwned>(
     match (answered.is_good(), output.json) {
         (true, true) => Ok((answered.body, ExitCode::SUCCESS)),
         (true, false) => {
-            let read = serde_json::from_str(&answered.body).context("the response is not that of a gateway")?;
+            let read = serde_json::from_str(&answered.body).context("the response is not from a gateway")?;
             Ok((describe(read), ExitCode::SUCCESS))
         }
         (false, true) => Ok((answered.body, ExitCode::FAILURE)),
@@ -246,7 +246,7 @@ fn remove(at: &Where, path: &str, output: &Output, done: &str) -> Result<(String
 /// The etag of the configuration in force.
 fn in_force(at: &Where) -> Result<String> {
     let text = sealane_control::admin::ask::ask(at, "GET", "/v1/config", LIMIT)?;
-    let found: Configuration = serde_json::from_str(&text).context("the response is not that of a gateway")?;
+    let found: Configuration = serde_json::from_str(&text).context("the response is not from a gateway")?;
     Ok(found.etag)
 }
 

@@ -18,6 +18,9 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// The most open requests that the API lists.
+const MOST: usize = 1000;
+
 #[derive(Subcommand)]
 pub enum DebugCommand {
     /// Write an archive (tar) with the data for a bug report: configuration, status, metrics, log
@@ -143,7 +146,7 @@ fn connections(at: &Where, slow: bool, over: u64, limit: u32, json: bool) -> Res
     }
     let mut text = String::new();
     if open.exchanges.is_empty() {
-        text.push_str("no open requests\n");
+        text.push_str(&none_open(over, open.lanes_missing));
     } else {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "{:>9}  {:<14} {:<22} REQUEST AND WHAT IT WAITS FOR", "OPEN FOR", "ID", "CLIENT");
@@ -163,16 +166,35 @@ fn connections(at: &Where, slow: bool, over: u64, limit: u32, json: bool) -> Res
             printable(&e.waits_for)
         );
     }
-    if open.lanes_missing > 0 {
-        let _ = writeln!(text, "{} lanes did not answer in time: they are busy", open.lanes_missing);
+    if let Some(note) = left_out(open.lanes_missing) {
+        let _ = writeln!(text, "{note}");
     }
     Ok(text)
 }
 
+/// What is said if no request is listed. `over`: only requests that are older than this, in seconds, were asked for.
+fn none_open(over: u64, lanes_missing: usize) -> String {
+    let lanes = if lanes_missing > 0 { " in the lanes that answered" } else { "" };
+    match over {
+        0 => format!("no open requests{lanes}\n"),
+        over => format!("no request{lanes} has been open for more than {over} s\n"),
+    }
+}
+
+/// Which requests the gateway could not list; `None` if all lanes have answered.
+fn left_out(lanes_missing: usize) -> Option<String> {
+    match lanes_missing {
+        0 => None,
+        1 => Some("1 lane did not answer in time, so its requests are not included".to_owned()),
+        n => Some(format!("{n} lanes did not answer in time, so their requests are not included")),
+    }
+}
+
 fn exchange(at: &Where, id: &str, json: bool) -> Result<String> {
-    let open = open_exchanges(at, "")?;
+    let open = open_exchanges(at, &format!("limit={MOST}"))?;
+    let is_whole = open.exchanges.len() < MOST;
     let Some(e) = open.exchanges.into_iter().find(|exchange| exchange.id == id) else {
-        bail!("no open request has the ID {id}; the access log has requests that have ended");
+        bail!("{}", not_found(id, is_whole, open.lanes_missing));
     };
     if json {
         return as_json(&e);
@@ -202,6 +224,21 @@ fn exchange(at: &Where, id: &str, json: bool) -> Result<String> {
     Ok(lines.iter().map(|(name, value)| format!("{name:<11} {value}\n")).collect())
 }
 
+/// What is said of a request that was not found. `is_whole`: the gateway has listed all open requests of the lanes that answered.
+fn not_found(id: &str, is_whole: bool, lanes_missing: usize) -> String {
+    let mut text = match is_whole {
+        true if lanes_missing > 0 => format!("no open request in the lanes that answered has the ID {id}"),
+        true => format!("no open request has the ID {id}"),
+        false => format!("no request with the ID {id} is among the {MOST} oldest open requests"),
+    };
+    text.push_str("; a request that has ended is in the access log");
+    if let Some(note) = left_out(lanes_missing) {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "; {note}");
+    }
+    text
+}
+
 /// `30s`, `2m`.
 fn duration(text: &str) -> Result<Duration, String> {
     let help = || format!("write a time from 1s to {}s, as in 30s or 2m", LONGEST.as_secs());
@@ -229,6 +266,7 @@ fn record(at: &Where, time: Duration, request: &RecordingRequest, json: bool) ->
     // Writing to a string cannot fail.
     let _ = match count {
         0 => write!(out, "no request was recorded"),
+        1 => write!(out, "1 request"),
         _ => write!(out, "{count} requests"),
     };
     out.push_str(match recorded {
@@ -512,6 +550,28 @@ mod tests {
         let log = log_without_excerpts(&(json + "2026 INFO sealane: x | y\n" + error));
         assert!(!log.contains("secret") && log.contains("x | y") && log.lines().count() == 4, "{log}");
         assert_eq!(serde_json::from_str::<Value>(log.lines().next().unwrap()).unwrap()["n"][0], 1);
+    }
+
+    #[test]
+    fn nothing_is_said_about_requests_that_the_gateway_did_not_list() {
+        assert_eq!(none_open(0, 0), "no open requests\n");
+        assert_eq!(none_open(5, 0), "no request has been open for more than 5 s\n");
+        assert_eq!(none_open(0, 1), "no open requests in the lanes that answered\n");
+        assert_eq!(none_open(5, 2), "no request in the lanes that answered has been open for more than 5 s\n");
+        assert_eq!(left_out(0), None);
+        assert!(left_out(1).is_some_and(|text| text.starts_with("1 lane did not")));
+        assert!(left_out(2).is_some_and(|text| text.starts_with("2 lanes did not")));
+
+        let whole = not_found("0-17-3", true, 0);
+        assert_eq!(whole, "no open request has the ID 0-17-3; a request that has ended is in the access log");
+        let oldest = not_found("0-17-3", false, 0);
+        assert!(
+            oldest.starts_with("no request with the ID 0-17-3 is among the 1000 oldest open requests; "),
+            "{oldest}"
+        );
+        let busy = not_found("0-17-3", true, 1);
+        assert!(busy.starts_with("no open request in the lanes that answered has the ID 0-17-3; "), "{busy}");
+        assert!(busy.ends_with("; 1 lane did not answer in time, so its requests are not included"), "{busy}");
     }
 
     #[test]

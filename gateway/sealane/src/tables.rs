@@ -258,7 +258,9 @@ impl Table {
             Self::Hosts => "no requests yet: a host and a route appear here with their first request",
             Self::Servers => "no upstreams are configured: the gateway answers by itself",
             Self::Errors => "no request has got 5xx since the start",
-            Self::Limits => "nothing has refused a client since the start",
+            Self::Limits => {
+                "none of the limits that this table shows has refused a client since the start; /metrics has other refusals"
+            }
             Self::Certificates => "no certificates: no listener has TLS",
             Self::Tunnel if status.tunnel.is_none() => "no tunnel is configured",
             Self::Tunnel if status.reduced && status.tunnel.as_ref().is_some_and(|tunnel| tunnel.connected > 0) => {
@@ -266,13 +268,18 @@ impl Table {
             }
             Self::Tunnel => "no client is connected",
             Self::Requests if open.is_none() => "requests are shown on the admin socket only: use --socket",
+            Self::Requests if open.is_some_and(|open| open.lanes_missing > 0) => {
+                "no open requests in the lanes that answered; the other lanes did not answer in time"
+            }
             Self::Requests => "no open requests",
             Self::Operations => {
                 "there are no estimates yet: wait until the number of requests and handshakes per second has varied \
                  for some time"
             }
             Self::Problems => "no problem is known",
-            Self::Clients => "no client has sent a request in the last seconds",
+            Self::Clients => {
+                "no client is in the sample of the last ten seconds; the gateway takes the sample only while the status is read"
+            }
             Self::Overview | Self::Changes => "",
         }
     }
@@ -519,7 +526,7 @@ fn changes(now: &Status) -> (String, Vec<String>) {
         now.generation, changes.generation
     );
     if now.reduced {
-        head.push_str("\nwhat it has changed is shown only over the admin socket: use --socket");
+        head.push_str("\nthe changed settings are shown only over the admin socket: use --socket");
     }
     let line = |line: &String| format!("  {}", printable(&line.replace('→', "->")));
     (head, changes.lines.iter().map(line).collect())
@@ -590,6 +597,17 @@ mod tests {
             let view = table.view(&Rates::new(&status, None), None, &Plots::default(), table.usual());
             assert!(view.len() > 10 && view.ends_with('\n'), "{table:?}: {view}");
         }
+    }
+
+    #[test]
+    fn lanes_that_did_not_answer_may_have_open_requests() {
+        let status = Status::default();
+        let view = |lanes_missing| {
+            let open = OpenExchanges { lanes_missing, ..OpenExchanges::default() };
+            Table::Requests.view(&Rates::new(&status, None), Some(&open), &Plots::default(), Table::Requests.usual())
+        };
+        assert_eq!(view(0), "no open requests\n");
+        assert!(view(1).starts_with("no open requests in the lanes that answered; "), "{}", view(1));
     }
 
     #[test]

@@ -29,13 +29,15 @@ const IDLE: Duration = Duration::from_secs(1);
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
 
-/// How long a store may take.
+/// How long a store may take, and what its absence means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// To connect, with all that belongs to it.
     pub connect: Duration,
     /// To answer a batch.
     pub answer: Duration,
+    /// For the log: what the gateway does while the store does not respond. Empty: nothing else than before.
+    pub meanwhile: &'static str,
 }
 
 /// What a link knows of its store. Read by anybody, written by the link's task.
@@ -301,11 +303,10 @@ impl Keeper {
         let was_up = self.state.up.swap(false, Relaxed);
         let why = error.to_string();
         if was_up || self.told.as_ref() != Some(&why) {
-            log::warn!(
-                "the store {}: {why}; until the store responds, the gateway refuses early data with tickets from the store, and \
-                 applies shared rate limits alone (with rate_limits_fail_closed, it refuses everything that they apply to)",
-                self.name
-            );
+            match self.settings.meanwhile {
+                "" => log::warn!("the store {}: {why}", self.name),
+                meanwhile => log::warn!("the store {}: {why}; until the store responds, {meanwhile}", self.name),
+            }
         }
         self.told = Some(why);
     }

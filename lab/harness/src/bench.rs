@@ -49,12 +49,16 @@ impl<'a> Bench<'a> {
         for (key, _) in &options.set {
             if !sizes.contains_key(key) {
                 let known: Vec<&str> = sizes.keys().map(String::as_str).collect();
-                bail!("--set {key}: {} knows {}", spec.name, known.join(", "));
+                bail!(
+                    "--set {key}: the experiment \"{}\" has no value of this name in this run; its values are {}",
+                    spec.name,
+                    known.join(", ")
+                );
             }
         }
         if let Some(id) = options.only.iter().find(|id| spec.part(id).is_none()) {
             let known: Vec<&str> = spec.parts.iter().map(|p| p.id.as_str()).collect();
-            bail!("--only {id}: {} has {}", spec.name, known.join(", "));
+            bail!("--only {id}: the experiment \"{}\" has no such part; its parts are {}", spec.name, known.join(", "));
         }
         let cores = Cores::divide(options)?;
         let mut settings: Vec<Fact> = spec

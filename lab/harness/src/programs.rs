@@ -41,7 +41,11 @@ pub fn find(spec: &Spec, options: &Options) -> anyhow::Result<Found> {
     for (name, path) in &options.subjects {
         if kind(spec, name, path).is_none() {
             let kinds: Vec<&str> = spec.subjects.iter().map(|s| s.kind.as_str()).collect();
-            bail!("--subject {name}: {} compares {}; name one of them, or KIND-NAME", spec.name, kinds.join(", "));
+            bail!(
+                "--subject {name}: the experiment \"{}\" has no subject of this kind; name one of {}, or KIND-NAME",
+                spec.name,
+                kinds.join(", ")
+            );
         }
         if !path.is_file() {
             bail!("--subject {name}: there is no program {}", path.display());
@@ -50,7 +54,11 @@ pub fn find(spec: &Spec, options: &Options) -> anyhow::Result<Found> {
     for name in &options.without {
         if !spec.subjects.iter().any(|s| s.name == *name) {
             let names: Vec<&str> = spec.subjects.iter().map(|s| s.name.as_str()).collect();
-            bail!("--without {name}: {} compares {}", spec.name, names.join(", "));
+            bail!(
+                "--without {name}: the experiment \"{}\" has no such subject; its subjects are {}",
+                spec.name,
+                names.join(", ")
+            );
         }
     }
     for subject in spec.subjects.iter().filter(|s| !options.without.contains(&s.name)) {
@@ -58,10 +66,13 @@ pub fn find(spec: &Spec, options: &Options) -> anyhow::Result<Found> {
         match path {
             Some(path) => found.push(program(&subject.name, &subject.kind, path)),
             None if subject.optional => {
-                missing.push(format!("{}: no program {:?} on this machine", subject.name, subject.program));
+                missing.push(format!(
+                    "{}: no program {:?} in PATH, beside this program or in sbin; name it with --subject {}=PATH",
+                    subject.name, subject.program, subject.name
+                ));
             }
             None => bail!(
-                "{} was not found: there is no program {:?}; name it with --subject {}=PATH",
+                "{} was not found: there is no program {:?} in PATH, beside this program or in sbin; name it with --subject {}=PATH",
                 subject.name,
                 subject.program,
                 subject.name

@@ -140,7 +140,9 @@ pub struct Backend {
 impl Backend {
     /// Starts it.
     pub fn start(workspace: &Workspace, cpus: &[usize]) -> anyhow::Result<Self> {
-        let program = programs::look_up("nginx").context("the backend needs NGINX, which was not found")?;
+        let program = programs::look_up("nginx").context(
+            "the backend needs NGINX, but there is no program \"nginx\" in PATH, beside this program or in sbin",
+        )?;
         let (port, tls_port) = (free_port()?, free_port()?);
         let folder = workspace.folder("backend")?;
         let log = folder.join("tls.log");

@@ -193,7 +193,7 @@ impl Threshold {
 impl Measure {
     fn unit(self) -> &'static str {
         match self {
-            Self::Errors => "part, such as 0.01 or 1%",
+            Self::Errors => "fraction or a percentage, such as 0.01 or 1%",
             Self::Rate => "number per second",
             _ => "time with its unit, such as 20ms",
         }

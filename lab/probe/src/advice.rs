@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use crate::inspect::Inspection;
+use crate::inspect::{Inspection, VersionReport};
 
 /// How much it matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -67,7 +67,7 @@ fn versions(seen: &Inspection, advice: &mut Vec<Advice>) {
         advice.push(Advice {
             id: "no-tls13",
             severity: Severity::Medium,
-            finding: "TLS 1.3 is not offered".into(),
+            finding: "no request over TLS 1.3 succeeded".into(),
             why: "TLS 1.3 saves a round trip on every new connection, and does not have the weak options of TLS 1.2",
             nginx: NGINX_VERSIONS,
             haproxy: HAPROXY_VERSIONS,
@@ -104,7 +104,7 @@ fn versions(seen: &Inspection, advice: &mut Vec<Advice>) {
             sealane: SEALANE_PRESET,
         });
     }
-    if seen.tls13.offered && !scan.post_quantum() {
+    if seen.tls13.offered && !scan.post_quantum() && !scan.is_post_quantum_unclear() {
         advice.push(Advice {
             id: "no-post-quantum",
             severity: Severity::Medium,
@@ -192,8 +192,13 @@ fn certificate(seen: &Inspection, advice: &mut Vec<Advice>) {
 
 fn resumption(seen: &Inspection, advice: &mut Vec<Advice>) {
     let versions = [("TLS 1.2", &seen.tls12), ("TLS 1.3", &seen.tls13)];
+    // After an error of the second connection, nothing is known.
+    let is_without = |v: &VersionReport| match v.resumed {
+        Some(resumed) => !resumed,
+        None => v.tickets.tls12 + v.tickets.tls13 == 0,
+    };
     let without: Vec<&str> =
-        versions.iter().filter(|(_, v)| v.offered && v.resumed != Some(true)).map(|(name, _)| *name).collect();
+        versions.iter().filter(|(_, v)| v.offered && is_without(v)).map(|(name, _)| *name).collect();
     if !without.is_empty() {
         advice.push(Advice {
             id: "no-resumption",
@@ -249,7 +254,7 @@ fn fields(seen: &Inspection, advice: &mut Vec<Advice>) {
         advice.push(Advice {
             id: "no-http2",
             severity: Severity::Low,
-            finding: "HTTP/2 is not offered".into(),
+            finding: "the server did not choose HTTP/2, which the probe offered".into(),
             why: "with HTTP/1.1, browsers open up to six connections, each with its own handshake",
             nginx: "http2 on;  # before 1.25.1: listen 443 ssl http2;",
             haproxy: "bind :443 ssl crt /etc/haproxy/cert.pem alpn h2,http/1.1",

@@ -1,6 +1,5 @@
 use super::*;
 use crate::cert::Certificate;
-use crate::inspect::VersionReport;
 use crate::scan::{Finding, Scan};
 use crate::tickets::TicketCount;
 use crate::tls::{Kind, Negotiated};
@@ -128,6 +127,20 @@ fn without_a_scan_nothing_is_claimed_about_what_it_would_have_found() {
     for id in ["old-versions", "weak-suites", "no-post-quantum"] {
         assert!(!ids(&seen).contains(&id), "{id}");
     }
+}
+
+#[test]
+fn nothing_is_claimed_about_what_was_not_found_out() {
+    let mut seen = good();
+    // The second connection failed.
+    seen.tls13.resumed = None;
+    seen.tls13.tickets = TicketCount { tls13: 2, ..TicketCount::default() };
+    // The server was silent.
+    let silent = Finding { name: "X25519MLKEM768".into(), accepted: None, answer: String::new() };
+    seen.scan = Some(Scan { groups: vec![silent], ..Scan::default() });
+    assert!(ids(&seen).is_empty(), "{:?}", ids(&seen));
+    seen.tls13.tickets = TicketCount::default();
+    assert_eq!(ids(&seen), ["no-resumption"]);
 }
 
 /// Both mistakes of the study that this project may not repeat.

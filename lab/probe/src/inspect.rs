@@ -31,7 +31,7 @@ pub struct VersionReport {
     pub negotiated: Option<Negotiated>,
     /// Tickets (or session ids) given on the first connection.
     pub tickets: TicketCount,
-    /// Whether a second connection resumed; `None` when there was nothing to resume from.
+    /// Whether a second connection resumed; `None` when there was nothing to resume from, or the second connection failed.
     pub resumed: Option<bool>,
     /// Whether early data was accepted; `None` when no ticket allowed it.
     pub early_data_accepted: Option<bool>,
@@ -141,7 +141,7 @@ impl<'a> Looker<'a> {
             early_data_accepted: None,
         };
         if let Err(error) = self.fill(version, &mut report) {
-            report.problem.get_or_insert(error.to_string().lines().next().unwrap_or_default().to_owned());
+            report.problem.get_or_insert(first_line(&error));
         }
         report
     }
@@ -156,10 +156,10 @@ impl<'a> Looker<'a> {
         if report.tickets.tls12 + report.tickets.tls13 == 0 {
             return Ok(());
         }
-        report.resumed = match runner.fetch(self.resolver) {
-            Ok(second) => Some(second.negotiated.handshake.is_resumed()),
-            Err(_) => Some(false),
-        };
+        match runner.fetch(self.resolver) {
+            Ok(second) => report.resumed = Some(second.negotiated.handshake.is_resumed()),
+            Err(error) => report.problem = Some(format!("resumption was not tested: {}", first_line(&error))),
+        }
         if report.tickets.max_early_data > 0 {
             let early = Variant { handshake: Handshake::EarlyData, ..resumed.clone() };
             let outcome = self.runner(&early)?.attempt(self.resolver)?;
@@ -167,4 +167,8 @@ impl<'a> Looker<'a> {
         }
         Ok(())
     }
+}
+
+fn first_line(error: &ProbeError) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
 }

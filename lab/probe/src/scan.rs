@@ -45,9 +45,18 @@ impl Scan {
             .any(|f| f.name == name && f.accepted == Some(true))
     }
 
-    /// Whether a group with post-quantum protection is known.
+    /// Whether the server accepted a group with post-quantum protection.
     pub fn post_quantum(&self) -> bool {
-        self.groups.iter().any(|f| f.name.contains("MLKEM") && f.accepted == Some(true))
+        self.has_post_quantum(Some(true))
+    }
+
+    /// Whether the server accepted no such group, but at least one answer does not tell.
+    pub fn is_post_quantum_unclear(&self) -> bool {
+        !self.post_quantum() && self.has_post_quantum(None)
+    }
+
+    fn has_post_quantum(&self, accepted: Option<bool>) -> bool {
+        self.groups.iter().any(|f| f.name.contains("MLKEM") && f.accepted == accepted)
     }
 }
 

@@ -29,7 +29,7 @@ impl Target {
         let absolute = if url.contains("://") { url.to_owned() } else { format!("https://{url}") };
         let read = Url::parse(&absolute).map_err(|e| bad(e.why))?;
         if !read.tls {
-            return Err(bad("a probe times TLS, so it must begin with https://"));
+            return Err(bad("the URL must begin with https://, because the probe measures TLS"));
         }
         let server_name = ServerName::try_from(read.host.clone())
             .map_err(|_| bad(&format!("'{}' is neither a host name nor an address", read.host)))?;

@@ -255,7 +255,11 @@ fn write_inspection(out: &mut String, seen: &Inspection) -> std::fmt::Result {
 
 /// Whether key exchange and certificate withstand a quantum computer. `key` is the kind of the certificate's key.
 fn post_quantum(scan: &Scan, key: Option<&str>) -> String {
-    let exchange = if scan.post_quantum() { "ready" } else { "not ready" };
+    let exchange = match (scan.post_quantum(), scan.is_post_quantum_unclear()) {
+        (true, _) => "ready",
+        (false, true) => "unclear",
+        (false, false) => "not ready",
+    };
     let certificate = match key {
         Some(key) if key.starts_with("ML-DSA") => format!("ready ({key})"),
         Some(key) => format!("not ready ({key})"),
@@ -278,15 +282,17 @@ fn findings(all: &[Finding]) -> String {
 fn write_version(out: &mut String, name: &str, report: &VersionReport) -> std::fmt::Result {
     write!(out, "  {name}        ")?;
     if !report.offered {
-        return writeln!(out, "not offered ({})", report.problem.as_deref().unwrap_or("no reason given"));
+        return writeln!(out, "no request succeeded ({})", report.problem.as_deref().unwrap_or("no reason given"));
     }
     if let Some(n) = &report.negotiated {
         write!(out, "{}", [n.suite.clone(), n.group.clone()].into_iter().flatten().collect::<Vec<_>>().join(", "))?;
     }
     let tickets = report.tickets.tls12 + report.tickets.tls13;
-    match tickets {
-        0 => write!(out, "; no session tickets")?,
-        n => write!(out, "; {n} session ticket{}", if n == 1 { "" } else { "s" })?,
+    match (tickets, report.tickets.tls12) {
+        (0, _) => write!(out, "; no session tickets")?,
+        (n, 0) => write!(out, "; {n} session ticket{}", if n == 1 { "" } else { "s" })?,
+        (1, _) => write!(out, "; 1 session ID or ticket")?,
+        (n, _) => write!(out, "; {n} session IDs or tickets")?,
     }
     match report.tickets.lifetime_s {
         Some(0) => write!(out, " without a lifetime")?,
@@ -294,8 +300,8 @@ fn write_version(out: &mut String, name: &str, report: &VersionReport) -> std::f
         None => {}
     }
     match report.resumed {
-        Some(true) => write!(out, ", resumed from")?,
-        Some(false) => write!(out, ", NOT resumed from")?,
+        Some(true) => write!(out, "; the session was resumed")?,
+        Some(false) => write!(out, "; the session was NOT resumed")?,
         None => {}
     }
     match (report.tickets.max_early_data, report.early_data_accepted) {
@@ -328,7 +334,11 @@ fn write_certificate(out: &mut String, cert: &Certificate, depth: usize) -> std:
 
 fn write_advice(out: &mut String, report: &Report) -> std::fmt::Result {
     if report.advice.is_empty() {
-        return writeln!(out, "\nno weakness was found");
+        let untested = match report.inspection.as_ref().is_some_and(|seen| seen.scan.is_none()) {
+            true => " (old versions, weak suites and groups were not tested: --no-scan)",
+            false => "",
+        };
+        return writeln!(out, "\nno weakness was found{untested}");
     }
     writeln!(out, "\nwhat to tighten")?;
     for advice in &report.advice {
@@ -346,6 +356,7 @@ fn write_advice(out: &mut String, report: &Report) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tickets::TicketCount;
 
     #[test]
     fn the_studys_report_says_what_is_and_is_not_shown() {
@@ -382,9 +393,32 @@ mod tests {
             (scan(hybrid, Some(true)), Some("ECDSA P-256"), "key exchange ready; certificate not ready (ECDSA P-256)"),
             (scan(hybrid, Some(false)), Some("ML-DSA-65"), "key exchange not ready; certificate ready (ML-DSA-65)"),
             (scan("x25519", Some(true)), None, "key exchange not ready; certificate unknown"),
+            (scan(hybrid, None), None, "key exchange unclear; certificate unknown"),
         ] {
             assert_eq!(post_quantum(&scan, key), wanted);
         }
+    }
+
+    #[test]
+    fn a_version_is_reported_only_as_far_as_it_was_tested() {
+        let said = |offered, problem: Option<&str>, resumed| {
+            let tickets = TicketCount { tls13: 2, lifetime_s: Some(300), ..TicketCount::default() };
+            let problem = problem.map(str::to_owned);
+            let report =
+                VersionReport { offered, problem, negotiated: None, tickets, resumed, early_data_accepted: None };
+            let mut out = String::new();
+            write_version(&mut out, "TLS 1.3", &report).expect("a string takes all");
+            out
+        };
+        let resumed = said(true, None, Some(true));
+        assert!(resumed.ends_with("; 2 session tickets for 300 s; the session was resumed\n"), "{resumed}");
+        assert!(said(true, None, Some(false)).ends_with("; the session was NOT resumed\n"));
+        let untested = said(true, Some("resumption was not tested: timed out"), None);
+        assert!(
+            untested.contains(" for 300 s\n")
+                && untested.ends_with("afterwards: resumption was not tested: timed out\n")
+        );
+        assert!(said(false, Some("timed out"), None).ends_with("no request succeeded (timed out)\n"));
     }
 
     #[test]

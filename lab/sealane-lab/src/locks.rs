@@ -130,7 +130,16 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         })
         .collect();
     if !rows.is_empty() {
-        let head = ["taken first by", "kind", "calls", "locks", "hottest", "threads", "contended", "waited ms"];
+        let head = [
+            "place where the lock was first taken",
+            "kind",
+            "calls",
+            "locks",
+            "hottest",
+            "threads",
+            "contended",
+            "waited ms",
+        ];
         out!("{}", text::table(&head, &rows));
     }
     if counts.overflow > 0 {

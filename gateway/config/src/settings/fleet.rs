@@ -47,6 +47,6 @@ table! {
     /// must have the same name and the same rate at all gateways. If `false`, each gateway has its own limits.
     rate_limits: Flag = Flag, default(false);
     /// While the store does not respond, refuse everything that a rate limit applies to. If `false`, each gateway then
-    /// applies the limits alone.
+    /// counts by itself, without the other gateways.
     rate_limits_fail_closed: Flag = Flag, default(false);
 }

@@ -336,7 +336,7 @@ table! {
     /// compressed already, parts of responses (206), event streams, gRPC, and responses with `Cache-Control: no-transform`.
     compression "compression";
 
-    /// `"zstd"`, `"br"` and `"gzip"`, in order of preference. A client that prefers another encoding gets that one.
+    /// `"zstd"`, `"br"` and `"gzip"`, in order of preference. If a client gives one of these encodings a higher `q`, it gets that one.
     encodings: Words<Coding> = Words(codings::CODINGS), default(["zstd", "br", "gzip"]);
     /// The level of zstd. A higher level needs more time.
     zstd_level: Count = Count(1..=9), default(3);

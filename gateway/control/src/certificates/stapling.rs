@@ -145,7 +145,7 @@ impl Stapling {
         for issuer in config.issuers_without_responder() {
             if self.without_responder.len() < MAX_NAMED && self.without_responder.insert(issuer.clone()) {
                 log::warn!(
-                    "certificates of {issuer} name no OCSP responder: the gateway sends no OCSP responses with these \
+                    "some certificates of {issuer} name no OCSP responder: the gateway sends no OCSP responses with these \
                      certificates"
                 );
             }

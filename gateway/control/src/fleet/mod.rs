@@ -80,6 +80,26 @@ fn server(settings: &StoreSettings, address: sealane_redis::Address) -> Result<B
     Ok(Box::new(sealane_redis::RedisStore::new(sealane_redis::Settings { address, user, password })?))
 }
 
+/// What this gateway does while the store does not respond, for the log. `fail_closed`: of the rate limits that are shared.
+fn meanwhile(early_data: bool, fail_closed: Option<bool>) -> &'static str {
+    match (early_data, fail_closed) {
+        (false, None) => "",
+        (true, None) => "this gateway refuses early data with tickets from the store",
+        (false, Some(false)) => "this gateway counts the shared rate limits by itself, without the other gateways",
+        (false, Some(true)) => {
+            "this gateway refuses every request, connection and handshake that has a shared rate limit (rate_limits_fail_closed)"
+        }
+        (true, Some(false)) => {
+            "this gateway refuses early data with tickets from the store, and counts the shared rate limits by itself, without the other \
+             gateways"
+        }
+        (true, Some(true)) => {
+            "this gateway refuses early data with tickets from the store, and refuses every request, connection and handshake that has a \
+             shared rate limit (rate_limits_fail_closed)"
+        }
+    }
+}
+
 impl Fleet {
     /// Does what a configuration says. What has not changed goes on. Does not wait for the store.
     ///
@@ -90,7 +110,9 @@ impl Fleet {
             self.settings = None;
             if let Some(settings) = &config.store {
                 let store = open(settings).map_err(|why| anyhow::anyhow!("[store]: {why}"))?;
-                let link = Link::start(store, Settings { connect: CONNECT, answer: settings.timeout });
+                let meanwhile =
+                    meanwhile(settings.early_data.is_some(), settings.rate_limits.map(|limits| limits.fail_closed));
+                let link = Link::start(store, Settings { connect: CONNECT, answer: settings.timeout, meanwhile });
                 self.tickets = settings
                     .early_data
                     .map(|shared| tickets::Tickets::start(settings, shared, &link, self.mailboxes.clone()));
@@ -173,12 +195,28 @@ impl Fleet {
             }
             if let Some(rates) = &rates {
                 let (sent, lost) = rates.values();
-                let help = "Requests, connections and handshakes that shared rate limits counted, by whether the \
+                let help = "Requests, connections and handshakes that were counted by a shared rate limit, by whether the \
                             count was sent to the store.";
                 let mut family = out.counter("sealane_store_rate_uses_total", help);
                 family.sample(&[("result", "sent")], sent);
                 family.sample(&[("result", "not_sent")], lost);
             }
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_says_only_what_the_store_was_configured_for() {
+        assert_eq!(meanwhile(false, None), "");
+        for (early_data, fail_closed) in [(true, None), (false, Some(false)), (true, Some(true))] {
+            let text = meanwhile(early_data, fail_closed);
+            assert_eq!(text.contains("early data"), early_data, "{text}");
+            assert_eq!(text.contains("rate limit"), fail_closed.is_some(), "{text}");
+            assert_eq!(text.contains("rate_limits_fail_closed"), fail_closed == Some(true), "{text}");
+        }
     }
 }

@@ -216,7 +216,7 @@ mod tests {
 
     async fn gateway(store: impl Store, secret: u8) -> Keeper {
         let quick = Duration::from_secs(5);
-        let mut link = Link::start(Box::new(store), Settings { connect: quick, answer: quick });
+        let mut link = Link::start(Box::new(store), Settings { connect: quick, answer: quick, meanwhile: "" });
         link.changed().await;
         while !link.state().is_up() {
             tokio::time::sleep(Duration::from_millis(1)).await;

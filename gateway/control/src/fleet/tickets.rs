@@ -247,7 +247,7 @@ mod tests {
 
     async fn connected(store: impl Store) -> Link {
         let quick = Duration::from_secs(5);
-        let mut link = Link::start(Box::new(store), Settings { connect: quick, answer: quick });
+        let mut link = Link::start(Box::new(store), Settings { connect: quick, answer: quick, meanwhile: "" });
         link.changed().await;
         while !link.state().is_up() {
             tokio::time::sleep(Duration::from_millis(1)).await;

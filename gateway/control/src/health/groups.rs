@@ -88,7 +88,7 @@ pub struct ServerStatus {
     pub server: String,
     /// Where it is; `None` while its name does not resolve.
     pub address: Option<SocketAddr>,
-    /// It is used: neither down by its checks nor ejected.
+    /// It may be used: neither down by its checks nor ejected, and it has an address.
     pub up: bool,
     /// Down by its active checks, or because its name does not resolve; why.
     pub failing: Option<String>,
@@ -699,7 +699,7 @@ impl Groups {
                         group.unresolved.insert(*at, format!("{UNRESOLVED}{e}"));
                         if before.is_empty() && group.unresolved.len() == 1 {
                             let then = match group.addresses[*at].is_empty() {
-                                true => "the server is down until it resolves",
+                                true => "the server is down until the name resolves",
                                 false => "the last known addresses stay in use",
                             };
                             log::warn!("upstream {}: {host}: {e}; {then}", group.base.name);

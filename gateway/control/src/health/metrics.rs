@@ -17,7 +17,8 @@ impl LiveUpstreams {
         };
         gauge(
             "sealane_server_up",
-            "1 if the gateway uses the server, 0 if the health checks of the server fail or the server is ejected.",
+            "1 if the gateway may use the server (also if the server is draining, is a backup or has weight 0); 0 if its health checks \
+             fail, it is ejected, or its name has never resolved.",
             |s| f64::from(u8::from(s.up)),
         );
         gauge("sealane_server_weight", "The current weight of a server.", |s| s.effective_weight);

@@ -35,7 +35,7 @@ pub struct ClientStatus {
     pub connections: u64,
     /// Its requests per second.
     pub per_second: f64,
-    /// Its part of all requests, from 0 to 1.
+    /// Its part of the sampled requests, from 0 to 1.
     pub part: f64,
     /// Its new connections per second.
     pub accepted_per_second: f64,

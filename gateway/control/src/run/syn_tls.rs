@@ -68,7 +68,7 @@ fn missing(listening: bool, connecting: bool, sysctl: Option<Sysctl>) -> Option<
     };
     let whose = match (listening && !sysctl.server(), connecting && !sysctl.client()) {
         (false, false) => return None,
-        (true, false) => "",
+        (true, false) => " with clients",
         (false, true) => " towards upstreams",
         (true, true) => " with clients and upstreams",
     };

@@ -200,7 +200,7 @@ fn mistakes_are_told_where_they_stand() {
         ("ask = \"http://127.0.0.1:9/\"\nmax_certificates = 20000", "\"max_certificates\""),
         (
             "ask = \"http://127.0.0.1:9/\"",
-            "warning: [acme.on_demand] orders no certificate for names that no [[host]] lists",
+            "warning: [acme.on_demand] has no effect: no [[host]] of a listener with certificates = \"auto\" has a wildcard",
         ),
         ("names = [\"*.shop.example\"]", "warning: [acme.on_demand] orders no certificate for \"*.shop.example\""),
         (

@@ -299,9 +299,21 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
         Translated("no setting; the report says: signatures with SHA-1 are never used"),
     ),
     ("ssl-default-server-options", Translated("`[upstream.tls]`")),
-    ("ssl-default-server-ciphers", Translated("the cipher suites that Sealane supports")),
-    ("ssl-default-server-ciphersuites", Translated("the cipher suites that Sealane supports")),
-    ("ssl-default-server-curves", Translated("the groups that Sealane supports")),
+    ("ssl-default-server-ciphers", Translated(crate::servers::SUITES)),
+    (
+        "ssl-default-server-ciphersuites",
+        Translated(
+            "no setting: Sealane offers servers all of its suites, in its own order, also those that your list leaves out (to restrict them, \
+             write `[upstream.tls] ciphers`)",
+        ),
+    ),
+    (
+        "ssl-default-server-curves",
+        Translated(
+            "no setting: Sealane offers servers all of its groups, in its own order, also those that your list leaves out (to restrict them, \
+             write `[upstream.tls] groups`). Undecided if Sealane has no group of your list",
+        ),
+    ),
     (
         "ssl-server-verify",
         Undecided("server certificates are verified; dangerous_skip_verification in [upstream.tls] switches this off"),

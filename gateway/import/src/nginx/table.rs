@@ -1,6 +1,7 @@
 //! Every directive of NGINX that is known, and what becomes of it.
 
 use crate::Kind::{self, Missing, NotNeeded, Translated, Undecided};
+use crate::servers::SUITES;
 
 const PROCESS: &str = "the service manager sets this, or a lane does not need it";
 const KERNEL: &str = "the gateway sets these socket options automatically";
@@ -130,7 +131,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ),
     ("proxy_pass", Translated("`upstream`, `rewrite_prefix`")),
     ("grpc_pass", Translated("`upstream` with `http = \"2\"`")),
-    ("try_files", Translated("if it ends in a named location (`@name`) that passes requests on")),
+    (
+        "try_files",
+        Translated("the action of the named location (`@name`) in which it ends, if this location passes requests on"),
+    ),
     ("internal", Translated("`respond` with 404")),
     ("limit_except", Translated("`methods`")),
     ("default_type", Translated("`content_type` of `respond`")),
@@ -353,7 +357,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("proxy_ssl_name", Translated("`[upstream.tls] server_name`")),
     ("proxy_ssl_server_name", Translated("always sent")),
     ("proxy_ssl_protocols", Translated("`[upstream.tls] versions`")),
-    ("proxy_ssl_ciphers", Translated("the cipher suites that Sealane supports")),
+    ("proxy_ssl_ciphers", Translated(SUITES)),
     ("proxy_ssl_session_reuse", Translated("on")),
     (
         "proxy_ssl_password_file",
@@ -561,7 +565,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
         Missing("try_timeout limits one try, and total_timeout limits a request with all its tries"),
     ),
     ("grpc_ssl_protocols", Translated("`[upstream.tls] versions`")),
-    ("grpc_ssl_ciphers", Translated("the cipher suites that Sealane supports")),
+    ("grpc_ssl_ciphers", Translated(SUITES)),
     ("grpc_ssl_crl", Translated("`[upstream.tls] crl`")),
     ("grpc_ssl_session_reuse", Translated("on")),
     ("grpc_ssl_verify_depth", Translated("chains of any depth are accepted")),

@@ -55,7 +55,7 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
             Some(len) => {
                 w.set(d, "network", quoted(&format!("{network}/{len}")));
                 if !rest.is_empty() {
-                    w.differs(d, "all addresses of the network are assigned");
+                    w.differs(d, "clients without a fixed address get one from the network: nopool has no counterpart");
                 }
             }
             None => w.decide(d, "no network"),

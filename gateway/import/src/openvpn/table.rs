@@ -51,7 +51,12 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("auth-gen-token", Translated("`token_lifetime`")),
     ("tls-version-min", Translated("`tls_versions`")),
     ("tls-version-max", Translated("`tls_versions`")),
-    ("tls-cert-profile", Translated("the certificates that Sealane accepts")),
+    (
+        "tls-cert-profile",
+        Translated(
+            "no setting. Undecided, except for `legacy` and `insecure`: RSA keys below 2,048 bits and SHA-1 are always refused",
+        ),
+    ),
     ("status", Translated("`status`")),
     ("verify-x509-name", Translated("`verify_x509_name`")),
     ("push", Translated("`push`")),
@@ -180,9 +185,18 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ifconfig-nowarn", NotNeeded(ALWAYS)),
     (
         "ifconfig-pool",
-        Missing("all addresses of the network are assigned; a client's fixed address is in [[tunnel.client]]"),
+        Missing(
+            "clients can get any address of the network, not only addresses of this pool (to limit them, write addresses in a \
+             [[tunnel.group]]); a client's fixed address is in [[tunnel.client]]",
+        ),
     ),
-    ("ifconfig-ipv6-pool", Missing("all addresses of the network are assigned")),
+    (
+        "ifconfig-ipv6-pool",
+        Missing(
+            "clients can get any address of the network, not only addresses of this pool (to limit them, write addresses6 in a \
+             [[tunnel.group]])",
+        ),
+    ),
     ("ifconfig-ipv6-push", Undecided("allowed only in a client's file")),
     ("ifconfig-push", Undecided("allowed only in a client's file")),
     ("iroute", Undecided("allowed only in a client's file")),

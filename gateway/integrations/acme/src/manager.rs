@@ -415,7 +415,9 @@ impl Task {
                     }
                 }
             }
-            Ok(None) => format!("another process has the lock of {shown} and renews its certificates"),
+            Ok(None) => format!(
+                "another process has the lock of {shown} and renews the certificates in this folder; this process does not"
+            ),
             Err(e) => format!("certificates cannot be renewed: {e}"),
         };
         if told != self.told {

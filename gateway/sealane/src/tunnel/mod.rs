@@ -244,7 +244,7 @@ fn new_code_secret(issuer: &str, name: &str) -> Result<Zeroizing<String>> {
         // A terminal draws light on dark: what is dark in the code is not drawn (the crate's "light").
         let (dark, light) = (Dense1x2::Light, Dense1x2::Dark);
         let image = code.render::<Dense1x2>().dark_color(dark).light_color(light).quiet_zone(true).build();
-        eprintln!("Scan this with an authenticator app:\n\n{image}");
+        eprintln!("Scan this code with an authenticator app:\n\n{image}");
     }
     let secret = secret.to_base32();
     eprintln!("or enter the secret {}\n({})", secret.as_str(), url.as_str());
@@ -255,7 +255,7 @@ fn new_code_secret(issuer: &str, name: &str) -> Result<Zeroizing<String>> {
 fn source_nat(config: &Path, apply: bool, remove: bool) -> Result<()> {
     // No key is read: a user who may read the file may see the rules.
     let (read, _) = resolve::document_and_wait(config)?.read_offline()?;
-    let tunnel = read.tunnel.with_context(|| format!("{}: there is no [tunnel] in it", config.display()))?;
+    let tunnel = read.tunnel.with_context(|| format!("{}: the configuration has no [tunnel]", config.display()))?;
     let networks = nat::Networks { four: tunnel.network4, six: tunnel.network6 };
     match (apply, remove) {
         (_, true) => return nat::remove(),

@@ -4,7 +4,8 @@ use crate::{Answers, Pending};
 use std::sync::atomic::AtomicUsize;
 
 const PATIENT: Duration = Duration::from_secs(30);
-const QUICK: Settings = Settings { connect: Duration::from_millis(200), answer: Duration::from_millis(200) };
+const QUICK: Settings =
+    Settings { connect: Duration::from_millis(200), answer: Duration::from_millis(200), meanwhile: "" };
 
 /// A store in memory that can be away or silent.
 #[derive(Clone, Default)]

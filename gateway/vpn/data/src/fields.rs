@@ -12,7 +12,7 @@ pub struct Malformed(pub &'static str);
 
 impl fmt::Display for Malformed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "malformed hand-over: {}", self.0)
+        write!(f, "a part of the state from the old process is missing or invalid: {}", self.0)
     }
 }
 

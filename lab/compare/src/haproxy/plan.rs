@@ -359,8 +359,8 @@ impl<'p, 'n> Frontend<'p, 'n> {
                 continue;
             }
             if !abilities.http3 {
-                let why =
-                    "this HAProxy does not support HTTP/3: it gets over TLS the requests that Sealane gets over HTTP/3";
+                let why = "HTTP/3 of this HAProxy, which does not support it; the requests that Sealane gets over HTTP/3 are sent to \
+                           HAProxy over TCP with TLS, and the responses are compared";
                 plan.skip(&node.place, why);
             }
             let place = node.place.clone();

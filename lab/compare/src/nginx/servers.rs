@@ -84,7 +84,8 @@ fn only_beside_tcp(server: &mut Server<'_>, all: &[Listener], abilities: &Abilit
             (true, true) if !abilities.http3 => {
                 plan.skip(
                     &l.place,
-                    "this NGINX does not support HTTP/3: it gets over TLS the requests that Sealane gets over HTTP/3",
+                    "HTTP/3 of this NGINX, which does not support it; the requests that Sealane gets over HTTP/3 are sent to NGINX over \
+                     TCP with TLS, and the responses are compared",
                 );
                 kept.push((l, is_default));
             }

@@ -97,7 +97,7 @@ pub fn distances(part: &Part, measure: &str) -> Vec<f64> {
     all
 }
 
-/// What is saved against TLS 1.2 (or 1.3) after TCP: in per cent, in per cent with the study's computing on both sides,
+/// What is saved against TLS 1.2 (or 1.3) after TCP: in per cent, in per cent with the study's computing added to each handshake,
 /// and in round trips.
 fn derive(part: &mut Part, key: usize) {
     let measure = handshake(key);
@@ -151,7 +151,11 @@ fn show(part: &mut Part, key: usize) {
     part.grid(&format!("First byte, ms, {k}"), &f, "round trip, ms");
     part.grid(&format!("How much sooner the handshake ends, %, {k}"), &format!("sooner, {k}"), "round trip, ms");
     let added = format!("sooner with 40 ms added, {k}");
-    part.grid(&format!("The same with the study's 40 ms of computing on both sides, {k}"), &added, "round trip, ms");
+    part.grid(
+        &format!("The same with the study's 40 ms of computing added to each handshake, {k}"),
+        &added,
+        "round trip, ms",
+    );
     part.grid(&format!("Round trips saved, {k}"), &format!("round trips saved, {k}"), "round trip, ms");
     let model = [format!("n, round trips, {k}"), format!("X + T, {k}")];
     part.table(&format!("The study's model X + n(P + Q) + T, fitted, {k}"), &[&model[0], &model[1]]);

@@ -181,7 +181,10 @@ fn open_requests_are_listed_with_what_they_wait_for() {
     assert!(!text.contains(SECRET) && text.lines().count() == 4, "{text}");
     let oldest = debug(&operated, &["connections", "--limit", "1"]).expect("it answers");
     assert!(oldest.contains("GET localhost/slow at ") && oldest.lines().count() == 2, "{oldest}");
-    assert_eq!(debug(&operated, &["connections", "--over", "3600"]), Ok("no open requests\n".to_owned()));
+    assert_eq!(
+        debug(&operated, &["connections", "--over", "3600"]),
+        Ok("no request has been open for more than 3600 s\n".to_owned())
+    );
 
     let id = all[0]["id"].as_str().expect("a request has an ID").to_owned();
     let one = debug(&operated, &["exchange", &id]).expect("it is open");

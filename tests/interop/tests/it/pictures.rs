@@ -251,7 +251,7 @@ fn dns_is_gone() {
     get(listen, "shop.example");
     assert!(problems(&running).is_empty(), "{:?}", problems(&running));
     say(Says::Failure);
-    let texts = ["DNS", "app.shop.example", "does not resolve", "addresses that it had before stay in use"];
+    let texts = ["DNS", "app.shop.example", "does not resolve", "previous addresses stay in use"];
     named("dns", &running, &site, "dns", &texts);
 }
 
@@ -362,7 +362,7 @@ fn one_heavy_client() {
         for last in [2, 3, 4] {
             scope.spawn(connection(Ipv4Addr::new(127, 0, 0, last), Duration::from_millis(500)));
         }
-        named("heavy-client", &running, &site, "heavy_client", &["One heavy client makes", "of all requests"]);
+        named("heavy-client", &running, &site, "heavy_client", &["One heavy client makes", "of the sampled requests"]);
         let told = running.status();
         let of_client = told["problems"].as_array().into_iter().flatten().find(|p| p["kind"] == "heavy_client");
         assert_eq!(of_client.map(|problem| problem["client"].clone()), Some("127.0.0.9".into()), "{told}");

@@ -227,7 +227,7 @@ fn top_has_the_same_tables() {
         .any(|line| line.trim_start().starts_with('*'))));
     for (table, wanted) in [
         ("errors", "no request has got 5xx"),
-        ("limits", "nothing has refused a client"),
+        ("limits", "none of the limits that this table shows has refused a client"),
         ("certificates", "localhost"),
         ("servers", &backend.address.to_string()),
         ("tunnel", "no tunnel"),

@@ -82,7 +82,9 @@ fn handshakes(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
         (Some((_, part)), _) => {
             text.push_str(&format!(" {} of the new connections come from one client.", percent(part)))
         }
-        (None, Some(talkers)) if talkers.accepted > SOME => text.push_str(" They come from many clients."),
+        (None, Some(talkers)) if talkers.accepted > SOME => {
+            text.push_str(" No single client makes half of the new connections.");
+        }
         _ => {}
     }
     let client = source.map(|(address, _)| address);
@@ -110,7 +112,8 @@ fn newest_source(talkers: &Talkers) -> Option<(IpAddr, f64)> {
 
 /// A lane that does several times as much as the others together do on average, and what these do.
 fn busiest_lane(recent: &Recent) -> Option<(usize, f64, f64)> {
-    let cpu: Vec<f64> = recent.lanes.iter().map(|lane| lane.cpu.unwrap_or(0.0)).collect();
+    // If the CPU time of a lane is not known, nothing is known about "the others".
+    let cpu: Vec<f64> = recent.lanes.iter().map(|lane| lane.cpu).collect::<Option<_>>()?;
     let (lane, most) = cpu.iter().copied().enumerate().max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     let others = cpu.len().checked_sub(1).filter(|others| *others > 0)?;
     let mean = (cpu.iter().sum::<f64>() - most) / others as f64;
@@ -129,14 +132,14 @@ fn busy_lane(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
         .filter(|(one, all)| one.requests >= SOME && one.requests >= MOST * all);
     match hot {
         Some((one, all)) => text.push_str(&format!(
-            " One hot connection ({}) keeps it busy: {} of the lane's requests, {} per second. A connection stays in its lane, so other \
+            " One hot connection ({}) keeps the lane busy: {} of the lane's requests, {} per second. A connection stays in its lane, so other \
              clients of this lane wait.",
             one.id,
             percent((one.requests / all).min(1.0)),
             number(one.requests)
         )),
         None => text.push_str(&format!(
-            " It has {} requests and {} handshakes per second; a few busy connections are the usual cause. Other clients of this lane wait.",
+            " The lane has {} requests and {} handshakes per second; a few busy connections are the usual cause. Other clients of this lane wait.",
             number(requests as f64 / recent.seconds),
             number(handshakes as f64 / recent.seconds)
         )),
@@ -146,7 +149,8 @@ fn busy_lane(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
 }
 
 fn full_lanes(_: &Facts<'_>, recent: &Recent) -> Option<Finding> {
-    let least = recent.lanes.iter().filter_map(|lane| lane.cpu).min_by(f64::total_cmp)?;
+    let cpu: Vec<f64> = recent.lanes.iter().map(|lane| lane.cpu).collect::<Option<_>>()?;
+    let least = cpu.into_iter().min_by(f64::total_cmp)?;
     if least < FULL || recent.lanes.len() < 2 {
         return None;
     }
@@ -185,7 +189,8 @@ fn heavy_client(facts: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let text = format!(
-        "One heavy client makes {} of all requests: {} per second, on {} open connection{}. The other clients together make {} per second.",
+        "One heavy client makes {} of the sampled requests: {} per second, on {} open connection{}. The other clients in the sample \
+         together make {} per second.",
         percent(part.min(1.0)),
         number(load.requests),
         number(load.connections as f64),
@@ -246,7 +251,7 @@ fn memory(facts: &Facts<'_>) -> Option<Finding> {
     );
     if resets > 0 {
         text.push_str(&format!(
-            " In the last minute, {} connections that held the most memory (clients that read slowly) were reset.",
+            " In the last minute, {} connections that held the most memory (usually of clients that read slowly) were reset.",
             number(resets as f64)
         ));
     }
@@ -345,6 +350,12 @@ mod tests {
             assert_eq!(find(&Facts { recent: Some(lanes(balanced)), ..Facts::default() }), []);
         }
         assert_eq!(only(&Facts { recent: Some(lanes(&[0.95, 0.96])), ..Facts::default() }).kind, "full_lanes");
+        // Of a lane whose CPU time is not known, nothing is said, and nothing of all lanes.
+        for cpu in [&[0.95, 0.96, 0.0][..], &[0.04, 0.97, 0.0]] {
+            let mut recent = lanes(cpu);
+            recent.lanes[2].cpu = None;
+            assert_eq!(find(&Facts { recent: Some(recent), ..Facts::default() }), []);
+        }
     }
 
     #[test]
@@ -360,7 +371,7 @@ mod tests {
         let limits = [limit("requests refused: rate_limit", 400)];
         let found = find(&Facts { limits: &limits, ..facts });
         assert_eq!(found.iter().map(|f| f.kind).collect::<Vec<_>>(), ["heavy_client", "limits"]);
-        assert!(found[0].text.contains("93 % of all requests: 930 per second"), "{found:?}");
+        assert!(found[0].text.contains("93 % of the sampled requests: 930 per second"), "{found:?}");
         assert!(found[0].text.contains("on 3 open connections."), "{found:?}");
         assert!(found[1].text.contains("rate_limit (400)"), "{found:?}");
         let one = Load { connections: 1, ..load(930.0) };

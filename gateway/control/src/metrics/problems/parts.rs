@@ -79,7 +79,7 @@ fn servers(facts: &Facts<'_>) -> Vec<Finding> {
     }
     let mut found = Vec::new();
     for (upstream, servers) in groups {
-        let used = servers.iter().filter(|server| server.up && !server.draining).count();
+        let usable = servers.iter().filter(|server| server.up && !server.draining && server.weight > 0).count();
         let all = servers.len();
         for server in &servers {
             let why = |text: Option<&str>| {
@@ -99,14 +99,14 @@ fn servers(facts: &Facts<'_>) -> Vec<Finding> {
                 (None, None) => continue,
             };
             let name = &server.server;
-            let rest = match used {
+            let rest = match usable {
                 0 => "No other server can be used: clients get 502 or 503.".to_owned(),
-                used => format!("{used} of {all} servers of the upstream are in use."),
+                usable => format!("{usable} of {all} servers of the upstream can be used."),
             };
             found.push(Finding {
                 kind: "server_down",
                 subject: format!("{upstream} {name}"),
-                critical: used == 0,
+                critical: usable == 0,
                 text: format!("Server {name} of upstream \"{upstream}\" has a problem: {state}. {rest}"),
                 client: None,
             });
@@ -119,7 +119,7 @@ fn names(facts: &Facts<'_>) -> Vec<Finding> {
     let finding = |name: &crate::health::UnresolvedName| {
         let why = if name.why.is_empty() { String::new() } else { format!(": {}", name.why) };
         let then = match name.has_addresses {
-            true => "The addresses that it had before stay in use",
+            true => "The previous addresses stay in use",
             false => "Its server is not used until the name resolves",
         };
         Finding {
@@ -180,7 +180,8 @@ fn errors(facts: &Facts<'_>) -> Vec<Finding> {
             *reasons.entry(&error.why).or_default() += 1 + error.left_out;
         }
         let most = reasons.into_iter().max_by_key(|(_, count)| *count);
-        let because = most.map_or(String::new(), |(why, _)| format!(" The most frequent reason: {why}."));
+        let because =
+            most.map_or(String::new(), |(why, _)| format!(" The most frequent reason among the recent errors: {why}."));
         let route = if place.route.is_empty() { String::new() } else { format!(", route {}", place.route) };
         found.push(Finding {
             kind: "errors",
@@ -202,7 +203,10 @@ fn reloads(facts: &Facts<'_>) -> Vec<Finding> {
     let finding = |first: &str| Finding {
         kind: "reload",
         critical: false,
-        text: format!("The last reload failed, and the configuration before it stays in use: {}", why.unwrap_or(first)),
+        text: format!(
+            "The last reload failed: {}. The previous configuration stays in use.",
+            why.unwrap_or(first).trim_end_matches('.')
+        ),
         ..Finding::default()
     };
     first.map(finding).into_iter().collect()
@@ -309,6 +313,10 @@ mod tests {
         for part in ["Server s3 of upstream \"app\"", "it cannot be reached", "4 of 5 servers"] {
             assert!(finding.text.contains(part), "{finding:?}");
         }
+        // A server with weight 0 gets no new requests, although it is up.
+        servers[0].weight = 0;
+        let finding = only(&Facts { servers: &servers, ..Facts::default() });
+        assert!(finding.text.contains("3 of 5 servers of the upstream can be used"), "{finding:?}");
         servers.iter_mut().for_each(|server| (server.up, server.failing) = (false, Some("no route".into())));
         let found = find(&Facts { servers: &servers, ..Facts::default() });
         assert!(found.iter().all(|finding| finding.critical && finding.text.contains("No other server")), "{found:?}");

@@ -55,7 +55,7 @@ pub(super) fn connections<'l>(
         match (level, action) {
             ("inspect-delay", _) => report.same(l.id, "[limits] handshake_timeout"),
             ("content" | "connection" | "session", action) if action.starts_with("track-sc") => {
-                report.same(l.id, "not needed: the limits that use this counter count for themselves");
+                report.same(l.id, "not needed: each limit of Sealane has a counter of its own");
             }
             ("content" | "connection" | "session", "accept" | "reject" | "silent-drop") => {
                 let at = l.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(l.words.len());

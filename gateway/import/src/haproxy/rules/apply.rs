@@ -413,7 +413,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                     Some(there) if there.users != users_file(users) => {
                         report.decide(id, "a request can be checked with only one list of users: write basic_auth");
                     }
-                    Some(_) => report.same(id, "asked before"),
+                    Some(_) => report.same(id, "an earlier rule asks for the same password"),
                     None => {
                         report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
                         out.basic_auth = Some(BasicAuth {

@@ -111,11 +111,13 @@ fn unknown<'d>(import: &mut Import<'d>, l: &Location<'d>, serves: bool) {
     match harmless && l.internal().is_none() {
         true => import.missing(
             l.d,
-            "no path_regex matches the same paths as this expression: the location with the longest prefix handles these requests",
+            "Sealane's path_regex cannot express this regular expression (for example because of look-around or a back-reference): \
+             requests for the paths that it matches go to the location with the longest prefix",
         ),
         false => {
             let text = l.d.arguments().last().copied().unwrap_or_default();
-            let says = "no path_regex matches the same paths as this expression: write routes for these paths, or let the server refuse them";
+            let says = "Sealane's path_regex cannot express this regular expression (for example because of look-around or a \
+                        back-reference): write routes for the paths that it matches, or let the server refuse these paths";
             match except(text) {
                 Some((before, name)) => import.decide(
                     l.d,

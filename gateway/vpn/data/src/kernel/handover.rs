@@ -17,7 +17,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 const INTERFACE: u16 = 1;
-/// A field that the user-space plane does not write: how many sockets there are.
+/// A field that the user-space plane does not write: the number of sockets.
 const SOCKETS: u16 = 3;
 const PEER: u16 = 4;
 
@@ -56,7 +56,7 @@ impl Prepared {
     pub fn read(from: HandOver) -> io::Result<Self> {
         let fields = Reader::new(&from.bytes).map_err(invalid)?;
         let name = fields.bytes(INTERFACE, "the interface's name").map_err(invalid)?;
-        let count: usize = fields.number(SOCKETS, "how many sockets there are").map_err(invalid)?;
+        let count: usize = fields.number(SOCKETS, "the number of sockets").map_err(invalid)?;
         let peers = fields.each(PEER).map(|peer| peer.and_then(read_about)).collect::<Result<_, _>>();
         let mut descriptors = from.descriptors.into_iter();
         let notices = descriptors.next().ok_or_else(|| invalid(Malformed("a descriptor is missing")))?;

@@ -104,7 +104,7 @@ pub(super) fn read(from: HandOver) -> io::Result<Legacy> {
     };
     for lane in fields.each(LANE) {
         let lane = lane.map_err(invalid)?;
-        let count = |tag| lane.number::<u16>(tag, "how many sockets a lane has").map_err(invalid);
+        let count = |tag| lane.number::<u16>(tag, "the number of sockets of a lane").map_err(invalid);
         legacy.queues.push(Queue::adopt(fd()?, count(TCP_OFFLOAD)? == 1)?);
         let mut udp = Vec::new();
         for _ in 0..count(UDP_SOCKETS)? {
@@ -184,7 +184,7 @@ pub(super) fn read_peer(fields: Reader<'_>) -> Result<Inherited, Malformed> {
 fn read_key(peer: PeerId, fields: Reader<'_>) -> Result<InheritedKey, Malformed> {
     let direction = |key, tail| -> Result<DirectionKey, Malformed> {
         let key = fields.bytes(key, "a key")?.try_into().map_err(|_| Malformed("a key"))?;
-        let tail = fields.bytes(tail, "a key's tail")?.try_into().map_err(|_| Malformed("a key's tail"))?;
+        let tail = fields.bytes(tail, "the tail of a key")?.try_into().map_err(|_| Malformed("the tail of a key"))?;
         Ok(DirectionKey { key, tail })
     };
     let name = str::from_utf8(fields.bytes(2, "a cipher")?).map_err(|_| Malformed("a cipher"))?;
