@@ -489,8 +489,27 @@ fn error_files_of_haproxy_are_pages() {
     let output = import();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_eq!(std::fs::read_to_string(site.path().join("error-502.html")).expect("the page"), "<p>away</p>\n");
-    // Nothing is overwritten.
+    // Nothing is overwritten. A page of an earlier import stays.
     assert!(!import().status.success());
+    let again = |more: &[&str]| {
+        let second = site.path().join("second.toml");
+        let mut words =
+            vec!["import", "haproxy", file.to_str().expect("plain"), "--out", second.to_str().expect("plain")];
+        words.extend(more);
+        run(words)
+    };
+    let output = again(&[]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // Another page of this name is not the import's, and stops it before it writes anything.
+    let page = site.path().join("error-502.html");
+    std::fs::write(&page, "<p>mine</p>\n").expect("the page is written");
+    std::fs::remove_file(site.path().join("second.toml")).expect("the result is there");
+    let output = again(&[]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && said.contains("error-502.html exists") && said.contains("--force"), "{said}");
+    assert!(!site.path().join("second.toml").exists());
+    assert!(again(&["--force"]).status.success() && again(&["--force"]).status.success());
+    assert_eq!(std::fs::read_to_string(&page).expect("the page"), "<p>away</p>\n");
     let text = std::fs::read_to_string(&out).expect("the result").replace(&address.to_string(), "@ADDRESS@");
     let gateway = configured(&site, &format!("{text}\n[admin]\nlisten = \"@ADMIN@\"\n"));
     let mut wire = Wire::new(client::tcp_from(Ipv4Addr::LOCALHOST, gateway.address));
