@@ -184,6 +184,11 @@ fn a_refusal_by_path_and_address_is_a_list_of_a_route() {
             "http-request deny if METH_DELETE !lan or { src 192.0.2.1 }",
             &["methods = [\"DELETE\"]", "allow = [\"10.0.0.0/8\"]", "deny = [\"192.0.2.1\"]"],
         ),
+        // A request can meet both conditions of a rule.
+        (
+            "http-request deny if { req.fhdr(x-a) -m found } { src 10.0.0.1 } or METH_DELETE !lan",
+            &["methods = [\"DELETE\"]", "headers.x-a = true", "allow = [\"10.0.0.0/8\"]", "deny = [\"10.0.0.1\"]"],
+        ),
         // Two rules that both divide the requests.
         (
             "http-request deny if METH_DELETE !lan\n http-request deny if { req.fhdr(x-a) 1 } { src 10.0.0.1 }",

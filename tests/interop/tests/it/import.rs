@@ -544,9 +544,13 @@ fn random_ones_behave_alike(kind: &str, generate: fn(&mut model::Random, bool) -
             site.path().join(format!("{kind}-{}.{}", address.port(), if kind == "nginx" { "conf" } else { "cfg" }));
         // The program's start writes the whole file; the import is asked before.
         std::fs::write(&file, &text).expect("it can be written");
-        if !run(["import", kind, file.to_str().expect("a plain name")]).status.success() {
+        let imported = run(["import", kind, file.to_str().expect("a plain name")]);
+        if !imported.status.success() {
             continue;
         }
+        let says = |text: &str| String::from_utf8_lossy(&imported.stderr).contains(text);
+        // Names that a whole name is a part of may be treated as others, and a list of addresses has its own status, where this is said.
+        let (is_part, is_status) = (says("whole host names"), says("the status is 403"));
         let inner = match kind {
             "nginx" => text.trim_start_matches("http {").trim_end().trim_end_matches('}').to_owned(),
             _ => text[text.find("frontend").expect("it has one")..].to_owned(),
@@ -559,7 +563,7 @@ fn random_ones_behave_alike(kind: &str, generate: fn(&mut model::Random, bool) -
         // A part of all requests for each configuration.
         for request in model::requests().skip(seed as usize % 7).step_by(7) {
             let wanted = model(&request);
-            if wanted == model::Answer::File {
+            if wanted == model::Answer::File || is_part && request.host == "xa.example" {
                 continue;
             }
             let header =
@@ -580,7 +584,9 @@ fn random_ones_behave_alike(kind: &str, generate: fn(&mut model::Random, bool) -
             );
             // What is not translated is announced.
             assert!(
-                there == here || here.starts_with("501 "),
+                there == here
+                    || here.starts_with("501 ")
+                    || is_status && there.starts_with('4') && here.starts_with("403 "),
                 "{kind} {seed}: {request:?}\n  {there}\n  {here}\n{text}"
             );
         }

@@ -379,6 +379,7 @@ fn divide(
         true => report.same(id, says),
         false => report.differs(id, format!("{says}: the status is 403")),
     }
+    let mut all: Vec<(Match, Option<Clients>)> = Vec::new();
     for (only, clients) in parts {
         let clients = match (clients, &exempt) {
             (Some(clients), Some(exempt)) => match clients.and(exempt) {
@@ -391,19 +392,47 @@ fn divide(
             (Some(clients), None) => Some(clients),
             (None, exempt) => exempt.clone(),
         };
-        let Some(clients) = clients else {
-            // All clients are refused.
-            let then = Outcome { action: Some((action.clone(), place.clone())), ..out.checks() };
-            out.exceptions.push(Exception { only, then: Box::new(then), place: place.clone() });
-            continue;
-        };
-        let mut other = Outcome { exceptions: Vec::new(), ..out.clone() };
-        let of = if only.is_all() { &mut *out } else { &mut other };
-        if of.access.refuse(&clients, place).is_err() {
-            report.decide(id, UNSAYABLE);
-            continue;
+        all.push((only, clients));
+    }
+    // What applies to all requests comes first, and then what refuses all clients: a request can meet several of the conditions.
+    all.sort_by_key(|(only, clients)| (!only.is_all(), clients.is_some()));
+    for (only, clients) in &all {
+        match clients {
+            Some(clients) if only.is_all() => {
+                if out.access.refuse(clients, place).is_err() {
+                    report.decide(id, UNSAYABLE);
+                }
+            }
+            Some(_) => {}
+            None => {
+                let then = Outcome { action: Some((action.clone(), place.clone())), ..out.checks() };
+                out.exceptions.push(Exception { only: only.clone(), then: Box::new(then), place: place.clone() });
+            }
         }
-        if only.is_all() {
+    }
+    let some = |(only, clients): (Match, Option<Clients>)| clients.filter(|_| !only.is_all()).map(|c| (only, c));
+    let parts: Vec<(Match, Clients)> = all.into_iter().filter_map(some).collect();
+    refuse_some(&parts, rule, behind, passing, atom, path, report, out);
+    true
+}
+
+/// Refuses some clients for each of some conditions. Requests that meet several of these conditions are refused by each of them.
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn refuse_some(
+    parts: &[(Match, Clients)],
+    rule: &Rule,
+    behind: &[Rule],
+    passing: &Passing,
+    atom: &Atom,
+    path: &Path,
+    report: &mut Report,
+    out: &mut Outcome,
+) {
+    let (id, place) = (rule.line.id, &rule.line.place);
+    for (at, (only, clients)) in parts.iter().enumerate() {
+        let mut other = Outcome { exceptions: Vec::new(), ..out.clone() };
+        if other.access.refuse(clients, place).is_err() {
+            report.decide(id, UNSAYABLE);
             continue;
         }
         if passing.divided >= MAX_DIVIDED || !out.shares.is_empty() {
@@ -411,9 +440,13 @@ fn divide(
             continue;
         }
         let passing = Passing { divided: passing.divided + 1, ..passing.clone() };
+        refuse_some(&parts[at + 1..], rule, behind, &passing, atom, path, report, &mut other);
         run(behind, passing, atom, path, report, &mut other);
         if !other.shares.is_empty() {
-            report.decide(id, "a later rule sends a random share of the requests to another backend: write routes with split, allow and deny");
+            report.decide(
+                id,
+                "a later rule sends a random share of the requests to another backend: write routes with split, allow and deny",
+            );
         }
         for inner in std::mem::take(&mut other.exceptions) {
             match only.and(&inner.only) {
@@ -425,9 +458,8 @@ fn divide(
                 ),
             }
         }
-        out.exceptions.push(Exception { only, then: Box::new(other), place: place.clone() });
+        out.exceptions.push(Exception { only: only.clone(), then: Box::new(other), place: place.clone() });
     }
-    true
 }
 
 fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &mut Report, out: &mut Outcome) {
