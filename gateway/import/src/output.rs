@@ -5,7 +5,7 @@ mod order;
 mod routes;
 
 pub(crate) use hosts::Host;
-pub(crate) use order::{Entry, Methods, in_order, joined};
+pub(crate) use order::{Entry, Methods, entries_of, in_order, joined};
 pub(crate) use routes::{Action, BasicAuth, ErrorPage, ForwardAuth, Mirror, Path, Route, Split};
 
 use crate::addresses::Access;

@@ -46,6 +46,21 @@ pub(crate) fn shown_time(ms: u64) -> String {
     }
 }
 
+/// A duration of Sealane with one unit (`30s`, `500us`) in microseconds.
+pub(crate) fn microseconds(text: &str) -> Option<u64> {
+    let n: u64 = text.trim_end_matches(char::is_alphabetic).parse().ok()?;
+    let unit = match text.trim_start_matches(|c: char| c.is_ascii_digit()) {
+        "d" => 86_400_000_000,
+        "h" => 3_600_000_000,
+        "m" => 60_000_000,
+        "s" => 1_000_000,
+        "ms" => 1_000,
+        "us" => 1,
+        _ => return None,
+    };
+    Some(n.saturating_mul(unit))
+}
+
 /// A size (`8k`, `1M`, `512`) in bytes.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
@@ -83,6 +98,8 @@ mod tests {
         assert_eq!(haproxy_time("10s").as_deref(), Some("10s"));
         assert_eq!(haproxy_time("300us").as_deref(), Some("300us"));
         assert_eq!(haproxy_time("-1"), None);
+        assert_eq!((microseconds("90s"), microseconds("1h")), (Some(90_000_000), Some(3_600_000_000)));
+        assert_eq!((microseconds("300us"), microseconds("x"), microseconds("1w")), (Some(300), None, None));
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn what_refuses_clients_of_nginx_and_has_no_translation_stops_the_start() {
 fn what_refuses_clients_of_haproxy_and_has_no_translation_stops_the_start() {
     for text in [
         "http-request deny if { src host.example }",
-        "http-request deny if METH_POST !{ src 10.0.0.0/8 }",
+        "http-request redirect location /x if METH_POST !{ src 10.0.0.0/8 }",
         "http-request deny if { src -f a } !{ src -f b }",
         "http-request redirect location /x if { src 10.0.0.0/8 }",
         "http-request set-header X-Lan yes if { src 10.0.0.0/8 }",
@@ -125,7 +125,7 @@ fn what_refuses_clients_of_haproxy_and_has_no_translation_stops_the_start() {
         "http-request auth unless { http_auth(u) } METH_POST",
         "http-request auth unless { http_auth(u) } || { http_auth(v) }",
         "http-request auth if METH_POST !{ http_auth(u) }",
-        "http-request auth unless { http_auth_group(u) admins }",
+        "http-request auth if { http_auth_group(u) admins }",
         "http-request deny if { hdr_len(user-agent) gt 500 }",
         "http-request deny if { sc_http_req_rate(0) gt 10 }",
         "http-request auth",

@@ -117,7 +117,7 @@ fn headers_of_haproxy_have_parts_of_the_request() {
     for (rule, wanted) in [
         ("http-request set-header X-Real-IP %[src]", "request_headers.set.X-Real-IP = \"{client_address}\""),
         ("http-request set-header X-Url https://%[req.hdr(host)]%[pathq]", "X-Url = \"https://{authority}{uri}\""),
-        ("http-request set-header X-CN %{+Q}[ssl_c_s_dn(cn)]", "X-CN = \"\\\"{client_certificate_name}\\\"\""),
+        ("http-request set-header X-CN %{+Q}[ssl_c_s_dn(cn)]", "X-CN = \"{client_certificate_name}\""),
         ("http-request set-header X-DN %[ssl_c_s_dn(,0,rfc2253)]", "X-DN = \"{client_certificate_subject}\""),
         ("http-request add-header X-Ip %ci", "request_headers.add.X-Ip = \"{client_address}\""),
         ("http-request set-header X-Rate 100%%", "X-Rate = \"100%\""),

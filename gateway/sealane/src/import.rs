@@ -69,6 +69,9 @@ pub struct Options {
     /// Output file, which must not exist; error pages and inline blocks are written to the same folder [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     out: Option<PathBuf>,
+    /// Overwrite the output file, and files of the same names beside it
+    #[arg(long, requires = "out")]
+    force: bool,
     /// The report: text (only differences) or full (everything), on standard error; json (everything), on standard output
     #[arg(long, value_enum, default_value_t = ReportKind::Text)]
     report: ReportKind,
@@ -130,7 +133,7 @@ pub fn execute(command: ImportCommand) -> Result<()> {
 
 /// `sealane tunnel import`, the older name of `sealane import openvpn`.
 pub fn execute_openvpn(file: PathBuf, out: Option<PathBuf>) -> Result<()> {
-    let options = Options { file, out, report: ReportKind::Text, parsed: false, json: false };
+    let options = Options { file, out, force: false, report: ReportKind::Text, parsed: false, json: false };
     server(&options, openvpn::import, openvpn::parsed)
 }
 
@@ -150,10 +153,7 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
     let Imported { toml, report, files } = import(&Files, &path)?;
     match &options.out {
         Some(out) => {
-            write(out, toml.as_bytes())?;
-            for (name, content) in &files {
-                write(&out.with_file_name(name), content)?;
-            }
+            write_all(out, toml.as_bytes(), &files, options.force)?;
         }
         None => {
             print(&toml)?;
@@ -182,9 +182,39 @@ fn server(options: &Options, import: Import, read: Read) -> Result<()> {
     }
 }
 
-/// Writes a file; nothing that is there is overwritten.
-fn write(path: &Path, content: &[u8]) -> Result<()> {
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+/// Writes the result and the files beside it. Without `force`, writes nothing if the result exists, or if a file beside it exists with
+/// another content: a file with the same content is one of an earlier import, and stays as it is.
+fn write_all(out: &Path, toml: &[u8], files: &[(String, Vec<u8>)], force: bool) -> Result<()> {
+    let mut all = vec![(out.to_owned(), toml)];
+    for (name, content) in files {
+        let path = out.with_file_name(name);
+        match std::fs::symlink_metadata(&path) {
+            Ok(_) if force => all.push((path, content.as_slice())),
+            Ok(_) if std::fs::read(&path).is_ok_and(|there| there == *content) => {}
+            Ok(_) => bail!(
+                "{} exists, and its content differs from the file that the import would write: choose another folder with --out, \
+                 remove the file, or overwrite it with --force",
+                path.display()
+            ),
+            Err(_) => all.push((path, content.as_slice())),
+        }
+    }
+    if !force && std::fs::symlink_metadata(out).is_ok() {
+        bail!("{} exists: choose another file with --out, or overwrite it with --force", out.display());
+    }
+    // The result comes last: it needs the other files.
+    all.iter().rev().try_for_each(|(path, content)| write(path, content, force))
+}
+
+/// Writes a file. `force`: a file that is there is replaced.
+fn write(path: &Path, content: &[u8], force: bool) -> Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    match force {
+        true => options.create(true).truncate(true),
+        false => options.create_new(true),
+    };
+    let file = options.open(path);
     file.and_then(|mut f| f.write_all(content)).with_context(|| format!("cannot write {}", path.display()))
 }
 

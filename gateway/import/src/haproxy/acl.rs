@@ -7,17 +7,21 @@
 //! (`criterion.rs`); everything else is [`Test::Unknown`], and so is undecided where a rule uses it. `left.rs` decides conditions.
 
 mod criterion;
+mod hosts;
 mod left;
 
+pub(super) use hosts::{HostClass, HostTexts, classes};
 pub(super) use left::{Atom, Left};
 
 use super::parser::{Line, Proxy};
 use crate::addresses::{AddressList, Certificate};
+use crate::nginx::is_name;
 use crate::output::Methods;
 use crate::paths::PathTest;
 use crate::patterns::Expression;
 use crate::reader::Reader;
 use crate::report::Id;
+use crate::values;
 use criterion::{read, unknown};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,6 +34,8 @@ pub(super) enum Test {
     Port(Vec<u16>),
     /// Names of the request's host, as in `[[host]]`.
     Host(Vec<String>),
+    /// A part of the request's host.
+    HostTexts(HostTexts),
     /// Names of the ClientHello, as in `[[host]]`. A connection without TLS has none.
     ServerName(Vec<String>),
     Path(Vec<PathTest>),
@@ -38,8 +44,8 @@ pub(super) enum Test {
     Method(Vec<String>),
     /// A header, and a condition in TOML.
     Header(String, String),
-    /// The user and the password are in this list.
-    Users(String),
+    /// The client has the password of one of these users.
+    Users(Users),
     /// More requests in the period of a stick table than this, by the counter of this number.
     Rate(Counter, u32),
     /// The client's address is one of these.
@@ -61,6 +67,44 @@ pub(super) enum Test {
     /// It checks who the client is.
     Access,
     Unknown,
+}
+
+impl Test {
+    /// The texts with which it compares a part of the request's host.
+    pub fn host_texts(&self) -> Option<&HostTexts> {
+        if let Self::HostTexts(texts) = self { Some(texts) } else { None }
+    }
+}
+
+/// Users of a `userlist`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Users {
+    pub list: String,
+    /// Only those in one of these groups. Empty: all.
+    pub groups: Vec<String>,
+}
+
+impl Users {
+    /// Those in some groups.
+    pub fn of_groups(list: &str, groups: &[&str]) -> Option<Self> {
+        let mut all: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
+        all.sort();
+        all.dedup();
+        all.iter().all(|g| is_name(g)).then(|| Self { list: list.to_owned(), groups: all })
+    }
+
+    /// Their file, beside the result.
+    pub fn file(&self) -> String {
+        let parts: Vec<&str> = [self.list.as_str()].into_iter().chain(self.groups.iter().map(String::as_str)).collect();
+        format!("{}.users", parts.join("-"))
+    }
+
+    /// Whether all of the others are among them.
+    pub fn includes(&self, others: &Self) -> bool {
+        let wide = self.groups.is_empty()
+            || !others.groups.is_empty() && others.groups.iter().all(|g| self.groups.contains(g));
+        self.list == others.list && wide
+    }
 }
 
 /// A counter of clients' requests.
@@ -88,6 +132,49 @@ pub(super) struct Match {
     pub methods: Methods,
     pub headers: Vec<(String, String)>,
     pub pattern: Option<String>,
+}
+
+/// The requests that meet two [`Match`]es.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Both {
+    None,
+    These(Match),
+    /// No condition of a route says this.
+    Unsayable,
+}
+
+impl Match {
+    /// Whether it has no condition.
+    pub fn is_all(&self) -> bool {
+        self.methods == Methods::Any && self.headers.is_empty() && self.pattern.is_none()
+    }
+
+    /// The requests that another one is for, too.
+    pub fn and(&self, other: &Self) -> Both {
+        let mut both = self.clone();
+        both.methods = match &other.methods {
+            Methods::Any => self.methods.clone(),
+            Methods::Of(list) => left::and_methods(&self.methods, false, list),
+            Methods::Not(list) => left::and_methods(&self.methods, true, list),
+        };
+        if matches!(&both.methods, Methods::Of(none) if none.is_empty()) {
+            return Both::None;
+        }
+        for (name, rule) in &other.headers {
+            match both.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
+                None => both.headers.push((name.clone(), rule.clone())),
+                Some((_, there)) if there == rule => {}
+                Some((_, there)) if values::negated(there) == *rule => return Both::None,
+                Some(_) => return Both::Unsayable,
+            }
+        }
+        match (&self.pattern, &other.pattern) {
+            (Some(a), Some(b)) if a != b => return Both::Unsayable,
+            (None, pattern) => both.pattern.clone_from(pattern),
+            _ => {}
+        }
+        Both::These(both)
+    }
 }
 
 /// The files that `-f` names.
@@ -254,7 +341,8 @@ mod tests {
         files.files.insert("/etc/none".into(), Vec::new());
         let acls = acls(&files);
         let c = acls.condition(Id::default(), &words(condition), &mut Remarks::default()).unwrap();
-        c.of(&Atom { tls: true, port: 443, host, path: Some(path), one: Some(path) })
+        let class = &HostClass::default();
+        c.of(&Atom { tls: true, port: 443, host, class, path: Some(path), one: Some(path) })
     }
 
     #[test]
@@ -359,8 +447,6 @@ mod tests {
             ("if { hdr_sub(user-agent) -i bot }", "user-agent", "{ regex = '(?i)bot' }"),
             ("if { hdr(user-agent) -m beg curl/ }", "user-agent", r"{ regex = '(?:^|,)[ \t]*curl/' }"),
             ("if { hdr_reg(user-agent) -i ^curl }", "user-agent", r"{ regex = '(?i)(?:^|,)[ \t]*(?:curl)' }"),
-            ("if { hdr_beg(host) -i static. }", "host", r"{ regex = '(?i)^static\.' }"),
-            ("if { hdr_dom(host) -i example }", "host", "{ regex = '(?i)(?:^|[/?.:])example(?:[/?.:]|$)' }"),
             ("if { hdr(host) a.example:8080 }", "host", "\"a.example:8080\""),
             ("if { req.cook(beta) 1 }", "cookie:beta", "\"1\""),
             ("if !{ cook(id) -m found }", "cookie:id", "false"),
@@ -389,9 +475,17 @@ mod tests {
         is("if { src 10.0.0.0/8 } or LOCALHOST", Clients::In(list(&["10.0.0.0/8", "127.0.0.0/8"], &[])));
         is("if { src 10.0.0.1 } { ssl_fc }", Clients::In(list(&["10.0.0.1"], &[])));
         assert_eq!(left("if { src 10.0.0.1 } !{ ssl_fc }", "/", "a.b"), Left::Never);
+        let post = |condition: &str, clients: Vec<Option<Clients>>| {
+            let all = Match { methods: Methods::Any, headers: vec![], pattern: None };
+            let post = Match { methods: Methods::Of(vec!["POST".to_owned()]), ..all.clone() };
+            let of =
+                |c: Option<Clients>| (if c.is_some() && condition.contains(" or ") { &all } else { &post }.clone(), c);
+            assert_eq!(left(condition, "/", "a.b"), Left::Mixed(clients.into_iter().map(of).collect()), "{condition}");
+        };
+        let one = || Some(Clients::In(list(&["10.0.0.1"], &[])));
+        post("if { src 10.0.0.1 } METH_POST", vec![one()]);
+        post("if { src 10.0.0.1 } or METH_POST", vec![one(), None]);
         for condition in [
-            "if { src 10.0.0.1 } METH_POST",
-            "if { src 10.0.0.1 } or METH_POST",
             "if { src -f a } !{ src -f b }",
             "if { src host.example }",
             "if { src,ipmask(24) 10.0.0.0 }",

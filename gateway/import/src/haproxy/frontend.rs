@@ -5,14 +5,14 @@
 mod connections;
 mod routes;
 
-use super::acl::{Acls, Atom, Files, Test};
+use super::acl::{Acls, Atom, Files, HostClass, HostTexts, Test, classes};
 use super::binds::{self, Bound, Context, Defaults};
 use super::compression;
 use super::errors;
 use super::parser::{Line, Proxy, Section};
 use super::rules::{self, Rule, Then, Trace, What};
 use super::servers;
-use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, joined, quoted};
+use crate::output::{Action, ErrorPage, Host, Output, Path, Route, Upstream, entries_of, in_order, joined, quoted};
 use crate::paths::{self, Budget, Differing, PathTest, Stands};
 use crate::reader::Reader;
 use crate::report::{Id, Place, Report};
@@ -251,74 +251,121 @@ fn frontend<'l>(
     };
     let all = reached(&found, &then);
     let names = hosts(&all);
+    let texts: Vec<&HostTexts> = all.iter().flat_map(|r| r.condition.tests()).filter_map(Test::host_texts).collect();
     let tests: Vec<&PathTest> = if tcp { Vec::new() } else { path_tests(&all) };
-    if names.len() * (tests.len() + 1) * bound.len() > MAX_ATOMS || all.len() > MAX_RULES {
+    let classes: Option<Vec<Vec<HostClass>>> = names.iter().map(|name| classes(name, &texts)).collect();
+    let classes = classes.filter(|all| {
+        let atoms = all.iter().map(Vec::len).sum::<usize>() * (tests.len() + 1) * bound.len();
+        atoms <= MAX_ATOMS
+    });
+    let Some(classes) = classes.filter(|_| all.len() <= MAX_RULES) else {
         return report.decide(proxy.section.id, "its rules distinguish too many hosts and paths: split the frontend");
-    }
-    let cost = all.iter().map(|r| r.condition.cost() + 1).sum();
+    };
+    let mut lost = Lost::new(proxy, &found);
+    let cost: usize = all.iter().map(|r| r.condition.cost() + 1).sum();
     let monitor = proxy.last(&["monitor-uri"]);
     let mut hosts: Vec<(String, Host)> = Vec::new();
+    let undivided = [HostClass::undivided()];
     for b in &bound {
-        for name in &names {
+        for (name, classes) in names.iter().zip(&classes) {
+            let mut classes: &[HostClass] = classes;
             let mut routes: Vec<Route> = Vec::new();
-            let mut written: Vec<(Path, String)> = Vec::new();
-            let tls = b.tls || tcp;
-            let decide = |path: &str, one: Option<&str>| {
-                let path = Some(path).filter(|_| !tcp);
-                then.trace(&found, &Atom { tls, port: b.port, host: name, path, one })
-            };
-            let restricts = |t: &Trace| t.restrictions().next().is_some();
-            // Whatever has an expression comes behind, so what is meant must not depend on one.
-            let amends = |d: &Differing<Trace>| {
-                let needed = d.is_within || d.is_part || !d.there.may_become(d.here);
-                (needed && !d.there.has_expressions()).then_some(Stands::Before)
-            };
-            let Some(plan) = paths::plan(&tests, cost, budget, decide, restricts, amends) else {
-                return report
-                    .decide(proxy.section.id, "its rules distinguish too many hosts and paths: split the frontend");
-            };
-            plan.elsewhere.iter().for_each(|e| elsewhere(&e.there, &e.here, &e.path, proxy, report));
-            for planned in &plan.routes {
-                let mut made = |path: &Path, sample: &str, report: &mut Report| {
-                    let path_of = Some(sample).filter(|_| !tcp);
-                    let one = path_of.filter(|_| matches!(path, Path::Exact(_)));
-                    let atom = Atom { tls, port: b.port, host: name, path: path_of, one };
-                    let applied = rules::apply(&found, &then, &atom, path, report);
-                    routes_of(path, applied, tcp, proxy, shared, out, report)
+            'attempt: loop {
+                routes.clear();
+                let mut written: Vec<(Path, String)> = Vec::new();
+                let tls = b.tls || tcp;
+                // What is done with the names of each class.
+                let decide = |path: &str, one: Option<&str>| -> Vec<Trace> {
+                    let path = Some(path).filter(|_| !tcp);
+                    let of = |class| then.trace(&found, &Atom { tls, port: b.port, host: name, class, path, one });
+                    classes.iter().map(of).collect()
                 };
-                let path = &planned.path;
-                let Some(own) = made(path, &planned.sample, report) else {
-                    report.decide(
+                let restricts = |all: &Vec<Trace>| all.iter().any(|t| t.restrictions().next().is_some());
+                // Whatever has an expression comes behind, so what is meant must not depend on one.
+                let amends = |d: &Differing<Vec<Trace>>| {
+                    let lets_in = d.there.iter().zip(d.here).any(|(there, here)| !there.may_become(here));
+                    let needed = d.is_within || d.is_part || lets_in;
+                    (needed && !d.there.iter().any(Trace::has_expressions)).then_some(Stands::Before)
+                };
+                let cost = cost * classes.len();
+                let Some(plan) = paths::plan(&tests, cost, budget, decide, restricts, amends) else {
+                    return report.decide(
                         proxy.section.id,
-                        "routes cannot express the order of these conditions on methods and headers: write one route for each case",
+                        "its rules distinguish too many hosts and paths: split the frontend",
                     );
-                    continue;
                 };
-                let mut groups = Vec::new();
-                for extra in &planned.within {
-                    groups.extend(made(&Path::Within(extra.within.clone()), &extra.sample, report));
+                for e in &plan.elsewhere {
+                    let all = e.there.iter().zip(&e.here).filter(|(there, here)| there != here);
+                    all.for_each(|(there, here)| elsewhere(there, here, &e.path, proxy, report));
                 }
-                let all = groups.len() == planned.within.len();
-                groups.push(own.clone());
-                let made = match joined(groups).filter(|_| all) {
-                    Some(made) => made,
-                    None => {
-                        for extra in &planned.within {
-                            let path = extra.sample.replace(paths::OTHER, "x");
-                            elsewhere(&extra.decision, &planned.decision, &path, proxy, report);
+                for planned in &plan.routes {
+                    let mut made = |path: &Path, sample: &str, decisions: &[Trace], report: &mut Report| {
+                        let path_of = Some(sample).filter(|_| !tcp);
+                        let one = path_of.filter(|_| matches!(path, Path::Exact(_)));
+                        let (last, others) = classes.split_last()?;
+                        let mut of = |class: &HostClass, report: &mut Report| {
+                            let atom = Atom { tls, port: b.port, host: name, class, path: path_of, one };
+                            let applied = rules::apply(&found, &then, &atom, path, report);
+                            lost.of_host(name, &applied);
+                            routes_of(path, applied, tcp, proxy, shared, out, report)
+                        };
+                        let mut entries = Vec::new();
+                        for class in kept(others, decisions, proxy, report) {
+                            entries.extend(class.limit(entries_of(of(class, report)?))?);
                         }
-                        own
+                        let own = of(last, report)?;
+                        if entries.is_empty() {
+                            return Some(own);
+                        }
+                        entries.extend(entries_of(own));
+                        in_order(entries)
+                    };
+                    let path = &planned.path;
+                    let Some(own) = made(path, &planned.sample, &planned.decision, report) else {
+                        if classes.len() > 1 {
+                            classes = &undivided;
+                            continue 'attempt;
+                        }
+                        lost.of_path(name, path);
+                        routes.push(Route::new(path.clone(), Action::untranslated(), &proxy.section.place));
+                        continue;
+                    };
+                    let mut groups = Vec::new();
+                    for extra in &planned.within {
+                        groups.extend(made(
+                            &Path::Within(extra.within.clone()),
+                            &extra.sample,
+                            &extra.decision,
+                            report,
+                        ));
                     }
-                };
-                // The same as what is around it: no route of its own.
-                let shape = shape(&made);
-                let around = written.iter().filter(|(p, _)| is_around(p, path)).max_by_key(|(p, _)| len(p));
-                if around.is_some_and(|(_, s)| *s == shape) {
-                    continue;
+                    let all = groups.len() == planned.within.len();
+                    groups.push(own.clone());
+                    let made = match joined(groups).filter(|_| all) {
+                        Some(made) => made,
+                        None => {
+                            for extra in &planned.within {
+                                let path = extra.sample.replace(paths::OTHER, "x");
+                                let decisions = extra.decision.iter().zip(&planned.decision);
+                                for (there, here) in decisions.filter(|(there, here)| there != here) {
+                                    elsewhere(there, here, &path, proxy, report);
+                                }
+                            }
+                            own
+                        }
+                    };
+                    // The same as what is around it: no route of its own.
+                    let shape = shape(&made);
+                    let around = written.iter().filter(|(p, _)| is_around(p, path)).max_by_key(|(p, _)| len(p));
+                    if around.is_some_and(|(_, s)| *s == shape) {
+                        continue;
+                    }
+                    written.push((path.clone(), shape));
+                    routes.extend(made);
                 }
-                written.push((path.clone(), shape));
-                routes.extend(made);
+                break;
             }
+            lost.is_left(name, &routes);
             if let Some(l) = monitor {
                 let ok = Action::Respond {
                     status: 200,
@@ -358,6 +405,113 @@ fn frontend<'l>(
         }
     }
     out.hosts.extend(merged.into_iter().map(|(_, h)| h).filter(|h| !h.routes.is_empty()));
+    lost.report(proxy, report);
+}
+
+/// The classes that need routes of their own. `decisions`: what is done with the names of each class, and with all other names at the end.
+/// A class without routes gets those of the next class that includes it. That may be different if the class has only names that a whole
+/// name is a part of, and if nobody is let in whom HAProxy would refuse: the report then names them.
+fn kept<'c>(classes: &'c [HostClass], decisions: &[Trace], proxy: &Proxy, report: &mut Report) -> Vec<&'c HostClass> {
+    let mut kept: Vec<(&HostClass, &Trace)> = Vec::new();
+    for (class, trace) in classes.iter().zip(decisions).rev() {
+        let next = kept.iter().rev().find(|(wide, _)| wide.includes(class)).map(|(_, trace)| *trace);
+        let Some(next) = next.or(decisions.last()) else { continue };
+        if next == trace {
+            continue;
+        }
+        if class.is_odd() && trace.may_become(next) {
+            report.differs(
+                differing(trace, next).unwrap_or(proxy.section.id),
+                format!(
+                    "Sealane compares whole host names: this rule does not apply to names such as {}",
+                    class.sample()
+                ),
+            );
+            continue;
+        }
+        kept.push((class, trace));
+    }
+    kept.into_iter().rev().map(|(class, _)| class).collect()
+}
+
+/// Requests whose action is not translated.
+struct Lost {
+    /// Rules that select a server for any request, and that the import does not understand.
+    everywhere: Vec<Place>,
+    /// For each host, such rules that may apply to its requests.
+    rules: BTreeMap<String, BTreeSet<Place>>,
+    /// For each host, what its requests get.
+    gets: BTreeMap<String, String>,
+    /// For each host, paths for which no routes can be written.
+    paths: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Lost {
+    fn new(proxy: &Proxy, found: &[Rule]) -> Self {
+        let is_read = |l: &Line| found.iter().any(|r| r.line.id == l.id);
+        let everywhere = proxy.all().filter(|l| l.word(0) == "use_backend" && !is_read(l)).map(|l| l.place.clone());
+        Self { everywhere: everywhere.collect(), rules: BTreeMap::new(), gets: BTreeMap::new(), paths: BTreeMap::new() }
+    }
+
+    fn of_host(&mut self, name: &str, applied: &rules::Outcome) {
+        let inner = applied.exceptions.iter().flat_map(|e| &e.then.lost);
+        let all: Vec<&Place> = self.everywhere.iter().chain(&applied.lost).chain(inner).collect();
+        if !all.is_empty() {
+            self.rules.entry(name.to_owned()).or_default().extend(all.into_iter().cloned());
+        }
+    }
+
+    fn of_path(&mut self, name: &str, path: &Path) {
+        let shown = match path {
+            Path::Below(path) | Path::Exact(path) => path.clone(),
+            Path::Within(within) => within.test.text.clone(),
+        };
+        self.paths.entry(name.to_owned()).or_default().insert(shown);
+    }
+
+    fn is_left(&mut self, name: &str, routes: &[Route]) {
+        let all = routes.iter().find(|r| r.is_everything());
+        let gets = match all.map(|r| &r.action) {
+            Some(Action::Upstream(to) | Action::Passthrough(to)) => format!("go to the upstream {to}"),
+            Some(Action::Respond { status, .. }) => format!("get {status}"),
+            Some(Action::Redirect { .. }) => "are redirected".to_owned(),
+            Some(Action::Split(_)) => "are split".to_owned(),
+            None => "get 404".to_owned(),
+        };
+        self.gets.insert(name.to_owned(), gets);
+    }
+
+    fn report(self, proxy: &Proxy, report: &mut Report) {
+        let mut same: BTreeMap<(&BTreeSet<Place>, &str), Vec<&str>> = BTreeMap::new();
+        for (name, rules) in &self.rules {
+            let gets = self.gets.get(name).map_or("get 404", String::as_str);
+            same.entry((rules, gets)).or_default().push(name);
+        }
+        for ((rules, gets), names) in same {
+            let lines: Vec<String> = rules.iter().map(|place| place.line.to_string()).collect();
+            let lines =
+                if lines.len() == 1 { format!("line {}", lines[0]) } else { format!("lines {}", lines.join(", ")) };
+            report.missing(proxy.section.id, format!("requests for {} {gets} until you decide {lines}", named(&names)));
+        }
+        for (name, paths) in &self.paths {
+            let paths: Vec<&str> = paths.iter().map(String::as_str).collect();
+            report.decide(
+                proxy.section.id,
+                format!(
+                    "requests for {} get 501 at {}: routes cannot express the order of these conditions on methods and headers: write \
+                     one route for each case",
+                    named(&[name.as_str()]),
+                    paths.join(", ")
+                ),
+            );
+        }
+    }
+}
+
+/// Names of hosts, to be shown.
+fn named(names: &[&str]) -> String {
+    let shown: Vec<&str> = names.iter().map(|n| if *n == "*" { "all other names" } else { *n }).collect();
+    shown.join(", ")
 }
 
 /// All rules that requests of a frontend meet.
@@ -371,11 +525,15 @@ fn reached<'r, 'l>(found: &'r [Rule<'l>], then: &Then<'r, 'l>) -> Vec<&'r Rule<'
     found.iter().chain(behind).collect()
 }
 
+/// The rule in which two decisions differ.
+fn differing(one: &Trace, other: &Trace) -> Option<Id> {
+    let of = |a: &Trace, b: &Trace| a.fired.iter().find(|f| !b.fired.contains(f)).map(|f| f.0);
+    of(one, other).or_else(|| of(other, one))
+}
+
 /// Reports paths for which the routes do something else than HAProxy.
 fn elsewhere(there: &Trace, here: &Trace, path: &str, proxy: &Proxy, report: &mut Report) {
-    // The rule in which they differ.
-    let of = |a: &Trace, b: &Trace| a.fired.iter().find(|f| !b.fired.contains(f)).map(|f| f.0);
-    let id = of(there, here).or_else(|| of(here, there)).unwrap_or(proxy.section.id);
+    let id = differing(there, here).unwrap_or(proxy.section.id);
     match there.may_become(here) {
         true => report.differs(
             id,
@@ -398,6 +556,9 @@ fn hosts(all: &[&Rule]) -> Vec<String> {
         for test in rule.condition.tests() {
             if let Test::Host(names) | Test::ServerName(names) = test {
                 out.extend(names.iter().cloned());
+            }
+            if let Some(texts) = test.host_texts() {
+                out.extend(texts.names());
             }
         }
     }

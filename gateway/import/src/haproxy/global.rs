@@ -4,7 +4,7 @@ use super::binds::SIGNATURES;
 use super::parser::{Line, Section};
 use crate::output::{Output, quoted};
 use crate::report::Report;
-use crate::units::haproxy_time;
+use crate::units::{haproxy_time, microseconds};
 
 /// Translates `global`.
 pub(super) fn global(globals: &[&Section], out: &mut Output, report: &mut Report) {
@@ -80,19 +80,7 @@ pub(super) fn limits(sections: &[Section], out: &mut Output, report: &mut Report
         [("client", "idle_timeout"), ("http-request", "header_timeout"), ("http-keep-alive", "keepalive_timeout")]
     {
         let found: Vec<&Line> = sections.iter().flat_map(|s| &s.lines).filter(|l| l.is(&["timeout", name])).collect();
-        let ms = |l: &Line| -> Option<u64> {
-            let text = haproxy_time(l.word(2))?;
-            let n: u64 = text.trim_end_matches(char::is_alphabetic).parse().ok()?;
-            let unit = match text.trim_start_matches(|c: char| c.is_ascii_digit()) {
-                "d" => 86_400_000_000,
-                "h" => 3_600_000_000,
-                "m" => 60_000_000,
-                "s" => 1_000_000,
-                "ms" => 1_000,
-                _ => 1,
-            };
-            Some(n.saturating_mul(unit)).filter(|n| *n > 0)
-        };
+        let ms = |l: &Line| microseconds(&haproxy_time(l.word(2))?).filter(|n| *n > 0);
         let Some(best) = found.iter().filter_map(|l| Some((ms(l)?, *l))).max_by_key(|(n, _)| *n) else {
             found.iter().for_each(|l| report.missing(l.id, "a timeout cannot be zero: the import leaves it out"));
             continue;

@@ -1,5 +1,6 @@
 //! `log` and `log-format`, as `[log]`.
 
+use super::formats::Flags;
 use super::parser::{Line, Section};
 use crate::output::{Output, quoted};
 use crate::report::Report;
@@ -68,52 +69,74 @@ fn target(l: &Line) -> Option<String> {
 
 /// Writes the template for a format.
 fn format(l: &Line, out: &mut Output, report: &mut Report) {
-    let (template, unknown) = template(l.word(1));
+    let Template { text: template, unknown, without_effect } = template(l.word(1));
     if !template.contains('$') {
         return report.missing(l.id, "write [log] format: a template with NGINX's variables, \"json\" or \"logfmt\"");
     }
     let text = if template.contains('\'') { quoted(&template) } else { format!("'{template}'") };
     out.log.set("format", text, &l.place);
-    let says = "[log] format: times are in seconds (HAProxy: milliseconds), and a server is logged by its address, not by \
-                its name";
-    match unknown.is_empty() {
-        true => report.differs(l.id, says),
-        false => report.differs(l.id, format!("{says}; \"-\" takes the place of {}", unknown.join(", "))),
+    let mut says = "[log] format: times are in seconds (HAProxy: milliseconds), and a server is logged by its address, not by its \
+                    name"
+        .to_owned();
+    if !unknown.is_empty() {
+        says += &format!("; \"-\" takes the place of {}", unknown.join(", "));
     }
+    if without_effect {
+        says += "; the flags E and X, and flags that the import does not know, have no effect";
+    }
+    report.differs(l.id, says);
 }
 
-/// A format as a template, and what is unknown in it.
-fn template(format: &str) -> (String, Vec<String>) {
+/// A format as a template of `[log] format`.
+#[derive(Debug)]
+struct Template {
+    text: String,
+    /// Items without a variable of Sealane.
+    unknown: Vec<String>,
+    /// Some flags are left out.
+    without_effect: bool,
+}
+
+/// Items that HAProxy never puts in quotation marks: numbers and times.
+const PLAIN: &[&str] = &["cp", "fp", "t", "tr", "T", "Ts", "ST", "B", "U", "pid", "Ta", "Tt", "Tr"];
+
+/// A format as a template.
+fn template(format: &str) -> Template {
     let mut out = String::new();
     let mut unknown: Vec<String> = Vec::new();
+    let mut without_effect = false;
     let mut rest = format;
+    // The flags of `%{+Q}o`, which apply to all items after it.
+    let mut all = Flags::default();
     while let Some(at) = rest.find('%') {
         out.extend(rest[..at].chars().filter(|c| *c != '$').map(|c| if c.is_control() { ' ' } else { c }));
-        let mut after = &rest[at + 1..];
+        let after = &rest[at + 1..];
         if let Some(behind) = after.strip_prefix('%') {
             out.push('%');
             rest = behind;
             continue;
         }
-        let mut quotes = false;
-        if let Some((flags, behind)) = after.strip_prefix('{').and_then(|a| a.split_once('}')) {
-            quotes = flags.contains("+Q");
-            after = behind;
-        }
-        let (name, behind) = match after.strip_prefix('[') {
+        let (flags, after) = all.read(after).unwrap_or_else(|| {
+            without_effect = true;
+            (all, after.split_once('}').map_or("", |(_, behind)| behind))
+        });
+        let (name, behind, is_sample) = match after.strip_prefix('[') {
             Some(inner) => match inner.split_once(']') {
-                Some((expression, behind)) => (expression, behind),
-                None => (inner, ""),
+                Some((expression, behind)) => (expression, behind, true),
+                None => (inner, "", true),
             },
-            None => after.split_at(after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len())),
+            None => {
+                let end = after.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(after.len());
+                (&after[..end], &after[end..], false)
+            }
         };
         rest = behind;
-        // `%{+Q}o` alone holds for all that follows.
-        if name == "o" {
-            rest = rest.strip_prefix(' ').unwrap_or(rest);
+        if name == "o" && !is_sample {
+            (all, rest) = (flags, rest.strip_prefix(' ').unwrap_or(rest));
             continue;
         }
-        let quote = if quotes { "\"" } else { "" };
+        without_effect |= flags.escaped || flags.hexadecimal && !is_sample;
+        let quote = if flags.quoted && (is_sample || !PLAIN.contains(&name)) { "\"" } else { "" };
         out.push_str(quote);
         match variable(name) {
             Some(variable) => out.push_str(&variable),
@@ -127,7 +150,7 @@ fn template(format: &str) -> (String, Vec<String>) {
         out.push_str(quote);
     }
     out.extend(rest.chars().filter(|c| *c != '$').map(|c| if c.is_control() { ' ' } else { c }));
-    (out, unknown)
+    Template { text: out, unknown, without_effect }
 }
 
 /// The variables of Sealane for one of HAProxy.
@@ -170,23 +193,25 @@ mod tests {
 
     #[test]
     fn formats_become_templates() {
-        let is = |format: &str, want: &str, unknown: &[&str]| {
-            let (found, missing) = template(format);
-            assert_eq!(
-                (found.as_str(), missing.as_slice()),
-                (want, &unknown.iter().map(|u| (*u).to_owned()).collect::<Vec<_>>()[..])
-            );
+        let is = |format: &str, want: &str, unknown: &[&str], without_effect: bool| {
+            let found = template(format);
+            let unknown: Vec<String> = unknown.iter().map(|u| (*u).to_owned()).collect();
+            assert_eq!((found.text.as_str(), found.unknown, found.without_effect), (want, unknown, without_effect));
         };
         is(
             "%ci:%cp [%tr] %b/%s %ST %{+Q}r",
             "${remote_addr}:${remote_port} [${time_local}] ${upstream_name}/${upstream_addr} ${status} \"${request}\"",
             &[],
+            false,
         );
         is(
-            "%{+Q}o %{-Q}ft 100%% %[req.hdr(User-Agent)] %[var(txn.x)]",
-            "- 100% ${http_user_agent} -",
+            "%{+Q}o %{-Q}ft 100%% %[req.hdr(User-Agent)] %[var(txn.x)] %ST %HM",
+            "- 100% \"${http_user_agent}\" \"-\" ${status} \"${request_method}\"",
             &["%ft", "%var(txn.x)"],
+            false,
         );
-        is("$x", "x", &[]);
+        is("%{+Q}[src] %{+Q}fp %{+X}[src]", "\"${remote_addr}\" - ${remote_addr}", &["%fp"], false);
+        is("%{+E}[path] %{+X}ci %{+Z}ci", "${uri} ${remote_addr} ${remote_addr}", &[], true);
+        is("$x", "x", &[], false);
     }
 }

@@ -9,6 +9,7 @@ mod binds;
 mod compression;
 mod conditions;
 mod errors;
+mod formats;
 mod frontend;
 mod global;
 mod lexer;
@@ -24,7 +25,9 @@ pub use table::KEYWORDS;
 use crate::output::Output;
 use crate::report::Report;
 use crate::{Failed, Imported, Kind, Outcome, Parsed, Reader, finish};
+use acl::Users;
 use parser::Section;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Translates a configuration of HAProxy. `path` should be absolute, since the paths in the result are from its folder.
@@ -74,29 +77,75 @@ const RULES: &[&str] = &[
     "default_backend",
 ];
 
-/// Passwords are in a file of their own, which a person writes.
+/// Passwords are in files of their own, which a person writes: one for all users, and one for each group that a rule asks for.
 fn userlist(sections: &[Section], list: &Section, report: &mut Report) {
-    let asks = |words: &[String]| words.iter().any(|w| w.contains(&format!("http_auth({})", list.name)));
-    if !sections.iter().flat_map(|s| &s.lines).any(|l| asks(&l.words)) {
+    let asked = asked(sections, &list.name);
+    if asked.is_empty() {
         return report.same(list.id, "nothing uses it");
     }
-    let users = || list.lines.iter().filter(|l| l.word(0) == "user");
-    // HAProxy has the hashes checked by crypt(3).
-    let is_read = |l: &&parser::Line| {
-        l.after("password").is_some_and(|p| ["$2a$", "$2b$", "$2y$"].iter().any(|k| p.starts_with(k)))
-    };
-    let file = rules::users_file(&list.name);
-    let hashes = match (users().filter(is_read).count(), users().count()) {
-        (0, _) => "none of its hashes is bcrypt, and Sealane reads no others: make new ones with `htpasswd -B`",
-        (n, all) if n == all => "its hashes are bcrypt: copy them",
-        _ => {
-            "copy the hashes that begin with $2 (bcrypt); Sealane does not read the others: make new ones with `htpasswd -B`"
+    for users in asked {
+        let of = members(list, &users.groups);
+        // HAProxy has the hashes checked by crypt(3).
+        let is_read = |l: &&&parser::Line| {
+            l.after("password").is_some_and(|p| ["$2a$", "$2b$", "$2y$"].iter().any(|k| p.starts_with(k)))
+        };
+        let hashes = match (of.iter().filter(is_read).count(), of.len()) {
+            (0, _) => "none of its hashes is bcrypt, and Sealane reads no others: make new ones with `htpasswd -B`",
+            (n, all) if n == all => "its hashes are bcrypt: copy them",
+            _ => {
+                "copy the hashes that begin with $2 (bcrypt); Sealane does not read the others: make new ones with `htpasswd -B`"
+            }
+        };
+        let who = match users.groups.as_slice() {
+            [] => "each user".to_owned(),
+            groups => {
+                let names: Vec<&str> = of.iter().map(|l| l.word(1)).collect();
+                format!("each user of the group {} ({})", groups.join(" or "), names.join(", "))
+            }
+        };
+        let file = users.file();
+        report.decide(
+            list.id,
+            format!("write the file {file} beside this configuration, with a line USER:HASH for {who}, and remove this entry; {hashes}"),
+        );
+    }
+}
+
+/// The users of a list that the conditions of all sections ask for.
+fn asked(sections: &[Section], list: &str) -> BTreeSet<Users> {
+    let mut out = BTreeSet::new();
+    let (all, some) = (format!("http_auth({list})"), format!("http_auth_group({list})"));
+    for line in sections.iter().flat_map(|s| &s.lines) {
+        for (at, word) in line.words.iter().enumerate() {
+            if word.contains(&all) {
+                out.insert(Users { list: list.to_owned(), groups: Vec::new() });
+            }
+            if word.contains(&some) {
+                let groups: Vec<&str> = line
+                    .from(at + 1)
+                    .iter()
+                    .map(String::as_str)
+                    .take_while(|w| *w != "}")
+                    .filter(|w| !w.starts_with('-'))
+                    .collect();
+                out.insert(
+                    Users::of_groups(list, &groups).unwrap_or(Users { list: list.to_owned(), groups: Vec::new() }),
+                );
+            }
         }
+    }
+    out
+}
+
+/// The lines of a list's users that are in one of some groups. Without groups, of all users.
+fn members<'s>(list: &'s Section, groups: &[String]) -> Vec<&'s parser::Line> {
+    let has = |names: Option<&str>, one: &str| names.is_some_and(|names| names.split(',').any(|n| n == one));
+    let is_member = |user: &parser::Line, group: &String| {
+        let of_group = |l: &parser::Line| l.is(&["group", group.as_str()]) && has(l.after("users"), user.word(1));
+        has(user.after("groups"), group) || list.lines.iter().any(of_group)
     };
-    report.decide(
-        list.id,
-        format!("write the file {file} beside this configuration, with a line USER:HASH for each user, and remove this entry; {hashes}"),
-    );
+    let users = list.lines.iter().filter(|l| l.word(0) == "user");
+    users.filter(|user| groups.is_empty() || groups.iter().any(|group| is_member(user, group))).collect()
 }
 
 /// Says of each table that HAProxy copies to others what it means that Sealane does not. A table for which nothing was said before has no

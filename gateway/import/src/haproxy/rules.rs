@@ -4,7 +4,8 @@ mod apply;
 
 pub(super) use apply::{Then, Trace, apply};
 
-use super::acl::{Acls, Condition, Counter, Match, Remarks, Test};
+use super::acl::{Acls, Condition, Counter, Match, Remarks, Test, Users};
+use super::formats::Flags;
 use super::parser::{Line, Proxy};
 use crate::addresses::Access;
 use crate::nginx::{FRAMING, is_name, is_value, parts_of};
@@ -39,7 +40,7 @@ pub(super) enum What {
     /// Requests without a user of a list are refused.
     Auth {
         realm: Option<String>,
-        users: String,
+        users: Option<Users>,
     },
     /// It cannot be translated, and may decide who gets what.
     Refuse(&'static str),
@@ -74,6 +75,15 @@ pub(super) enum Edit {
     Remove(String),
 }
 
+impl Edit {
+    /// The name of the header.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Set(name, _) | Self::Add(name, _) | Self::Remove(name) => name,
+        }
+    }
+}
+
 /// What rules lead to for an atom.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
@@ -104,6 +114,10 @@ pub(super) struct Outcome {
     pub access: Access,
     /// Which users are.
     pub basic_auth: Option<BasicAuth>,
+    /// The users of `basic_auth`.
+    pub users: Option<Users>,
+    /// Rules that select a server or answer, and that are not translated.
+    pub lost: Vec<Place>,
 }
 
 /// A line that refuses above a rate.
@@ -112,6 +126,8 @@ pub(super) struct Limit {
     pub counter: Counter,
     /// This many requests are allowed.
     pub requests: u32,
+    /// It refuses only some of the requests that HAProxy counts.
+    pub partial: bool,
     pub id: Id,
     pub section: Id,
     pub place: Place,
@@ -141,6 +157,7 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
     let mut out = Vec::new();
     let lines: Vec<&'l Line> = proxy.all().collect();
     for line in lines.iter().filter(|l| l.is(&["option", "forwardfor"])) {
+        forwarded_for(line, report);
         let Some(name) = line.after("header").filter(|n| !n.eq_ignore_ascii_case("x-forwarded-for")) else { continue };
         if !is_name(name) || FRAMING.contains(&name.to_ascii_lowercase().as_str()) {
             report.decide(line.id, "is not the name of a header");
@@ -174,6 +191,38 @@ pub(super) fn rules<'l>(proxy: &Proxy<'l>, acls: &Acls<'l>, report: &mut Report)
     out
 }
 
+/// Whether a rule refuses requests with a body that is not translated.
+fn loses_body(what: &What, words: &[String]) -> bool {
+    let is_empty = match what {
+        What::Answer(Action::Respond { status: 400.., body, .. }) => body.is_empty(),
+        What::Deny => true,
+        _ => false,
+    };
+    let bodies = ["file", "lf-file", "errorfile", "errorfiles", "string", "lf-string", "hdr", "default-errorfiles"];
+    is_empty && words.iter().skip(2).any(|w| bodies.contains(&w.as_str()))
+}
+
+/// Reports the options of `option forwardfor` that Sealane does not have.
+fn forwarded_for(line: &Line, report: &mut Report) {
+    if let Some(network) = line.after("except") {
+        report.differs(
+            line.id,
+            format!(
+                "except: HAProxy leaves the X-Forwarded-For of clients in {network} unchanged. Sealane replaces the X-Forwarded-For of \
+                 every client that is not in trusted_proxies. If {network} are proxies whose X-Forwarded-For is true, write \
+                 trusted_proxies = [\"{network}\"] in the [[listener]]: they then also decide which address allow, deny and limits see"
+            ),
+        );
+    }
+    if line.words.iter().any(|w| w == "if-none") {
+        report.differs(
+            line.id,
+            "if-none: HAProxy keeps an X-Forwarded-For that the client sends. Sealane keeps only those of trusted_proxies, and replaces all \
+             others",
+        );
+    }
+}
+
 /// `proxy`: the name of the section, which is the realm of passwords that have no other.
 fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -> Option<Rule<'l>> {
     let at = line.words.iter().position(|w| w == "if" || w == "unless").unwrap_or(line.words.len());
@@ -197,7 +246,12 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
             return None;
         }
         What::Unanswered => {
-            report.missing(line.id, "a response must have a constant body (respond); these requests get 501")
+            let advice =
+                line.words.iter().find_map(|w| advice(w)).map_or_else(String::new, |advice| format!("; {advice}"));
+            report.missing(
+                line.id,
+                format!("a response must have a constant body (respond); these requests get 501{advice}"),
+            );
         }
         _ => {}
     }
@@ -208,6 +262,13 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         "tarpit" => report.differs(line.id, "the response is sent immediately"),
         _ => {}
     }
+    if loses_body(&what, &line.words[..at]) {
+        report.differs(
+            line.id,
+            "the body and the headers of this response are left out: write respond = { status, body, content_type } in the route. \
+             error_page replaces only the errors of the gateway itself, for example those of allow, deny and rate_limit",
+        );
+    }
     let Some(mut condition) = acls.condition(line.section, line.from(at), &mut remarks) else {
         report.decide(line.id, "the import does not understand its condition: write hosts and routes that do the same");
         return None;
@@ -216,21 +277,25 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
         let Some((list, rest)) = users_of(&condition) else {
             report.decide(
                 line.id,
-                "it asks for passwords in another way than \"unless { http_auth(LIST) }\": write basic_auth",
+                "it asks for passwords in another way than \"unless { http_auth(LIST) }\" or \"unless { http_auth_group(LIST) GROUP }\": \
+                 write basic_auth",
             );
             return None;
         };
-        (condition, *users) = (rest, list);
+        (condition, *users) = (rest, Some(list));
         realm.get_or_insert(proxy.to_owned());
     }
     if matches!(what, What::Header(Of::Responses | Of::AllResponses, _)) && condition.needs_request() {
+        let advice = match &what {
+            What::Header(_, edit) => advice(edit.name()).map_or_else(String::new, |advice| format!("; {advice}")),
+            _ => String::new(),
+        };
         let says = "when a response arrives, HAProxy no longer has the request's host, path and headers, so it never applies this rule";
         match condition.fails_in_responses() {
             // Where none of these is true, which is what HAProxy takes them for, the rule never applies.
-            true => report.differs(line.id, format!("left out: {says}")),
-            false => {
-                report.decide(line.id, format!("{says} as it is written: write response_headers of a host or route"))
-            }
+            true => report.differs(line.id, format!("left out: {says}{advice}")),
+            false => report
+                .decide(line.id, format!("{says} as it is written: write response_headers of a host or route{advice}")),
         }
         return None;
     }
@@ -264,27 +329,22 @@ fn rule<'l>(line: &'l Line, proxy: &str, acls: &Acls<'l>, report: &mut Report) -
     Some(Rule { line, condition, what })
 }
 
-/// The list of users that a condition asks for, and what is left of the condition. `None`: it is not "all users except these".
-fn users_of(condition: &Condition) -> Option<(String, Condition)> {
-    let mut list: Option<&String> = None;
+/// The users that a condition asks for, and what is left of the condition. `None`: it is not "all users except these".
+fn users_of(condition: &Condition) -> Option<(Users, Condition)> {
+    let mut found: Option<&Users> = None;
     let mut rest = Vec::new();
     let is_users = |one: &&(bool, Vec<Test>)| one.0 && matches!(one.1.as_slice(), [Test::Users(_)]);
     for all in &condition.0 {
         let mut users = all.iter().filter(is_users);
         let (Some((_, tests)), None) = (users.next(), users.next()) else { return None };
-        let [Test::Users(name)] = tests.as_slice() else { return None };
-        if list.is_some_and(|there| there != name) {
+        let [Test::Users(one)] = tests.as_slice() else { return None };
+        if found.is_some_and(|there| there != one) {
             return None;
         }
-        list = Some(name);
+        found = Some(one);
         rest.push(all.iter().filter(|one| !is_users(one)).cloned().collect());
     }
-    Some((list?.clone(), Condition(rest)))
-}
-
-/// The file of the users of a list, beside the result.
-pub(super) fn users_file(list: &str) -> String {
-    format!("{list}.users")
+    Some((found?.clone(), Condition(rest)))
 }
 
 /// `use_backend %[req.hdr(host),lower,map(FILE,DEFAULT)]`: a rule for each entry of the file. `last`: no `use_backend` follows. `None`:
@@ -377,9 +437,9 @@ fn what(words: &[String]) -> What {
         }
         ("http-request", "return") => returned(words.get(2..).unwrap_or_default()),
         ("http-request", "auth") => match words.get(2..).unwrap_or_default() {
-            [] => What::Auth { realm: None, users: String::new() },
+            [] => What::Auth { realm: None, users: None },
             [name, realm] if name == "realm" && is_value(realm) => {
-                What::Auth { realm: Some(realm.clone()), users: String::new() }
+                What::Auth { realm: Some(realm.clone()), users: None }
             }
             _ => What::Refuse("is not understood: write basic_auth"),
         },
@@ -576,6 +636,12 @@ fn redirect(words: &[String]) -> What {
     ] {
         to = to.replace(from, into);
     }
+    if value.contains(",map") {
+        return What::Refuse(
+            "for a table of paths and targets, write a route with redirects = { file = \"FILE\" }: a path and a target on each \
+             line of the file, as in a map file",
+        );
+    }
     let rooted = ["/", "http://", "https://"].iter().any(|p| to.starts_with(p));
     if value.contains(['{', '}']) || to.contains(['%', '$']) || !rooted || !to.bytes().all(|b| b.is_ascii_graphic()) {
         return What::Refuse(
@@ -587,6 +653,14 @@ fn redirect(words: &[String]) -> What {
 }
 
 const ALWAYS: &str = "always sent; the gateway removes values from clients that are not in trusted_proxies";
+
+const CORS: &str = "for pages of other origins, write cors = { origins = [\"https://app.example.com\"], … } in the [[host]] or the route: the gateway \
+     then compares Origin, answers preflights, and sends the Access-Control-* headers";
+
+/// The settings that do what a header of responses is meant for.
+pub(super) fn advice(header: &str) -> Option<&'static str> {
+    header.get(..15).is_some_and(|begin| begin.eq_ignore_ascii_case("access-control-")).then_some(CORS)
+}
 
 fn of_responses(keyword: &str) -> Of {
     if keyword == "http-response" { Of::Responses } else { Of::AllResponses }
@@ -629,7 +703,9 @@ fn header(of: Of, name: &str, value: &[String], set: bool) -> What {
             ),
             // The client must not be able to say it instead.
             true => What::Header(of, Edit::Remove(name.to_owned())),
-            false => What::Refuse("values of response headers must be constants: let the server send this header"),
+            false => What::Refuse(
+                advice(name).unwrap_or("values of response headers must be constants: let the server send this header"),
+            ),
         };
     };
     let value = value.as_str();
@@ -649,6 +725,8 @@ fn of_request(value: &str) -> Option<String> {
     let mut out = String::new();
     let mut parts = 0;
     let mut rest = value;
+    // The flags of `%{+Q}o`, which apply to all items after it.
+    let mut all = Flags::default();
     while let Some((before, behind)) = rest.split_once('%') {
         out.push_str(before);
         if let Some(after) = behind.strip_prefix('%') {
@@ -656,23 +734,34 @@ fn of_request(value: &str) -> Option<String> {
             rest = after;
             continue;
         }
-        // {+Q}: in quotes.
-        let (quotes, behind) = behind.strip_prefix("{+Q}").map_or(("", behind), |after| ("\"", after));
-        let (part, after) = match behind.strip_prefix('[') {
+        let (flags, behind) = all.read(behind)?;
+        let (part, quotes, after) = match behind.strip_prefix('[') {
             Some(inner) => {
                 let (expression, after) = inner.split_once(']')?;
-                (sample(expression)?, after)
+                let part = sample(expression)?;
+                // In headers, HAProxy puts no sample in quotation marks.
+                if flags.escaped && may_be_escaped(part) {
+                    return None;
+                }
+                (part, "", after)
             }
             None => {
                 let end = behind.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(behind.len());
-                let part = match &behind[..end] {
-                    "ci" => "{client_address}",
-                    "fp" => "{port}",
-                    "HM" => "{method}",
-                    "sslv" => "{tls_version}",
+                let (part, is_text) = match &behind[..end] {
+                    "ci" => ("{client_address}", true),
+                    "fp" => ("{port}", false),
+                    "HM" => ("{method}", true),
+                    "sslv" => ("{tls_version}", true),
+                    "o" => {
+                        (all, rest) = (flags, &behind[end..]);
+                        continue;
+                    }
                     _ => return None,
                 };
-                (part, &behind[end..])
+                if flags.hexadecimal {
+                    return None;
+                }
+                (part, if flags.quoted && is_text { "\"" } else { "" }, &behind[end..])
             }
         };
         out.push_str(quotes);
@@ -683,7 +772,12 @@ fn of_request(value: &str) -> Option<String> {
     }
     out.push_str(rest);
     // Text that Sealane would take for a part.
-    (parts_of(&out) == Some(parts)).then_some(out)
+    (parts_of(&out) == Some(parts)).then(|| out.trim().to_owned())
+}
+
+/// Whether a part of a request can have a character that the flag E would change.
+fn may_be_escaped(part: &str) -> bool {
+    !["{client_address}", "{port}", "{method}", "{tls_version}", "{client_certificate_serial}"].contains(&part)
 }
 
 /// The part of a request that a sample is.

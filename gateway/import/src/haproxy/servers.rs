@@ -7,7 +7,7 @@ use crate::nginx::is_name;
 use crate::output::{Settings, Upstream, quoted};
 use crate::report::{Place, Report};
 use crate::servers::{self, Scheme, Server};
-use crate::units::haproxy_time;
+use crate::units::{haproxy_time, microseconds};
 use std::path::Path;
 
 /// Writes the upstream of a backend; `None` where there is no server that can be written.
@@ -105,7 +105,7 @@ pub(super) fn upstream(
         }
     }
     balance(proxy, tcp, &mut up, report);
-    timeouts(proxy, &mut up, &mut health, report);
+    timeouts(proxy, tcp, &mut up, &mut health, report);
     checks(proxy, tcp, &mut health, report);
     if let Some(place) = checked {
         if health.is_empty() {
@@ -386,14 +386,44 @@ fn balance(proxy: &Proxy, tcp: bool, up: &mut Upstream, report: &mut Report) {
         match is_name(l.word(1)) && !tcp && l.words.iter().any(|w| w == "insert") {
             true => {
                 up.settings.set("sticky", quoted(l.word(1)), &l.place);
-                report.differs(l.id, "sticky: the cookie has another value, and no domain or expiry of its own");
+                cookie(l, report);
             }
             false => report.missing(l.id, "sticky always inserts a cookie of its own, as HAProxy does with \"insert\""),
         }
     }
 }
 
-fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mut Report) {
+/// Reports what the options of `cookie NAME insert` become.
+fn cookie(l: &Line, report: &mut Report) {
+    report.differs(
+        l.id,
+        "sticky: the cookie has another value, the attributes Path=/, HttpOnly, SameSite=Lax and over TLS Secure, and ends with the \
+         browser's session",
+    );
+    let mut i = 2;
+    while i < l.words.len() {
+        let option = l.word(i);
+        let takes_value = matches!(option, "domain" | "maxidle" | "maxlife" | "attr");
+        match option {
+            "insert" | "httponly" | "secure" | "dynamic" => {}
+            "indirect" => report.differs(l.id, "indirect: Sealane passes the cookie on to the server"),
+            "nocache" => report.differs(
+                l.id,
+                "nocache: Sealane does not add \"Cache-Control: private\" to a response with its cookie. If a cache is in front of Sealane, \
+                 let the server send this header, or write response_headers.add.Cache-Control = \"private\"",
+            ),
+            "postonly" => report.differs(l.id, "postonly: Sealane also sets the cookie in responses to other methods than POST"),
+            "preserve" => report.differs(l.id, "preserve: a cookie of this name that the server sends does not select a server"),
+            "domain" | "maxidle" | "maxlife" | "attr" => {
+                report.differs(l.id, format!("{option} {}: the cookie has no such limit or attribute", l.word(i + 1)));
+            }
+            _ => report.decide(l.id, crate::report::unknown_option(option)),
+        }
+        i += if takes_value { 2 } else { 1 };
+    }
+}
+
+fn timeouts(proxy: &Proxy, tcp: bool, up: &mut Upstream, health: &mut Settings, report: &mut Report) {
     for (name, keys) in [("connect", &["connect_timeout"][..]), ("server", &["first_byte_timeout", "idle_timeout"])] {
         let Some(l) = proxy.last(&["timeout", name]) else { continue };
         match haproxy_time(l.word(2)).filter(|t| t != "0s") {
@@ -405,18 +435,7 @@ fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mu
         }
     }
     if let Some(l) = proxy.last(&["timeout", "tunnel"]) {
-        match up.settings.has("idle_timeout") {
-            true => report.differs(
-                l.id,
-                "idle_timeout applies to responses and to WebSocket: the import writes the value of \"timeout server\"",
-            ),
-            false => {
-                if let Some(t) = haproxy_time(l.word(2)).filter(|t| t != "0s") {
-                    up.settings.set("idle_timeout", quoted(&t), &l.place);
-                }
-                report.same(l.id, "idle_timeout");
-            }
-        }
+        tunnel_timeout(l, tcp, up, report);
     }
     if let Some(l) = proxy.last(&["timeout", "queue"]) {
         match (haproxy_time(l.word(2)).filter(|t| t != "0s"), up.settings.has("max_connections")) {
@@ -436,6 +455,33 @@ fn timeouts(proxy: &Proxy, up: &mut Upstream, health: &mut Settings, report: &mu
             None => report.missing(l.id, "a timeout cannot be zero: the import leaves it out"),
         }
     }
+}
+
+/// `timeout tunnel`: the longest silence of upgraded connections (WebSocket) and, in mode tcp, of all connections. In Sealane, this is
+/// `idle_timeout`, which also applies to responses.
+fn tunnel_timeout(l: &Line, tcp: bool, up: &mut Upstream, report: &mut Report) {
+    let Some(tunnel) = haproxy_time(l.word(2)).filter(|t| t != "0s") else {
+        return report.missing(l.id, "a timeout cannot be zero: the import leaves it out");
+    };
+    let there = up.settings.value("idle_timeout").map(|t| t.trim_matches('"').to_owned());
+    let (of_server, of_tunnel) = (there.as_deref().and_then(microseconds), microseconds(&tunnel));
+    if tcp || there.is_none() || of_server == of_tunnel {
+        up.settings.set("idle_timeout", quoted(&tunnel), &l.place);
+        return report.same(l.id, "idle_timeout");
+    }
+    if of_server < of_tunnel {
+        up.settings.set("idle_timeout", quoted(&tunnel), &l.place);
+        return report.differs(
+            l.id,
+            "idle_timeout applies to upgraded connections (WebSocket) and to responses: the import writes the value of \"timeout \
+             tunnel\". A server may be silent for this long within a response; first_byte_timeout has the value of \"timeout server\"",
+        );
+    }
+    report.differs(
+        l.id,
+        "idle_timeout applies to upgraded connections (WebSocket) and to responses: the import writes the value of \"timeout server\", \
+         which is longer",
+    );
 }
 
 fn checks(proxy: &Proxy, tcp: bool, health: &mut Settings, report: &mut Report) {

@@ -97,7 +97,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("balance", Translated("`balance`, `hash_by`")),
     ("hash-type", NotNeeded("hashing is always consistent")),
     ("hash-balance-factor", NotNeeded("limit servers with max_connections")),
-    ("cookie", Translated("`sticky`, for `insert`")),
+    ("cookie", Translated("`sticky`, for `insert`; the report names the options that have no counterpart")),
     ("dynamic-cookie-key", NotNeeded("the cookie's value is a digest of the server's name")),
     ("option httpchk", Translated("`[upstream.health]`")),
     ("http-check", Translated("`[upstream.health]` `path`, `host`, `status`")),
@@ -135,7 +135,7 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     ("timeout http-keep-alive", Translated("`[limits] keepalive_timeout`")),
     ("timeout connect", Translated("`connect_timeout`")),
     ("timeout server", Translated("`first_byte_timeout`, `idle_timeout`")),
-    ("timeout tunnel", Translated("`idle_timeout`")),
+    ("timeout tunnel", Translated("`idle_timeout`, if it is longer than `timeout server`")),
     ("timeout queue", Translated("`queue_timeout`")),
     ("timeout check", Translated("`[upstream.health] timeout`")),
     ("timeout client-fin", NotNeeded("idle_timeout")),
@@ -148,7 +148,8 @@ pub const KEYWORDS: &[(&str, Kind)] = &[
     (
         "option forwardfor",
         NotNeeded(
-            "X-Forwarded-For and Forwarded are always sent; values from untrusted clients are removed; `header` becomes `request_headers`",
+            "X-Forwarded-For and Forwarded are always sent; values from untrusted clients are removed; `header` becomes `request_headers`; \
+             the report says how `except` and `if-none` differ",
         ),
     ),
     ("option forwarded", NotNeeded("Forwarded is always sent")),

@@ -118,6 +118,16 @@ pub(crate) fn in_order(entries: Vec<Entry>) -> Option<Vec<Route>> {
     }
 }
 
+/// Routes of one path as entries of which the first that matches counts: the one that Sealane prefers comes first.
+pub(crate) fn entries_of(mut routes: Vec<Route>) -> Vec<Entry> {
+    routes.sort_by_key(|r| std::cmp::Reverse(r.rank()));
+    let entry = |route: Route| {
+        let methods = if route.methods.is_empty() { Methods::Any } else { Methods::Of(route.methods.clone()) };
+        Entry { methods, route }
+    };
+    routes.into_iter().map(entry).collect()
+}
+
 /// The routes of one path in groups, each with an expression but the last. `None`: of a request that matches routes of two groups,
 /// Sealane prefers the later one.
 pub(crate) fn joined(groups: Vec<Vec<Route>>) -> Option<Vec<Route>> {
@@ -150,7 +160,7 @@ impl Route {
         for (name, rule) in &other.headers {
             match both.headers.iter_mut().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
                 None => both.headers.push((name.clone(), rule.clone())),
-                Some((_, there)) => match both_rules(there, rule) {
+                Some((_, there)) => match both_hosts(name, there, rule).unwrap_or_else(|| both_rules(there, rule)) {
                     OneHeader::Never => return Both::Never,
                     OneHeader::Twice => twice = true,
                     OneHeader::Rule(rule) => *there = rule,
@@ -191,6 +201,27 @@ fn both_rules(a: &str, b: &str) -> OneHeader {
             }
         }
     }
+}
+
+/// The condition of two on `Host`, which a request has once, if both compare its beginning or both compare its end.
+fn both_hosts(name: &str, a: &str, b: &str) -> Option<OneHeader> {
+    let text = |rule: &str| rule.strip_prefix("{ regex = '(?i)").and_then(|r| r.strip_suffix("' }")).map(str::to_owned);
+    let (x, y) = (text(a)?, text(b)?);
+    // Texts have no such characters but with a backslash.
+    let plain = |t: &&str| !t.replace('\\', "").contains(['^', '$', '(', '|', '*', '[']);
+    let begin = |t: &'_ str| t.strip_prefix('^').filter(plain).map(str::to_owned);
+    let end = |t: &'_ str| t.strip_suffix('$').filter(plain).map(str::to_owned);
+    let within = match (begin(&x), begin(&y), end(&x), end(&y)) {
+        _ if !name.eq_ignore_ascii_case("host") => return None,
+        (Some(x), Some(y), ..) => (x.starts_with(&y), y.starts_with(&x)),
+        (.., Some(x), Some(y)) => (x.ends_with(&y), y.ends_with(&x)),
+        _ => return None,
+    };
+    Some(match within {
+        (true, _) => OneHeader::Rule(a.to_owned()),
+        (_, true) => OneHeader::Rule(b.to_owned()),
+        _ => OneHeader::Never,
+    })
 }
 
 /// What two conditions on one header have in common.
@@ -320,6 +351,22 @@ mod tests {
         ] {
             assert_eq!((both(a, b).as_str(), both(b, a).as_str()), (wanted, wanted), "{a} {b}");
         }
+    }
+
+    #[test]
+    fn beginnings_and_ends_of_hosts_exclude_each_other() {
+        let both = |a: &str, b: &str| match both_hosts("host", a, b) {
+            Some(OneHeader::Never) => "never".to_owned(),
+            Some(OneHeader::Twice) | None => "twice".to_owned(),
+            Some(OneHeader::Rule(rule)) => rule,
+        };
+        let of = |text: &str| format!("{{ regex = '(?i){text}' }}");
+        let (www, w, end) = (of("^www\\."), of("^w"), of("a\\.b$"));
+        assert_eq!((both(&www, &w), both(&w, &www)), (www.clone(), www.clone()));
+        assert_eq!((both(&www, &of("^api\\.")), both(&end, &of("c$"))), ("never".to_owned(), "never".to_owned()));
+        assert_eq!((both(&end, &of("\\.b$")), both(&www, &end)), (end.clone(), "twice".to_owned()));
+        assert_eq!((both(&www, &of("^(a|b)")), both(&www, "\"x\"")), ("twice".to_owned(), "twice".to_owned()));
+        assert!(both_hosts("x-a", &www, &w).is_none());
     }
 
     #[test]

@@ -275,7 +275,8 @@ impl Route {
         self
     }
 
-    pub(super) fn is_everything(&self) -> bool {
+    /// Whether it is for all requests of the host.
+    pub fn is_everything(&self) -> bool {
         self.path == Path::Below("/".to_owned())
             && self.pattern.is_none()
             && self.methods.is_empty()
@@ -298,8 +299,12 @@ impl Route {
 
     /// Whether Sealane prefers this one to another of the same path.
     pub(super) fn precedes(&self, other: &Self) -> bool {
-        let rank = |r: &Self| (r.pattern.is_some(), !r.methods.is_empty(), r.headers.len());
-        rank(self) > rank(other)
+        self.rank() > other.rank()
+    }
+
+    /// How Sealane prefers routes of the same path: the larger one.
+    pub(super) fn rank(&self) -> (bool, bool, usize) {
+        (self.pattern.is_some(), !self.methods.is_empty(), self.headers.len())
     }
 
     /// What is done with requests, without conditions and origins.

@@ -144,6 +144,8 @@ impl Sealane {
                 let rewrite = text(route, "rewrite_prefix").map(str::to_owned);
                 let template = text(route, "rewrite").map(str::to_owned);
                 let answer = answer(route).expect("a route does something");
+                // The lists of the host apply to its routes, too.
+                let answer = if refuses(host) { Answer::Status(403, String::new()) } else { answer };
                 let pattern = text(route, "path_regex").map(str::to_owned);
                 routes.insert(conditions, Does { answer, rewrite, template, pattern }).expect("a path of a route");
             }

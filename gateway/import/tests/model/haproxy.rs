@@ -28,6 +28,11 @@ const CRITERIA: &[(&str, Holds)] = &[
     ("hdr_reg(X-One) ^1 2$", |r, _| r.one.is_some_and(|v| v.starts_with('1') || v.ends_with('2'))),
     ("req.fhdr(X-Two) -m beg 1", |r, _| r.two.is_some_and(|v| v.starts_with('1'))),
     ("hdr_beg(host) -i x. y.", |r, _| r.host.starts_with("x.") || r.host.starts_with("y.")),
+    ("hdr_beg(host) x", |r, _| r.host.starts_with('x')),
+    ("hdr_end(host) -i a.example", |r, _| r.host.ends_with("a.example")),
+    ("hdr_dom(host) -i a", |r, _| format!(".{}.", r.host).contains(".a.")),
+    ("src 10.0.0.0/8 192.0.2.1", |_, _| false),
+    ("src 127.0.0.0/8", |_, _| true),
     ("ssl_fc", |_, _| false),
     ("always_true", |_, _| true),
     ("dst_port 8080", |_, _| true),
@@ -44,7 +49,7 @@ const CRITERIA: &[(&str, Holds)] = &[
     ("hdr(X-One),length 1", |r, _| r.one.is_some()),
 ];
 /// How many of them end with whole segments, and are translated.
-const PLAIN: usize = 27;
+const PLAIN: usize = 32;
 
 type Term = Vec<(bool, usize)>;
 

@@ -36,7 +36,7 @@ pub struct Generated {
     pub model: Box<dyn Fn(&Request) -> Answer>,
 }
 
-const HOSTS: &[&str] = &["a.example", "b.example", "x.a.example", "y.x.a.example", "other.example"];
+const HOSTS: &[&str] = &["a.example", "b.example", "x.a.example", "y.x.a.example", "xa.example", "other.example"];
 const PATHS: &[&str] = &[
     "/", "/a", "/a/", "/a/x", "/a/b", "/a/b/", "/a/b/x", "/ab", "/ab/", "/ab/x", "/abx", "/A", "/A/", "/A/b/", "/b",
     "/b/", "/b/a/", "/b/x", "/x", "/x.php", "/a/x.php", "/ax", "/bx/a/", "/x/a/",

@@ -1,6 +1,6 @@
 //! A criterion: the fetch of a sample, its converters, the kind of match, flags and values.
 
-use super::{Counter, Files, Test};
+use super::{Counter, Files, HostTexts, Test, Users};
 use crate::addresses::{AddressList, AddressSet, Certificate};
 use crate::haproxy::variables::SAVED;
 use crate::nginx::is_name;
@@ -138,7 +138,10 @@ pub(super) fn read(words: &[String], files: Files, remarks: &mut Vec<String>) ->
             expression(values, escaped, "", c.any_case)
         }
         ("http_auth", "") if is_name(c.argument) && values.is_empty() && !c.any_case => {
-            Some(Test::Users(c.argument.to_owned()))
+            Some(Test::Users(Users { list: c.argument.to_owned(), groups: Vec::new() }))
+        }
+        ("http_auth_group", "") if is_name(c.argument) && !c.any_case && !values.is_empty() => {
+            Users::of_groups(c.argument, values).map(Test::Users)
         }
         ("method", "" | "str") if c.argument.is_empty() && !c.any_case && !values.is_empty() => {
             let good = |m: &&str| !m.is_empty() && m.bytes().all(|b| b.is_ascii_uppercase());
@@ -221,6 +224,9 @@ fn value(c: &Criterion, of: OfValue, matching: &str, values: &[&str], remarks: &
         let kind = if matching.is_empty() { "str" } else { matching };
         if let Some(names) = names(values, kind) {
             return Some(Test::Host(names));
+        }
+        if let Some(texts) = HostTexts::of(values, kind) {
+            return Some(Test::HostTexts(texts));
         }
     }
     if !is_name(c.argument) {

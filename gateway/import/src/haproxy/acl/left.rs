@@ -1,6 +1,6 @@
 //! What is left of a condition for requests that the routes tell apart.
 
-use super::{All, Condition, Counter, Match, Test};
+use super::{All, Condition, Counter, HostClass, Match, Test, Users};
 use crate::addresses::{AddressList, Certificate, Clients};
 use crate::output::Methods;
 use crate::paths;
@@ -13,6 +13,8 @@ pub(in crate::haproxy) struct Atom<'a> {
     pub port: u16,
     /// As in `[[host]]`.
     pub host: &'a str,
+    /// Which of the names of a wildcard.
+    pub class: &'a HostClass,
     /// One of the paths that pass the same tests; none: a rule has changed it.
     pub path: Option<&'a str>,
     /// The path with which expressions are compared; none: many paths.
@@ -34,6 +36,7 @@ enum Verdict {
     /// Whether the body is longer, or not longer, than this.
     Body(u64, bool),
     Certificate(Certificate),
+    Users(Users),
     Access,
     Unknown,
 }
@@ -61,6 +64,10 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
         Test::Tls => Verdict::Known(atom.tls),
         Test::Port(ports) => Verdict::Known(ports.contains(&atom.port)),
         Test::Host(names) => Verdict::Known(is_host(names)),
+        Test::HostTexts(texts) => match texts.holds(atom.host, atom.class) {
+            Some(holds) => Verdict::Known(holds),
+            None => Verdict::Header("host".to_owned(), texts.rule.clone()),
+        },
         Test::ServerName(names) => Verdict::Known(atom.tls && is_host(names)),
         Test::Path(tests) => match atom.path {
             Some(path) => Verdict::Known(paths::any(tests, path)),
@@ -75,7 +82,7 @@ fn verdict(test: &Test, atom: &Atom) -> Verdict {
         Test::Share(part, of) if part == of => Verdict::Known(true),
         Test::Share(part, of) => Verdict::Share(*part, *of),
         Test::Saved(inner) => verdict(inner, atom),
-        Test::Users(_) => Verdict::Access,
+        Test::Users(users) => Verdict::Users(users.clone()),
         Test::Method(list) => Verdict::Method(list.clone()),
         Test::Header(name, rule) => Verdict::Header(name.clone(), rule.clone()),
         Test::Rate(counter, n) => Verdict::Rate(*counter, *n),
@@ -94,6 +101,7 @@ impl Test {
         matches!(
             self,
             Self::Host(_)
+                | Self::HostTexts(_)
                 | Self::Path(_)
                 | Self::Expression(_)
                 | Self::Method(_)
@@ -117,6 +125,10 @@ pub(in crate::haproxy) enum Left {
     Body(u64),
     /// These clients.
     Clients(Clients),
+    /// Requests that meet one of these conditions, and come from these clients (`None`: from all).
+    Mixed(Vec<(Match, Option<Clients>)>),
+    /// Clients without the password of one of these users.
+    NoUser(Users),
     /// Clients that lack one of these certificates.
     NoCertificate(Vec<Certificate>),
     /// It checks who the client is.
@@ -140,7 +152,7 @@ impl Condition {
         self.written().any(|test| match test {
             Test::Header(name, _) if name.starts_with(COOKIE) => is_changed("cookie"),
             Test::Header(name, _) => is_changed(name),
-            Test::Host(_) => is_changed("host"),
+            Test::Host(_) | Test::HostTexts(_) => is_changed("host"),
             _ => false,
         })
     }
@@ -176,6 +188,7 @@ impl Condition {
             .map(|t| match t {
                 Test::Path(tests) => tests.len(),
                 Test::Host(names) | Test::ServerName(names) => names.len(),
+                Test::HostTexts(texts) => texts.cost(),
                 Test::Source(list) => list.set.ranges(),
                 _ => 1,
             })
@@ -187,6 +200,8 @@ impl Condition {
             return Left::Always;
         }
         let mut routes = Vec::new();
+        // Conditions on both the request and the client.
+        let mut some = Vec::new();
         let mut worst = None;
         let mut clients: Option<Clients> = None;
         let mut certificates = Vec::new();
@@ -195,6 +210,7 @@ impl Condition {
                 Left::Always => return Left::Always,
                 Left::Never => {}
                 Left::Routes(mut more) => routes.append(&mut more),
+                Left::Mixed(mut more) => some.append(&mut more),
                 Left::Clients(more) => match clients.as_ref().map_or(Some(more.clone()), |there| there.or(&more)) {
                     Some(both) => clients = Some(both),
                     None => worst = Some(Left::Access),
@@ -206,19 +222,26 @@ impl Condition {
         }
         if !certificates.is_empty() {
             // It is not said together with anything else.
-            let alone = worst.is_none() && clients.is_none() && routes.is_empty();
+            let alone = worst.is_none() && clients.is_none() && routes.is_empty() && some.is_empty();
             return if alone { Left::NoCertificate(certificates) } else { Left::Access };
         }
-        match (worst, clients, routes.is_empty()) {
-            // A rate, or else something that can be said: not both in one limit. So it is with addresses.
-            (Some(Left::Rate(..)), _, false) | (Some(Left::Rate(..)), Some(_), _) | (None, Some(_), false) => {
-                Left::Access
+        let of_client = clients.is_some() || !some.is_empty();
+        match (worst, routes.is_empty()) {
+            // A rate, or else something that can be said: not both in one limit. So it is with passwords.
+            (Some(Left::Rate(..)), false) => Left::Access,
+            (Some(Left::Rate(..)), _) if of_client => Left::Access,
+            (Some(Left::NoUser(_)), _) if self.0.len() > 1 => Left::Access,
+            (Some(Left::Share(..) | Left::Body(_)), _) if self.0.len() > 1 => Left::Unknown,
+            (Some(worst), _) => worst,
+            (None, true) if !of_client => Left::Never,
+            (None, false) if !of_client => Left::Routes(routes),
+            (None, true) if some.is_empty() => clients.map_or(Left::Never, Left::Clients),
+            (None, _) => {
+                // What is for all requests comes first.
+                let all = Match { methods: Methods::Any, headers: Vec::new(), pattern: None };
+                let plain = clients.map(|clients| (all, Some(clients)));
+                Left::Mixed(plain.into_iter().chain(some).chain(routes.into_iter().map(|m| (m, None))).collect())
             }
-            (Some(Left::Share(..) | Left::Body(_)), ..) if self.0.len() > 1 => Left::Unknown,
-            (Some(worst), ..) => worst,
-            (None, Some(clients), true) => Left::Clients(clients),
-            (None, None, true) => Left::Never,
-            (None, None, false) => Left::Routes(routes),
         }
     }
 }
@@ -230,6 +253,7 @@ fn term(all: &All, atom: &Atom) -> Left {
     let mut rate = None;
     let mut clients: Option<Clients> = None;
     let mut certificate: Option<Certificate> = None;
+    let mut users: Option<Users> = None;
     let mut share = None;
     let mut body = None;
     let mut worst = None;
@@ -276,6 +300,7 @@ fn term(all: &All, atom: &Atom) -> Left {
                 }
             }
             [Verdict::Certificate(is)] if *negated && certificate.is_none() => certificate = Some(is.clone()),
+            [Verdict::Users(one)] if *negated && users.is_none() => users = Some(one.clone()),
             [Verdict::Share(part, of)] if share.is_none() => {
                 share = Some(if *negated { (of - part, *of) } else { (*part, *of) });
             }
@@ -286,6 +311,11 @@ fn term(all: &All, atom: &Atom) -> Left {
         }
     }
     let plain = methods == Methods::Any && headers.is_empty() && pattern.is_none();
+    if let Some(users) = users {
+        // It is not said together with anything else.
+        let alone = worst.is_none() && rate.is_none() && clients.is_none() && certificate.is_none() && plain;
+        return if alone && share.is_none() && body.is_none() { Left::NoUser(users) } else { Left::Access };
+    }
     if let Some((part, of)) = share {
         // It is not said together with anything else.
         let alone = worst.is_none() && rate.is_none() && clients.is_none() && certificate.is_none() && plain;
@@ -306,6 +336,7 @@ fn term(all: &All, atom: &Atom) -> Left {
         (None, None, None, Some(certificate)) if plain => Left::NoCertificate(vec![certificate]),
         (None, None, None, None) if plain => Left::Always,
         (None, None, None, None) => Left::Routes(vec![Match { methods, headers, pattern }]),
+        (None, None, Some(clients), None) => Left::Mixed(vec![(Match { methods, headers, pattern }, Some(clients))]),
         _ => Left::Access,
     }
 }
@@ -313,12 +344,12 @@ fn term(all: &All, atom: &Atom) -> Left {
 impl Verdict {
     /// Whether it depends on who the client is.
     fn is_of_client(&self) -> bool {
-        matches!(self, Self::Access | Self::Rate(..) | Self::Source(_) | Self::Certificate(_))
+        matches!(self, Self::Access | Self::Rate(..) | Self::Source(_) | Self::Certificate(_) | Self::Users(_))
     }
 }
 
 /// Methods that are among (`negated`: not among) a list, too.
-fn and_methods(methods: &Methods, negated: bool, list: &[String]) -> Methods {
+pub(super) fn and_methods(methods: &Methods, negated: bool, list: &[String]) -> Methods {
     let kept = |of: &[String], is: bool| of.iter().filter(|m| list.contains(m) == is).cloned().collect();
     match (methods, negated) {
         (Methods::Any, false) => Methods::Of(list.to_vec()),

@@ -1,7 +1,7 @@
 //! Rules on connections (`tcp-request`), and the rates and numbers that stick tables count.
 
 use crate::addresses::{Access, AddressSet, Clients};
-use crate::haproxy::acl::{Acls, Atom, Left, Remarks, Test};
+use crate::haproxy::acl::{Acls, Atom, HostClass, Left, Remarks, Test};
 use crate::haproxy::binds::blocks;
 use crate::haproxy::parser::{Line, Proxy};
 use crate::output::{Output, quoted};
@@ -105,7 +105,9 @@ pub(super) fn connections<'l>(
 fn about_clients(l: &Line, acls: &Acls) -> Option<Left> {
     let condition = acls.condition(l.section, l.from(3), &mut Remarks::default())?;
     let alone = condition.tests().all(|t| matches!(t, Test::Always(_) | Test::Source(_)));
-    alone.then(|| condition.of(&Atom { tls: false, port: 0, host: "*", path: None, one: None }))
+    alone.then(|| {
+        condition.of(&Atom { tls: false, port: 0, host: "*", class: &HostClass::default(), path: None, one: None })
+    })
 }
 
 /// Closes the connections of clients.

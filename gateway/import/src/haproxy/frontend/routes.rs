@@ -116,7 +116,8 @@ pub(super) fn routes_of(
         let passed = other.action.passes();
         (other.response, other.hsts) = responses(passed, (then.response, then.hsts), (then.after, then.after_hsts));
         other.max_body = body(then.max_body);
-        for Limit { id, .. } in then.rates {
+        let of_backend = |limit: &Limit| !applied.rates.iter().any(|there| there.id == limit.id);
+        for Limit { id, .. } in then.rates.into_iter().filter(of_backend) {
             report.decide(id, "a limit of a backend is not translated where the backend is chosen by method or header; write a [[rate_limit]]");
         }
         entries.push(Entry { methods, route: other });
@@ -128,6 +129,14 @@ pub(super) fn routes_of(
         match found {
             Some(name) => {
                 report.differs(limit.id, "rate_limit: 429 with Retry-After, counted by client address");
+                if limit.partial {
+                    report.differs(
+                        limit.id,
+                        "the stick table counts all requests of the frontend, and Sealane counts only the requests that this rule can \
+                         refuse: a client can send this many requests to them, and further requests to other sites and paths. To limit \
+                         all requests of a client together, write rate_limit in all hosts",
+                    );
+                }
                 entries.iter_mut().for_each(|e| e.route.rate_limits.push((name.clone(), limit.place.clone())));
                 main.rate_limits.push((name, limit.place));
             }

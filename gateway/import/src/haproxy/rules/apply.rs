@@ -1,8 +1,8 @@
 //! Which rules apply to one kind of requests, and what they lead to.
 
-use super::{Edit, Exception, Limit, Of, Outcome, Rule, Share, What, names_host, names_path, users_file};
+use super::{Edit, Exception, Limit, Of, Outcome, Rule, Share, What, names_host, names_path};
 use crate::addresses::{AddressSet, Clients};
-use crate::haproxy::acl::{Atom, Counter, Left};
+use crate::haproxy::acl::{Atom, Both, Counter, Left, Match, Test, Users};
 use crate::haproxy::parser::Line;
 use crate::nginx::FRAMING;
 use crate::output::{Action, BasicAuth, Path};
@@ -24,6 +24,14 @@ pub(in crate::haproxy) struct Trace {
 }
 
 impl Rule<'_> {
+    /// The settings that do what a rule is probably meant for.
+    fn advice(&self) -> Option<&'static str> {
+        match &self.what {
+            What::Header(Of::Responses | Of::AllResponses, edit) => super::advice(edit.name()),
+            _ => None,
+        }
+    }
+
     fn is_of_requests(&self) -> bool {
         self.line.word(0) == "http-request"
     }
@@ -56,7 +64,11 @@ impl Trace {
 
     /// Whether what is done depends on regular expressions.
     pub fn has_expressions(&self) -> bool {
-        let has = |left: &Left| matches!(left, Left::Routes(all) if all.iter().any(|m| m.pattern.is_some()));
+        let has = |left: &Left| match left {
+            Left::Routes(all) => all.iter().any(|m| m.pattern.is_some()),
+            Left::Mixed(all) => all.iter().any(|(m, _)| m.pattern.is_some()),
+            _ => false,
+        };
         self.fired.iter().any(|(_, left, _)| has(left))
     }
 
@@ -151,38 +163,47 @@ pub(in crate::haproxy) fn apply<'l>(
     report: &mut Report,
 ) -> Outcome {
     let mut out = Outcome::default();
-    run(rules, atom, path, report, &mut out);
+    run(rules, Passing::default(), atom, path, report, &mut out);
+    let default = then.default.map(|(name, place)| (name.to_owned(), place.clone()));
     if out.action.is_none() && out.backend.is_none() {
-        out.backend = then.default.map(|(name, place)| (name.to_owned(), place.clone()));
+        out.backend.clone_from(&default);
     }
     // Exceptions have the frontend's changes, too, and then those of their own backend.
-    let mut exceptions = std::mem::take(&mut out.exceptions);
-    for Exception { then: other, .. } in &mut exceptions {
+    let mut exceptions = Vec::new();
+    for Exception { only, then: mut other, place } in std::mem::take(&mut out.exceptions) {
         (other.request, other.response) = (out.request.clone(), out.response.clone());
         (other.hsts, other.host, other.rewrite) = (out.hsts.clone(), out.host.clone(), out.rewrite.clone());
         other.template = out.template.clone();
         (other.after, other.after_hsts, other.rewritten) = (out.after.clone(), out.after_hsts.clone(), out.rewritten);
-        let Some(rules) =
-            other.backend.as_ref().filter(|_| other.action.is_none()).and_then(|(name, _)| then.rules(name))
-        else {
-            continue;
-        };
-        run(rules, atom, path, report, other);
-        for inner in std::mem::take(&mut other.exceptions) {
-            let id = rules.iter().find(|r| r.line.place == inner.place).map(|r| r.line.id);
-            if let Some(id) = id {
-                report.decide(
-                    id,
-                    "this rule applies only together with the condition of use_backend: write a route with both conditions",
-                );
+        if other.action.is_none() && other.backend.is_none() {
+            other.backend.clone_from(&default);
+        }
+        let backend = other.backend.as_ref().filter(|_| other.action.is_none());
+        if let Some(rules) = backend.and_then(|(name, _)| then.rules(name)) {
+            run(rules, Passing::default(), atom, path, report, &mut other);
+            for inner in std::mem::take(&mut other.exceptions) {
+                match only.and(&inner.only) {
+                    Both::None => {}
+                    Both::These(both) => exceptions.push(Exception { only: both, ..inner }),
+                    Both::Unsayable => {
+                        if let Some(rule) = rules.iter().find(|r| r.line.place == inner.place) {
+                            report.decide(
+                                rule.line.id,
+                                "this rule applies only together with the condition of use_backend: write a route with \
+                                 both conditions",
+                            );
+                        }
+                    }
+                }
             }
         }
+        exceptions.push(Exception { only, then: other, place });
     }
     out.exceptions = exceptions;
     if let (None, Some((name, _))) = (&out.action, &out.backend)
         && let Some(rules) = then.rules(name)
     {
-        run(rules, atom, path, report, &mut out);
+        run(rules, Passing::default(), atom, path, report, &mut out);
     }
     out
 }
@@ -195,16 +216,41 @@ impl Outcome {
             false => self.request.changes(name),
         }
     }
+
+    /// What earlier rules check.
+    fn checks(&self) -> Self {
+        Self {
+            access: self.access.clone(),
+            basic_auth: self.basic_auth.clone(),
+            users: self.users.clone(),
+            max_body: self.max_body.clone(),
+            ..Self::default()
+        }
+    }
+
+    /// Remembers a rule that is not translated, if it selects a server or answers.
+    fn lose(&mut self, rule: &Rule) {
+        if matches!(rule.what, What::Backend(_) | What::Answer(_) | What::Deny | What::Unanswered) {
+            self.lost.push(rule.line.place.clone());
+        }
+    }
 }
 
 /// What `http-request allow` lets past the rules behind it, within the rules of one section.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Passing {
     /// No further `http-request` applies.
     stopped: bool,
     /// To these clients.
     clients: AddressSet,
+    /// How many conditions on both the request and the client have divided the requests so far.
+    divided: usize,
 }
+
+const UNSAYABLE: &str = "these lists of addresses cannot be joined with others: write \"allow\" and \"deny\"";
+
+/// Most conditions on both the request and the client that apply to the same requests.
+const MAX_DIVIDED: usize = 4;
 
 impl Passing {
     /// Whether some clients do not meet a rule that others do.
@@ -259,7 +305,7 @@ fn refuse(rule: &Rule, left: &Left, passing: &mut Passing, report: &mut Report, 
             What::Answer(action) if *action == Action::status(403) => report.same(id, "allow and deny"),
             _ => report.differs(id, "allow and deny: the status is 403"),
         },
-        _ => report.decide(id, "these lists of addresses cannot be joined with others: write \"allow\" and \"deny\""),
+        _ => report.decide(id, UNSAYABLE),
     }
     passing.stopped |= *left == Left::Always;
     true
@@ -273,9 +319,151 @@ fn limit_body(most: u64, id: Id, place: &Place, report: &mut Report, out: &mut O
     }
 }
 
-fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut Outcome) {
-    let mut passing = Passing::default();
-    for rule in rules {
+/// Refuses clients without the password of some users, who are asked for it. Whether this was such a rule.
+fn refuse_others(rule: &Rule, left: &Left, report: &mut Report, out: &mut Outcome) -> bool {
+    let (Left::NoUser(users), true) = (left, rule.what.refuses()) else { return false };
+    let (id, place) = (rule.line.id, &rule.line.place);
+    if let Some(there) = out.users.as_ref()
+        && !there.includes(users)
+        && !users.includes(there)
+    {
+        report.decide(id, "a request can be checked with only one list of users: write basic_auth");
+        return true;
+    }
+    report.differs(id, "basic_auth: clients without the password of such a user get 401, and are asked for it");
+    ask(users, None, place, out);
+    true
+}
+
+/// Asks for the password of a user, unless fewer users are asked for already.
+fn ask(users: &Users, realm: Option<&str>, place: &Place, out: &mut Outcome) {
+    if out.users.as_ref().is_some_and(|there| users.includes(there)) {
+        return;
+    }
+    let realm = match (realm, &out.basic_auth) {
+        (Some(realm), _) => realm.to_owned(),
+        (None, Some(there)) => there.realm.clone(),
+        (None, None) => users.list.clone(),
+    };
+    out.basic_auth = Some(BasicAuth { users: users.file(), realm, user_header: None, origin: place.clone() });
+    out.users = Some(users.clone());
+}
+
+/// Refuses requests by a condition on both the request and the client: a route with the condition does what the rules behind this one
+/// do, and has a list of addresses. Whether this was such a rule.
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn divide(
+    rule: &Rule,
+    left: &Left,
+    behind: &[Rule],
+    passing: &Passing,
+    atom: &Atom,
+    path: &Path,
+    report: &mut Report,
+    out: &mut Outcome,
+) -> bool {
+    let exempt = passing.holds_for(rule).then(|| Clients::NotIn(passing.clients.clone().into()));
+    let parts: Vec<(Match, Option<Clients>)> = match left {
+        Left::Mixed(parts) => parts.clone(),
+        Left::Routes(routes) if exempt.is_some() => routes.iter().map(|m| (m.clone(), None)).collect(),
+        _ => return false,
+    };
+    let action = match &rule.what {
+        What::Answer(action) if action.is_refusal() => action.clone(),
+        What::Deny => Action::status(429),
+        _ => return false,
+    };
+    let (id, place) = (rule.line.id, &rule.line.place);
+    let says = "a route with a condition, and allow or deny";
+    match action == Action::status(403) {
+        true => report.same(id, says),
+        false => report.differs(id, format!("{says}: the status is 403")),
+    }
+    let mut all: Vec<(Match, Option<Clients>)> = Vec::new();
+    for (only, clients) in parts {
+        let clients = match (clients, &exempt) {
+            (Some(clients), Some(exempt)) => match clients.and(exempt) {
+                None => {
+                    report.decide(id, UNSAYABLE);
+                    continue;
+                }
+                both => both,
+            },
+            (Some(clients), None) => Some(clients),
+            (None, exempt) => exempt.clone(),
+        };
+        all.push((only, clients));
+    }
+    // What applies to all requests comes first, and then what refuses all clients: a request can meet several of the conditions.
+    all.sort_by_key(|(only, clients)| (!only.is_all(), clients.is_some()));
+    for (only, clients) in &all {
+        match clients {
+            Some(clients) if only.is_all() => {
+                if out.access.refuse(clients, place).is_err() {
+                    report.decide(id, UNSAYABLE);
+                }
+            }
+            Some(_) => {}
+            None => {
+                let then = Outcome { action: Some((action.clone(), place.clone())), ..out.checks() };
+                out.exceptions.push(Exception { only: only.clone(), then: Box::new(then), place: place.clone() });
+            }
+        }
+    }
+    let some = |(only, clients): (Match, Option<Clients>)| clients.filter(|_| !only.is_all()).map(|c| (only, c));
+    let parts: Vec<(Match, Clients)> = all.into_iter().filter_map(some).collect();
+    refuse_some(&parts, rule, behind, passing, atom, path, report, out);
+    true
+}
+
+/// Refuses some clients for each of some conditions. Requests that meet several of these conditions are refused by each of them.
+#[expect(clippy::too_many_arguments, reason = "what is read, and what is written into")]
+fn refuse_some(
+    parts: &[(Match, Clients)],
+    rule: &Rule,
+    behind: &[Rule],
+    passing: &Passing,
+    atom: &Atom,
+    path: &Path,
+    report: &mut Report,
+    out: &mut Outcome,
+) {
+    let (id, place) = (rule.line.id, &rule.line.place);
+    for (at, (only, clients)) in parts.iter().enumerate() {
+        let mut other = Outcome { exceptions: Vec::new(), ..out.clone() };
+        if other.access.refuse(clients, place).is_err() {
+            report.decide(id, UNSAYABLE);
+            continue;
+        }
+        if passing.divided >= MAX_DIVIDED || !out.shares.is_empty() {
+            report.decide(id, "too many rules divide these requests: write routes with \"allow\" and \"deny\"");
+            continue;
+        }
+        let passing = Passing { divided: passing.divided + 1, ..passing.clone() };
+        refuse_some(&parts[at + 1..], rule, behind, &passing, atom, path, report, &mut other);
+        run(behind, passing, atom, path, report, &mut other);
+        if !other.shares.is_empty() {
+            report.decide(
+                id,
+                "a later rule sends a random share of the requests to another backend: write routes with split, allow and deny",
+            );
+        }
+        for inner in std::mem::take(&mut other.exceptions) {
+            match only.and(&inner.only) {
+                Both::None => {}
+                Both::These(both) => out.exceptions.push(Exception { only: both, ..inner }),
+                Both::Unsayable => report.decide(
+                    id,
+                    format!("no route has both the condition of this rule and that of {}: write routes", inner.place),
+                ),
+            }
+        }
+        out.exceptions.push(Exception { only: only.clone(), then: Box::new(other), place: place.clone() });
+    }
+}
+
+fn run(rules: &[Rule], mut passing: Passing, atom: &Atom, path: &Path, report: &mut Report, out: &mut Outcome) {
+    for (at, rule) in rules.iter().enumerate() {
         let (id, place) = (rule.line.id, &rule.line.place);
         let response = matches!(rule.what, What::Header(Of::Responses | Of::AllResponses, _));
         if (out.action.is_some()) && !response {
@@ -291,6 +479,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 "this rule compares a header that an earlier rule changes, but Sealane compares the header that the \
                  client sends: write a route with a condition on the client's header",
             );
+            out.lose(rule);
             continue;
         }
         let atom = Atom { path: atom.path.filter(|_| !out.rewritten), ..*atom };
@@ -298,11 +487,18 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
         if refuse(rule, &left, &mut passing, report, out) {
             continue;
         }
+        if divide(rule, &left, &rules[at + 1..], &passing, &atom, path, report, out) {
+            continue;
+        }
         if left != Left::Never && passing.holds_for(rule) && !matches!(rule.what, What::Allow) {
             report.decide(
                 id,
                 "an earlier rule exempts some addresses from this rule: write routes, or let the server decide",
             );
+            out.lose(rule);
+            continue;
+        }
+        if refuse_others(rule, &left, report, out) {
             continue;
         }
         let action = match &rule.what {
@@ -314,6 +510,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
         let limit = |counter: Counter, requests: u32| Limit {
             counter,
             requests,
+            partial: rule.condition.tests().any(|t| !matches!(t, Test::Rate(..) | Test::Always(_))),
             id,
             section: rule.line.section,
             place: place.clone(),
@@ -360,15 +557,11 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 out.action = action.map(|a| (a, place.clone()));
             }
             (What::Answer(_) | What::Backend(_) | What::Deny | What::Unanswered, Left::Routes(routes)) => {
-                let then = match &rule.what {
-                    What::Backend(name) => {
-                        Outcome { backend: Some((name.clone(), place.clone())), ..Outcome::default() }
-                    }
-                    _ => Outcome { action: action.map(|a| (a, place.clone())), ..Outcome::default() },
-                };
                 // What an earlier rule refuses does not come so far.
-                let (access, basic_auth) = (out.access.clone(), out.basic_auth.clone());
-                let then = Outcome { access, basic_auth, max_body: out.max_body.clone(), ..then };
+                let then = match &rule.what {
+                    What::Backend(name) => Outcome { backend: Some((name.clone(), place.clone())), ..out.checks() },
+                    _ => Outcome { action: action.map(|a| (a, place.clone())), ..out.checks() },
+                };
                 report.same(id, "a route with a condition");
                 for only in routes {
                     out.exceptions.push(Exception { only, then: Box::new(then.clone()), place: place.clone() });
@@ -381,7 +574,16 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 report.differs(id, "rate_limit: the status is 429");
                 out.rates.push(limit(counter, n));
             }
-            (_, Left::Access | Left::Rate(..) | Left::Clients(_) | Left::NoCertificate(_)) => {
+            (
+                _,
+                Left::Access
+                | Left::Rate(..)
+                | Left::Clients(_)
+                | Left::Mixed(_)
+                | Left::NoUser(_)
+                | Left::NoCertificate(_),
+            ) => {
+                out.lose(rule);
                 report.decide(
                     id,
                     "this condition depends on the client. By address and client certificate, Sealane can refuse a \
@@ -391,11 +593,17 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
             (_, Left::Body(_)) => {
                 report.decide(id, "Sealane compares the length of a body only to refuse the request: write max_body_size, or let the server decide");
             }
-            (_, Left::Unknown) => report.decide(
-                id,
-                "its condition cannot be translated. Sealane can compare hosts, paths, methods and headers, before \
-                 it rewrites a path: let the server or a firewall decide",
-            ),
+            (_, Left::Unknown) => {
+                out.lose(rule);
+                let advice = rule.advice().map_or_else(String::new, |advice| format!("; {advice}"));
+                report.decide(
+                    id,
+                    format!(
+                        "its condition cannot be translated. Sealane can compare hosts, paths, methods and headers, \
+                         before it rewrites a path: let the server or a firewall decide{advice}"
+                    ),
+                );
+            }
             (What::Path(path), Left::Always) => {
                 report.same(id, "rewrite");
                 (out.rewritten, out.rewrite, out.template) = (true, None, Some((path.clone(), place.clone())));
@@ -407,24 +615,16 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                      expression: write a route with this rule's conditions",
                 );
             }
-            (What::Auth { realm, users }, Left::Always) => {
-                let realm = realm.clone().unwrap_or_default();
-                match &out.basic_auth {
-                    Some(there) if there.users != users_file(users) => {
-                        report.decide(id, "a request can be checked with only one list of users: write basic_auth");
-                    }
-                    Some(_) => report.same(id, "an earlier rule asks for the same password"),
-                    None => {
-                        report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
-                        out.basic_auth = Some(BasicAuth {
-                            users: users_file(users),
-                            realm,
-                            user_header: None,
-                            origin: place.clone(),
-                        });
-                    }
+            (What::Auth { realm, users: Some(users) }, Left::Always) => match &out.users {
+                Some(there) if users.includes(there) => report.same(id, "an earlier rule asks for the same password"),
+                Some(there) if !there.includes(users) => {
+                    report.decide(id, "a request can be checked with only one list of users: write basic_auth");
                 }
-            }
+                _ => {
+                    report.differs(id, "basic_auth: the challenge has charset=\"UTF-8\", too");
+                    ask(users, Some(realm.as_deref().unwrap_or_default()), place, out);
+                }
+            },
             (What::Header(of, edit), Left::Always) => apply_edit(*of, edit, rule.line, atom.tls, report, out),
             (What::Prefix { tests, from, to }, Left::Always) => {
                 let Some(sample) = atom.path else {
@@ -457,7 +657,7 @@ fn run(rules: &[Rule], atom: &Atom, path: &Path, report: &mut Report, out: &mut 
                 }
             }
             (What::Refuse(_) | What::Skip(_) | What::Nothing(_) | What::Different(_), _)
-            | (What::Answer(_) | What::Deny | What::Unanswered, Left::Always) => {}
+            | (What::Answer(_) | What::Deny | What::Unanswered | What::Auth { .. }, Left::Always) => {}
         }
     }
 }
@@ -537,5 +737,18 @@ fn apply_edit(of: Of, edit: &Edit, line: &Line, tls: bool, report: &mut Report, 
             }
         }
     }
-    report.same(id, if request { "request_headers" } else { "response_headers" });
+    match edit {
+        Edit::Set(_, value) | Edit::Add(_, value) if request && may_be_empty(value, tls) => report.differs(
+            id,
+            "request_headers: if the value is empty (without a client certificate, without TLS), Sealane sends no header, and \
+             HAProxy sends an empty header",
+        ),
+        _ => report.same(id, if request { "request_headers" } else { "response_headers" }),
+    }
+}
+
+/// Whether the whole value of a header is a part of the request that a request can lack. `tls`: the requests come over TLS.
+fn may_be_empty(value: &str, tls: bool) -> bool {
+    value.starts_with("{client_certificate") && value.ends_with('}') && value.matches('{').count() == 1
+        || !tls && value == "{tls_version}"
 }

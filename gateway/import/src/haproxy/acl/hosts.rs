@@ -1,0 +1,287 @@
+//! Host names that HAProxy compares by a part: `hdr_beg(host) www.`, `hdr_end(host) example.com`.
+//!
+//! A `[[host]]` has whole names and wildcards. For a whole name, the import decides these tests itself. The names of a wildcard are
+//! divided into classes: the names with the same beginning or end are treated alike. The routes of a class have a condition on `Host`.
+
+use crate::output::Entry;
+use crate::patterns;
+use crate::values::{self, Stand};
+
+/// Most classes of a wildcard.
+const MAX_CLASSES: usize = 64;
+
+/// A test of a part of the request's host, with several texts of which one must be there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::haproxy) struct HostTexts {
+    pub stand: Stand,
+    /// In lower case.
+    texts: Vec<String>,
+    /// The condition on `Host`, in TOML.
+    pub rule: String,
+}
+
+impl HostTexts {
+    /// `kind`: as behind `-m`. `None`: it is no such test, or it may depend on the port.
+    pub fn of(values: &[&str], kind: &str) -> Option<Self> {
+        let stand = match kind {
+            "beg" => Stand::Begin,
+            "end" => Stand::End,
+            "sub" => Stand::Anywhere,
+            "dom" => Stand::Domain,
+            _ => return None,
+        };
+        let texts: Vec<String> = values.iter().map(|v| v.to_ascii_lowercase()).collect();
+        let good = |t: &String| t.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+        // Digits could be those of the port.
+        let is_name = |t: &String| stand == Stand::Begin || t.bytes().any(|b| b.is_ascii_alphabetic());
+        if !texts.iter().all(|t| good(t) && is_name(t)) {
+            return None;
+        }
+        let rule = values::matching(&values::texts(values, stand, true, false)?);
+        Some(Self { stand, texts, rule })
+    }
+
+    /// How many texts it has, for the work that they take.
+    pub fn cost(&self) -> usize {
+        self.texts.len()
+    }
+
+    /// The names that should have a `[[host]]` of their own.
+    pub fn names(&self) -> impl Iterator<Item = String> {
+        let of = move |text: &String| -> Vec<String> {
+            let bare = text.trim_start_matches('.');
+            if !is_whole(bare) {
+                return Vec::new();
+            }
+            match (self.stand, text.starts_with('.')) {
+                (Stand::Begin, false) => vec![text.clone()],
+                (Stand::End, false) => vec![text.clone(), format!("**.{text}")],
+                (Stand::End, true) => vec![format!("**{text}")],
+                _ => Vec::new(),
+            }
+        };
+        self.texts.iter().flat_map(of)
+    }
+
+    /// Whether it holds for a whole name, or for the names of a wildcard in a class. `None`: this depends on the name.
+    pub fn holds(&self, name: &str, class: &HostClass) -> Option<bool> {
+        let found = self.texts.iter().map(|text| {
+            let Some(suffix) = name.strip_prefix('*') else { return Some(is_there(name, self.stand, text)) };
+            let suffix = suffix.trim_start_matches('*');
+            match self.stand {
+                Stand::End if suffix.ends_with(text.as_str()) => Some(true),
+                _ if class.undivided => None,
+                Stand::Begin => Some(class.begins.as_ref().is_some_and(|b| b.starts_with(text.as_str()))),
+                Stand::End => Some(class.ends.as_ref().is_some_and(|e| e.ends_with(text.as_str()))),
+                _ => None,
+            }
+        });
+        let mut all = Some(false);
+        for one in found {
+            match one {
+                Some(true) => return Some(true),
+                Some(false) => {}
+                None => all = None,
+            }
+        }
+        all
+    }
+}
+
+/// Whether a text is a whole name with at least two labels.
+fn is_whole(text: &str) -> bool {
+    text.contains('.') && text.split('.').all(|label| !label.is_empty())
+}
+
+/// Whether a name has a text at a place.
+fn is_there(name: &str, stand: Stand, text: &str) -> bool {
+    match stand {
+        Stand::Whole => name == text,
+        Stand::Begin => name.starts_with(text),
+        Stand::End => name.ends_with(text),
+        Stand::Anywhere => name.contains(text),
+        Stand::Domain => format!(".{name}.").contains(&format!(".{text}.")),
+    }
+}
+
+/// Names of a wildcard that are treated alike: those with the longest of the beginnings and ends that are compared. The default has
+/// none of them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::haproxy) struct HostClass {
+    begins: Option<String>,
+    ends: Option<String>,
+    /// The names are not divided: each test is a condition on `Host`.
+    undivided: bool,
+}
+
+/// The classes of the names of a `[[host]]`, the most special first, the default last. `None`: there are too many.
+pub(in crate::haproxy) fn classes(name: &str, tests: &[&HostTexts]) -> Option<Vec<HostClass>> {
+    let Some(suffix) = name.strip_prefix('*').map(|s| s.trim_start_matches('*')) else {
+        return Some(vec![HostClass::default()]);
+    };
+    let of = |stand: Stand| {
+        let mut out: Vec<&String> = tests.iter().filter(|t| t.stand == stand).flat_map(|t| &t.texts).collect();
+        // What a dot and a whole name follow has a host of its own.
+        let is_open = |t: &&String| {
+            let own = t.strip_prefix('.').is_some_and(is_whole);
+            stand == Stand::Begin || t.ends_with(suffix) && !suffix.ends_with(t.as_str()) && !own
+        };
+        out.retain(is_open);
+        out.sort_by(|a, b| b.len().cmp(&a.len()).then_with(|| a.cmp(b)));
+        out.dedup();
+        out.into_iter().cloned().map(Some).chain([None]).collect::<Vec<Option<String>>>()
+    };
+    let (begins, ends) = (of(Stand::Begin), of(Stand::End));
+    if begins.len() * ends.len() > MAX_CLASSES {
+        return None;
+    }
+    let with = |begins: &Option<String>, ends: &Option<String>| HostClass {
+        begins: begins.clone(),
+        ends: ends.clone(),
+        undivided: false,
+    };
+    // Those with both come before those with one.
+    let mut out: Vec<HostClass> = begins.iter().flat_map(|b| ends.iter().map(move |e| with(b, e))).collect();
+    out.sort_by_key(|c| std::cmp::Reverse(usize::from(c.begins.is_some()) + usize::from(c.ends.is_some())));
+    Some(out)
+}
+
+impl HostClass {
+    /// All names of a wildcard, with a condition on `Host` for each test.
+    pub fn undivided() -> Self {
+        Self { undivided: true, ..Self::default() }
+    }
+
+    /// Whether it has only names that a whole name is a part of, such as `xexample.com` of `hdr_end(host) example.com`: the whole
+    /// name, for which the rule is meant, has a host of its own.
+    pub fn is_odd(&self) -> bool {
+        let whole = |t: &Option<String>| t.as_ref().is_some_and(|t| is_whole(t));
+        whole(&self.begins) || whole(&self.ends)
+    }
+
+    /// Whether it has all names of another class.
+    pub fn includes(&self, other: &Self) -> bool {
+        let part = |wide: &Option<String>, narrow: &Option<String>, is: fn(&str, &str) -> bool| match (wide, narrow) {
+            (None, _) => true,
+            (Some(wide), Some(narrow)) => is(narrow, wide),
+            (Some(_), None) => false,
+        };
+        part(&self.begins, &other.begins, |long, short| long.starts_with(short))
+            && part(&self.ends, &other.ends, |long, short| long.ends_with(short))
+    }
+
+    /// One of its names, to be shown.
+    pub fn sample(&self) -> String {
+        match (&self.begins, &self.ends) {
+            (Some(begins), Some(ends)) => format!("{begins}…{ends}"),
+            (Some(begins), None) => format!("{begins}…"),
+            (None, Some(ends)) => format!("…{ends}"),
+            (None, None) => "other names".to_owned(),
+        }
+    }
+
+    /// The condition on `Host`, in TOML; none for the default.
+    fn rule(&self) -> Option<String> {
+        let literal = |text: &String| patterns::literal(text);
+        let text = match (&self.begins, &self.ends) {
+            (None, None) => return None,
+            (Some(begins), None) => format!("(?i)^{}", literal(begins)),
+            (None, Some(ends)) => format!("(?i){}$", literal(ends)),
+            (Some(begins), Some(ends)) => {
+                // The beginning and the end may overlap.
+                let overlaps = (1..=begins.len().min(ends.len()))
+                    .filter(|n| begins[begins.len() - n..] == ends[..*n])
+                    .map(|n| format!("|{}{}", literal(begins), patterns::literal(&ends[n..])));
+                format!("(?i)^(?:{}.*{}{})$", literal(begins), literal(ends), overlaps.collect::<String>())
+            }
+        };
+        Some(values::matching(&text))
+    }
+
+    /// Entries for the names of the class. `None`: they have another condition on `Host`.
+    pub fn limit(&self, entries: Vec<Entry>) -> Option<Vec<Entry>> {
+        let Some(rule) = self.rule() else { return Some(entries) };
+        let limited = |mut entry: Entry| {
+            let there = entry.route.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("host"));
+            entry.route.headers.push(("host".to_owned(), rule.clone()));
+            (!there).then_some(entry)
+        };
+        entries.into_iter().map(limited).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn test(kind: &str, values: &[&str]) -> HostTexts {
+        HostTexts::of(values, kind).unwrap()
+    }
+
+    #[test]
+    fn whole_names_are_decided() {
+        let holds =
+            |kind: &str, text: &str, name: &str| test(kind, &[text]).holds(name, &HostClass::default()).unwrap();
+        for (kind, text, yes, no) in [
+            ("beg", "WWW.", "www.a.example", "a.www.example"),
+            ("end", "a.example", "xa.example", "a.example.org"),
+            ("end", ".a.example", "x.a.example", "a.example"),
+            ("sub", "shop", "myshops.example", "a.example"),
+            ("dom", "shop", "x.shop.example", "myshop.example"),
+        ] {
+            assert!(holds(kind, text, yes) && !holds(kind, text, no), "{kind} {text}");
+        }
+        // The end could be that of a port, and a port is no name.
+        for (kind, text) in [("end", "1"), ("sub", "80"), ("beg", "a:8"), ("reg", "^a"), ("beg", "")] {
+            assert_eq!(HostTexts::of(&[text], kind), None, "{kind} {text}");
+        }
+    }
+
+    #[test]
+    fn names_of_a_wildcard_have_classes() {
+        let (www, api, end) =
+            (test("beg", &["www.", "w"]), test("beg", &["api.a.example"]), test("end", &["b.example"]));
+        let all = [&www, &api, &end];
+        assert_eq!(classes("a.example", &all).unwrap(), [HostClass::default()]);
+        let found = classes("**.b.example", &all).unwrap();
+        let samples: Vec<String> = found.iter().map(HostClass::sample).collect();
+        assert_eq!(samples, ["api.a.example…", "www.…", "w…", "other names"]);
+        let holds = |test: &HostTexts| found.iter().map(|c| test.holds("**.b.example", c)).collect::<Vec<_>>();
+        assert_eq!(holds(&www), [Some(false), Some(true), Some(true), Some(false)]);
+        assert_eq!(holds(&test("beg", &["www."])), [Some(false), Some(true), Some(false), Some(false)]);
+        assert_eq!(holds(&end), [Some(true); 4]);
+        assert_eq!(holds(&test("sub", &["b"])), [None; 4]);
+        let undivided = |test: &HostTexts| test.holds("**.b.example", &HostClass::undivided());
+        assert_eq!((undivided(&www), undivided(&end)), (None, Some(true)));
+        assert_eq!(classes("*", &all).unwrap().len(), 8);
+        assert_eq!((found[0].is_odd(), found[1].is_odd()), (true, false));
+        let many: Vec<String> = (0..MAX_CLASSES).map(|n| format!("x{n}.")).collect();
+        let many = test("beg", &many.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(classes("*", &[&many]), None);
+    }
+
+    #[test]
+    fn tests_name_hosts() {
+        let names = |kind: &str, text: &str| test(kind, &[text]).names().collect::<Vec<_>>();
+        assert_eq!(names("beg", "api.a.example"), ["api.a.example"]);
+        assert_eq!(names("end", "a.example"), ["a.example", "**.a.example"]);
+        assert_eq!(names("end", ".a.example"), ["**.a.example"]);
+        for (kind, text) in [("beg", "api."), ("end", "example"), ("sub", "a.example"), ("dom", "a.example")] {
+            assert_eq!(names(kind, text), Vec::<String>::new(), "{kind} {text}");
+        }
+    }
+
+    #[test]
+    fn a_class_is_a_condition() {
+        let class = |begins: Option<&str>, ends: Option<&str>| HostClass {
+            begins: begins.map(str::to_owned),
+            ends: ends.map(str::to_owned),
+            undivided: false,
+        };
+        assert_eq!(class(Some("www."), None).rule().as_deref(), Some(r"{ regex = '(?i)^www\.' }"));
+        assert_eq!(class(None, Some("a.b")).rule().as_deref(), Some(r"{ regex = '(?i)a\.b$' }"));
+        let both = class(Some("api."), Some("i.example")).rule().unwrap();
+        assert_eq!(both, r"{ regex = '(?i)^(?:api\..*i\.example|api\.example)$' }");
+        assert_eq!(HostClass::default().rule(), None);
+    }
+}

@@ -1,0 +1,324 @@
+//! What a new user's move of twelve sites from HAProxy found: each difference is translated or in the report, and each entry of the
+//! report says what to do.
+
+use sealane_import::{Imported, Memory, Outcome, haproxy};
+use std::path::Path;
+
+fn import(text: &str) -> Imported {
+    let reader = Memory::of("/etc/haproxy/haproxy.cfg", text.as_bytes());
+    haproxy::import(&reader, Path::new("/etc/haproxy/haproxy.cfg")).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A frontend with rules, with the lines of the default backend, and with further sections.
+fn proxies(frontend: &str, backend: &str, rest: &str) -> String {
+    format!(
+        "defaults\n mode http\n timeout server 30s\nfrontend f\n bind :80\n{frontend}\n default_backend b\nbackend b\n{backend}\n \
+         server s 10.0.0.1:80\nbackend c\n server t 10.0.0.2:80\n{rest}\n"
+    )
+}
+
+fn frontend(rules: &str) -> String {
+    proxies(rules, "", "")
+}
+
+/// The lines of a result, without their origins.
+fn lines(toml: &str) -> Vec<&str> {
+    toml.lines().map(|l| l.split("  # ").next().unwrap_or("")).collect()
+}
+
+/// Nothing is undecided, and one table of the result has all of these lines. Returns the report.
+fn says(text: &str, wanted: &[&str]) -> String {
+    let Imported { toml, report, .. } = import(text);
+    assert_eq!(report.undecided(), Vec::<String>::new(), "{text}\n{toml}");
+    let lines = lines(&toml);
+    let mut tables = lines.chunk_by(|_, next| !next.starts_with('['));
+    let all = tables.any(|table| wanted.iter().all(|line| table.contains(line)));
+    assert!(all, "{wanted:?}\n{toml}");
+    report.to_text(true)
+}
+
+fn undecided(text: &str) -> String {
+    let Imported { toml, report, .. } = import(text);
+    assert!(report.count(Outcome::Undecided) > 0, "{text}\n{toml}");
+    report.undecided().join("\n")
+}
+
+/// What the report says of a directive.
+fn said(text: &str, directive: &str) -> String {
+    let report = import(text).report.to_text(true);
+    let of: Vec<&str> = report.lines().filter(|l| l.contains(directive)).collect();
+    assert!(!of.is_empty(), "{directive}\n{report}");
+    of.join("\n")
+}
+
+/// HAProxy 2.6 has sent these values.
+#[test]
+fn flags_of_a_format_do_what_haproxy_does() {
+    let set = |value: &str| frontend(&format!(" http-request set-header X-A {value}"));
+    for (value, sent) in [
+        ("%{+Q}[src]", "{client_address}"),
+        ("%{+X}[dst_port]", "{port}"),
+        ("%{+Q,+E}[src]", "{client_address}"),
+        ("%{+Q}ci", "\\\"{client_address}\\\""),
+        ("%{+E,+Q}HM", "\\\"{method}\\\""),
+        ("%{+Q}fp", "{port}"),
+        ("%{-Q}ci", "{client_address}"),
+        ("\"%{+Q}o %ci %[src] %{-Q}ci\"", "\\\"{client_address}\\\" {client_address} {client_address}"),
+        ("%{+E}[method]", "{method}"),
+    ] {
+        says(&set(value), &[&format!("request_headers.set.X-A = \"{sent}\"")]);
+    }
+    // A backslash before some characters of the path, hexadecimal digits, and flags that are not known.
+    for value in ["%{+E}[path]", "%{+X}ci", "%{+X}HM", "%{+Z}ci", "%{+Q+X}ci", "%{Q}ci", "%{+Q"] {
+        let report = says(&set(value), &["request_headers.remove = [\"X-A\"]"]);
+        assert!(report.contains("not translated: http-request set-header"), "{value}: {report}");
+    }
+    let name = "%{+Q}[ssl_c_s_dn(cn)]";
+    let report = says(&set(name), &["request_headers.set.X-A = \"{client_certificate_name}\""]);
+    assert!(
+        report.contains("different: http-request set-header X-A") && report.contains("sends an empty header"),
+        "{report}"
+    );
+    assert!(undecided(&set("%{+E}[ssl_c_s_dn(cn)]")).contains("Client-Cert"));
+    undecided(&frontend(" http-response set-header X-A %{+Q}[src]"));
+}
+
+#[test]
+fn formats_of_logs_have_quotation_marks_where_haproxy_writes_them() {
+    let log = |format: &str| {
+        format!(
+            "global\n log stdout format raw local0\n{}",
+            frontend(&format!(" log global\n log-format \"{format}\""))
+        )
+    };
+    says(&log("%{+Q}o %ci %ST %[src]"), &["format = '\"${remote_addr}\" ${status} \"${remote_addr}\"'"]);
+    assert!(said(&log("%{+E}HU %ci"), "log-format").contains("the flags E and X"));
+}
+
+#[test]
+fn a_part_of_a_host_selects_a_server() {
+    // Nobody else has this name, and the rules behind apply in each case.
+    let api =
+        " http-request set-header X-Api yes if { hdr_beg(host) -i api. }\n use_backend c if { hdr_beg(host) -i api. }";
+    says(
+        &frontend(api),
+        &["headers.host = { regex = '(?i)^api\\.' }", "upstream = \"c\"", "request_headers.set.X-Api = \"yes\""],
+    );
+    let text = frontend(&format!("{api}\n http-request deny if METH_POST {{ path_beg /closed/ }}"));
+    says(&text, &["path = \"/closed/\"", "methods = [\"POST\"]", "respond = { status = 403 }"]);
+    says(&text, &["path = \"/closed/\"", "headers.host = { regex = '(?i)^api\\.' }", "upstream = \"c\""]);
+    // A name that another rule has is decided at once.
+    let both =
+        " use_backend c if { hdr_beg(host) api. }\n http-request redirect location /x if { hdr(host) api.a.example }";
+    let toml = import(&frontend(both)).toml;
+    assert!(toml.contains("names = [\"api.a.example\"]") && toml.contains("redirect = { to = \"/x\""), "{toml}");
+    // Two beginnings, with and without a method.
+    let two = " http-request deny if { hdr_beg(host) a. } METH_POST\n http-request deny if { hdr_beg(host) b. } !METH_GET\n use_backend c if { hdr_beg(host) a. b. }";
+    says(
+        &frontend(two),
+        &["headers.host = { regex = '(?i)^a\\.' }", "methods = [\"POST\"]", "respond = { status = 403 }"],
+    );
+    says(
+        &frontend(two),
+        &["headers.host = { regex = '(?i)^b\\.' }", "methods = [\"GET\", \"HEAD\"]", "upstream = \"c\""],
+    );
+}
+
+#[test]
+fn the_end_of_a_host_is_a_name_and_a_wildcard() {
+    let text = frontend(" use_backend c if { hdr_end(host) -i example.com }");
+    let report = says(&text, &["names = [\"**.example.com\", \"example.com\"]", "upstream = \"c\""]);
+    // No name of another domain goes there, and the report says so.
+    assert!(report.contains("names such as …example.com"), "{report}");
+    assert!(!import(&text).toml.contains("headers.host"));
+    // One that a refusal would miss has a route.
+    let text = frontend(" http-request deny if { hdr_end(host) -i example.com }");
+    says(&text, &["headers.host = { regex = '(?i)example\\.com$' }", "respond = { status = 403 }"]);
+    let text = frontend(" use_backend c if { hdr_beg(host) -i api.example.com }");
+    says(&text, &["names = [\"api.example.com\"]", "upstream = \"c\""]);
+    // By address and host.
+    let text = frontend(" acl lan src 10.0.0.0/8\n http-request deny if { hdr_end(host) .intern.example } !lan");
+    says(&text, &["names = [\"**.intern.example\"]", "upstream = \"b\"", "allow = [\"10.0.0.0/8\"]"]);
+    let text = frontend(" http-request deny if { hdr_beg(host) admin. } !{ src 10.0.0.0/8 }");
+    says(&text, &["headers.host = { regex = '(?i)^admin\\.' }", "upstream = \"b\"", "allow = [\"10.0.0.0/8\"]"]);
+}
+
+#[test]
+fn requests_whose_action_is_lost_are_named() {
+    let text =
+        frontend(" use_backend c if { hdr(host) a.example } { url_param(x) y }").replace(" default_backend b\n", "");
+    let report = import(&text).report.to_text(true);
+    assert!(report.contains("requests for a.example get 503 until you decide line 6"), "{report}");
+    // Those of other names are not lost.
+    assert!(!report.contains("all other names"), "{report}");
+    let text = frontend(" use_backend %[req.hdr(x-a)]");
+    let report = import(&text).report.to_text(true);
+    assert!(report.contains("requests for all other names go to the upstream b until you decide line 6"), "{report}");
+    // Where routes cannot say it, nobody else answers.
+    let text = frontend(
+        " use_backend c if { hdr(x-a) 1 } METH_POST\n http-request deny if { hdr(x-a) 2 }\n http-request return status 200 if METH_POST { hdr(x-a) 3 }",
+    );
+    let Imported { toml, report, .. } = import(&text);
+    if report.count(Outcome::Undecided) > 0 {
+        assert!(toml.contains("respond = { status = 501"), "{toml}");
+        assert!(report.undecided().join("\n").contains("requests for all other names get 501 at /"), "{toml}");
+    }
+}
+
+#[test]
+fn a_refusal_by_path_and_address_is_a_list_of_a_route() {
+    let lan = " acl lan src 10.0.0.0/8";
+    for (rule, wanted) in [
+        ("http-request deny if { path_beg /admin/ } !lan", &["path = \"/admin/\"", "allow = [\"10.0.0.0/8\"]"][..]),
+        ("http-request deny if { path_beg /admin /status } !lan", &["path = \"/status\"", "allow = [\"10.0.0.0/8\"]"]),
+        // What follows applies to clients that are let in.
+        (
+            "http-request deny if { path_end .php } !lan\n use_backend c if { path_beg /c/ }",
+            &["path = \"/c/\"", "path_regex = '\\.php(?:%0A)?$'", "upstream = \"c\"", "allow = [\"10.0.0.0/8\"]"],
+        ),
+        (
+            "http-request deny if METH_DELETE !lan",
+            &["methods = [\"DELETE\"]", "upstream = \"b\"", "allow = [\"10.0.0.0/8\"]"],
+        ),
+        (
+            "http-request deny if METH_DELETE !lan or { src 192.0.2.1 }",
+            &["methods = [\"DELETE\"]", "allow = [\"10.0.0.0/8\"]", "deny = [\"192.0.2.1\"]"],
+        ),
+        // A request can meet both conditions of a rule.
+        (
+            "http-request deny if { req.fhdr(x-a) -m found } { src 10.0.0.1 } or METH_DELETE !lan",
+            &["methods = [\"DELETE\"]", "headers.x-a = true", "allow = [\"10.0.0.0/8\"]", "deny = [\"10.0.0.1\"]"],
+        ),
+        // Two rules that both divide the requests.
+        (
+            "http-request deny if METH_DELETE !lan\n http-request deny if { req.fhdr(x-a) 1 } { src 10.0.0.1 }",
+            &["methods = [\"DELETE\"]", "headers.x-a = \"1\"", "allow = [\"10.0.0.0/8\"]", "deny = [\"10.0.0.1\"]"],
+        ),
+        // Those that may pass are exempt.
+        (
+            "http-request allow if lan\n http-request deny if METH_DELETE",
+            &["methods = [\"DELETE\"]", "upstream = \"b\"", "allow = [\"10.0.0.0/8\"]"],
+        ),
+        ("http-request deny deny_status 429 if METH_PUT !lan", &["methods = [\"PUT\"]", "allow = [\"10.0.0.0/8\"]"]),
+    ] {
+        let report = says(&frontend(&format!("{lan}\n {rule}")), wanted);
+        assert_eq!(report.contains("the status is 403"), rule.contains("429"), "{report}");
+    }
+    for rule in [
+        "http-request redirect location /x if METH_POST !lan",
+        "http-request set-header X-A b if METH_POST !lan",
+        "http-request deny if METH_POST !lan { ssl_c_used }",
+        "http-request deny if { path,length gt 5 } !lan",
+        "http-request allow if METH_POST lan",
+    ] {
+        undecided(&frontend(&format!("{lan}\n {rule}")));
+    }
+}
+
+#[test]
+fn groups_of_users_have_files() {
+    let list = "userlist staff\n group admins users alice,bob\n group ops\n user alice password $2y$04$x\n user bob password $5$x\n \
+                user carol password $2y$04$x groups ops\n";
+    let with = |rules: &str| import(&proxies(rules, "", list));
+    let Imported { toml, report, .. } = with(" http-request auth realm Here unless { http_auth_group(staff) admins }");
+    assert!(toml.contains("basic_auth = { users = \"staff-admins.users\", realm = \"Here\""), "{toml}");
+    let all = report.undecided().join("\n");
+    assert!(
+        all.contains("write the file staff-admins.users") && all.contains("the group admins (alice, bob)"),
+        "{all}"
+    );
+    assert_eq!(report.undecided().len(), 1, "{all}");
+    // All may log in, and some of them may do more.
+    let Imported { toml, report, .. } = with(
+        " acl ops http_auth_group(staff) ops\n http-request auth unless { http_auth(staff) }\n http-request deny if { path_beg /ops/ } !ops",
+    );
+    let found = lines(&toml);
+    let at = found.iter().position(|l| *l == "path = \"/ops/\"").unwrap_or_else(|| panic!("{toml}"));
+    assert!(found[at..at + 4].iter().any(|l| l.contains("users = \"staff-ops.users\", realm = \"f\"")), "{toml}");
+    assert!(toml.contains("users = \"staff.users\""), "{toml}");
+    let all = report.undecided().join("\n");
+    assert!(all.contains("staff.users") && all.contains("staff-ops.users") && all.contains("ops (carol)"), "{all}");
+    // A group of another list is not one of these.
+    undecided(&proxies(
+        " http-request auth unless { http_auth(staff) }\n http-request deny unless { http_auth_group(other) x }",
+        "",
+        &format!("{list}userlist other\n user dora password $2y$04$x groups x\n"),
+    ));
+    undecided(&proxies(" http-request deny if { http_auth_group(staff) ops }", "", list));
+    undecided(&proxies(" http-request deny unless { http_auth_group(staff) ops } METH_POST", "", list));
+}
+
+#[test]
+fn upgraded_connections_have_the_timeout_of_tunnels() {
+    let report = says(
+        &proxies("", " timeout tunnel 1h", ""),
+        &["name = \"b\"", "first_byte_timeout = \"30s\"", "idle_timeout = \"1h\""],
+    );
+    assert!(report.contains("different: timeout tunnel 1h"), "{report}");
+    let report = says(&proxies("", " timeout tunnel 10s", ""), &["name = \"b\"", "idle_timeout = \"30s\""]);
+    assert!(report.contains("which is longer"), "{report}");
+    assert!(said(&proxies("", " timeout tunnel 30s", ""), "timeout tunnel").contains("the same"));
+    // Relayed connections have no responses.
+    let relayed =
+        "defaults\n mode tcp\n timeout server 30s\n timeout tunnel 10s\nlisten l\n bind :22\n server s 10.0.0.1:22\n";
+    assert!(says(relayed, &["idle_timeout = \"10s\""]).contains("the same: timeout tunnel 10s"));
+}
+
+#[test]
+fn options_without_a_counterpart_are_named() {
+    let report = said(&frontend(" option forwardfor except 127.0.0.0/8"), "option forwardfor");
+    assert!(report.contains("different") && report.contains("trusted_proxies = [\"127.0.0.0/8\"]"), "{report}");
+    assert!(said(&frontend(" option forwardfor if-none"), "option forwardfor").contains("if-none: "));
+    assert!(said(&frontend(" option forwardfor"), "option forwardfor").contains("the same"));
+    let report = said(
+        &proxies(
+            "",
+            " cookie SRV insert indirect nocache postonly preserve httponly secure maxidle 1h domain .a.example",
+            "",
+        ),
+        "cookie SRV",
+    );
+    for option in ["indirect: ", "nocache: ", "postonly: ", "preserve: ", "maxidle 1h: ", "domain .a.example: "] {
+        assert!(report.contains(option), "{option}: {report}");
+    }
+    assert!(report.contains("different") && report.contains("Cache-Control"), "{report}");
+    assert!(undecided(&proxies("", " cookie SRV insert another", "")).contains("another"));
+}
+
+#[test]
+fn a_limit_of_some_requests_is_reported() {
+    let limits = |condition: &str| {
+        frontend(&format!(
+            " stick-table type ip size 1m expire 1m store http_req_rate(60s)\n http-request track-sc0 src\n http-request deny \
+             deny_status 429 if {condition}"
+        ))
+    };
+    let rate = "{ sc_http_req_rate(0) gt 100 }";
+    says(&limits(rate), &["names = [\"*\"]", "rate_limit = [\"f-100\"]"]);
+    assert!(!said(&limits(rate), "deny_status").contains("counts all requests of the frontend"));
+    let some = limits(&format!("{{ hdr(host) api.a.example }} {rate}"));
+    says(&some, &["names = [\"api.a.example\"]", "rate_limit = [\"f-100\"]"]);
+    assert!(said(&some, "deny_status").contains("the stick table counts all requests of the frontend"));
+}
+
+#[test]
+fn settings_that_are_the_answer_are_named() {
+    for rule in [
+        "http-response set-header Access-Control-Allow-Origin %[var(txn.origin)]",
+        "http-response set-header Access-Control-Allow-Origin https://a.example if { hdr(origin) https://a.example }",
+        "http-request return status 204 hdr Access-Control-Allow-Methods GET if METH_OPTIONS",
+    ] {
+        let report = import(&frontend(&format!(" {rule}"))).report.to_text(false);
+        assert!(report.contains("write cors = { origins"), "{rule}: {report}");
+    }
+    let moved = "http-request redirect location %[path,map(/etc/haproxy/moved.map)] code 301 if { path,map(/etc/haproxy/moved.map) -m found }";
+    assert!(undecided(&frontend(&format!(" {moved}"))).contains("redirects = { file = "));
+    for rule in [
+        "http-request deny deny_status 403 content-type text/html file /etc/haproxy/no.html if { path /x }",
+        "http-request return status 503 errorfile /etc/haproxy/503.http if { path /x }",
+        "http-request deny deny_status 429 errorfile /etc/haproxy/429.http if { path /x }",
+    ] {
+        let report = said(&frontend(&format!(" {rule}")), "http-request");
+        assert!(report.contains("different") && report.contains("error_page"), "{rule}: {report}");
+    }
+}
