@@ -13,7 +13,7 @@ use sealane_sys::privileges::User;
 use sealane_tls::remote::RemoteKey;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -233,6 +233,12 @@ pub(super) struct Sink<'t> {
     masked: RefCell<Vec<Zeroizing<String>>>,
     /// Settings that tables have from snippets.
     borrowed: RefCell<Vec<Borrowed>>,
+    /// Values that are not known: where they begin and end.
+    deferred: RefCell<BTreeMap<usize, usize>>,
+    /// Kinds of tables, of some of which the name or the address is not known.
+    unknown: RefCell<BTreeSet<&'static str>>,
+    /// Variables of the environment are replaced, also where the machine is not asked.
+    pub replaces_variables: bool,
 }
 
 /// What has been found of one severity.
@@ -325,6 +331,9 @@ impl<'t> Sink<'t> {
             files: RefCell::default(),
             masked: RefCell::default(),
             borrowed: RefCell::default(),
+            deferred: RefCell::default(),
+            unknown: RefCell::default(),
+            replaces_variables: answers.is_some(),
         }
     }
 
@@ -422,6 +431,30 @@ impl<'t> Sink<'t> {
         }
     }
 
+    /// Notes that a value is not known (it is a reference that is not replaced, or has one): nothing is reported of it from now on, nor
+    /// of a list or an inline table that it is in.
+    pub fn defer(&self, span: &Range<usize>) {
+        self.deferred.borrow_mut().insert(span.start, span.end);
+    }
+
+    /// Whether a value is not known, or has a part that is not.
+    pub fn is_deferred(&self, span: &Range<usize>) -> bool {
+        let deferred = self.deferred.borrow();
+        // They do not overlap: the last one that begins here or before, and those that begin in the span.
+        let around = deferred.range(..=span.start).next_back().is_some_and(|(_, end)| *end >= span.end);
+        around || deferred.range(span.clone()).any(|(_, end)| *end <= span.end)
+    }
+
+    /// Notes that the names of some tables of this kind are not known: a reference to one may be right.
+    pub fn has_unknown(&self, kind: &'static str) {
+        self.unknown.borrow_mut().insert(kind);
+    }
+
+    /// Whether there may be a table of this kind with any name.
+    pub fn may_have(&self, kind: &str) -> bool {
+        self.unknown.borrow().contains(kind)
+    }
+
     /// Notes that a table has a setting from a snippet.
     pub fn borrows(&self, key: &Range<usize>, snippet: &str, used: &Range<usize>) {
         let borrowed = Borrowed { key: key.clone(), snippet: snippet.to_owned(), used: used.clone() };
@@ -497,6 +530,9 @@ impl<'t> Sink<'t> {
     }
 
     fn found(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
+        if self.is_deferred(span) {
+            return;
+        }
         let masked =
             |text: String| self.masked.borrow().iter().fold(text, |text, value| text.replace(value.as_str(), "***"));
         let mut found = self.found.borrow_mut();
