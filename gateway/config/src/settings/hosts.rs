@@ -176,7 +176,7 @@ table! {
     /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. `{1}` to `{9}` are the groups
     /// of `path_regex`. See [routing](page:routing).
     redirect: Own<Redirect> = Own(paths::redirect, || Shape::Either(
-        vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}");
+        vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}"), secret(Url);
     /// A fixed response of the gateway.
     respond: One = One(&respond::TABLE), example({ status = 404 });
 }
@@ -390,7 +390,7 @@ table! {
     upstream: Text = Text, required("auth");
     /// The path, optionally with a query, that the gateway requests. The method is HEAD if the client's request is
     /// HEAD, and GET in all other cases.
-    path: Own<String> = Own(auth::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
+    path: Own<String> = Own(auth::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify"), secret(Url);
     /// A table of header names and values that the request for permission has, in the place of headers of these names that the client
     /// sent. Values can contain parts of the client's request, as in `request_headers`.
     set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
@@ -490,7 +490,7 @@ table! {
 
     /// The target. These parts of the request can be used: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`,
     /// `{query}`, `{rest}` (path and query after the route's path) and `{1}` to `{9}` (groups of `path_regex`).
-    to: Own<Vec<Piece>> = Own(paths::target, || Shape::Text(None)), required("https://{host}{uri}");
+    to: Own<Vec<Piece>> = Own(paths::target, || Shape::Text(None)), required("https://{host}{uri}"), secret(Url);
     /// 301, 302, 303, 307 or 308.
     status: Count = Count(300..=399), default(308);
 }
