@@ -211,6 +211,13 @@ impl<'t> Source<'t> {
     }
 }
 
+/// The name in a heading: `a.b` of ` [a . b] # c`.
+fn heading(line: &str) -> Option<String> {
+    let rest = line.trim_start().strip_prefix('[')?;
+    let name = rest.strip_prefix('[').unwrap_or(rest).split_once(']')?.0;
+    Some(name.chars().filter(|c| !c.is_whitespace()).collect())
+}
+
 /// Collects what is found while a configuration is read.
 pub(super) struct Sink<'t> {
     pub source: Source<'t>,
@@ -476,9 +483,53 @@ impl<'t> Sink<'t> {
         for e in errors {
             let span = e.span().unwrap_or(0..0);
             if lines.insert(self.source.line(span.start)) && !self.only_counts(&span) {
-                self.error(&span, e.message().replace('\n', ", "), None);
+                match e.message() {
+                    "duplicate key" => {
+                        if let Some((message, help)) = self.duplicate(&span, errors) {
+                            self.error(&span, message, Some(help));
+                        }
+                    }
+                    message => self.error(&span, message.replace('\n', ", "), None),
+                }
             }
         }
+    }
+
+    /// What is said of a name that is there twice. `None`: so is its table, and that is told.
+    fn duplicate(&self, span: &Range<usize>, errors: &[toml::de::Error]) -> Option<(String, String)> {
+        let text = self.source.text;
+        let start = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let line = |at: usize| text[at..].lines().next().unwrap_or_default();
+        let here = start(span.start);
+        // The lines before, the last one first.
+        let before = || {
+            let next = move |at: &usize| (*at > 0).then(|| start(*at - 1));
+            std::iter::successors(next(&here), next).map(move |at| (at, line(at)))
+        };
+        let first = |at: usize, what: &str| {
+            let at = at + line(at).len() - line(at).trim_start().len();
+            format!("{what} is here a second time; the first is at {}", self.place(&(at..at)))
+        };
+        if let Some(name) = heading(line(here)) {
+            let help = format!("move the settings below it to the first [{name}], and remove this heading");
+            let found = before().filter(|(_, line)| heading(line).as_ref() == Some(&name)).last();
+            let message = found.map(|(at, _)| first(at, &format!("[{name}]")));
+            return Some((message.unwrap_or_else(|| format!("[{name}] is here a second time")), help));
+        }
+        let of_table = before().find(|(_, line)| heading(line).is_some()).map_or(0, |(at, _)| at);
+        let table = of_table..of_table + line(of_table).len();
+        let is_told = |e: &toml::de::Error| {
+            e.message() == "duplicate key" && e.span().is_some_and(|span| table.contains(&span.start))
+        };
+        if errors.iter().any(is_told) {
+            return None;
+        }
+        let name = &text[span.clone()];
+        let key = |line: &str| line.split('=').next().is_some_and(|key| key.trim() == name);
+        let found = before().take_while(|(at, _)| *at >= of_table).filter(|(_, line)| key(line)).last();
+        let message = found.map(|(at, _)| first(at, &format!("\"{name}\"")));
+        let message = message.unwrap_or_else(|| format!("\"{name}\" is here a second time"));
+        Some((message, "remove one of the two".to_owned()))
     }
 
     pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
