@@ -83,7 +83,8 @@ table! {
     /// path must match, too. The expression may match anywhere in the path. To match the whole path, begin the
     /// expression with `^` and end it with `$`. See [routing](page:routing#regular-expressions).
     path_regex: Own<Written> = Own(paths::path_regex, || Shape::Text(None)), example("^/users/([0-9]+)$");
-    /// Methods, in capitals.
+    /// Methods, in capitals. Methods are case-sensitive (RFC 9110): a request with the method `post` does not match
+    /// `"POST"`. Some servers ignore the case, so do not protect paths by a route for some methods only.
     methods: Own<Vec<String>> = Own(paths::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
         example(["GET", "POST"]);
     /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix), `{ regex = '…' }`, or
@@ -367,7 +368,8 @@ table! {
 
     /// A file with a line `name:hash` for each user, with a hash of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel
     /// passwd`). The gateway loads a changed file without a reload. If the changed file has a mistake, the gateway
-    /// refuses the whole file, and the previous users stay valid.
+    /// refuses the whole file, and the previous users stay valid. With a hash of bcrypt, a password of more than 72
+    /// bytes is wrong.
     users: File = File, required("users.txt");
     /// What browsers show when they ask for the password.
     realm: Own<String> = Own(auth::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
