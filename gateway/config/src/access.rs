@@ -10,6 +10,7 @@ use super::files;
 use super::settings::{Setting, Shape, Strings, access as s, access_of_requests as r};
 use super::surroundings::Answers;
 use super::tls::client_names;
+use sealane_http::Known;
 use sealane_passwords::{Mistake as UsersMistake, Users};
 use sealane_proxy::access::{Access, HeaderCondition, HeaderIs, HeaderValue, RequestRule, Rule};
 use sealane_route::proxies::{Cidr, CidrError};
@@ -222,6 +223,12 @@ pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<V
                 continue;
             }
         };
+        if Known::lookup(name.value.as_bytes()).is_hop_by_hop() {
+            let help =
+                "remove it: this header is for one connection only, and HTTP/2 and HTTP/3 do not have it".to_owned();
+            sink.error(&name.span, format!("\"{key}\" cannot have a condition on \"{}\"", name.value), Some(help));
+            continue;
+        }
         out.push(HeaderCondition { name: name.value, is });
     }
     Some(out)

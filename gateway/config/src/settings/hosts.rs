@@ -375,7 +375,7 @@ table! {
     realm: Own<String> = Own(auth::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
     /// A header that tells the upstream the user's name. The gateway removes headers of this name that the client
     /// sent.
-    user_header: Own<String> = Own(fields::user_header, || Shape::Text(None)), example("Remote-User");
+    user_header: Own<String> = Own(auth::user_header, || Shape::Text(None)), example("Remote-User");
     /// Forward the `Authorization` header, with the password, to the upstream and to the server of `forward_auth`.
     keep_authorization: Flag = Flag, default(false);
 }
