@@ -9,6 +9,7 @@ use super::include::Part;
 use super::surroundings::{Answers, Content, Kind, Question, Unreadable};
 use super::tunnel::TunnelParts;
 use rustls::pki_types::CertificateDer;
+use sealane_proxy::recording::Secrets;
 use sealane_sys::privileges::User;
 use sealane_tls::remote::RemoteKey;
 use serde::Serialize;
@@ -238,6 +239,8 @@ pub(super) struct Sink<'t> {
     files: RefCell<HashSet<PathBuf>>,
     /// Values that no message may have.
     masked: RefCell<Vec<Zeroizing<String>>>,
+    /// Headers whose values the configuration sets, adds or compares.
+    secret_names: RefCell<BTreeSet<String>>,
     /// Settings that tables have from snippets.
     borrowed: RefCell<Vec<Borrowed>>,
     /// Values that are not known: where they begin and end.
@@ -337,6 +340,7 @@ impl<'t> Sink<'t> {
             found: RefCell::default(),
             files: RefCell::default(),
             masked: RefCell::default(),
+            secret_names: RefCell::default(),
             borrowed: RefCell::default(),
             deferred: RefCell::default(),
             unknown: RefCell::default(),
@@ -436,6 +440,16 @@ impl<'t> Sink<'t> {
         if value.len() >= shortest {
             self.masked.borrow_mut().push(Zeroizing::new(value.to_owned()));
         }
+    }
+
+    /// Notes the names of headers whose values are secret.
+    pub fn keep_secret(&self, names: impl Iterator<Item = String>) {
+        self.secret_names.borrow_mut().extend(names);
+    }
+
+    /// What no recording may show: values of those headers, and values from elsewhere.
+    pub fn secrets(&self) -> Secrets {
+        Secrets::new(self.secret_names.borrow().iter().cloned(), self.masked.borrow().iter().cloned())
     }
 
     /// Notes that a value is not known (it is a reference that is not replaced, or has one): nothing is reported of it from now on, nor

@@ -482,6 +482,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let request_ids = forwarding::request_ids(&top, &routing.routes);
     let otlp = traces::read_otlp(&top);
     top.finish();
+    routing.secrets = Arc::new(sink.secrets());
     loops::check(sink, &listeners, &targets, &hosts, &routing.routes, &upstreams);
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
