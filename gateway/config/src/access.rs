@@ -10,6 +10,7 @@ use super::files;
 use super::settings::{Setting, Shape, Strings, access as s, access_of_requests as r};
 use super::surroundings::Answers;
 use super::tls::client_names;
+use sealane_http::Known;
 use sealane_passwords::{Mistake as UsersMistake, Users};
 use sealane_proxy::access::{Access, HeaderCondition, HeaderIs, HeaderValue, RequestRule, Rule};
 use sealane_route::proxies::{Cidr, CidrError};
@@ -191,6 +192,11 @@ pub(super) fn header_shape() -> Shape {
 /// `allow_header` and `deny_header`.
 pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<Vec<HeaderCondition>> {
     let mut out = Vec::new();
+    if matches!(node.get_ref(), DeValue::Table(table) if table.is_empty()) {
+        let help = format!("add a header, as in {key} = {{ X-Edge-Secret = \"k7Qp2mZc9vTt\" }}, or remove \"{key}\"");
+        sink.error(&node.span(), format!("\"{key}\" is empty"), Some(help));
+        return None;
+    }
     for (name, value) in named(sink, key, node)? {
         let unfit = [
             ("host", "use \"names\" of [[host]] to distinguish hosts"),
@@ -206,7 +212,7 @@ pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<V
             DeValue::Boolean(false) => HeaderIs::Absent,
             DeValue::String(_) | DeValue::Array(_) => {
                 let Some(texts) = decode::strings(sink, &name.value, value) else { continue };
-                let values = texts.iter().filter_map(|text| header_value(sink, text));
+                let values = texts.iter().filter_map(|text| header_value(sink, &name.value, text));
                 HeaderIs::OneOf(values.collect())
             }
             _ => {
@@ -217,12 +223,24 @@ pub(super) fn header_conditions(sink: &Sink, key: &str, node: &Node) -> Option<V
                 continue;
             }
         };
+        if Known::lookup(name.value.as_bytes()).is_hop_by_hop() {
+            let help =
+                "remove it: this header is for one connection only, and HTTP/2 and HTTP/3 do not have it".to_owned();
+            sink.error(&name.span, format!("\"{key}\" cannot have a condition on \"{}\"", name.value), Some(help));
+            continue;
+        }
         out.push(HeaderCondition { name: name.value, is });
     }
     Some(out)
 }
 
-fn header_value(sink: &Sink, text: &At<String>) -> Option<HeaderValue> {
+fn header_value(sink: &Sink, name: &str, text: &At<String>) -> Option<HeaderValue> {
+    // Everybody can send an empty header.
+    if text.value.is_empty() {
+        let help = "write the value; or write false: the header is absent; or true: it is present".to_owned();
+        sink.error(&text.span, format!("\"{name}\" has an empty value"), Some(help));
+        return None;
+    }
     let (start, is_prefix) = match text.value.strip_suffix('*') {
         Some(start) => (start, true),
         None => (text.value.as_str(), false),

@@ -2,10 +2,14 @@
 
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
+use super::fields;
 use super::plan;
 use super::settings::{basic_auth as b, forward_auth as f};
 use super::templates;
+use sealane_http::Known;
+use sealane_http::claims::{is_alike, is_claim};
 use sealane_proxy::rules::FieldEdits;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -29,6 +33,35 @@ pub(super) fn basic_auth(sink: &Sink, key: &str, node: &Node) -> Option<BasicAut
     // RFC 7617 §2.1: what is typed in is UTF-8.
     let challenge = format!("Basic realm=\"{realm}\", charset=\"UTF-8\"");
     Some(BasicAuth::Users { users: users?, challenge, user_header, keep_authorization })
+}
+
+/// Names of users that proxies of other makers write in headers of the family `X-Forwarded-`.
+const FORWARDED_USERS: [&str; 4] =
+    ["X-Forwarded-User", "X-Forwarded-Email", "X-Forwarded-Groups", "X-Forwarded-Preferred-Username"];
+
+/// The header with the user's name: one that tells servers nothing else.
+pub(super) fn user_header(sink: &Sink, key: &str, node: &Node) -> Option<String> {
+    let name = fields::user_header(sink, key, node)?;
+    let is = |other: &&str| is_alike(name.as_bytes(), other.as_bytes());
+    let is_known = Known::ALL.iter().any(|known| *known != Known::Other && is(&known.name()));
+    if is_known || is_claim(name.as_bytes()) && !FORWARDED_USERS.iter().any(|user| is(&user)) {
+        let help = format!("write another name: {key} = \"Remote-User\"");
+        let message = format!("\"{name}\" cannot be the header for the user's name: it tells servers something else");
+        sink.error(&node.span(), message, Some(help));
+        return None;
+    }
+    Some(name)
+}
+
+/// Warns of headers of a request for permission in which the gateway tells the server what the client asks for.
+fn warn_of_own_names(sink: &Sink, span: &Range<usize>, set: &[(String, String)]) {
+    let own = ["X-Forwarded-Method", "X-Forwarded-Uri"];
+    let is_own = |(name, _): &&(String, String)| own.iter().any(|own| is_alike(name.as_bytes(), own.as_bytes()));
+    for (name, _) in set.iter().filter(is_own) {
+        let message = format!("\"{name}\" replaces what the gateway tells the server about the client's request");
+        let help = format!("remove \"{name}\": the server needs it to decide");
+        sink.warn(span, message, Some(help));
+    }
 }
 
 /// What stands between quotes in `WWW-Authenticate`.
@@ -62,10 +95,101 @@ pub(super) fn forward_auth(sink: &Sink, key: &str, node: &Node) -> Option<Forwar
     let upstream = section.required(&f::upstream);
     let target = section.required(&f::path);
     let set = section.optional_at(&f::set_headers).map_or_else(FieldEdits::default, |At { value: set, span }| {
+        warn_of_own_names(sink, &span, &set);
         templates::of_requests(sink, &span, FieldEdits { set, ..FieldEdits::default() })
     });
     let copy = section.optional(&f::copy_headers).unwrap_or_default();
     let timeout = section.or(&f::timeout);
     section.finish();
     Some(ForwardAuth::Ask { upstream: upstream?, target: target?.value, set, copy, timeout })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Document;
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_refused() {
+        let said = |settings: &str| {
+            let text = format!(
+                "[[listener]]\naddress = \"127.0.0.1:80\"\n[[upstream]]\nname = \"u\"\nservers = \"127.0.0.1:1\"\n\
+                 [[upstream]]\nname = \"auth\"\nservers = \"127.0.0.1:2\"\n[[host]]\nnames = [\"*\"]\n{settings}\n"
+            );
+            let document = Document::of_file("f".as_ref(), text.as_bytes()).unwrap();
+            let (errors, warnings) = match document.read_offline() {
+                Ok((_, warnings)) => (Vec::new(), warnings),
+                Err(errors) => (errors.errors, errors.warnings),
+            };
+            let lines: Vec<String> = errors.iter().chain(&warnings).map(ToString::to_string).collect();
+            lines.join("\n")
+        };
+        let basic = |name: &str| {
+            format!(
+                "upstream = \"u\"\nbasic_auth = {{ users = \"u.txt\", user_header = \"{name}\" }}\nallow = \"10.0.0.0/8\""
+            )
+        };
+        let forward = |name: &str| {
+            format!(
+                "upstream = \"u\"\nforward_auth = {{ upstream = \"auth\", path = \"/v\", set_headers = {{ {name} = \"x\" }} }}"
+            )
+        };
+        let unused = "forward_auth = { upstream = \"auth\", path = \"/v\" }";
+        let no_check = "warning: satisfy = \"any\" has no effect";
+        for (settings, message, help) in [
+            (
+                basic("X-Forwarded-For"),
+                "error: \"X-Forwarded-For\" cannot be the header",
+                "user_header = \"Remote-User\"",
+            ),
+            (basic("x_real_ip"), "error: \"x_real_ip\" cannot be the header", "user_header = \"Remote-User\""),
+            (basic("Cookie"), "error: \"Cookie\" cannot be the header", "user_header = \"Remote-User\""),
+            (basic("Client-Cert"), "error: \"Client-Cert\" cannot be the header", "user_header = \"Remote-User\""),
+            (
+                forward("X-Forwarded-Uri"),
+                "warning: \"X-Forwarded-Uri\" replaces what the gateway tells",
+                "remove \"X-F",
+            ),
+            (forward("x_forwarded_method"), "warning: \"x_forwarded_method\" replaces what", "remove \"x_f"),
+            (
+                format!("{}\nallow_header = {{ Connection = \"x\" }}", forward("X-A")),
+                "error: \"allow_header\" cannot have a condition on \"Connection\"",
+                "for one connection only",
+            ),
+            ("redirect = \"{path}\"".to_owned(), "error: this redirect never ends", "write another path or host"),
+            ("redirect = \"{path}?{query}\"".to_owned(), "error: this redirect never ends", "write another path"),
+            ("redirect = { to = \"{uri}\" }".to_owned(), "error: this redirect never ends", "write another path"),
+            (
+                format!("upstream = \"u\"\nsatisfy = \"any\"\n[[upstream]]\nname = \"x\"\nservers = \"127.0.0.1:3\""),
+                no_check,
+                "add \"allow\"",
+            ),
+            (
+                "upstream = \"u\"\n[[host.route]]\npath = \"/a\"\nsatisfy = \"any\"\nupstream = \"u\"".to_owned(),
+                no_check,
+                "add \"allow\"",
+            ),
+        ] {
+            let told = said(&settings);
+            assert!(told.contains(message) && told.contains(help), "{settings}\n{told}");
+        }
+        for settings in [
+            basic("Remote-User"),
+            basic("X-Forwarded-User"),
+            basic("X-User"),
+            forward("X-Original-URL"),
+            format!("upstream = \"u\"\nsatisfy = \"any\"\nallow = \"10.0.0.0/8\"\n{unused}"),
+            format!(
+                "upstream = \"u\"\nsatisfy = \"any\"\n[[host.route]]\npath = \"/a\"\nupstream = \"u\"\nallow = \"10.0.0.0/8\""
+            ),
+            "redirect = \"https://www.example.com{path}\"".to_owned(),
+            // After a POST, the client gets the page by GET.
+            "redirect = { to = \"{uri}\", status = 303 }\n[[host.route]]\nmethods = [\"GET\"]\nupstream = \"u\""
+                .to_owned(),
+        ] {
+            let told = said(&settings);
+            for message in ["cannot be the header", "replaces what", "never ends", no_check] {
+                assert!(!told.contains(message), "{settings}\n{told}");
+            }
+        }
+    }
 }

@@ -3,7 +3,8 @@
 
 use super::diagnostics::Sink;
 use super::settings::{
-    About, Declared, Fallback, Kind, Many, ManyOr, One, Setting, Table, Time, host, listener, one_line, route, upstream,
+    About, Declared, Fallback, Kind, Many, ManyOr, One, Secret, Setting, Table, Time, host, listener, one_line, route,
+    upstream,
 };
 use std::net::SocketAddr;
 use std::ops::{Range, RangeInclusive};
@@ -113,6 +114,9 @@ impl<'s, 'd> Section<'s, 'd> {
     /// A setting that may be left out, with its place.
     pub fn optional_at<K: Kind>(&self, setting: &Setting<K>) -> Option<At<K::Value>> {
         let node = self.take(setting.key)?;
+        if let (Secret::Values, DeValue::Table(table)) = (setting.about.secret, node.get_ref()) {
+            self.sink.keep_secret(table.keys().map(|name| name.get_ref().to_string()));
+        }
         let outer = self.sink.example.replace(setting.about.value().map(|value| (setting.key, value)));
         let value = setting.kind.decode(self.sink, setting.key, node);
         self.sink.example.set(outer);

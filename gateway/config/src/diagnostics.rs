@@ -9,11 +9,12 @@ use super::include::Part;
 use super::surroundings::{Answers, Content, Kind, Question, Unreadable};
 use super::tunnel::TunnelParts;
 use rustls::pki_types::CertificateDer;
+use sealane_proxy::recording::Secrets;
 use sealane_sys::privileges::User;
 use sealane_tls::remote::RemoteKey;
 use serde::Serialize;
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -211,6 +212,13 @@ impl<'t> Source<'t> {
     }
 }
 
+/// The name in a heading: `a.b` of ` [a . b] # c`.
+fn heading(line: &str) -> Option<String> {
+    let rest = line.trim_start().strip_prefix('[')?;
+    let name = rest.strip_prefix('[').unwrap_or(rest).split_once(']')?.0;
+    Some(name.chars().filter(|c| !c.is_whitespace()).collect())
+}
+
 /// Collects what is found while a configuration is read.
 pub(super) struct Sink<'t> {
     pub source: Source<'t>,
@@ -231,8 +239,16 @@ pub(super) struct Sink<'t> {
     files: RefCell<HashSet<PathBuf>>,
     /// Values that no message may have.
     masked: RefCell<Vec<Zeroizing<String>>>,
+    /// Headers whose values the configuration sets, adds or compares.
+    secret_names: RefCell<BTreeSet<String>>,
     /// Settings that tables have from snippets.
     borrowed: RefCell<Vec<Borrowed>>,
+    /// Values that are not known: where they begin and end.
+    deferred: RefCell<BTreeMap<usize, usize>>,
+    /// Kinds of tables, of some of which the name or the address is not known.
+    unknown: RefCell<BTreeSet<&'static str>>,
+    /// Variables of the environment are replaced, also where the machine is not asked.
+    pub replaces_variables: bool,
 }
 
 /// What has been found of one severity.
@@ -324,7 +340,11 @@ impl<'t> Sink<'t> {
             found: RefCell::default(),
             files: RefCell::default(),
             masked: RefCell::default(),
+            secret_names: RefCell::default(),
             borrowed: RefCell::default(),
+            deferred: RefCell::default(),
+            unknown: RefCell::default(),
+            replaces_variables: answers.is_some(),
         }
     }
 
@@ -422,6 +442,40 @@ impl<'t> Sink<'t> {
         }
     }
 
+    /// Notes the names of headers whose values are secret.
+    pub fn keep_secret(&self, names: impl Iterator<Item = String>) {
+        self.secret_names.borrow_mut().extend(names);
+    }
+
+    /// What no recording may show: values of those headers, and values from elsewhere.
+    pub fn secrets(&self) -> Secrets {
+        Secrets::new(self.secret_names.borrow().iter().cloned(), self.masked.borrow().iter().cloned())
+    }
+
+    /// Notes that a value is not known (it is a reference that is not replaced, or has one): nothing is reported of it from now on, nor
+    /// of a list or an inline table that it is in.
+    pub fn defer(&self, span: &Range<usize>) {
+        self.deferred.borrow_mut().insert(span.start, span.end);
+    }
+
+    /// Whether a value is not known, or has a part that is not.
+    pub fn is_deferred(&self, span: &Range<usize>) -> bool {
+        let deferred = self.deferred.borrow();
+        // They do not overlap: the last one that begins here or before, and those that begin in the span.
+        let around = deferred.range(..=span.start).next_back().is_some_and(|(_, end)| *end >= span.end);
+        around || deferred.range(span.clone()).any(|(_, end)| *end <= span.end)
+    }
+
+    /// Notes that the names of some tables of this kind are not known: a reference to one may be right.
+    pub fn has_unknown(&self, kind: &'static str) {
+        self.unknown.borrow_mut().insert(kind);
+    }
+
+    /// Whether there may be a table of this kind with any name.
+    pub fn may_have(&self, kind: &str) -> bool {
+        self.unknown.borrow().contains(kind)
+    }
+
     /// Notes that a table has a setting from a snippet.
     pub fn borrows(&self, key: &Range<usize>, snippet: &str, used: &Range<usize>) {
         let borrowed = Borrowed { key: key.clone(), snippet: snippet.to_owned(), used: used.clone() };
@@ -443,9 +497,53 @@ impl<'t> Sink<'t> {
         for e in errors {
             let span = e.span().unwrap_or(0..0);
             if lines.insert(self.source.line(span.start)) && !self.only_counts(&span) {
-                self.error(&span, e.message().replace('\n', ", "), None);
+                match e.message() {
+                    "duplicate key" => {
+                        if let Some((message, help)) = self.duplicate(&span, errors) {
+                            self.error(&span, message, Some(help));
+                        }
+                    }
+                    message => self.error(&span, message.replace('\n', ", "), None),
+                }
             }
         }
+    }
+
+    /// What is said of a name that is there twice. `None`: so is its table, and that is told.
+    fn duplicate(&self, span: &Range<usize>, errors: &[toml::de::Error]) -> Option<(String, String)> {
+        let text = self.source.text;
+        let start = |at: usize| text[..at].rfind('\n').map_or(0, |end| end + 1);
+        let line = |at: usize| text[at..].lines().next().unwrap_or_default();
+        let here = start(span.start);
+        // The lines before, the last one first.
+        let before = || {
+            let next = move |at: &usize| (*at > 0).then(|| start(*at - 1));
+            std::iter::successors(next(&here), next).map(move |at| (at, line(at)))
+        };
+        let first = |at: usize, what: &str| {
+            let at = at + line(at).len() - line(at).trim_start().len();
+            format!("{what} is here a second time; the first is at {}", self.place(&(at..at)))
+        };
+        if let Some(name) = heading(line(here)) {
+            let help = format!("move the settings below it to the first [{name}], and remove this heading");
+            let found = before().filter(|(_, line)| heading(line).as_ref() == Some(&name)).last();
+            let message = found.map(|(at, _)| first(at, &format!("[{name}]")));
+            return Some((message.unwrap_or_else(|| format!("[{name}] is here a second time")), help));
+        }
+        let of_table = before().find(|(_, line)| heading(line).is_some()).map_or(0, |(at, _)| at);
+        let table = of_table..of_table + line(of_table).len();
+        let is_told = |e: &toml::de::Error| {
+            e.message() == "duplicate key" && e.span().is_some_and(|span| table.contains(&span.start))
+        };
+        if errors.iter().any(is_told) {
+            return None;
+        }
+        let name = &text[span.clone()];
+        let key = |line: &str| line.split('=').next().is_some_and(|key| key.trim() == name);
+        let found = before().take_while(|(at, _)| *at >= of_table).filter(|(_, line)| key(line)).last();
+        let message = found.map(|(at, _)| first(at, &format!("\"{name}\"")));
+        let message = message.unwrap_or_else(|| format!("\"{name}\" is here a second time"));
+        Some((message, "remove one of the two".to_owned()))
     }
 
     pub fn error(&self, span: &Range<usize>, message: impl Into<String>, help: Option<String>) {
@@ -497,6 +595,9 @@ impl<'t> Sink<'t> {
     }
 
     fn found(&self, severity: Severity, span: &Range<usize>, message: String, help: Option<String>) {
+        if self.is_deferred(span) {
+            return;
+        }
         let masked =
             |text: String| self.masked.borrow().iter().fold(text, |text, value| text.replace(value.as_str(), "***"));
         let mut found = self.found.borrow_mut();

@@ -92,14 +92,21 @@ impl Document {
     }
 
     /// Reads the text alone: no file that it names, no user, no folder. The result is not to be served.
+    ///
+    /// Strings with references are not judged: their values are not known.
     pub fn read_offline(&self) -> Checked {
-        self.read_with(None, None).1
+        self.read_with(None, None, false).1
+    }
+
+    /// The same with the values of variables in their places.
+    pub fn read_with_variables(&self) -> Checked {
+        self.read_with(None, None, true).1
     }
 
     /// Reads the text, with what is known of the machine. The files of `[tunnel]` are read by `tunnel`; without it, a
     /// document with a tunnel is refused.
     pub fn read(&self, answers: &Answers, tunnel: Option<TunnelParts>) -> Reading {
-        match self.read_with(Some(answers), tunnel) {
+        match self.read_with(Some(answers), tunnel, true) {
             (questions, done) if questions.is_empty() => Reading::Done(done.map(Box::new)),
             (questions, _) => Reading::Asks(questions),
         }
@@ -135,10 +142,16 @@ impl Document {
         Ok(table.get("tunnel").is_some_and(|tunnel| tunnel.get(setting).is_some()))
     }
 
-    fn read_with(&self, answers: Option<&Answers>, tunnel: Option<TunnelParts>) -> (BTreeSet<Question>, Checked) {
+    fn read_with(
+        &self,
+        answers: Option<&Answers>,
+        tunnel: Option<TunnelParts>,
+        variables: bool,
+    ) -> (BTreeSet<Question>, Checked) {
         let source = Source::new(self.name.clone(), &self.text).with_parts(&self.parts);
         let mut sink = Sink::new(source, self.base.clone(), answers, tunnel);
         sink.policy = self.policy;
+        sink.replaces_variables = variables;
         let (mut document, syntax) = DeTable::parse_recoverable(&self.text);
         if !syntax.is_empty() {
             // What else seems to be wrong may be the parser's guess, and what seems to be missing may be in the broken part.

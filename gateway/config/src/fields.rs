@@ -3,7 +3,6 @@
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::settings::edits as e;
-use super::values;
 use sealane_http::{Fields, Known};
 use sealane_proxy::rules::FieldEdits;
 use toml::de::DeValue;
@@ -85,8 +84,8 @@ pub(super) fn pairs(sink: &Sink, key: &str, node: &Node) -> Option<Vec<(String, 
             let help = "write the value without control characters and without white space around it".to_owned();
             sink.error(&value.span(), message, Some(help));
         } else {
-            // A reference that is still there has been reported.
-            if text.starts_with('$') && !values::has_reference(&text) {
+            // A text that begins so is meant: it is written with two "$".
+            if text.starts_with('$') && !text.starts_with("${") {
                 let message = format!("\"{text}\" is not replaced: this is NGINX's syntax");
                 let help = "in request_headers, write a part such as \"{client_address}\": see \"Headers with parts of the \
                             request\" in docs/how-to/routing.md";

@@ -6,7 +6,7 @@ use super::diagnostics::Sink;
 use super::forwarding;
 use super::plan::Plan;
 use super::route::{self, Routes};
-use super::settings::{host as s, respond as r};
+use super::settings::{host as s, respond as r, top};
 use super::snippets;
 use super::upstream::Context;
 use sealane_proxy::snapshot::{Action, Upstream};
@@ -164,7 +164,8 @@ pub(super) fn read(
         let help = "give this host listeners = [\":443\"], unless a proxy in front of the gateway encrypts".to_owned();
         sink.warn(&span, message, Some(help));
     }
-    if let (Some(_), Some(name)) = (&action, names.as_ref().and_then(|n| n.value.first())) {
+    let knows_listeners = !sink.may_have(top::listener.key);
+    if let (Some(_), Some(name), true) = (&action, names.as_ref().and_then(|n| n.value.first()), knows_listeners) {
         let unfit = listeners
             .iter()
             .flatten()
@@ -302,6 +303,9 @@ pub(super) fn named(section: &Section, name: At<String>, upstreams: &mut Upstrea
                 None => format!("upstreams are {}", decode::listed(known.iter().copied())),
             };
             upstreams.dangling = true;
+            if section.sink.may_have(top::upstream.key) {
+                return None;
+            }
             section.sink.error(&name.span, format!("there is no upstream \"{}\"", name.value), Some(help));
             None
         }
@@ -342,7 +346,7 @@ pub(super) fn respond(section: Section) -> Option<Action> {
 
 fn select(sink: &Sink, name: &At<String>, targets: &[Target]) -> Vec<usize> {
     let found: Vec<usize> = (0..targets.len()).filter(|i| targets[*i].written == name.value).collect();
-    if found.is_empty() {
+    if found.is_empty() && !sink.may_have(top::listener.key) {
         let mut known: Vec<&str> = targets.iter().map(|t| t.written.as_str()).collect();
         known.dedup();
         let help = format!("the addresses of listeners are {}", decode::listed(known.into_iter()));

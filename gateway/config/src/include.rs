@@ -271,6 +271,28 @@ mod tests {
     fn a_table_that_two_files_have_is_named_in_the_second() {
         let said = said(&format!("{LISTENER}[log]\nlevel = \"warn\"\n"), &[("a.toml", HOST), ("b.toml", "\n[log]\n")]);
         assert!(said.contains("/etc/conf.d/b.toml:2:"), "{said}");
+        assert!(said.contains("[log] is here a second time; the first is at /etc/main.toml:3"), "{said}");
+    }
+
+    #[test]
+    fn of_a_table_that_two_files_have_both_places_are_named_and_what_to_do() {
+        let (a, b) = ("# A\n[log] # once\nlevel = \"warn\"\n", "[ log ]\nlevel = \"info\"\naccess = \"off\"\n");
+        let told = said(LISTENER, &[("a.toml", a), ("b.toml", b), ("c.toml", HOST)]);
+        assert!(told.contains("/etc/conf.d/b.toml:1:"), "{told}");
+        assert!(told.contains("[log] is here a second time; the first is at /etc/conf.d/a.toml:2"), "{told}");
+        assert!(
+            told.contains("help: move the settings below it to the first [log], and remove this heading"),
+            "{told}"
+        );
+        // Its settings are no mistakes of their own.
+        assert_eq!(told.matches("error:").count(), 1, "{told}");
+        let told = said(&format!("{LISTENER}h2c = true\nallow = \"10.0.0.0/8\"\n h2c = false\n"), &[("c.toml", HOST)]);
+        assert!(
+            told.contains("main.toml:5:")
+                && told.contains("\"h2c\" is here a second time; the first is at /etc/main.toml:3"),
+            "{told}"
+        );
+        assert!(told.contains("help: remove one of the two"), "{told}");
     }
 
     #[test]

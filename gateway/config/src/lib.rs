@@ -46,6 +46,7 @@ mod include;
 mod level;
 mod listen_address;
 mod listener;
+mod loops;
 mod names;
 mod pages;
 mod parts;
@@ -481,6 +482,8 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let request_ids = forwarding::request_ids(&top, &routing.routes);
     let otlp = traces::read_otlp(&top);
     top.finish();
+    routing.secrets = Arc::new(sink.secrets());
+    loops::check(sink, &listeners, &targets, &hosts, &routing.routes, &upstreams);
     audit::limits(sink);
     audit::plain_listeners(sink, &listeners, &targets, &hosts);
     audit::plain_upstreams(sink, &places, &upstreams, &hosts);

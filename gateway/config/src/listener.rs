@@ -14,7 +14,7 @@ use super::snippets;
 use super::tls::{self, ListenerPolicies};
 use super::trust::{self, Trust};
 use super::{Listener, Mode, RunAs, SynTls};
-use sealane_proxy::snapshot::Action;
+use sealane_proxy::snapshot::{Action, UpstreamHttp};
 use sealane_route::{NamePattern, SiteMap};
 use sealane_sys::unix_socket::Rights;
 use sealane_tls::policy::{KeyKind, ListenerTls};
@@ -61,6 +61,17 @@ impl Draft {
     pub fn takes_early_data(&self) -> bool {
         let takes = self.tls.as_ref().is_some_and(|tls| tls.policies.iter().any(|policy| policy.early_data() > 0));
         takes || self.broken_tls
+    }
+
+    /// Whether it takes the requests of every client that sends them in clear text, by this version of HTTP.
+    pub fn takes_all_requests(&self, http: UpstreamHttp) -> bool {
+        let speaks = match http {
+            UpstreamHttp::One | UpstreamHttp::Auto => true,
+            UpstreamHttp::Two => self.h2c,
+            UpstreamHttp::Three => false,
+        };
+        let is_plain = !self.has_tls() && !self.broken_tls && self.mode == Mode::Http;
+        speaks && is_plain && self.access.is_none() && !self.trust.proxy_protocol
     }
 
     /// The port by which clients come.

@@ -96,6 +96,9 @@ impl Named {
             self.used.insert(name.value);
             return *index;
         }
+        if sink.may_have(if what == "rate limit" { top::rate_limit.key } else { top::concurrency_limit.key }) {
+            return None;
+        }
         let mut known: Vec<&str> = self.all.keys().map(String::as_str).collect();
         known.sort_unstable();
         let help = match decode::nearest(&name.value, known.iter().copied()) {

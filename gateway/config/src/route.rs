@@ -24,7 +24,7 @@ use sealane_proxy::compression::CompressionRule;
 use sealane_proxy::cors::CorsRule;
 use sealane_proxy::pages::{ErrorPage, Maintenance, Page};
 use sealane_proxy::patterns::Pattern;
-use sealane_proxy::rules::{self, FieldEdits, Responses, Rewrite, Route};
+use sealane_proxy::rules::{self, FieldEdits, Piece, Responses, Rewrite, Route};
 use sealane_proxy::snapshot::Action;
 use sealane_route::path::Readings;
 use sealane_route::{Conditions, MAX_DEPTH, PathRule, RouteTable, RuleError};
@@ -221,6 +221,8 @@ pub(super) fn action(
     let respond = section.table(&a::respond);
     let redirect = section.optional_at(&a::redirect);
     let table = if passthrough { None } else { section.table(&r::redirects) };
+    // With routes, the second request may have another one.
+    let ends_nowhere = passthrough && section.key_span(h::route.key).is_none();
     let passthrough = if passthrough { section.optional_at(&h::passthrough) } else { None };
 
     let mut action = None;
@@ -245,6 +247,11 @@ pub(super) fn action(
     if let Some(respond) = respond {
         action = super::host::respond(respond);
     }
+    if let Some(At { span, .. }) = redirect.as_ref().filter(|r| ends_nowhere && leads_back(&r.value.to)) {
+        let help =
+            format!("write another path or host, as in {} = \"https://www.example.com{{uri}}\"", a::redirect.key);
+        sink.error(span, "this redirect never ends: its target is the URL of the request", Some(help));
+    }
     if let Some(redirect) = redirect
         && groups_exist(section, &redirect.span, &redirect.value.to, pattern)
     {
@@ -265,6 +272,15 @@ pub(super) fn action(
         });
     }
     (!given.is_empty(), action)
+}
+
+/// Whether the target of a host's redirect is what the client has asked for: every request for it would be redirected again.
+fn leads_back(to: &[Piece]) -> bool {
+    match to {
+        [Piece::Uri | Piece::Path | Piece::Rest] => true,
+        [Piece::Path, Piece::Text(mark), Piece::Query] => mark == "?",
+        _ => false,
+    }
 }
 
 /// Reads every `[[host.route]]` of a host and puts the host's own action behind them.
@@ -326,6 +342,7 @@ pub(super) fn table(
         extras.forward_auth.as_ref().and_then(Option::as_ref),
     );
     let has_routes = !sections.is_empty();
+    let satisfy_of_host = extras.satisfy_any.clone().filter(|any| any.value);
     for section in sections {
         route(section, &extras, label, routes, upstreams, context, &mut table, &mut by_path);
     }
@@ -377,6 +394,9 @@ pub(super) fn table(
         let _ = table.insert(everything, routes.all.len() - 1);
     }
     let Some(routes) = routes.all.get_mut(first..) else { return Some(Action::Routes(table)) };
+    if let Some(At { span, .. }) = satisfy_of_host.filter(|_| routes.iter().all(lets_all_in)) {
+        warn_no_check(host.sink, &span);
+    }
     trusted.extend(routes.iter().flat_map(trusted_names));
     trusted.sort_unstable();
     trusted.dedup();
@@ -510,6 +530,7 @@ fn route(
     let basic_auth = own.basic_auth.unwrap_or_else(|| host.basic_auth.clone().flatten());
     let forward_auth = own.forward_auth.unwrap_or_else(|| host.forward_auth.clone().flatten());
     let satisfy_any = own.satisfy_any.as_ref().or(host.satisfy_any.as_ref());
+    let own_satisfy = own.satisfy_any.clone().filter(|any| any.value);
     routes.all.push(Route {
         label: shown,
         action,
@@ -533,6 +554,9 @@ fn route(
         maintenance: own.maintenance.unwrap_or_else(|| host.maintenance.clone().flatten()),
         max_body: own.max_body.or(host.max_body),
     });
+    if let Some(At { span, .. }) = own_satisfy.filter(|_| routes.all.last().is_some_and(lets_all_in)) {
+        warn_no_check(sink, &span);
+    }
     let at = path.as_ref().or(exact.as_ref());
     if let (Err(RuleError::Path), Some(at)) = (table.insert(conditions, routes.all.len() - 1), at) {
         let help = format!(
@@ -550,6 +574,18 @@ fn route(
                 .to_owned();
         sink.warn(&at.span, message, Some(help));
     }
+}
+
+/// Whether a route has neither rules nor a check.
+fn lets_all_in(route: &Route) -> bool {
+    route.access.is_empty() && route.basic_auth.is_none() && route.forward_auth.is_none()
+}
+
+/// Warns of `satisfy = "any"` where there is nothing to satisfy.
+fn warn_no_check(sink: &Sink, span: &Range<usize>) {
+    let help = "add \"allow\" and \"basic_auth\" or \"forward_auth\", or remove \"satisfy\"".to_owned();
+    let message = "satisfy = \"any\" has no effect: there are no rules and no check, so every client is let in";
+    sink.warn(span, message, Some(help));
 }
 
 /// Whether one check of a route is enough (`satisfy = "any"`).

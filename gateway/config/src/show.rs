@@ -172,7 +172,25 @@ fn masked(setting: &Declared, value: Value) -> Value {
             let program = list.next();
             Value::Array(program.into_iter().chain(list.map(masked_all)).collect())
         }
+        (Secret::Url, Value::String(url)) => masked_where_known(Value::String(masked_url(&url))),
         (_, value) => masked_where_known(value),
+    }
+}
+
+/// A URL or a path without its user, its query and its fragment. A query that is only the request's says nothing.
+fn masked_url(url: &str) -> String {
+    let end = url.find(['?', '#']).unwrap_or(url.len());
+    let (before, query) = url.split_at(end);
+    let authority = before.find("//").filter(|at| *at == 0 || before[..*at].ends_with(':')).map_or(0, |at| at + 2);
+    let host = &before[authority..];
+    let until = host.find('/').unwrap_or(host.len());
+    let shown = match host[..until].rfind('@') {
+        Some(at) if authority > 0 => format!("{}{MASK}{}", &before[..authority], &host[at..]),
+        _ => before.to_owned(),
+    };
+    match query {
+        "" | "?{query}" => shown + query,
+        query => format!("{shown}{}{MASK}", &query[..1]),
     }
 }
 
@@ -238,6 +256,41 @@ fn print(out: &mut String, table: &'static Table, values: &Values, path: &str) {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_in_urls_are_masked() {
+        for (url, shown) in [
+            ("https://{host}{uri}", "https://{host}{uri}"),
+            ("https://a.example/b?{query}", "https://a.example/b?{query}"),
+            ("https://u:hush@a.example/b", "https://***@a.example/b"),
+            ("https://u:h@ush@a.example", "https://***@a.example"),
+            ("//u:hush@a.example/b", "//***@a.example/b"),
+            ("{scheme}://u:hush@a.example/?t=hush#hush", "{scheme}://***@a.example/?***"),
+            ("https://a.example/@b#hush", "https://a.example/@b#***"),
+            ("/verify?key=hush", "/verify?***"),
+            ("/a//u:b@c/d", "/a//u:b@c/d"),
+            ("/verify", "/verify"),
+        ] {
+            assert_eq!(masked_url(url), shown, "{url}");
+        }
+        let text = "[[listener]]\naddress = \":80\"\n[[host]]\nnames = [\"*\"]\nredirect = \"https://u:hush@a.example/?t=hush\"\n\
+                    [[host.route]]\npath = \"/a\"\nredirect = { to = \"https://a.example/?hush\" }\n\
+                    [[host.route]]\npath = \"/b\"\nupstream = \"u\"\n\
+                    forward_auth = { upstream = \"a\", path = \"/verify?key=hush\" }\n\
+                    [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1:1\"\nhealth = { path = \"/h?key=hush\" }\n\
+                    [[upstream]]\nname = \"a\"\nservers = \"http://127.0.0.1:2\"\n";
+        let document = Document::of_file("f".as_ref(), text.as_bytes()).unwrap();
+        let (effective, _) = Effective::of_document(&document).unwrap();
+        let changes = effective.changes_since(&Effective::default()).join("\n");
+        for shown in [effective.to_toml(), effective.to_json(), changes] {
+            assert!(!shown.contains("hush") && shown.contains("/verify?***") && shown.contains("/h?***"), "{shown}");
         }
     }
 }

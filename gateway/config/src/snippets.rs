@@ -22,12 +22,15 @@ pub(super) fn apply(sink: &Sink, document: &mut DeTable<'_>) {
     let snippets = document.remove(top::snippet.key).map_or_else(BTreeMap::new, |node| read(sink, &node));
     let mut used = BTreeSet::new();
     for key in [top::listener.key, top::host.key, top::upstream.key] {
-        each(document, key, &mut |table| {
-            extend(sink, table, &snippets, &mut used);
-            each(table, super::settings::host::route.key, &mut |route| extend(sink, route, &snippets, &mut used));
+        each(document, key, &mut |table, span| {
+            extend(sink, table, &span, &snippets, &mut used);
+            each(table, super::settings::host::route.key, &mut |route, span| {
+                extend(sink, route, &span, &snippets, &mut used);
+            });
         });
     }
-    for (name, snippet) in snippets.iter().filter(|(name, _)| !used.contains(*name)) {
+    let is_unused = |name: &String| !used.contains(name) && !sink.may_have(top::snippet.key);
+    for (name, snippet) in snippets.iter().filter(|(name, _)| is_unused(name)) {
         sink.warn(&snippet.span, format!("no table uses the snippet \"{name}\""), None);
     }
 }
@@ -56,29 +59,38 @@ fn read<'d>(sink: &Sink, node: &Node<'d>) -> BTreeMap<String, Snippet<'d>> {
 }
 
 /// Visits the tables of an array of tables; a single table counts as an array of one.
-fn each<'d>(table: &mut DeTable<'d>, key: &str, visit: &mut dyn FnMut(&mut DeTable<'d>)) {
-    match table.get_mut(key).map(|node| node.get_mut()) {
-        Some(DeValue::Array(nodes)) => {
+fn each<'d>(table: &mut DeTable<'d>, key: &str, visit: &mut dyn FnMut(&mut DeTable<'d>, Range<usize>)) {
+    let Some(node) = table.get_mut(key) else { return };
+    let span = node.span();
+    match node.get_mut() {
+        DeValue::Array(nodes) => {
             for node in nodes.iter_mut() {
+                let span = node.span();
                 if let DeValue::Table(table) = node.get_mut() {
-                    visit(table);
+                    visit(table, span);
                 }
             }
         }
-        Some(DeValue::Table(table)) => visit(table),
+        DeValue::Table(table) => visit(table, span),
         _ => {}
     }
 }
 
-/// Puts the settings of the snippets that a table names into it, as far as it does not have them.
+/// Puts the settings of the snippets that a table names into it, as far as it does not have them. `span`: where the table is.
 fn extend<'d>(
     sink: &Sink,
     table: &mut DeTable<'d>,
+    span: &Range<usize>,
     snippets: &BTreeMap<String, Snippet<'d>>,
     used: &mut BTreeSet<String>,
 ) {
     let Some(node) = table.remove(uses::r#use.key) else { return };
     let names = decode::strings(sink, uses::r#use.key, &node).unwrap_or_default();
+    if sink.is_deferred(&node.span()) {
+        // What the table lacks, it may have from a snippet.
+        sink.defer(span);
+        sink.has_unknown(top::snippet.key);
+    }
     for name in names.iter().rev() {
         let Some(snippet) = snippets.get(&name.value) else {
             let known = || snippets.keys().map(String::as_str);

@@ -382,17 +382,21 @@ pub(super) struct Context<'c> {
 impl Context<'_> {
     /// The listener that relays datagrams and is this server, as far as the text tells.
     fn own_listener(&self, plan: &ServerPlan) -> Option<SocketAddr> {
-        let ip: IpAddr = match plan.host.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
-            true => Ipv4Addr::LOCALHOST.into(),
-            false => plan.host.trim_matches(['[', ']']).parse().ok()?,
-        };
-        let ip = ip.to_canonical();
-        let is_it = |own: &&SocketAddr| {
-            let all = own.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
-            own.port() == plan.port && (all || own.ip().to_canonical() == ip)
-        };
-        self.udp_listeners.iter().find(is_it).copied()
+        self.udp_listeners.iter().find(|own| is_at(plan, **own)).copied()
     }
+}
+
+/// Whether a server is what listens at an address, as far as the text tells.
+pub(super) fn is_at(plan: &ServerPlan, own: SocketAddr) -> bool {
+    let ip: Option<IpAddr> = match plan.host.trim_end_matches('.').eq_ignore_ascii_case("localhost") {
+        true => Some(Ipv4Addr::LOCALHOST.into()),
+        false => plan.host.trim_matches(['[', ']']).parse().ok(),
+    };
+    ip.is_some_and(|ip| {
+        let ip = ip.to_canonical();
+        let all = own.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
+        own.port() == plan.port && (all || own.ip().to_canonical() == ip)
+    })
 }
 
 /// A server with a name, and where it stands.

@@ -1,10 +1,12 @@
 //! Strings with values from elsewhere: `${env:NAME}`, `${env:NAME:-default}`, `${file:PATH}` and `${credential:NAME}`.
 //!
 //! They are put in place before the settings are read, so that every string may have them. `sealane config show` reads the text, and so
-//! shows the reference and not the value; messages about mistakes have the values masked.
+//! shows the reference and not the value; messages about mistakes have the values masked. `$${` stands for `${`. What only looks like a
+//! reference is an error: otherwise the text of a misspelt reference to a secret would be the secret.
 
-use super::decode::Node;
+use super::decode::{self, Node};
 use super::diagnostics::Sink;
+use super::settings::{concurrency_limit, listener, log, rate_limit, top, upstream};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
@@ -13,8 +15,17 @@ use toml::de::{DeTable, DeValue};
 const FOLDER: &str = "CREDENTIALS_DIRECTORY";
 /// The longest value of a file or a credential, in bytes.
 const MAX_VALUE: usize = 64 * 1024;
-/// What begins a reference.
-const STARTS: [&str; 3] = ["${env:", "${file:", "${credential:"];
+/// What references are to.
+const WORDS: [&str; 3] = ["env", "file", "credential"];
+/// What else people write for these words.
+const ALIASES: [(&str, &str); 6] = [
+    ("environment", "env"),
+    ("var", "env"),
+    ("path", "file"),
+    ("cred", "credential"),
+    ("creds", "credential"),
+    ("secret", "credential"),
+];
 
 /// Where a value comes from.
 #[derive(Debug, PartialEq, Eq)]
@@ -25,26 +36,38 @@ enum Reference<'a> {
     Credential(&'a str),
     /// It has no end.
     Open,
+    /// It is to something else: the text between the braces.
+    Unknown(&'a str),
 }
 
 /// Replaces the references in a text by what `find` knows of them; those of which it knows nothing stay.
 fn expand<E>(text: &str, mut find: impl FnMut(Reference<'_>) -> Result<Option<String>, E>) -> Result<String, E> {
     let (mut out, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some((at, kind)) = next(rest) {
+    while let Some(at) = rest.find("${") {
+        let behind = &rest[at + 2..];
+        if rest[..at].ends_with('$') {
+            out.push_str(&rest[..at - 1]);
+            out.push_str("${");
+            rest = behind;
+            continue;
+        }
         out.push_str(&rest[..at]);
-        let inner = &rest[at + STARTS[kind].len()..];
-        let Some((name, behind)) = inner.split_once('}') else {
-            find(Reference::Open)?;
-            out.push_str(&rest[at..]);
+        let Some((inner, behind)) = behind.split_once('}') else {
+            if let Some(value) = find(Reference::Open)? {
+                out.push_str(&value);
+            } else {
+                out.push_str(&rest[at..]);
+            }
             return Ok(out);
         };
-        let reference = match kind {
-            0 => match name.split_once(":-") {
+        let reference = match inner.split_once(':') {
+            Some(("env", name)) => match name.split_once(":-") {
                 Some((name, default)) => Reference::Variable(name, Some(default)),
                 None => Reference::Variable(name, None),
             },
-            1 => Reference::File(name),
-            _ => Reference::Credential(name),
+            Some(("file", path)) => Reference::File(path),
+            Some(("credential", name)) => Reference::Credential(name),
+            _ => Reference::Unknown(inner),
         };
         match find(reference)? {
             Some(value) => out.push_str(&value),
@@ -56,15 +79,10 @@ fn expand<E>(text: &str, mut find: impl FnMut(Reference<'_>) -> Result<Option<St
     Ok(out)
 }
 
-/// The first reference of a text, and which of [`STARTS`] it is.
-fn next(text: &str) -> Option<(usize, usize)> {
-    let kind_at = |at: usize| STARTS.iter().position(|start| text[at..].starts_with(start)).map(|kind| (at, kind));
-    text.match_indices("${").find_map(|(at, _)| kind_at(at))
-}
-
-/// Whether a text has a reference.
+/// Whether a text has a reference, or something that looks like one.
 pub(super) fn has_reference(text: &str) -> bool {
-    next(text).is_some()
+    let found = expand(text, |_| Err(()));
+    found.is_err()
 }
 
 /// The variables of the environment that a text asks for.
@@ -74,7 +92,7 @@ pub(super) fn variables(text: &str) -> BTreeSet<String> {
         match reference {
             Reference::Variable(name, _) => found.insert(name.to_owned()),
             Reference::Credential(_) => found.insert(FOLDER.to_owned()),
-            Reference::File(_) | Reference::Open => false,
+            Reference::File(_) | Reference::Open | Reference::Unknown(_) => false,
         };
         Ok(None)
     });
@@ -85,34 +103,124 @@ pub(super) fn variables(text: &str) -> BTreeSet<String> {
 pub(super) fn with_variables(text: &str, environment: &HashMap<String, String>) -> String {
     let found: Result<String, std::convert::Infallible> = expand(text, |reference| {
         Ok(match reference {
-            Reference::Variable(name, default) => environment.get(name).cloned().or(default.map(str::to_owned)),
+            Reference::Variable(name, default) => variable(environment, name).or(default).map(str::to_owned),
             _ => None,
         })
     });
     found.unwrap_or_else(|never| match never {})
 }
 
-/// Puts the values into a table. What is not known is an error; what is only not known yet, or offline, stays as it is.
-pub(super) fn fill(sink: &Sink, table: &mut DeTable<'_>, environment: &HashMap<String, String>) {
-    for (_, node) in table.iter_mut() {
-        fill_node(sink, node, environment);
+/// The value of a variable. One that is empty counts as one that is not set, as for `${NAME:-default}` of a shell.
+fn variable<'e>(environment: &'e HashMap<String, String>, name: &str) -> Option<&'e str> {
+    environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
+}
+
+/// Puts the values into a document. What is not known is an error; what is only not known yet stays as it is. So does every reference
+/// offline: such a string is not judged.
+pub(super) fn fill(sink: &Sink, document: &mut DeTable<'_>, environment: &HashMap<String, String>) {
+    for (key, node) in document.iter_mut() {
+        // The template of the access log has variables of its own in braces.
+        match node.get_mut() {
+            DeValue::Table(log) if **key.get_ref() == *top::log.key => {
+                for (key, node) in log.iter_mut() {
+                    fill_node(sink, node, environment, **key.get_ref() == *log::format.key);
+                }
+            }
+            _ => fill_node(sink, node, environment, false),
+        }
+    }
+    // What other settings refer to, by its name.
+    let named = [
+        (&top::listener.key, &[listener::address.key, listener::mode.key][..]),
+        (&top::upstream.key, &[upstream::name.key][..]),
+        (&top::rate_limit.key, &[rate_limit::name.key][..]),
+        (&top::concurrency_limit.key, &[concurrency_limit::name.key][..]),
+    ];
+    for (kind, keys) in named {
+        let tables: &[Node] = match document.get(*kind) {
+            Some(node) => node.get_ref().as_array().map_or(std::slice::from_ref(node), |tables| &tables[..]),
+            None => &[],
+        };
+        let is_unknown = |table: &Node| {
+            let table = table.get_ref().as_table();
+            keys.iter().any(|key| table.and_then(|t| t.get(*key)).is_some_and(|node| sink.is_deferred(&node.span())))
+        };
+        if tables.iter().any(is_unknown) {
+            sink.has_unknown(kind);
+        }
     }
 }
 
-fn fill_node(sink: &Sink, node: &mut Node<'_>, environment: &HashMap<String, String>) {
+fn fill_node(sink: &Sink, node: &mut Node<'_>, environment: &HashMap<String, String>, has_variables: bool) {
     let span = node.span();
     match node.get_mut() {
-        DeValue::String(text) if next(text).is_some() => {
-            let filled = expand(text, |reference| value(sink, environment, reference));
+        DeValue::String(text) if text.contains("${") => {
+            let mut is_complete = true;
+            let filled = expand(text, |reference| match reference {
+                Reference::Unknown(name) if has_variables && !name.contains(':') => Ok(None),
+                reference => {
+                    let value = value(sink, environment, reference)?;
+                    is_complete &= value.is_some();
+                    Ok(value)
+                }
+            });
             match filled {
                 Ok(filled) => *text = filled.into(),
-                Err((message, help)) => sink.error(&span, message, Some(help)),
+                Err((message, help)) => {
+                    sink.error(&span, message, Some(help));
+                    is_complete = false;
+                }
+            }
+            if !is_complete {
+                sink.defer(&span);
             }
         }
-        DeValue::Array(nodes) => nodes.iter_mut().for_each(|node| fill_node(sink, node, environment)),
-        DeValue::Table(table) => fill(sink, table, environment),
+        DeValue::String(text) => {
+            if let Some((message, help)) = without_braces(text) {
+                sink.error(&span, message, Some(help));
+                sink.defer(&span);
+            }
+        }
+        DeValue::Array(nodes) => nodes.iter_mut().for_each(|node| fill_node(sink, node, environment, has_variables)),
+        DeValue::Table(table) => {
+            table.iter_mut().for_each(|(_, node)| fill_node(sink, node, environment, has_variables));
+        }
         _ => {}
     }
+}
+
+/// What is wrong with a text that is a reference in the syntax of something else: `$env:NAME`, `{env:NAME}`, `%{env:NAME}`.
+fn without_braces(text: &str) -> Option<(String, String)> {
+    let inner = match text.strip_prefix('%').unwrap_or(text).strip_prefix('{') {
+        Some(rest) => rest.strip_suffix('}')?,
+        None => text.strip_prefix('$')?,
+    };
+    let (word, name) = inner.split_once(':')?;
+    (WORDS.contains(&word) && !name.contains(['{', '}']))
+        .then(|| (format!("\"{text}\" is not a reference"), format!("write \"${{{word}:{name}}}\"")))
+}
+
+/// What is wrong with `${inner}`.
+fn unknown(inner: &str) -> (String, String) {
+    let literal = format!("$${{{inner}}} for the text itself");
+    let Some((word, name)) = inner.split_once(':') else {
+        let is_name = !inner.is_empty() && inner.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+        let help = match is_name {
+            true => format!(
+                "write ${{env:{inner}}} for a variable of the environment, {{{inner}}} for a part of the request (where a setting \
+                 has them), or {literal}"
+            ),
+            false => format!("write ${{env:NAME}}, ${{file:PATH}} or ${{credential:NAME}}, or {literal}"),
+        };
+        return (format!("\"${{{inner}}}\" is not a reference"), help);
+    };
+    let lower = word.trim().to_ascii_lowercase();
+    let alias = ALIASES.iter().find(|(alias, _)| *alias == lower).map(|(_, word)| *word);
+    let help = match alias.or_else(|| decode::nearest(&lower, WORDS.into_iter())) {
+        Some(meant) => format!("write ${{{meant}:{}}}, or {literal}", name.trim()),
+        None => format!("write ${{env:NAME}}, ${{file:PATH}} or ${{credential:NAME}}, or {literal}"),
+    };
+    (format!("\"${{{inner}}}\" is not a reference: there are no references to \"{word}\""), help)
 }
 
 fn value(
@@ -123,33 +231,51 @@ fn value(
     match reference {
         Reference::Open => Err((
             "a reference has no \"}\" at its end".to_owned(),
-            "write ${env:NAME}, ${file:PATH} or ${credential:NAME}".to_owned(),
+            "write ${env:NAME}, ${file:PATH} or ${credential:NAME}, or $${ for the text \"${\"".to_owned(),
         )),
-        Reference::Variable(name, default) => match environment.get(name) {
-            Some(value) => {
-                // Short ones are ports and names; a message without them would say nothing.
-                sink.mask(value, 8);
-                Ok(Some(value.clone()))
-            }
-            None => default.map(|default| Some(default.to_owned())).ok_or_else(|| {
-                let help = format!("set it for the gateway, or write a default: ${{env:{name}:-default}}");
-                (format!("the environment has no variable \"{name}\""), help)
-            }),
-        },
-        Reference::File(path) => content(sink, &sink.base.join(path)),
+        Reference::Unknown(inner) => Err(unknown(inner)),
+        Reference::Variable(name, _) if !is_variable(name) => {
+            let help = "write the name of a variable of the environment, as in ${env:TOKEN}".to_owned();
+            Err((format!("\"{name}\" is not the name of a variable"), help))
+        }
+        Reference::File("") => {
+            Err(("a reference names no file".to_owned(), "write its path, as in ${file:secrets/token}".to_owned()))
+        }
         Reference::Credential(name) if name.is_empty() || name.contains('/') => {
             let help = "write the name that LoadCredential= of the systemd unit gives it".to_owned();
             Err((format!("\"{name}\" is not the name of a credential"), help))
         }
+        Reference::Variable(..) if !sink.replaces_variables => Ok(None),
+        Reference::File(_) | Reference::Credential(_) if sink.offline() => Ok(None),
+        Reference::Variable(name, default) => match variable(environment, name) {
+            Some(value) => {
+                // Short ones are ports and names; a message without them would say nothing.
+                sink.mask(value, 8);
+                Ok(Some(value.to_owned()))
+            }
+            None => default.map(|default| Some(default.to_owned())).ok_or_else(|| {
+                let help = format!("set it for the gateway, or write a default: ${{env:{name}:-default}}");
+                let message = match environment.contains_key(name) {
+                    true => format!("the variable \"{name}\" of the environment is empty"),
+                    false => format!("the environment has no variable \"{name}\""),
+                };
+                (message, help)
+            }),
+        },
+        Reference::File(path) => content(sink, &sink.base.join(path)),
         Reference::Credential(name) => match environment.get(FOLDER) {
             Some(folder) => content(sink, &Path::new(folder).join(name)),
-            None if sink.offline() => Ok(None),
             None => {
                 let help = format!("add LoadCredential={name}:PATH to the systemd unit, or write ${{file:PATH}}");
                 Err((format!("there is no credential \"{name}\": {FOLDER} is not set"), help))
             }
         },
     }
+}
+
+/// Whether a variable of the environment can have this name.
+fn is_variable(name: &str) -> bool {
+    !name.is_empty() && !name.contains(['=', '\0'])
 }
 
 /// The text of a file, without the end of its last line.
@@ -167,6 +293,11 @@ fn content(sink: &Sink, path: &Path) -> Result<Option<String>, (String, String)>
     let text = content.strip_suffix(b"\n").unwrap_or(content);
     let text = text.strip_suffix(b"\r").unwrap_or(text);
     match std::str::from_utf8(text) {
+        // A secret that is being written, perhaps.
+        Ok("") => Err((
+            format!("{shown} is empty"),
+            "write the value into the file; for an empty value, write no reference".to_owned(),
+        )),
         Ok(text) if text.len() <= MAX_VALUE => {
             sink.mask(text, 4);
             Ok(Some(text.to_owned()))
@@ -190,7 +321,7 @@ mod tests {
 
     #[test]
     fn references_are_found_and_others_stay() {
-        let known = environment(&[("A", "1"), ("B", "${env:A}")]);
+        let known = environment(&[("A", "1"), ("B", "${env:A}"), ("E", "")]);
         for (text, filled) in [
             ("", ""),
             ("a${env:A}b${env:A}", "a1b1"),
@@ -200,6 +331,8 @@ mod tests {
             ("${env:A:-x}", "1"),
             ("${file:/x} ${status} $A {1} ${", "${file:/x} ${status} $A {1} ${"),
             ("${env:A", "${env:A"),
+            ("$${env:A} $$${env:A} $$", "${env:A} $${env:A} $$"),
+            ("${env:E:-x}${env:E}", "x${env:E}"),
         ] {
             assert_eq!(with_variables(text, &known), filled, "{text}");
         }
@@ -242,6 +375,80 @@ mod tests {
         let refused = said(&TEXT.replace(":-80", ""), &[folder], &files);
         assert!(refused.contains("x.toml:2:") && refused.contains("no variable \"PORT\""), "{refused}");
         assert!(said(&TEXT.replace("-80}", "-80"), &[folder], &files).contains("no \"}\" at its end"));
+    }
+
+    #[test]
+    fn what_only_looks_like_a_reference_is_an_error_in_every_string() {
+        let literal = |text: &str| format!("or $${text} for the text itself");
+        let all = "write ${env:NAME}, ${file:PATH} or ${credential:NAME}";
+        for (written, message, help) in [
+            ("${evn:SECRET}", "there are no references to \"evn\"", "write ${env:SECRET}"),
+            ("${credentials:x}", "there are no references to \"credentials\"", "write ${credential:x}"),
+            ("${ENV:X}", "there are no references to \"ENV\"", "write ${env:X}"),
+            ("${ env:X}", "there are no references to \" env\"", "write ${env:X}"),
+            ("${secret:x}", "there are no references to \"secret\"", "write ${credential:x}"),
+            ("${vault:x}", "there are no references to \"vault\"", all),
+            ("${X}", "\"${X}\" is not a reference", "write ${env:X} for a variable of the environment, {X} for a part"),
+            ("${}", "\"${}\" is not a reference", all),
+        ] {
+            for setting in [
+                format!("respond = {{ body = \"a {written}\" }}"),
+                format!("respond = {{ body = \"x\" }}\nallow_header = {{ X-Edge = [\"{written}\"] }}"),
+                format!("respond = {{ body = \"x\" }}\nresponse_headers = {{ set = {{ X-A = \"{written}\" }} }}"),
+                format!("redirect = \"https://x/{written}\""),
+            ] {
+                let text = format!("[[listener]]\naddress = \":80\"\n[[host]]\nnames = [\"*\"]\n{setting}\n");
+                let told = said(&text, &[], &[]);
+                assert!(told.contains(message) && told.contains(help), "{setting}: {told}");
+                assert!(told.contains(&literal(written)) && told.contains("x.toml:5:"), "{setting}: {told}");
+                assert_eq!(told.matches("error:").count(), 1, "{setting}: {told}");
+            }
+        }
+        let of = |setting: &str| format!("[[listener]]\naddress = \":80\"\n[[host]]\nnames = [\"*\"]\n{setting}\n");
+        let body = |body: &str| of(&format!("respond = {{ body = \"{body}\" }}"));
+        for written in ["$env:X", "{env:X}", "%{env:X}"] {
+            let told = said(&body(written), &[], &[]);
+            assert!(told.contains("is not a reference") && told.contains("write \"${env:X}\""), "{written}: {told}");
+        }
+        let told = said(&body("a ${b"), &[], &[]);
+        assert!(told.contains("no \"}\" at its end") && told.contains("$${ for the text"), "{told}");
+        // How such a text is written, and what is not for this module.
+        for (setting, wanted) in [
+            ("respond = { body = \"<$${evn:X}> $1 {1} {path}\" }", "<${evn:X}> $1 {1} {path}"),
+            ("redirect = \"https://x{path}\"\n[log]\nformat = \"$status ${request_time}s\"", "Redirect"),
+            ("redirect = \"https://x{path}\"\n[log]\nformat = \"$status ${request_time}s ${env:X:-y}\"", "Redirect"),
+        ] {
+            let told = said(&of(setting), &[], &[]);
+            let bytes = format!("{:?}", wanted.as_bytes());
+            assert!(told.contains(wanted) || told.contains(bytes.trim_matches(['[', ']'])), "{setting}: {told}");
+        }
+        let told = said(&of("redirect = \"https://x{path}\"\n[log]\nformat = \"$status ${evn:X}\""), &[], &[]);
+        assert!(told.contains("there are no references to \"evn\""), "{told}");
+    }
+
+    #[test]
+    fn an_empty_value_is_an_error() {
+        let text = "[[listener]]\naddress = \":80\"\n[[host]]\nnames = [\"*\"]\nrespond = { status = 204 }\n";
+        let empty: [(&str, &[u8]); 2] = [("/etc/e", b"\n"), ("/c/e", b"")];
+        let variables = [("E", ""), (FOLDER, "/c")];
+        for (value, message, help) in [
+            ("${env:E}", "the variable \"E\" of the environment is empty", "write a default: ${env:E:-default}"),
+            ("key=${env:E}", "the variable \"E\" of the environment is empty", "write a default"),
+            ("${file:e}", "/etc/e is empty", "write the value into the file"),
+            ("key=${file:e}", "/etc/e is empty", "write the value into the file"),
+            ("${credential:e}", "/c/e is empty", "write the value into the file"),
+            ("${env:E:-}", "\"X-Edge\" has an empty value", "write false: the header is absent"),
+            ("", "\"X-Edge\" has an empty value", "write false: the header is absent"),
+        ] {
+            for setting in ["allow_header", "deny_header"] {
+                let told = said(&format!("{text}{setting} = {{ X-Edge = [\"{value}\"] }}\n"), &variables, &empty);
+                assert!(told.contains(message) && told.contains(help), "{setting} {value}: {told}");
+            }
+        }
+        for setting in ["allow_header", "deny_header"] {
+            let told = said(&format!("{text}{setting} = {{}}\n"), &[], &[]);
+            assert!(told.contains(&format!("\"{setting}\" is empty")) && told.contains("add a header"), "{told}");
+        }
     }
 
     #[test]

@@ -14,6 +14,11 @@ use std::fmt::Write as _;
 
 /// Quotes a string for TOML.
 pub(crate) fn quoted(text: &str) -> String {
+    // Not the beginning of a reference.
+    escaped(&text.replace("${", "$${"))
+}
+
+fn escaped(text: &str) -> String {
     let mut out = String::from("\"");
     for c in text.chars() {
         match c {
@@ -47,8 +52,13 @@ pub(crate) fn is_media_type(text: &str) -> bool {
 
 /// A string for TOML, without escapes where that is possible.
 pub(crate) fn literal(text: &str) -> String {
+    template(&text.replace("${", "$${"))
+}
+
+/// The same for a setting that has variables in braces: a template of the access log.
+pub(crate) fn template(text: &str) -> String {
     let plain = !text.contains('\'') && !text.chars().any(char::is_control);
-    if plain { format!("'{text}'") } else { quoted(text) }
+    if plain { format!("'{text}'") } else { escaped(text) }
 }
 
 /// A key of TOML: bare where that is possible.

@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
+/// The longest password whose every byte counts for bcrypt.
+const MAX_BCRYPT_PASSWORD: usize = 72;
 /// The highest cost of bcrypt. Each step doubles the work; 15 takes about two seconds.
 const MAX_BCRYPT_COST: u32 = 15;
 /// The most memory of a check with Argon2, in KiB.
@@ -129,7 +131,8 @@ impl Users {
         let decoy = || self.decoys.get(self.hasher.hash_one(name) as usize % self.decoys.len().max(1));
         let Some(hash) = known.or_else(decoy) else { return false };
         let right = if hash.starts_with("$2") {
-            bcrypt::verify(password, hash).unwrap_or(false)
+            // Of a longer one, bcrypt looks only at the beginning.
+            bcrypt::verify(password, hash).unwrap_or(false) && password.len() <= MAX_BCRYPT_PASSWORD
         } else {
             let parsed = PasswordHash::new(hash);
             parsed.is_ok_and(|hash| Argon2::default().verify_password(password.as_bytes(), &hash).is_ok())
@@ -250,6 +253,20 @@ mod tests {
         assert!(users.hash_of("bob").unwrap().starts_with("$2y$04$") && users.hash_of("carol").is_none());
         assert!(!format!("{users:?}").contains('$'));
         assert!(!Users::parse("").unwrap().verify("alice", "right"));
+    }
+
+    #[test]
+    fn a_password_that_is_too_long_for_bcrypt_is_wrong() {
+        let longest = "L".repeat(72);
+        // What `htpasswd -B` makes of a longer one is the hash of its first 72 bytes.
+        let users = Users::parse(&format!("al:{}\nbo:{}\n", bcrypt(&longest), hash_password(&"L".repeat(73)).unwrap()));
+        let users = users.unwrap();
+        assert!(users.verify("al", &longest));
+        for more in ["L", "junk", "\0"] {
+            assert!(!users.verify("al", &format!("{longest}{more}")), "{more:?}");
+        }
+        assert!(!users.verify("al", &longest[1..]));
+        assert!(users.verify("bo", &format!("{longest}L")) && !users.verify("bo", &longest));
     }
 
     /// A vector of Argon2's reference implementation: files of earlier versions and of other programs stay good.

@@ -8,12 +8,17 @@ use crate::Failure;
 use crate::client::identity::Client;
 use crate::exchange::Exchange;
 use crate::records::RequestId;
+use sealane_http::claims::is_alike;
 use sealane_http::{Fields, Version};
 use sealane_lane::{Context, Micros, Millis};
 use sealane_route::NamePattern;
+use std::borrow::Cow;
+use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::time::SystemTime;
+use zeroize::Zeroizing;
 
 /// What stands in the place of a value that may be a secret.
 const MASK: &str = "***";
@@ -52,6 +57,47 @@ const SECRET: [&str; 20] = [
 /// Fields whose values are URLs, or have some in them. So are fields whose names end so.
 const URLS: [&str; 9] = ["location", "referer", "referrer", "refresh", "link", "origin", "destination", "-uri", "-url"];
 
+/// What a configuration keeps secret: the headers whose values it sets, adds or compares, and values that come from elsewhere.
+#[derive(Default)]
+pub struct Secrets {
+    names: Vec<String>,
+    /// The longest ones first: one may be a part of another.
+    values: Vec<Zeroizing<String>>,
+}
+
+impl Secrets {
+    /// `names` of headers, and `values` that are in none of the others.
+    pub fn new(names: impl IntoIterator<Item = String>, values: impl IntoIterator<Item = Zeroizing<String>>) -> Self {
+        let mut values: Vec<_> = values.into_iter().filter(|value| !value.is_empty()).collect();
+        values.sort_by_key(|value| std::cmp::Reverse(value.len()));
+        Self { names: names.into_iter().collect(), values }
+    }
+
+    fn has_name(&self, name: &[u8]) -> bool {
+        self.names.iter().any(|secret| is_alike(secret.as_bytes(), name))
+    }
+
+    /// A text without the secret values.
+    fn masked<'t>(&self, mut text: Cow<'t, [u8]>) -> Cow<'t, [u8]> {
+        for secret in &self.values {
+            let secret = secret.as_bytes();
+            let mut from = 0;
+            while let Some(at) = text[from..].windows(secret.len()).position(|part| part == secret) {
+                drop(text.to_mut().splice(from + at..from + at + secret.len(), MASK.bytes()));
+                from += at + MASK.len();
+            }
+        }
+        text
+    }
+}
+
+/// Without the secrets.
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secrets")
+    }
+}
+
 /// What is to be recorded, by each lane for itself.
 #[derive(Clone, Debug)]
 pub struct Recording {
@@ -68,18 +114,28 @@ pub struct Recording {
     /// When it is over, on the lane's clock.
     until: Millis,
     passed: u32,
+    /// Those of the configurations that the lane has had meanwhile.
+    secrets: Vec<Arc<Secrets>>,
 }
 
 impl Recording {
     /// A recording of requests for a host, or any.
     pub fn new(host: Option<String>, one_in: u32, most: u32, millis: Millis, queue: SyncSender<Box<Recorded>>) -> Self {
         let host = host.map(|host| NamePattern::Exact(host.to_ascii_lowercase().into()));
-        Self { host, one_in: one_in.max(1), most, millis, queue, until: 0, passed: 0 }
+        Self { host, one_in: one_in.max(1), most, millis, queue, until: 0, passed: 0, secrets: Vec::new() }
     }
 
-    pub(crate) fn begun(mut self, now: Millis) -> Self {
+    pub(crate) fn begun(mut self, now: Millis, secrets: &Arc<Secrets>) -> Self {
         self.until = now.saturating_add(self.millis);
+        self.keep(secrets);
         self
+    }
+
+    /// Keeps the secrets of a configuration, too: an exchange may have begun by an earlier one than it ends by.
+    fn keep(&mut self, secrets: &Arc<Secrets>) {
+        if !self.secrets.iter().any(|kept| Arc::ptr_eq(kept, secrets)) {
+            self.secrets.push(secrets.clone());
+        }
     }
 
     fn wants(&mut self, x: &Exchange) -> bool {
@@ -143,15 +199,25 @@ impl Recorded {
     }
 }
 
-/// Records an exchange if it is to be. Whether the recording is over.
-pub(crate) fn recorded(recording: &mut Recording, client: &Client, x: &Exchange, cx: &Context) -> bool {
+/// Records an exchange if it is to be. Whether the recording is over. `secrets`: those of the configuration in use.
+pub(crate) fn recorded(
+    recording: &mut Recording,
+    client: &Client,
+    x: &Exchange,
+    cx: &Context,
+    secrets: &Arc<Secrets>,
+) -> bool {
     if recording.most == 0 || cx.now() >= recording.until {
         return true;
     }
     if !recording.wants(x) {
         return false;
     }
-    match recording.queue.try_send(Box::new(describe(client, x, cx.micros()))) {
+    recording.keep(secrets);
+    if let Some(route) = x.routed().route() {
+        recording.keep(&route.shared().0.secrets);
+    }
+    match recording.queue.try_send(Box::new(describe(client, x, cx.micros(), &recording.secrets))) {
         Ok(()) => recording.most -= 1,
         // Control takes what is there a few times a second.
         Err(TrySendError::Full(_)) => {}
@@ -160,7 +226,7 @@ pub(crate) fn recorded(recording: &mut Recording, client: &Client, x: &Exchange,
     false
 }
 
-fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
+fn describe(client: &Client, x: &Exchange, now: Micros, secrets: &[Arc<Secrets>]) -> Recorded {
     let since = |time: Micros| (time >= x.times().started && time > 0).then(|| time - x.times().started);
     let server = x.upstream().map(|group| {
         let upstream = group.settings();
@@ -174,7 +240,7 @@ fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
         version: x.request().version,
         method: text(x.request().method_name()),
         host: text(x.request().host_name().as_bytes()),
-        path: text(x.request().path()),
+        path: text(&without(x.request().path(), secrets)),
         status: x.status(),
         server,
         failure: x.routed().failure(),
@@ -183,8 +249,8 @@ fn describe(client: &Client, x: &Exchange, now: Micros) -> Recorded {
         headed: since(x.times().headed),
         took: x.until(now).saturating_sub(x.times().started),
         bytes: (x.request_body().bytes(), x.response_body().bytes()),
-        request: masked(&x.request().fields),
-        response: masked(&x.response().fields),
+        request: masked(&x.request().fields, secrets),
+        response: masked(&x.response().fields, secrets),
     }
 }
 
@@ -193,9 +259,18 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(&bytes[..bytes.len().min(MAX_VALUE)]).into_owned()
 }
 
+/// A text without secret values of the configuration.
+fn without<'t>(text: &'t [u8], secrets: &[Arc<Secrets>]) -> Cow<'t, [u8]> {
+    secrets.iter().fold(Cow::Borrowed(text), |text, secrets| secrets.masked(text))
+}
+
 /// Fields without secrets.
-fn masked(fields: &Fields) -> Vec<(String, String)> {
-    fields.iter().take(MAX_FIELDS).map(|(_, name, value)| (text(name), masked_value(name, value))).collect()
+fn masked(fields: &Fields, secrets: &[Arc<Secrets>]) -> Vec<(String, String)> {
+    let value = |name: &[u8], value: &[u8]| match secrets.iter().any(|secrets| secrets.has_name(name)) {
+        true => MASK.to_owned(),
+        false => masked_value(name, &without(value, secrets)),
+    };
+    fields.iter().take(MAX_FIELDS).map(|(_, name, written)| (text(name), value(name, written))).collect()
 }
 
 fn masked_value(name: &[u8], value: &[u8]) -> String {
@@ -290,6 +365,31 @@ mod tests {
     }
 
     #[test]
+    fn what_the_configuration_keeps_secret_is_masked() {
+        let secrets = |names: &[&str], values: &[&str]| {
+            let values = values.iter().map(|value| Zeroizing::new((*value).to_owned()));
+            Arc::new(Secrets::new(names.iter().map(|name| (*name).to_owned()), values))
+        };
+        let all = [secrets(&["X-Tok"], &["hush", "hush-and-more"]), secrets(&["X-Edge"], &["hush2\u{e9}"])];
+        let mut fields = Fields::new();
+        for (name, value) in [
+            ("X-Tok", "a"),
+            ("x_edge", "b"),
+            ("X-Other", "hush"),
+            ("X-Some", "<hush-and-more hush hush2\u{e9}>hus"),
+            ("X-Long", &format!("{}hush", "a".repeat(MAX_VALUE - 2))),
+            ("Location", "/hush?hush"),
+        ] {
+            fields.push(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        let shown: Vec<String> = masked(&fields, &all).into_iter().map(|(_, value)| value).collect();
+        let cut = format!("{}**", "a".repeat(MAX_VALUE - 2));
+        assert_eq!(shown, [MASK, MASK, MASK, "<*** *** ***2\u{e9}>hus", &cut, "/***?***"]);
+        assert_eq!(without(b"/a/hush/b", &all).as_ref(), b"/a/***/b");
+        assert_eq!(format!("{:?}", all[0]), "Secrets");
+    }
+
+    #[test]
     fn a_recording_ends_by_number_by_time_and_when_nobody_takes_it() {
         let (settings, _published) = fixtures::settings(fixtures::snapshot(fixtures::limits(), Vec::new()));
         let client = fixtures::client(&settings.listeners()[0], "192.0.2.1:5");
@@ -297,10 +397,11 @@ mod tests {
         x.request_mut().set_target(b"/a?hush").unwrap();
         x.request_mut().set_authority(b"A.example:443").unwrap();
         let (queue, taken) = sync_channel(100);
+        let none = Arc::default();
         let new = |host: Option<&str>, one_in, most, millis| {
-            Recording::new(host.map(str::to_owned), one_in, most, millis, queue.clone()).begun(cx.now())
+            Recording::new(host.map(str::to_owned), one_in, most, millis, queue.clone()).begun(cx.now(), &none)
         };
-        let run = |recording: &mut Recording| (0..10).filter(|_| recorded(recording, &client, &x, &cx)).count();
+        let run = |recording: &mut Recording| (0..10).filter(|_| recorded(recording, &client, &x, &cx, &none)).count();
         assert_eq!((run(&mut new(None, 1, 3, 1000)), taken.try_iter().count()), (7, 3));
         assert_eq!((run(&mut new(Some("a.example"), 4, 100, 1000)), taken.try_iter().count()), (0, 2));
         assert_eq!((run(&mut new(Some("b.example"), 1, 100, 1000)), taken.try_iter().count()), (0, 0));

@@ -10,7 +10,7 @@ use crate::client::identity::Client;
 use crate::counters::{Count, Counters};
 use crate::exchange::Exchange;
 use crate::latency::Place;
-use crate::recording::{Recording, recorded};
+use crate::recording::{Recording, Secrets, recorded};
 use crate::snapshot::Upstream;
 use sealane_http::trace_context::TraceId;
 use sealane_lane::{Context, Millis};
@@ -170,8 +170,8 @@ impl Records {
     }
 
     /// Records exchanges from now on, in the place of an earlier recording.
-    pub fn record(&mut self, recording: Recording, now: Millis) {
-        self.recording = Some(recording.begun(now));
+    pub fn record(&mut self, recording: Recording, now: Millis, secrets: &Arc<Secrets>) {
+        self.recording = Some(recording.begun(now, secrets));
     }
 
     fn push(&self, counters: &Counters, (client, connection): (SocketAddr, ConnectionId), what: Occurrence) {
@@ -196,11 +196,18 @@ impl Records {
 
     /// Reports what went wrong with a finished exchange, if anything did, and records it if it is to be.
     #[cold]
-    pub fn exchange(&mut self, counters: &Counters, client: &Client, x: &Exchange, cx: &Context) {
+    pub fn exchange(
+        &mut self,
+        counters: &Counters,
+        client: &Client,
+        x: &Exchange,
+        cx: &Context,
+        secrets: &Arc<Secrets>,
+    ) {
         if x.status() >= ERRORS && !x.machine().is_relay() {
             self.error(client, x, cx.now());
         }
-        if self.recording.as_mut().is_some_and(|recording| recorded(recording, client, x, cx)) {
+        if self.recording.as_mut().is_some_and(|recording| recorded(recording, client, x, cx, secrets)) {
             self.recording = None;
         }
         if !self.are_wanted() {

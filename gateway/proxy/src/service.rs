@@ -309,7 +309,7 @@ pub(crate) fn log_exchange(
     if x.status() >= log.records().from()
         && let Some(client) = connections.client_of(x.client_stream())
     {
-        log.records_mut().exchange(counters, client, x, cx);
+        log.records_mut().exchange(counters, client, x, cx, &settings.snapshot().routing.secrets);
     }
     let Some(rules) = settings.snapshot().access_log.as_deref().filter(|_| log.is_on()) else { return };
     if !log.wants(rules, x) {
@@ -396,7 +396,9 @@ impl Service for Proxy {
             Message::FreeMemory => free_memory(self, cx),
             Message::Inspect(inspection) => inspect(self, cx, &inspection),
             Message::Talkers(question) => talkers::tell(self, cx, &question),
-            Message::Record(recording) => self.log.records_mut().record(recording, cx.now()),
+            Message::Record(recording) => {
+                self.log.records_mut().record(recording, cx.now(), &self.settings.snapshot().routing.secrets);
+            }
             Message::PasswordChecked(digest, verdict) => password_checked(self, cx, digest, verdict),
             Message::Ticket(key, verdict) => {
                 ticket_arrived(self, cx, key, verdict);

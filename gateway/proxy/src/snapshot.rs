@@ -14,6 +14,7 @@ use crate::on_demand::OnDemand;
 use crate::pages::Page;
 use crate::patterns::Pattern;
 use crate::quic::succession::QuicPredecessor;
+use crate::recording::Secrets;
 use crate::redirects::RedirectTable;
 use crate::request_ids::RequestIdRules;
 use crate::rules::{Redirect, Responses, Route};
@@ -100,6 +101,8 @@ pub struct Routing {
     pub connection_rate: Option<RateLimit>,
     /// New TLS sessions (full or resumed), by the client's address.
     pub handshake_rate: Option<RateLimit>,
+    /// What no recording shows.
+    pub secrets: Arc<Secrets>,
 }
 
 /// One listening address.

@@ -264,6 +264,18 @@ impl<T> RouteTable<T> {
         self.exact.values().chain(self.prefix.values()).flatten().chain(listed).map(|rule| &rule.value)
     }
 
+    /// Whether the path and the method of a request alone select its rule.
+    pub fn goes_by_path_and_method(&self) -> bool {
+        let rules = self.exact.values().chain(self.prefix.values()).flatten();
+        self.listed.is_empty() && rules.into_iter().all(|rule| rule.pattern.is_none() && rule.fields.is_empty())
+    }
+
+    /// For the path of each rule, a path that a request may have. Not those of lists.
+    pub fn paths(&self) -> impl Iterator<Item = Vec<u8>> {
+        let below = self.prefix.keys().map(|path| [path, &b"/"[..]].concat());
+        self.exact.keys().map(|path| path.to_vec()).chain(below)
+    }
+
     /// Whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.exact.is_empty() && self.prefix.is_empty() && self.listed.is_empty()

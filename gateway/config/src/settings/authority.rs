@@ -70,7 +70,7 @@ table! {
     /// The URL of your own service that decides about names. The gateway sends `GET URL?domain=NAME` before it orders the first
     /// certificate for a name, and before each renewal. The status 200 allows the certificate. Every other status refuses it.
     /// The service must respond within 5 s.
-    ask: Own<AskUrl> = Own(reading::ask, || Shape::Text(Some("^https?://[!-~]+$"))), example("http://127.0.0.1:9000/allowed");
+    ask: Own<AskUrl> = Own(reading::ask, || Shape::Text(Some("^https?://[!-~]+$"))), example("http://127.0.0.1:9000/allowed"), secret(Url);
     /// PEM file of the CAs that may have signed the TLS certificate of the server of `ask`.
     ask_ca: File = File, described("the system's CAs"), example("certs/internal-ca.pem");
     /// The maximum number of such certificates. At this number, the gateway orders no further one until one of them has expired.

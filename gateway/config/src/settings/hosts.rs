@@ -83,7 +83,8 @@ table! {
     /// path must match, too. The expression may match anywhere in the path. To match the whole path, begin the
     /// expression with `^` and end it with `$`. See [routing](page:routing#regular-expressions).
     path_regex: Own<Written> = Own(paths::path_regex, || Shape::Text(None)), example("^/users/([0-9]+)$");
-    /// Methods, in capitals.
+    /// Methods, in capitals. Methods are case-sensitive (RFC 9110): a request with the method `post` does not match
+    /// `"POST"`. Some servers ignore the case, so do not protect paths by a route for some methods only.
     methods: Own<Vec<String>> = Own(paths::methods, || Shape::List(Box::new(Shape::Text(None)))), described("any"),
         example(["GET", "POST"]);
     /// A table of header names and conditions: `true` (present), `false` (absent), `"text"`, `"text*"` (prefix), `{ regex = '…' }`, or
@@ -176,7 +177,7 @@ table! {
     /// A redirect: a URL such as `"https://{host}{uri}"`, or a table with `to` and `status`. `{1}` to `{9}` are the groups
     /// of `path_regex`. See [routing](page:routing).
     redirect: Own<Redirect> = Own(paths::redirect, || Shape::Either(
-        vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}");
+        vec![Shape::Text(None), Shape::Table(&redirect::TABLE)])), example("https://{host}{uri}"), secret(Url);
     /// A fixed response of the gateway.
     respond: One = One(&respond::TABLE), example({ status = 404 });
 }
@@ -367,13 +368,14 @@ table! {
 
     /// A file with a line `name:hash` for each user, with a hash of bcrypt (`htpasswd -B`) or Argon2 (`sealane tunnel
     /// passwd`). The gateway loads a changed file without a reload. If the changed file has a mistake, the gateway
-    /// refuses the whole file, and the previous users stay valid.
+    /// refuses the whole file, and the previous users stay valid. With a hash of bcrypt, a password of more than 72
+    /// bytes is wrong.
     users: File = File, required("users.txt");
     /// What browsers show when they ask for the password.
     realm: Own<String> = Own(auth::realm, || Shape::Text(Some("^[ !#-\\[\\]-~]*$"))), default("Restricted");
     /// A header that tells the upstream the user's name. The gateway removes headers of this name that the client
     /// sent.
-    user_header: Own<String> = Own(fields::user_header, || Shape::Text(None)), example("Remote-User");
+    user_header: Own<String> = Own(auth::user_header, || Shape::Text(None)), example("Remote-User");
     /// Forward the `Authorization` header, with the password, to the upstream and to the server of `forward_auth`.
     keep_authorization: Flag = Flag, default(false);
 }
@@ -390,7 +392,7 @@ table! {
     upstream: Text = Text, required("auth");
     /// The path, optionally with a query, that the gateway requests. The method is HEAD if the client's request is
     /// HEAD, and GET in all other cases.
-    path: Own<String> = Own(auth::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify");
+    path: Own<String> = Own(auth::path, || Shape::Text(Some("^/[!-~]*$"))), required("/verify"), secret(Url);
     /// A table of header names and values that the request for permission has, in the place of headers of these names that the client
     /// sent. Values can contain parts of the client's request, as in `request_headers`.
     set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
@@ -490,7 +492,7 @@ table! {
 
     /// The target. These parts of the request can be used: `{scheme}`, `{host}`, `{uri}` (path and query), `{path}`,
     /// `{query}`, `{rest}` (path and query after the route's path) and `{1}` to `{9}` (groups of `path_regex`).
-    to: Own<Vec<Piece>> = Own(paths::target, || Shape::Text(None)), required("https://{host}{uri}");
+    to: Own<Vec<Piece>> = Own(paths::target, || Shape::Text(None)), required("https://{host}{uri}"), secret(Url);
     /// 301, 302, 303, 307 or 308.
     status: Count = Count(300..=399), default(308);
 }

@@ -136,6 +136,8 @@ pub(crate) enum Secret {
     Values,
     /// The elements of a list after the first: a program's arguments.
     Arguments,
+    /// Of a URL or a path what may be a secret: a user with a password, a query, a fragment.
+    Url,
 }
 
 impl About {

@@ -543,3 +543,183 @@ fn what_is_shown_means_the_same() {
         assert_eq!(shown, again);
     }
 }
+
+/// Lines with every setting of the tables that stand in one line, by the heading of the table that has them.
+const INLINE: &[(&str, &[&str])] = &[
+    (
+        "[[host]]",
+        &[
+            "request_headers = { set = { X-Version = \"2\" }, add = { X-A = \"b\" }, remove = [\"Server\"] }",
+            "basic_auth = { users = \"users.txt\", realm = \"Staff\", user_header = \"X-User\" }",
+            "forward_auth = { upstream = \"app\", path = \"/verify\", set_headers = { X-A = \"b\" }, copy_headers = [\"X-B\"], timeout = \"5s\" }",
+            "forward_auth = { upstream = \"app\", path = \"/verify\", copy_headers = { X-User = \"X-A\" } }",
+            "mirror = { to = [\"http://127.0.0.1:3001\"], max_body = \"64KiB\", timeout = \"10s\", remove_headers = [\"Cookie\"] }",
+            "cors = { origins = [\"https://a.example.com\"], methods = [\"GET\"], headers = [\"X-A\"], expose_headers = [\"ETag\"], max_age = \"10m\" }",
+            "compression = { encodings = [\"zstd\"], types = [\"text/*\"], min_length = \"1KiB\" }",
+            "maintenance = { page = \"p.html\", content_type = \"text/html\", retry_after = \"10m\", allow = [\"10.0.0.0/8\"], allow_file = \"l\" }",
+            "allow_header = { X-A = \"a\", X-B = [\"b\"] }",
+        ],
+    ),
+    (
+        "[[host.route]]",
+        &[
+            "path = \"/old/\"\nredirect = { to = \"https://{host}{uri}\" }",
+            "path = \"/x\"\nrespond = { body = \"x\", content_type = \"text/plain\" }",
+            "redirects = { file = \"l.txt\" }",
+            "headers = { X-A = \"a\", X-B = { regex = \"b\" }, X-C = { not = \"c\" } }\nupstream = \"app\"",
+            "cookies = { a = \"a\" }\nupstream = \"app\"",
+            "path = \"/s\"\nsplit = { groups = [{ name = \"a\", upstream = \"app\", weight = 1 }, { name = \"b\", to = [\"http://127.0.0.1:1\"], \
+             weight = 1 }], header = \"X-R\", cookie = \"r\", hash_by = \"address\" }",
+        ],
+    ),
+    ("[[upstream]]", &["servers = [{ url = \"https://127.0.0.1:8443\" }]"]),
+];
+
+/// The places of the strings of a line `key = value`, with the keys that they are behind.
+fn strings_of(line: &str) -> Vec<(std::ops::Range<usize>, Vec<String>)> {
+    fn walk(
+        value: &toml::Spanned<DeValue>,
+        keys: &mut Vec<String>,
+        out: &mut Vec<(std::ops::Range<usize>, Vec<String>)>,
+    ) {
+        match value.get_ref() {
+            DeValue::String(_) => out.push((value.span(), keys.clone())),
+            DeValue::Array(all) => all.iter().for_each(|value| walk(value, keys, out)),
+            DeValue::Table(table) => table.iter().for_each(|(key, value)| {
+                keys.push(key.get_ref().to_string());
+                walk(value, keys, out);
+                keys.pop();
+            }),
+            _ => {}
+        }
+    }
+    let table = DeTable::parse(line).unwrap();
+    let mut out = Vec::new();
+    for (key, value) in table.get_ref().iter() {
+        walk(value, &mut vec![key.get_ref().to_string()], &mut out);
+    }
+    out
+}
+
+/// Every document that the example has with one more setting switched on, as the text before this setting, the setting, and the text
+/// behind it; and the heading of its table.
+fn one_more_setting() -> Vec<(String, String, String, String)> {
+    let text = example();
+    let lines: Vec<&str> = text.lines().collect();
+    let is_heading = |line: &str| line.trim_start_matches('#').starts_with('[') && line.trim_end().ends_with(']');
+    let is_setting = |line: &str| {
+        let bare = line.trim_start_matches('#');
+        bare.starts_with(|c: char| c.is_ascii_lowercase()) && bare.contains(" = ") && DeTable::parse(bare).is_ok()
+    };
+    let required = |heading: &str, key: &str| {
+        let of = |(_, table): &(String, &'static Table)| table.title == heading;
+        let table = tables().into_iter().find(of).map(|(_, table)| table);
+        table.is_some_and(|t| t.all().any(|s| s.key == key && s.about.default == Fallback::Required))
+    };
+    let key_of = |line: &str| line.trim_start_matches('#').split(" = ").next().unwrap_or_default().to_owned();
+    let mut out = Vec::new();
+    let (mut start, mut heading) = (0, String::new());
+    for at in 0..=lines.len() {
+        if at < lines.len() && !is_heading(lines[at]) {
+            continue;
+        }
+        // The table from `start` on: its heading and what it must have are switched on.
+        let mut section: Vec<String> = lines[start..at].iter().map(|line| (*line).to_owned()).collect();
+        for (i, line) in section.iter_mut().enumerate() {
+            let on = (i == 0 && !heading.is_empty()) || (is_setting(line) && required(&heading, &key_of(line)));
+            *line = if on { line.trim_start_matches('#').to_owned() } else { line.clone() };
+        }
+        let around = |section: &[String], i: usize| {
+            let before = [&lines[..start].join("\n"), &section[..i].join("\n")].map(String::as_str).join("\n") + "\n";
+            let rest = section.get(i + 1..).unwrap_or_default().join("\n");
+            (before, format!("\n{rest}\n{}", lines[at.min(lines.len())..].join("\n")))
+        };
+        for (i, line) in section.iter().enumerate().filter(|(_, line)| is_setting(line)) {
+            let (before, behind) = around(&section, i);
+            out.push((before, line.trim_start_matches('#').to_owned(), behind, heading.clone()));
+        }
+        if lines[start].starts_with('[') || heading == "[[host.route]]" {
+            for line in INLINE.iter().filter(|(of, _)| *of == heading).flat_map(|(_, lines)| lines.iter()) {
+                let key = key_of(line);
+                let mut without = section.clone();
+                without.iter_mut().filter(|line| line.starts_with(&format!("{key} = "))).for_each(String::clear);
+                let (before, behind) = around(&without, 0);
+                out.push((before + &without[0] + "\n", (*line).to_owned(), behind, heading.clone()));
+            }
+        }
+        (start, heading) =
+            (at, lines.get(at).map_or_else(String::new, |line| line.trim_start_matches('#').trim_end().to_owned()));
+    }
+    out
+}
+
+/// `sealane check --offline` and `sealane config show` do not know the values of references, and take every one.
+#[test]
+fn a_reference_in_the_place_of_any_string_is_no_mistake_offline() {
+    let said = |text: &str| -> BTreeSet<String> {
+        let (errors, warnings) = match document(text).read_offline() {
+            Ok((_, warnings)) => (Vec::new(), warnings),
+            Err(errors) => {
+                assert!(!errors.errors.is_empty(), "{text}");
+                (errors.errors, errors.warnings)
+            }
+        };
+        errors.into_iter().chain(warnings).map(|d| format!("{}: {}", d.line, d.message)).collect()
+    };
+    let (mut wrong, mut seen, mut good) = (Vec::new(), BTreeSet::new(), 0);
+    for (before, setting, behind, heading) in one_more_setting() {
+        let plain = said(&format!("{before}{setting}{behind}"));
+        good += usize::from(plain.is_empty());
+        for (span, keys) in strings_of(&setting) {
+            if keys[0] == "include" {
+                continue;
+            }
+            seen.insert(format!("{heading} {}", keys[0]));
+            seen.extend(keys.iter().skip(1).map(|key| format!("in a table {key}")));
+            let value = setting[span.clone()].trim_matches('"');
+            for reference in [
+                "${file:x}".to_owned(),
+                "${credential:x}".to_owned(),
+                "${env:X}".to_owned(),
+                format!("{value}${{file:x}}"),
+            ] {
+                let with = format!("{}\"{reference}\"{}", &setting[..span.start], &setting[span.end..]);
+                let more: Vec<String> = said(&format!("{before}{with}{behind}")).difference(&plain).cloned().collect();
+                if !more.is_empty() {
+                    wrong.push(format!("{heading} {with}: {more:?}"));
+                }
+                let shown = Effective::of_read(&document(&format!("{before}{with}{behind}")));
+                assert!(!shown.to_toml().is_empty());
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} are wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(good > 100, "only {good} documents are good without a reference");
+    fn has_text(shape: &Shape) -> bool {
+        match shape {
+            Shape::Flag
+            | Shape::Count(_)
+            | Shape::Table(_)
+            | Shape::Tables(_)
+            | Shape::TablesOr(..)
+            | Shape::Settings => false,
+            Shape::List(shape) | Shape::Map(shape) => has_text(shape),
+            Shape::Either(shapes) => shapes.iter().any(has_text),
+            Shape::Size(_) | Shape::Time(_) | Shape::Text(_) | Shape::Path | Shape::Choice(_) => true,
+        }
+    }
+    let mut unseen = Vec::new();
+    for (path, table) in tables() {
+        for setting in table.all().filter(|s| has_text(&s.kind.shape()) && s.key != "include") {
+            let own = match table.title.starts_with('[') || table.title.is_empty() {
+                true => format!("{} {}", table.title, setting.key),
+                false => format!("in a table {}", setting.key),
+            };
+            // Sizes are numbers in some examples.
+            if !seen.contains(&own) && !matches!(setting.kind.shape(), Shape::Size(_)) {
+                unseen.push(format!("{path}.{}", setting.key));
+            }
+        }
+    }
+    assert_eq!(unseen, Vec::<String>::new());
+}

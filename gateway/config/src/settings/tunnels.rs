@@ -208,7 +208,7 @@ table! {
     event_command: Strings = Strings, example(["/usr/local/bin/vpn-event"]), secret(Arguments);
     /// A URL (`http://…`) that gets the same events, each as a POST request with JSON. The same limits apply. For HTTPS, use
     /// `event_command` with a program such as curl.
-    event_webhook: Text = Text, example("http://127.0.0.1:9000/vpn");
+    event_webhook: Text = Text, example("http://127.0.0.1:9000/vpn"), secret(Url);
     /// A JSON file for `sealane tunnel status -c FILE`, written every second. A user who can read the configuration and
     /// this file can run the command; the command opens no private key.
     status: Output = Output, example("/run/sealane/tunnel.json");

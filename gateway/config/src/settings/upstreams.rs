@@ -150,7 +150,7 @@ table! {
     expect: Own<Vec<u8>> = Own(plan::bytes, || Shape::Text(None)), example("hex:5ea1"), needs("send");
     /// The path that a check requests by GET: over HTTP/2 if `http = "2"`, and over HTTP/1.1 in all other cases.
     path: Own<String> = Own(plan::path, || Shape::Text(Some("^/[!-~]*$"))),
-        described("none: a connection (with TLS, a handshake) is enough"), example("/health");
+        described("none: a connection (with TLS, a handshake) is enough"), example("/health"), secret(Url);
     /// The `Host` of the check's request. Needs `path`.
     host: Own<String> = Own(read::host_header, || Shape::Text(Some("^[A-Za-z0-9._:\\[\\]-]+$"))),
         described("`host_header`, or the server's name"), example("app.internal");

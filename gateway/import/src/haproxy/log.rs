@@ -2,7 +2,7 @@
 
 use super::formats::Flags;
 use super::parser::{Line, Section};
-use crate::output::{Output, quoted};
+use crate::output::{Output, quoted, template as template_text};
 use crate::report::Report;
 use std::net::{IpAddr, SocketAddr};
 
@@ -73,8 +73,7 @@ fn format(l: &Line, out: &mut Output, report: &mut Report) {
     if !template.contains('$') {
         return report.missing(l.id, "write [log] format: a template with NGINX's variables, \"json\" or \"logfmt\"");
     }
-    let text = if template.contains('\'') { quoted(&template) } else { format!("'{template}'") };
-    out.log.set("format", text, &l.place);
+    out.log.set("format", template_text(&template), &l.place);
     let mut says = "[log] format: times are in seconds (HAProxy: milliseconds), and a server is logged by its address, not by its \
                     name"
         .to_owned();

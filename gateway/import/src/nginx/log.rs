@@ -4,7 +4,7 @@ use super::http::everywhere;
 use super::parser::Directive;
 use super::scope::Import;
 use super::variables::{Piece, pieces};
-use crate::output::{LOG_VARIABLES, quoted};
+use crate::output::{LOG_VARIABLES, quoted, template as template_text};
 use std::net::IpAddr;
 
 /// What `combined` stands for.
@@ -59,17 +59,9 @@ pub(super) fn log(import: &mut Import, block: &[Directive]) {
         }
     }
     match format.filter(|_| wanted) {
-        Some((d, "combined")) => import.out.log.set("format", literal(COMBINED), &d.place),
+        Some((d, "combined")) => import.out.log.set("format", template_text(COMBINED), &d.place),
         Some((d, name)) => import.missing(d, format!("there is no log_format \"{name}\"")),
         None => {}
-    }
-}
-
-/// A template in TOML.
-fn literal(template: &str) -> String {
-    match template.contains(['\'']) || template.chars().any(char::is_control) {
-        true => quoted(template),
-        false => format!("'{template}'"),
     }
 }
 
@@ -111,7 +103,7 @@ fn log_format(import: &mut Import, d: &Directive) {
     if !template.contains('$') {
         return import.missing(d, "write [log] format: a template with NGINX's variables, \"json\" or \"logfmt\"");
     }
-    import.out.log.set("format", literal(&template), &d.place);
+    import.out.log.set("format", template_text(&template), &d.place);
     for name in &near {
         import.differs(
             d,

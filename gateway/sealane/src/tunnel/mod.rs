@@ -254,7 +254,7 @@ fn new_code_secret(issuer: &str, name: &str) -> Result<Zeroizing<String>> {
 /// `sealane tunnel nat`.
 fn source_nat(config: &Path, apply: bool, remove: bool) -> Result<()> {
     // No key is read: a user who may read the file may see the rules.
-    let (read, _) = resolve::document_and_wait(config)?.read_offline()?;
+    let (read, _) = resolve::document_and_wait(config)?.read_with_variables()?;
     let tunnel = read.tunnel.with_context(|| format!("{}: the configuration has no [tunnel]", config.display()))?;
     let networks = nat::Networks { four: tunnel.network4, six: tunnel.network6 };
     match (apply, remove) {

@@ -210,11 +210,19 @@ fn open_requests_are_listed_with_what_they_wait_for() {
 fn a_recording_has_fields_and_timings_and_no_secrets() {
     let (site, listen) = (Site::new(), ports::free());
     let backend = Backend::answering(|_| {
-        b"HTTP/1.1 200 OK\r\nSet-Cookie: id=hush-cookie\r\nLocation: /next?code=hush-code\r\nContent-Length: 5\r\n\r\nhello"
+        b"HTTP/1.1 200 OK\r\nX-Echo: got hush-file\r\nSet-Cookie: id=hush-cookie\r\nLocation: /next?code=hush-code\r\nContent-Length: 5\r\n\r\nhello"
             .to_vec()
     });
-    let operated =
-        Operated::start(&site, 2, |admin| Operated::simple_file(&site, admin, listen, &backend.url()), listen);
+    // What `config show` masks, no recording shows.
+    let token = site.path().join("token");
+    std::fs::write(&token, "hush-file\n").expect("the test's folder can be written");
+    let rules = format!(
+        "request_headers = {{ set = {{ X-Tok = \"a ${{file:{}}}\" }}, add = {{ X-Added = \"hush-added\" }} }}\n\
+         response_headers = {{ set = {{ X-Out = \"hush-out\" }} }}\nallow_header = {{ X-Edge = \"hush-edge\" }}\n",
+        token.display()
+    );
+    let file = |admin: &str| Operated::simple_file(&site, admin, listen, &backend.url()) + &rules;
+    let operated = Operated::start(&site, 2, file, listen);
     let stop = AtomicBool::new(false);
     let record = |more: &[&str]| {
         let socket = operated.socket.to_str().expect("a plain name");
@@ -226,7 +234,7 @@ fn a_recording_has_fields_and_timings_and_no_secrets() {
     };
     let recorded = std::thread::scope(|scope| {
         let head = "GET /a?token=hush-query HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer hush-bearer\r\n\
-                    Cookie: id=hush-cookie\r\nX-Api-Key: hush-key\r\nReferer: https://a.example/?q=hush-referer\r\n\
+                    Cookie: id=hush-cookie\r\nX-Api-Key: hush-key\r\nX-Edge: hush-edge\r\nReferer: https://a.example/?q=hush-referer\r\n\
                     User-Agent: some\u{9b}2J\u{202e}client\r\n\r\n"
             .to_owned();
         let other = head.replace("Host: localhost", "Host: other.example");
@@ -271,6 +279,11 @@ fn a_recording_has_fields_and_timings_and_no_secrets() {
         };
         assert_eq!(field("request", "authorization"), Some("***".into()));
         assert_eq!(field("request", "referer"), Some("https://a.example/?***".into()));
+        for name in ["x-tok", "x-added", "x-edge"] {
+            assert_eq!(field("request", name), Some("***".into()), "{name}");
+        }
+        assert_eq!(field("response", "x-out"), Some("***".into()));
+        assert_eq!(field("response", "x-echo"), Some("got ***".into()));
         assert_eq!(field("response", "set-cookie"), Some("***".into()));
         assert_eq!(field("response", "location"), Some("/next?***".into()));
     }
