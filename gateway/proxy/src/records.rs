@@ -297,10 +297,10 @@ mod tests {
             records.handshake_failed(&counters, (client.peer(), client.id()), "timeout");
             records.connection_denied(&counters, (client.peer(), client.id()));
             x.note_status(404);
-            records.exchange(&counters, &client, &x, &cx);
+            records.exchange(&counters, &client, &x, &cx, &Arc::default());
         }
         x.note_status(503);
-        records.exchange(&counters, &client, &x, &cx);
+        records.exchange(&counters, &client, &x, &cx, &Arc::default());
         let queued: Vec<Record> = queue.try_iter().collect();
         assert!(matches!(&queued[..], [Record { what: Occurrence::Error(_), .. }]), "{queued:?}");
         assert_eq!(counters.value(Count::RecordsLost), 0);
@@ -317,7 +317,7 @@ mod tests {
         let mut x = Exchange::new(ClientStream::H1(Key::from_u64(1)));
         let mut reported = |status| {
             x.note_status(status);
-            records.exchange(&counters, &client, &x, &cx);
+            records.exchange(&counters, &client, &x, &cx, &Arc::default());
             queue.try_recv().ok().map(|record| record.what)
         };
         assert!(reported(200).is_none());
@@ -334,7 +334,7 @@ mod tests {
         let (mut x, cx) = (Exchange::new(ClientStream::H1(Key::from_u64(1))), Context::new().unwrap());
         let mut reported = |status| {
             x.note_status(status);
-            records.exchange(&counters, &client, &x, &cx);
+            records.exchange(&counters, &client, &x, &cx, &Arc::default());
             queue.try_iter().count()
         };
         assert_eq!((reported(200), reported(404), reported(CLIENT_LEFT)), (0, 0, 0));

@@ -290,7 +290,7 @@ mod tests {
         assert!(!calls.is_empty() && calls.iter().all(|d| d.is_grpc() && d.method == "POST"), "{calls:?}");
         assert!(calls.iter().any(|d| d.over == Over::Http2) && calls.iter().any(|d| d.over == Over::Http3));
         assert!(plan.drafts.iter().any(|d| d.over == Over::Http3 && d.path == "/x" || d.path == "/"));
-        assert!(plan.untried.iter().any(|u| u.why.starts_with("this NGINX does not support HTTP/3")));
+        assert!(plan.untried.iter().any(|u| u.why.starts_with("HTTP/3 of this NGINX, which does not support it")));
     }
 
     #[test]
