@@ -296,6 +296,9 @@ pub(super) fn table(
     let sections = host.tables(&h::route);
     // A `split` needs a route: its requests remember by what they came.
     if sections.is_empty() && extras.is_empty() && !matches!(own, Some(Action::Forward(_))) {
+        if let Some(At { span, .. }) = extras.satisfy_any.filter(|any| any.value) {
+            warn_no_check(host.sink, &span);
+        }
         return own;
     }
     if let (Some(Action::Passthrough { .. }), Some(span)) = (

@@ -173,6 +173,10 @@ fn masked(setting: &Declared, value: Value) -> Value {
             Value::Array(program.into_iter().chain(list.map(masked_all)).collect())
         }
         (Secret::Url, Value::String(url)) => masked_where_known(Value::String(masked_url(&url))),
+        (Secret::Url, Value::Table(table)) => {
+            let each = table.into_iter().map(|(key, value)| (key, masked(setting, value)));
+            Value::Table(each.collect())
+        }
         (_, value) => masked_where_known(value),
     }
 }
@@ -284,6 +288,7 @@ mod tests {
                     [[host.route]]\npath = \"/a\"\nredirect = { to = \"https://a.example/?hush\" }\n\
                     [[host.route]]\npath = \"/b\"\nupstream = \"u\"\n\
                     forward_auth = { upstream = \"a\", path = \"/verify?key=hush\" }\n\
+                    [[host.route]]\nredirects = { paths = { \"/c\" = \"/d?hush\" } }\n\
                     [[upstream]]\nname = \"u\"\nservers = \"http://127.0.0.1:1\"\nhealth = { path = \"/h?key=hush\" }\n\
                     [[upstream]]\nname = \"a\"\nservers = \"http://127.0.0.1:2\"\n";
         let document = Document::of_file("f".as_ref(), text.as_bytes()).unwrap();

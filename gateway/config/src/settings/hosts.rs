@@ -263,7 +263,7 @@ table! {
     file: File = File, example("lists/redirects.txt");
     /// A table of paths and targets, instead of `file`.
     paths: Own<RedirectTable> = Own(tables::paths, || Shape::Map(Box::new(Shape::Text(None)))),
-        example({ "/old" = "/new" });
+        example({ "/old" = "/new" }), secret(Url);
     /// The status for entries without a status: 301, 302, 303, 307 or 308.
     status: Count = Count(300..=399), default(308);
     /// Add the request's query to the target.

@@ -558,6 +558,7 @@ const INLINE: &[(&str, &[&str])] = &[
             "compression = { encodings = [\"zstd\"], types = [\"text/*\"], min_length = \"1KiB\" }",
             "maintenance = { page = \"p.html\", content_type = \"text/html\", retry_after = \"10m\", allow = [\"10.0.0.0/8\"], allow_file = \"l\" }",
             "allow_header = { X-A = \"a\", X-B = [\"b\"] }",
+            "deny_header = { X-A = \"a\", X-B = [\"b\"] }",
         ],
     ),
     (
@@ -566,12 +567,15 @@ const INLINE: &[(&str, &[&str])] = &[
             "path = \"/old/\"\nredirect = { to = \"https://{host}{uri}\" }",
             "path = \"/x\"\nrespond = { body = \"x\", content_type = \"text/plain\" }",
             "redirects = { file = \"l.txt\" }",
+            "redirects = { paths = { \"/a\" = \"/b\" } }",
+            "deny_header = { X-A = \"a\" }\npath = \"/d\"\nupstream = \"app\"",
             "headers = { X-A = \"a\", X-B = { regex = \"b\" }, X-C = { not = \"c\" } }\nupstream = \"app\"",
             "cookies = { a = \"a\" }\nupstream = \"app\"",
             "path = \"/s\"\nsplit = { groups = [{ name = \"a\", upstream = \"app\", weight = 1 }, { name = \"b\", to = [\"http://127.0.0.1:1\"], \
              weight = 1 }], header = \"X-R\", cookie = \"r\", hash_by = \"address\" }",
         ],
     ),
+    ("[acme]", &["external_account = { id = \"a\", key_file = \"k\" }"]),
     ("[[upstream]]", &["servers = [{ url = \"https://127.0.0.1:8443\" }]"]),
 ];
 
@@ -638,14 +642,12 @@ fn one_more_setting() -> Vec<(String, String, String, String)> {
             let (before, behind) = around(&section, i);
             out.push((before, line.trim_start_matches('#').to_owned(), behind, heading.clone()));
         }
-        if lines[start].starts_with('[') || heading == "[[host.route]]" {
-            for line in INLINE.iter().filter(|(of, _)| *of == heading).flat_map(|(_, lines)| lines.iter()) {
-                let key = key_of(line);
-                let mut without = section.clone();
-                without.iter_mut().filter(|line| line.starts_with(&format!("{key} = "))).for_each(String::clear);
-                let (before, behind) = around(&without, 0);
-                out.push((before + &without[0] + "\n", (*line).to_owned(), behind, heading.clone()));
-            }
+        for line in INLINE.iter().filter(|(of, _)| *of == heading).flat_map(|(_, lines)| lines.iter()) {
+            let key = key_of(line);
+            let mut without = section.clone();
+            without.iter_mut().filter(|line| line.starts_with(&format!("{key} = "))).for_each(String::clear);
+            let (before, behind) = around(&without, 0);
+            out.push((before + &without[0] + "\n", (*line).to_owned(), behind, heading.clone()));
         }
         (start, heading) =
             (at, lines.get(at).map_or_else(String::new, |line| line.trim_start_matches('#').trim_end().to_owned()));
@@ -675,14 +677,15 @@ fn a_reference_in_the_place_of_any_string_is_no_mistake_offline() {
                 continue;
             }
             seen.insert(format!("{heading} {}", keys[0]));
+            if ["certificates", "client_auth", "authority"]
+                .iter()
+                .any(|name| heading.trim_end_matches(']').ends_with(name))
+            {
+                seen.insert(format!("in a table {}", keys[0]));
+            }
             seen.extend(keys.iter().skip(1).map(|key| format!("in a table {key}")));
             let value = setting[span.clone()].trim_matches('"');
-            for reference in [
-                "${file:x}".to_owned(),
-                "${credential:x}".to_owned(),
-                "${env:X}".to_owned(),
-                format!("{value}${{file:x}}"),
-            ] {
+            for reference in ["${file:x}".to_owned(), "${env:X}".to_owned(), format!("${{credential:x}}{value}")] {
                 let with = format!("{}\"{reference}\"{}", &setting[..span.start], &setting[span.end..]);
                 let more: Vec<String> = said(&format!("{before}{with}{behind}")).difference(&plain).cloned().collect();
                 if !more.is_empty() {
