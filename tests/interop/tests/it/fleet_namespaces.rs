@@ -250,7 +250,7 @@ fn three_gateways_in_namespaces_serve_every_request_while_the_store_is_cut_off_k
         for n in GATEWAYS {
             assert!(eventually(|| demo.metric(n, "sealane_store_restarts_total ") == 1.0), "{}", demo.log(n));
             assert!(
-                demo.log(n).contains("the gateway refuses early data with tickets from the store"),
+                demo.log(n).contains("refuses early data with tickets from the store"),
                 "{}",
                 demo.log(n)
             );
