@@ -209,6 +209,8 @@ pub struct Config {
     pub log: LogSettings,
     /// How long open connections may go on after the first signal to stop.
     pub drain_timeout: Duration,
+    /// The same of upgraded and relayed connections. Not shorter.
+    pub drain_upgraded_timeout: Duration,
     /// How long a session ticket is good for; ticket keys are replaced as often.
     pub ticket_lifetime: Duration,
     /// Where ticket keys come from.
@@ -364,10 +366,23 @@ impl Config {
     }
 }
 
+/// How long upgraded connections may go on after requests have had their time.
+fn drain_upgraded(top: &Section, drain_timeout: Duration) -> Duration {
+    let Some(written) = top.optional_at(&settings::top::drain_upgraded_timeout) else { return drain_timeout };
+    if written.value < drain_timeout {
+        let message = "\"drain_upgraded_timeout\" is shorter than \"drain_timeout\"";
+        let help = "upgraded connections may continue longer than requests, not shorter: write a longer duration, or remove \
+                    \"drain_upgraded_timeout\"";
+        top.sink.error(&written.span, message, Some(help.to_owned()));
+    }
+    written.value
+}
+
 fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let top = Section::new(sink, &settings::top::TABLE, table, 0..0);
     let lanes = top.optional(&settings::top::lanes);
     let drain_timeout = top.or(&settings::top::drain_timeout);
+    let drain_upgraded_timeout = drain_upgraded(&top, drain_timeout);
     let ticket_lifetime = top.or(&settings::top::ticket_lifetime);
     let reload_on_change = top.or(&settings::top::reload_on_change);
     include::check(&top);
@@ -510,6 +525,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         access_log_rules: Arc::new(access_log.rules),
         log: messages,
         drain_timeout,
+        drain_upgraded_timeout,
         ticket_lifetime,
         ticket_keys,
         store: store_settings,

@@ -409,6 +409,8 @@ counters! {
     Pooled, gauge, "sealane_upstream_idle_connections", "";
     /// Requests that switched their connection or stream to another protocol (WebSocket, CONNECT).
     Tunnels, counter, "sealane_upgrades_total", "";
+    /// Open upgraded connections (WebSocket, CONNECT) and relayed TCP connections: those to which `drain_upgraded_timeout` applies.
+    UpgradedOpen, gauge, "sealane_upgraded_connections", "";
     /// Upgraded and relayed connections that were closed because both sides were silent for too long.
     IdleTunnels, counter, "sealane_idle_tunnels_total", "";
     /// HTTP/2 connections by side.

@@ -94,13 +94,14 @@ pub(crate) fn relay_client(
 /// The connection with the server is there: from now on bytes pass as they are.
 pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
     let Some(actions) = connected(proxy, cx, exchange, Switching::Any) else { return };
-    let Proxy { connections, exchanges, .. } = proxy;
+    let Proxy { connections, exchanges, counters, .. } = proxy;
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
     upstream_conn.begin_relay(exchange);
     let side = UpstreamStream::H1(key);
     x.note_relayed();
+    x.note_upgraded(counters);
     request_sent(proxy, cx, exchange, side, actions);
     proxy.connections.mark_for_flush(key);
 }

@@ -472,6 +472,10 @@ fn messages() {
         (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),
         (listener("client_address_header = \"Forwarded\"") + &respond, "without \"trusted_proxies\""),
         (
+            "drain_upgraded_timeout = \"10s\"\n".to_owned() + &listener("") + &respond,
+            "\"drain_upgraded_timeout\" is shorter than \"drain_timeout\"",
+        ),
+        (
             listener("mode = \"tcp\"\ntrusted_proxies = \"10.0.0.0/8\"")
                 + host
                 + "passthrough = \"u\"\n[[upstream]]\nname = \"u\"\nservers = \"127.0.0.1:1\"\n",
