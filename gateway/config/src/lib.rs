@@ -411,7 +411,13 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut access);
     let mut targets: Vec<Target> = listeners
         .iter()
-        .map(|l| Target { written: l.written.clone(), mode: l.mode, tls: l.has_tls(), hosts: NameMap::default() })
+        .map(|l| Target {
+            written: l.written.clone(),
+            mode: l.mode,
+            tls: l.has_tls(),
+            hosts: NameMap::default(),
+            protocols: Vec::new(),
+        })
         .collect();
 
     let udp_listeners = listeners.iter().filter(|l| l.mode == Mode::Udp).filter_map(|l| l.address.ip()).collect();

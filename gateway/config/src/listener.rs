@@ -291,7 +291,7 @@ pub(super) fn warn_idle(sink: &Sink, listeners: &[Draft], targets: &[Target], ho
     }
     for (listener, target) in listeners.iter().zip(targets) {
         let is_plain = !listener.has_tls() && !listener.broken_tls && listener.mode == Mode::Http;
-        if !target.hosts.is_empty() || (has_acme && is_plain) {
+        if !target.hosts.is_empty() || !target.protocols.is_empty() || (has_acme && is_plain) {
             continue;
         }
         let (message, help) = match listener.mode {

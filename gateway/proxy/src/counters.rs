@@ -343,6 +343,8 @@ counters! {
     MemoryResets, counter, "sealane_memory_resets_total", "";
     /// Connections relayed without decryption.
     Relays, counter, "sealane_relayed_connections_total", "";
+    /// Of these connections, those whose server was selected by a protocol that the client offers (`alpn`).
+    RelaysByProtocol, counter, "sealane_relayed_by_alpn_total", "";
     /// Relayed connections and datagrams that were refused because no upstream is configured for the listener or the requested name.
     RelaysRefused, counter, "sealane_relays_refused_total", "";
     /// Bytes of relayed connections, by direction.
