@@ -452,6 +452,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
     forwarding::separate_mirrors(sink, &upstreams, &routes.all, &hosts);
     listener::warn_idle(sink, &listeners, &targets, &hosts, top.key_span("acme").is_some());
+    listener::check_relays(sink, &listeners, &targets, &hosts);
     let names = std::mem::take(&mut context.names);
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         let help = format!("remove it, or write upstream = \"{}\" in a host or route", name.value);

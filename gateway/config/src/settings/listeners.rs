@@ -2,7 +2,7 @@
 
 use super::{
     Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time, Words, access,
-    argument, table, uses,
+    access_of_requests, argument, table, uses,
 };
 use crate::audit::{self, Policy};
 use crate::certificates::token::{KeyPlace, key_place, key_shape};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 table! {
     /// A listener serves one address, or several addresses in the same way.
-    listener "[[listener]]", includes = &[&uses::TABLE, &access::TABLE],
+    listener "[[listener]]", includes = &[&uses::TABLE, &access::TABLE, &access_of_requests::TABLE],
         example = "# Plain HTTP on another port.\n[[listener]]\naddress = \":80\"\n";
 
     /// The address to listen on: `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6),
