@@ -142,10 +142,17 @@ impl Config {
     }
 }
 
+/// The settings that judge requests.
+pub(super) const OF_REQUESTS: [&str; 4] =
+    [r::allow_certificate.key, r::deny_certificate.key, r::allow_header.key, r::deny_header.key];
+
 /// Reads the settings of a listener. Returns the index of its rule; `None`: everybody may come.
 pub(super) fn read(section: &Section, lists: &mut AccessLists) -> Option<usize> {
-    let addresses = by_address(section, lists);
-    addresses.is_some().then(|| lists.push(WrittenRule { addresses, request: None }))
+    // Whether a listener asks for certificates is known where it is read.
+    let before = lists.certificates.take();
+    let rule = read_of_requests(section, lists);
+    lists.certificates = before;
+    rule
 }
 
 /// Reads the settings of a host or a route. Returns the index of its rule; `None`: everybody may come.
@@ -153,8 +160,7 @@ pub(super) fn read_of_requests(section: &Section, lists: &mut AccessLists) -> Op
     let addresses = by_address(section, lists);
     let names =
         |setting: &Setting<Strings>| section.optional(setting).map(|written| client_names(section.sink, &written));
-    let written = [r::allow_certificate.key, r::deny_certificate.key, r::allow_header.key, r::deny_header.key];
-    let is_written = written.iter().any(|key| section.key_span(key).is_some());
+    let is_written = OF_REQUESTS.iter().any(|key| section.key_span(key).is_some());
     let request = RequestRule {
         allow_certificate: section.optional(&r::allow_certificate).map(|written| {
             let (any, written): (Vec<_>, Vec<_>) = written.into_iter().partition(|name| name.value == "any");

@@ -10,7 +10,7 @@ use super::settings::{host as s, respond as r, top};
 use super::snippets;
 use super::upstream::Context;
 use sealane_proxy::snapshot::{Action, Upstream};
-use sealane_route::{NameError, NameMap, NamePattern};
+use sealane_route::{NameError, NameMap, NamePattern, ProtocolRule};
 use std::collections::{HashMap, HashSet};
 use std::net::Ipv6Addr;
 use std::sync::Arc;
@@ -25,6 +25,8 @@ pub(super) struct Target {
     pub tls: bool,
     /// Indices into [`Hosts::all`].
     pub hosts: NameMap<u32>,
+    /// The same for hosts with `alpn`, in the order of the file.
+    pub protocols: Vec<ProtocolRule>,
 }
 
 /// One `[[host]]`.
@@ -135,6 +137,8 @@ pub(super) fn read(
     let action = route::table(&section, own, extras, &label, routes, upstreams, context);
     forwarding::separate_cookies(sink, upstreams, &routes.all[before..]);
     let asks_passwords = routes.all[before..].iter().any(|route| route.basic_auth.is_some());
+    let udp = |action: &Action| matches!(action, Action::Passthrough { upstream, .. } if upstreams.all[*upstream].udp.is_some());
+    let protocols = protocols(&section, action.as_ref(), action.as_ref().is_some_and(udp));
     let span = section.span.clone();
     section.finish();
 
@@ -224,18 +228,65 @@ pub(super) fn read(
     let names_listeners = listeners.is_some();
     hosts.all.push(Host { label: shown, action, names: Vec::new(), names_listeners });
     // Without a listener (they may all be wrong), for the mistakes in the names.
-    let mut nowhere = [Target { written: String::new(), mode: Mode::Http, tls: false, hosts: NameMap::default() }];
+    let mut nowhere = [Target {
+        written: String::new(),
+        mode: Mode::Http,
+        tls: false,
+        hosts: NameMap::default(),
+        protocols: Vec::new(),
+    }];
     let mut own: Vec<&mut Target> = match chosen.is_empty() {
         true => nowhere.iter_mut().collect(),
         false => targets.iter_mut().enumerate().filter(|(i, _)| chosen.contains(i)).map(|(_, t)| t).collect(),
     };
     for name in names.iter().flat_map(|n| &n.value) {
-        enter(sink, &mut own, hosts, index, name);
+        enter(sink, &mut own, hosts, index, name, protocols.as_deref());
     }
 }
 
+/// Reads `alpn`: the protocols whose clients are relayed; `None`: all.
+fn protocols(section: &Section, action: Option<&Action>, udp: bool) -> Option<Vec<Box<[u8]>>> {
+    let (sink, span) = (section.sink, section.key_span(s::alpn.key)?);
+    // What is wrong with it is told.
+    let written = section.optional(&s::alpn).unwrap_or_default();
+    let unfit = match action {
+        Some(Action::Passthrough { .. }) if udp => Some((
+            "a datagram names no protocol",
+            "remove \"alpn\": the address of the listener alone selects the servers",
+        )),
+        Some(Action::Passthrough { .. }) => None,
+        // What is wrong with the action is told.
+        None if section.key_span(s::passthrough.key).is_some() => None,
+        _ => Some((
+            "\"alpn\" is for hosts with \"passthrough\"",
+            "remove \"alpn\", or relay the connections: passthrough = \"name\". The protocols that the gateway itself offers \
+             are \"alpn\" in [listener.tls]",
+        )),
+    };
+    if let Some((message, help)) = unfit {
+        sink.error(&span, message, Some(help.to_owned()));
+        return Some(Vec::new());
+    }
+    for protocol in written.iter().filter(|p| !(1..=255).contains(&p.value.len())) {
+        // RFC 7301 §3.1.
+        let help = "write a name of 1 to 255 bytes, such as \"xmpp-client\"".to_owned();
+        sink.error(&protocol.span, "this is not the name of a protocol (ALPN)", Some(help));
+    }
+    let mut out: Vec<Box<[u8]>> = written.into_iter().map(|p| p.value.into_bytes().into_boxed_slice()).collect();
+    let mut seen = HashSet::new();
+    out.retain(|protocol| seen.insert(protocol.clone()));
+    Some(out)
+}
+
 /// Enters a name of a host into the tables of its listeners.
-fn enter(sink: &Sink, targets: &mut [&mut Target], hosts: &mut Hosts, host: u32, name: &At<String>) {
+fn enter(
+    sink: &Sink,
+    targets: &mut [&mut Target],
+    hosts: &mut Hosts,
+    host: u32,
+    name: &At<String>,
+    protocols: Option<&[Box<[u8]>]>,
+) {
     let pattern: NamePattern = match name.value.parse() {
         Ok(pattern) => pattern,
         Err(e) => {
@@ -246,6 +297,22 @@ fn enter(sink: &Sink, targets: &mut [&mut Target], hosts: &mut Hosts, host: u32,
     // Before the search for a second one: it may be in the same list.
     hosts.all[host as usize].names.push(At { value: pattern.clone(), span: name.span.clone() });
     for target in targets {
+        if let Some(protocols) = protocols {
+            let alike = target.protocols.iter().filter(|rule| rule.name == pattern);
+            let mut taken =
+                alike.filter_map(|rule| Some((rule.host, rule.protocols.iter().find(|p| protocols.contains(p))?)));
+            let Some((first, protocol)) = taken.next() else {
+                target.protocols.push(ProtocolRule { name: pattern.clone(), protocols: protocols.to_vec(), host });
+                continue;
+            };
+            let place =
+                hosts.place(first, &pattern).map_or_else(String::new, |n| format!(" at {}", sink.place(&n.span)));
+            let protocol = String::from_utf8_lossy(protocol);
+            let message =
+                format!("a second host for \"{}\" with the protocol \"{protocol}\"; the first is{place}", name.value);
+            let help = "remove the protocol or the name from one of the hosts".to_owned();
+            return sink.error(&name.span, message, Some(help));
+        }
         if target.hosts.insert(pattern.clone(), host).is_ok() {
             continue;
         }

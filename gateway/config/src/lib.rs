@@ -210,6 +210,8 @@ pub struct Config {
     pub log: LogSettings,
     /// How long open connections may go on after the first signal to stop.
     pub drain_timeout: Duration,
+    /// The same of upgraded and relayed connections. Not shorter.
+    pub drain_upgraded_timeout: Duration,
     /// How long a session ticket is good for; ticket keys are replaced as often.
     pub ticket_lifetime: Duration,
     /// Where ticket keys come from.
@@ -365,10 +367,23 @@ impl Config {
     }
 }
 
+/// How long upgraded connections may go on after requests have had their time.
+fn drain_upgraded(top: &Section, drain_timeout: Duration) -> Duration {
+    let Some(written) = top.optional_at(&settings::top::drain_upgraded_timeout) else { return drain_timeout };
+    if written.value < drain_timeout {
+        let message = "\"drain_upgraded_timeout\" is shorter than \"drain_timeout\"";
+        let help = "upgraded connections may continue longer than requests, not shorter: write a longer duration, or remove \
+                    \"drain_upgraded_timeout\"";
+        top.sink.error(&written.span, message, Some(help.to_owned()));
+    }
+    written.value
+}
+
 fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let top = Section::new(sink, &settings::top::TABLE, table, 0..0);
     let lanes = top.optional(&settings::top::lanes);
     let drain_timeout = top.or(&settings::top::drain_timeout);
+    let drain_upgraded_timeout = drain_upgraded(&top, drain_timeout);
     let ticket_lifetime = top.or(&settings::top::ticket_lifetime);
     let reload_on_change = top.or(&settings::top::reload_on_change);
     include::check(&top);
@@ -397,7 +412,13 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     let mut listeners = listener::read_all(&top, user.as_ref(), &mut store, &mut addresses, &mut access);
     let mut targets: Vec<Target> = listeners
         .iter()
-        .map(|l| Target { written: l.written.clone(), mode: l.mode, tls: l.has_tls(), hosts: NameMap::default() })
+        .map(|l| Target {
+            written: l.written.clone(),
+            mode: l.mode,
+            tls: l.has_tls(),
+            hosts: NameMap::default(),
+            protocols: Vec::new(),
+        })
         .collect();
 
     let udp_listeners = listeners.iter().filter(|l| l.mode == Mode::Udp).filter_map(|l| l.address.ip()).collect();
@@ -432,6 +453,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
     }
     forwarding::separate_mirrors(sink, &upstreams, &routes.all, &hosts);
     listener::warn_idle(sink, &listeners, &targets, &hosts, top.key_span("acme").is_some());
+    listener::check_relays(sink, &listeners, &targets, &hosts);
     let names = std::mem::take(&mut context.names);
     for name in places.iter().filter(|n| !upstreams.dangling && !upstreams.used.contains(&n.value)) {
         let help = format!("remove it, or write upstream = \"{}\" in a host or route", name.value);
@@ -513,6 +535,7 @@ fn read(sink: &Sink, table: &DeTable, origin: Origin) -> Option<Config> {
         access_log_rules: Arc::new(access_log.rules),
         log: messages,
         drain_timeout,
+        drain_upgraded_timeout,
         ticket_lifetime,
         ticket_keys,
         store: store_settings,

@@ -18,7 +18,7 @@ use sealane_proxy::snapshot::{Action, UpstreamHttp};
 use sealane_route::{NamePattern, SiteMap};
 use sealane_sys::unix_socket::Rights;
 use sealane_tls::policy::{KeyKind, ListenerTls};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::Arc;
@@ -37,6 +37,8 @@ pub(super) struct Draft {
     pub broken_tls: bool,
     trust: Trust,
     access: Option<usize>,
+    /// A setting of it that judges requests, if there is one: its name, and where it stands.
+    request_rule: Option<(&'static str, Range<usize>)>,
     allow_connect: bool,
     allow_trace: bool,
     syn_tls: SynTls,
@@ -155,6 +157,7 @@ fn read(
     // One set of policies for all addresses of a listener: a ticket got over IPv4 is good over IPv6.
     let has_tls = section.key_span("tls").is_some();
     let tls = section.table(&s::tls).and_then(|tls| tls::listener(tls, store, name));
+    let request_rule = request_rule(&section, mode, tls.as_ref(), has_tls);
     let syn_tls = syn_tls(&section, tls.as_ref(), has_tls);
     if let Some(h2c) = h2c.as_ref().filter(|h| h.value && tls.is_some()) {
         let help = "remove \"h2c\": with TLS, clients choose HTTP/2 by ALPN (\"alpn\" in [listener.tls])".to_owned();
@@ -197,6 +200,7 @@ fn read(
                 broken_tls: has_tls && tls.is_none(),
                 trust: trust.clone(),
                 access,
+                request_rule: request_rule.clone(),
                 allow_connect,
                 allow_trace,
                 syn_tls,
@@ -204,6 +208,54 @@ fn read(
                 mode,
                 http3: http3.clone(),
             });
+        }
+    }
+}
+
+/// Settings that judge requests: the listener must have what they look at. Returns one of them, if it may stay.
+fn request_rule(
+    section: &Section,
+    mode: Mode,
+    tls: Option<&ListenerPolicies>,
+    has_tls: bool,
+) -> Option<(&'static str, Range<usize>)> {
+    let asks = tls.is_some_and(|tls| tls.policies.iter().any(|policy| policy.client_auth.is_some()));
+    let is_broken = has_tls && tls.is_none();
+    let mut found = None;
+    for key in access::OF_REQUESTS {
+        let Some(span) = section.key_span(key) else { continue };
+        if mode != Mode::Http {
+            let help = format!("remove \"{key}\", or use \"allow\" and \"deny\" (addresses)");
+            let message = format!(
+                "\"{key}\" judges requests, but this listener relays connections or datagrams without reading them"
+            );
+            section.sink.error(&span, message, Some(help));
+        } else if key.ends_with("_certificate") && !asks && !is_broken {
+            let help = "add client_auth = { mode = \"optional\", ca = \"clients.pem\" } to [listener.tls], or remove this setting";
+            let message = format!("\"{key}\" on a listener that does not ask for client certificates");
+            section.sink.error(&span, message, Some(help.to_owned()));
+        } else {
+            found = Some((key, span));
+        }
+    }
+    found
+}
+
+/// A rule of a listener that judges requests must not be one that relayed connections go around.
+pub(super) fn check_relays(sink: &Sink, listeners: &[Draft], targets: &[Target], hosts: &Hosts) {
+    let mut reported = HashSet::new();
+    for (listener, target) in listeners.iter().zip(targets) {
+        let Some((key, span)) = &listener.request_rule else { continue };
+        let relays = |host: &&u32| matches!(hosts.action(**host), Action::Passthrough { .. });
+        let by_protocol = target.protocols.iter().map(|rule| &rule.host);
+        let Some(host) = target.hosts.values().chain(by_protocol).filter(relays).min() else { continue };
+        if reported.insert(span.start) {
+            let message = format!(
+                "\"{key}\" cannot judge relayed connections, but the host \"{}\" relays connections of this listener (passthrough)",
+                hosts.all[*host as usize].label
+            );
+            let help = "write \"listeners\" of that host without this listener, or move this setting to the hosts that serve requests";
+            sink.error(span, message, Some(help.to_owned()));
         }
     }
 }
@@ -302,7 +354,7 @@ pub(super) fn warn_idle(sink: &Sink, listeners: &[Draft], targets: &[Target], ho
     }
     for (listener, target) in listeners.iter().zip(targets) {
         let is_plain = !listener.has_tls() && !listener.broken_tls && listener.mode == Mode::Http;
-        if !target.hosts.is_empty() || (has_acme && is_plain) {
+        if !target.hosts.is_empty() || !target.protocols.is_empty() || (has_acme && is_plain) {
             continue;
         }
         let (message, help) = match listener.mode {

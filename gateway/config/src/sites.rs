@@ -104,6 +104,7 @@ pub(super) fn compile(
             let port = moved.and_then(|m| m.get(pattern));
             port.map_or(host, |port| by_port.get(port).copied())
         })
+        .with_protocols(&target.protocols, &target.hosts)
     });
     let tables = tables.collect();
     (tables, actions, labels)
@@ -406,13 +407,22 @@ impl<'a, 't> View<'a, 't> {
             if !matches!(host.action, Action::Passthrough { .. }) {
                 continue;
             }
+            let by_protocol = |target: &Target| target.protocols.iter().any(|rule| rule.host == index);
             let at_listener = |at: &At<NamePattern>| {
-                self.targets.iter().position(|target| target.hosts.get(&at.value) == Some(&index))
+                let found = |target: &Target| target.hosts.get(&at.value) == Some(&index) || by_protocol(target);
+                self.targets.iter().position(found)
             };
             for at in &host.names {
                 let Some(listener) = at_listener(at) else { continue };
                 let relayed = Served { host: index, rank: at.value.rank(), relayed: true };
-                if self.is_way_to(relayed, own) && reported.insert(index) {
+                // A client chooses its protocol: with `alpn`, the host's own name is such a way, too.
+                let chosen = || {
+                    by_protocol(&self.targets[listener])
+                        && at.value.matches(name)
+                        && relayed.rank == own.rank
+                        && !self.servers[index as usize].is_disjoint(&self.servers[own.host as usize])
+                };
+                if (self.is_way_to(relayed, own) || chosen()) && reported.insert(index) {
                     let (here, there) = (&self.listeners[listener].written, &self.listeners[guard].written);
                     let message = format!(
                         "\"{}\" needs a client certificate on listener {there}, but listener {here} relays \"{}\" to the same \

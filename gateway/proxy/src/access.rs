@@ -6,7 +6,7 @@
 //! | a request | the listener's, then those of the host and the route | each request, under the newest lists | 403 |
 //! | a relayed connection | the listener's and the host's | before a server is selected | closing it |
 //!
-//! Certificates and headers are of requests: rules about them are of hosts and routes. A connection from a trusted proxy that names
+//! Certificates and headers are of requests: rules about them do not judge connections. A connection from a trusted proxy that names
 //! clients in header fields is judged by its requests alone.
 //!
 //! An address can be forged until the client has answered a packet, and the certificate of a resumed session is known once the
@@ -49,7 +49,7 @@ pub struct Access {
 pub struct Rule {
     /// By address; `None`: every address is let in.
     pub addresses: Option<AccessRule>,
-    /// By what a request says of itself; never of a listener's rule.
+    /// By what a request says of itself; never of a listener or a host that relays connections.
     pub request: Option<Arc<RequestRule>>,
 }
 
@@ -175,6 +175,14 @@ impl LaneListener {
     /// Whether a rule lets an address in. A rule that is not there lets nobody in.
     fn permits(&self, rule: usize, ip: IpAddr) -> bool {
         self.access.rules.get(rule).is_some_and(|rule| rule.permits(ip))
+    }
+
+    /// Removes from a request's trailers what the listener's rule has judged in the head.
+    pub fn clean_request_trailers(&self, trailers: &mut Fields) {
+        let rule = self.listener.access.and_then(|rule| self.access.rules.get(rule));
+        for condition in rule.into_iter().flat_map(Rule::header_conditions) {
+            trailers.remove_alike(condition.name.as_bytes());
+        }
     }
 
     /// Whether all of these rules let an address in.

@@ -343,6 +343,8 @@ counters! {
     MemoryResets, counter, "sealane_memory_resets_total", "";
     /// Connections relayed without decryption.
     Relays, counter, "sealane_relayed_connections_total", "";
+    /// Of these connections, those whose server was selected by a protocol that the client offers (`alpn`).
+    RelaysByProtocol, counter, "sealane_relayed_by_alpn_total", "";
     /// Relayed connections and datagrams that were refused because no upstream is configured for the listener or the requested name.
     RelaysRefused, counter, "sealane_relays_refused_total", "";
     /// Bytes of relayed connections, by direction.
@@ -409,6 +411,8 @@ counters! {
     Pooled, gauge, "sealane_upstream_idle_connections", "";
     /// Requests that switched their connection or stream to another protocol (WebSocket, CONNECT).
     Tunnels, counter, "sealane_upgrades_total", "";
+    /// Open upgraded connections (WebSocket, CONNECT) and relayed TCP connections: those to which `drain_upgraded_timeout` applies.
+    UpgradedOpen, gauge, "sealane_upgraded_connections", "";
     /// Upgraded and relayed connections that were closed because both sides were silent for too long.
     IdleTunnels, counter, "sealane_idle_tunnels_total", "";
     /// HTTP/2 connections by side.

@@ -357,7 +357,8 @@ fn a_lane_that_drains_sends_relayed_bytes_to_their_end() {
     transport.finish_sending();
     let key = lane.upstream_connection(UpstreamPhase::Closing, transport);
     lane.proxy.connections.mark_for_flush(key);
-    lane.proxy.message(&mut lane.cx, Message::Drain { limit: Duration::from_secs(3600), successor: None });
+    let limit = Duration::from_secs(3600);
+    lane.proxy.message(&mut lane.cx, Message::Drain { limit, upgraded: limit, successor: None });
     let (mut got, mut buffer) = (0, vec![0; 64 * 1024]);
     loop {
         let after = lane.turn();

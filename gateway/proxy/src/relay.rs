@@ -21,12 +21,15 @@ use crate::service::Proxy;
 use crate::snapshot::{Action, Listener};
 use sealane_exchange::{Event, Switching};
 use sealane_lane::{Context, Key};
+use sealane_tls::hello::ClientHello;
 
 /// Where connections for a name are relayed to.
 #[derive(Clone, Copy)]
 pub(crate) struct Passthrough {
     upstream: usize,
     access: Option<usize>,
+    /// The client's protocols have decided it (ALPN).
+    by_protocol: bool,
 }
 
 impl Passthrough {
@@ -43,8 +46,26 @@ impl Passthrough {
 
 /// Where connections that ask for a name are relayed to, if they are not ours to read.
 pub(crate) fn passthrough_for(listener: &Listener, name: Option<&str>) -> Option<Passthrough> {
-    match listener.actions.get(listener.sites.host_for(name)?)? {
-        Action::Passthrough { upstream, access } => Some(Passthrough { upstream: *upstream, access: *access }),
+    passthrough_to(listener, listener.sites.host_for(name)?)
+}
+
+/// The same by the name and the protocols in a hello.
+pub(crate) fn passthrough_for_hello(
+    listener: &Listener,
+    name: Option<&str>,
+    hello: &ClientHello<'_>,
+) -> Option<Passthrough> {
+    match listener.sites.host_for_protocols(name, |protocol| hello.offers(protocol)) {
+        Some(host) => Some(Passthrough { by_protocol: true, ..passthrough_to(listener, host)? }),
+        None => passthrough_for(listener, name),
+    }
+}
+
+fn passthrough_to(listener: &Listener, host: usize) -> Option<Passthrough> {
+    match listener.actions.get(host)? {
+        Action::Passthrough { upstream, access } => {
+            Some(Passthrough { upstream: *upstream, access: *access, by_protocol: false })
+        }
         _ => None,
     }
 }
@@ -85,6 +106,9 @@ pub(crate) fn relay_client(
     let exchange = proxy.exchanges.insert(x);
     client_conn.relay(cx, key, exchange, proxy.settings.limits().idle_timeout);
     proxy.counters.count(Count::Relays);
+    if passthrough.is_some_and(|p| p.by_protocol) {
+        proxy.counters.count(Count::RelaysByProtocol);
+    }
     proxy.counters.set(Count::Active, proxy.exchanges.len() as u64);
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     let actions = x.report(Event::Forward);
@@ -94,13 +118,14 @@ pub(crate) fn relay_client(
 /// The connection with the server is there: from now on bytes pass as they are.
 pub(crate) fn start_relay(proxy: &mut Proxy, cx: &mut Context, exchange: Key, key: Key) {
     let Some(actions) = connected(proxy, cx, exchange, Switching::Any) else { return };
-    let Proxy { connections, exchanges, .. } = proxy;
+    let Proxy { connections, exchanges, counters, .. } = proxy;
     let (Some(Conn::Upstream(upstream_conn)), Some(x)) = (connections.get_mut(key), exchanges.get_mut(exchange)) else {
         return;
     };
     upstream_conn.begin_relay(exchange);
     let side = UpstreamStream::H1(key);
     x.note_relayed();
+    x.note_upgraded(counters);
     request_sent(proxy, cx, exchange, side, actions);
     proxy.connections.mark_for_flush(key);
 }

@@ -20,7 +20,7 @@ use crate::exchange::exchanges::Exchanges;
 use crate::exchange::resume::resume_source;
 use crate::flush::{flush_marked, flush_shared};
 use crate::inspection::{Inspection, inspect};
-use crate::lifecycle::close_connection;
+use crate::lifecycle::{close_connection, end_requests};
 use crate::limits::{ClientCounts, Levels, Passed, RATES_TIMER};
 use crate::logins::{Digest, Logins, PasswordSink, PasswordVerdict};
 use crate::memory::free_memory;
@@ -33,7 +33,7 @@ use crate::records::{RecordSink, Records};
 use crate::renewal::renew_clients;
 use crate::request_ids::id_of;
 use crate::scratch::Scratch;
-use crate::settings::LaneSettings;
+use crate::settings::{DrainEnd, LaneSettings};
 use crate::shared_tickets::TicketVerdict;
 use crate::snapshot::{Listener, Snapshot};
 use crate::talkers::{self, TalkersQuestion};
@@ -71,8 +71,10 @@ const RATE_NEWS: usize = 2;
 pub enum Message {
     /// Accept no more, let what is under way finish, and stop.
     Drain {
-        /// Whatever is left is cut off after this.
+        /// Whatever is left is cut off after this, except upgraded and relayed connections.
         limit: Duration,
+        /// These are cut off after this, and not before the rest.
+        upgraded: Duration,
         /// Another process goes on accepting from the same sockets: what waits in their queues is left to it.
         successor: Option<QuicSuccessor>,
     },
@@ -244,7 +246,7 @@ fn empty_queues(proxy: &mut Proxy, cx: &mut Context, of: impl Fn(&Listener) -> b
     }
 }
 
-fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: Option<QuicSuccessor>) {
+fn drain_lane(proxy: &mut Proxy, cx: &mut Context, [limit, upgraded]: [Duration; 2], successor: Option<QuicSuccessor>) {
     let is_alone = successor.is_none();
     // Before the word that this lane reads no more goes out.
     udp_drain(proxy, cx, !is_alone);
@@ -263,9 +265,9 @@ fn drain_lane(proxy: &mut Proxy, cx: &mut Context, limit: Duration, successor: O
             let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
         }
     }
-    let deadline = cx.now() + limit.as_millis() as Millis;
-    proxy.settings.drain(deadline, is_alone);
-    cx.timers.arm(LISTENER, deadline);
+    let [requests, upgraded] = [limit, upgraded].map(|limit| cx.now() + limit.as_millis() as Millis);
+    proxy.settings.drain(DrainEnd::new(requests, upgraded), is_alone);
+    cx.timers.arm(LISTENER, requests);
     // Connections without a request under way end now, the others with their response. With a successor there is
     // no hurry: a client whose request is on its way already gets its answer here, with the word that it is the
     // last; a connection without a request is closed at the deadline.
@@ -390,7 +392,7 @@ impl Service for Proxy {
 
     fn message(&mut self, cx: &mut Context, message: Message) {
         match message {
-            Message::Drain { limit, successor } => drain_lane(self, cx, limit, successor),
+            Message::Drain { limit, upgraded, successor } => drain_lane(self, cx, [limit, upgraded], successor),
             Message::Passed(passed) => self.admission.heard(cx, &passed),
             Message::Levels(levels) => self.admission.lower_rates(cx, &levels),
             Message::FreeMemory => free_memory(self, cx),
@@ -453,6 +455,9 @@ impl Service for Proxy {
         if let Some(newest) = self.settings.newest() {
             refresh_snapshot(self, cx, newest);
         }
+        if self.settings.is_time_to_end_requests(cx.now()) {
+            end_requests(self, cx);
+        }
         serve_admission(self, cx);
         if self.exchanges.has_later() {
             for later in self.exchanges.take_later() {
@@ -468,8 +473,8 @@ impl Service for Proxy {
         // After all that may have freed a place at a server.
         self.pools.acknowledge();
         let served = self.pools.has_queues() && serve_queues(self, cx);
-        if let Some(deadline) = self.settings.drain_until()
-            && (cx.now() >= deadline
+        if let Some(until) = self.settings.drain_until()
+            && (cx.now() >= until.last()
                 || !self.admission.has_clients()
                     && !self.quic.has_waiting()
                     && !self.udp.has_sessions()

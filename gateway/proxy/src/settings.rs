@@ -27,12 +27,34 @@ enum Life {
     Serving,
     /// It drains, and another process serves its listeners: connections close with the response to their next request.
     Succeeded {
-        until: Millis,
+        until: DrainEnd,
     },
     /// It drains, and nobody follows: connections over HTTP/1.1 close as soon as they serve no request.
     Ending {
-        until: Millis,
+        until: DrainEnd,
     },
+}
+
+/// When a lane that drains cuts off what is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DrainEnd {
+    /// Requests, and connections that carry none.
+    pub requests: Millis,
+    /// Upgraded and relayed connections.
+    pub upgraded: Millis,
+    /// The first of these times has passed, and requests have been cut off.
+    only_upgraded: bool,
+}
+
+impl DrainEnd {
+    pub fn new(requests: Millis, upgraded: Millis) -> Self {
+        Self { requests, upgraded, only_upgraded: false }
+    }
+
+    /// Nothing goes on after this.
+    pub fn last(self) -> Millis {
+        self.requests.max(self.upgraded)
+    }
 }
 
 impl LaneSettings {
@@ -137,7 +159,7 @@ impl LaneSettings {
 
     /// When what is left is cut off, if the lane drains.
     #[inline]
-    pub fn drain_until(&self) -> Option<Millis> {
+    pub fn drain_until(&self) -> Option<DrainEnd> {
         match self.life {
             Life::Serving => None,
             Life::Succeeded { until } | Life::Ending { until } => Some(until),
@@ -152,8 +174,26 @@ impl LaneSettings {
     }
 
     /// The lane drains from now on; whatever is left then is cut off. `is_alone`: no other process serves its listeners.
-    pub fn drain(&mut self, until: Millis, is_alone: bool) {
+    pub fn drain(&mut self, until: DrainEnd, is_alone: bool) {
         self.life = if is_alone { Life::Ending { until } } else { Life::Succeeded { until } };
+    }
+
+    /// Whether it is time to cut off requests, while upgraded connections may go on.
+    #[inline]
+    pub fn is_time_to_end_requests(&self, now: Millis) -> bool {
+        self.drain_until().is_some_and(|until| (until.requests..until.upgraded).contains(&now) && !until.only_upgraded)
+    }
+
+    /// Nothing but upgraded connections goes on from now on.
+    pub fn serve_only_upgraded(&mut self) {
+        if let Life::Succeeded { until } | Life::Ending { until } = &mut self.life {
+            until.only_upgraded = true;
+        }
+    }
+
+    /// Whether nothing but upgraded connections goes on.
+    pub fn serves_only_upgraded(&self) -> bool {
+        self.drain_until().is_some_and(|until| until.only_upgraded)
     }
 }
 
@@ -164,6 +204,7 @@ fn share_tickets(snapshot: &Snapshot) {
 
 #[cfg(test)]
 mod tests {
+    use super::{DrainEnd, LaneSettings};
     use crate::fixtures::{limits, settings, snapshot, upstream};
     use std::rc::Rc;
 
@@ -204,9 +245,23 @@ mod tests {
         settings.own_mailbox().set_closed(true);
         assert!(settings.mailbox_of_socket(4).is_closed(), "lane 0 serves every second socket");
         assert!(!settings.is_draining());
-        settings.drain(5, false);
-        assert_eq!((settings.is_draining(), settings.drain_until(), settings.closes_idle()), (true, Some(5), false));
-        settings.drain(7, true);
-        assert_eq!((settings.drain_until(), settings.closes_idle()), (Some(7), true));
+        settings.drain(DrainEnd::new(5, 5), false);
+        let until = |settings: &LaneSettings| settings.drain_until().map(|until| (until.requests, until.last()));
+        assert_eq!((settings.is_draining(), until(&settings), settings.closes_idle()), (true, Some((5, 5)), false));
+        assert!(!settings.is_time_to_end_requests(5), "all ends at once");
+        settings.drain(DrainEnd::new(7, 9), true);
+        assert_eq!((until(&settings), settings.closes_idle()), (Some((7, 9)), true));
+    }
+
+    #[test]
+    fn requests_end_once_and_before_upgraded_connections() {
+        let (mut settings, _published) = settings(snapshot(limits(), Vec::new()));
+        assert!(!settings.is_time_to_end_requests(5));
+        settings.drain(DrainEnd::new(5, 8), false);
+        let times = |settings: &LaneSettings| [4, 5, 7, 8].map(|now| settings.is_time_to_end_requests(now));
+        assert_eq!((times(&settings), settings.serves_only_upgraded()), ([false, true, true, false], false));
+        settings.serve_only_upgraded();
+        assert_eq!((times(&settings), settings.serves_only_upgraded()), ([false; 4], true));
+        assert_eq!(settings.drain_until().map(DrainEnd::last), Some(8));
     }
 }

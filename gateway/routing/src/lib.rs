@@ -16,4 +16,4 @@ pub use names::{NameError, NameMap, NamePattern, Rank};
 pub use rules::{
     Conditions, FieldRule, Found, MAX_DEPTH, MAX_SEARCHED, PathRule, RouteTable, RuleError, Subject, cookies,
 };
-pub use sites::{Decision, SiteMap, groups};
+pub use sites::{Decision, ProtocolRule, SiteMap, groups};

@@ -30,10 +30,24 @@ struct Site {
     host: Option<u32>,
 }
 
+/// A host whose connections are relayed if the client offers one of some protocols (ALPN).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProtocolRule {
+    /// For which server names.
+    pub name: NamePattern,
+    /// The protocols.
+    pub protocols: Vec<Box<[u8]>>,
+    /// The host's index.
+    pub host: u32,
+}
+
 /// The rules and hosts of one listener, by name.
 #[derive(Clone, Debug, Default)]
 pub struct SiteMap {
     sites: NameMap<Site>,
+    /// For a group of names: the protocols for which others than the host of the name get the connection, in the order in which they are
+    /// looked at.
+    protocols: NameMap<Vec<(Box<[u8]>, u32)>>,
 }
 
 impl SiteMap {
@@ -55,7 +69,39 @@ impl SiteMap {
             // Each group is there once.
             let _ = sites.insert(pattern, Site { policy, host });
         }
-        Self { sites }
+        Self { sites, protocols: NameMap::default() }
+    }
+
+    /// Adds rules by protocol. For a server name, the rules with the narrowest name come first, and of rules with the same name the one
+    /// that comes first in `rules`. A rule counts only if no host in `hosts` has a narrower name for the server name.
+    pub fn with_protocols(mut self, rules: &[ProtocolRule], hosts: &NameMap<u32>) -> Self {
+        if rules.is_empty() {
+            return self;
+        }
+        let names = rules.iter().map(|rule| rule.name.clone());
+        for group in groups(names.chain(hosts.iter().map(|(pattern, _)| pattern))) {
+            let name = group.sample();
+            let least = hosts.find_pattern(&name).map(|(pattern, _)| pattern.rank());
+            let mut found: Vec<&ProtocolRule> = rules
+                .iter()
+                .filter(|rule| rule.name.matches(&name) && least.is_none_or(|least| rule.name.rank() >= least))
+                .collect();
+            // A stable sort: the order of the rules stays.
+            found.sort_by_key(|rule| std::cmp::Reverse(rule.name.rank()));
+            let found = found.into_iter().flat_map(|rule| rule.protocols.iter().map(|p| (p.clone(), rule.host)));
+            // Each group is there once.
+            let _ = self.protocols.insert(group, found.collect());
+        }
+        self
+    }
+
+    /// The host that gets a connection for the protocols that its client offers; `None`: protocols decide nothing.
+    pub fn host_for_protocols(&self, name: Option<&str>, offers: impl Fn(&[u8]) -> bool) -> Option<usize> {
+        if self.protocols.is_empty() {
+            return None;
+        }
+        let rules = self.protocols.find(name.unwrap_or(""))?;
+        rules.iter().find(|(protocol, _)| offers(protocol)).map(|(_, host)| *host as usize)
     }
 
     /// The policy for the server name of a ClientHello (lower case); 0 is the default one.
@@ -80,9 +126,10 @@ impl SiteMap {
         self.sites.find(name.unwrap_or(""))?.host.map(|host| host as usize)
     }
 
-    /// All hosts that some name leads to.
+    /// All hosts that some name leads to, or some protocol.
     pub fn hosts(&self) -> impl Iterator<Item = usize> {
-        self.sites.values().filter_map(|site| site.host.map(|host| host as usize))
+        let by_protocol = self.protocols.values().flatten().map(|(_, host)| *host as usize);
+        self.sites.values().filter_map(|site| site.host.map(|host| host as usize)).chain(by_protocol)
     }
 
     /// Every group of names that leads to a host, with the policy and the host of its names.
@@ -90,9 +137,9 @@ impl SiteMap {
         self.sites.iter().filter_map(|(pattern, site)| Some((pattern, site.policy as usize, site.host? as usize)))
     }
 
-    /// Whether it tells names apart.
+    /// Whether it tells names or protocols apart.
     pub fn has_names(&self) -> bool {
-        self.sites.has_names()
+        self.sites.has_names() || !self.protocols.is_empty()
     }
 }
 
@@ -161,6 +208,51 @@ mod tests {
         served.sort();
         let wanted = [("**.d.example", 0, 2), ("*.c.example", 0, 1), ("*.d.example", 0, 2), ("a.example", 1, 0)];
         assert_eq!(served, wanted.map(|(name, policy, host)| (name.to_owned(), policy, host)));
+    }
+
+    #[test]
+    fn a_protocol_decides_where_no_narrower_name_does() {
+        let rule = |name: &str, protocols: &[&str], host| ProtocolRule {
+            name: name.parse().unwrap(),
+            protocols: protocols.iter().map(|p| p.as_bytes().into()).collect(),
+            host,
+        };
+        let hosts = map(&[("*", 0), ("a.example", 1), ("*.team.example", 2)]);
+        let rules = [
+            rule("*", &["x", "y"], 10),
+            rule("*", &["z"], 11),
+            rule("a.example", &["z", "x"], 12),
+            rule("**.example", &["y"], 13),
+        ];
+        let sites = SiteMap::new(&NameMap::default(), &hosts, [], |_, host| host).with_protocols(&rules, &hosts);
+        let found = |name: &str, offered: &[&str]| {
+            let name = Some(name).filter(|name| !name.is_empty());
+            sites.host_for_protocols(name, |protocol| offered.iter().any(|offered| offered.as_bytes() == protocol))
+        };
+        for (name, offered, host) in [
+            ("other.test", &["x"][..], Some(10)),
+            ("other.test", &["h2", "z"], Some(11)),
+            // The rules' order counts, not the client's.
+            ("other.test", &["z", "y"], Some(10)),
+            ("other.test", &["h2"], None),
+            ("", &["z"], Some(11)),
+            // The same name as the host's: the rule is narrower. Wider rules do not count.
+            ("a.example", &["x"], Some(12)),
+            ("a.example", &["y"], None),
+            ("b.example", &["y"], Some(13)),
+            ("b.example", &["y", "x"], Some(13)),
+            ("b.example", &["x"], Some(10)),
+            // A host has a narrower name.
+            ("b.team.example", &["y", "x"], None),
+            ("c.b.team.example", &["y"], Some(13)),
+        ] {
+            assert_eq!(found(name, offered), host, "{name} {offered:?}");
+            // What requests get is the same.
+            assert_eq!(sites.host_for(Some(name)), hosts.find(name).map(|host| *host as usize));
+        }
+        assert!(sites.has_names() && sites.hosts().any(|host| host == 13));
+        let without = SiteMap::new(&NameMap::default(), &map(&[("*", 0)]), [], |_, host| host);
+        assert!(!without.has_names() && without.host_for_protocols(None, |_| true).is_none());
     }
 
     #[test]

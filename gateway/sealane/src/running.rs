@@ -11,7 +11,7 @@ use sealane_control::resolve;
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The time limits for the response to a query, and to a command (an upgrade waits for the new process).
 pub const SOON: Duration = Duration::from_secs(10);
@@ -201,6 +201,7 @@ fn describe(s: &Status) -> String {
     let total = |name: &str| s.totals.get(name).copied().unwrap_or(0);
     let starting =
         |prefix: &str| -> u64 { s.totals.iter().filter(|(n, _)| n.starts_with(prefix)).map(|(_, v)| v).sum() };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     // Writing to a string cannot fail.
     let _ = writeln!(t, "sealane {} {} (pid {}), up {}", s.version, s.state, s.pid, span(s.uptime as u64));
     let _ = writeln!(t, "configuration  {}, generation {}", s.configuration, s.generation);
@@ -210,6 +211,17 @@ fn describe(s: &Status) -> String {
     }
     for line in problem_lines(s) {
         let _ = writeln!(t, "{line}");
+    }
+    for old in &s.old_processes {
+        let ends = old.until.saturating_sub(now);
+        let _ = writeln!(
+            t,
+            "old process    pid {} finishes {} requests and {} upgraded connections, within {}",
+            old.pid,
+            old.requests,
+            old.upgraded,
+            span(ends)
+        );
     }
     for l in &s.listeners {
         let quic = if l.http3 { ", HTTP/3" } else { "" };

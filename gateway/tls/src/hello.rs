@@ -94,6 +94,8 @@ pub struct ClientHello<'a> {
     pub early_data: bool,
     /// `application_layer_protocol_negotiation` (RFC 7301) has `acme-tls/1` alone.
     pub offers_acme_only: bool,
+    /// The protocols of that extension, each behind the byte of its length.
+    pub protocols: &'a [u8],
 }
 
 /// Why these bytes are no `ClientHello`.
@@ -159,6 +161,20 @@ impl ClientHello<'_> {
     /// The server name in lower case. `None` without one, and for bytes that no name has.
     pub fn name(&self) -> Option<String> {
         self.server_name.and_then(|name| std::str::from_utf8(name).ok()).map(str::to_ascii_lowercase)
+    }
+
+    /// Whether the client offers a protocol of the application layer (RFC 7301 §3.1).
+    pub fn offers(&self, protocol: &[u8]) -> bool {
+        let mut rest = self.protocols;
+        while let Some((length, after)) = rest.split_first()
+            && let Some((offered, after)) = after.split_at_checked(usize::from(*length))
+        {
+            if offered == protocol {
+                return true;
+            }
+            rest = after;
+        }
+        false
     }
 
     /// The hello is a certificate authority's check of a name (RFC 8737 §3), or looks like one.
@@ -411,7 +427,11 @@ fn read_hello(message: &[u8]) -> Option<ClientHello<'_>> {
                 hello.signature_schemes = Some(schemes);
             }
             EXT_KEY_SHARE => hello.has_key_share = true,
-            EXT_ALPN => hello.offers_acme_only = body == ACME_TLS,
+            EXT_ALPN => {
+                hello.offers_acme_only = body == ACME_TLS;
+                // What is no list is rustls's to refuse, or the server's: no protocol is taken from it.
+                hello.protocols = Reader(body).vec16().unwrap_or_default();
+            }
             EXT_RENEGOTIATION_INFO => hello.renegotiates = body != [0],
             EXT_SESSION_TICKET => hello.has_ticket = !body.is_empty(),
             EXT_PRE_SHARED_KEY => hello.psk_identity = Some(Reader(Reader(body).vec16()?).vec16()?),
@@ -453,6 +473,27 @@ mod tests {
 
     fn records(message: &[u8], size: usize) -> Vec<u8> {
         message.chunks(size).flat_map(|c| [&[22, 3, 1, (c.len() >> 8) as u8, c.len() as u8], c].concat()).collect()
+    }
+
+    #[test]
+    fn protocols_are_compared_whole() {
+        let list = |bytes: &[u8]| [&(bytes.len() as u16).to_be_bytes()[..], bytes].concat();
+        for (body, offered) in [
+            (list(b"\x02h2\x0bxmpp-client"), &["h2", "xmpp-client"][..]),
+            (list(b"\x01x"), &["x"]),
+            // An entry that is longer than the list, a list that is longer than the extension, none.
+            (list(b"\x02h2\x0cxmpp-client"), &["h2"]),
+            (b"\x00\x09\x02h2".to_vec(), &[]),
+            (list(b""), &[]),
+            (Vec::new(), &[]),
+        ] {
+            let message = hello_message(&extension(EXT_ALPN, &body));
+            // What is no hello at all offers nothing either.
+            let hello = read_hello(&message[4..]).unwrap_or_default();
+            for protocol in ["h2", "xmpp-client", "x", "xmpp", "client", "h", ""] {
+                assert_eq!(hello.offers(protocol.as_bytes()), offered.contains(&protocol), "{protocol} {body:?}");
+            }
+        }
     }
 
     fn sample() -> Vec<u8> {

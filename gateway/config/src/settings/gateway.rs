@@ -12,6 +12,8 @@ use sealane_proxy::{LogFields, LogFormat};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+/// An old process is not kept for longer: it has the old program, and the configuration and certificates of before.
+const DRAIN: Time = Time(Duration::ZERO..=Duration::from_secs(7 * 86_400));
 /// RFC 8446 §4.6.1: a ticket lives for at most seven days.
 const TICKETS: Time = Time(Duration::from_secs(60)..=Duration::from_secs(7 * 86_400));
 
@@ -27,6 +29,11 @@ table! {
     /// A second signal stops the gateway immediately. Under systemd, the gateway extends the unit's `TimeoutStopSec=` to
     /// this time plus 15 seconds.
     drain_timeout: Time = Time::ANY, default("30s");
+    /// The same for upgraded connections (WebSockets, `CONNECT`, over HTTP/1.1, HTTP/2 and HTTP/3) and relayed connections
+    /// (`passthrough`): they may continue longer than requests, in the old process of an upgrade and after SIGTERM. When
+    /// `drain_timeout` has passed, the gateway ends everything else. The process ends with the last of these
+    /// connections. Not shorter than `drain_timeout`.
+    drain_upgraded_timeout: Time = DRAIN, described("`drain_timeout`"), example("1h");
     /// How long a client may resume a TLS session. The gateway replaces the ticket keys at this interval. The previous
     /// key stays valid for one more interval, because its newest tickets may be used for that long. With
     /// `ticket_keys = "file"`, only a change of the file replaces keys.

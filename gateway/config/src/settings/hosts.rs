@@ -59,6 +59,11 @@ respond = { status = 404, body = \"No such site.\\n\", content_type = \"text/pla
     /// The name of an `[[upstream]]` to which the gateway relays connections for these names unchanged. Only
     /// listeners with TLS or with `mode = "tcp"` can relay. Without `listeners`, all of these listeners relay.
     passthrough: Text = Text, example("app");
+    /// Only with `passthrough`: relay only the connections of clients that offer one of these protocols in the TLS
+    /// ClientHello (ALPN). Another host with the same names can serve all other clients. The host with the most specific
+    /// name gets the connection. Of hosts with the same name, those with `alpn` come first, in the order of the file. See
+    /// [routing](page:routing#by-protocol-alpn).
+    alpn: Strings = Strings, example(["xmpp-client", "postgresql"]);
     /// Rules for some of the host's requests. [Routing](page:routing) describes which rule wins.
     route: Many = Many(&route::TABLE);
 }
@@ -144,7 +149,7 @@ table! {
     /// refused. A name is `"dns:app.example.com"` (or a pattern), `"uri:spiffe://example.com/ns/prod/*"`,
     /// `"email:a@example.com"` or `"cn:alice"`. `"any"` allows every certificate that the listener accepts: with it,
     /// one route can require a certificate while other routes do not. The listener must ask for certificates
-    /// (`client_auth`).
+    /// (`client_auth`). The listener, the host and the route must all allow the request.
     allow_certificate: Strings = Strings, example(["dns:*.clients.example.com", "uri:spiffe://example.com/ns/prod/*"]);
     /// Names of client certificates that are refused, even if `allow_certificate` names them.
     deny_certificate: Strings = Strings, example(["cn:mallory"]);

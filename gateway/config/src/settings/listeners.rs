@@ -2,7 +2,7 @@
 
 use super::{
     Choice, Count, File, Flag, Many, ManyOr, One, Output, Own, Shape, Size, Strings, Text, Time, Words, access,
-    argument, table, uses,
+    access_of_requests, argument, table, uses,
 };
 use crate::audit::{self, Policy};
 use crate::certificates::token::{KeyPlace, key_place, key_shape};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 table! {
     /// A listener serves one address, or several addresses in the same way.
-    listener "[[listener]]", includes = &[&uses::TABLE, &access::TABLE],
+    listener "[[listener]]", includes = &[&uses::TABLE, &access::TABLE, &access_of_requests::TABLE],
         example = "# Plain HTTP on another port.\n[[listener]]\naddress = \":80\"\n";
 
     /// The address to listen on: `"127.0.0.1:8443"`, `"[::1]:8443"`, `":443"` (all addresses, IPv4 and IPv6),
@@ -183,7 +183,8 @@ key = \"certs/example.com.key\"
     /// How much 0-RTT data the gateway accepts, for safe methods only: a size, or `"off"`. `false` also means off;
     /// `true` is an error, because a size is needed. Early data needs TLS 1.3, `resumption` and `tickets`. With early
     /// data, each ticket can be used only once. Names with `client_auth` accept no early data, whether the `mode` is
-    /// `"require"` or `"optional"`.
+    /// `"require"` or `"optional"`. This setting is about clients: the gateway sends no early data to servers (see
+    /// [HTTP/3](page:http3#not-supported)).
     early_data: Own<u32> = Own(tls::early_data, || Shape::Either(vec![
         Shape::Choice(vec!["off"]), Shape::Size(tls::EARLY_DATA), Shape::Flag])), default("off"), aliases("0rtt", "zero_rtt");
     /// A session can be resumed only at listeners with the same `session_context`. Set it if several gateways serve

@@ -24,6 +24,7 @@ use crate::metrics::latency::Latencies;
 use crate::metrics::prometheus::Writer;
 use crate::metrics::regression::Estimate;
 use crate::metrics::sampler::{OperationStatus, Sampler};
+use crate::metrics::status::OldProcessStatus;
 use crate::metrics::talkers::{Answers, Talkers};
 use crate::run::access_log_writer::LogStats;
 use crate::run::memory::MemoryUse;
@@ -208,6 +209,14 @@ impl LaneMetrics {
     /// The lanes' counters, by slot.
     pub fn lanes(&self) -> &[Arc<Counters>] {
         &self.lanes
+    }
+
+    /// What this process still finishes, if it drains, and when it ends.
+    pub fn remaining(&self, until: u64) -> OldProcessStatus {
+        let sum = |count| self.lanes.iter().map(|l| l.value(count)).sum::<u64>();
+        let upgraded = sum(Count::UpgradedOpen);
+        let requests = sum(Count::Active).saturating_sub(upgraded);
+        OldProcessStatus { pid: std::process::id(), requests, upgraded, until }
     }
 
     /// What has run out, and how often.

@@ -4,22 +4,25 @@ use super::commands::{Command, PendingCommand, Reply};
 use super::reload::Asked;
 use super::{Running, inspection, recording};
 use crate::log;
+use crate::metrics::status::OldProcessStatus;
+use crate::upgrade::remaining::RemainingFile;
 use crate::vpn::{Steer, Vpn};
 use sealane_proxy::{Message, QuicSuccessor};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 impl Running {
     /// Executes a command, or starts to.
     pub(super) fn execute(&mut self, pending: PendingCommand) {
         match pending.command.clone() {
             Command::Drain => {
-                self.say_stopping(self.config.drain_timeout);
+                self.say_stopping(self.config.drain_timeout.max(self.config.drain_upgraded_timeout));
                 pending.reply(self.drain(None));
             }
             Command::Quit => {
                 self.say_stopping(Duration::ZERO);
                 self.draining = true;
-                self.lanes.send_all(|| Message::Drain { limit: Duration::ZERO, successor: None });
+                let zero = Duration::ZERO;
+                self.lanes.send_all(|| Message::Drain { limit: zero, upgraded: zero, successor: None });
                 pending.reply(Ok(String::new()));
             }
             Command::Reopen => {
@@ -110,15 +113,46 @@ impl Running {
 
     fn drain(&mut self, successor: Option<QuicSuccessor>) -> Reply {
         self.draining = true;
+        self.has_successor |= successor.is_some();
         // A successor renews from now on.
         self.automatic.stop();
         self.stapling.stop();
         self.metrics.set_draining();
-        let limit = self.config.drain_timeout;
-        self.lanes.send_all(|| Message::Drain { limit, successor: successor.clone() });
+        let (limit, upgraded) = (self.config.drain_timeout, self.config.drain_upgraded_timeout);
+        self.lanes.send_all(|| Message::Drain { limit, upgraded, successor: successor.clone() });
+        let end = SystemTime::now() + limit.max(upgraded);
+        self.drains_until = Some(end.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()));
+        self.note_remaining();
+        let longer = match upgraded > limit {
+            true => format!(", and upgraded connections for at most {} s", upgraded.as_secs()),
+            false => String::new(),
+        };
         Ok(format!(
-            "finishing open requests for at most {} s; a second signal (SIGTERM, Ctrl-C) stops the gateway immediately",
+            "finishing open requests for at most {} s{longer}; a second signal (SIGTERM, Ctrl-C) stops the gateway \
+             immediately",
             limit.as_secs()
         ))
+    }
+
+    /// Tells the process that serves now what this one still finishes, and the service manager what is left.
+    pub(super) fn note_remaining(&mut self) {
+        let own = self.drains_until.map(|until| self.metrics.remaining(until));
+        if let (Some(file), Some(own)) = (&self.remaining, own) {
+            file.write(Some(own));
+        }
+        if self.has_successor {
+            // The service is the successor's.
+            return;
+        }
+        let others = self.remaining.as_ref().map(RemainingFile::of_others).unwrap_or_default();
+        let sentence = |one: OldProcessStatus| {
+            let (n, pid) = (one.upgraded, one.pid);
+            (n > 0).then(|| format!("; process {pid} has {n} upgraded connection{}", if n == 1 { "" } else { "s" }))
+        };
+        let said: String = own.into_iter().chain(others).filter_map(sentence).collect();
+        if said != self.said_remaining {
+            self.notifier.status(&(self.status.sentence() + &said));
+            self.said_remaining = said;
+        }
     }
 }

@@ -57,6 +57,7 @@ use crate::run::watch::{Look, Watched};
 use crate::telemetry::Telemetry;
 use crate::traces::Traces;
 use crate::upgrade::handover::{self, InheritedState, Program};
+use crate::upgrade::remaining::RemainingFile;
 use crate::upgrade::stored_tunnel;
 use crate::vpn::Vpn;
 use anyhow::{Context as _, Result, bail};
@@ -114,6 +115,9 @@ pub fn serve_with(config: Config, ready: impl FnOnce(&Ready)) -> Result<()> {
         let mut running = Running::start(config, program, inherited_state).await?;
         ready(&running.ready());
         let result = running.run().await;
+        if let Some(file) = &running.remaining {
+            file.write(None);
+        }
         if let Some(log) = running.log.take() {
             log.finish(LOG_TIMEOUT);
         }
@@ -189,6 +193,14 @@ struct Running {
     /// The channel to the successor, and the listeners whose UDP sockets stay in this process.
     successor_channel: Option<(Arc<Channel>, Arc<[SocketAddr]>)>,
     draining: bool,
+    /// Another process serves.
+    has_successor: bool,
+    /// When this process ends at the latest, in seconds since 1970, if it drains.
+    drains_until: Option<u64>,
+    /// Where processes write down what they still finish.
+    remaining: Option<RemainingFile>,
+    /// What the service manager was told of it.
+    said_remaining: String,
     vpn: Option<Vpn>,
 }
 
@@ -291,6 +303,8 @@ impl Running {
         status.lists(stapling.list_reporter());
         status.fleet(fleet.reporter());
         status.traces(traces.reporter());
+        let remaining = inherited_state.remaining.take().or_else(RemainingFile::new);
+        status.remaining(remaining.clone());
         let mut telemetry = Telemetry::default();
         telemetry.configure(&config, &metrics, &status);
         status.telemetry(telemetry.reporter());
@@ -352,6 +366,10 @@ impl Running {
             upgrading: None,
             successor_channel: None,
             draining: false,
+            has_successor: false,
+            drains_until: None,
+            remaining,
+            said_remaining: String::new(),
             vpn,
         };
         running.report_demands();
@@ -433,6 +451,7 @@ impl Running {
                     self.metrics.set_memory(used);
                     self.lanes.log_records(&self.metrics);
                     self.status.look();
+                    self.note_remaining();
                     let (wanted, count, now) = (self.status.wants_talkers(), self.lanes.running, std::time::Instant::now());
                     if let Some(answers) = talkers.tick(wanted, count, now, || self.lanes.ask_talkers()) {
                         self.metrics.add_talkers(answers);

@@ -7,6 +7,7 @@ use crate::dns;
 use crate::upgrade::handover::{HandoverState, Successor};
 use crate::vpn::Vpn;
 use sealane_proxy::{Channel, QuicPredecessor};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// Processes before this one to whom a successor can pass on what is theirs; those before them end their connections.
@@ -56,6 +57,7 @@ impl Running {
             services,
             udp,
             predecessors: std::iter::once(myself).chain(predecessors.iter().take(MAX_PREDECESSORS).cloned()).collect(),
+            remaining: self.remaining.as_ref().map(AsFd::as_fd),
         };
         match Successor::start(&self.program, &state) {
             Err(e) => {

@@ -77,6 +77,11 @@ impl Notifier {
         self.say(&format!("READY=1\nSTATUS={status}\n"));
     }
 
+    /// What is said of the service, if that has changed.
+    pub fn status(&self, status: &str) {
+        self.say(&format!("STATUS={status}\n"));
+    }
+
     /// The configuration is being read again; [`Notifier::ready`] follows.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
@@ -85,7 +90,8 @@ impl Notifier {
     }
 
     /// Open requests may continue for this long. The service manager waits for the end of the process for that long, and
-    /// [`ENDS_WITHIN`] more, even if its own limit (`TimeoutStopSec=`) is shorter: `drain_timeout` is the one setting of both.
+    /// [`ENDS_WITHIN`] more, even if its own limit (`TimeoutStopSec=`) is shorter: `drain_timeout` and `drain_upgraded_timeout` are the
+    /// settings of both.
     pub fn stopping(&self, drain: Duration) {
         let micros = u64::try_from(drain.saturating_add(ENDS_WITHIN).as_micros()).unwrap_or(u64::MAX);
         // systemd takes the largest number for "no number".

@@ -17,6 +17,7 @@
 
 use crate::dns::KnownServer;
 use crate::log;
+use crate::upgrade::remaining::RemainingFile;
 use crate::upgrade::stored_tunnel;
 use crate::vpn::VpnDoor;
 use crate::vpn::handover::{Handed, HandoverState as Tunnel};
@@ -86,9 +87,12 @@ struct Inventory {
     /// Those of them whose connection ids carry MACs, under a key derived from the tickets' `reset`.
     #[serde(default)]
     generations_with_macs: Vec<u8>,
-    /// Unix sockets; their descriptors are the last.
+    /// Unix sockets; their descriptors follow.
     #[serde(default)]
     unix: Vec<UnixEntry>,
+    /// A [`RemainingFile`] is the last descriptor. A successor that does not know of it leaves it unread.
+    #[serde(default)]
+    remaining: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -178,6 +182,8 @@ pub struct InheritedState {
     pub udp: Vec<Inherited>,
     /// Whose connections are at those, the last predecessor first.
     pub predecessors: Vec<QuicPredecessor>,
+    /// Where they write down what they still finish.
+    pub remaining: Option<RemainingFile>,
     predecessor: Option<UnixStream>,
 }
 
@@ -204,6 +210,8 @@ pub struct HandoverState<'e> {
     pub udp: Vec<Inherited>,
     /// Whose connections are at those, this process first.
     pub predecessors: Vec<QuicPredecessor>,
+    /// Where they write down what they still finish.
+    pub remaining: Option<BorrowedFd<'e>>,
 }
 
 /// The program as it was started, to be started again.
@@ -309,6 +317,10 @@ impl Successor {
 
 fn send(mut pair: &UnixStream, state: &HandoverState) -> Result<()> {
     let tickets = &state.tickets;
+    let counts = state.listeners.iter().chain(&state.udp).map(|l| l.sockets.len()).sum::<usize>();
+    let before = counts + state.predecessors.len() + state.unix.len() + usize::from(state.admin.is_some());
+    // Beside others in a message, or not at all: what a successor leaves unread must not stay in its stream.
+    let remaining = state.remaining.filter(|_| before % MAX_DESCRIPTORS != 0);
     let entry =
         |l: &Inherited| Entry { configured: l.configured.unwrap_or(l.bound), bound: l.bound, sockets: l.sockets.len() };
     let inventory = Zeroizing::new(serde_json::to_vec(&Inventory {
@@ -331,6 +343,7 @@ fn send(mut pair: &UnixStream, state: &HandoverState) -> Result<()> {
             .iter()
             .map(|u| UnixEntry { path: u.path.clone(), file: u.file.as_ref().map(SocketFile::identity) })
             .collect(),
+        remaining: remaining.is_some(),
     })?);
     pair.write_all(&u32::try_from(inventory.len())?.to_be_bytes())?;
     pair.write_all(&inventory)?;
@@ -339,7 +352,7 @@ fn send(mut pair: &UnixStream, state: &HandoverState) -> Result<()> {
     let channels = state.predecessors.iter().map(|e| e.channel.as_fd());
     let unix = state.unix.iter().map(|u| u.socket.as_fd());
     let admin = state.admin.map(|(_, fd)| fd);
-    let all: Vec<BorrowedFd> = sockets.chain(admin).chain(udp).chain(channels).chain(unix).collect();
+    let all: Vec<BorrowedFd> = sockets.chain(admin).chain(udp).chain(channels).chain(unix).chain(remaining).collect();
     for some in all.chunks(MAX_DESCRIPTORS) {
         send_descriptors(pair, b"+", some)?;
     }
@@ -427,7 +440,7 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
     let inventory: Inventory = serde_json::from_slice(&text)?;
     let sockets = inventory.listeners.iter().chain(&inventory.udp).fold(0usize, |n, l| n.saturating_add(l.sockets));
     let others = usize::from(inventory.admin.is_some()) + inventory.generations.len() + inventory.unix.len();
-    let wanted = sockets.saturating_add(others);
+    let wanted = sockets.saturating_add(others).saturating_add(usize::from(inventory.remaining));
     let mut descriptors = take_descriptors(pair, wanted)?.into_iter();
     let inherit = |entries: &[Entry], descriptors: &mut std::vec::IntoIter<OwnedFd>| -> Vec<Inherited> {
         let inherited = entries.iter().map(|l| Inherited {
@@ -442,12 +455,14 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
     let udp = inherit(&inventory.udp, &mut descriptors);
     let channels: Vec<Arc<Channel>> =
         descriptors.by_ref().take(inventory.generations.len()).map(|fd| Arc::new(Channel::from(fd))).collect();
-    let unix = inventory.unix.into_iter().zip(descriptors).map(|(UnixEntry { path, file }, socket)| InheritedUnix {
+    let sockets = descriptors.by_ref().take(inventory.unix.len());
+    let unix = inventory.unix.into_iter().zip(sockets).map(|(UnixEntry { path, file }, socket)| InheritedUnix {
         file: file.map(|file| SocketFile::known(path.clone(), file)),
         socket: Arc::new(socket),
         path,
     });
     let unix = unix.collect();
+    let remaining = descriptors.next().filter(|_| inventory.remaining).map(RemainingFile::from);
     let predecessors = inventory.generations.iter().zip(channels);
     let with_macs = &inventory.generations_with_macs;
     let predecessors = predecessors.map(|(generation, channel)| {
@@ -469,6 +484,7 @@ fn take(mut pair: &UnixStream) -> Result<InheritedState> {
         names,
         services,
         stored_tunnel: None,
+        remaining,
         predecessor: None,
     })
 }
@@ -572,7 +588,27 @@ mod tests {
             services: HashMap::new(),
             udp: Vec::new(),
             predecessors: Vec::new(),
+            remaining: None,
         }
+    }
+
+    #[test]
+    fn what_remains_arrives_unless_it_would_stand_alone() {
+        use crate::metrics::status::OldProcessStatus;
+        let file = RemainingFile::new().unwrap();
+        let socket = Arc::new(OwnedFd::from(std::net::TcpListener::bind("127.0.0.1:0").unwrap()));
+        let bound = "127.0.0.1:1".parse().unwrap();
+        for (sockets, arrives) in [(1, true), (MAX_DESCRIPTORS, false), (MAX_DESCRIPTORS + 1, true), (0, false)] {
+            let listener = Inherited { configured: None, bound, sockets: vec![socket.clone(); sockets] };
+            let (here, there) = UnixStream::pair().unwrap();
+            send(&here, &HandoverState { remaining: Some(file.as_fd()), ..state_with(vec![listener]) }).unwrap();
+            let inherited = take(&there).unwrap();
+            assert_eq!(inherited.remaining.is_some(), arrives, "{sockets}");
+            if let Some(given) = inherited.remaining {
+                given.write(Some(OldProcessStatus { upgraded: 7, ..OldProcessStatus::default() }));
+            }
+        }
+        assert_eq!(file.of_others(), [], "its own process has written it");
     }
 
     #[test]

@@ -2,4 +2,5 @@
 //! between two processes.
 
 pub(crate) mod handover;
+pub(crate) mod remaining;
 pub(crate) mod stored_tunnel;

@@ -472,6 +472,10 @@ fn messages() {
         (listener("trusted_proxies = [\"balancer\"]") + &respond, "\"balancer\" is not a block of addresses"),
         (listener("client_address_header = \"Forwarded\"") + &respond, "without \"trusted_proxies\""),
         (
+            "drain_upgraded_timeout = \"10s\"\n".to_owned() + &listener("") + &respond,
+            "\"drain_upgraded_timeout\" is shorter than \"drain_timeout\"",
+        ),
+        (
             listener("mode = \"tcp\"\ntrusted_proxies = \"10.0.0.0/8\"")
                 + host
                 + "passthrough = \"u\"\n[[upstream]]\nname = \"u\"\nservers = \"127.0.0.1:1\"\n",
@@ -483,6 +487,10 @@ fn messages() {
         ),
     ];
     let route = |more: &str| format!("{}{respond}[[host.route]]\n{more}\n", listener(""));
+    let relayed_by = |line: &str| {
+        let upstream = "[[upstream]]\nname = \"u\"\nservers = \"127.0.0.1:1\"\n";
+        format!("{}{host}{line}\npassthrough = \"u\"\n{upstream}", listener("mode = \"tcp\""))
+    };
     let routing = [
         (route("path = \"/api/*\"\nrespond = {}"), "write path = \"/api/\": it matches everything below"),
         (route("path = \"api\"\nrespond = {}"), "write path = \"/api\""),
@@ -521,6 +529,13 @@ fn messages() {
             "there is no listener for \"passthrough\"",
         ),
         (listener("mode = \"tcp\"") + &respond, "there is no listener for requests"),
+        (listener("") + &respond + "alpn = [\"x\"]\n", "\"alpn\" is for hosts with \"passthrough\""),
+        (relayed_by("alpn = []"), "\"alpn\" is empty"),
+        (relayed_by("alpn = [\"\"]"), "this is not the name of a protocol (ALPN)"),
+        (
+            relayed_by("alpn = [\"x\"]") + host + "alpn = [\"y\", \"x\"]\npassthrough = \"u\"\n",
+            "a second host for \"a.example\" with the protocol \"x\"; the first is at line",
+        ),
         (
             tls(
                 "[[listener]]\naddress = \"127.0.0.1:9\"\nmode = \"tcp\"\n[listener.tls]\ncertificates = { cert = \"certs/a.pem\", key = \"certs/a.key\" }\n",

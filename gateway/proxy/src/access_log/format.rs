@@ -306,6 +306,7 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     let end = match x.ending() {
         Ending::Idle => Some(&b"idle"[..]),
         Ending::TooLong | Ending::DrainingTooLong { .. } => Some(&b"total_timeout"[..]),
+        Ending::Drain => Some(&b"drain"[..]),
         Ending::No | Ending::Draining { .. } => None,
     };
     text(Field::End, end);

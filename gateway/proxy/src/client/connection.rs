@@ -15,7 +15,7 @@ use crate::exchange::streams::Later;
 use crate::h2::guard::PREFACE;
 use crate::lifecycle::close_connection;
 use crate::records::ConnectionId;
-use crate::relay::{passthrough_for, relay_client, relay_reads_on};
+use crate::relay::{passthrough_for, passthrough_for_hello, relay_client, relay_reads_on};
 use crate::scratch::{READ_SIZE, Scratch};
 use crate::service::{HandedOver, Message, Proxy};
 use crate::settings::LaneSettings;
@@ -188,7 +188,7 @@ pub(crate) fn hello_arrived(proxy: &mut Proxy, cx: &mut Context, key: Key, may_h
     let listener = client_conn.client.listener().clone();
     let name = hello.name();
     if listener.listener.relays != Relays::Never {
-        let passthrough = passthrough_for(&listener.listener, name.as_deref());
+        let passthrough = passthrough_for_hello(&listener.listener, name.as_deref(), &hello);
         if passthrough.is_some() || listener.listener.tls.is_none() {
             return relay_client(proxy, cx, key, passthrough, name.as_deref());
         }

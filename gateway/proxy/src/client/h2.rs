@@ -105,7 +105,7 @@ pub(super) fn h2_request(
         h2.shut_down(cx.now());
     }
     let ignores_goaway = h2.ignores_goaway(cx.now());
-    if !rules_hold || ignores_goaway {
+    if !rules_hold || ignores_goaway || proxy.settings.serves_only_upgraded() {
         h2.last_id = respond.stream_id().as_u32();
         // Nothing has been done for it: it may be sent again elsewhere (RFC 9113 §8.7).
         respond.send_reset(Reason::REFUSED_STREAM);

@@ -692,5 +692,8 @@ fn count_exchange(exchanges: &Exchanges, counters: &Counters, x: &Exchange) {
             c.add(Count::CompressionBytesOut, encoding.passed());
         }
     }
+    if x.is_upgraded {
+        c.fall(Count::UpgradedOpen);
+    }
     c.set(Count::Active, exchanges.len() as u64);
 }

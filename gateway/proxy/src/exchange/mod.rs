@@ -36,6 +36,7 @@ pub(crate) mod websocket;
 
 use crate::Failure;
 use crate::client::identity::Client;
+use crate::counters::{Count, Counters};
 use crate::exchange::authorize::{Question, asked_about};
 use crate::exchange::credentials::Verification;
 use crate::exchange::flow::Flow;
@@ -80,6 +81,8 @@ pub(crate) enum Ending {
     },
     /// An upgraded or relayed connection on which neither side has sent anything for too long.
     Idle,
+    /// The lane drains, and the time of requests is over.
+    Drain,
 }
 
 /// What is believed of what a request says of its client (`Forwarded` and the like).
@@ -159,6 +162,8 @@ pub(crate) struct Exchange {
     /// The trace that it is part of.
     trace: Trace,
     ending: Ending,
+    /// It is counted as an open upgraded connection.
+    is_upgraded: bool,
     /// What the response holds with the upstream's connection.
     held: Held,
 }
@@ -188,8 +193,22 @@ impl Exchange {
             times: Times::default(),
             trace: Trace::default(),
             ending: Ending::No,
+            is_upgraded: false,
             held: Held::default(),
         }
+    }
+
+    /// The lane drains, and the time of requests is over.
+    pub fn end_by_drain(&mut self) {
+        if self.ending == Ending::No {
+            self.ending = Ending::Drain;
+        }
+    }
+
+    /// From now on both directions carry another protocol than HTTP, or a relayed connection: it is counted as open until its end.
+    pub fn note_upgraded(&mut self, counters: &Counters) {
+        self.is_upgraded = true;
+        counters.count(Count::UpgradedOpen);
     }
 
     /// Where the request comes from, and the response goes to.
@@ -584,7 +603,7 @@ impl Exchange {
     pub fn drains_since(&self) -> Option<Millis> {
         match self.ending {
             Ending::Draining { since } | Ending::DrainingTooLong { since } => Some(since),
-            Ending::No | Ending::TooLong | Ending::Idle => None,
+            Ending::No | Ending::TooLong | Ending::Idle | Ending::Drain => None,
         }
     }
 
@@ -622,6 +641,7 @@ impl Exchange {
         self.trace.clear();
         self.attempts = 0;
         self.ending = Ending::No;
+        self.is_upgraded = false;
         self.held = Held::default();
     }
 }

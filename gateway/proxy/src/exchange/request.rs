@@ -88,6 +88,9 @@ pub(crate) fn request_end(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     if !x.request_body.trailers.is_empty() {
         forwarded::clean_trailers(&mut x.request_body.trailers, x.routed.route.as_ref());
+        if let Some((listener, _)) = &x.routed.host {
+            listener.clean_request_trailers(&mut x.request_body.trailers);
+        }
         clean_of_id(&mut x.request_body.trailers, &proxy.settings);
     }
     let x = if x.copy.is_coming() {

@@ -91,6 +91,7 @@ pub(crate) fn response_arrived(
     x.response_body.progress.begin(cx.now());
     if x.machine.is_tunnel() {
         proxy.counters.count(Count::Tunnels);
+        x.note_upgraded(&proxy.counters);
         client_close_after(&mut proxy.connections, client_stream);
     }
     perform(proxy, cx, exchange, actions.without(Do::ForwardHead));

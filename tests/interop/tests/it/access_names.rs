@@ -1,5 +1,5 @@
 //! Who may come, by the name of a client certificate and by header: `allow_certificate`, `deny_certificate`, `allow_header`,
-//! `deny_header` of hosts and routes.
+//! `deny_header` of listeners, hosts and routes.
 
 use http::Method;
 use rustls::ClientConfig;
@@ -196,6 +196,74 @@ fn what_is_denied_in_the_head_does_not_come_as_a_trailer() {
     assert!(text.contains("x-other: 2") && !text.contains("x-debug: 1"), "{text}");
 }
 
+/// The rule of a listener comes before those of its hosts, for every name and path, and for no other listener.
+#[test]
+fn a_listener_may_be_for_some_certificates_and_headers() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+[[host.route]]
+path = "/prod"
+to = {url:?}
+allow_certificate = "cn:web"
+[[host.route]]
+path = "/moved"
+redirect = "/elsewhere"
+"#,
+        url = backend.url()
+    );
+    let tls = format!("client_auth = {{ mode = \"optional\", ca = {:?} }}", site.ca);
+    let plain = sealane_interop::ports::free();
+    let listening =
+        Listening { tls: &tls, plain: "deny_header = { X-Debug = true }\n", rest: &rest, ..Listening::default() };
+    let rule =
+        "http3 = true\nallow_certificate = [\"dns:*.clients.test\", \"cn:web\"]\ndeny_certificate = \"cn:mallory\"\n";
+    let text = listening.text(&site, plain).replacen("http3 = true\n", rule, 1);
+    let gateway = sealane_interop::gateway::configured(&site, &text);
+    let issue = |file: &str, name: &str| site.issue(file, &[name]);
+    let (web, app) = (issue("web", "web.clients.test"), issue("app", "app.clients.test"));
+    let (other, mallory) = (issue("other", "other.test"), issue("mallory", "mallory.clients.test"));
+    let mut refused = 0.0;
+    for (identity, path, status) in [
+        (Some(&web), "/", 200),
+        (Some(&web), "/prod", 200),
+        (Some(&app), "/", 200),
+        // The listener lets it in, the route does not.
+        (Some(&app), "/prod", 403),
+        (Some(&app), "/moved", 308),
+        (Some(&other), "/", 403),
+        (Some(&other), "/moved", 403),
+        (Some(&mallory), "/", 403),
+        (None, "/", 403),
+    ] {
+        assert_eq!(visit(&site, &gateway, identity, path), [status; 6], "{identity:?} {path}");
+        refused += if status == 403 { 6.0 } else { 0.0 };
+    }
+    assert_eq!(denied(&gateway, "request_by_certificate"), refused);
+    // A name that no host has is not told from one that a host has.
+    let response =
+        client::exchange(gateway.address, &with(&site, None, "http/1.1"), b"GET / HTTP/1.1\r\nHost: x.test\r\n\r\n");
+    assert_eq!(response.expect("a response").status(), 403);
+    // The plain listener has another rule, and its header does not come as a trailer.
+    let mut wire = Wire::new(client::tcp(plain));
+    for (fields, status) in [("", 200), ("X-Debug: 1\r\n", 403), ("", 200)] {
+        wire.send(format!("GET / HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n")).expect("it is read");
+        assert_eq!(wire.response("GET").expect("a response").status(), status, "{fields}");
+    }
+    let head = "POST / HTTP/1.1\r\nHost: a.test\r\nTransfer-Encoding: chunked\r\nTrailer: X-Debug\r\n\r\n";
+    wire.send(format!("{head}2\r\nhi\r\n0\r\nX-Debug: 1\r\nX-Other: 2\r\n\r\n")).expect("it is read");
+    assert_eq!(wire.response("POST").expect("a response").status(), 200);
+    let requests = backend.requests();
+    let last = requests.last().expect("it came");
+    assert_eq!(last.text(), "hi");
+    assert!(!format!("{last:?}").to_lowercase().contains("x-debug: 1"), "{last:?}");
+    assert_eq!(denied(&gateway, "request_by_header"), 1.0);
+}
+
 #[test]
 fn rules_that_could_not_work_are_refused() {
     let site = Site::new();
@@ -223,6 +291,41 @@ fn rules_that_could_not_work_are_refused() {
     );
     let said = run(["check".as_ref(), "-c".as_ref(), site.file("relay.toml", text).as_os_str()]);
     assert!(String::from_utf8_lossy(&said.stderr).contains("cannot be used with \"passthrough\""));
+    // Those of a listener need what they look at, and must judge all that it serves.
+    let relayed = "passthrough = \"a\"\n[[upstream]]\nname = \"a\"\nservers = \"127.0.0.1:1\"\n";
+    let of_listener = |line: &str, rest: &str| format!("{listener}{line}\n{rest}");
+    let (cert, key) = (&site.ecdsa.cert, &site.ecdsa.key);
+    let tls = format!("[listener.tls]\ncertificates = {{ cert = {cert:?}, key = {key:?} }}\n");
+    for (text, told) in [
+        (of_listener("allow_certificate = \"any\"", host), "does not ask for client certificates"),
+        (of_listener("deny_certificate = \"cn:a\"", &format!("{tls}{host}")), "does not ask for client certificates"),
+        (of_listener("allow_header = { X-A = 1 }", host), "not a condition on \"X-A\""),
+        (
+            of_listener(
+                "mode = \"tcp\"\nallow_header = { X-A = true }",
+                &format!("[[host]]\nnames = [\"*\"]\n{relayed}"),
+            ),
+            "\"allow_header\" judges requests, but this listener relays",
+        ),
+        (
+            of_listener(
+                "deny_header = { X-A = true }",
+                &format!("{tls}{host}[[host]]\nnames = [\"b.test\"]\n{relayed}"),
+            ),
+            "cannot judge relayed connections, but the host \"b.test\" relays",
+        ),
+        (
+            of_listener(
+                "deny_header = { X-A = true }",
+                &format!("{tls}{host}[[host]]\nnames = [\"*\"]\nalpn = [\"x\"]\n{relayed}"),
+            ),
+            "cannot judge relayed connections, but the host \"*\" relays",
+        ),
+    ] {
+        let said = run(["check".as_ref(), "-c".as_ref(), site.file("listener.toml", &text).as_os_str()]);
+        let errors = String::from_utf8_lossy(&said.stderr).into_owned();
+        assert!(!said.status.success() && errors.contains(told), "{text}: {errors}");
+    }
     // A secret is not shown.
     let text = format!("{listener}{host}allow_header = {{ X-Key = [\"hunter2\"] }}\n");
     let said = run(["config".as_ref(), "show".as_ref(), "-c".as_ref(), site.file("shown.toml", text).as_os_str()]);

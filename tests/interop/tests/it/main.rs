@@ -154,6 +154,7 @@ mod unix_sockets;
 mod upgrade;
 mod upgrade_from_old;
 mod upgrade_quic;
+mod upgrade_upgraded;
 mod upstream_h2_ends;
 mod upstream_h3_ends;
 mod upstream_tls;

@@ -8,13 +8,14 @@ use rustls::pki_types::{CertificateDer, EchConfigListBytes};
 use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use sealane_interop::backend::{self, Backend, ok};
 use sealane_interop::client;
-use sealane_interop::eventually;
-use sealane_interop::gateway::configured;
+use sealane_interop::gateway::{self, Gateway, configured};
 use sealane_interop::http::Wire;
-use sealane_interop::noise;
+use sealane_interop::peers::{Said, find};
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::{eventually, need, noise, ports, process};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::sync::Arc;
 
 /// A server that speaks first, then says everything again, and at the end says goodbye.
@@ -126,7 +127,7 @@ fn the_servers_are_told_who_comes() {
 #[test]
 fn without_a_server_the_connection_is_closed() {
     let site = Site::new();
-    let gateway = configured(&site, &plain(sealane_interop::ports::free(), ""));
+    let gateway = configured(&site, &plain(ports::free(), ""));
     let mut stream = client::tcp(gateway.address);
     let mut got = Vec::new();
     // Reset or ended, but without a byte: what speaks another protocol must not be told in HTTP.
@@ -268,4 +269,121 @@ fn an_encrypted_client_hello_passes_unharmed() {
     let mut got = vec![0; hello.len()];
     relayed.read_exact(&mut got).expect("the server gets the ClientHello");
     assert!(got == hello, "the ClientHello was changed");
+}
+
+/// What `openssl s_client` prints that offers these protocols (ALPN), asks for this name (`None`: sends none), and sends a request.
+fn s_client(gateway: &Gateway, address: SocketAddr, name: Option<&str>, protocols: &str) -> String {
+    let mut command = Command::new(find("openssl").expect("the test looked for openssl first"));
+    command.args(["s_client", "-connect", &address.to_string(), "-ign_eof", "-alpn", protocols, "-CAfile"]);
+    command.arg(gateway.ca());
+    match name {
+        Some(name) => command.args(["-servername", name]),
+        None => command.arg("-noservername"),
+    };
+    let host = name.unwrap_or("other.example.test");
+    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+    Said::from(process::run(&mut command, request.as_bytes())).all()
+}
+
+fn server(site: &Site, name: &'static str) -> Backend {
+    Backend::start_tls(backend::tls(&site.issue(name, &["theirs.example.test"])), move |mut connection| {
+        // Once: `s_client` reads until the connection is closed.
+        if connection.request().is_some() {
+            connection.send(ok(format!("this is {name}").as_bytes()));
+        }
+    })
+}
+
+#[test]
+fn protocols_select_servers_beside_names() {
+    need!("openssl");
+    let site = Site::new();
+    let (chat, data) = (server(&site, "chat"), server(&site, "data"));
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let upstream = |name: &str, server: SocketAddr| format!("[[upstream]]\nname = {name:?}\nservers = \"{server}\"\n");
+    let relaying = ports::free();
+    let text = format!(
+        "[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\n[listener.tls]\n\
+         certificates = {{ cert = \"{cert}\", key = \"{key}\" }}\n\
+         [[listener]]\naddress = \"{relaying}\"\nmode = \"tcp\"\n\
+         [[host]]\nnames = [\"*\"]\nlisteners = [\"@ADDRESS@\"]\nalpn = [\"xmpp-client\", \"x\"]\npassthrough = \"chat\"\n\
+         [[host]]\nnames = [\"{HOST}\"]\nalpn = \"postgresql\"\npassthrough = \"data\"\n\
+         [[host]]\nnames = [\"{HOST}\"]\nrespond = {{ body = \"this is ours\" }}\n\
+         [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"this is another\" }}\n\
+         [[host]]\nnames = [\"*\"]\nlisteners = [\"{relaying}\"]\npassthrough = \"chat\"\n{}{}",
+        upstream("chat", chat.address),
+        upstream("data", data.address)
+    );
+    let gateway = configured(&site, &text);
+    let other = Some("other.example.test");
+    let cases = [
+        (gateway.address, Some(HOST), "http/1.1", "ours"),
+        (gateway.address, Some(HOST), "postgresql", "data"),
+        (gateway.address, Some(HOST), "http/1.1,postgresql", "data"),
+        // The host with the narrower name gets it, though the client offers a protocol of a wider one.
+        (gateway.address, Some(HOST), "xmpp-client,http/1.1", "ours"),
+        (gateway.address, other, "xmpp-client", "chat"),
+        (gateway.address, other, "http/1.1,x", "chat"),
+        // Of a narrower name that is not the client's, and the beginning and the end of a protocol's name.
+        (gateway.address, other, "postgresql,http/1.1,xmpp,client", "another"),
+        (gateway.address, None, "http/1.1,xmpp-client", "chat"),
+        (gateway.address, None, "http/1.1", "another"),
+        // Without TLS of ours.
+        (relaying, Some(HOST), "postgresql", "data"),
+        (relaying, Some(HOST), "http/1.1", "chat"),
+        (relaying, None, "postgresql", "chat"),
+    ];
+    for (address, name, protocols, wanted) in cases {
+        let said = s_client(&gateway, address, name, protocols);
+        assert!(said.contains(&format!("this is {wanted}")), "{name:?} {protocols}: {said}");
+    }
+    assert_eq!(gateway.metric("sealane_relayed_by_alpn_total"), Some(6.0));
+    assert_eq!(gateway.metric("sealane_relayed_connections_total"), Some(8.0));
+    // What is no ClientHello names no protocol.
+    let mut stream: TcpStream = client::tcp(relaying);
+    stream.write_all(b"GET / HTTP/1.1\r\n\r\n").expect("it reads");
+    assert!(eventually(|| gateway.metric("sealane_relayed_connections_total") == Some(9.0)));
+    // A request for the name of a relayed host is answered by the host that serves the name.
+    let response = client::exchange(gateway.address, gateway.config(), &client::get("/")).expect("a response");
+    assert_eq!(response.text(), "this is ours");
+}
+
+/// A client chooses its protocols. It must not get around the certificate that a host requires.
+#[test]
+fn a_protocol_is_no_way_around_client_certificates() {
+    need!("openssl");
+    let site = Site::new();
+    let (chat, ours) = (server(&site, "chat"), Backend::saying("secret"));
+    let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+    let text = |chat: SocketAddr, names: &str| {
+        format!(
+            "[admin]\nlisten = \"@ADMIN@\"\n[[listener]]\naddress = \"@ADDRESS@\"\n[listener.tls]\n\
+             certificates = {{ cert = \"{cert}\", key = \"{key}\" }}\n\
+             client_auth = {{ mode = \"require\", ca = {:?}, for = [\"{HOST}\"] }}\n\
+             [[host]]\nnames = [\"{HOST}\"]\nto = [\"http://{}\"]\n\
+             [[host]]\nnames = [\"{names}\"]\nalpn = [\"xmpp-client\"]\npassthrough = \"chat\"\n\
+             [[upstream]]\nname = \"chat\"\nservers = \"{chat}\"\n",
+            site.ca, ours.address
+        )
+    };
+    let gateway = configured(&site, &text(chat.address, "*"));
+    for protocols in ["http/1.1", "http/1.1,xmpp-client"] {
+        let said = s_client(&gateway, gateway.address, Some(HOST), protocols);
+        assert!(!said.contains("secret") && !said.contains("this is chat"), "{protocols}: {said}");
+        assert!(said.contains("certificate required"), "{protocols}: {said}");
+    }
+    let said = s_client(&gateway, gateway.address, Some("other.example.test"), "xmpp-client");
+    assert!(said.contains("this is chat"), "{said}");
+    // To the servers of the protected host, no such way may be configured, by its name or a wider one.
+    for names in [HOST, "*"] {
+        let file = site.file(
+            "around.toml",
+            text(ours.address, names).replace("@ADDRESS@", "127.0.0.1:1").replace("@ADMIN@", "127.0.0.1:2"),
+        );
+        let said = Said::from(gateway::run(["check".as_ref(), "-c".as_ref(), file.as_os_str()]));
+        assert!(
+            said.code == Some(1) && said.err.contains("the gateway cannot ask for a certificate there"),
+            "{said:?}"
+        );
+    }
 }

@@ -49,6 +49,8 @@ pub struct Status {
     pub reloads: Reloads,
     /// What is listened on.
     pub listeners: Vec<ListenerStatus>,
+    /// Processes from before upgrades that still finish requests and upgraded connections, the one that ends last first.
+    pub old_processes: Vec<OldProcessStatus>,
     /// Groups of servers.
     pub upstreams: Vec<UpstreamStatus>,
     /// Certificates that are shown to clients.
@@ -105,6 +107,20 @@ pub struct Reloads {
     pub upgrades_failed: u64,
     /// What was wrong the last time; empty after one that was good.
     pub last_error: String,
+}
+
+/// What a process that drains still finishes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OldProcessStatus {
+    /// The process.
+    pub pid: u32,
+    /// Open requests, without upgraded connections.
+    pub requests: u64,
+    /// Open upgraded and relayed connections.
+    pub upgraded: u64,
+    /// When it ends at the latest, in seconds since 1970.
+    pub until: u64,
 }
 
 /// A listening address.

@@ -18,6 +18,7 @@ use crate::run::commands::Reply;
 use crate::run::listeners::Listeners;
 use crate::telemetry::TelemetryReporter;
 use crate::traces::TraceReporter;
+use crate::upgrade::remaining::RemainingFile;
 use sealane_lane::histogram::Distribution;
 use sealane_tls::policy::RevocationLists;
 use sealane_tls::transparency::LogList;
@@ -90,6 +91,7 @@ pub(super) struct Written {
     /// Those whose files have changed: taken, and refused.
     pub(super) log_lists_read: (u64, u64),
     pub(super) fleet: Option<fleet::Reporter>,
+    pub(super) remaining: Option<RemainingFile>,
     pub(super) traces: Option<TraceReporter>,
     pub(super) telemetry: Option<TelemetryReporter>,
     /// The settings in force, with secrets masked.
@@ -201,6 +203,11 @@ impl StatusRegistry {
     /// Who tells how the OCSP responses stand that are fetched.
     pub fn stapling(&self, reporter: Option<StapleReporter>) {
         self.written().stapling = reporter;
+    }
+
+    /// Where processes from before upgrades write down what they still finish.
+    pub fn remaining(&self, file: Option<RemainingFile>) {
+        self.written().remaining = file;
     }
 
     /// Who tells how the export of traces stands.
@@ -449,7 +456,8 @@ impl StatusRegistry {
     pub fn sentence(&self) -> String {
         let w = self.written();
         let addresses: Vec<&str> = w.listeners.iter().map(|l| l.address.as_str()).collect();
-        format!("serving {} (configuration {}, generation {})", addresses.join(", "), w.configuration, w.generation)
+        let does = if self.metrics.healthy() { "serving" } else { "stopping, served" };
+        format!("{does} {} (configuration {}, generation {})", addresses.join(", "), w.configuration, w.generation)
     }
 
     /// Everything as of now.
@@ -480,6 +488,7 @@ impl StatusRegistry {
         };
         let w = self.written();
         Status {
+            old_processes: w.remaining.as_ref().map(RemainingFile::of_others).unwrap_or_default(),
             problems,
             clients: self.metrics.talkers().map(|talkers| talkers.clients()).unwrap_or_default(),
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -3,6 +3,7 @@
 use super::{CertificateStatus, StatusRegistry};
 use crate::metrics::prometheus::Writer;
 use crate::metrics::reports;
+use crate::upgrade::remaining::RemainingFile;
 use std::time::UNIX_EPOCH;
 
 impl StatusRegistry {
@@ -14,6 +15,13 @@ impl StatusRegistry {
         family.sample(&[("result", "failed")], w.reloads.failed);
         out.counter("sealane_upgrades_failed_total", "Upgrades of the process (`sealane upgrade`) that failed.")
             .sample(&[], w.reloads.upgrades_failed);
+        let old = w.remaining.as_ref().map(RemainingFile::of_others).unwrap_or_default();
+        let mut family = out.gauge(
+            "sealane_old_process_connections",
+            "What processes from before upgrades still finish, by kind: requests, or upgraded and relayed connections.",
+        );
+        family.sample(&[("kind", "requests")], old.iter().map(|one| one.requests).sum::<u64>());
+        family.sample(&[("kind", "upgraded")], old.iter().map(|one| one.upgraded).sum::<u64>());
         out.gauge(
             "sealane_config_generation",
             "Number of the newest snapshot of the configuration; reloads and changed files increase it.",
