@@ -11,7 +11,6 @@ use crate::pages::{ErrorPage, Maintenance};
 use crate::patterns::Groups;
 use crate::snapshot::{Action, Routing};
 use crate::templates::{Origin, Template};
-use sealane_http::claims::is_alike;
 use sealane_http::{FieldError, Fields, Known, RequestHead};
 use sealane_route::path::{self, Readings};
 use sealane_route::{Found, Subject};
@@ -447,7 +446,7 @@ impl Subject for Request<'_> {
         if name.eq_ignore_ascii_case("host") {
             return !self.head.authority().is_empty() && accepts(self.head.authority());
         }
-        self.head.fields.iter().any(|(_, n, value)| is_alike(n, name.as_bytes()) && accepts(value))
+        self.head.fields.alike(name.as_bytes()).any(accepts)
     }
 }
 
