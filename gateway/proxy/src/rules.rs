@@ -99,6 +99,14 @@ impl Responses {
         }
     }
 
+    /// Removes from an interim response what the final response does not keep of the server's.
+    pub(crate) fn clean_interim(&self, fields: &mut Fields) {
+        self.clean_trailers(fields);
+        if self.hsts.is_some() {
+            fields.remove(Known::StrictTransportSecurity);
+        }
+    }
+
     /// Removes from a response's trailers what is removed from its head.
     pub(crate) fn clean_trailers(&self, trailers: &mut Fields) {
         self.edits.iter().for_each(|edits| edits.clean(trailers));
