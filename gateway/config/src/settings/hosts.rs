@@ -396,7 +396,8 @@ table! {
     set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
     /// Headers that the gateway copies from the server's response into the client's request: a list of names, or a table with the
     /// name in the request and the name in the response (`{ X-User = "X-Auth-Request-User" }`). If the client itself
-    /// sends headers with these names (the names in the request), the gateway removes them.
+    /// sends headers with these names (the names in the request), the gateway removes them. The gateway also removes
+    /// both names from its request for permission, except `Authorization` and `Cookie`, which show who the client is.
     copy_headers: Own<Vec<(String, String)>> = Own(fields::copied, || Shape::Either(vec![
         Shape::List(Box::new(Shape::Text(None))), Shape::Map(Box::new(Shape::Text(None)))])),
         example(["Remote-User", "Remote-Groups"]);
