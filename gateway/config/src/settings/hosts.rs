@@ -236,7 +236,8 @@ table! {
     /// `server_timing` uses the host's `server_timing`.
     server_timing: Flag = Flag, described("`false`; in a route the host's"), example(true);
     /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
-    /// the host's `cors`. See [routing](page:routing#pages-of-other-origins).
+    /// the host's `cors`. For a route with `false`, preflights are requests like others: to let its servers answer them,
+    /// `methods` of the route must contain `OPTIONS`. See [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
         example({ origins = ["https://app.example.com"] });
     /// Compress responses of upstreams for clients that accept it: `true`, a table, or `false` in a route. A route without
