@@ -492,8 +492,9 @@ impl Exchange {
             return Actions::NONE;
         }
         self.upstream = Upstream::None;
-        // RFC 8470 §4: early data can be replayed, and what changes something must not be done twice.
-        if self.facts.is_early && !self.facts.is_safe {
+        // RFC 8470 §4: early data can be replayed, and what changes something must not be done twice. What follows a change of
+        // protocols is no safe request, whatever the method was.
+        if self.facts.is_early && !(self.facts.is_safe && self.is_message()) {
             return self.refuse_early();
         }
         Actions::NONE

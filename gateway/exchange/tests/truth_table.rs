@@ -294,6 +294,14 @@ fn early_data() {
     assert_eq!(x.on(Event::TooEarly).iter().collect::<Vec<_>>(), [CloseClient, Finish], "it has its answer");
     assert!(Exchange::new(GET).on(Event::Forward).is_empty(), "nobody has accepted it");
     assert_eq!(last(early(GET), &[Event::Forward]).0, [SelectServer]);
+    // Whatever the method is: what follows a change of protocols is no safe request.
+    for kind in [Kind::Connect, Kind::WebSocket, Kind::Upgrade, Kind::ExtendedConnect] {
+        let (mut early, mut late) =
+            (Exchange::new(early(Request { kind, ..GET })), Exchange::new(Request { kind, ..GET }));
+        let actions = early.on(Event::Accepted);
+        assert_eq!((actions.has(Respond), actions.status()), (true, 425), "{kind:?}");
+        assert!(late.on(Event::Accepted).is_empty(), "{kind:?}");
+    }
     let too_early = Event::Head(Head { status: 425, switches: false, confirms: false });
     let begin = [Event::Forward, CONNECTED, too_early];
     assert_eq!(last(early(GET), &begin).0, [ResetUpstream, AwaitHandshake]);

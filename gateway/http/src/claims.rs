@@ -75,6 +75,12 @@ impl Fields {
         self.remove_if(|known, name| known.may_be_claim() && member(name));
     }
 
+    /// The values of all fields whose name is the same to a server that follows CGI, in their order. What decides about a request by a
+    /// header that any client can send goes by these: a server may take any of them.
+    pub fn alike(&self, wanted: &[u8]) -> impl Iterator<Item = &[u8]> {
+        self.iter().filter(move |(_, name, _)| is_alike(name, wanted)).map(|(_, _, value)| value)
+    }
+
     /// Removes all fields whose name is the same to a server that follows CGI.
     pub fn remove_alike(&mut self, wanted: &[u8]) {
         self.remove_if(|_, name| is_alike(name, wanted));
@@ -132,6 +138,17 @@ mod tests {
         for known in Known::ALL.iter().filter(|k| **k != Known::Other) {
             assert_eq!(known.may_be_claim(), is_claim(known.name().as_bytes()), "{}", known.name());
         }
+    }
+
+    #[test]
+    fn values_under_a_name_are_found_in_every_spelling() {
+        let mut fields = Fields::new();
+        for (name, value) in [("X-Key", "1"), ("x_key", "2"), ("X-Keys", "3"), ("X.KEY", "4"), ("XKey", "5")] {
+            fields.push(name.as_bytes(), value.as_bytes()).unwrap();
+        }
+        assert_eq!(fields.alike(b"x-key").collect::<Vec<_>>(), [b"1", b"2", b"4"]);
+        fields.remove_alike(b"X-Key");
+        assert_eq!(fields.alike(b"x-key").next(), None);
     }
 
     #[test]

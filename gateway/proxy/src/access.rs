@@ -27,7 +27,6 @@ use crate::service::Proxy;
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use sealane_exchange::Event;
 use sealane_http::Fields;
-use sealane_http::claims::is_alike;
 use sealane_lane::{Context, Key};
 use sealane_passwords::Users;
 use sealane_route::AccessRule;
@@ -110,7 +109,7 @@ impl HeaderCondition {
     /// Whether the condition holds for all fields of the name. A client that sends two values, of which one is right, may mean
     /// the upstream to read the other.
     fn holds_for_all(&self, fields: &Fields) -> bool {
-        let mut values = self.values(fields).peekable();
+        let mut values = fields.alike(self.name.as_bytes()).peekable();
         match &self.is {
             HeaderIs::Present => values.peek().is_some(),
             HeaderIs::Absent => values.peek().is_none(),
@@ -121,15 +120,10 @@ impl HeaderCondition {
     /// Whether the condition holds for some field of the name.
     fn holds_for_any(&self, fields: &Fields) -> bool {
         match &self.is {
-            HeaderIs::Present => self.values(fields).next().is_some(),
-            HeaderIs::Absent => self.values(fields).next().is_none(),
-            HeaderIs::OneOf(wanted) => self.values(fields).any(|value| is_one_of(value, wanted)),
+            HeaderIs::Present => fields.alike(self.name.as_bytes()).next().is_some(),
+            HeaderIs::Absent => fields.alike(self.name.as_bytes()).next().is_none(),
+            HeaderIs::OneOf(wanted) => fields.alike(self.name.as_bytes()).any(|value| is_one_of(value, wanted)),
         }
-    }
-
-    fn values<'f>(&'f self, fields: &'f Fields) -> impl Iterator<Item = &'f [u8]> {
-        let alike = fields.iter().filter(|(_, name, _)| is_alike(name, self.name.as_bytes()));
-        alike.map(|(_, _, value)| value)
     }
 }
 

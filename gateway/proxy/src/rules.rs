@@ -11,7 +11,6 @@ use crate::pages::{ErrorPage, Maintenance};
 use crate::patterns::Groups;
 use crate::snapshot::{Action, Routing};
 use crate::templates::{Origin, Template};
-use sealane_http::claims::is_alike;
 use sealane_http::{FieldError, Fields, Known, RequestHead};
 use sealane_route::path::{self, Readings};
 use sealane_route::{Found, Subject};
@@ -97,6 +96,14 @@ impl Responses {
         }
         if let (Some(rule), true) = (&self.cors, *cors != Cors::Off) {
             rule.add_headers(cors, fields);
+        }
+    }
+
+    /// Removes from an interim response what the final response does not keep of the server's.
+    pub(crate) fn clean_interim(&self, fields: &mut Fields) {
+        self.clean_trailers(fields);
+        if self.hsts.is_some() {
+            fields.remove(Known::StrictTransportSecurity);
         }
     }
 
@@ -447,7 +454,7 @@ impl Subject for Request<'_> {
         if name.eq_ignore_ascii_case("host") {
             return !self.head.authority().is_empty() && accepts(self.head.authority());
         }
-        self.head.fields.iter().any(|(_, n, value)| is_alike(n, name.as_bytes()) && accepts(value))
+        self.head.fields.alike(name.as_bytes()).any(accepts)
     }
 }
 

@@ -242,7 +242,8 @@ table! {
     /// `server_timing` uses the host's `server_timing`.
     server_timing: Flag = Flag, described("`false`; in a route the host's"), example(true);
     /// Which pages of other origins may read responses: a table, or `false` in a route. A route without `cors` uses
-    /// the host's `cors`. See [routing](page:routing#pages-of-other-origins).
+    /// the host's `cors`. For a route with `false`, preflights are requests like others: to let its servers answer them,
+    /// `methods` of the route must contain `OPTIONS`. See [routing](page:routing#pages-of-other-origins).
     cors: Own<Cors> = Own(cross_origin::read, || Shape::Either(vec![Shape::Flag, Shape::Table(&cors::TABLE)])),
         example({ origins = ["https://app.example.com"] });
     /// Compress responses of upstreams for clients that accept it: `true`, a table, or `false` in a route. A route without
@@ -403,7 +404,8 @@ table! {
     set_headers: Own<Vec<(String, String)>> = Own(fields::pairs, || Shape::Map(Box::new(Shape::Text(None)))), secret(Values);
     /// Headers that the gateway copies from the server's response into the client's request: a list of names, or a table with the
     /// name in the request and the name in the response (`{ X-User = "X-Auth-Request-User" }`). If the client itself
-    /// sends headers with these names (the names in the request), the gateway removes them.
+    /// sends headers with these names (the names in the request), the gateway removes them. The gateway also removes
+    /// both names from its request for permission, except `Authorization` and `Cookie`, which show who the client is.
     copy_headers: Own<Vec<(String, String)>> = Own(fields::copied, || Shape::Either(vec![
         Shape::List(Box::new(Shape::Text(None))), Shape::Map(Box::new(Shape::Text(None)))])),
         example(["Remote-User", "Remote-Groups"]);

@@ -19,6 +19,7 @@ use crate::logins::Logins;
 use crate::service::{Message, Proxy};
 use crate::settings::LaneSettings;
 use crate::talkers::Talkers;
+use sealane_http::Fields;
 use sealane_lane::{Context, Deadline, Key, Micros, Millis, Ready, Undelivered};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -400,15 +401,15 @@ impl Admission {
     }
 
     /// Lets a request pass a limit of the snapshot, or says after how many milliseconds to come again.
-    pub fn request<'f>(
+    pub fn request(
         &mut self,
         cx: &mut Context,
         limit: usize,
         peer: IpAddr,
         name: &[u8],
-        field: impl FnOnce(&str) -> Option<&'f [u8]>,
+        fields: &Fields,
     ) -> Result<(), Millis> {
-        self.rates.request(cx, limit, peer, name, field)
+        self.rates.request(cx, limit, peer, name, fields)
     }
 
     /// Whether a limit counts requests by the client's address.

@@ -65,6 +65,20 @@ const LEFT_OUT: &[&str] = &[
     "Range",
 ];
 
+/// Headers that the server of `forward_auth` needs of the client even where its answer replaces them in the request: they show who it is.
+const CREDENTIALS: &[&str] = &["Authorization", "Cookie"];
+
+/// Removes the client's own headers of the names that the answer gives: a server that repeats them, or that trusts them, would let the
+/// client say who it is.
+fn remove_copied(request: &mut RequestHead, copy: &[(String, String)]) {
+    let is_credential = |name: &str| CREDENTIALS.iter().any(|own| own.eq_ignore_ascii_case(name));
+    for (name, from) in copy {
+        for name in [name, from].into_iter().filter(|name| !is_credential(name)) {
+            request.fields.remove_alike(name.as_bytes());
+        }
+    }
+}
+
 /// Makes a request the question about it. HEAD stays HEAD: an answer that is the client's must not have a body then.
 fn make_question(request: &mut RequestHead, target: &str) -> Result<(), FieldError> {
     let (method, uri) = (request.method_name().to_vec(), request.target().to_vec());
@@ -104,6 +118,7 @@ pub(crate) fn authorize(
     let question = Question { request: x.request.clone(), body: x.body, expects, until };
     let from = Origin { connections: &*connections, stream: x.client_stream, client, claims: &x.claims };
     let mut values = auth.set.values(&x.request, &from).into_iter();
+    remove_copied(&mut x.request, &auth.copy);
     let prepared = forwarded::prepare(x, client, early, scratch.text())
         .and_then(|()| make_question(&mut x.request, &auth.target))
         .and_then(|()| auth.set.apply(&mut x.request.fields, &mut values));
@@ -173,6 +188,18 @@ fn copy_fields(x: &mut Exchange) -> Result<(), FieldError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_question_has_no_header_that_the_answer_gives() {
+        let mut request = RequestHead::new();
+        for name in ["Remote-User", "remote_user", "X-Auth-User", "Authorization", "Cookie", "Remote-Users"] {
+            request.fields.push(name.as_bytes(), b"1").unwrap();
+        }
+        let copy = [("Remote-User", "X-Auth-User"), ("authorization", "Authorization"), ("Cookie", "Cookie")];
+        remove_copied(&mut request, &copy.map(|(name, from)| (name.to_owned(), from.to_owned())));
+        let left: Vec<&[u8]> = request.fields.iter().map(|(_, name, _)| name).collect();
+        assert_eq!(left, [&b"Authorization"[..], b"Cookie", b"Remote-Users"]);
+    }
 
     #[test]
     fn a_question_has_no_body_and_no_conditions() {

@@ -7,7 +7,7 @@ use crate::exchange::authorize::{admit, restore_request};
 use crate::exchange::encoding::{self, begin_encoding};
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::executor::{perform, refuse};
-use crate::exchange::response_headers::add_response_headers;
+use crate::exchange::response_headers::{add_response_headers, clean_interim};
 use crate::exchange::retries::{account_for_loss, answer_retry, retry_is_granted};
 use crate::exchange::routed::DeniedBy;
 use crate::exchange::streams::{
@@ -44,6 +44,9 @@ pub(crate) fn response_arrived(
         }
         if !actions.has(Do::ForwardInterim) || matches!(client_stream, ClientStream::Mirror(_)) {
             return true;
+        }
+        if x.routed.adds_headers {
+            clean_interim(x, &proxy.settings);
         }
         proxy.counters.status(status);
         client_interim(&mut proxy.connections, &proxy.exchanges, &mut proxy.scratch, exchange, client_stream);

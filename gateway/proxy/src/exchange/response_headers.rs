@@ -64,6 +64,17 @@ pub(crate) fn add_response_headers(
     compresses
 }
 
+/// Removes from an interim response what [`add_response_headers`] removes from the final one.
+#[inline(never)]
+pub(crate) fn clean_interim(x: &mut Exchange, settings: &LaneSettings) {
+    if let Some(responses) = x.routed.responses() {
+        responses.clean_interim(&mut x.response.fields);
+    }
+    if let Some(rules) = settings.snapshot().request_ids.as_ref().filter(|rules| rules.in_responses) {
+        x.response.fields.remove_alike(rules.header.as_bytes());
+    }
+}
+
 /// A cookie by which the gateway knows a client again.
 fn set_cookie(name: &str, value: &[u8], secure: bool) -> Vec<u8> {
     let mut text = Vec::with_capacity(96);

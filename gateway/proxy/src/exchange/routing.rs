@@ -112,8 +112,7 @@ pub(crate) fn route_request(
     let name = client.server_name().unwrap_or(x.request.host_name()).as_bytes();
     let mut wait = None;
     for limit in &route.rate_limits {
-        let field = |name: &str| x.request.fields.get_named(name.as_bytes());
-        if let Err(ms) = admission.request(cx, *limit, x.client_ip(client), name, field) {
+        if let Err(ms) = admission.request(cx, *limit, x.client_ip(client), name, &x.request.fields) {
             wait = wait.max(Some(ms));
         }
     }
@@ -159,18 +158,22 @@ fn count_under(
         return Verdict::TooEarly;
     }
     for limit in limits() {
-        let key = match &limit.key {
-            RateKey::Address if is_of_many(x, client, listener) => continue,
-            RateKey::Address => CountedBy::Address(x.client_ip(client)),
-            RateKey::ServerName => CountedBy::Text(client.server_name().unwrap_or(x.request.host_name()).as_bytes()),
-            RateKey::Field(name) => match x.request.fields.get_named(name.as_bytes()) {
-                Some(value) => CountedBy::Text(value),
-                None => continue,
-            },
+        let (peer, is_of_many) = (x.client_ip(client), is_of_many(x, client, listener));
+        let Exchange { request, routed, .. } = x;
+        let mut count = |key| {
+            let counted = admission.count_request_under(limit, key, settings);
+            routed.counted_under.extend(counted);
+            counted.is_some()
         };
-        match admission.count_request_under(limit, key, settings) {
-            Some(counted) => x.routed.counted_under.push(counted),
-            None => return Verdict::Denied(DeniedBy::Concurrency),
+        let passes = match &limit.key {
+            RateKey::Address => is_of_many || count(CountedBy::Address(peer)),
+            RateKey::ServerName => {
+                count(CountedBy::Text(client.server_name().unwrap_or(request.host_name()).as_bytes()))
+            }
+            RateKey::Field(name) => request.fields.alike(name.as_bytes()).all(|value| count(CountedBy::Text(value))),
+        };
+        if !passes {
+            return Verdict::Denied(DeniedBy::Concurrency);
         }
     }
     Verdict::Admitted

@@ -4,6 +4,7 @@ use super::table::{RateTable, Use};
 use super::{KeyHasher, Levels, Rate, RateKey, RateLimit, SHARE_KEYS, SharedRates, share_ms};
 use crate::lane_state::LaneSnapshot;
 use crate::snapshot::Routing;
+use sealane_http::Fields;
 use sealane_lane::{Context, Deadline, Millis};
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -164,29 +165,28 @@ impl LaneLimits {
     }
 
     /// Lets a request pass a limit, or says after how many milliseconds to come again.
-    pub fn request<'f>(
+    pub fn request(
         &mut self,
         cx: &mut Context,
         limit: usize,
         peer: IpAddr,
         name: &[u8],
-        field: impl FnOnce(&str) -> Option<&'f [u8]>,
+        fields: &Fields,
     ) -> Result<(), Millis> {
         let is_closed = self.is_closed();
         let Some(l) = self.requests.get_mut(limit) else { return Ok(()) };
-        let key = match &l.limit.key {
-            RateKey::Address => l.limit.address_key(peer),
-            RateKey::ServerName => l.limit.text_key(name),
-            RateKey::Field(name) => match field(name) {
-                Some(value) => l.limit.text_key(value),
-                None => return Ok(()),
-            },
+        let now = cx.now();
+        let mut pass = |key| if is_closed { Err(CLOSED_MS) } else { l.table.pass(key, now) };
+        let passed = match &l.limit.key {
+            RateKey::Address => Some(pass(l.limit.address_key(peer))),
+            RateKey::ServerName => Some(pass(l.limit.text_key(name))),
+            // All of them are counted, and the longest wait holds.
+            RateKey::Field(field) => fields.alike(field.as_bytes()).map(|value| pass(l.limit.text_key(value))).max(),
         };
-        if is_closed {
-            return Err(CLOSED_MS);
+        let Some(passed) = passed else { return Ok(()) };
+        if !is_closed {
+            self.note(cx);
         }
-        let passed = l.table.pass(key, cx.now());
-        self.note(cx);
         passed
     }
 

@@ -57,7 +57,7 @@ pub enum RateKey {
     Address,
     /// The name that the client asked for in its hello; plain connections are counted by the request's host.
     ServerName,
-    /// A field's first value; requests without it are not counted.
+    /// The values of a field, in every spelling of its name: a request counts for each of them, and one without any is not counted.
     Field(String),
 }
 

@@ -8,6 +8,7 @@ use sealane_interop::gateway::{Gateway, before};
 use sealane_interop::http::{Message, Wire};
 use sealane_interop::peers::s_client;
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::Listening;
 use sealane_interop::{eventually, need};
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr};
@@ -141,6 +142,75 @@ fn only_safe_methods() {
         let after = backend.requests().len();
         assert_eq!(after - before, usize::from(status == 200), "{method} and the upstream");
     }
+}
+
+/// What asks for another protocol than HTTP is no safe request: the messages that follow are repeated with it (RFC 8470 §3).
+#[test]
+fn no_upgrades_and_no_tunnels() {
+    let site = Site::new();
+    let backend = Backend::saying("hello");
+    let rest = format!("[[host]]\nnames = [\"*\"]\nto = {:?}\n", backend.url());
+    let listening = Listening { tls: ON, both: "allow_connect = true", rest: &rest, ..Listening::default() };
+    let (gateway, _) = listening.start(&site);
+    let websocket = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+                     Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
+    let config = eager(&gateway);
+    for (start, fields, status) in [
+        ("GET /upgrade", websocket, 425),
+        ("GET /upgrade", "Upgrade: foo\r\nConnection: Upgrade\r\n", 425),
+        ("CONNECT localhost:443", "", 425),
+        // A wish that is not passed on.
+        (
+            "GET /plain",
+            "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n",
+            200,
+        ),
+        ("GET /plain", "", 200),
+    ] {
+        prime(&gateway, &config);
+        let request = format!("{start} HTTP/1.1\r\nHost: {HOST}\r\n{fields}\r\n");
+        let (response, accepted) = early(gateway.address, &config, request.as_bytes());
+        assert_eq!((response.status(), accepted), (status, true), "{start} {fields}");
+    }
+    // RFC 8441, with a message behind it.
+    let mut config = client::config_with(gateway.ca(), client::provider(), &[&rustls::version::TLS13]);
+    (config.enable_early_data, config.alpn_protocols) = (true, vec![b"h2".to_vec()]);
+    let config = Arc::new(config);
+    let mut frames = Frames::begin(client::connect(gateway.address, &config).stream, &[]);
+    frames.request(1, "GET", "/prime", &[], true).expect("the gateway reads");
+    frames.find(|f| f.kind == kind::HEADERS).expect("a first, full handshake is served");
+    let list = [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "https"),
+        (":authority", HOST),
+        (":path", "/upgrade"),
+        ("sec-websocket-version", "13"),
+    ];
+    let head = frame(kind::HEADERS, END_HEADERS, 1, &block(&list));
+    let message = frame(kind::DATA, 0, 1, b"\x81\x85\0\0\0\0hello");
+    let request =
+        [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", &frame(kind::SETTINGS, 0, 0, &[])[..], &head, &message].concat();
+    let mut session = client::session(&config, HOST);
+    let sent = session.early_data().expect("the ticket allows early data").write(&request);
+    assert_eq!(sent.expect("there is room for a small request"), request.len());
+    let mut frames = Frames { stream: rustls::StreamOwned::new(session, client::tcp(gateway.address)) };
+    assert!(frames.find(|f| f.kind == kind::HEADERS && f.stream == 1).is_some(), "a response");
+    assert!(frames.stream.conn.is_early_data_accepted());
+    let logged = || {
+        site.log().lines().filter(|l| l.contains("\"denied\":\"early_data\"") && l.contains("\"status\":425")).count()
+    };
+    assert!(eventually(|| logged() == 4), "{}", site.log());
+    let reached = backend.requests();
+    assert!(
+        reached.iter().all(|r| matches!(r.target(), "/prime" | "/plain") && r.header("upgrade").is_none()),
+        "{reached:?}"
+    );
+    // After the handshake, the same request is an ordinary one.
+    let mut wire = client::connect(gateway.address, &eager(&gateway));
+    wire.send(format!("GET /upgrade HTTP/1.1\r\nHost: {HOST}\r\n{websocket}\r\n")).expect("the gateway reads");
+    assert_eq!(wire.response("GET").expect("a response").status(), 200);
+    assert_eq!(backend.last().header("upgrade"), Some("websocket"));
 }
 
 #[test]

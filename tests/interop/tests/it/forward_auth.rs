@@ -83,6 +83,10 @@ fn only_admitted_requests_pass_and_the_answer_says_who_asks() {
             assert_eq!(question.header("x-forwarded-method"), Some("GET"), "{version}");
             assert_eq!(question.header("x-forwarded-host"), Some(HOST), "{version}");
             assert_eq!(question.header("x-forwarded-for"), Some("127.0.0.1"), "{version}");
+            // A server that repeats or trusts them would let the client say who it is.
+            for name in ["remote-user", "remote_user", "remote-groups"] {
+                assert_eq!(question.header(name), None, "{version}");
+            }
         }
     }
     let before = app.requests().len();

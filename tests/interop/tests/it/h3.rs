@@ -189,7 +189,20 @@ fn early_data_is_marked_single_use_and_safe_methods_only() {
         }
         client.close();
     }
-    assert_eq!(gateway.metric_with("sealane_early_data_connections_total", "accepted"), Some(2.0));
+    // A WebSocket is not safe either, with what follows it (RFC 9220, RFC 8470 §3).
+    let mut client = Client::begin(gateway.address, &config);
+    assert!(client.quic.has_0rtt(), "a ticket for early data");
+    client.open_control();
+    let mut request = head("GET", "/chat", &[("sec-websocket-version", "13")]);
+    request.fields.push(b"upgrade", b"websocket").unwrap();
+    let mut bytes = Vec::new();
+    sealane_http::h3::encode_request(&mut bytes, &request, BodyLength::None, Scheme::Https, true);
+    bytes.extend(data(b"message"));
+    let id = client.open(&bytes, true);
+    assert_eq!(client.response(id).unwrap().status, 425);
+    assert!(backend.requests().iter().all(|r| r.target() != "/chat"));
+    client.close();
+    assert_eq!(gateway.metric_with("sealane_early_data_connections_total", "accepted"), Some(3.0));
 }
 
 /// Early data of a connection that is ending is early data all the same: with `max_requests = 1` the first request ends the connection.

@@ -55,6 +55,16 @@ rate_limit = "per-client"
         assert!((1_100..=1_200 * 15).contains(&after), "{after}");
         assert_eq!(ask("two").status(), 200, "another key");
         assert_eq!(gateway.plain_get("/", "").status(), 200, "without the header it does not count");
+        // Other spellings that servers may read as the same name, and more of them: every value counts.
+        for evasion in [
+            "X_Key: one",
+            "x.key: one",
+            "X-Key: new\r\nX-Key: one",
+            "X-Key: one\r\nX-Key: new",
+            "x-KEY: new\r\nx_key: one",
+        ] {
+            assert_eq!(gateway.plain_get("/", &format!("{evasion}\r\n")).status(), 429, "{evasion}");
+        }
         let passed = (0..20).filter(|_| gateway.plain_get("/login", "").status() == 200).count();
         assert!((2..=2 * lanes).contains(&passed), "{passed} passed with {lanes} lanes");
         assert!(gateway.metric_with("sealane_rate_limited_total", "request") >= Some(20.0));

@@ -820,3 +820,47 @@ fn a_route_without_requests_is_warned_of() {
     assert!(eventually(|| every.get("/admin/x").map(|(status, _)| status) == [403; 3]), "{}", gateway.server.log());
     assert_eq!(gateway.server.log().matches(wanted).count(), 1);
 }
+
+/// An interim response keeps no more of what the server says than the final one.
+#[test]
+fn interim_responses_lose_what_final_ones_lose() {
+    let site = Site::new();
+    let app = Backend::answering(|_| {
+        let says = "Access-Control-Allow-Origin: *\r\nX-Request-Id: theirs\r\nX-Secret: 1\r\nx_secret: 2\r\nX-Own: theirs\r\n\
+                    Strict-Transport-Security: max-age=0\r\nLink: </style.css>; rel=preload\r\n";
+        format!("HTTP/1.1 103 Early Hints\r\n{says}\r\nHTTP/1.1 200 OK\r\n{says}Content-Length: 5\r\n\r\nhello")
+            .into_bytes()
+    });
+    let rest = format!(
+        r#"
+[[host]]
+names = ["*"]
+to = {url:?}
+hsts = "365d"
+cors = {{ origins = ["https://a.example"] }}
+response_headers = {{ remove = ["X-Secret"], set = {{ X-Own = "ours" }} }}
+[[host.route]]
+path = "/kept"
+to = {url:?}
+cors = false
+response_headers = {{}}
+"#,
+        url = app.url()
+    );
+    let (gateway, _) = Listening { top: "[request_id]\nresponse = true\n", ..listening(&rest) }.start(&site);
+    let both = |path: &str| {
+        let mut wire = gateway.connect();
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n");
+        wire.send(request).expect("the gateway reads");
+        let text = String::from_utf8_lossy(&wire.rest().0).to_ascii_lowercase();
+        let (interim, last) = text.split_once("\r\n\r\n").expect("two heads");
+        assert!(interim.starts_with("http/1.1 103 ") && last.starts_with("http/1.1 200 "), "{text}");
+        [interim.to_owned(), last.to_owned()]
+    };
+    let [interim, last] = both("/");
+    assert!(interim.contains("\r\nlink: </style.css>"), "{interim}");
+    for gone in ["access-control-allow-origin: *", "theirs", "x-secret", "x_secret", "max-age=0"] {
+        assert!(!interim.contains(gone) && !last.contains(gone), "{gone}: {interim}\n{last}");
+    }
+    assert!(last.contains("x-own: ours"), "{last}");
+}

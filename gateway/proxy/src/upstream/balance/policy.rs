@@ -108,7 +108,7 @@ pub(crate) fn cookie<'f>(fields: &'f Fields, name: &str) -> Option<&'f [u8]> {
 fn fields_value<'f>(key: &HashKey, fields: &'f Fields) -> Option<&'f [u8]> {
     match key {
         HashKey::Address => None,
-        HashKey::Field(name) => fields.get_named(name.as_bytes()),
+        HashKey::Field(name) => fields.alike(name.as_bytes()).next(),
         HashKey::Cookie(name) => cookie(fields, name),
     }
 }
