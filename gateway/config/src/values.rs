@@ -295,7 +295,7 @@ fn content(sink: &Sink, path: &Path) -> Result<Option<String>, (String, String)>
     match std::str::from_utf8(text) {
         // A secret that is being written, perhaps.
         Ok("") => Err((
-            format!("{shown} is empty"),
+            format!("the file {shown} is empty"),
             "write the value into the file; for an empty value, write no reference".to_owned(),
         )),
         Ok(text) if text.len() <= MAX_VALUE => {
