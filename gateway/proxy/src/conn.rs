@@ -41,6 +41,15 @@ impl Conn {
         }
     }
 
+    /// `h2` has frames that its transport had no room for: it must be driven once there is room.
+    pub fn has_unwritten(&self) -> bool {
+        match self {
+            Self::Client(f) => f.is_open() && f.h2().is_some_and(H2Client::has_unwritten),
+            Self::Upstream(b) => b.h2().is_some_and(H2Upstream::has_unwritten),
+            Self::Quic(_) | Self::Mirror(_) | Self::Udp(_) => false,
+        }
+    }
+
     /// Whether an entry of the timer wheel is the one at which it is looked at again.
     pub fn is_armed_for(&self, tick: u64) -> bool {
         match self {

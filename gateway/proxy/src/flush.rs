@@ -40,7 +40,7 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
     if allowed > Some(0) && transport.allowance() == Some(0) && !transport.is_flushed() {
         counters.count(Count::SynCapped);
     }
-    let has_room = transport.has_room();
+    let (has_room, has_frame_room) = (transport.has_room(), transport.frame_room() > 0);
     let flushed = transport.is_flushed();
     if let Conn::Client(client_conn) = conn
         && let Some(linger) = client_conn.closes()
@@ -57,6 +57,10 @@ pub(crate) fn flush_connection(proxy: &mut Proxy, cx: &mut Context, key: Key, re
             close_connection(proxy, cx, key);
         }
         return;
+    }
+    if has_frame_room && conn.has_unwritten() {
+        // No event of the socket would say so: it has taken all, or it takes more.
+        proxy.connections.mark_for_flush(key);
     }
     if !has_room {
         return;

@@ -273,10 +273,19 @@ impl Redirect {
                 Piece::Path => push_path(out, path),
                 Piece::Query => out.extend_from_slice(&target[path.len()..]),
                 Piece::Rest => {
-                    push_path(out, path::rest_behind(path, matched));
+                    let rest = path::rest_behind(path, matched);
+                    if out.is_empty() && !rest.starts_with(b"/") {
+                        // It stands for a whole path.
+                        out.push(b'/');
+                    }
+                    push_path(out, rest);
                     out.extend_from_slice(&target[path.len()..]);
                 }
             }
+        }
+        if out.is_empty() || out.starts_with(b"?") {
+            // What the request has of these pieces is empty. Without a path, the client would come back to where it is.
+            out.insert(0, b'/');
         }
     }
 }

@@ -231,6 +231,11 @@ impl H2Client {
         self.pipe.is_drained()
     }
 
+    /// `h2` has frames that the transport had no room for.
+    pub fn has_unwritten(&self) -> bool {
+        self.pipe.is_refused()
+    }
+
     /// Streams wait for room on the wire or in the client's window.
     pub fn has_waiting(&self) -> bool {
         self.waiting.iter().any(|n| *n > 0)

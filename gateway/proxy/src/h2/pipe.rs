@@ -23,6 +23,8 @@ struct Ends {
     bitten: bool,
     output: Vec<u8>,
     room: usize,
+    /// `h2` has more to write than there was room for when it was last polled.
+    refused: bool,
 }
 
 /// One handle is `h2`'s, the other the adapter's.
@@ -86,6 +88,12 @@ impl Pipe {
         let mut ends = self.0.borrow_mut();
         ends.output = std::mem::take(stage);
         ends.room = room;
+        ends.refused = false;
+    }
+
+    /// Whether `h2` holds bytes that had no room at the last [`Pipe::attach`]: it must be polled again when there is room.
+    pub fn is_refused(&self) -> bool {
+        self.0.borrow().refused
     }
 
     /// Ends what [`Pipe::attach`] began.
@@ -125,6 +133,7 @@ impl AsyncWrite for Pipe {
     fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let mut ends = self.0.borrow_mut();
         if ends.output.len() >= ends.room {
+            ends.refused = true;
             return Poll::Pending;
         }
         ends.output.extend_from_slice(buf);
@@ -138,6 +147,7 @@ impl AsyncWrite for Pipe {
     ) -> Poll<io::Result<usize>> {
         let mut ends = self.0.borrow_mut();
         if ends.output.len() >= ends.room {
+            ends.refused = true;
             return Poll::Pending;
         }
         for buf in bufs {
@@ -156,5 +166,29 @@ impl AsyncWrite for Pipe {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::task::Waker;
+
+    #[test]
+    fn a_write_without_room_is_noted_until_the_next_poll() {
+        let (pipe, mut stage) = (Pipe::default(), Vec::new());
+        let mut task = Context::from_waker(Waker::noop());
+        pipe.attach(&mut stage, 3);
+        // A write that begins within the room goes beyond it.
+        assert!(Pin::new(&mut pipe.clone()).poll_write(&mut task, b"1234").is_ready() && !pipe.is_refused());
+        assert!(Pin::new(&mut pipe.clone()).poll_write(&mut task, b"5").is_pending() && pipe.is_refused());
+        pipe.detach(&mut stage);
+        assert!(stage == b"1234" && pipe.is_refused());
+        stage.clear();
+        pipe.attach(&mut stage, 3);
+        assert!(!pipe.is_refused());
+        let all = [io::IoSlice::new(b"12"), io::IoSlice::new(b"3")];
+        assert!(Pin::new(&mut pipe.clone()).poll_write_vectored(&mut task, &all).is_ready() && !pipe.is_refused());
+        assert!(Pin::new(&mut pipe.clone()).poll_write_vectored(&mut task, &all).is_pending() && pipe.is_refused());
     }
 }

@@ -231,6 +231,11 @@ impl H2Upstream {
         }
     }
 
+    /// `h2` has frames that the transport had no room for.
+    pub fn has_unwritten(&self) -> bool {
+        self.life != Life::Over && self.pipe.is_refused()
+    }
+
     /// Requests that `h2` has not sent, because SETTINGS that came before allow none. `opened`: the last stream that it has opened.
     fn unsent(&self, opened: u32) -> Vec<Key> {
         if !self.takes_none() {

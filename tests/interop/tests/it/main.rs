@@ -77,6 +77,7 @@ mod openssl;
 mod operating;
 mod otlp;
 mod overload;
+mod own_responses;
 mod passthrough;
 mod path_readings;
 mod pictures;

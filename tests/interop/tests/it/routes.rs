@@ -864,3 +864,18 @@ response_headers = {{}}
     }
     assert!(last.contains("x-own: ours"), "{last}");
 }
+
+/// A path that is empty behind what the route matched is the root, not the page that redirects.
+#[test]
+fn a_redirect_to_an_empty_rest_is_one_to_the_root() {
+    let site = Site::new();
+    let rest = "[[host]]\nnames = [\"*\"]\nrespond = { status = 204 }\n\
+                [[host.route]]\npath = \"/rest\"\nredirect = \"{rest}\"\n";
+    let (gateway, plain) = listening(rest).start(&site);
+    let mut every = Everywhere::new(&gateway, plain);
+    for (target, location) in [("/rest", "/"), ("/rest?x=1", "/?x=1"), ("/rest/a?x=1", "/a?x=1"), ("/rest/", "/")] {
+        for answer in every.answers(Asked { target, ..Asked::default() }) {
+            assert_eq!((answer.status, answer.field("location")), (308, Some(location)), "{target}");
+        }
+    }
+}
