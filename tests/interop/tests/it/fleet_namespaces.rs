@@ -249,11 +249,7 @@ fn three_gateways_in_namespaces_serve_every_request_while_the_store_is_cut_off_k
         all_serve();
         for n in GATEWAYS {
             assert!(eventually(|| demo.metric(n, "sealane_store_restarts_total ") == 1.0), "{}", demo.log(n));
-            assert!(
-                demo.log(n).contains("refuses early data with tickets from the store"),
-                "{}",
-                demo.log(n)
-            );
+            assert!(demo.log(n).contains("refuses early data with tickets from the store"), "{}", demo.log(n));
         }
     });
     assert!(served.iter().all(|count| count.load(Ordering::Relaxed) > 0));
