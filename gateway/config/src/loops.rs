@@ -55,7 +55,7 @@ pub(super) fn check(
     for (index, host) in (0..).zip(&hosts.all) {
         let found = host.names.iter().find_map(|name| Some((name, view.comes_back(index, &name.value.sample())?)));
         let Some((name, (what, server, listener))) = found else { continue };
-        let own = format!("the server {server} is its own listener {listener}");
+        let own = format!("the server {server} is the gateway's own listener {listener}");
         let (message, help) = match what {
             What::Requests => (
                 format!("requests for \"{}\" come back to the gateway without end: {own}", name.value),
@@ -192,7 +192,7 @@ mod tests {
         let other = "[[upstream]]\nname = \"app\"\nservers = \"http://127.0.0.1:3000\"\n";
         for (text, wanted) in [
             (host("to = \"http://127.0.0.1:8080\""), "requests for \"a.test\" come back to the gateway without end"),
-            (host("to = \"http://localhost:8081\""), "the server localhost:8081 is its own listener :8081"),
+            (host("to = \"http://localhost:8081\""), "the server localhost:8081 is the gateway's own listener :8081"),
             (host("to = \"unix:/run/own.sock\""), "requests for \"a.test\" come back"),
             (host("to = [\"http://127.0.0.1:3000\", \"http://127.0.0.1:8080\"]"), "requests for \"a.test\" come back"),
             (host("upstream = \"own\"") + &upstream(""), "requests for \"a.test\" come back"),

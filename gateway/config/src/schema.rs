@@ -103,16 +103,41 @@ fn shape(of: &Shape, tables: &mut Map<String, Value>) -> Value {
     }
 }
 
-/// Markdown with the words of links instead of the links.
+/// Markdown with the words of links instead of the links. After "see", only the name of the page says where to look: "See
+/// [routing](page:routing#rules)" becomes "See routing.md#rules".
 pub(super) fn without_links(text: &str) -> String {
+    const MARK: &str = "](page:";
     let mut out = String::new();
     let mut rest = text;
-    while let Some(at) = rest.find("](page:") {
+    while let Some(at) = rest.find(MARK) {
         let words = rest[..at].rfind('[').unwrap_or(at);
         out += &rest[..words];
-        out += rest[..at].get(words + 1..).unwrap_or_default();
-        let end = rest[at..].find(')').map_or(rest.len(), |end| at + end + 1);
-        rest = &rest[end..];
+        let target = &rest[at + MARK.len()..];
+        let end = target.find(')').unwrap_or(target.len());
+        if out.ends_with("See ") || out.ends_with("see ") {
+            let (page, anchor) = target[..end].split_once('#').unwrap_or((&target[..end], ""));
+            out += &format!("{page}.md{}{anchor}", if anchor.is_empty() { "" } else { "#" });
+        } else {
+            out += rest[..at].get(words + 1..).unwrap_or_default();
+        }
+        rest = target.get(end + 1..).unwrap_or_default();
     }
     out + rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_links;
+
+    #[test]
+    fn links_become_words_or_names_of_pages() {
+        for (text, plain) in [
+            ("It compresses. See [compression](page:compression).", "It compresses. See compression.md."),
+            ("(see [the tunnel](page:tunnel#groups)): all", "(see tunnel.md#groups): all"),
+            ("a [Unix socket](page:load#unix), or a list", "a Unix socket, or a list"),
+            ("no link", "no link"),
+        ] {
+            assert_eq!(without_links(text), plain);
+        }
+    }
 }

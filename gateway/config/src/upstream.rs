@@ -603,7 +603,10 @@ fn finish(
         None => {
             let first = group.hosts.first()?;
             if let Some(other) = group.hosts.iter().find(|h| h.value != first.value) {
-                let message = format!("servers with different names: \"{}\" and \"{}\"", first.value, other.value);
+                let message = format!(
+                    "the servers have different names (\"{}\", \"{}\"), but only one name can be verified in their certificates",
+                    first.value, other.value
+                );
                 let help = "set server_name in [upstream.tls] to a name that is in all their certificates".to_owned();
                 sink.error(&other.span, message, Some(help));
                 return None;

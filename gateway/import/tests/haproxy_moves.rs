@@ -148,12 +148,15 @@ fn requests_whose_action_is_lost_are_named() {
     let text =
         frontend(" use_backend c if { hdr(host) a.example } { url_param(x) y }").replace(" default_backend b\n", "");
     let report = import(&text).report.to_text(true);
-    assert!(report.contains("requests for a.example get 503 until you decide line 6"), "{report}");
+    assert!(report.contains("without a replacement for line 6, requests for a.example get 503"), "{report}");
     // Those of other names are not lost.
     assert!(!report.contains("all other names"), "{report}");
     let text = frontend(" use_backend %[req.hdr(x-a)]");
     let report = import(&text).report.to_text(true);
-    assert!(report.contains("requests for all other names go to the upstream b until you decide line 6"), "{report}");
+    assert!(
+        report.contains("without a replacement for line 6, requests for all other names go to the upstream b"),
+        "{report}"
+    );
     // Where routes cannot say it, nobody else answers.
     let text = frontend(
         " use_backend c if { hdr(x-a) 1 } METH_POST\n http-request deny if { hdr(x-a) 2 }\n http-request return status 200 if METH_POST { hdr(x-a) 3 }",

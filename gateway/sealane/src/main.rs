@@ -636,10 +636,16 @@ fn lines_of(records: &[HttpsRecord], all: bool) -> String {
         return records.iter().map(|record| format!("{record}\n")).collect();
     }
     let http3: Vec<&HttpsRecord> = records.iter().filter(|record| record.has_http3()).collect();
-    let mut out: String =
-        http3.iter().take(RECORDS_SHOWN).map(|record| format!("in DNS, for HTTP/3: {record}\n")).collect();
+    let mut out: String = http3
+        .iter()
+        .take(RECORDS_SHOWN)
+        .map(|record| format!("for HTTP/3, add this record to your DNS zone: {record}\n"))
+        .collect();
     if let Some(more) = http3.len().checked_sub(RECORDS_SHOWN).filter(|more| *more > 0) {
-        out += &format!("in DNS, for HTTP/3: {more} more records (--dns-records prints all)\n");
+        out += &format!(
+            "for HTTP/3: {more} more record{} for your DNS zone (--dns-records prints all)\n",
+            if more == 1 { "" } else { "s" }
+        );
     }
     out
 }

@@ -521,13 +521,11 @@ fn changes(now: &Status) -> (String, Vec<String>) {
         let none = format!("generation {} is in use; no reload has changed a setting since the start", now.generation);
         return (none, Vec::new());
     };
-    let mut head = format!(
-        "generation {} is in use; generation {} has changed these settings (secrets are masked):",
-        now.generation, changes.generation
-    );
-    if now.reduced {
-        head.push_str("\nthe changed settings are shown only over the admin socket: use --socket");
-    }
+    let mut head = format!("generation {} is in use; generation {} has changed ", now.generation, changes.generation);
+    head.push_str(match now.reduced {
+        true => "settings\nthe changed settings are shown only over the admin socket: use --socket",
+        false => "these settings (secrets are masked):",
+    });
     let line = |line: &String| format!("  {}", printable(&line.replace('→', "->")));
     (head, changes.lines.iter().map(line).collect())
 }

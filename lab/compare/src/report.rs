@@ -218,7 +218,7 @@ impl Report {
         let count = |is: fn(&Known) -> bool| self.found.iter().filter(|f| is(&f.known)).count();
         let _ = writeln!(
             out,
-            "{} requests and {} handshakes: {} differences not announced, {} accepted, {} announced, {} permanent; {} lines not asked, {} \
+            "{} requests and {} handshakes: {} differences not announced, {} accepted, {} announced, {} permanent; {} lines without requests, {} \
              not compared",
             self.requests,
             self.handshakes,

@@ -120,6 +120,7 @@ fn write_metrics(out: &mut String, metrics: &[MetricSummary]) -> std::fmt::Resul
 
 fn write_pair(out: &mut String, pair: &Pair) -> std::fmt::Result {
     writeln!(out, "\n{} against {}", pair.second, pair.first)?;
+    writeln!(out, "  mean, median: {}; mean', median': {}", pair.first, pair.second)?;
     writeln!(
         out,
         "  {:<19}{:>9}{:>9}{:>9}{:>9}{:>9}{:>9}  {:>17}{:>8}{:>8}",

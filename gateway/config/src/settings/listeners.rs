@@ -146,7 +146,8 @@ table! {
 table! {
     listener_tls "[listener.tls]", includes = &[&protocol::TABLE],
         example = "\
-# The gateway chooses by the name that the client asks for. Leave out \"key\" if the key is in the file of \"cert\".
+# The gateway chooses the certificate by the name that the client asks for. Leave out \"key\" if the key is in the
+# file of \"cert\".
 [[listener.tls.certificates]]
 cert = \"certs/example.com.pem\"
 key = \"certs/example.com.key\"

@@ -60,7 +60,7 @@ To try
   a request        curl --cacert {ca} https://localhost:{port}/
   HTTP/2           curl --cacert {ca} --http2 -v https://localhost:{port}/
   HTTP/3           curl --cacert {ca} --http3-only -v https://localhost:{port}/   (needs a curl with HTTP/3)
-                   in DNS: {record}
+                   a name in DNS would have a record like this: {record}
   TLS 1.2          curl --cacert {ca} --tls-max 1.2 -v https://localhost:{port}/
   TLS 1.3          curl --cacert {ca} --tlsv1.3 -v https://localhost:{port}/
   keep-alive       curl --cacert {ca} https://localhost:{port}/bytes/100 https://localhost:{port}/delay/200

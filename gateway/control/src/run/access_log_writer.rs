@@ -63,6 +63,8 @@ pub struct AccessLog {
     dropped: Vec<Arc<AtomicU64>>,
     done: Receiver<()>,
     thread: JoinHandle<()>,
+    /// Only a file can be opened again.
+    is_file: bool,
 }
 
 /// The writer's counters.
@@ -161,18 +163,21 @@ impl AccessLog {
             dropped.push(Arc::clone(&count));
             ends.push(LaneLog { lane, full: full.clone(), empty, dropped: count });
         }
+        let is_file = matches!(output, Output::File(_));
         let mut writer = Writer { output, filled, empties, shared: Arc::clone(&shared), complained: None, since: 0 };
         let thread = std::thread::Builder::new().name("access-log".to_owned()).spawn(move || {
             writer.run();
             // Nobody may be waiting any more.
             let _ = done_sender.send(());
         })?;
-        Ok((AccessLog { shared, dropped, done, thread }, ends))
+        Ok((AccessLog { shared, dropped, done, thread, is_file }, ends))
     }
 
-    /// Opens the file again, for a log that was moved away (SIGUSR1).
-    pub fn reopen(&self) {
-        self.shared.reopen.store(true, Relaxed);
+    /// Opens the file again, for a log that was moved away (SIGUSR1). The writer does this later, and logs an error. False: the log is
+    /// not a file.
+    pub fn reopen(&self) -> bool {
+        self.shared.reopen.store(self.is_file, Relaxed);
+        self.is_file
     }
 
     /// The writer's counters, to be read for as long as anybody likes.
@@ -461,6 +466,7 @@ mod tests {
             lanes[0].hand_over(b"b\nc\n".to_vec());
         }
         assert_eq!(log.stats().dropped(), 2);
+        assert!(!log.reopen(), "it is no file");
         drop(release);
         assert!(log.finish(Duration::from_secs(60)));
     }
@@ -475,7 +481,7 @@ mod tests {
             std::thread::yield_now();
         }
         std::fs::rename(&path, &moved).unwrap();
-        log.reopen();
+        assert!(log.reopen());
         lanes[0].hand_over(b"new\n".to_vec());
         assert!(log.finish(Duration::from_secs(60)));
         assert_eq!(std::fs::read_to_string(&moved).unwrap(), "old\n");

@@ -1,5 +1,6 @@
 //! Executes the commands of signals and the admin API. A reload continues in `reload.rs`, an upgrade in `successor.rs`.
 
+use super::access_log_writer::AccessLog;
 use super::commands::{Command, PendingCommand, Reply};
 use super::reload::Asked;
 use super::{Running, inspection, recording};
@@ -26,15 +27,9 @@ impl Running {
                 pending.reply(Ok(String::new()));
             }
             Command::Reopen => {
-                if let Some(log) = &self.log {
-                    log.reopen();
-                }
-                self.vpn.iter().for_each(Vpn::reopen_log);
-                let said = match self.log.is_some() || self.vpn.is_some() {
-                    true => "the log was opened again",
-                    false => "there is no log file to reopen",
-                };
-                pending.reply(Ok(said.to_owned()));
+                let access_log = self.log.as_ref().is_some_and(AccessLog::reopen);
+                let tunnel_log = self.vpn.as_ref().is_some_and(Vpn::reopen_log);
+                pending.reply(Ok(reopened(access_log, tunnel_log).to_owned()));
             }
             Command::Reload | Command::Upgrade => self.load(Asked::Command(pending)),
             Command::Renew(name) => {
@@ -154,5 +149,17 @@ impl Running {
             self.notifier.status(&(self.status.sentence() + &said));
             self.said_remaining = said;
         }
+    }
+}
+
+/// The answer to `reopen-logs`. The files are opened later, by the threads that write them.
+fn reopened(access_log: bool, tunnel_log: bool) -> &'static str {
+    match (access_log, tunnel_log) {
+        (true, true) => {
+            "the gateway now reopens the access log and the tunnel's log; if this fails, the gateway's own log says so"
+        }
+        (true, false) => "the gateway now reopens the access log; if this fails, the gateway's own log says so",
+        (false, true) => "the gateway now reopens the tunnel's log; if this fails, the gateway's own log says so",
+        (false, false) => "there is no log file to reopen",
     }
 }

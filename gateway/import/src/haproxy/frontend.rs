@@ -489,9 +489,12 @@ impl Lost {
         }
         for ((rules, gets), names) in same {
             let lines: Vec<String> = rules.iter().map(|place| place.line.to_string()).collect();
-            let lines =
-                if lines.len() == 1 { format!("line {}", lines[0]) } else { format!("lines {}", lines.join(", ")) };
-            report.missing(proxy.section.id, format!("requests for {} {gets} until you decide {lines}", named(&names)));
+            let lines = if lines.len() == 1 {
+                format!("a replacement for line {}", lines[0])
+            } else {
+                format!("replacements for lines {}", lines.join(", "))
+            };
+            report.missing(proxy.section.id, format!("without {lines}, requests for {} {gets}", named(&names)));
         }
         for (name, paths) in &self.paths {
             let paths: Vec<&str> = paths.iter().map(String::as_str).collect();

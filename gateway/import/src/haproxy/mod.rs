@@ -90,7 +90,7 @@ fn userlist(sections: &[Section], list: &Section, report: &mut Report) {
             l.after("password").is_some_and(|p| ["$2a$", "$2b$", "$2y$"].iter().any(|k| p.starts_with(k)))
         };
         let hashes = match (of.iter().filter(is_read).count(), of.len()) {
-            (0, _) => "none of its hashes is bcrypt, and Sealane reads no others: make new ones with `htpasswd -B`",
+            (0, _) => "none of its hashes is bcrypt, and Sealane cannot read these: make new ones with `htpasswd -B`",
             (n, all) if n == all => "its hashes are bcrypt: copy them",
             _ => {
                 "copy the hashes that begin with $2 (bcrypt); Sealane does not read the others: make new ones with `htpasswd -B`"

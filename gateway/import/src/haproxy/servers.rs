@@ -375,7 +375,8 @@ fn balance(proxy: &Proxy, tcp: bool, up: &mut Upstream, report: &mut Report) {
             },
             _ => report.missing(
                 l.id,
-                "requests are shared in turns: balance is round_robin, least_connections, random_two or hash",
+                "Sealane has no such algorithm, so servers take turns (round_robin): if this is not enough, write balance = \"least_connections\", \
+                 \"random_two\" or \"hash\"",
             ),
         }
     }

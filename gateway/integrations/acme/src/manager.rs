@@ -865,7 +865,7 @@ impl Task {
                     None if gives_up => "the gateway orders no further certificate for this name".to_owned(),
                     _ => format!("next attempt in {wait} s"),
                 };
-                Err(format!("{name}: no certificate was issued: {why}; {next}"))
+                Err(format!("{name}: the order failed: {why}; {next}"))
             }
         };
         let (on_demand, has_certificate, failures) = self
@@ -929,7 +929,7 @@ impl Task {
         }
         if now < dates.0.saturating_sub(3600) || now >= dates.1 {
             // It is kept and served: clients have clocks of their own. But renewing it again would lead here again.
-            let why = "it was issued, but it is not valid at this time: is this machine's clock right?";
+            let why = "the certificate that was issued is in use, but is not valid at this time: is this machine's clock right?";
             let _ = self.tell_written.try_send(());
             return Err(Failure::ours(why));
         }

@@ -199,7 +199,7 @@ impl Task {
         let content: Arc<[u8]> = Arc::from(bytes.as_slice());
         folder::write(self.list.file.clone(), content)
             .await
-            .map_err(|e| format!("the list cannot be stored for the next start: {e}"))?;
+            .map_err(|e| format!("the list was fetched, but cannot be written, so the gateway does not use it: {e}"))?;
         self.held = bytes;
         self.shared.reports().updated += 1;
         self.shared.written.notify_one();

@@ -58,8 +58,8 @@ pub fn body(r: &Rates) -> String {
     };
     let _ = writeln!(
         t,
-        "handshakes {:>8.1}/s 1.3 full {:>8.1}/s 1.3 resumed {:>8.1}/s over QUIC\n\
-         {:19.1}/s 1.2 full {:>8.1}/s 1.2 resumed {:>10} waiting",
+        "handshakes {:>8.1}/s TLS 1.3 full {:>8.1}/s resumed {:>8.1}/s of these QUIC\n\
+         {:19.1}/s TLS 1.2 full {:>8.1}/s resumed {:>10} waiting",
         kind("1.3", "full"),
         kind("1.3", "resumed"),
         // Counted among those of 1.3 as well.

@@ -17,6 +17,8 @@ use sealane_tunnel::{Prepared as PreparedPlane, Started};
 use std::collections::HashSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use tokio::sync::{mpsc, oneshot};
@@ -28,6 +30,8 @@ pub struct Vpn {
     thread: Option<JoinHandle<()>>,
     registry: StatusRegistry,
     fixed: Fixed,
+    /// Whether the settings name a file for the log.
+    has_log: AtomicBool,
     /// Networks behind clients that the system routes into the interface.
     routed: Mutex<HashSet<Prefix>>,
     /// What is listened on, as bound.
@@ -123,6 +127,7 @@ impl Vpn {
         }
         let (commands, command_receiver) = mpsc::unbounded_channel();
         let (registry, fixed) = (begin.registry.clone(), Fixed::of(&begin.settings));
+        let has_log = AtomicBool::new(begin.settings.log.is_some());
         let thread = std::thread::Builder::new().name("tunnel-control".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let served = runtime
@@ -132,13 +137,23 @@ impl Vpn {
                 log::warn!("tunnel: {e:#}");
             }
         })?;
-        Ok(Self { commands, thread: Some(thread), registry, fixed, routed: Mutex::default(), addresses, interface })
+        Ok(Self {
+            commands,
+            thread: Some(thread),
+            registry,
+            fixed,
+            has_log,
+            routed: Mutex::default(),
+            addresses,
+            interface,
+        })
     }
 
     /// New settings. What only a start can change stays as it is.
     pub fn reload(&self, settings: Settings) {
         // Here and not on the tunnel's thread, which has no rights any more once the process is another user's.
         self.route(behind_clients(&settings));
+        self.has_log.store(settings.log.is_some(), Relaxed);
         // It has ended only when the process is ending.
         let _ = self.commands.send(AdminCommand::Reload(Box::new(settings)));
     }
@@ -175,9 +190,14 @@ impl Vpn {
         }
     }
 
-    /// Opens its log's file anew.
-    pub fn reopen_log(&self) {
-        let _ = self.commands.send(AdminCommand::Reopen);
+    /// Opens the log's file again. The tunnel's thread does this later, and logs an error. False: the tunnel has no log.
+    pub fn reopen_log(&self) -> bool {
+        let has_log = self.has_log.load(Relaxed);
+        if has_log {
+            // It has ended only when the process is ending.
+            let _ = self.commands.send(AdminCommand::Reopen);
+        }
+        has_log
     }
 
     /// Why a successor with these settings could not go on with this tunnel.

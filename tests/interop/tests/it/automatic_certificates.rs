@@ -668,7 +668,7 @@ fn another_authority_issues_where_the_first_is_away() {
     // An authority that cannot be reached holds up nothing but one order's spacing.
     assert!((0..3).any(|_| eventually(|| visit(tls, &root).is_ok())), "{}", gateway.gateway.server.log());
     let log = gateway.gateway.server.log();
-    assert!(log.contains(&format!("no certificate was issued: {first}: ")), "{log}");
+    assert!(log.contains(&format!("the order failed: {first}: ")), "{log}");
     assert!(log.contains(&format!("a certificate was issued by {}", authority.directory)), "{log}");
     let state = std::fs::read_to_string(storage.join("state.json")).expect("the wait of the first is kept");
     assert!(state.contains(&first), "{state}");

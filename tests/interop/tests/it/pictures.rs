@@ -517,7 +517,7 @@ fn the_memory_limit_is_reached() {
             &running,
             &site,
             "memory",
-            &["The memory limit is reached", "max_memory", "New connections wait"],
+            &["The memory limit ", "max_memory", "New connections "],
         );
     });
 }

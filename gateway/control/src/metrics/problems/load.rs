@@ -75,7 +75,7 @@ fn handshakes(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
         text.push_str(&format!(" {} {clients} now.", number(recent.waiting as f64)));
     }
     if let Some(part) = part_of_handshakes(facts, recent) {
-        text.push_str(&format!(" Handshakes take {} of the lanes' CPU time.", percent(part)));
+        text.push_str(&format!(" Full handshakes take {} of the lanes' CPU time.", percent(part)));
     }
     let source = facts.talkers.and_then(newest_source);
     match (source, facts.talkers) {
@@ -91,7 +91,7 @@ fn handshakes(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
     Some(Finding { kind: "handshakes", critical: true, text, client, ..Finding::default() })
 }
 
-/// The part of the lanes' CPU time that handshakes take, as far as it is known what one costs.
+/// The part of the lanes' CPU time that full handshakes take, if the cost of one is known.
 fn part_of_handshakes(facts: &Facts<'_>, recent: &Recent) -> Option<f64> {
     let cost = |kind: &str| facts.operations.iter().find(|o| o.operation == kind).and_then(|o| o.seconds);
     let full = ["handshake_full_ecdsa", "handshake_full_rsa", "handshake_full_ed25519"];
@@ -123,9 +123,8 @@ fn busiest_lane(recent: &Recent) -> Option<(usize, f64, f64)> {
 fn busy_lane(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
     let (lane, most, mean) = busiest_lane(recent)?;
     let LaneWork { requests, handshakes, .. } = recent.lanes[lane];
-    let others = if recent.lanes.len() == 2 { "the other lane" } else { "each other lane" };
-    let mut text =
-        format!("Lane {lane} uses {} of its core, {others} about {}.", percent(most.min(1.0)), percent(mean));
+    let others = if recent.lanes.len() == 2 { "the other lane about" } else { "the other lanes on average" };
+    let mut text = format!("Lane {lane} uses {} of its core, {others} {}.", percent(most.min(1.0)), percent(mean));
     let of_lane = facts.talkers.and_then(|talkers| talkers.lanes.get(&lane));
     let hot = of_lane
         .and_then(|(all, one)| Some((*one.as_ref()?, *all)))
@@ -244,11 +243,20 @@ fn memory(facts: &Facts<'_>) -> Option<Finding> {
         return None;
     }
     let mib = |bytes: Option<u64>| bytes.map_or_else(|| "?".to_owned(), |bytes| number((bytes >> 20) as f64));
-    let mut text = format!(
-        "The memory limit is reached: {} MiB are in use, and max_memory is {} MiB. New connections wait until less memory is in use.",
-        mib(facts.memory.held),
-        mib(facts.memory.limit)
-    );
+    let (held, limit) = (mib(facts.memory.held), mib(facts.memory.limit));
+    let mut text = if facts.memory.short {
+        format!(
+            "The memory limit is reached: {held} MiB are in use, and max_memory is {limit} MiB. New connections wait until less memory is \
+             in use."
+        )
+    } else {
+        format!(
+            "The memory limit was reached in the last minute (max_memory is {limit} MiB; {held} MiB are in use now)."
+        )
+    };
+    if !facts.memory.short && paused > 0 {
+        text.push_str(" New connections had to wait.");
+    }
     if resets > 0 {
         text.push_str(&format!(
             " In the last minute, {} connections that held the most memory (usually of clients that read slowly) were reset.",
@@ -416,10 +424,19 @@ mod tests {
     #[test]
     fn the_memory_limit_is_told_with_who_was_reset() {
         let memory = MemoryUse { short: true, held: Some(71 << 20), limit: Some(64 << 20) };
-        let limits = [limit("connections reset: the memory limit is reached", 12)];
+        let limits =
+            [limit("connections reset: the memory limit is reached", 12), limit("accept paused: max_memory", 3)];
         let finding = only(&Facts { memory, limits: &limits, ..Facts::default() });
-        for part in ["71 MiB are in use", "max_memory is 64 MiB", "12 connections"] {
+        for part in ["71 MiB are in use", "max_memory is 64 MiB", "New connections wait", "12 connections"] {
             assert!(finding.text.contains(part), "{part}: {finding:?}");
         }
+        // The limit is no longer reached.
+        let memory = MemoryUse { short: false, held: Some(41 << 20), ..memory };
+        let finding = only(&Facts { memory, limits: &limits, ..Facts::default() });
+        for part in ["was reached in the last minute", "41 MiB are in use now", "had to wait", "12 connections"] {
+            assert!(finding.text.contains(part), "{part}: {finding:?}");
+        }
+        let finding = only(&Facts { memory, limits: &limits[..1], ..Facts::default() });
+        assert!(!finding.text.contains("wait"), "{finding:?}");
     }
 }

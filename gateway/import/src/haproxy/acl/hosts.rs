@@ -1,6 +1,6 @@
 //! Host names that HAProxy compares by a part: `hdr_beg(host) www.`, `hdr_end(host) example.com`.
 //!
-//! A `[[host]]` has whole names and wildcards. For a whole name, the import decides these tests itself. The names of a wildcard are
+//! A `[[host]]` has whole names and wildcards. For a whole name, the import knows the results of these tests. The names of a wildcard are
 //! divided into classes: the names with the same beginning or end are treated alike. The routes of a class have a condition on `Host`.
 
 use crate::output::Entry;
