@@ -512,12 +512,6 @@ fn the_memory_limit_is_reached() {
                 held.push(frames);
             });
         });
-        named(
-            "memory",
-            &running,
-            &site,
-            "memory",
-            &["The memory limit ", "max_memory", "New connections "],
-        );
+        named("memory", &running, &site, "memory", &["The memory limit ", "max_memory", "New connections "]);
     });
 }
