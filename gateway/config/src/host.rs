@@ -246,9 +246,9 @@ pub(super) fn read(
 
 /// Reads `alpn`: the protocols whose clients are relayed; `None`: all.
 fn protocols(section: &Section, action: Option<&Action>, udp: bool) -> Option<Vec<Box<[u8]>>> {
-    let (sink, span) = (section.sink, section.key_span(s::alpn.key)?);
     // What is wrong with it is told.
-    let written = section.optional(&s::alpn).unwrap_or_default();
+    let written = section.optional(&s::alpn);
+    let (sink, span, written) = (section.sink, section.key_span(s::alpn.key)?, written.unwrap_or_default());
     let unfit = match action {
         Some(Action::Passthrough { .. }) if udp => Some((
             "a datagram names no protocol",

@@ -74,8 +74,9 @@ Examples:
 A request is recorded when it has ended: method, host, path without its query, status, server,
 timings, and the header fields of request and response. Values of fields that may hold secrets
 (Authorization, Cookie, tokens, keys and the like, and all that the configuration sets, adds or
-compares) are masked, queries and fragments of URLs are cut off, and bodies are not recorded. Paths are recorded, with any secrets in them (/reset/TOKEN),
-and other values can have personal data: read the output before you send it to others.
+compares) are masked, queries and fragments of URLs are cut off, and bodies are not recorded. Paths
+are recorded, with any secrets in them (/reset/TOKEN), and other values can have personal data:
+read the output before you send it to others.
 
 Examples:
   sealane debug record --for 30s --host www.example.com
