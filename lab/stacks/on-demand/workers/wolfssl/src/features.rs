@@ -23,7 +23,9 @@ pub fn try_out(wolf: &Wolf, name: &str, settings: &Settings) -> Outcome {
             // SAFETY: the call takes nothing.
             Some(status) if unsafe { status() } == 0 => Outcome::Yes("wolfCrypt_GetStatus_fips says so".into()),
             Some(_) => Outcome::No("its module is not ready (wolfCrypt_GetStatus_fips)".into()),
-            None => Outcome::No("this build has no wolfCrypt_GetStatus_fips; wolfSSL sells its FIPS module separately".into()),
+            None => Outcome::No(
+                "this build has no wolfCrypt_GetStatus_fips; wolfSSL sells its FIPS module separately".into(),
+            ),
         },
         _ => Outcome::Unknown,
     }
