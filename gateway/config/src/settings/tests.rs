@@ -575,6 +575,7 @@ const INLINE: &[(&str, &[&str])] = &[
              weight = 1 }], header = \"X-R\", cookie = \"r\", hash_by = \"address\" }",
         ],
     ),
+    ("[[listener]]", &["deny_header = { X-A = \"a\" }"]),
     ("[acme]", &["external_account = { id = \"a\", key_file = \"k\" }"]),
     ("[[upstream]]", &["servers = [{ url = \"https://127.0.0.1:8443\" }]"]),
 ];
