@@ -44,7 +44,7 @@ pub(super) fn user_header(sink: &Sink, key: &str, node: &Node) -> Option<String>
     let name = fields::user_header(sink, key, node)?;
     let is = |other: &&str| is_alike(name.as_bytes(), other.as_bytes());
     let is_known = Known::ALL.iter().any(|known| *known != Known::Other && is(&known.name()));
-    if is_known || is_claim(name.as_bytes()) && !FORWARDED_USERS.iter().any(|user| is(&user)) {
+    if is_known || is_claim(name.as_bytes()) && !FORWARDED_USERS.iter().any(|user| is(user)) {
         let help = format!("write another name: {key} = \"Remote-User\"");
         let message = format!("\"{name}\" cannot be the header for the user's name: it tells servers something else");
         sink.error(&node.span(), message, Some(help));
