@@ -44,7 +44,7 @@ pub(super) fn user_header(sink: &Sink, key: &str, node: &Node) -> Option<String>
     let name = fields::user_header(sink, key, node)?;
     let is = |other: &&str| is_alike(name.as_bytes(), other.as_bytes());
     let is_known = Known::ALL.iter().any(|known| *known != Known::Other && is(&known.name()));
-    if is_known || is_claim(name.as_bytes()) && !FORWARDED_USERS.iter().any(|user| is(user)) {
+    if is_known || is_claim(name.as_bytes()) && !FORWARDED_USERS.iter().any(is) {
         let help = format!("write another name: {key} = \"Remote-User\"");
         let message = format!("\"{name}\" cannot be the header for the user's name: it tells servers something else");
         sink.error(&node.span(), message, Some(help));
@@ -159,7 +159,7 @@ mod tests {
             ("redirect = \"{path}?{query}\"".to_owned(), "error: this redirect never ends", "write another path"),
             ("redirect = { to = \"{uri}\" }".to_owned(), "error: this redirect never ends", "write another path"),
             (
-                format!("upstream = \"u\"\nsatisfy = \"any\"\n[[upstream]]\nname = \"x\"\nservers = \"127.0.0.1:3\""),
+                "upstream = \"u\"\nsatisfy = \"any\"\n[[upstream]]\nname = \"x\"\nservers = \"127.0.0.1:3\"".to_owned(),
                 no_check,
                 "add \"allow\"",
             ),
@@ -178,9 +178,7 @@ mod tests {
             basic("X-User"),
             forward("X-Original-URL"),
             format!("upstream = \"u\"\nsatisfy = \"any\"\nallow = \"10.0.0.0/8\"\n{unused}"),
-            format!(
-                "upstream = \"u\"\nsatisfy = \"any\"\n[[host.route]]\npath = \"/a\"\nupstream = \"u\"\nallow = \"10.0.0.0/8\""
-            ),
+            "upstream = \"u\"\nsatisfy = \"any\"\n[[host.route]]\npath = \"/a\"\nupstream = \"u\"\nallow = \"10.0.0.0/8\"".to_owned(),
             "redirect = \"https://www.example.com{path}\"".to_owned(),
             // After a POST, the client gets the page by GET.
             "redirect = { to = \"{uri}\", status = 303 }\n[[host.route]]\nmethods = [\"GET\"]\nupstream = \"u\""

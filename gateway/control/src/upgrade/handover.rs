@@ -320,7 +320,7 @@ fn send(mut pair: &UnixStream, state: &HandoverState) -> Result<()> {
     let counts = state.listeners.iter().chain(&state.udp).map(|l| l.sockets.len()).sum::<usize>();
     let before = counts + state.predecessors.len() + state.unix.len() + usize::from(state.admin.is_some());
     // Beside others in a message, or not at all: what a successor leaves unread must not stay in its stream.
-    let remaining = state.remaining.filter(|_| before % MAX_DESCRIPTORS != 0);
+    let remaining = state.remaining.filter(|_| !before.is_multiple_of(MAX_DESCRIPTORS));
     let entry =
         |l: &Inherited| Entry { configured: l.configured.unwrap_or(l.bound), bound: l.bound, sockets: l.sockets.len() };
     let inventory = Zeroizing::new(serde_json::to_vec(&Inventory {
