@@ -2,8 +2,8 @@
 //!
 //! Combined: the format that NGINX and Apache write, then: duration in seconds, TLS version (`-` without), bytes
 //! received, upstream server, SHA-256 fingerprint of the client's certificate. JSON: one object per line with the same,
-//! the host and the route as well, why the upstream server failed, and `"end":"idle"` where an upgraded or relayed connection
-//! was silent for too long; what is absent is left out. logfmt: the same as JSON, as `name=value`.
+//! the host and the route as well, why the upstream server failed (`error`), why the gateway refused the request (`denied`), and which
+//! time limit has ended it (`end`); what is absent is left out. logfmt: the same as JSON, as `name=value`.
 
 use super::AccessLogRules;
 use super::template::Template;
@@ -305,9 +305,11 @@ fn fields(entry: &Entry, rules: &AccessLogRules, clock: &Clock, mut put: impl Fn
     text(Field::AnsweredBy, x.routed().served().map(|by| by.name().as_bytes()));
     let end = match x.ending() {
         Ending::Idle => Some(&b"idle"[..]),
-        Ending::TooLong | Ending::DrainingTooLong { .. } => Some(&b"total_timeout"[..]),
+        Ending::TooLong => Some(&b"total_timeout"[..]),
         Ending::Drain => Some(&b"drain"[..]),
-        Ending::No | Ending::Draining { .. } => None,
+        Ending::ClientIdle => Some(&b"idle_timeout"[..]),
+        Ending::ClientSlow => Some(&b"min_body_rate"[..]),
+        Ending::No => None,
     };
     text(Field::End, end);
     put(Field::Status, Value::Number(u64::from(x.status())));

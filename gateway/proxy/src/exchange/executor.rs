@@ -17,6 +17,7 @@ use crate::access::{Verdict, is_address_in_doubt, judge, turn_away};
 use crate::client::identity::Client;
 use crate::connections::Connections;
 use crate::counters::{Count, Counters};
+use crate::exchange::Exchange;
 use crate::exchange::authorize::restore_request;
 use crate::exchange::exchanges::Exchanges;
 use crate::exchange::expiry::look_soon;
@@ -30,7 +31,6 @@ use crate::exchange::streams::{
     ClientStream, Later, UpstreamStream, client_close_after, client_data, client_detach, client_end, client_finish,
     client_head, client_is_handshaking, client_reset, nothing_more_is_read, server_end, server_finish, server_reset,
 };
-use crate::exchange::{Ending, Exchange};
 use crate::forwarding::{Forwarding, choose_upstream, watch_total};
 use crate::lane_state::LaneListener;
 use crate::latency;
@@ -263,6 +263,7 @@ fn forward(
             Unprepared::Fields => refuse(proxy, cx, exchange, 500),
             Unprepared::Path => {
                 proxy.counters.count(Count::BadPaths);
+                x.routed.deny(DeniedBy::Path);
                 refuse(proxy, cx, exchange, 400);
             }
         };
@@ -419,10 +420,18 @@ pub(crate) fn refuse(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status:
 /// Refuses a request for an error in its head. A head that was read whole names the host, which adds to the response.
 pub(crate) fn refuse_head(proxy: &mut Proxy, cx: &mut Context, exchange: Key, error: ParseError) {
     proxy.counters.parse_error(error);
+    note_malformed(proxy, exchange, error);
     if error.leaves_head() {
         find_host(proxy, exchange);
     }
     refuse(proxy, cx, exchange, error.status());
+}
+
+/// A request that breaks the rules of HTTP is refused.
+pub(crate) fn note_malformed(proxy: &mut Proxy, exchange: Key, error: ParseError) {
+    if let (400, Some(x)) = (error.status(), proxy.exchanges.get_mut(exchange)) {
+        x.routed.deny(DeniedBy::Malformed);
+    }
 }
 
 /// Notes the host of a request that will be refused, if the client may have a response of this host.
@@ -466,6 +475,13 @@ pub(crate) fn respond_too_early(proxy: &mut Proxy, cx: &mut Context, exchange: K
 fn send_error_text(proxy: &mut Proxy, cx: &mut Context, exchange: Key, status: u16, close: bool) {
     let Some(x) = proxy.exchanges.get_mut(exchange) else { return };
     x.routed.refuse(&x.request);
+    if x.routed.denied.is_none() {
+        x.routed.denied = match status {
+            413 => Some(DeniedBy::BodySize),
+            425 => Some(DeniedBy::EarlyData),
+            _ => None,
+        };
+    }
     let of_upstream = x.routed.served == Some(Served::ReplacedPage);
     if let Some((listener, page)) = x.routed.page(status, of_upstream)
         && let Some(page) = listener.routing.pages.get(page)
@@ -528,6 +544,7 @@ fn send_response(
     let client_stream = x.client_stream;
     if x.is_question() && restore_request(x).is_some() {
         // Nobody has said that it may pass.
+        x.routed.denied.get_or_insert(DeniedBy::Server);
         proxy.counters.count(Count::NotAuthorized);
     }
     if close {
@@ -589,10 +606,7 @@ fn start_draining(proxy: &mut Proxy, cx: &mut Context, exchange: Key) {
     if is_over {
         return drain_is_over(proxy, cx, exchange);
     }
-    x.ending = match x.ending {
-        Ending::TooLong => Ending::DrainingTooLong { since: now },
-        _ => Ending::Draining { since: now },
-    };
+    x.drains_since = Some(now);
     proxy.connections.look_by(cx, client_stream, now + LINGER);
     proxy.exchanges.go_on_later(Later::Client(exchange));
 }

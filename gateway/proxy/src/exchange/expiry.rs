@@ -236,6 +236,13 @@ fn deadline_passed(proxy: &mut Proxy, cx: &mut Context, exchange: Key, passed: D
             if x.machine.is_answered() {
                 proxy.counters.count(Count::ClientAborts);
             }
+            if let Some(x) = proxy.exchanges.get_mut(exchange) {
+                x.ending = match passed {
+                    Deadline { reason: Reason::Rate, .. } => Ending::ClientSlow,
+                    Deadline { wait: Wait::Handshake, .. } => Ending::No,
+                    _ => Ending::ClientIdle,
+                };
+            }
             refuse(proxy, cx, exchange, 408);
         }
         Some(Party::Upstream) => {

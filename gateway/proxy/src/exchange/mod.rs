@@ -71,18 +71,14 @@ pub(crate) enum Ending {
     No,
     /// `total_timeout` of its route is over.
     TooLong,
-    /// A stream whose response has been sent since then, and whose request is still read and thrown away.
-    Draining {
-        since: Millis,
-    },
-    /// The same, where the response said that `total_timeout` was over.
-    DrainingTooLong {
-        since: Millis,
-    },
     /// An upgraded or relayed connection on which neither side has sent anything for too long.
     Idle,
     /// The lane drains, and the time of requests is over.
     Drain,
+    /// The client sent or took nothing for too long.
+    ClientIdle,
+    /// The client sent or took less than `min_body_rate`.
+    ClientSlow,
 }
 
 /// What is believed of what a request says of its client (`Forwarded` and the like).
@@ -164,6 +160,8 @@ pub(crate) struct Exchange {
     ending: Ending,
     /// It is counted as an open upgraded connection.
     is_upgraded: bool,
+    /// When the response of a stream had been sent whose request is still read and thrown away.
+    drains_since: Option<Millis>,
     /// What the response holds with the upstream's connection.
     held: Held,
 }
@@ -194,6 +192,7 @@ impl Exchange {
             trace: Trace::default(),
             ending: Ending::No,
             is_upgraded: false,
+            drains_since: None,
             held: Held::default(),
         }
     }
@@ -601,10 +600,7 @@ impl Exchange {
     /// When the response had been sent, of a stream whose request is still read and thrown away.
     #[inline]
     pub fn drains_since(&self) -> Option<Millis> {
-        match self.ending {
-            Ending::Draining { since } | Ending::DrainingTooLong { since } => Some(since),
-            Ending::No | Ending::TooLong | Ending::Idle | Ending::Drain => None,
-        }
+        self.drains_since
     }
 
     /// Whether the rest of the request was read for as long, or as far, as that of any client.
@@ -642,6 +638,7 @@ impl Exchange {
         self.attempts = 0;
         self.ending = Ending::No;
         self.is_upgraded = false;
+        self.drains_since = None;
         self.held = Held::default();
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::counters::Count;
 use crate::exchange::executor::{refuse, respond};
-use crate::exchange::routed::OwnAnswer;
+use crate::exchange::routed::{DeniedBy, OwnAnswer};
 use crate::patterns::Groups;
 use crate::rules::Redirect;
 use crate::service::Proxy;
@@ -29,6 +29,7 @@ pub(crate) fn send_redirect(
         _ => Some(Groups::default()),
     };
     let Some(groups) = groups else {
+        x.routed.deny(DeniedBy::Path);
         proxy.counters.count(Count::BadPaths);
         return refuse(proxy, cx, exchange, 400);
     };

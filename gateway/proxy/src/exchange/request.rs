@@ -2,7 +2,7 @@
 
 use crate::connections::Connections;
 use crate::exchange::exchanges::Exchanges;
-use crate::exchange::executor::{drain_is_over, perform, refuse};
+use crate::exchange::executor::{drain_is_over, note_malformed, perform, refuse};
 use crate::exchange::forwarded;
 use crate::exchange::streams::{UpstreamStream, server_credit, server_data};
 use crate::exchange::waste::client_wasted;
@@ -112,6 +112,7 @@ pub(crate) fn request_broken(proxy: &mut Proxy, cx: &mut Context, exchange: Key,
         return drain_is_over(proxy, cx, exchange);
     }
     proxy.counters.parse_error(error);
+    note_malformed(proxy, exchange, error);
     let connection = proxy.exchanges.get(exchange).map(|x| x.client_stream.conn());
     refuse(proxy, cx, exchange, error.status());
     if let Some(connection) = connection {

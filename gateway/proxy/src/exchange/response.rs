@@ -262,6 +262,14 @@ fn try_lost(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Loss) -> Ac
 /// No server takes the request, for this reason.
 pub(crate) fn no_server(proxy: &mut Proxy, cx: &mut Context, exchange: Key, why: Count) {
     proxy.counters.count(why);
+    let by = match why {
+        Count::QueueFull => DeniedBy::Queue,
+        Count::QueueTimeouts => DeniedBy::QueueTimeout,
+        _ => DeniedBy::NoServer,
+    };
+    if let Some(x) = proxy.exchanges.get_mut(exchange) {
+        x.routed.deny(by);
+    }
     refuse(proxy, cx, exchange, 503);
 }
 

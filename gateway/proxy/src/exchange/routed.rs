@@ -78,7 +78,7 @@ impl Served {
     }
 }
 
-/// Who has refused a request.
+/// Why a request was refused before a server had it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeniedBy {
     /// `allow` and `deny`.
@@ -97,6 +97,22 @@ pub(crate) enum DeniedBy {
     Server,
     /// `cors`: a preflight for an origin that is not allowed.
     Origin,
+    /// A `[[rate_limit]]`.
+    Rate,
+    /// `max_body_size`.
+    BodySize,
+    /// The request came as early data, and cannot be served as such.
+    EarlyData,
+    /// The path cannot be read in one way, or a rewrite makes it such.
+    Path,
+    /// The rules of HTTP.
+    Malformed,
+    /// `queue`: as many requests as may wait for a server do.
+    Queue,
+    /// `queue_timeout`.
+    QueueTimeout,
+    /// No server of the upstream can get the request.
+    NoServer,
 }
 
 impl DeniedBy {
@@ -111,6 +127,14 @@ impl DeniedBy {
             Self::Concurrency => "concurrency_limit",
             Self::Server => "forward_auth",
             Self::Origin => "cors",
+            Self::Rate => "rate_limit",
+            Self::BodySize => "max_body_size",
+            Self::EarlyData => "early_data",
+            Self::Path => "path",
+            Self::Malformed => "malformed",
+            Self::Queue => "queue",
+            Self::QueueTimeout => "queue_timeout",
+            Self::NoServer => "no_server",
         }
     }
 }
@@ -139,7 +163,7 @@ pub(crate) struct Routed {
     pub(super) failure: Option<Failure>,
     /// The gateway adds headers to this response.
     pub(super) adds_headers: bool,
-    /// Who has refused the request, if a rule about clients did.
+    /// Why the request was refused before a server had it, if it was.
     pub(super) denied: Option<DeniedBy>,
     /// What has answered in the place of a server.
     pub(super) served: Option<Served>,
@@ -185,12 +209,12 @@ impl Routed {
         self.hint = why;
     }
 
-    /// Who has refused the request, if a rule about clients did.
+    /// Why the request was refused before a server had it, if it was.
     pub fn denied(&self) -> Option<DeniedBy> {
         self.denied
     }
 
-    /// A rule about clients refuses the request.
+    /// The request is refused for this reason.
     pub fn deny(&mut self, by: DeniedBy) {
         self.denied = Some(by);
     }

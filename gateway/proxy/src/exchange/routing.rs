@@ -46,6 +46,7 @@ pub(crate) fn route_request(
         Ok(None) => return refuse(proxy, cx, exchange, 404),
         Err(_) => {
             proxy.counters.count(Count::BadPaths);
+            x.routed.deny(DeniedBy::Path);
             return refuse(proxy, cx, exchange, 400);
         }
     };
@@ -118,7 +119,7 @@ pub(crate) fn route_request(
     }
     if let Some(ms) = wait {
         proxy.counters.count(Count::RateLimited);
-        x.routed.own = OwnAnswer::RetryAfter(ms.div_ceil(1000));
+        x.routed.deny_for(DeniedBy::Rate, ms.div_ceil(1000));
         return respond_error(proxy, cx, exchange, 429, expects);
     }
     if is_preflight {

@@ -1,9 +1,13 @@
 //! Where access log lines go, what they look like and which requests get one, over the whole program.
 
 use crate::operating::{Operated, order};
-use sealane_interop::backend::Backend;
+use sealane_interop::backend::{Backend, ok};
+use sealane_interop::client;
+use sealane_interop::frames::Frames;
 use sealane_interop::gateway::{Gateway, configured};
+use sealane_interop::http::Wire;
 use sealane_interop::site::{HOST, Site};
+use sealane_interop::versions::Listening;
 use sealane_interop::{WAIT_LIMIT, eventually, ports};
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
@@ -258,4 +262,113 @@ fn the_format_changes_with_a_reload() {
     assert!(refused.contains("$uir") && refused.contains("did you mean \"$uri\"?"), "{refused}");
     running.get("/c");
     assert_eq!(lines(&log, 3)[2], "two /c");
+}
+
+/// Whatever the gateway refuses or cuts off itself, the line says why.
+#[test]
+fn refusals_have_a_reason() {
+    let site = Site::new();
+    // It answers nobody who asks for `/held`.
+    let backend = Backend::start(|mut connection| {
+        while let Some(request) = connection.request() {
+            match request.target() {
+                "/held" => {}
+                "/large" => connection.send(ok(&[b'x'; 200_000])),
+                _ => connection.send(ok(b"hello")),
+            }
+        }
+    });
+    let (_refusing, refused) = ports::refusing();
+    let rest = format!(
+        r#"
+[[rate_limit]]
+name = "few"
+rate = "1/h"
+burst = 1
+[[upstream]]
+name = "one"
+servers = {app:?}
+max_connections = 1
+queue = 1
+queue_timeout = "500ms"
+[[upstream]]
+name = "auth"
+servers = "http://{refused}"
+[[host]]
+names = ["*"]
+to = {app:?}
+[[host.route]]
+path = "/rate"
+to = {app:?}
+rate_limit = "few"
+[[host.route]]
+path = "/body"
+to = {app:?}
+max_body_size = "10B"
+[[host.route]]
+path = "/held"
+upstream = "one"
+[[host.route]]
+path = "/asked"
+to = {app:?}
+forward_auth = {{ upstream = "auth", path = "/" }}
+"#,
+        app = backend.url(),
+    );
+    let listening = Listening { top: "[limits]\nidle_timeout = \"1s\"\n", rest: &rest, ..Listening::default() };
+    let (_gateway, plain) = listening.start(&site);
+    let send = |text: String| {
+        let mut wire = Wire::new(client::tcp(plain));
+        wire.send(text).expect("the gateway reads");
+        wire
+    };
+    let get = |path: &str| send(format!("GET {path} HTTP/1.1\r\nHost: {HOST}\r\n\r\n"));
+    let status = |mut wire: Wire<_>| wire.response("GET").expect("a response").status();
+    assert_eq!([status(get("/rate")), status(get("/rate"))], [200, 429]);
+    assert_eq!(status(get("/a/../b")), 400);
+    assert_eq!(status(send(format!("GET /x HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: x\r\n\r\n"))), 400);
+    let post =
+        |length: &str, body: &str| send(format!("POST /body HTTP/1.1\r\nHost: {HOST}\r\n{length}\r\n\r\n{body}"));
+    assert_eq!(status(post("Content-Length: 11", "")), 413);
+    assert_eq!(status(post("Transfer-Encoding: chunked", "b\r\nhello world\r\n0\r\n\r\n")), 413);
+    assert_eq!(status(post("Content-Length: 9", "hello")), 408, "the rest does not come");
+    assert_eq!(status(get("/asked")), 502);
+    let held = get("/held");
+    assert!(eventually(|| backend.requests().iter().any(|r| r.target() == "/held")));
+    let waits = get("/held");
+    // The queue has room for one.
+    let mut full = get("/held");
+    assert_eq!(full.response("GET").expect("a response").status(), 503);
+    assert_eq!(status(waits), 503);
+    drop(held);
+    // SETTINGS_INITIAL_WINDOW_SIZE: the response cannot leave.
+    let mut frames = Frames::plain(plain, &[(4, 0)]);
+    frames.request(1, "GET", "/large", &[], true).expect("the gateway reads");
+    let find = |target: &str, reason: &str| {
+        eventually(|| site.log().lines().any(|line| line.contains(target) && line.contains(reason)))
+    };
+    for (target, reason) in [
+        ("/rate", "\"denied\":\"rate_limit\",\"status\":429"),
+        ("/a/../b", "\"denied\":\"path\",\"status\":400"),
+        ("\"status\":400", "\"denied\":\"malformed\""),
+        ("/body", "\"denied\":\"max_body_size\",\"status\":413"),
+        ("/body", "\"end\":\"idle_timeout\",\"status\":408"),
+        ("/asked", "\"denied\":\"forward_auth\",\"status\":502"),
+        ("/held", "\"denied\":\"queue\",\"status\":503"),
+        ("/held", "\"denied\":\"queue_timeout\",\"status\":503"),
+        ("/large", "\"end\":\"idle_timeout\",\"status\":200"),
+    ] {
+        assert!(find(target, reason), "{target} {reason}: {}", site.log());
+    }
+    let unexplained: Vec<_> = {
+        let log = site.log();
+        let fails =
+            |line: &&str| [400, 408, 413, 429, 502, 503].iter().any(|s| line.contains(&format!("\"status\":{s},")));
+        log.lines()
+            .filter(fails)
+            .filter(|line| !line.contains("\"denied\":") && !line.contains("\"end\":"))
+            .map(str::to_owned)
+            .collect()
+    };
+    assert!(unexplained.is_empty(), "{unexplained:?}");
 }
