@@ -59,7 +59,7 @@ fn warn_of_own_names(sink: &Sink, span: &Range<usize>, set: &[(String, String)])
     let is_own = |(name, _): &&(String, String)| own.iter().any(|own| is_alike(name.as_bytes(), own.as_bytes()));
     for (name, _) in set.iter().filter(is_own) {
         let message = format!("\"{name}\" replaces what the gateway tells the server about the client's request");
-        let help = format!("remove \"{name}\": the server needs it to decide");
+        let help = format!("remove \"{name}\" from \"set_headers\": the server needs the gateway's value to decide");
         sink.warn(span, message, Some(help));
     }
 }

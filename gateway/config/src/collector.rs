@@ -177,7 +177,7 @@ pub(super) fn is_local(host: &str) -> bool {
 /// The header field in a file; `Some(None)` where the file is not read, or not yet.
 fn header(sink: &Sink, file: &At<PathBuf>) -> Option<Option<CollectorHeader>> {
     sink.names_file(&file.value);
-    files::warn_if_readable(sink, file, "header field for the collector");
+    files::warn_if_readable(sink, file, "file with the header field for the collector");
     if sink.content(&file.value).is_none() {
         return Some(None);
     }

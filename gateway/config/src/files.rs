@@ -36,13 +36,22 @@ pub fn plain(e: &io::Error) -> String {
     chars.next().map_or_else(String::new, |c| c.to_lowercase().chain(chars).collect())
 }
 
-/// Warns of a secret that every user can read.
+/// Warns of a secret that the permissions of its file let every user read. The folder may protect it all the same.
 pub(crate) fn warn_if_readable(sink: &Sink, file: &At<PathBuf>, what: &str) {
     if let Some(Ok(Content { mode, .. })) = sink.content(&file.value)
         && mode & 0o004 != 0
     {
         let shown = file.value.display();
-        let message = format!("{shown}: every user of this machine can read this {what} (mode {mode:04o})");
-        sink.warn(&file.span, message, Some(format!("chmod 600 {shown}")));
+        let message = format!("{shown}: the permissions of this {what} let every user read it (mode {mode:04o})");
+        let help =
+            format!("let only its owner and the gateway's group read it: {}", readable_by_group(&shown.to_string()));
+        sink.warn(&file.span, message, Some(help));
     }
+}
+
+/// The commands that let only a file's owner and the gateway's group read it: the file may be root's, and the gateway another user.
+pub(crate) fn readable_by_group(file: &str) -> String {
+    format!(
+        "sudo chgrp GROUP {file} && sudo chmod 640 {file} (GROUP: the group of the gateway's user, for example sealane)"
+    )
 }

@@ -486,7 +486,8 @@ fn indented(lines: &str) -> String {
 /// A configuration with every default, and secrets masked; or its mistakes, without the lines that they are in, which could
 /// hold secrets.
 fn configuration(path: &Path) -> Result<String> {
-    let mistakes = || anyhow::anyhow!("{} has mistakes: run `sealane check --offline -c`", path.display());
+    let file = path.display();
+    let mistakes = || anyhow::anyhow!("{file} cannot be read or has mistakes: run `sealane check --offline -c {file}`");
     let document = resolve::document_and_wait(path).map_err(|_| mistakes())?;
     let (effective, _) = Effective::of_document(&document).map_err(|_| mistakes())?;
     Ok(effective.to_json())

@@ -460,7 +460,10 @@ fn main() -> ExitCode {
             }
             if e.is::<NoGateway>() {
                 let address = if takes_address { ", or its admin address with --admin" } else { "" };
-                eprintln!("  help: name its admin socket with --socket{address}");
+                eprintln!(
+                    "  help: name its admin socket with --socket{address}. A gateway has an admin socket only with \"socket\" in \
+                     [admin], or with --admin-socket of proxy and respond"
+                );
             }
             ExitCode::FAILURE
         }

@@ -177,13 +177,13 @@ pub fn examine(bench: &Bench, library: &Path, seconds: f64, say: &mut dyn FnMut(
         say(&format!("counting locks, {} handshakes", if resumed { "resumed" } else { "full" }));
         counts.push(bench.locks(&built, &Case { resumed, ..base.clone() }, &mut images)?);
     }
-    say("sampling which instructions it runs");
+    say("sampling which instructions the library runs");
     let cpu = cpu();
     let (taken, taken_skipped) = match bench.paths(&built, base.tls, seconds) {
         Ok(taken) => (taken, None),
         Err(why) => (Vec::new(), Some(why)),
     };
-    say("as it is against light locks");
+    say("comparing the unchanged library with the same library under light locks");
     let (light, light_skipped) = match compare_light(bench, &built, &base, seconds / 4.0) {
         Ok(figures) => (Some(figures), None),
         Err(why) => (None, Some(why)),

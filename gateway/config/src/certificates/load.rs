@@ -649,8 +649,8 @@ pub(crate) fn private_key(
                 _ if encrypted => (
                     format!("{shown}: the private key is encrypted"),
                     Some(format!(
-                        "set \"passphrase_file\", or remove the passphrase: openssl pkey -in {shown} -out KEY; \
-                         chmod 600 KEY"
+                        "set \"passphrase_file\", or remove the passphrase: openssl pkey -in {shown} -out KEY && {}",
+                        files::readable_by_group("KEY")
                     )),
                 ),
                 pem::Error::NoItemsFound if looks_like_der(bytes) => (

@@ -260,7 +260,8 @@ pub fn read_kept(name: &str, file: &Path, pem: &[u8]) -> Result<(CertificateFile
     read_named(name, pem).map_err(|mut errors| {
         for error in &mut errors.errors {
             error.message = error.message.replace(&sent, &file.display().to_string());
-            error.help = Some("send the certificate again with keep=file, or remove this file".to_owned());
+            error.help =
+                Some("send the certificate again with keep=file (option --keep), or remove this file".to_owned());
         }
         errors
     })

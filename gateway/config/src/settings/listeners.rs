@@ -207,7 +207,7 @@ table! {
     /// The gateway chooses a certificate by the DNS names in it (subjectAltName). An exact name comes before a
     /// wildcard. A name can have several certificates with different types of keys; the client's offer then decides. A
     /// key that does not belong to its certificate is an error. These are warnings: a certificate that has expired or
-    /// expires within 14 days, a key that every user can read, and a host without a certificate.
+    /// expires within 14 days, a key whose permissions let every user read it, and a host without a certificate.
     certificate "certificates", example_is_commented = true;
 
     /// PEM file: the certificate, followed by the certificates that signed it. Or a PKCS#12 bundle (`.p12`, `.pfx`) with the

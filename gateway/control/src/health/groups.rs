@@ -355,8 +355,8 @@ impl Groups {
                         false => format!("upstream \"{upstream}\" already has the server \"{name}\" in the file"),
                         true => format!(
                             "upstream \"{upstream}\" has the server \"{name}\" in the file; an earlier request has removed it \
-                             temporarily. To end this removal, add the server without keep=file, with the same URL, weight and \
-                             backup as in the file"
+                             temporarily. To end this removal, add the server without keep=file (option --keep), with the same \
+                             URL, weight and backup as in the file"
                         ),
                     };
                     return Err(Unchanged::Conflict(message));
@@ -364,7 +364,7 @@ impl Groups {
                 if servers.len() >= MAX_LISTED {
                     let message = format!(
                         "upstream \"{upstream}\" has {MAX_LISTED} servers in the file, which is the limit for \
-                         keep=file"
+                         keep=file (option --keep)"
                     );
                     return Err(Unchanged::Conflict(message));
                 }
@@ -380,7 +380,7 @@ impl Groups {
                 Some(_) if servers.len() == 1 => {
                     let message = format!(
                         "\"{server}\" is the only server of upstream \"{upstream}\" in the file: add another one with \
-                         keep=file first"
+                         keep=file (option --keep) first"
                     );
                     return Err(Unchanged::Conflict(message));
                 }
@@ -395,15 +395,15 @@ impl Groups {
             KeptChange::Set { server, weight, drain } => match place(server) {
                 None if is_added(server) => {
                     let message = format!(
-                        "\"{server}\" was added by the API and is not in the file: add it with keep=file first"
+                        "\"{server}\" was added by the API and is not in the file: add it with keep=file (option --keep) first"
                     );
                     return Err(Unchanged::Conflict(message));
                 }
                 None => return Err(Unchanged::Unknown(unknown_server(upstream, server))),
                 Some(_) if is_removed(server) => {
                     let message = format!(
-                        "\"{server}\" is temporarily removed: first add it without keep=file, with the same URL, weight and backup \
-                         as in the file, or remove it with keep=file"
+                        "\"{server}\" is temporarily removed: first add it without keep=file (option --keep), with the same URL, \
+                         weight and backup as in the file, or remove it with keep=file"
                     );
                     return Err(Unchanged::Conflict(message));
                 }

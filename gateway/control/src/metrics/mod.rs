@@ -26,7 +26,7 @@ use crate::metrics::regression::Estimate;
 use crate::metrics::sampler::{OperationStatus, Sampler};
 use crate::metrics::status::OldProcessStatus;
 use crate::metrics::talkers::{Answers, Talkers};
-use crate::run::access_log_writer::LogStats;
+use crate::run::access_log_writer::{LogFailure, LogStats};
 use crate::run::memory::MemoryUse;
 use crate::run::shortage::Shortages;
 use crate::vpn::status::{Status, StatusRegistry};
@@ -126,8 +126,8 @@ impl LaneMetrics {
         self.talkers.lock().unwrap_or_else(PoisonError::into_inner).sum(Instant::now())
     }
 
-    /// Why the access log cannot be written, and how many writes have failed.
-    pub fn log_failure(&self) -> Option<(String, u64)> {
+    /// Why the access log cannot be written, rotated or reopened, and how often something of this has failed.
+    pub fn log_failure(&self) -> Option<(LogFailure, u64)> {
         self.log.as_ref().and_then(|log| Some((log.failure()?, log.write_errors())))
     }
 
@@ -318,8 +318,11 @@ impl LaneMetrics {
                  them.",
             )
             .sample(&[], log.dropped());
-            out.counter("sealane_access_log_errors_total", "Writes to the access log that failed.")
-                .sample(&[], log.write_errors());
+            out.counter(
+                "sealane_access_log_errors_total",
+                "Failed writes to the access log, and failed attempts to rotate or reopen its file.",
+            )
+            .sample(&[], log.write_errors());
         }
     }
 }

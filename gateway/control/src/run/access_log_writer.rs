@@ -52,8 +52,17 @@ struct Shared {
     bytes: AtomicU64,
     /// The last write has failed.
     is_failing: AtomicBool,
-    /// Why; empty while all is well.
-    failure: Mutex<String>,
+    /// Why.
+    failure: Mutex<LogFailure>,
+}
+
+/// Why something that the writer did last has failed.
+#[derive(Clone, Debug, Default)]
+pub struct LogFailure {
+    /// What cannot be done, and the error.
+    pub why: String,
+    /// Lines are lost. Where a file cannot be rotated or reopened, none is: they go to the file that is open.
+    pub loses_lines: bool,
 }
 
 /// The running writer, as control holds it.
@@ -80,13 +89,13 @@ impl LogStats {
         self.dropped.iter().map(|d| d.load(Relaxed)).sum::<u64>() + self.shared.lost.load(Relaxed)
     }
 
-    /// Failed writes.
+    /// Failed writes, and failed attempts to rotate or reopen the file.
     pub fn write_errors(&self) -> u64 {
         self.shared.write_errors.load(Relaxed)
     }
 
     /// Why the last write has failed; `None` if it has not.
-    pub fn failure(&self) -> Option<String> {
+    pub fn failure(&self) -> Option<LogFailure> {
         if !self.shared.is_failing.load(Relaxed) {
             return None;
         }
@@ -407,8 +416,10 @@ impl Writer {
 
     fn failed(&mut self, what: &str, e: &io::Error) {
         self.since += 1;
-        *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) =
-            format!("cannot {what} {}: {e}", self.output.name());
+        *self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner) = LogFailure {
+            why: format!("cannot {what} {}: {e}", self.output.name()),
+            loses_lines: !matches!(what, "rotate" | "reopen"),
+        };
         self.shared.is_failing.store(true, Relaxed);
         if self.complained.is_none_or(|at| at.elapsed() >= COMPLAIN_EVERY) {
             log::error!("cannot {what} the access log: {e} ({} errors since the last such message)", self.since);
@@ -543,5 +554,25 @@ mod tests {
         let stats = log.stats();
         assert!(log.finish(Duration::from_secs(60)));
         assert_eq!((stats.write_errors(), stats.bytes()), (3, 0));
+        assert!(stats.failure().is_some_and(|failure| failure.loses_lines));
+    }
+
+    #[test]
+    fn a_rotation_that_fails_loses_no_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        // What is in the way cannot be replaced by a file.
+        std::fs::create_dir_all(folder.path().join("access.log.1/full")).unwrap();
+        std::fs::write(&path, "old\n").unwrap();
+        let rotation = Some(Rotation { size: 5, keep: 1 });
+        let target = AccessLogTarget::File(path.clone());
+        let (log, mut lanes) = AccessLog::start(&target, rotation, 1, None).unwrap().unwrap();
+        lanes[0].hand_over(b"new\n".to_vec());
+        let stats = log.stats();
+        assert!(log.finish(Duration::from_secs(60)));
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old\nnew\n");
+        let failure = stats.failure().unwrap();
+        assert!(failure.why.starts_with("cannot rotate ") && !failure.loses_lines, "{failure:?}");
+        assert_eq!(stats.write_errors(), 1);
     }
 }

@@ -243,8 +243,9 @@ impl Running {
             }
             // Else the next start would bring back what nobody sees now.
             Some(true) if !keep => {
-                let detail =
-                    format!("the certificate {name:?} is stored in \"storage\" of [admin]: change it with keep=file");
+                let detail = format!(
+                    "the certificate {name:?} is stored in \"storage\" of [admin]: change it with keep=file (option --keep)"
+                );
                 Err(Problem::new(409, detail))
             }
             _ => Ok(()),

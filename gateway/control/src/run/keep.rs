@@ -40,12 +40,13 @@ pub async fn stage(file: &Path, text: Vec<u8>, known: Print) -> Result<Staged, P
         (None, _) => {
             return Err(Problem::new(
                 409,
-                format!("{shown} is not a file that the gateway can replace: leave out keep=file"),
+                format!("{shown} is not a file that the gateway can replace: leave out keep=file (option --keep)"),
             ));
         }
         (known, now) if known != now => {
-            let detail =
-                format!("{shown} has changed since the gateway loaded it: reload first, or leave out keep=file");
+            let detail = format!(
+                "{shown} has changed since the gateway loaded it: reload first, or leave out keep=file (option --keep)"
+            );
             return Err(Problem::new(412, detail));
         }
         _ => {}
@@ -79,11 +80,11 @@ impl fmt::Display for Irreplaceable {
         f.write_str(match self {
             Self::Mounted => {
                 "is a mount point of its own (a bind-mounted file), so the gateway cannot replace it: mount its folder \
-                 instead of the file, or leave out keep=file (the change is then temporary)"
+                 instead of the file, or leave out keep=file (option --keep); the change is then temporary"
             }
             Self::Immutable => {
                 "is immutable or append-only (chattr), so the gateway cannot replace it: remove this attribute, or leave \
-                 out keep=file (the change is then temporary)"
+                 out keep=file (option --keep); the change is then temporary"
             }
         })
     }

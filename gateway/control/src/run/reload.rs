@@ -156,22 +156,26 @@ async fn edit(
             Ok(None) => {}
             Err(why) => {
                 let file = text.path.display();
-                let detail = format!("not changed: {file}: {why}; edit the file and reload, or leave out keep=file");
+                let detail = format!(
+                    "not changed: {file}: {why}; edit the file and reload, or leave out keep=file (option --keep)"
+                );
                 return Err(Problem::new(409, detail));
             }
         }
     }
     let detail = format!(
         "not changed: no file has an [[upstream]] with name = \"{upstream}\": the upstream comes from \"to\", a \
-         snippet or a variable. Declare it as [[upstream]], or leave out keep=file"
+         snippet or a variable. Declare it as [[upstream]], or leave out keep=file (option --keep)"
     );
     Err(Problem::new(409, detail))
 }
 
 fn changed_since(file: &Path) -> Problem {
     let file = file.display();
-    let detail =
-        format!("not changed: {file} has changed since the gateway loaded it: reload first, or leave out keep=file");
+    let detail = format!(
+        "not changed: {file} has changed since the gateway loaded it: reload first, or leave out keep=file (option \
+         --keep)"
+    );
     Problem::new(412, detail)
 }
 
@@ -314,15 +318,15 @@ impl Running {
         }
         if self.status.is_temporary() {
             let detail = "not changed: the configuration in use came from the API and differs from the file, so the \
-                          change cannot be written into the file. Apply the configuration with keep=file, or reload \
-                          to return to the file";
+                          change cannot be written into the file. Apply the configuration with keep=file (option \
+                          --keep), or reload to return to the file";
             return answer.send(Err(Problem::new(409, detail)));
         }
         if self.file_print.is_none() {
             let file = path.display();
             let detail = format!(
                 "not changed: {file} was not a regular file when the gateway loaded it (a pipe can be read only once): start the gateway \
-                 with a file, or leave out keep=file"
+                 with a file, or leave out keep=file (option --keep)"
             );
             return answer.send(Err(Problem::new(409, detail)));
         }
@@ -373,7 +377,7 @@ impl Running {
         }
         let Some(folder) = self.config.admin_storage.clone() else {
             let detail = "[admin] has no \"storage\", in which the API could keep certificates: set storage = \
-                          \"/var/lib/sealane/api\", or leave out keep=file";
+                          \"/var/lib/sealane/api\", or leave out keep=file (option --keep)";
             return answer.send(Err(Problem::new(409, detail)));
         };
         if let Err(problem) = self.may_send(&kept.name, kept.sent.is_some(), true) {
@@ -776,5 +780,9 @@ fn mistakes(warnings: Vec<Warning>) -> Vec<Mistake> {
 }
 
 fn other_expected() -> Problem {
-    Problem::new(412, "the configuration in use is not the one in If-Match: read GET /v1/config again")
+    Problem::new(
+        412,
+        "the configuration in use is not the one in If-Match (--if-match): read the new ETag with GET /v1/config (sealane \
+         api config)",
+    )
 }

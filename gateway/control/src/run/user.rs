@@ -51,10 +51,16 @@ pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
             );
         } else if !may_create_beside(path) {
             let folder = folder_of(path).display().to_string();
-            log::warn!(
-                "{name} cannot create files in {folder}: the program that rotates the access log must create the new file \
-                 (logrotate: `create 640 {name}`)"
-            );
+            match config.rotation {
+                Some(_) => log::warn!(
+                    "{name} cannot create files in {folder}, so the gateway cannot rotate the access log: put it into a \
+                     folder that belongs to {name}"
+                ),
+                None => log::warn!(
+                    "{name} cannot create files in {folder}: the program that rotates the access log must create the new \
+                     file (logrotate: `create 640 {name}`)"
+                ),
+            }
         }
     }
     if let Some(path) = config.admin_socket.as_deref().filter(|path| !may_create_beside(path)) {

@@ -99,8 +99,10 @@ fn a_key_that_others_may_not_read_or_may() {
     let key = folder.path("certs/a.key");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
     let report = load(&folder);
-    assert!(report.contains("every user of this machine can read this private key (mode 0644)"), "{report}");
-    assert!(report.contains("help: chmod 600 certs/a.key"), "{report}");
+    let message = "certs/a.key: the permissions of this private key let every user read it (mode 0644)";
+    assert!(report.contains(message), "{report}");
+    let help = "sudo chgrp GROUP certs/a.key && sudo chmod 640 certs/a.key (GROUP: the group of the gateway's user";
+    assert!(report.contains(help), "{report}");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o000)).unwrap();
     let report = load(&folder);
     // Root reads everything.

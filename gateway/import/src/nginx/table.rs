@@ -499,7 +499,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("ssl_stapling", Translated("`ocsp_stapling`")),
     ("ssl_stapling_verify", NotNeeded("see ssl_stapling")),
     ("ssl_stapling_responder", NotNeeded("see ssl_stapling")),
-    ("ssl_stapling_file", Missing("write `ocsp = FILE` beside the certificate")),
+    ("ssl_stapling_file", Missing("write `ocsp = FILE` in the entry of this certificate under `certificates`")),
     ("ssl_ocsp", Undecided("Sealane does not check client certificates by OCSP: use revocation lists (crl)")),
     (
         "ssl_password_file",

@@ -97,7 +97,8 @@ fn certificates<'d>(import: &mut Import<'d>, member: &Member<'_, 'd>, tls: &mut 
         }
     }
     if let Some((d, file)) = scope.value("ssl_stapling_file") {
-        import.missing(d, format!("write ocsp = {} beside the certificate", quoted(file)));
+        let entry = "in the entry of this certificate under certificates";
+        import.missing(d, format!("write ocsp = {} {entry}", quoted(file)));
     }
 }
 

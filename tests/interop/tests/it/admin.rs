@@ -136,6 +136,7 @@ fn commands_ask_a_running_gateway() {
         code == Some(1) && err.lines().count() == 2 && err.contains("help: name its admin socket with --socket"),
         "{err}"
     );
+    assert!(err.contains("only with \"socket\" in [admin], or with --admin-socket"), "{err}");
 }
 
 /// Each order as a command, and the same as a signal.

@@ -543,7 +543,7 @@ fn commands_change_servers_certificates_and_the_configuration() {
     let new = new.display().to_string();
     assert_eq!(run(&["check", &new]).0, Some(0));
     let (code, _, err) = run(&["apply", &new, "--if-match", "\"other\""]);
-    assert!(code == Some(1) && err.contains("is not the one in If-Match"), "{err}");
+    assert!(code == Some(1) && err.contains("is not the one in If-Match (--if-match)"), "{err}");
     let (code, out, err) = run(&["apply", &new]);
     assert!(code == Some(0) && out.contains("applied temporarily"), "{out}{err}");
     assert_eq!(running.get("/").text(), "new");

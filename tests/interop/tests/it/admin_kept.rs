@@ -195,7 +195,7 @@ fn what_cannot_be_kept_in_a_file_is_refused_and_changes_nothing() {
     let toml = [("Content-Type", "application/toml"), ("If-Match", "*")];
     let other = running.text() + "# temporary\n";
     assert_eq!(over_socket(&running.socket, "PUT", "/v1/config", &toml, &other).status, 200);
-    refused(&running, "POST", &keep, &body, 409, "with keep=file, or reload");
+    refused(&running, "POST", &keep, &body, 409, "with keep=file (option --keep), or reload");
     assert_eq!(over_socket(&running.socket, "PUT", "/v1/config?keep=file", &toml, &other).status, 200);
     assert_eq!(change(&running, "POST", &keep, &json!({ "server": "http://127.0.0.1:9", "weight": 0 })).status, 201);
     drop(running);

@@ -14,6 +14,7 @@ use crate::metrics::sampler::{LimitStatus, OperationStatus, PlaceStatus};
 use crate::metrics::status::{CertificateStatus, Reloads};
 use crate::metrics::talkers::Talkers;
 use crate::metrics::window::Recent;
+use crate::run::access_log_writer::LogFailure;
 use crate::run::memory::MemoryUse;
 use sealane_lane::histogram::Distribution;
 use serde::{Deserialize, Serialize};
@@ -84,8 +85,8 @@ pub struct Facts<'f> {
     pub reloads: Option<&'f Reloads>,
     /// The newest requests that got 5xx.
     pub errors: &'f [ErrorStatus],
-    /// Why the access log cannot be written, and how many writes have failed.
-    pub log: Option<(String, u64)>,
+    /// Why the access log cannot be written, rotated or reopened, and how often something of this has failed.
+    pub log: Option<(LogFailure, u64)>,
     /// How much memory is in use.
     pub memory: MemoryUse,
     /// Who makes the load, if that was asked.

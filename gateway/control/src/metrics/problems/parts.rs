@@ -2,6 +2,7 @@
 
 use super::{Facts, Finding, duration, few, number, percent};
 use crate::health::ServerStatus;
+use crate::run::access_log_writer::LogFailure;
 use std::collections::BTreeMap;
 
 /// Servers are slow if one answer of a hundred takes so long, in microseconds, and there were so many answers.
@@ -213,15 +214,20 @@ fn reloads(facts: &Facts<'_>) -> Vec<Finding> {
 }
 
 fn access_log(facts: &Facts<'_>) -> Vec<Finding> {
-    let finding = |(why, errors): &(String, u64)| Finding {
+    let finding = |(LogFailure { why, loses_lines }, errors): &(LogFailure, u64)| Finding {
         kind: "access_log",
         critical: false,
-        text: format!(
-            "Lines of the access log are lost{}: the gateway {why}. {} writes have failed since the start. Requests are not affected.",
-            // ENOSPC, as the standard library writes it.
-            if why.contains("(os error 28)") { ", because the disk is full" } else { "" },
-            number(*errors as f64)
-        ),
+        text: if *loses_lines {
+            format!(
+                "Lines of the access log are lost{}: the gateway {why}. Errors of the access log since the start: {}. Requests are \
+                 not affected.",
+                // ENOSPC, as the standard library writes it.
+                if why.contains("(os error 28)") { ", because the disk is full" } else { "" },
+                number(*errors as f64)
+            )
+        } else {
+            format!("The gateway {why}. Lines are still written, to the file that is open.")
+        },
         ..Finding::default()
     };
     facts.log.iter().map(finding).collect()
@@ -384,16 +390,22 @@ mod tests {
         };
         let finding = only(&Facts { reloads: Some(&reloads), ..Facts::default() });
         assert!(finding.text.contains("x.toml:3: unknown setting"), "{finding:?}");
-        let log = Some(("cannot write /log: No space left on device (os error 28)".to_owned(), 1234));
+        let failure = |why: &str, loses_lines| LogFailure { why: why.to_owned(), loses_lines };
+        let log = Some((failure("cannot write /log: No space left on device (os error 28)", true), 1234));
         let finding = only(&Facts { log, ..Facts::default() });
         for part in
             ["are lost, because the disk is full: the gateway cannot write /log", "No space left on device", "1,234"]
         {
             assert!(finding.text.contains(part), "{finding:?}");
         }
-        let log = Some(("cannot write /log: Permission denied (os error 13)".to_owned(), 1));
+        let log = Some((failure("cannot write /log: Permission denied (os error 13)", true), 1));
         let finding = only(&Facts { log, ..Facts::default() });
         assert!(!finding.text.contains("full") && finding.text.contains("are lost: the gateway cannot"), "{finding:?}");
+        let log = Some((failure("cannot rotate /log: Permission denied (os error 13)", false), 1));
+        let finding = only(&Facts { log, ..Facts::default() });
+        let text = "The gateway cannot rotate /log: Permission denied (os error 13). Lines are still written, to the file that \
+                    is open.";
+        assert_eq!(finding.text, text);
         let exports = [("traces", "connection refused".to_owned())];
         let finding = only(&Facts { exports: &exports, ..Facts::default() });
         assert!(finding.text.contains("Sending traces to the collector fails: connection refused"), "{finding:?}");

@@ -18,7 +18,8 @@ impl StatusRegistry {
         let old = w.remaining.as_ref().map(RemainingFile::of_others).unwrap_or_default();
         let mut family = out.gauge(
             "sealane_old_process_connections",
-            "What processes from before upgrades still finish, by kind: requests, or upgraded and relayed connections.",
+            "Requests and connections that old processes still have to finish after an upgrade, by kind: requests, or upgraded and \
+             relayed connections.",
         );
         family.sample(&[("kind", "requests")], old.iter().map(|one| one.requests).sum::<u64>());
         family.sample(&[("kind", "upgraded")], old.iter().map(|one| one.upgraded).sum::<u64>());
