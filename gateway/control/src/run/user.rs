@@ -34,13 +34,13 @@ pub(crate) fn give(path: &Path, to: &RunAs) -> Result<()> {
 /// Becomes the configured user, if this is root; what only root could open is open by now.
 pub(crate) fn become_user(config: &Config, keep: CapabilitySet) -> Result<()> {
     let Some(run_as) = to_become(config) else { return Ok(()) };
-    let name = &run_as.user.name;
-    sealane_sys::privileges::become_user(&run_as.user, run_as.gid, keep)
+    let (name, gid) = (&run_as.user.name, run_as.gid);
+    sealane_sys::privileges::become_user(&run_as.user, gid, keep)
         .with_context(|| format!("cannot change to the user {name}"))?;
     for file in config.files.iter().filter(|f| access(f.as_path(), Access::READ_OK).is_err()) {
         let file = file.display();
         log::warn!(
-            "{name} cannot read {file}, so a reload will fail: `sudo chgrp {name} {file}; sudo chmod g+r {file}`"
+            "{name} cannot read {file}, so a reload will fail: `sudo chgrp {gid} {file}; sudo chmod g+r {file}`"
         );
     }
     if let AccessLogTarget::File(path) = &config.access_log {

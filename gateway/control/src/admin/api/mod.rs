@@ -489,7 +489,7 @@ fn kept_change(change: ServerChange) -> Result<Change, Problem> {
     let ServerChange { upstream, server, drain, weight, default_weight, .. } = change;
     if default_weight {
         let detail = "\"default_weight\" restores the weight that is in the file, so there is nothing to write: \
-                      leave out keep=file";
+                      leave out keep=file (option --keep)";
         return Err(Problem::new(422, detail));
     }
     if drain.is_none() && weight.is_none() {
