@@ -297,15 +297,15 @@ impl Store {
             "1.2.840.10045.2.1" => (KeyKind::Ecdsa, Some(curve_of(sink, cert, algorithm)?)),
             "1.2.840.113549.1.1.1" => (KeyKind::Rsa, None),
             "1.3.101.112" => (KeyKind::Ed25519, None),
-            other => {
-                let help = "use ECDSA (P-256 is fastest), RSA or Ed25519".to_owned();
-                sink.error(
-                    &cert.span,
-                    format!("{shown}: keys with the algorithm {other} are not supported"),
-                    Some(help),
-                );
-                return None;
-            }
+            other => match ml_dsa(other) {
+                Some((kind, _)) => (kind, None),
+                None => {
+                    let help = "use ECDSA (P-256 is fastest), RSA, Ed25519 or ML-DSA".to_owned();
+                    let message = format!("{shown}: keys with the algorithm {other} are not supported");
+                    sink.error(&cert.span, message, Some(help));
+                    return None;
+                }
+            },
         };
         self.check_dates(sink, cert, &leaf);
         if let Some(private) = private.local() {
@@ -425,7 +425,8 @@ impl Store {
             };
             sink.error(&key.span, message, Some(help));
         } else {
-            let help = "use an ECDSA, RSA (2048 bits or more) or Ed25519 key, and a certificate for it".to_owned();
+            let help =
+                "use an ECDSA, RSA (2048 bits or more), Ed25519 or ML-DSA key, and a certificate for it".to_owned();
             sink.error(&key.span, format!("{shown_key}: the private key cannot be used: {e}"), Some(help));
         }
         None
@@ -445,6 +446,16 @@ impl Store {
             let message = format!("{shown}: the certificate expires in {} ({to})", days(to.timestamp() - self.now));
             sink.warn(&cert.span, message, Some("renew the certificate before that time".to_owned()));
         }
+    }
+}
+
+/// The parameter set of ML-DSA with this object identifier, and its name: of a key and of a signature (RFC 9881 §2).
+pub(crate) fn ml_dsa(oid: &str) -> Option<(KeyKind, &'static str)> {
+    match oid {
+        "2.16.840.1.101.3.4.3.17" => Some((KeyKind::MlDsa44, "ML-DSA-44")),
+        "2.16.840.1.101.3.4.3.18" => Some((KeyKind::MlDsa65, "ML-DSA-65")),
+        "2.16.840.1.101.3.4.3.19" => Some((KeyKind::MlDsa87, "ML-DSA-87")),
+        _ => None,
     }
 }
 
