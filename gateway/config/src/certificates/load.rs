@@ -55,6 +55,48 @@ impl Loaded {
             Err(_) => self.names.iter().any(|n| n == name),
         }
     }
+
+    /// Why it is not valid at a time, in seconds since 1970; `None`: it is valid.
+    pub fn not_valid(&self, now: i64) -> Option<NotValid> {
+        let (_, leaf) = X509Certificate::from_der(self.identity.chain.first()?).ok()?;
+        not_valid(&leaf, now)
+    }
+}
+
+/// Why a certificate is not valid at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotValid {
+    /// Its time has not begun.
+    Early {
+        /// When it begins, in seconds since 1970.
+        from: i64,
+        /// The same in words.
+        shown: String,
+    },
+    /// Its time is over.
+    Expired {
+        /// For so many seconds.
+        ago: i64,
+        /// When it ended, in words.
+        shown: String,
+    },
+}
+
+impl std::fmt::Display for NotValid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Early { shown, .. } => write!(f, "the certificate is not valid before {shown}"),
+            Self::Expired { ago, shown } => write!(f, "the certificate expired {} ago ({shown})", days(*ago)),
+        }
+    }
+}
+
+fn not_valid(leaf: &X509Certificate, now: i64) -> Option<NotValid> {
+    let (from, to) = (leaf.validity().not_before, leaf.validity().not_after);
+    if to.timestamp() < now {
+        return Some(NotValid::Expired { ago: now - to.timestamp(), shown: to.to_string() });
+    }
+    (from.timestamp() > now).then(|| NotValid::Early { from: from.timestamp(), shown: from.to_string() })
 }
 
 /// Loads each pair of files once, however many listeners use it.
@@ -433,15 +475,13 @@ impl Store {
     }
 
     fn check_dates(&self, sink: &Sink, cert: &At<PathBuf>, leaf: &X509Certificate) {
-        let shown = cert.value.display();
-        let (from, to) = (leaf.validity().not_before, leaf.validity().not_after);
-        let help = Some("renew the certificate: clients refuse it".to_owned());
-        if to.timestamp() < self.now {
-            let message = format!("{shown}: the certificate expired {} ago ({to})", days(self.now - to.timestamp()));
-            sink.warn(&cert.span, message, help);
-        } else if from.timestamp() > self.now {
-            let message = format!("{shown}: the certificate is not valid before {from}");
-            sink.warn(&cert.span, message, Some("is this machine's clock right?".to_owned()));
+        let (shown, to) = (cert.value.display(), leaf.validity().not_after);
+        if let Some(why) = not_valid(leaf, self.now) {
+            let help = match why {
+                NotValid::Early { .. } => "is this machine's clock right?",
+                NotValid::Expired { .. } => "renew the certificate: clients refuse it",
+            };
+            sink.warn(&cert.span, format!("{shown}: {why}"), Some(help.to_owned()));
         } else if to.timestamp() - self.now < SOON.as_secs() as i64 {
             let message = format!("{shown}: the certificate expires in {} ({to})", days(to.timestamp() - self.now));
             sink.warn(&cert.span, message, Some("renew the certificate before that time".to_owned()));

@@ -8,6 +8,7 @@ use sealane_interop::site::{HOST, Identity, Site};
 use sealane_interop::{eventually, ports};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Overwrites a pair in the order in which programs do it: certificate, then key.
 fn replace(old: &Identity, new: &Identity) {
@@ -72,6 +73,48 @@ fn changed_certificates_are_served_without_a_reload_and_a_bad_pair_is_not() {
     assert_eq!(gateway.status()["certificates"][0]["refused"], "");
     let tally = crowd.stop();
     assert!(tally.requests > 0 && tally.failures.is_empty(), "{:?}", tally.failures);
+}
+
+/// Until the changed files are refused for this reason.
+fn is_refused(gateway: &Operated, why: &str) -> bool {
+    let refused = || gateway.status()["certificates"][0]["refused"].as_str().unwrap_or_default().to_owned();
+    eventually(|| refused().contains(why))
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_does_not_replace_one_that_is() {
+    const DAY: u64 = 86_400;
+    let site = Site::new();
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs();
+    let served = site.issue_within("served", &[HOST], now() - DAY, now() + 60 * DAY);
+    let first = leaf(&served);
+    let listen = ports::free();
+    let file = |admin: &str| {
+        let (cert, key) = (served.cert.display(), served.key.display());
+        format!(
+            "{admin}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+             [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n"
+        )
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    replace(&served, &site.issue_within("expired", &[HOST], now() - 9 * DAY, now() - 3 * DAY));
+    assert!(is_refused(&gateway, "the certificate expired 3 days ago"), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.served_certificate(), Some(first.clone()));
+    assert!(gateway.gateway.server.log().contains("the certificate in use stays"));
+
+    // Issued ahead of its time, or this machine's clock is slow.
+    replace(&served, &site.issue_within("early", &[HOST], now() + DAY, now() + 60 * DAY));
+    assert!(is_refused(&gateway, "the certificate is not valid before"), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.served_certificate(), Some(first));
+    // Once it is valid, it is served, without another change of the files.
+    let from = now() + 12;
+    let soon = site.issue_within("soon", &[HOST], from, from + 60 * DAY);
+    replace(&served, &soon);
+    assert!(eventually(|| gateway.served_certificate() == Some(leaf(&soon))), "{}", gateway.gateway.server.log());
+    assert!(now() >= from, "it was served before it was valid");
+    assert!(eventually(|| gateway.status()["certificates"][0]["refused"] == ""));
+    assert_eq!(gateway.status()["reloads"]["good"], 0, "the configuration was not read again");
 }
 
 /// The key of a certificate under a passphrase, as OpenSSL writes it.
