@@ -182,6 +182,52 @@ fn keys_under_a_passphrase_are_served() {
     assert!(eventually(served), "{}", gateway.gateway.server.log());
 }
 
+/// The same key in the form of SEC1 (RFC 5915), behind a block with the name of its curve, as `openssl ecparam -genkey` writes both.
+fn in_sec1(identity: &Identity, curve: &str) -> String {
+    let openssl = |arguments: &[&str]| {
+        let done = std::process::Command::new("openssl").args(arguments).output();
+        let done = done.expect("the test looked for openssl first");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).expect("PEM is ASCII")
+    };
+    let parameters = openssl(&["ecparam", "-name", curve]);
+    let key = openssl(&["ec", "-in", &identity.key.display().to_string()]);
+    assert!(parameters.starts_with("-----BEGIN EC PARAMETERS-----"), "{parameters:.40}");
+    assert!(key.starts_with("-----BEGIN EC PRIVATE KEY-----"), "{key:.40}");
+    parameters + &key
+}
+
+#[test]
+fn keys_in_the_form_of_sec1_are_served_and_replaced() {
+    sealane_interop::need!("openssl");
+    let site = Site::new();
+    let (first, second) = (site.issue("first", &[HOST]), site.issue_p384("second", &[HOST]));
+    let (cert, key) = (site.path().join("served.pem"), site.path().join("served.key"));
+    let put = |identity: &Identity, key_text: String| {
+        std::fs::copy(&identity.cert, &cert).expect("a file can be written");
+        std::fs::write(&key, key_text).expect("a file can be written");
+    };
+    put(&first, in_sec1(&first, "prime256v1"));
+    let listen = ports::free();
+    let file = |admin: &str| {
+        format!(
+            "{admin}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = {cert:?}, key = {key:?} }}]\n\
+             [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n"
+        )
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    assert_eq!(gateway.served_certificate(), Some(leaf(&first)));
+    assert_eq!(gateway.get("/").text(), "hello");
+    put(&second, in_sec1(&second, "secp384r1"));
+    assert!(eventually(|| gateway.served_certificate() == Some(leaf(&second))), "{}", gateway.gateway.server.log());
+    // Cut: refused, and what is served stays.
+    let whole = in_sec1(&second, "secp384r1");
+    put(&second, whole[..whole.len() - 60].to_owned());
+    assert!(is_refused(&gateway, "the file ends before"), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.served_certificate(), Some(leaf(&second)));
+}
+
 /// A PKCS#12 bundle of a pair, as OpenSSL writes it.
 fn bundle(identity: &Identity, ca: &Path, to: &Path, passphrase: &str, arguments: &[&str]) {
     let mut command = std::process::Command::new("openssl");
