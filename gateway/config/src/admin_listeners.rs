@@ -228,7 +228,7 @@ fn load_tls(
     match AdminTls::new(files, identity.chain.clone(), private, roots, lists.unwrap_or_default().lists) {
         Ok(tls) => Some(tls),
         Err(e) => {
-            let help = "is it a certificate for a server, with an ECDSA, RSA or Ed25519 key?".to_owned();
+            let help = "is it a certificate for a server, with an ECDSA, RSA, Ed25519 or ML-DSA key?".to_owned();
             sink.error(&certificate.span, format!("the admin listener cannot use this certificate: {e}"), Some(help));
             None
         }

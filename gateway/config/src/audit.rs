@@ -5,7 +5,7 @@
 //! sources are in `docs/reference/policies.md`.
 
 use super::Mode;
-use super::certificates::load::Loaded;
+use super::certificates::load::{self, Loaded};
 use super::decode::{self, At, Node, Section};
 use super::diagnostics::Sink;
 use super::host::{Hosts, Target, Upstreams};
@@ -14,7 +14,7 @@ use super::listener::Draft;
 use super::settings::Shape;
 use super::tls::{GROUPS, SUITES};
 use sealane_proxy::snapshot::Action;
-use sealane_tls::policy::{Group, Suite, Version};
+use sealane_tls::policy::{Group, KeyKind, Suite, Version};
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
@@ -58,6 +58,7 @@ const PRESETS: &[(&str, Policy)] = &[
     ("intermediate", Policy::Intermediate),
     ("pci-dss-4", Policy::PciDss4),
     ("hipaa", Policy::Hipaa),
+    ("cnsa-2", Policy::Cnsa2),
 ];
 
 /// Reads `preset`.
@@ -67,7 +68,6 @@ pub(super) fn preset(sink: &Sink, key: &str, node: &Node) -> Option<Policy> {
     let (policy, instead) = match named.next() {
         Some(Policy::Old) => (Policy::Old, "intermediate"),
         Some(Policy::Fips1403) => (Policy::Fips1403, "hipaa"),
-        Some(Policy::Cnsa2) => (Policy::Cnsa2, "modern"),
         _ => return decode::choose(sink, &format!("\"{key}\""), &name, &node.span(), PRESETS),
     };
     let why = policy.rules().limit.unwrap_or_default();
@@ -113,10 +113,19 @@ struct Certificates {
     /// Sizes of ECDSA's curves.
     curves: &'static [usize],
     ed25519: bool,
+    /// Parameter sets of ML-DSA.
+    ml_dsa: &'static [KeyKind],
     /// From the first to the last day.
     days: Option<i64>,
     /// What is written where of keys, and of signatures.
     source: &'static str,
+}
+
+impl Certificates {
+    /// Whether nothing else may sign, so that signatures of authorities must be ML-DSA, too.
+    fn only_ml_dsa(&self) -> bool {
+        self.rsa_bits.is_none() && self.curves.is_empty() && !self.ed25519
+    }
 }
 
 /// The rules of a policy.
@@ -140,8 +149,27 @@ struct Rules {
 
 const BOTH: &[Version] = &[Version::Tls13, Version::Tls12];
 const TLS13: &[Version] = &[Version::Tls13];
-const EVERY_GROUP: &[Group] = &[Group::X25519MlKem768, Group::X25519, Group::Secp256r1, Group::Secp384r1];
-const NIST_GROUPS: &[Group] = &[Group::X25519MlKem768, Group::Secp256r1, Group::Secp384r1];
+const EVERY_GROUP: &[Group] = &[
+    Group::X25519MlKem768,
+    Group::X25519,
+    Group::Secp256r1,
+    Group::Secp384r1,
+    Group::Secp256r1MlKem768,
+    Group::MlKem768,
+    Group::MlKem1024,
+];
+/// What the guideline names, and hybrids with these.
+const MOZILLA_GROUPS: &[Group] =
+    &[Group::X25519MlKem768, Group::X25519, Group::Secp256r1, Group::Secp384r1, Group::Secp256r1MlKem768];
+const NIST_GROUPS: &[Group] = &[
+    Group::X25519MlKem768,
+    Group::Secp256r1,
+    Group::Secp384r1,
+    Group::Secp256r1MlKem768,
+    Group::MlKem768,
+    Group::MlKem1024,
+];
+const EVERY_ML_DSA: &[KeyKind] = &[KeyKind::MlDsa44, KeyKind::MlDsa65, KeyKind::MlDsa87];
 const EVERY_SUITE: &[Suite] = &[
     Suite::TLS13_AES_128_GCM_SHA256,
     Suite::TLS13_AES_256_GCM_SHA384,
@@ -183,12 +211,13 @@ impl Policy {
             Self::Modern => Rules {
                 versions: Allowed { these: TLS13, source: MOZILLA_MODERN },
                 needed: nobody,
-                groups: Allowed { these: EVERY_GROUP, source: MOZILLA_MODERN },
+                groups: Allowed { these: MOZILLA_GROUPS, source: MOZILLA_MODERN },
                 suites: Allowed { these: TLS13_SUITES, source: MOZILLA_MODERN },
                 certificates: Certificates {
                     rsa_bits: None,
                     curves: &[256, 384],
                     ed25519: false,
+                    ml_dsa: &[],
                     days: Some(90),
                     source: MOZILLA_MODERN,
                 },
@@ -200,12 +229,13 @@ impl Policy {
             Self::Intermediate => Rules {
                 versions: Allowed { these: BOTH, source: MOZILLA_INTERMEDIATE },
                 needed: nobody,
-                groups: Allowed { these: EVERY_GROUP, source: MOZILLA_INTERMEDIATE },
+                groups: Allowed { these: MOZILLA_GROUPS, source: MOZILLA_INTERMEDIATE },
                 suites: Allowed { these: EVERY_SUITE, source: MOZILLA_INTERMEDIATE },
                 certificates: Certificates {
                     rsa_bits: Some(2048),
                     curves: &[256, 384],
                     ed25519: false,
+                    ml_dsa: &[],
                     days: Some(366),
                     source: MOZILLA_INTERMEDIATE,
                 },
@@ -217,12 +247,13 @@ impl Policy {
             Self::Old => Rules {
                 versions: Allowed { these: BOTH, source: MOZILLA_OLD },
                 needed: Allowed { these: BOTH, source: MOZILLA_OLD },
-                groups: Allowed { these: EVERY_GROUP, source: MOZILLA_OLD },
+                groups: Allowed { these: MOZILLA_GROUPS, source: MOZILLA_OLD },
                 suites: Allowed { these: EVERY_SUITE, source: MOZILLA_OLD },
                 certificates: Certificates {
                     rsa_bits: Some(2048),
                     curves: &[256, 384],
                     ed25519: false,
+                    ml_dsa: &[],
                     days: Some(366),
                     source: MOZILLA_OLD,
                 },
@@ -242,6 +273,7 @@ impl Policy {
                     rsa_bits: Some(2048),
                     curves: &[256, 384, 521],
                     ed25519: true,
+                    ml_dsa: EVERY_ML_DSA,
                     days: None,
                     source: "PCI DSS 4.0.1, glossary: strong cryptography",
                 },
@@ -259,6 +291,7 @@ impl Policy {
                     rsa_bits: Some(2048),
                     curves: &[256, 384, 521],
                     ed25519: false,
+                    ml_dsa: &[],
                     days: None,
                     source: NIST_CERTIFICATES,
                 },
@@ -276,8 +309,9 @@ impl Policy {
                     rsa_bits: Some(2048),
                     curves: &[256, 384, 521],
                     ed25519: true,
+                    ml_dsa: EVERY_ML_DSA,
                     days: None,
-                    source: "FIPS 186-5",
+                    source: "FIPS 186-5, FIPS 204",
                 },
                 rsa_needed: false,
                 no_early_data: "",
@@ -287,19 +321,20 @@ impl Policy {
             Self::Cnsa2 => Rules {
                 versions: Allowed { these: TLS13, source: CNSA },
                 needed: nobody,
-                groups: Allowed { these: &[], source: CNSA },
+                groups: Allowed { these: &[Group::MlKem1024], source: CNSA },
                 suites: Allowed { these: &[Suite::TLS13_AES_256_GCM_SHA384], source: CNSA },
                 certificates: Certificates {
                     rsa_bits: None,
                     curves: &[],
                     ed25519: false,
+                    ml_dsa: &[KeyKind::MlDsa87],
                     days: None,
                     source: "CNSA 2.0: ML-DSA-87",
                 },
                 rsa_needed: false,
                 no_early_data: "",
                 whole_path: CNSA,
-                limit: Some("this program supports neither ML-KEM-1024 nor certificates with ML-DSA-87"),
+                limit: None,
             },
         }
     }
@@ -323,7 +358,7 @@ fn rules(sink: &Sink) -> Option<(Policy, Rules)> {
 
 /// The policies that a TLS section is judged by: that of the audit, and the preset, if it is one whose rules must hold.
 fn judges(sink: &Sink, preset: Option<Policy>) -> impl Iterator<Item = (Policy, Rules)> {
-    let strict = preset.filter(|preset| matches!(preset, Policy::PciDss4 | Policy::Hipaa));
+    let strict = preset.filter(|preset| matches!(preset, Policy::PciDss4 | Policy::Hipaa | Policy::Cnsa2));
     let strict = strict.filter(|preset| sink.policy != Some(*preset));
     sink.policy.into_iter().chain(strict).map(|policy| (policy, policy.rules()))
 }
@@ -441,7 +476,7 @@ pub(super) fn listener(
         let help = "remove \"dangerous_key_log\"".to_owned();
         breaks(sink, policy, rules.whole_path, &at("dangerous_key_log"), message, help);
     }
-    let is_rsa = |loaded: &Arc<Loaded>| loaded.identity.kind == sealane_tls::policy::KeyKind::Rsa;
+    let is_rsa = |loaded: &Arc<Loaded>| loaded.identity.kind == KeyKind::Rsa;
     if rules.rsa_needed && !sink.offline() && certificates.is_some_and(|all| !all.iter().any(is_rsa)) {
         let message = "no certificate has an RSA key, which the oldest clients need";
         let help = "add a certificate with an RSA key of 2048 bits for the same names".to_owned();
@@ -470,6 +505,7 @@ pub(super) fn certificate(sink: &Sink, loaded: &Loaded, span: &Range<usize>) {
             breaks(sink, policy, demands.source, span, &format!("{which}: {what}"), help.to_owned());
         };
         let renew = "get a certificate with another key";
+        let ml_dsa = load::ml_dsa(&parsed.public_key().algorithm.algorithm.to_id_string());
         match parsed.public_key().parsed() {
             Ok(PublicKey::RSA(key)) => match demands.rsa_bits {
                 // Authorities sign ECDSA certificates with RSA, too.
@@ -487,17 +523,26 @@ pub(super) fn certificate(sink: &Sink, loaded: &Loaded, span: &Range<usize>) {
                     tell(format!("its key is ECDSA with {bits} bits"), renew);
                 }
             }
-            _ if loaded.identity.kind == sealane_tls::policy::KeyKind::Ed25519 && i == 0 => {
+            _ if loaded.identity.kind == KeyKind::Ed25519 && i == 0 => {
                 if !demands.ed25519 {
                     tell("its key is Ed25519".to_owned(), renew);
                 }
             }
-            _ => tell("its key is of a kind that the policy does not name".to_owned(), renew),
+            _ => match ml_dsa {
+                Some((kind, _)) if demands.ml_dsa.contains(&kind) => {}
+                Some((_, name)) => tell(format!("its key is {name}"), renew),
+                None => tell("its key is of a kind that the policy does not name".to_owned(), renew),
+            },
         }
         let weak = ["1.2.840.113549.1.1.4", "1.2.840.113549.1.1.5", "1.2.840.10045.4.1"];
         let signature = parsed.signature_algorithm.algorithm.to_id_string();
         if weak.contains(&signature.as_str()) && parsed.subject() != parsed.issuer() {
             tell("it is signed with SHA-1 or MD5".to_owned(), "get a certificate that is signed with SHA-256");
+        } else if demands.only_ml_dsa() && ml_dsa.is_some() && (i == 0 || parsed.subject() != parsed.issuer()) {
+            let is_allowed = load::ml_dsa(&signature).is_some_and(|(kind, _)| demands.ml_dsa.contains(&kind));
+            if !is_allowed {
+                tell("it is signed with another algorithm".to_owned(), "get a certificate from another authority");
+            }
         }
         let (from, to) = (parsed.validity().not_before.timestamp(), parsed.validity().not_after.timestamp());
         if let Some(days) = demands.days.filter(|days| i == 0 && to - from > days * 86_400 + 86_399) {

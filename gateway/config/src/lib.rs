@@ -84,7 +84,7 @@ pub use acme::{
 pub use admin_listeners::{AdminTls, AdminTlsFiles, read_admin_tls_again};
 pub use args::{Answer, CommandLine};
 pub use audit::{POLICIES, Policy};
-pub use certificates::load::{Loaded, address_of, first_line, parse_revocation_lists};
+pub use certificates::load::{Loaded, NotValid, address_of, first_line, parse_revocation_lists};
 pub use certificates::token::{TokenKey, TokenUri};
 pub use certificates::{CertificateFiles, CertificateSet, encrypted_key, read_again, read_kept, read_sent};
 pub use collector::{Collector, CollectorEndpoint, CollectorHeader, CollectorProtocol, Signal};

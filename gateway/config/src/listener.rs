@@ -339,8 +339,8 @@ fn syn_tls(section: &Section, tls: Option<&ListenerPolicies>, has_tls: bool) -> 
     });
     if written.value == SynTls::Open && dear {
         let help = "add an ECDSA certificate for the same names, or set syn_tls = \"cookie\"".to_owned();
-        let message = "with \"open\", the gateway signs for clients with an unproven address, and an RSA signature \
-                       costs too much CPU time";
+        let message = "with \"open\", the gateway signs for clients with an unproven address, and a signature with RSA \
+                       or ML-DSA costs too much CPU time";
         section.sink.error(&written.span, message, Some(help));
     }
     written.value

@@ -3,11 +3,14 @@
 //! Key exchange matters today: what is recorded now can be decrypted later. Certificates matter once such a computer exists: it
 //! could forge signatures then, but not those of the past.
 
+use super::certificates::load::{self, Loaded};
 use super::{Config, Mode};
+use rustls::pki_types::CertificateDer;
 use sealane_proxy::snapshot::Action;
 use sealane_tls::policy::{Group, KeyKind, Version};
 use serde::Serialize;
 use std::collections::HashSet;
+use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// How far a connection or a certificate is protected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -55,20 +58,37 @@ impl std::fmt::Display for Readiness {
 
 /// What connections with these settings agree on.
 fn key_exchange(versions: &[Version], groups: &[Group]) -> (Protection, &'static str) {
-    let hybrid = |group: &Group| *group == Group::X25519MlKem768;
     if !versions.contains(&Version::Tls13) {
-        return (Protection::Never, "\"versions\" lacks \"1.3\", and X25519MLKEM768 needs TLS 1.3");
+        return (Protection::Never, "\"versions\" lacks \"1.3\", and ML-KEM needs TLS 1.3");
     }
-    if !groups.iter().any(hybrid) {
-        return (Protection::Never, "\"groups\" lacks \"X25519MLKEM768\"");
+    if !groups.iter().any(|group| group.is_post_quantum()) {
+        return (Protection::Never, "\"groups\" has no group with ML-KEM, such as \"X25519MLKEM768\"");
     }
-    if groups.iter().all(hybrid) && versions.iter().all(|version| *version == Version::Tls13) {
-        return (Protection::Always, "every key exchange is X25519MLKEM768");
+    let only_tls13 = versions.iter().all(|version| *version == Version::Tls13);
+    if only_tls13 && groups.iter().all(|group| group.is_post_quantum()) {
+        return (Protection::Always, "every key exchange has ML-KEM");
     }
-    (
-        Protection::IfSupported,
-        "X25519MLKEM768 for peers with TLS 1.3 that support it, and other groups for all other peers",
-    )
+    (Protection::IfSupported, "ML-KEM for peers with TLS 1.3 that support it, and other groups for all other peers")
+}
+
+/// How a certificate is protected: its key and what has signed its chain. The signature of a root says nothing.
+fn certificate(loaded: &Loaded) -> (Protection, &'static str) {
+    match loaded.identity.kind {
+        KeyKind::Ecdsa => return (Protection::Never, "its key is ECDSA and not ML-DSA"),
+        KeyKind::Rsa => return (Protection::Never, "its key is RSA and not ML-DSA"),
+        KeyKind::Ed25519 => return (Protection::Never, "its key is Ed25519 and not ML-DSA"),
+        KeyKind::MlDsa44 | KeyKind::MlDsa65 | KeyKind::MlDsa87 => {}
+    }
+    let is_safe = |(i, der): (usize, &CertificateDer<'_>)| {
+        X509Certificate::from_der(der).is_ok_and(|(_, parsed)| {
+            let signature = parsed.signature_algorithm.algorithm.to_id_string();
+            load::ml_dsa(&signature).is_some() || i > 0 && parsed.subject() == parsed.issuer()
+        })
+    };
+    match loaded.identity.chain.iter().enumerate().all(is_safe) {
+        true => (Protection::Always, "its key and its signatures are ML-DSA"),
+        false => (Protection::Never, "its key is ML-DSA, but a signature in its chain is not"),
+    }
 }
 
 /// Why something is [`Protection::Relayed`].
@@ -109,12 +129,7 @@ impl Config {
         }
         let mut seen = HashSet::new();
         for (files, loaded) in self.certificates().filter(|(_, loaded)| seen.insert(loaded.digest)) {
-            let why = match loaded.identity.kind {
-                KeyKind::Ecdsa => "its key is ECDSA; this program does not support certificates with ML-DSA",
-                KeyKind::Rsa => "its key is RSA; this program does not support certificates with ML-DSA",
-                KeyKind::Ed25519 => "its key is Ed25519; this program does not support certificates with ML-DSA",
-            };
-            add("certificate", files.cert.display().to_string(), (Protection::Never, why));
+            add("certificate", files.cert.display().to_string(), certificate(loaded));
         }
         out
     }
@@ -125,11 +140,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn key_exchange_needs_the_hybrid_and_tls_1_3() {
-        use Group::{X25519, X25519MlKem768};
+    fn key_exchange_needs_ml_kem_and_tls_1_3() {
+        use Group::{MlKem1024, Secp256r1MlKem768, X25519, X25519MlKem768};
         use Version::{Tls12, Tls13};
         let protection = |versions: &[Version], groups: &[Group]| key_exchange(versions, groups).0;
         assert_eq!(protection(&[Tls13], &[X25519MlKem768]), Protection::Always);
+        assert_eq!(protection(&[Tls13], &[MlKem1024, Secp256r1MlKem768]), Protection::Always);
+        assert_eq!(protection(&[Tls13], &[MlKem1024, X25519]), Protection::IfSupported);
         assert_eq!(protection(&[Tls13, Tls12], &[X25519MlKem768]), Protection::IfSupported);
         assert_eq!(protection(&[Tls13], &[X25519MlKem768, X25519]), Protection::IfSupported);
         assert_eq!(protection(&[Tls13], &[X25519]), Protection::Never);

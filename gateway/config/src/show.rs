@@ -2,10 +2,11 @@
 
 use super::audit::Policy;
 use super::diagnostics::{Sink, Source};
-use super::settings::{Declared, Fallback, Secret, Shape, Table, top, upstream_protocol, uses};
-use super::tls::GROUPS;
+use super::settings::{Declared, Fallback, Secret, Shape, Table, top, uses};
+use super::tls::{GROUPS, default_groups};
 use super::{Document, Errors, Warning, default_lanes, snippets};
 use super::{listener, upstream};
+use sealane_tls::policy::Version;
 use serde::Deserialize;
 use std::fmt::Write;
 use toml::de::DeTable;
@@ -144,17 +145,19 @@ fn within(shape: &Shape, value: Value) -> Value {
 /// Defaults that follow from other settings or from this machine.
 fn computed(table: &Table, setting: &Declared, written: &Values) -> Option<Value> {
     let words = |words: &[&str]| Value::Array(words.iter().map(|word| Value::String((*word).to_owned())).collect());
+    let preset = || {
+        let named = written.get("preset").and_then(Value::as_str);
+        named.and_then(|name| name.to_ascii_lowercase().parse().ok()).unwrap_or(Policy::Intermediate)
+    };
     match (table.title, setting.key) {
         ("[[upstream]]", "balance") if written.contains_key("hash_by") => Some(Value::String("hash".to_owned())),
         ("[[upstream]]", "keepalive") if written.contains_key("proxy_protocol") => Some(Value::Integer(0)),
         ("", "lanes") => i64::try_from(default_lanes()).ok().map(Value::Integer),
-        (_, "versions") if written.get("preset").is_some_and(|p| p.as_str() == Some("modern")) => Some(words(&["1.3"])),
+        (_, "versions") if !preset().allowed().0.contains(&Version::Tls12) => Some(words(&["1.3"])),
         (_, "versions") => Some(words(&["1.3", "1.2"])),
         ("[listener.tls]", "groups") => {
-            let preset =
-                written.get("preset").and_then(Value::as_str).and_then(|p| p.to_ascii_lowercase().parse().ok());
-            let (_, allowed, _) = preset.unwrap_or(Policy::Intermediate).allowed();
-            let groups = upstream_protocol::groups.default().into_iter().filter(|group| allowed.contains(group));
+            let (_, allowed, _) = preset().allowed();
+            let groups = default_groups(allowed).into_iter();
             let names = groups.filter_map(|group| GROUPS.iter().find(|(_, known)| *known == group));
             Some(words(&names.map(|(name, _)| *name).collect::<Vec<_>>()))
         }

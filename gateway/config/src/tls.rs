@@ -33,6 +33,9 @@ const VERSIONS: &[(&str, Version)] = &[("1.3", Version::Tls13), ("1.2", Version:
 /// The registry's names, then those that OpenSSL and NIST have for the same.
 pub(super) const GROUPS: &[(&str, Group)] = &[
     ("X25519MLKEM768", Group::X25519MlKem768),
+    ("SecP256r1MLKEM768", Group::Secp256r1MlKem768),
+    ("MLKEM768", Group::MlKem768),
+    ("MLKEM1024", Group::MlKem1024),
     ("x25519", Group::X25519),
     ("secp256r1", Group::Secp256r1),
     ("secp384r1", Group::Secp384r1),
@@ -87,16 +90,24 @@ fn is_tls13(suite: Suite) -> bool {
     )
 }
 
+/// Whether a certificate with this kind of key can be used with a suite. TLS 1.2 has none for ML-DSA.
 fn fits(suite: Suite, kind: KeyKind) -> bool {
     match suite {
         Suite::ECDHE_ECDSA_AES_128_GCM_SHA256
         | Suite::ECDHE_ECDSA_AES_256_GCM_SHA384
-        | Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256 => kind != KeyKind::Rsa,
+        | Suite::ECDHE_ECDSA_CHACHA20_POLY1305_SHA256 => matches!(kind, KeyKind::Ecdsa | KeyKind::Ed25519),
         Suite::ECDHE_RSA_AES_128_GCM_SHA256
         | Suite::ECDHE_RSA_AES_256_GCM_SHA384
         | Suite::ECDHE_RSA_CHACHA20_POLY1305_SHA256 => kind == KeyKind::Rsa,
         _ => true,
     }
+}
+
+/// The default groups that a policy allows; all that it allows, where these are none of the default ones.
+pub(super) fn default_groups(allowed: &[Group]) -> Vec<Group> {
+    let mut groups = up::groups.default();
+    groups.retain(|group| allowed.contains(group));
+    if groups.is_empty() { allowed.to_vec() } else { groups }
 }
 
 /// `versions`: the registry's names, or those of other servers.
@@ -159,13 +170,9 @@ fn protocol(section: &Section, preset: Option<Policy>) -> Option<Protocol> {
         let help = "remove these ciphers, or add their TLS version to \"versions\"".to_owned();
         section.sink.warn(&place(), "some of \"ciphers\" are for a TLS version that is not enabled", Some(help));
     }
-    let mut groups_used = groups.as_ref().map_or_else(|| up::groups.default(), |g| g.value.clone());
-    if groups.is_none() {
-        groups_used.retain(|group| allowed_groups.contains(group));
-    }
+    let mut groups_used = groups.as_ref().map_or_else(|| default_groups(allowed_groups), |g| g.value.clone());
     if !chosen.contains(&Version::Tls13) {
-        // The hybrid exists in TLS 1.3 only.
-        groups_used.retain(|g| *g != Group::X25519MlKem768);
+        groups_used.retain(|group| !group.is_post_quantum());
         if groups_used.is_empty() {
             let span = groups.map_or_else(|| section.span.clone(), |g| g.span);
             section.sink.error(
@@ -270,7 +277,12 @@ pub(super) fn listener(section: Section, store: &mut Store, listener: &str) -> O
     let (protocol, (certificates, spans), clients) = (protocol?, certificates?, clients?);
     let identities = Arc::new(certificates.identities());
     if protocol.versions.contains(&Version::Tls12) {
+        let only_ml_dsa = identities.all.iter().all(|identity| identity.kind.is_ml_dsa());
         for (i, span) in identities.all.iter().zip(&spans) {
+            if i.kind.is_ml_dsa() && !only_ml_dsa {
+                // Clients with TLS 1.2 get another certificate.
+                continue;
+            }
             let shown = i.source.display().to_string();
             warn_without_cipher(sink, &protocol.versions, &protocol.suites, &shown, i.kind, span);
         }
@@ -341,6 +353,11 @@ pub(super) fn warn_without_cipher(
 ) {
     if !versions.contains(&Version::Tls12) || suites.iter().any(|s| !is_tls13(*s) && fits(*s, kind)) {
         return;
+    }
+    if kind.is_ml_dsa() {
+        let message = format!("{certificate}: TLS 1.2 is enabled, but cannot use a certificate with an ML-DSA key");
+        let help = "add a certificate with an ECDSA or RSA key, or write versions = [\"1.3\"]".to_owned();
+        return sink.warn(span, message, Some(help));
     }
     let message = format!("{certificate}: no cipher of \"ciphers\" fits this certificate in TLS 1.2");
     let word = if kind == KeyKind::Rsa { "RSA" } else { "ECDSA" };

@@ -97,6 +97,9 @@ pub(crate) fn groups(text: &str) -> (Vec<&'static str>, bool) {
         .filter_map(|name| match name.trim_start_matches(['?', '*']) {
             n if n.eq_ignore_ascii_case("x25519") => Some("x25519"),
             n if n.eq_ignore_ascii_case("X25519MLKEM768") => Some("X25519MLKEM768"),
+            n if n.eq_ignore_ascii_case("SecP256r1MLKEM768") => Some("SecP256r1MLKEM768"),
+            n if n.eq_ignore_ascii_case("MLKEM768") => Some("MLKEM768"),
+            n if n.eq_ignore_ascii_case("MLKEM1024") => Some("MLKEM1024"),
             "prime256v1" | "P-256" | "secp256r1" => Some("secp256r1"),
             "secp384r1" | "P-384" => Some("secp384r1"),
             _ => None,
@@ -174,6 +177,7 @@ mod tests {
     #[test]
     fn groups_have_several_names() {
         assert_eq!(groups("X25519:prime256v1:secp384r1"), (vec!["x25519", "secp256r1", "secp384r1"], false));
+        assert_eq!(groups("SecP256r1MLKEM768:mlkem1024"), (vec!["SecP256r1MLKEM768", "MLKEM1024"], false));
         assert_eq!(groups("secp521r1"), (vec![], true));
     }
 }

@@ -114,6 +114,8 @@ counters! {
     FullRsa, counter, "sealane_full_handshakes_total", "key=\"rsa\"";
     /// Full handshakes by the type of the certificate's key that signed them.
     FullEd25519, counter, "sealane_full_handshakes_total", "key=\"ed25519\"";
+    /// Full handshakes by the type of the certificate's key that signed them.
+    FullMlDsa, counter, "sealane_full_handshakes_total", "key=\"ml_dsa\"";
     /// Nanoseconds that lanes have spent on the server's first flight of handshakes.
     HandshakeNanos, counter, "sealane_handshake_nanoseconds_total", "";
     /// ClientHellos that wait until a lane has time for their handshake.
@@ -574,6 +576,7 @@ impl Counters {
             Some(KeyKind::Ecdsa) => self.count(Count::FullEcdsa),
             Some(KeyKind::Rsa) => self.count(Count::FullRsa),
             Some(KeyKind::Ed25519) => self.count(Count::FullEd25519),
+            Some(KeyKind::MlDsa44 | KeyKind::MlDsa65 | KeyKind::MlDsa87) => self.count(Count::FullMlDsa),
             None => {}
         }
     }
@@ -719,9 +722,10 @@ mod tests {
     #[test]
     fn signatures_count_by_the_kind_of_their_key() {
         let counters = Counters::default();
-        let kinds = [Some(KeyKind::Ecdsa), Some(KeyKind::Rsa), Some(KeyKind::Rsa), Some(KeyKind::Ed25519), None];
-        kinds.into_iter().for_each(|kind| counters.signed(kind));
-        let counted = [Count::FullEcdsa, Count::FullRsa, Count::FullEd25519].map(|key| counters.value(key));
-        assert_eq!(counted, [1, 2, 1], "a resumed handshake signs nothing");
+        let kinds = [KeyKind::Ecdsa, KeyKind::Rsa, KeyKind::Rsa, KeyKind::Ed25519, KeyKind::MlDsa44, KeyKind::MlDsa87];
+        kinds.into_iter().for_each(|kind| counters.signed(Some(kind)));
+        counters.signed(None);
+        let counts = [Count::FullEcdsa, Count::FullRsa, Count::FullEd25519, Count::FullMlDsa];
+        assert_eq!(counts.map(|key| counters.value(key)), [1, 2, 1, 2], "a resumed handshake signs nothing");
     }
 }

@@ -371,7 +371,7 @@ struct Serving {
     /// Serve HTTP without TLS
     #[arg(long, conflicts_with_all = ["cert", "key", "early_data", "preset", "syn_tls"])]
     plain: bool,
-    /// TLS preset: modern (TLS 1.3), intermediate (1.2 and 1.3), pci-dss-4 or hipaa [default: intermediate]
+    /// TLS preset: modern (TLS 1.3), intermediate (1.2 and 1.3), pci-dss-4, hipaa or cnsa-2 [default: intermediate]
     #[arg(long, value_name = "NAME")]
     preset: Option<String>,
     /// Accept 0-RTT data up to this size ("16KiB") for safe methods [default: off]

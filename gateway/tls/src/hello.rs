@@ -237,6 +237,8 @@ fn signer12(scheme: &[u8]) -> Option<Key> {
     match scheme {
         // rsa_pkcs1_sha256, …_sha384, …_sha512
         [4..=6, 1] => Some((KeyKind::Rsa, None)),
+        // ML-DSA is for TLS 1.3 only.
+        [9, _] => None,
         _ => signer(scheme),
     }
 }
@@ -251,6 +253,10 @@ fn signer(scheme: &[u8]) -> Option<Key> {
         // rsa_pss_rsae_sha256, …_sha384, …_sha512
         [8, 4..=6] => Some((KeyKind::Rsa, None)),
         [8, 7] => Some((KeyKind::Ed25519, None)),
+        // mldsa44, mldsa65, mldsa87 (draft-ietf-tls-mldsa)
+        [9, 4] => Some((KeyKind::MlDsa44, None)),
+        [9, 5] => Some((KeyKind::MlDsa65, None)),
+        [9, 6] => Some((KeyKind::MlDsa87, None)),
         _ => None,
     }
 }
@@ -613,6 +619,17 @@ mod tests {
         assert_eq!((check(&in_tls12, &[0]), check(&in_tls12, &[1])), (Ok(()), Ok(())));
         let of_none = ClientHello { signature_schemes: None, ..in_tls12 };
         assert_eq!(check(&of_none, &[0]), Ok(()));
+        // ML-DSA signs in TLS 1.3 alone, each parameter set by its own scheme.
+        let all = vec![identity(KeyKind::MlDsa65, None)];
+        let ml_dsa = Identities { all, ..Default::default() };
+        let both = [Version::Tls13, Version::Tls12];
+        let of_ml_dsa = |tls13: bool, schemes: &[u8]| {
+            let hello = ClientHello { offers_tls13: tls13, signature_schemes: Some(schemes), ..good.clone() };
+            hello.check(&both, &ml_dsa, &[0])
+        };
+        assert_eq!(of_ml_dsa(true, &[4, 3, 9, 5]), Ok(()));
+        assert_eq!(of_ml_dsa(true, &[4, 3, 9, 4, 9, 6]), Err(HelloError::NoSignatureScheme));
+        assert_eq!(of_ml_dsa(false, &[4, 3, 9, 5]), Err(HelloError::NoSignatureScheme));
         let with = |change: fn(&mut ClientHello<'_>)| {
             let mut hello = good.clone();
             change(&mut hello);

@@ -39,12 +39,25 @@ impl Version {
 pub enum Group {
     /// Hybrid post-quantum ML-KEM-768 with X25519.
     X25519MlKem768,
+    /// Hybrid post-quantum ML-KEM-768 with P-256.
+    Secp256r1MlKem768,
+    /// ML-KEM-768 alone (FIPS 203).
+    MlKem768,
+    /// ML-KEM-1024 alone (FIPS 203).
+    MlKem1024,
     /// Curve25519 (RFC 7748).
     X25519,
     /// NIST P-256.
     Secp256r1,
     /// NIST P-384.
     Secp384r1,
+}
+
+impl Group {
+    /// Whether the key exchange withstands a quantum computer. All such groups need TLS 1.3.
+    pub fn is_post_quantum(self) -> bool {
+        matches!(self, Self::X25519MlKem768 | Self::Secp256r1MlKem768 | Self::MlKem768 | Self::MlKem1024)
+    }
 }
 
 /// A cipher suite, in the names of the IANA registry without the `TLS_` prefix.
@@ -126,6 +139,19 @@ pub enum KeyKind {
     Rsa,
     /// Ed25519.
     Ed25519,
+    /// ML-DSA-44 (FIPS 204), for TLS 1.3 only.
+    MlDsa44,
+    /// ML-DSA-65 (FIPS 204), for TLS 1.3 only.
+    MlDsa65,
+    /// ML-DSA-87 (FIPS 204), for TLS 1.3 only.
+    MlDsa87,
+}
+
+impl KeyKind {
+    /// Whether it is ML-DSA: signatures that withstand a quantum computer, for which TLS 1.2 has no cipher suites.
+    pub fn is_ml_dsa(self) -> bool {
+        matches!(self, Self::MlDsa44 | Self::MlDsa65 | Self::MlDsa87)
+    }
 }
 
 /// The curve of an ECDSA key. In TLS 1.3 each signature scheme of ECDSA has one curve (RFC 8446 §4.2.3), in TLS 1.2 only a hash.

@@ -75,6 +75,9 @@ pub(crate) fn versions(versions: &[Version]) -> Vec<&'static SupportedProtocolVe
 fn group(g: Group) -> &'static dyn SupportedKxGroup {
     match g {
         Group::X25519MlKem768 => kx_group::X25519MLKEM768,
+        Group::Secp256r1MlKem768 => kx_group::SECP256R1MLKEM768,
+        Group::MlKem768 => kx_group::MLKEM768,
+        Group::MlKem1024 => kx_group::MLKEM1024,
         Group::X25519 => kx_group::X25519,
         Group::Secp256r1 => kx_group::SECP256R1,
         Group::Secp384r1 => kx_group::SECP384R1,

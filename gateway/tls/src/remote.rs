@@ -12,6 +12,7 @@
 
 use crate::policy::KeyKind;
 use crate::records::Records;
+use crate::server::NO_ALGORITHM;
 use crate::session::{Session, TlsError};
 use crate::sessions::{self, IdKeys};
 pub use rustls::SignatureScheme;
@@ -105,6 +106,7 @@ impl SigningKey for RemoteSigningKey {
             KeyKind::Rsa => SignatureAlgorithm::RSA,
             KeyKind::Ecdsa => SignatureAlgorithm::ECDSA,
             KeyKind::Ed25519 => SignatureAlgorithm::ED25519,
+            KeyKind::MlDsa44 | KeyKind::MlDsa65 | KeyKind::MlDsa87 => NO_ALGORITHM,
         }
     }
 }

@@ -194,6 +194,15 @@ pub(crate) fn chosen_key() -> Option<KeyKind> {
     CHOSEN.take()
 }
 
+/// What rustls' keys say that TLS 1.2 has no algorithm for, as ML-DSA.
+pub(crate) const NO_ALGORITHM: SignatureAlgorithm = SignatureAlgorithm::Unknown(0);
+
+/// Which kind of key signs, of those that a client can verify. ECDSA is several times cheaper to sign with than RSA. ML-DSA comes last:
+/// clients offer it because their library has it, whether they trust an authority that signs with it or not, and also in hellos for
+/// TLS 1.2, which cannot use it. So it is for clients that accept nothing else.
+const PREFERENCE: [KeyKind; 6] =
+    [KeyKind::Ecdsa, KeyKind::Ed25519, KeyKind::Rsa, KeyKind::MlDsa44, KeyKind::MlDsa65, KeyKind::MlDsa87];
+
 /// Chooses a certificate by server name and by what the client can verify.
 struct Resolver {
     identities: Arc<Identities>,
@@ -225,12 +234,12 @@ impl ResolvesServerCert for Resolver {
             Some(name) => self.identities.find(name),
             None => &self.identities.default,
         };
-        // ECDSA first: it is several times cheaper to sign with.
         let offered = |kind| {
             let wanted = match kind {
                 KeyKind::Ecdsa => SignatureAlgorithm::ECDSA,
                 KeyKind::Rsa => SignatureAlgorithm::RSA,
                 KeyKind::Ed25519 => SignatureAlgorithm::ED25519,
+                KeyKind::MlDsa44 | KeyKind::MlDsa65 | KeyKind::MlDsa87 => NO_ALGORITHM,
             };
             let index = found.iter().find(|i| self.identities.all.get(**i as usize).is_some_and(|x| x.kind == kind))?;
             let key = self.key(*index)?;
@@ -243,7 +252,7 @@ impl ResolvesServerCert for Resolver {
                 key
             })
         };
-        let usable = offered(KeyKind::Ecdsa).or_else(|| offered(KeyKind::Ed25519)).or_else(|| offered(KeyKind::Rsa));
+        let usable = PREFERENCE.into_iter().find_map(offered);
         // Without one that the client can check, any will do to fail with: rustls then says handshake_failure, where
         // for no certificate at all it would say access_denied.
         usable.or_else(|| self.key(*found.first()?))
@@ -267,9 +276,7 @@ pub(crate) fn certified_key(identity: &Identity) -> Option<Arc<CertifiedKey>> {
     let key: Arc<dyn SigningKey> = match (&identity.key, identity.kind) {
         (PrivateKey::Remote(key), kind) => Arc::new(RemoteSigningKey { key: key.clone(), kind }),
         (PrivateKey::Local(key), KeyKind::Rsa) => Arc::new(RsaKey::new(key)?),
-        (PrivateKey::Local(key), KeyKind::Ecdsa | KeyKind::Ed25519) => {
-            rustls::crypto::aws_lc_rs::sign::any_supported_type(key).ok()?
-        }
+        (PrivateKey::Local(key), _) => rustls::crypto::aws_lc_rs::sign::any_supported_type(key).ok()?,
     };
     let mut certified = CertifiedKey::new(identity.chain.clone(), key);
     certified.ocsp = identity.ocsp.clone();

@@ -63,11 +63,15 @@ pub fn make<T>(make: impl FnOnce() -> T) -> T {
     made
 }
 
+/// The groups whose shares leave no room for a ticket.
+const ML_KEM: [NamedGroup; 4] =
+    [NamedGroup::X25519MLKEM768, NamedGroup::secp256r1MLKEM768, NamedGroup::MLKEM768, NamedGroup::MLKEM1024];
+
 /// Suites and groups for hellos with a ticket.
 pub fn with_ticket(ordinary: &CryptoProvider) -> CryptoProvider {
     let mut provider = ordinary.clone();
     if provider.kx_groups.iter().any(|g| g.name() == NamedGroup::X25519) {
-        provider.kx_groups.retain(|g| g.name() != NamedGroup::X25519MLKEM768);
+        provider.kx_groups.retain(|g| !ML_KEM.contains(&g.name()));
     }
     provider
 }

@@ -55,8 +55,16 @@ impl Default for Site {
 impl Site {
     /// A new folder, authority and certificate.
     pub fn new() -> Self {
+        Self::with_authority(KeyPair::generate().expect("a key can be made"))
+    }
+
+    /// The same with an authority that signs with ML-DSA-65.
+    pub fn post_quantum() -> Self {
+        Self::with_authority(KeyPair::generate_for(&rcgen::PKCS_ML_DSA_65).expect("a key can be made"))
+    }
+
+    fn with_authority(key: KeyPair) -> Self {
         let folder = TempDir::with_prefix("sealane-interop-").expect("a temporary folder can be made");
-        let key = KeyPair::generate().expect("a key can be made");
         let mut params = CertificateParams::new(Vec::<String>::new()).expect("no names are valid names");
         params.distinguished_name.push(rcgen::DnType::CommonName, "Sealane interop tests");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -291,6 +299,17 @@ impl Site {
     /// Another certificate of the same authority, Ed25519.
     pub fn issue_ed25519(&self, file: &str, names: &[&str]) -> Identity {
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("a key can be made");
+        issue(&self.authority, self.folder.path(), file, names, &key, None)
+    }
+
+    /// Another certificate of the same authority, with this parameter set of ML-DSA: 44, 65 or 87.
+    pub fn issue_ml_dsa(&self, file: &str, names: &[&str], set: u32) -> Identity {
+        let algorithm = match set {
+            44 => &rcgen::PKCS_ML_DSA_44,
+            65 => &rcgen::PKCS_ML_DSA_65,
+            _ => &rcgen::PKCS_ML_DSA_87,
+        };
+        let key = KeyPair::generate_for(algorithm).expect("a key can be made");
         issue(&self.authority, self.folder.path(), file, names, &key, None)
     }
 

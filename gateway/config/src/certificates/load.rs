@@ -55,6 +55,48 @@ impl Loaded {
             Err(_) => self.names.iter().any(|n| n == name),
         }
     }
+
+    /// Why it is not valid at a time, in seconds since 1970; `None`: it is valid.
+    pub fn not_valid(&self, now: i64) -> Option<NotValid> {
+        let (_, leaf) = X509Certificate::from_der(self.identity.chain.first()?).ok()?;
+        not_valid(&leaf, now)
+    }
+}
+
+/// Why a certificate is not valid at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotValid {
+    /// Its time has not begun.
+    Early {
+        /// When it begins, in seconds since 1970.
+        from: i64,
+        /// The same in words.
+        shown: String,
+    },
+    /// Its time is over.
+    Expired {
+        /// For so many seconds.
+        ago: i64,
+        /// When it ended, in words.
+        shown: String,
+    },
+}
+
+impl std::fmt::Display for NotValid {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Early { shown, .. } => write!(f, "the certificate is not valid before {shown}"),
+            Self::Expired { ago, shown } => write!(f, "the certificate expired {} ago ({shown})", days(*ago)),
+        }
+    }
+}
+
+fn not_valid(leaf: &X509Certificate, now: i64) -> Option<NotValid> {
+    let (from, to) = (leaf.validity().not_before, leaf.validity().not_after);
+    if to.timestamp() < now {
+        return Some(NotValid::Expired { ago: now - to.timestamp(), shown: to.to_string() });
+    }
+    (from.timestamp() > now).then(|| NotValid::Early { from: from.timestamp(), shown: from.to_string() })
 }
 
 /// Loads each pair of files once, however many listeners use it.
@@ -297,15 +339,15 @@ impl Store {
             "1.2.840.10045.2.1" => (KeyKind::Ecdsa, Some(curve_of(sink, cert, algorithm)?)),
             "1.2.840.113549.1.1.1" => (KeyKind::Rsa, None),
             "1.3.101.112" => (KeyKind::Ed25519, None),
-            other => {
-                let help = "use ECDSA (P-256 is fastest), RSA or Ed25519".to_owned();
-                sink.error(
-                    &cert.span,
-                    format!("{shown}: keys with the algorithm {other} are not supported"),
-                    Some(help),
-                );
-                return None;
-            }
+            other => match ml_dsa(other) {
+                Some((kind, _)) => (kind, None),
+                None => {
+                    let help = "use ECDSA (P-256 is fastest), RSA, Ed25519 or ML-DSA".to_owned();
+                    let message = format!("{shown}: keys with the algorithm {other} are not supported");
+                    sink.error(&cert.span, message, Some(help));
+                    return None;
+                }
+            },
         };
         self.check_dates(sink, cert, &leaf);
         if let Some(private) = private.local() {
@@ -425,26 +467,35 @@ impl Store {
             };
             sink.error(&key.span, message, Some(help));
         } else {
-            let help = "use an ECDSA, RSA (2048 bits or more) or Ed25519 key, and a certificate for it".to_owned();
+            let help =
+                "use an ECDSA, RSA (2048 bits or more), Ed25519 or ML-DSA key, and a certificate for it".to_owned();
             sink.error(&key.span, format!("{shown_key}: the private key cannot be used: {e}"), Some(help));
         }
         None
     }
 
     fn check_dates(&self, sink: &Sink, cert: &At<PathBuf>, leaf: &X509Certificate) {
-        let shown = cert.value.display();
-        let (from, to) = (leaf.validity().not_before, leaf.validity().not_after);
-        let help = Some("renew the certificate: clients refuse it".to_owned());
-        if to.timestamp() < self.now {
-            let message = format!("{shown}: the certificate expired {} ago ({to})", days(self.now - to.timestamp()));
-            sink.warn(&cert.span, message, help);
-        } else if from.timestamp() > self.now {
-            let message = format!("{shown}: the certificate is not valid before {from}");
-            sink.warn(&cert.span, message, Some("is this machine's clock right?".to_owned()));
+        let (shown, to) = (cert.value.display(), leaf.validity().not_after);
+        if let Some(why) = not_valid(leaf, self.now) {
+            let help = match why {
+                NotValid::Early { .. } => "is this machine's clock right?",
+                NotValid::Expired { .. } => "renew the certificate: clients refuse it",
+            };
+            sink.warn(&cert.span, format!("{shown}: {why}"), Some(help.to_owned()));
         } else if to.timestamp() - self.now < SOON.as_secs() as i64 {
             let message = format!("{shown}: the certificate expires in {} ({to})", days(to.timestamp() - self.now));
             sink.warn(&cert.span, message, Some("renew the certificate before that time".to_owned()));
         }
+    }
+}
+
+/// The parameter set of ML-DSA with this object identifier, and its name: of a key and of a signature (RFC 9881 §2).
+pub(crate) fn ml_dsa(oid: &str) -> Option<(KeyKind, &'static str)> {
+    match oid {
+        "2.16.840.1.101.3.4.3.17" => Some((KeyKind::MlDsa44, "ML-DSA-44")),
+        "2.16.840.1.101.3.4.3.18" => Some((KeyKind::MlDsa65, "ML-DSA-65")),
+        "2.16.840.1.101.3.4.3.19" => Some((KeyKind::MlDsa87, "ML-DSA-87")),
+        _ => None,
     }
 }
 

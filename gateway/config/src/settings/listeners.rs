@@ -113,16 +113,16 @@ table! {
 
     /// TLS versions.
     versions: Own<Vec<Version>> = TLS_VERSIONS,
-        described("those of `preset`: `[\"1.3\", \"1.2\"]`; with `\"modern\"` only `\"1.3\"`"), example(["1.3", "1.2"]),
+        described("those of `preset`: `[\"1.3\", \"1.2\"]`; with `\"modern\"` and `\"cnsa-2\"` only `\"1.3\"`"), example(["1.3", "1.2"]),
         aliases("protocols", "ssl_protocols");
     /// Key exchange groups, in order of preference.
     groups: Words<Group> = Words(tls::GROUPS),
-        described("those of `preset`: `[\"X25519MLKEM768\", \"x25519\", \"secp256r1\", \"secp384r1\"]`; with `\"hipaa\"` all except `\"x25519\"`"),
+        described("those of `preset`: `[\"X25519MLKEM768\", \"x25519\", \"secp256r1\", \"secp384r1\"]`; with `\"hipaa\"` all except `\"x25519\"`; with `\"cnsa-2\"` only `\"MLKEM1024\"`"),
         example(["X25519MLKEM768", "x25519", "secp256r1", "secp384r1"]), aliases("curves");
     /// Cipher suites of both TLS versions, in order of preference. The list must have at least one suite for each
     /// version that is enabled.
     ciphers: Words<Suite> = Words(tls::SUITES),
-        described("those of `preset`: all, AES-128-GCM first; with `\"hipaa\"` only AES-GCM"),
+        described("those of `preset`: all, AES-128-GCM first; with `\"hipaa\"` only AES-GCM; with `\"cnsa-2\"` only `\"TLS_AES_256_GCM_SHA384\"`"),
         example(["TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"]),
         aliases("ssl_ciphers", "cipher_suites");
 }
@@ -160,8 +160,8 @@ key = \"certs/example.com.key\"
 
     /// The TLS preset, as in Mozilla's guidelines: `"modern"` is TLS 1.3 only; `"intermediate"` is TLS 1.2 and 1.3,
     /// only with forward secrecy and authenticated encryption. `versions`, `groups` and `ciphers` override the preset.
-    /// With `"pci-dss-4"` and `"hipaa"`, this table may only have values that the [policy](page:policies) of this name
-    /// allows; other values are errors. The other policies cannot be presets; the error says what Sealane lacks.
+    /// With `"pci-dss-4"`, `"hipaa"` and `"cnsa-2"`, this table may only have values that the [policy](page:policies) of
+    /// this name allows; other values are errors. The other policies cannot be presets; the error says what Sealane lacks.
     preset: Own<Policy> = Own(audit::preset, audit::preset_shape),
         default("intermediate"), sets("intermediate");
     /// The listener's certificates. With `"auto"`, an authority issues certificates for the names of the hosts that the
@@ -213,7 +213,7 @@ table! {
     /// PEM file: the certificate, followed by the certificates that signed it. Or a PKCS#12 bundle (`.p12`, `.pfx`) with the
     /// certificate, its key and the certificates that signed it, in any order.
     cert: File = File, required("cert.pem"), aliases("crt", "certificate");
-    /// PEM file with the private key: ECDSA, RSA or Ed25519, as PKCS#8, PKCS#1 or SEC1. Or the URI of a key in a token, as in
+    /// PEM file with the private key: ECDSA, RSA, Ed25519 or ML-DSA, as PKCS#8, PKCS#1 or SEC1. Or the URI of a key in a token, as in
     /// `"pkcs11:token=web;object=example?module-path=/usr/lib/softhsm/libsofthsm2.so"`, see
     /// [keys in tokens](page:keys-in-tokens).
     key: Own<KeyPlace> = Own(key_place, key_shape), described("the file of `cert`"), example("certs/static.key"),

@@ -383,7 +383,7 @@ fn the_schema_refuses_what_the_program_refuses() {
         ("[[listener]]\nadress = \":1\"", ".listener[0].adress: no such setting"),
         (
             "[listener.tls]\npreset = \"old\"",
-            ".listener.tls.preset: \"old\" is none of [\"modern\",\"intermediate\",\"pci-dss-4\",\"hipaa\"]",
+            ".listener.tls.preset: \"old\" is none of [\"modern\",\"intermediate\",\"pci-dss-4\",\"hipaa\",\"cnsa-2\"]",
         ),
         ("[[listener.tls.certificates]]\ncrt = \"c\"", ".listener.tls.certificates[0].crt: no such setting"),
         ("[[upstream]]\nservers = [{ weigth = 1 }]", ".upstream[0].servers[0].weigth: no such setting"),
@@ -505,6 +505,7 @@ fn what_is_shown_means_the_same() {
         "early_data = \"16KiB\"",
         "tickets = 0",
         "preset = \"hipaa\"",
+        "preset = \"cnsa-2\"",
     ] {
         texts.push(listener_tls(setting));
     }

@@ -2,6 +2,7 @@
 
 use super::Running;
 use crate::certificates::on_demand;
+use crate::certificates::validity;
 use crate::certificates::watch::Reread;
 use crate::config::{CertificateFiles, Loaded as Certificate, TicketKeySource};
 use crate::log;
@@ -28,6 +29,14 @@ impl Running {
         for read in read {
             match read {
                 Reread::Certificate(files, Ok((loaded, warnings))) => {
+                    let config = &self.config;
+                    let in_use = || config.certificates().find(|(of, _)| **of == files).map(|(_, used)| used.clone());
+                    if let Err(why) = self.early.admit(&files, &loaded, validity::now(), in_use) {
+                        let shown = files.cert.display();
+                        log::error!("{shown}: the certificate in use stays; the changed files are refused: {why}");
+                        self.status.certificate_read(&files.cert, Some(why.to_string()));
+                        continue;
+                    }
                     // An authority may issue certificates for days: that they end soon is no news.
                     for warning in warnings.iter().filter(|_| !self.config.is_automatic(&files.cert)) {
                         log::warn!("{warning}");
@@ -38,6 +47,7 @@ impl Running {
                 }
                 Reread::Certificate(files, Err(errors)) => {
                     let shown = files.cert.display();
+                    self.early.forget(&files);
                     log::error!("{shown}: the certificate in use stays; the changed files are refused:\n{errors}");
                     self.status.certificate_read(&files.cert, Some(errors.to_string()));
                 }
@@ -140,6 +150,23 @@ impl Running {
             return Ok(());
         }
         let new = self.stapling.admit(&self.config, new, Instant::now());
+        self.replace_certificates(&new)
+    }
+
+    /// Takes certificates that were read before they were valid, and are valid now.
+    pub(super) fn take_valid(&mut self) -> Result<()> {
+        if self.early.is_empty() || self.draining {
+            return Ok(());
+        }
+        let ready = self.early.ready(validity::now());
+        if ready.is_empty() {
+            return Ok(());
+        }
+        for files in ready.keys() {
+            log::info!("{}: the certificate is valid now: clients get it", files.cert.display());
+            self.status.certificate_read(&files.cert, None);
+        }
+        let new = self.stapling.admit(&self.config, ready, Instant::now());
         self.replace_certificates(&new)
     }
 

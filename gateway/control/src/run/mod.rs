@@ -31,6 +31,7 @@ use crate::certificates::automatic::{self, Automatic};
 use crate::certificates::on_demand::OnDemandCertificates;
 use crate::certificates::stapling::{self, Stapling};
 use crate::certificates::ticket_keys::TicketRing;
+use crate::certificates::validity::EarlyCertificates;
 use crate::certificates::watch::{FileSet, FileWatch};
 use crate::config::{AccessLogTarget, Config, Mode, Print, TicketKeySource};
 use crate::directory;
@@ -164,6 +165,8 @@ struct Running {
     /// Certificates that were issued because clients had asked for them.
     on_demand: OnDemandCertificates,
     stapling: Stapling,
+    /// Certificates of changed files that are not valid yet.
+    early: EarlyCertificates,
     /// Certificates that operators have sent, by name.
     sent: BTreeMap<String, SentCertificate>,
     /// What is shared with other gateways.
@@ -347,6 +350,7 @@ impl Running {
             automatic,
             on_demand,
             stapling,
+            early: EarlyCertificates::default(),
             sent,
             fleet,
             traces,
@@ -452,6 +456,7 @@ impl Running {
                     self.lanes.log_records(&self.metrics);
                     self.status.look();
                     self.note_remaining();
+                    self.take_valid()?;
                     let (wanted, count, now) = (self.status.wants_talkers(), self.lanes.running, std::time::Instant::now());
                     if let Some(answers) = talkers.tick(wanted, count, now, || self.lanes.ask_talkers()) {
                         self.metrics.add_talkers(answers);

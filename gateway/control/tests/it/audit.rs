@@ -1,7 +1,7 @@
 //! Audits by policies: for each rule a configuration that passes, and one that breaks it.
 
 use super::files::Folder;
-use rcgen::{CertificateParams, KeyPair, RsaKeySize, date_time_ymd};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, RsaKeySize, date_time_ymd};
 use sealane_control::config::{POLICIES, Policy};
 use sealane_control::resolve;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -61,6 +61,19 @@ fn folder() -> Folder {
     write("rsa-sha1", 80, &rsa, SHA1);
     write("p521", 80, &KeyPair::generate_for(&rcgen::PKCS_ECDSA_P521_SHA512).unwrap(), "");
     write("ed25519", 80, &KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap(), "");
+    write("ml-dsa-44", 80, &KeyPair::generate_for(&rcgen::PKCS_ML_DSA_44).unwrap(), "");
+    let ml_dsa = KeyPair::generate_for(&rcgen::PKCS_ML_DSA_87).unwrap();
+    write("ml-dsa-87", 80, &ml_dsa, "");
+    write("ml-dsa-87-expired", 0, &ml_dsa, "");
+    write("ml-dsa-87-sha1", 80, &ml_dsa, SHA1);
+    // An authority with another kind of key has signed it.
+    let mut params = CertificateParams::new(Vec::<String>::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.distinguished_name.push(DnType::CommonName, "an authority");
+    let authority = Issuer::new(params, ecdsa);
+    let signed = CertificateParams::new(vec!["a.example".to_owned()]).unwrap().signed_by(&ml_dsa, &authority).unwrap();
+    folder.write("certs/ml-dsa-87-signed.pem", signed.pem());
+    folder.write("certs/ml-dsa-87-signed.key", ml_dsa.serialize_pem());
     folder.certificate_until("expired", &["a.example"], 2010);
     folder.ca("ca");
     folder
@@ -120,6 +133,7 @@ fn whole_path(certificate: &str, tls: &str) -> Vec<(String, &'static str)> {
     let host = |names: &str, more: &str| format!("[[host]]\nnames = [\"{names}\"]\nlisteners = [{more}\n");
     let secure = "\"127.0.0.1:8443\"]";
     let uses = host("b.example", &format!("{secure}\nupstream = \"u\""));
+    let expired = if certificate == "ml-dsa-87" { "ml-dsa-87-expired" } else { "expired" };
     vec![
         (text(certificate, &format!("{tls}dangerous_key_log = \"keys.log\"\n"), ""), "secrets of connections"),
         (
@@ -151,7 +165,7 @@ fn whole_path(certificate: &str, tls: &str) -> Vec<(String, &'static str)> {
             "serves b.example without encryption",
         ),
         (text(certificate, tls, "[admin]\nlisten = \"192.0.2.9:9180\"\n"), "the admin listener"),
-        (text("expired", tls, ""), "it is not valid now"),
+        (text(expired, tls, ""), "it is not valid now"),
     ]
 }
 
@@ -181,6 +195,8 @@ fn modern() {
             (&text("rsa", modern, ""), "its key is RSA"),
             (&text("p521", modern, ""), "ECDSA with 521 bits"),
             (&text("ed25519", modern, ""), "Ed25519"),
+            (&text("ml-dsa-44", modern, ""), "ML-DSA-44"),
+            (&text("ecdsa", &format!("{modern}groups = [\"MLKEM768\"]\n"), ""), "\"groups\" has MLKEM768"),
             (&text("year", modern, ""), "valid for 365 days, but at most 90 are allowed"),
             (&text("small", modern, ""), "its key is RSA"),
             (&text("sha1", modern, ""), "SHA-1"),
@@ -288,22 +304,26 @@ const TO_A_SERVER: &str =
 
 #[test]
 fn cnsa_2() {
-    // Nothing that the program has is enough, and the audit says all of it.
-    let best = "preset = \"modern\"\nciphers = [\"TLS_AES_256_GCM_SHA384\"]\n";
-    let limits = ["neither ML-KEM-1024", "\"groups\" has X25519MLKEM768", "ECDSA with 256 bits"];
-    check_whole_path(Policy::Cnsa2, "ecdsa", "versions = [\"1.3\"]\nciphers = [\"TLS_AES_256_GCM_SHA384\"]\n", &limits);
+    let best = "versions = [\"1.3\"]\ngroups = [\"MLKEM1024\"]\nciphers = [\"TLS_AES_256_GCM_SHA384\"]\n";
+    let tls12 = "groups = [\"MLKEM1024\"]\n\
+                 ciphers = [\"TLS_AES_256_GCM_SHA384\", \"ECDHE-ECDSA-AES256-GCM-SHA384\"]\n";
+    check_whole_path(Policy::Cnsa2, "ml-dsa-87", best, &[]);
     check(
         Policy::Cnsa2,
-        &text("ecdsa", best, ""),
-        &limits,
+        &text("ml-dsa-87", best, ""),
+        &[],
         &[
-            (
-                &text("ecdsa", "ciphers = [\"TLS_AES_256_GCM_SHA384\", \"ECDHE-ECDSA-AES256-GCM-SHA384\"]\n", ""),
-                "\"versions\" has 1.2",
-            ),
-            (&text("ecdsa", "preset = \"modern\"\n", ""), "TLS_AES_128_GCM_SHA256"),
+            (&text("ml-dsa-87", tls12, ""), "\"versions\" has 1.2"),
+            (&text("ml-dsa-87", &best.replace("MLKEM1024", "X25519MLKEM768"), ""), "\"groups\" has X25519MLKEM768"),
+            (&text("ml-dsa-87", &best.replace("MLKEM1024", "MLKEM768"), ""), "\"groups\" has MLKEM768"),
+            (&text("ml-dsa-87", &best.replace("256_GCM_SHA384", "128_GCM_SHA256"), ""), "TLS_AES_128_GCM_SHA256"),
+            (&text("ml-dsa-44", best, ""), "its key is ML-DSA-44"),
+            (&text("ecdsa", best, ""), "ECDSA with 256 bits"),
             (&text("rsa", best, ""), "its key is RSA"),
-            (&text("sha1", best, ""), "SHA-1"),
+            (&text("ml-dsa-87-signed", best, ""), "it is signed with another algorithm"),
+            // Its key, too.
+            (&text("ml-dsa-87-sha1", best, ""), "certificate 2: "),
+            (&text("ml-dsa-87", best, TO_A_SERVER), "which the policy does not allow"),
         ],
     );
 }
@@ -314,6 +334,7 @@ fn a_policy_is_also_a_preset() {
     for policy in [Policy::Modern, Policy::Intermediate, Policy::PciDss4, Policy::Hipaa] {
         check(policy, &text("ecdsa", &format!("preset = \"{policy}\"\n"), ""), &[], &[]);
     }
+    check(Policy::Cnsa2, &text("ml-dsa-87", "preset = \"cnsa-2\"\n", ""), &[], &[]);
     let folder = folder();
     let report = |tls: &str| folder.report(&text("ecdsa", tls, ""));
     let hipaa = "preset = \"hipaa\"\n";
@@ -330,13 +351,13 @@ fn a_policy_is_also_a_preset() {
         let said = report(&format!("{hipaa}{more}"));
         assert!(said.contains("error") && said.contains(wanted), "{more}: {said}");
     }
+    let cnsa = report("preset = \"cnsa-2\"\ngroups = [\"MLKEM1024\", \"x25519\"]\n");
+    assert!(cnsa.contains("cnsa-2: \"groups\" has x25519"), "{cnsa}");
     // Mozilla's presets may be overridden.
     assert_eq!(report("preset = \"modern\"\nversions = [\"1.3\", \"1.2\"]\n"), "");
-    for (name, why, instead) in [
-        ("old", "this program has no TLS 1.0", "intermediate"),
-        ("fips-140-3", "is not a validated module", "hipaa"),
-        ("cnsa-2", "neither ML-KEM-1024", "modern"),
-    ] {
+    for (name, why, instead) in
+        [("old", "this program has no TLS 1.0", "intermediate"), ("fips-140-3", "is not a validated module", "hipaa")]
+    {
         let said = report(&format!("preset = \"{name}\"\n"));
         assert!(said.contains(&format!("\"preset\" cannot be \"{name}\": ")) && said.contains(why), "{said}");
         assert!(said.contains(&format!("write preset = \"{instead}\"")), "{said}");
@@ -362,15 +383,23 @@ fn the_report_names_what_withstands_a_quantum_computer() {
     assert_eq!(
         lines(""),
         [
-            "listener 127.0.0.1:8443: ready for peers that support it: X25519MLKEM768 for peers with TLS 1.3 that support it, \
-             and other groups for all other peers",
+            "listener 127.0.0.1:8443: ready for peers that support it: ML-KEM for peers with TLS 1.3 that support it, and \
+             other groups for all other peers",
             "listener 127.0.0.1:8080: not ready: it has no TLS",
-            "upstream u: not ready: \"groups\" lacks \"X25519MLKEM768\"",
-            "certificate certs/ecdsa.pem: not ready: its key is ECDSA; this program does not support certificates with ML-DSA",
+            "upstream u: not ready: \"groups\" has no group with ML-KEM, such as \"X25519MLKEM768\"",
+            "certificate certs/ecdsa.pem: not ready: its key is ECDSA and not ML-DSA",
         ]
     );
     let strict = lines("preset = \"modern\"\ngroups = [\"X25519MLKEM768\"]\n");
-    assert_eq!(strict[0], "listener 127.0.0.1:8443: ready: every key exchange is X25519MLKEM768");
+    assert_eq!(strict[0], "listener 127.0.0.1:8443: ready: every key exchange has ML-KEM");
+    for (certificate, wanted) in [
+        ("ml-dsa-44", "ready: its key and its signatures are ML-DSA"),
+        ("ml-dsa-87-signed", "not ready: its key is ML-DSA, but a signature in its chain is not"),
+    ] {
+        let (config, _) = folder.load(&text(certificate, "preset = \"modern\"\n", "")).unwrap();
+        let found = config.post_quantum().into_iter().find(|one| one.kind == "certificate").unwrap().to_string();
+        assert!(found.ends_with(&format!("{certificate}.pem: {wanted}")), "{found}");
+    }
     // A group whose connections are relayed; one that gets requests, too; and one that is asked by `forward_auth`, too.
     let upstream = |name: &str| format!("[[upstream]]\nname = \"{name}\"\nservers = [\"127.0.0.1:9\"]\n");
     let passthrough = |name: &str| {

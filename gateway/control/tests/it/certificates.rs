@@ -1,7 +1,7 @@
 //! Certificates and keys that are not as they should be.
 
 use super::files::{Folder, one_listener, params};
-use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PKCS_RSA_SHA256};
+use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PKCS_ML_DSA_65, PKCS_RSA_SHA256};
 use sealane_tls::policy::{Identities, KeyKind};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
@@ -164,6 +164,7 @@ fn kinds_of_keys_side_by_side() {
         ("ec2", &PKCS_ECDSA_P256_SHA256),
         ("rsa", &PKCS_RSA_SHA256),
         ("ed", &PKCS_ED25519),
+        ("pq", &PKCS_ML_DSA_65),
     ] {
         folder.write_pair(name, &params(&names, 2100), &KeyPair::generate_for(algorithm).unwrap());
     }
@@ -176,12 +177,12 @@ fn kinds_of_keys_side_by_side() {
              [[host]]\nnames = \"a.example\"\nrespond = {{}}\n"
         )
     };
-    let found = identities(&folder, &text(&["ec", "other", "rsa", "ed"]));
+    let found = identities(&folder, &text(&["ec", "other", "rsa", "ed", "pq"]));
     let kinds: Vec<KeyKind> = found.all.iter().map(|i| i.kind).collect();
-    assert_eq!(kinds, [KeyKind::Ecdsa, KeyKind::Ecdsa, KeyKind::Rsa, KeyKind::Ed25519]);
-    assert_eq!(found.find("a.example"), [0, 2, 3]);
+    assert_eq!(kinds, [KeyKind::Ecdsa, KeyKind::Ecdsa, KeyKind::Rsa, KeyKind::Ed25519, KeyKind::MlDsa65]);
+    assert_eq!(found.find("a.example"), [0, 2, 3, 4]);
     // The first, and the others for its names.
-    assert_eq!(found.default, [0, 2, 3]);
+    assert_eq!(found.default, [0, 2, 3, 4]);
     let marked = text(&["ec", "other"]).replace("other.key\" }", "other.key\", default = true }");
     assert_eq!(identities(&folder, &marked).default, [1]);
     let report = folder.report(&text(&["ec", "ec2"]));
@@ -202,6 +203,15 @@ fn certificates_without_a_cipher_for_tls12() {
     let report = folder.report(&text);
     assert!(report.contains("warning: certs/a.pem: no cipher of \"ciphers\" fits this certificate"), "{report}");
     assert!(report.contains("help: add \"ECDHE-ECDSA-AES128-GCM-SHA256\""), "{report}");
+    // TLS 1.2 has no cipher at all for ML-DSA. A second certificate can serve its clients.
+    folder.write_pair("pq", &params(&["a.example"], 2100), &KeyPair::generate_for(&PKCS_ML_DSA_65).unwrap());
+    let text = one_listener("certs/pq.pem", "certs/pq.key");
+    let report = folder.report(&text);
+    let wanted = "certs/pq.pem: TLS 1.2 is enabled, but cannot use a certificate with an ML-DSA key";
+    assert!(report.contains(wanted), "{report}");
+    assert_eq!(folder.report(&text.replace("tls.certificates", "tls.preset = \"modern\"\ntls.certificates")), "");
+    let both = "certificates = [{ cert = \"certs/a.pem\", key = \"certs/a.key\" }, ";
+    assert_eq!(folder.report(&text.replace("certificates = [", both)), "");
 }
 
 #[test]

@@ -226,6 +226,61 @@ mod tests {
         });
     }
 
+    /// A full disk. This test runs itself again where the folder is on a file system of 80 KiB.
+    #[test]
+    fn a_full_disk_leaves_the_old_file_and_stops_orders() {
+        const DISK: &str = "SEALANE_TEST_SMALL_DISK";
+        if let Some(disk) = std::env::var_os(DISK) {
+            return run(on_a_small_disk(Path::new(&disk)));
+        }
+        let temporary = tempfile::tempdir().unwrap();
+        let mut command = std::process::Command::new("unshare");
+        if !geteuid().is_root() {
+            command.args(["--user", "--map-root-user"]);
+        }
+        let script = format!("mount -t tmpfs -o size=80k none \"${DISK}\" && echo mounted && exec \"$@\"");
+        command.args(["--mount", "sh", "-c", &script, "sh"]).arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "folder::tests::a_full_disk_leaves_the_old_file_and_stops_orders", "--nocapture"]);
+        let said = match command.env(DISK, temporary.path()).output() {
+            Ok(said) => said,
+            Err(e) => return println!("skipped: no file system of a test's own here: unshare: {e}"),
+        };
+        let text = String::from_utf8_lossy(&said.stdout);
+        if !text.starts_with("mounted\n") {
+            let why = String::from_utf8_lossy(&said.stderr);
+            return println!("skipped: no file system of a test's own here: {}", why.trim());
+        }
+        assert!(said.status.success() && text.contains("1 passed"), "{text}{}", String::from_utf8_lossy(&said.stderr));
+    }
+
+    async fn on_a_small_disk(disk: &Path) {
+        let path = disk.join("acme");
+        let folder = Folder::new(&path);
+        let _lock = folder.lock().await.unwrap().unwrap();
+        let (name, filler) = ("certificates/a.example.pem", disk.join("filler"));
+        folder.write(name, "one".into()).await.unwrap();
+        folder.has_room().await.unwrap();
+        // Fills the rest: the last write takes what is left, and fails.
+        let mut file = File::create(&filler).unwrap();
+        while file.write_all(&[0; 4096]).is_ok() {}
+        for e in [folder.write(name, "two".into()).await.unwrap_err(), folder.has_room().await.unwrap_err()] {
+            assert_eq!(e.kind(), ErrorKind::StorageFull);
+            assert!(e.to_string().starts_with(&path.display().to_string()), "{e}");
+        }
+        assert_eq!(folder.read(name).await.unwrap(), Some("one".into()));
+        let names = |folder: &Path| -> Vec<_> {
+            std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+        };
+        assert_eq!(names(&path.join("certificates")), ["a.example.pem"], "nothing is left beside it");
+        assert!(!names(&path).contains(&".room".into()));
+        // Room again: everything goes on.
+        drop(file);
+        std::fs::remove_file(&filler).unwrap();
+        folder.has_room().await.unwrap();
+        folder.write(name, "two".into()).await.unwrap();
+        assert_eq!(folder.read(name).await.unwrap(), Some("two".into()));
+    }
+
     /// A file system that hangs, which no test can have, is work that does not end.
     #[test]
     fn managers_of_one_folder_that_hangs_wait_for_one_attempt() {

@@ -116,6 +116,16 @@ allow_certificate = "any"
         assert_eq!(visit(&site, &gateway, identity, path), [status; 6], "{identity:?} {path}");
         refused += if status == 403 { 6.0 } else { 0.0 };
     }
+    // "any" is any of the listener's authority: with another certificate, the handshake fails, whatever the route allows.
+    let others = Site::new();
+    let stranger = others.issue("stranger", &["app.clients.test"]);
+    let config = with(&site, Some(&stranger), "http/1.1");
+    let answer = client::handshake(client::tcp(gateway.address), &config, HOST).and_then(|stream| {
+        let mut wire = Wire::new(stream);
+        wire.send(client::get("/"))?;
+        wire.response("GET").map_err(|broken| broken.error)
+    });
+    assert!(answer.is_err(), "{answer:?}");
     // Without TLS nobody has a certificate.
     let mut every = Everywhere::new(&gateway, plain);
     assert_eq!(every.get("/prod").map(|(status, _)| status), [403; 3]);

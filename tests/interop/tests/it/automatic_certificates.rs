@@ -29,8 +29,24 @@ pub(crate) struct Authority {
     management: SocketAddr,
     dns_management: SocketAddr,
     site_ca: PathBuf,
-    _pebble: Server,
+    pebble: Server,
     _dns: Server,
+}
+
+/// What an authority may be beyond the ordinary.
+struct More {
+    /// Accounts are agreed on beforehand, by [`ACCOUNT`] and [`ACCOUNT_KEY`].
+    external: bool,
+    /// It asks this DNS server.
+    asked: Option<SocketAddr>,
+    /// It refuses so many good nonces of a hundred.
+    refused_nonces: u32,
+}
+
+impl Default for More {
+    fn default() -> Self {
+        Self { external: false, asked: None, refused_nonces: 5 }
+    }
 }
 
 impl Authority {
@@ -45,20 +61,20 @@ impl Authority {
         address: &str,
         external: bool,
     ) -> Self {
-        Self::with_dns(site, programs, &[("default", life)], (http, tls), address, external, None)
+        let more = More { external, ..More::default() };
+        Self::with(site, programs, &[("default", life)], (http, tls), address, &more)
     }
 
-    /// The same, which offers these profiles with the lives of their certificates, and may ask another DNS server. Orders that name no
-    /// profile get any of them.
-    fn with_dns(
+    /// The same, which offers these profiles with the lives of their certificates. Orders that name no profile get any of them.
+    fn with(
         site: &Site,
         programs: &(PathBuf, PathBuf),
         profiles: &[(&str, u32)],
         (http, tls): (SocketAddr, SocketAddr),
         address: &str,
-        external: bool,
-        asked: Option<SocketAddr>,
+        more: &More,
     ) -> Self {
+        let external = more.external;
         let profiles: Vec<String> = profiles
             .iter()
             .map(|(name, life)| format!("\"{name}\": {{ \"description\": \"\", \"validityPeriod\": {life} }}"))
@@ -89,9 +105,10 @@ impl Authority {
         );
         let config = site.file("pebble.json", text);
         let mut command = Command::new(&programs.0);
-        command.arg("-config").arg(config).args(["-dnsserver", &asked.unwrap_or(dns).to_string()]);
-        // One nonce in twenty is refused; each order proves the name anew.
-        command.env("PEBBLE_WFE_NONCEREJECT", "5").env("PEBBLE_AUTHZREUSE", "0").env("PEBBLE_VA_NOSLEEP", "1");
+        command.arg("-config").arg(config).args(["-dnsserver", &more.asked.unwrap_or(dns).to_string()]);
+        // Each order proves the name anew.
+        command.env("PEBBLE_WFE_NONCEREJECT", more.refused_nonces.to_string());
+        command.env("PEBBLE_AUTHZREUSE", "0").env("PEBBLE_VA_NOSLEEP", "1");
         let mut pebble = Server::start(command, site.path());
         pebble.wait_until(|| TcpStream::connect(listen).is_ok() && TcpStream::connect(management).is_ok());
         Self {
@@ -99,7 +116,7 @@ impl Authority {
             management,
             dns_management,
             site_ca: site.ca.clone(),
-            _pebble: pebble,
+            pebble,
             _dns: dns_server,
         }
     }
@@ -259,6 +276,32 @@ fn certificates_renew_themselves_twice_under_load() {
     assert_eq!(gateway.status()["reloads"]["good"], 0);
     let listed = certificates(&gateway);
     assert!(listed.contains(NAME) && listed.contains("Pebble") && listed.contains("next renewal"), "{listed}");
+}
+
+/// Five times as many refused nonces as usual: most requests that are refused are repeated at once, and an order that fails all the
+/// same is made again.
+#[test]
+fn a_certificate_comes_though_many_nonces_are_refused() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let more = More { refused_nonces: 25, ..More::default() };
+    let authority = Authority::with(&site, &programs, &[("default", 86_400)], (http, tls), "127.0.0.1", &more);
+    let refuses = || authority.pebble.log().contains("reject 25% of good nonces");
+    assert!(eventually(refuses), "{}", authority.pebble.log());
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let gateway = Operated::start(&site, 1, |admin| authority.configuration(admin, &storage, tls, http, ""), tls);
+    let log = || gateway.gateway.server.log();
+    // After a failure, the next attempt comes within a minute, and after another one within two.
+    assert!((0..4).any(|_| eventually(|| visit(tls, &root).is_ok())), "{}", log());
+    let orders = |result| metric(&gateway, &format!("sealane_acme_orders_total{{result=\"{result}\"}}"));
+    assert_eq!(orders("issued"), 1.0);
+    // What has failed, if anything has, is told as what it is.
+    assert!(orders("failed") == 0.0 || log().to_lowercase().contains("nonce"), "{}", log());
 }
 
 #[test]
@@ -472,8 +515,8 @@ fn a_wildcard_is_proven_by_a_dynamic_update() {
     let site = Site::new();
     let (_knot, dns) = knot(&site, &program);
     let (tls, http) = (ports::free(), ports::free());
-    let authority =
-        Authority::with_dns(&site, &programs, &[("default", 86_400)], (http, tls), NOWHERE, false, Some(dns));
+    let more = More { asked: Some(dns), ..More::default() };
+    let authority = Authority::with(&site, &programs, &[("default", 86_400)], (http, tls), NOWHERE, &more);
     let root = authority.client(&site);
     let storage = site.path().join("acme");
     let key = site.file("dns.key", OTHER_KEY);
@@ -576,7 +619,7 @@ fn the_authority_issues_by_the_profile_that_is_asked_for() {
     let (tls, http) = (ports::free(), ports::free());
     // Without a profile in the order it takes one at random.
     let profiles = [("one", 90_000), ("two", 80_000), ("three", 70_000), ("four", 60_000), ("shortlived", 7200)];
-    let authority = Authority::with_dns(&site, &programs, &profiles, (http, tls), "127.0.0.1", false, None);
+    let authority = Authority::with(&site, &programs, &profiles, (http, tls), "127.0.0.1", &More::default());
     let root = authority.client(&site);
     let storage = site.path().join("acme");
     let file = |profile: &str| {

@@ -8,6 +8,7 @@ use sealane_interop::site::{HOST, Identity, Site};
 use sealane_interop::{eventually, ports};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Overwrites a pair in the order in which programs do it: certificate, then key.
 fn replace(old: &Identity, new: &Identity) {
@@ -74,6 +75,48 @@ fn changed_certificates_are_served_without_a_reload_and_a_bad_pair_is_not() {
     assert!(tally.requests > 0 && tally.failures.is_empty(), "{:?}", tally.failures);
 }
 
+/// Until the changed files are refused for this reason.
+fn is_refused(gateway: &Operated, why: &str) -> bool {
+    let refused = || gateway.status()["certificates"][0]["refused"].as_str().unwrap_or_default().to_owned();
+    eventually(|| refused().contains(why))
+}
+
+#[test]
+fn a_certificate_that_is_not_valid_does_not_replace_one_that_is() {
+    const DAY: u64 = 86_400;
+    let site = Site::new();
+    let now = || SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs();
+    let served = site.issue_within("served", &[HOST], now() - DAY, now() + 60 * DAY);
+    let first = leaf(&served);
+    let listen = ports::free();
+    let file = |admin: &str| {
+        let (cert, key) = (served.cert.display(), served.key.display());
+        format!(
+            "{admin}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+             [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n"
+        )
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    replace(&served, &site.issue_within("expired", &[HOST], now() - 9 * DAY, now() - 3 * DAY));
+    assert!(is_refused(&gateway, "the certificate expired 3 days ago"), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.served_certificate(), Some(first.clone()));
+    assert!(gateway.gateway.server.log().contains("the certificate in use stays"));
+
+    // Issued ahead of its time, or this machine's clock is slow.
+    replace(&served, &site.issue_within("early", &[HOST], now() + DAY, now() + 60 * DAY));
+    assert!(is_refused(&gateway, "the certificate is not valid before"), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.served_certificate(), Some(first));
+    // Once it is valid, it is served, without another change of the files.
+    let from = now() + 12;
+    let soon = site.issue_within("soon", &[HOST], from, from + 60 * DAY);
+    replace(&served, &soon);
+    assert!(eventually(|| gateway.served_certificate() == Some(leaf(&soon))), "{}", gateway.gateway.server.log());
+    assert!(now() >= from, "it was served before it was valid");
+    assert!(eventually(|| gateway.status()["certificates"][0]["refused"] == ""));
+    assert_eq!(gateway.status()["reloads"]["good"], 0, "the configuration was not read again");
+}
+
 /// The key of a certificate under a passphrase, as OpenSSL writes it.
 fn encrypted(key: &Path, to: &Path, passphrase: &str, arguments: &[&str]) {
     let mut command = std::process::Command::new("openssl");
@@ -137,6 +180,52 @@ fn keys_under_a_passphrase_are_served() {
     std::fs::copy(&second.cert, &identity.cert).expect("a file can be overwritten");
     let served = || gateway.served_certificate() == Some(leaf(&second));
     assert!(eventually(served), "{}", gateway.gateway.server.log());
+}
+
+/// The same key in the form of SEC1 (RFC 5915), behind a block with the name of its curve, as `openssl ecparam -genkey` writes both.
+fn in_sec1(identity: &Identity, curve: &str) -> String {
+    let openssl = |arguments: &[&str]| {
+        let done = std::process::Command::new("openssl").args(arguments).output();
+        let done = done.expect("the test looked for openssl first");
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).expect("PEM is ASCII")
+    };
+    let parameters = openssl(&["ecparam", "-name", curve]);
+    let key = openssl(&["ec", "-in", &identity.key.display().to_string()]);
+    assert!(parameters.starts_with("-----BEGIN EC PARAMETERS-----"), "{parameters:.40}");
+    assert!(key.starts_with("-----BEGIN EC PRIVATE KEY-----"), "{key:.40}");
+    parameters + &key
+}
+
+#[test]
+fn keys_in_the_form_of_sec1_are_served_and_replaced() {
+    sealane_interop::need!("openssl");
+    let site = Site::new();
+    let (first, second) = (site.issue("first", &[HOST]), site.issue_p384("second", &[HOST]));
+    let (cert, key) = (site.path().join("served.pem"), site.path().join("served.key"));
+    let put = |identity: &Identity, key_text: String| {
+        std::fs::copy(&identity.cert, &cert).expect("a file can be written");
+        std::fs::write(&key, key_text).expect("a file can be written");
+    };
+    put(&first, in_sec1(&first, "prime256v1"));
+    let listen = ports::free();
+    let file = |admin: &str| {
+        format!(
+            "{admin}\n[[listener]]\naddress = \"{listen}\"\n[listener.tls]\n\
+             certificates = [{{ cert = {cert:?}, key = {key:?} }}]\n\
+             [[host]]\nnames = [\"*\"]\nrespond = {{ body = \"hello\" }}\n"
+        )
+    };
+    let gateway = Operated::start(&site, 1, file, listen);
+    assert_eq!(gateway.served_certificate(), Some(leaf(&first)));
+    assert_eq!(gateway.get("/").text(), "hello");
+    put(&second, in_sec1(&second, "secp384r1"));
+    assert!(eventually(|| gateway.served_certificate() == Some(leaf(&second))), "{}", gateway.gateway.server.log());
+    // Cut: refused, and what is served stays.
+    let whole = in_sec1(&second, "secp384r1");
+    put(&second, whole[..whole.len() - 60].to_owned());
+    assert!(is_refused(&gateway, "the file ends before"), "{}", gateway.gateway.server.log());
+    assert_eq!(gateway.served_certificate(), Some(leaf(&second)));
 }
 
 /// A PKCS#12 bundle of a pair, as OpenSSL writes it.

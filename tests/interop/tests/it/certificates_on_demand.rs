@@ -158,6 +158,44 @@ fn a_name_gets_its_certificate_when_a_client_asks_for_it() {
     assert!(eventually(|| !storage.join("certificates/good.shop.test.pem").exists()), "{}", log(&gateway));
 }
 
+/// Without a service, the list of names alone decides.
+#[test]
+fn a_list_of_names_is_enough() {
+    let programs = match pebble() {
+        Ok(programs) => programs,
+        Err(reason) => skip!("no Pebble: {reason}"),
+    };
+    let site = Site::new();
+    let (tls, http) = (ports::free(), ports::free());
+    let authority = Authority::start(&site, &programs, 86_400, http, tls, "127.0.0.1", false);
+    let root = authority.client(&site);
+    let storage = site.path().join("acme");
+    let file = |admin: &str| {
+        let more = "[acme.on_demand]\nnames = [\"*.shop.test\", \"one.other.test\"]\n";
+        let text = authority.configuration(admin, &storage, tls, http, more);
+        text.replace(&format!("[\"{NAME}\"]"), &format!("[\"{NAME}\", \"**.shop.test\", \"*.other.test\"]"))
+    };
+    let gateway = Operated::start(&site, 1, file, tls);
+    let log = || gateway.gateway.server.log();
+    assert!(eventually(|| visit(tls, &root).is_ok()), "{}", log());
+    let refused = ["deep.good.shop.test", "two.other.test", "unknown.test"];
+    for name in refused {
+        assert!(visit_as(tls, &root, name).is_err(), "{name}");
+    }
+    for name in ["good.shop.test", "one.other.test"] {
+        let first = visit_as(tls, &root, name);
+        assert!(first.as_ref().is_err_and(|why| why.contains("certificate")), "{name}: {first:?}");
+        assert!(eventually(|| visit_as(tls, &root, name).is_ok()), "{name}: {}", log());
+    }
+    for name in refused {
+        assert!(visit_as(tls, &root, name).is_err(), "{name}");
+        assert!(!storage.join(format!("state/{name}.json")).exists(), "{name} was ordered");
+    }
+    assert_eq!(metric(&gateway, "sealane_acme_on_demand_total{result=\"ordered\"}"), 2.0);
+    assert_eq!(metric(&gateway, "sealane_acme_orders_total{result=\"issued\"}"), 3.0);
+    assert_eq!(metric(&gateway, "sealane_acme_on_demand_certificates"), 2.0);
+}
+
 #[test]
 fn a_certificate_on_demand_is_renewed_while_its_name_is_allowed() {
     let programs = match pebble() {

@@ -103,8 +103,10 @@ fn costs_of_handshakes_and_requests_are_estimated_with_their_errors() {
 #[test]
 fn every_kind_of_operation_is_counted_for_itself() {
     let (site, backend) = (Site::new(), Backend::saying("hello"));
-    let identities = [site.ecdsa.clone(), site.issue_rsa("rsa", &[HOST]), site.issue_ed25519("ed25519", &[HOST])];
-    for (identity, kind) in identities.iter().zip(["ecdsa", "rsa", "ed25519"]) {
+    const KINDS: [&str; 4] = ["ecdsa", "rsa", "ed25519", "ml_dsa"];
+    let (rsa, ed25519) = (site.issue_rsa("rsa", &[HOST]), site.issue_ed25519("ed25519", &[HOST]));
+    let identities = [site.ecdsa.clone(), rsa, ed25519, site.issue_ml_dsa("ml-dsa", &[HOST], 65)];
+    for (identity, kind) in identities.iter().zip(KINDS) {
         let gateway = before(&site, [backend.url()]).identities(&[identity]).start();
         // The second connection resumes the session of the first one.
         let config = Arc::new(client::config(&site.ca));
@@ -113,7 +115,7 @@ fn every_kind_of_operation_is_counted_for_itself() {
             assert_eq!(response.text(), "hello");
         }
         let full = |key: &str| gateway.metric_with("sealane_full_handshakes_total", &format!("key=\"{key}\""));
-        for key in ["ecdsa", "rsa", "ed25519"] {
+        for key in KINDS {
             assert_eq!(full(key), Some(if key == kind { 1.0 } else { 0.0 }), "{key} with a certificate of {kind}");
         }
         let resumed = "version=\"1.3\",kind=\"resumed\"";

@@ -177,6 +177,40 @@ fn an_expired_list_refuses_if_it_is_to() {
     }
 }
 
+/// The same of the servers of an upstream.
+#[test]
+fn an_expired_list_refuses_servers_if_it_is_to() {
+    let site = Site::new();
+    let named = site.issue_numbered("server", &[HOST], 21);
+    let backend = Backend::start_tls(backend::tls(&named), |mut connection| {
+        while connection.request().is_some() {
+            connection.send(ok(b"hello"));
+        }
+    });
+    for (policy, status) in [("", 200), ("crl_expired = \"accept\"\n", 200), ("crl_expired = \"refuse\"\n", 502)] {
+        let list = site.revocations_until("servers.crl", &[22], 2021);
+        let (listen, ca, crl) = (ports::free(), site.ca.display(), list.display());
+        let (cert, key) = (site.ecdsa.cert.display(), site.ecdsa.key.display());
+        let file = |admin: &str| {
+            format!(
+                "{admin}\n[[listener]]\naddress = \"{listen}\"\n\
+                 [listener.tls]\ncertificates = [{{ cert = \"{cert}\", key = \"{key}\" }}]\n\
+                 [[upstream]]\nname = \"app\"\nservers = [{:?}]\n[upstream.tls]\nca = \"{ca}\"\ncrl = \"{crl}\"\n{policy}\
+                 [[host]]\nnames = [\"*\"]\nupstream = \"app\"\n",
+                backend.url()
+            )
+        };
+        let gateway = Operated::start(&site, 1, file, listen);
+        assert_eq!(gateway.get("/").status(), status, "{policy:?}: {}", gateway.gateway.server.log());
+        if status == 200 {
+            continue;
+        }
+        // A newer list is read without a reload, and the server is good again.
+        site.revocations("servers.crl", &[22]);
+        assert!(eventually(|| gateway.get("/").status() == 200), "{}", gateway.gateway.server.log());
+    }
+}
+
 #[test]
 fn a_list_from_a_url_holds_for_upstreams() {
     let site = Site::new();

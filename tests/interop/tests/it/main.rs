@@ -83,6 +83,7 @@ mod path_readings;
 mod pictures;
 mod policies;
 mod policy_matrix;
+mod post_quantum;
 mod priorities;
 mod privileges;
 mod probes;

@@ -9,7 +9,9 @@ use sealane_interop::site::{HOST, Site};
 use sealane_interop::{client, eventually, need, ports};
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What the admin listener answers, and its status.
 fn ask(admin: SocketAddr, path: &str) -> (u16, String, String) {
@@ -23,6 +25,48 @@ fn json(admin: SocketAddr, path: &str) -> Value {
     let (status, _, text) = ask(admin, path);
     assert_eq!(status, 200, "{text}");
     serde_json::from_str(&text).expect("it is JSON")
+}
+
+/// The page as a browser has made it, without its script, and what the browser says.
+fn dumped(site: &Site, chromium: &Path, admin: SocketAddr) -> (String, String) {
+    let mut command = Command::new(chromium);
+    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
+    command.args(["--virtual-time-budget=6000", "--dump-dom"]);
+    command.arg(format!("--user-data-dir={}", site.path().join("browser").display()));
+    command.arg(format!("http://{admin}/"));
+    let said = process::run(&mut command, b"");
+    let dom = String::from_utf8_lossy(&said.stdout);
+    let dom = dom.split("<script>").next().unwrap_or_default().to_owned();
+    (dom, String::from_utf8_lossy(&said.stderr).into_owned())
+}
+
+/// An authority that cannot be reached: the status and the page say why, and when the next attempt is made.
+#[test]
+fn the_page_says_how_automatic_certificates_stand() {
+    let site = Site::new();
+    let (listen, dead, storage) = (ports::free(), ports::free(), site.path().join("acme"));
+    let file = |admin: &str| {
+        format!(
+            "{admin}\n[acme]\ndirectory = \"https://{dead}/dir\"\nca = {:?}\nstorage = {storage:?}\n\
+             [[listener]]\naddress = \"{listen}\"\n[listener.tls]\ncertificates = \"auto\"\n\
+             [[host]]\nnames = [\"www.acme.test\"]\nrespond = {{}}\n",
+            site.ca
+        )
+    };
+    let running = Operated::start(&site, 1, file, listen);
+    let admin = running.gateway.admin;
+    let certificate = || json(admin, "/v1/status")["certificates"][0].clone();
+    let why = |certificate: &Value| certificate["automatic"]["last_error"].as_str().unwrap_or_default().to_owned();
+    assert!(eventually(|| !why(&certificate()).is_empty()), "{}", running.gateway.server.log());
+    let certificate = certificate();
+    assert_eq!(certificate["self_signed"], true, "{certificate}");
+    assert!(why(&certificate).contains(&dead.to_string()), "{certificate}");
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs();
+    let next = certificate["automatic"]["next"].as_u64().expect("there is a next attempt");
+    assert!(next + 60 > now && next <= now + 120, "{next} is not one of the first minutes after {now}");
+    let (dom, err) = dumped(&site, &need!("chromium"), admin);
+    assert!(dom.contains("self-signed, until an authority has issued one; "), "{dom}\n{err}");
+    assert!(dom.contains(&dead.to_string()) && dom.contains("next attempt in "), "{dom}\n{err}");
 }
 
 #[test]
@@ -192,14 +236,7 @@ fn names_are_text_on_the_page_whatever_they_say() {
         "{policy}"
     );
     assert!(!policy.contains("unsafe"), "{policy}");
-    let mut command = Command::new(chromium);
-    command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]);
-    command.args(["--virtual-time-budget=6000", "--dump-dom"]);
-    command.arg(format!("--user-data-dir={}", site.path().join("browser").display()));
-    command.arg(format!("http://{}/", running.gateway.admin));
-    let said = process::run(&mut command, b"");
-    let dom = String::from_utf8_lossy(&said.stdout);
-    let (dom, err) = (dom.split("<script>").next().unwrap_or_default(), String::from_utf8_lossy(&said.stderr));
+    let (dom, err) = dumped(&site, &chromium, running.gateway.admin);
     assert!(dom.contains("data-looks="), "{dom}\n{err}");
     assert!(dom.contains("<title>Sealane</title>") && !dom.contains("<img") && !dom.contains("<b>bold"), "{dom}");
     assert!(dom.contains("&lt;img src=x onerror=document.title='owned'&gt;&amp;amp;.pem"), "{dom}");

@@ -94,7 +94,7 @@ fn handshakes(facts: &Facts<'_>, recent: &Recent) -> Option<Finding> {
 /// The part of the lanes' CPU time that full handshakes take, if the cost of one is known.
 fn part_of_handshakes(facts: &Facts<'_>, recent: &Recent) -> Option<f64> {
     let cost = |kind: &str| facts.operations.iter().find(|o| o.operation == kind).and_then(|o| o.seconds);
-    let full = ["handshake_full_ecdsa", "handshake_full_rsa", "handshake_full_ed25519"];
+    let full = ["handshake_full_ecdsa", "handshake_full_rsa", "handshake_full_ed25519", "handshake_full_ml_dsa"];
     let known: Vec<f64> = full.into_iter().filter_map(cost).collect();
     // Without knowing which of two kinds there are, nothing can be said.
     let [full] = known[..] else { return None };

@@ -1,0 +1,119 @@
+//! A certificate that is not valid does not take the place of one that is.
+//!
+//! Changed files with an expired certificate are refused until they change again. A certificate that is not valid yet, because it was
+//! issued ahead of its time or this machine's clock is slow, is refused until it is valid.
+
+use crate::config::{CertificateFiles, Loaded, NotValid};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The time of day, in seconds since 1970.
+pub fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
+}
+
+/// Certificates that were read again before they are valid, and since when they are.
+#[derive(Debug, Default)]
+pub struct EarlyCertificates {
+    waiting: HashMap<CertificateFiles, (Arc<Loaded>, i64)>,
+}
+
+impl EarlyCertificates {
+    /// Decides whether a certificate that was read again may be used. The error says why the one `in_use` stays.
+    pub fn admit(
+        &mut self,
+        files: &CertificateFiles,
+        new: &Arc<Loaded>,
+        now: i64,
+        in_use: impl FnOnce() -> Option<Arc<Loaded>>,
+    ) -> Result<(), NotValid> {
+        self.forget(files);
+        let Some(why) = new.not_valid(now) else { return Ok(()) };
+        if in_use().is_none_or(|in_use| in_use.self_signed || in_use.not_valid(now).is_some()) {
+            return Ok(());
+        }
+        if let NotValid::Early { from, .. } = why {
+            self.waiting.insert(files.clone(), (new.clone(), from));
+        }
+        Err(why)
+    }
+
+    /// Takes those that are valid by now.
+    pub fn ready(&mut self, now: i64) -> HashMap<CertificateFiles, Arc<Loaded>> {
+        self.waiting.extract_if(|_, (_, from)| *from <= now).map(|(files, (loaded, _))| (files, loaded)).collect()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// What was read of these files is out of date.
+    pub fn forget(&mut self, files: &CertificateFiles) {
+        self.waiting.remove(files);
+    }
+
+    /// All files were read again.
+    pub fn forget_all(&mut self) {
+        self.waiting.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::read_sent;
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    /// A certificate that is valid from the beginning of one year to that of another, as if it were of a file.
+    fn read(from: i32, until: i32) -> (CertificateFiles, Arc<Loaded>) {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["a.example".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (date_time_ymd(from, 1, 1), date_time_ymd(until, 1, 1));
+        let pem = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
+        let (files, loaded, _) = read_sent("a", pem.as_bytes()).unwrap();
+        (files, loaded)
+    }
+
+    fn beginning_of(year: i32) -> i64 {
+        date_time_ymd(year, 1, 1).unix_timestamp()
+    }
+
+    #[test]
+    fn an_invalid_certificate_does_not_replace_a_valid_one() {
+        let (files, in_use) = read(2020, 2030);
+        let (expired, early) = (read(2010, 2020).1, read(2028, 2040).1);
+        let mut all = EarlyCertificates::default();
+        let mut admit = |new: &Arc<Loaded>, year| {
+            all.admit(&files, new, beginning_of(year), || Some(in_use.clone())).map_err(|why| why.to_string())
+        };
+        assert_eq!(admit(&read(2020, 2040).1, 2025), Ok(()));
+        let why = admit(&expired, 2025).unwrap_err();
+        assert!(why.starts_with("the certificate expired 1827 days ago ("), "{why}");
+        let why = admit(&early, 2025).unwrap_err();
+        assert!(why.starts_with("the certificate is not valid before "), "{why}");
+        // One that is as bad as the other replaces it: perhaps the clock is wrong.
+        assert_eq!((admit(&expired, 2035), admit(&early, 2010)), (Ok(()), Ok(())));
+        // What is valid in any case is not looked for.
+        assert_eq!(all.admit(&files, &early, beginning_of(2030), || panic!("it is valid")), Ok(()));
+        assert_eq!(all.admit(&files, &expired, beginning_of(2025), || None), Ok(()), "there is none in use");
+    }
+
+    #[test]
+    fn an_early_certificate_is_used_once_it_is_valid() {
+        let (files, in_use) = read(2020, 2030);
+        let early = read(2028, 2040).1;
+        let mut all = EarlyCertificates::default();
+        let refuse = |all: &mut EarlyCertificates| {
+            all.admit(&files, &early, beginning_of(2025), || Some(in_use.clone())).unwrap_err()
+        };
+        refuse(&mut all);
+        assert!(all.ready(beginning_of(2028) - 1).is_empty() && !all.is_empty());
+        assert!(all.ready(beginning_of(2028)).contains_key(&files) && all.is_empty());
+        // Files that have changed meanwhile say something else.
+        refuse(&mut all);
+        all.forget(&files);
+        assert!(all.ready(beginning_of(2028)).is_empty());
+    }
+}
