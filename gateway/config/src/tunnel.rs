@@ -132,6 +132,8 @@ pub struct Tunnel {
     pub inactive: Option<Duration>,
     /// How many bytes a client must have to be active.
     pub inactive_bytes: u64,
+    /// Clients that are connected for this long must connect again.
+    pub session_timeout: Option<Duration>,
     /// Where the addresses of names are kept.
     pub addresses_file: Option<PathBuf>,
 }
@@ -344,6 +346,7 @@ pub(super) fn read(section: Section, lanes: usize) -> Option<Tunnel> {
         connect_rate,
         inactive,
         inactive_bytes,
+        session_timeout: section.optional(&s::session_timeout),
         addresses_file: section.optional(&s::addresses_file),
     };
     section.finish();

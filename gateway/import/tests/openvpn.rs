@@ -109,7 +109,7 @@ fn the_last_of_repeated_options_counts_and_several_addresses_are_kept() {
 fn management_and_limits_are_translated() {
     let text = format!(
         "{REST}management run/m.sock unix\nmanagement-client-auth\nconnect-freq 100 10\ninactive 3600 1000\nifconfig-pool-persist \
-         ipp.txt\nusername-as-common-name\n"
+         ipp.txt\nusername-as-common-name\nsession-timeout 86400\n"
     );
     let Imported { toml, report, .. } = imported(&text);
     let all = lines(&toml);
@@ -119,6 +119,7 @@ fn management_and_limits_are_translated() {
         "connect_rate = \"10/s\"",
         "inactive = \"3600s\"",
         "inactive_bytes = 1000",
+        "session_timeout = \"86400s\"",
         "addresses_file = \"/etc/openvpn/ipp.txt\"",
         "username_as_common_name = true",
     ] {
@@ -133,6 +134,8 @@ fn management_and_limits_are_translated() {
         ("connect-freq 0 1", "undecided"),
         ("connect-freq 1 0", "undecided"),
         ("inactive soon", "undecided"),
+        ("session-timeout soon", "undecided"),
+        ("session-timeout 0", "the same"),
         ("max-clients [::1]mtu", "undecided"),
         ("mssfix \"1 = 2\"", "undecided"),
         ("tun-mtu +1400", "the same"),

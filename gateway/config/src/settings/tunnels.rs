@@ -180,6 +180,9 @@ table! {
     inactive: Time = Time::TIMEOUT, described("none: clients stay connected"), example("8h");
     /// The number of bytes that a client must send and receive in the time `inactive`, together.
     inactive_bytes: Size = Size(1..=i64::MAX as u64), default(1), needs("inactive");
+    /// The longest time that a client may stay connected, like `session-timeout` of OpenVPN. After this time, the server tells
+    /// the client to connect again (`RESTART`), so that its certificate and password are checked again.
+    session_timeout: Time = Time::TIMEOUT, described("none: clients stay connected"), example("24h");
     /// A file of `name,address,address6` lines (`ifconfig-pool-persist` of OpenVPN): names get the same addresses
     /// again after a restart. The gateway reads the file at the start. It writes the file after changes, at most every
     /// 10 s, and when it stops.

@@ -179,6 +179,11 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
             w.set(d, "inactive", quoted(&format!("{seconds}s")));
             bytes.iter().take(1).for_each(|bytes| w.number(d, "inactive_bytes", bytes));
         }
+        ("session-timeout", [seconds]) if seconds.parse::<u32>().is_ok_and(|n| n > 0) => {
+            w.set(d, "session_timeout", quoted(&format!("{seconds}s")));
+            w.differs(d, "the client is told to connect again at once; OpenVPN tells it nothing");
+        }
+        ("session-timeout", ["0"]) => w.same(d, "there is no limit"),
         ("ifconfig-pool-persist", [_, "0", ..]) => {
             w.missing(d, "a client's fixed address is in [[tunnel.client]]; the file is not read")
         }

@@ -12,8 +12,6 @@ pub(super) const COMPRESSION: &str = "the tunnel never compresses, because compr
 const PEM: &str = "give ca, cert and key in PEM";
 const SUITES: &str = "the suites and groups are ECDHE (X25519, P-256, P-384, post-quantum X25519MLKEM768) with \
                       AES-GCM and ChaCha20-Poly1305, and cannot be changed; is this sufficient?";
-const LIMIT: &str = "Sealane does not limit the duration of a session: if you do not need this limit, only remove its entry from \
-     \"undecided\"";
 pub(super) const LAYER2: &str = "layer 2 is not supported; route instead of bridging";
 const PROCESS: &str = "the systemd unit's sandbox replaces it (docs/how-to/operating.md)";
 const MANAGEMENT: &str = "not needed: programs connect to the Unix socket that management names";
@@ -81,6 +79,7 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("management-client-auth", Translated("`management_client_auth`")),
     ("connect-freq", Translated("`connect_rate`")),
     ("inactive", Translated("`inactive`")),
+    ("session-timeout", Translated("`session_timeout`")),
     ("ifconfig-pool-persist", Translated("`addresses_file`")),
     // Who may connect.
     (
@@ -164,7 +163,6 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("replay-window", NotNeeded("a window has 4,032 packets")),
     ("opt-verify", NotNeeded("options that must be equal on both sides are always compared")),
     ("disable-occ", NotNeeded("options that must be equal on both sides are always compared")),
-    ("session-timeout", Undecided(LIMIT)),
     ("connect-freq-initial", NotNeeded("first packets are answered without state")),
     ("max-routes-per-client", NotNeeded("a client has at most 1,024 routes")),
     ("block-ipv6", Undecided("use the firewall")),

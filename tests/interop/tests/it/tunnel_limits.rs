@@ -46,6 +46,31 @@ fn an_inactive_client_is_told_to_stop() {
     assert!(eventually(|| count(&world, "inactive") == 1), "{}", server.log());
 }
 
+/// Traffic does not help: the client must connect again, and does.
+#[test]
+fn a_session_ends_after_its_time() {
+    let world = world!();
+    world.init("session_timeout = \"3s\"");
+    let alice = world.profile("alice");
+    let server = world.serve();
+    let client = world.connected(&alice, &["--connect-retry", "1"]);
+    let told = "Connection reset command was pushed by server ('session timeout')";
+    assert!(said(&client, told), "{}\n{}", client.log(), server.log());
+    assert!(said(&server, "is disconnected: the session has lasted for session_timeout"), "{}", server.log());
+    let again = || server.log().matches("alice is connected from").count() >= 2;
+    assert!(eventually(again), "{}\n{}", client.log(), server.log());
+    assert!(eventually(|| count(&world, "session_timeout") >= 1), "{}", server.log());
+    // A reload without the limit leaves the session alone.
+    let toml = world.read("vpn/tunnel.toml");
+    world.write("vpn/tunnel.toml", &toml.replace("session_timeout = \"3s\"", ""));
+    server.hang_up();
+    assert!(said(&server, "sealane: reloaded"), "{}", server.log());
+    assert!(eventually(|| world.pings(End::Client, INSIDE, 3, "0.05", 56) == 3), "{}", client.log());
+    let connections = server.log().matches("alice is connected from").count();
+    assert_eq!(world.pings(End::Client, INSIDE, 50, "0.1", 56), 50, "{}", client.log());
+    assert_eq!(server.log().matches("alice is connected from").count(), connections, "{}", server.log());
+}
+
 /// The one connection too many is refused for now; a place that becomes free is given.
 #[test]
 fn a_name_has_a_number_of_connections() {

@@ -90,6 +90,18 @@ impl Server {
         }
     }
 
+    /// Ends sessions that have lasted for `session_timeout`. Without `[P]`, a client forgets its token and its password.
+    pub(super) fn end_long_sessions(&mut self, now: Instant) {
+        let Some(limit) = self.settings.session_timeout else { return };
+        let is_over =
+            |peer: &Peer| peer.stage == Stage::Connected && now.saturating_duration_since(peer.connected_at) >= limit;
+        let over: Vec<Key> = self.peers.iter().filter(|(_, peer)| is_over(peer)).map(|(key, _)| *key).collect();
+        for key in over {
+            self.counts.session_timeout += 1;
+            self.send_off(key, b"RESTART,session timeout\0", "the session has lasted for session_timeout", now);
+        }
+    }
+
     /// Writes the file of names and addresses, where there is one.
     pub(super) fn write_addresses(&mut self, now: Instant, is_end: bool) {
         if let Some(path) = &self.settings.addresses_file {
