@@ -148,6 +148,53 @@ fn management_and_limits_are_translated() {
 }
 
 #[test]
+fn a_pool_is_translated() {
+    // As people write it who want fixed addresses beside the pool.
+    let rest =
+        "mode server\ntls-server\ntopology subnet\nca ca.crt\ncert server.crt\nkey server.key\ntls-crypt t.key\n";
+    let text = format!(
+        "{rest}ifconfig 10.8.0.1 255.255.255.0\nifconfig-pool 10.8.0.100 10.8.0.199 255.255.255.0\nifconfig-ipv6 fd00:8::1/64 \
+         fd00:8::2\nifconfig-ipv6-pool fd00:8::2000/64\n"
+    );
+    let Imported { toml, report, .. } = imported(&text);
+    let all = lines(&toml);
+    for line in [
+        "network = \"10.8.0.1/24\"",
+        "pool = \"10.8.0.100-10.8.0.199\"",
+        "network6 = \"fd00:8::1/64\"",
+        "pool6 = \"fd00:8::2000-fd00:8::1:1fff\"",
+    ] {
+        assert!(all.contains(&line), "{line}\n{toml}");
+    }
+    assert!(report.undecided().is_empty(), "{:?}", report.undecided());
+    assert_eq!(report.count(Outcome::Different), 0, "{}", report.to_text(true));
+    let rest = rest.replace("mode server\ntls-server\n", "");
+    for (lines, said) in [
+        (
+            "server 10.8.0.0 255.255.255.0 nopool\nifconfig-pool 10.8.0.100 10.8.0.199",
+            "different: server 10.8.0.0 255.255.255.0 nopool",
+        ),
+        (
+            "server 10.8.0.0 255.255.255.0 nopool\nifconfig-pool 10.8.0.100 10.8.0.199 255.255.0.0",
+            "different: ifconfig-pool 10.8.0.100 10.8.0.199 255.255.0.0: clients get the mask of the network",
+        ),
+        ("ifconfig 10.8.0.1 10.8.0.2", "undecided: ifconfig 10.8.0.1 10.8.0.2"),
+        (
+            "server 10.8.0.0 255.255.255.0 nopool\nifconfig-pool 10.8.0.100 somewhere",
+            "undecided: ifconfig-pool 10.8.0.100 somewhere",
+        ),
+        // The network of the pool is another one: Sealane refuses it.
+        (
+            "server 10.8.0.0 255.255.255.0 nopool\nifconfig-pool 10.9.0.100 10.9.0.199",
+            "\"10.9.0.100-10.9.0.199\" cannot be the pool",
+        ),
+    ] {
+        let Imported { report, .. } = imported(&format!("{rest}{lines}\n"));
+        assert!(report.to_text(true).contains(said), "{lines}: {}", report.to_text(true));
+    }
+}
+
+#[test]
 fn files_of_clients_become_tables() {
     let files = [
         (

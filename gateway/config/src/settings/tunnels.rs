@@ -43,6 +43,11 @@ table! {
     network: Text = Text, described("at least one of `network` and `network6` is required"), example("10.8.0.0/24");
     /// The clients' IPv6 network.
     network6: Text = Text, described("at least one of `network` and `network6` is required"), example("fd00:8::/64");
+    /// The addresses for clients without a fixed `address` and without `addresses` of a group, a part of `network`
+    /// (`ifconfig-pool` of OpenVPN): `10.8.0.64/26` or `10.8.0.100-10.8.0.199`.
+    pool: Text = Text, described("all addresses of the network"), example("10.8.0.2-10.8.0.127");
+    /// The same for IPv6, a part of `network6`.
+    pool6: Text = Text, described("all addresses of the network"), example("fd00:8::1000-fd00:8::1fff");
     /// The interface's name, at most 15 characters.
     device: Text = Text, described("`sealane0`, or the next free name"), example("tun0");
     /// PEM file of the CAs that sign the clients' certificates.

@@ -25,6 +25,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("lport", Translated("`[tunnel] listen`")),
     ("server", Translated("`network`")),
     ("server-ipv6", Translated("`network6`")),
+    ("ifconfig", Translated("`network`, if it has a mask")),
+    ("ifconfig-ipv6", Translated("`network6`")),
+    ("ifconfig-pool", Translated("`pool`")),
+    ("ifconfig-ipv6-pool", Translated("`pool6`")),
     ("dev", Translated("`device`")),
     ("dev-type", Translated("the kind is always `tun`")),
     ("topology", Translated("always `subnet`")),
@@ -174,27 +178,8 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("vlan-accept", Undecided(LAYER2)),
     ("vlan-pvid", Undecided(LAYER2)),
     ("lladdr", Missing(LAYER2)),
-    ("ifconfig", Undecided("set `network` in `[tunnel]`, or write `server` in the original and import it again")),
-    (
-        "ifconfig-ipv6",
-        Undecided("set `network6` in `[tunnel]`, or write `server-ipv6` in the original and import it again"),
-    ),
     ("ifconfig-noexec", NotNeeded("the interface's addresses are always set")),
     ("ifconfig-nowarn", NotNeeded(ALWAYS)),
-    (
-        "ifconfig-pool",
-        Missing(
-            "clients can get any address of the network, not only addresses of this pool (to limit them, write addresses in a \
-             [[tunnel.group]]); a client's fixed address is in [[tunnel.client]]",
-        ),
-    ),
-    (
-        "ifconfig-ipv6-pool",
-        Missing(
-            "clients can get any address of the network, not only addresses of this pool (to limit them, write addresses6 in a \
-             [[tunnel.group]])",
-        ),
-    ),
     ("ifconfig-ipv6-push", Undecided("allowed only in a client's file")),
     ("ifconfig-push", Undecided("allowed only in a client's file")),
     ("iroute", Undecided("allowed only in a client's file")),

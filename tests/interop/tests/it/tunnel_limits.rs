@@ -32,6 +32,37 @@ fn names_keep_their_addresses_over_a_restart() {
     assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3);
 }
 
+/// Fixed addresses are beside the pool, as administrators of OpenVPN have them. A client too many is refused for now.
+#[test]
+fn clients_get_addresses_of_the_pool() {
+    let world = world!();
+    let fixed = "[[tunnel.client]]\nname = \"bob\"\naddress = \"10.88.0.9\"";
+    world.init(&format!("pool = \"10.88.0.100-10.88.0.100\"\n{fixed}"));
+    let (alice, bob, carol) = (world.profile("alice"), world.profile("bob"), world.profile("carol"));
+    let server = world.serve();
+    let client = world.connected(&alice, &[]);
+    assert!(client.log().contains("ifconfig 10.88.0.100 "), "{}", client.log());
+    let second = world.openvpn(End::Client, &carol, &["--dev", "tun7"]);
+    assert!(said(&second, "AUTH_FAILED,TEMP:no address is left"), "{}\n{}", second.log(), server.log());
+    drop(second);
+    let other = world.connected(&bob, &["--dev", "tun7"]);
+    assert!(other.log().contains("ifconfig 10.88.0.9 "), "{}", other.log());
+    drop(other);
+    // The pool grows with a reload, and the connected client keeps its address.
+    let toml = world.read("vpn/tunnel.toml");
+    world.write("vpn/tunnel.toml", &toml.replace("10.88.0.100-10.88.0.100", "10.88.0.100-10.88.0.101"));
+    server.hang_up();
+    assert!(said(&server, "sealane: reloaded"), "{}", server.log());
+    let second = world.connected(&carol, &["--dev", "tun7"]);
+    assert!(second.log().contains("ifconfig 10.88.0.101 "), "{}", second.log());
+    drop(second);
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", client.log());
+    world.write("vpn/wrong.toml", &toml.replace("10.88.0.100-10.88.0.100", "10.89.0.100-10.89.0.200"));
+    let checked = world.sealane(End::Server, &["check", "-c", "vpn/wrong.toml"], b"");
+    assert_eq!(checked.code, Some(1), "{}", checked.all());
+    assert!(checked.all().contains("cannot be the pool"), "{}", checked.all());
+}
+
 /// Pings of the tunnel keep nobody connected.
 #[test]
 fn an_inactive_client_is_told_to_stop() {

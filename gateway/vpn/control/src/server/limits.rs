@@ -18,6 +18,7 @@ fn reserved(settings: &Settings) -> Vec<(Option<Ipv4Addr>, Option<Ipv6Addr>)> {
 
 fn pool(settings: &Settings) -> Pool {
     Pool::new(settings.network4, settings.network6, reserved(settings).into_iter(), &settings.groups)
+        .limited(settings.pool4, settings.pool6)
 }
 
 /// The pool at the start, with the addresses that names had before.
@@ -34,7 +35,8 @@ fn has_other_addresses(settings: &Settings, before: &Settings) -> bool {
     let ranges = |settings: &Settings| -> Vec<_> {
         settings.groups.iter().map(|g| (g.name.clone(), g.addresses4, g.addresses6)).collect()
     };
-    ranges(settings) != ranges(before) || reserved(settings) != reserved(before)
+    let pools = |settings: &Settings| (settings.pool4, settings.pool6);
+    ranges(settings) != ranges(before) || reserved(settings) != reserved(before) || pools(settings) != pools(before)
 }
 
 impl Server {
