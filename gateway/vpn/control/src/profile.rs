@@ -43,7 +43,16 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
     ("chroot", "use the service manager's sandbox"),
     ("route-noexec", "use route-nopull"),
     ("config", "copy the lines of the other file into this file"),
+    ("redirect-gateway", "the client does not change the default route: set the routes yourself, and remove this line"),
+    ("block-ipv6", "the client does not block what passes outside the tunnel: use the firewall, and remove this line"),
+    (
+        "block-outside-dns",
+        "the client does not block what passes outside the tunnel: use the firewall, and remove this line",
+    ),
 ];
+
+/// Options that OpenVPN has on Windows only. On other systems, it skips them where the profile allows it.
+const WINDOWS: &[&str] = &["block-outside-dns"];
 
 /// What means nothing here, is so anyway, or takes nothing away from what is safe when it is left out.
 const IDLE: &[&str] = &[
@@ -94,8 +103,6 @@ const LEFT: &[&str] = &[
     "ipchange",
     "user",
     "group",
-    "block-outside-dns",
-    "block-ipv6",
     "setenv",
     "setenv-safe",
     "tls-cert-profile",
@@ -318,7 +325,6 @@ impl Profile {
                     "ping-restart",
                     "ping-exit",
                     "keepalive",
-                    "redirect-gateway",
                     "dhcp-option",
                     "compat-mode",
                 ]
@@ -346,7 +352,7 @@ impl Profile {
         let ciphers = ciphers(names, argument("cipher").filter(|_| before_2_6))?;
         let (wrap, wrap_v2) = wraps(&files, last("tls-auth"), argument("key-direction"), argument("auth"))?;
         let (credentials, questions) = credentials(&files, last("auth-user-pass"), last("static-challenge"))?;
-        let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6" | "redirect-gateway"));
+        let options = directives.iter().filter(|d| matches!(d.name(), "route" | "route-ipv6"));
         Ok(Self {
             remotes: remotes::remotes(&directives)?,
             remote_random: last("remote-random").is_some(),
@@ -378,8 +384,9 @@ impl Profile {
 
 /// `setenv opt OPTION …` stands for the option, where there is one of that name.
 fn optional(mut directives: Vec<Directive>) -> Vec<Directive> {
+    let exists = |name: &String| !WINDOWS.contains(&name.as_str());
     for d in &mut directives {
-        if d.name() == "setenv" && d.words.get(1).is_some_and(|w| w == "opt") && d.words.len() > 2 {
+        if d.name() == "setenv" && d.words.get(1).is_some_and(|w| w == "opt") && d.words.get(2).is_some_and(exists) {
             d.words.drain(..2);
         }
     }
@@ -387,11 +394,15 @@ fn optional(mut directives: Vec<Directive>) -> Vec<Directive> {
 }
 
 fn refuse(directives: &[Directive]) -> Result<()> {
+    let may_skip = |name: &str| {
+        let skips = |d: &Directive| d.name() == "ignore-unknown-option" && d.arguments().contains(&name);
+        WINDOWS.contains(&name) && directives.iter().any(skips)
+    };
     for d in directives {
         let arguments = d.arguments();
-        if let Some((name, why)) = IMPOSSIBLE.iter().find(|(name, _)| *name == d.name()) {
-            let harmless = matches!((*name, arguments.first()), ("tls-cert-profile", Some(&("legacy" | "insecure"))));
-            if !harmless {
+        if let Some(&(name, why)) = IMPOSSIBLE.iter().find(|(name, _)| *name == d.name()) {
+            let harmless = matches!((name, arguments.first()), ("tls-cert-profile", Some(&("legacy" | "insecure"))));
+            if !harmless && !may_skip(name) {
                 bail!("line {}: `{name}` is not supported: {why}", d.line);
             }
         }

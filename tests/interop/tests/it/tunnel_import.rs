@@ -185,6 +185,9 @@ fn a_profile_that_restricts_is_obeyed() {
     for (more, why) in [
         ("verify-hash 00:11:22", "this is not a SHA-1 or SHA-256 fingerprint"),
         ("tls-verify /bin/true", "scripts are not run"),
+        ("block-ipv6", "does not block what passes outside the tunnel"),
+        ("block-outside-dns", "does not block what passes outside the tunnel"),
+        ("redirect-gateway def1", "does not change the default route"),
         ("ns-cert-type server", "remote-cert-tls"),
         ("tls-cipher TLS-RSA-WITH-AES-128-CBC-SHA", "none of the suites in"),
         ("tls-cipher DEFAULT:!ECDHE", "only names"),
@@ -213,6 +216,8 @@ fn a_profile_that_restricts_is_obeyed() {
         "tls-cipher DEFAULT:!EXP:!LOW:!PSK:!SRP:!kRSA".to_owned(),
         "tls-cipher TLS-ECDHE-ECDSA-WITH-AES-256-GCM-SHA384\ntls-groups X25519:secp521r1".to_owned(),
         "setenv opt an-option-of-the-future\nignore-unknown-option an-option-of-the-future".to_owned(),
+        "setenv opt block-outside-dns".to_owned(),
+        "ignore-unknown-option block-outside-dns\nblock-outside-dns".to_owned(),
     ] {
         let client = start(&more);
         assert!(said(&client, "connected to"), "{more}: {}\n{}", client.log(), server.log());

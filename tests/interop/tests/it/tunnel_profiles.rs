@@ -149,6 +149,33 @@ fn options_of_the_server_are_filtered() {
     assert!(!rejecting.log().contains("connected to"), "{}", rejecting.log());
 }
 
+/// A server that wants all traffic in the tunnel gets it from a stock client. Ours does not pretend.
+#[test]
+fn traffic_outside_the_tunnel_is_not_a_surprise() {
+    let world = world!();
+    let profile = alice(&world);
+    for option in ["redirect-gateway def1", "block-ipv6"] {
+        let name = option.split(' ').next().expect("a word");
+        let server = stock_server(&world, &format!("topology subnet\npush \"{option}\"\n"));
+        let mut ours = client(&world, &profile);
+        assert!(!ours.wait().success(), "{option}: {}", ours.log());
+        let log = ours.log();
+        let remedy = format!("pull-filter ignore \"{name}\"");
+        assert!(log.contains(&format!("the server requests `{name}`")) && log.contains(&remedy), "{option}: {log}");
+        assert!(!log.contains("connected to"), "{option}: {log}");
+        for more in [remedy.as_str(), "route-nopull"] {
+            drop(connected(&world, &format!("{profile}{more}\n"), &server));
+        }
+    }
+    // It may come later, too.
+    let own = world.serve();
+    let mut ours = connected(&world, &profile, &own);
+    let toml = world.read("vpn/tunnel.toml");
+    world.write("vpn/tunnel.toml", &format!("{toml}redirect_gateway = true\n"));
+    own.hang_up();
+    assert!(!ours.wait().success() && ours.log().contains("the server requests `redirect-gateway`"), "{}", ours.log());
+}
+
 /// The server's certificate is known by its own fingerprint, without a CA, or by that of its CA; a stock client decides the
 /// same.
 #[test]
