@@ -52,7 +52,7 @@ fn a_servers_configuration_is_translated() {
     for line in [
         "server.conf:18: not translated: comp-lzo:",
         "server.conf:20: not translated: shaper 1000:",
-        "server.conf:21: not translated: route 192.168.5.0 255.255.255.0:",
+        "server.conf:21: undecided: route 192.168.5.0 255.255.255.0: no client has this network",
         "server.conf:14: different: data-ciphers AES-256-GCM:AES-256-CBC: AES-256-CBC is not supported",
         "server.conf:10: the same: dh none:",
         "server.conf:19: undecided: plugin /x.so:",
@@ -60,10 +60,10 @@ fn a_servers_configuration_is_translated() {
     ] {
         assert!(said.contains(&format!("/etc/openvpn/{line}")), "{line}: {said}");
     }
-    assert_eq!(report.count(Outcome::Undecided), 2, "{said}");
+    assert_eq!(report.count(Outcome::Undecided), 3, "{said}");
     assert_eq!(Outcome::ALL.map(|o| report.count(o)).iter().sum::<usize>(), report.directives(), "{said}");
     let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
-    assert_eq!(json["counts"]["undecided"], 2);
+    assert_eq!(json["counts"]["undecided"], 3);
     assert!(toml.parse::<toml::Table>().is_ok(), "{toml}");
     for (wrong, place) in [("client\nremote x 1\n", ":1"), ("port 1\n<ca>\n", ":2"), ("proto quic\n", ":1")] {
         let failed = openvpn::import(&Memory::of(FILE, wrong.as_bytes()), Path::new(FILE)).unwrap_err();
@@ -227,13 +227,19 @@ fn files_of_clients_become_tables() {
         "ccd/alice~:1: the same: the whole file: skipped",
         "ccd/DEFAULT:3: not translated: push comp-lzo no:",
         "server.conf:7: the same: route 10.1.0.0 255.255.0.0:",
-        "server.conf:8: not translated: route 10.3.0.0 255.255.0.0:",
+        "server.conf:8: undecided: route 10.3.0.0 255.255.0.0:",
     ] {
         assert!(said.contains(&format!("/etc/openvpn/{line}")), "{line}: {said}");
     }
-    assert_eq!(report.count(Outcome::Undecided), 1, "{said}");
-    // A folder that is not there may have restricted clients.
-    assert_eq!(imported(&text).report.count(Outcome::Undecided), 1);
+    assert_eq!(report.count(Outcome::Undecided), 2, "{said}");
+    // A folder that is not there may have restricted clients, and the networks may be behind them.
+    assert_eq!(imported(&text).report.count(Outcome::Undecided), 3);
+    let outside = format!("{REST}route 10.1.0.0 255.255.0.0 net_gateway\n");
+    let said = imported(&outside).report.to_text(true);
+    assert!(
+        said.contains("undecided: route 10.1.0.0 255.255.0.0 net_gateway: is a route outside the tunnel"),
+        "{said}"
+    );
 }
 
 #[test]

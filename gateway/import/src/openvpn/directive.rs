@@ -167,6 +167,9 @@ pub(super) fn take(d: &Noted, w: &mut Writer, tls_auth: bool, data_ciphers: bool
             Some((outcome, why)) => w.report.say(d.id, outcome, why),
             None => w.push.push(((*option).to_owned(), d.place.clone())),
         },
+        ("route", [_, _, "net_gateway", ..]) | ("route-ipv6", [_, "net_gateway_ipv6", ..]) => {
+            w.decide(d, "is a route outside the tunnel: set it in the network configuration of the system");
+        }
         ("route", [network, rest @ ..]) => {
             match network_of(network, rest.first().copied()).and_then(|network| network.parse().ok()) {
                 Some(prefix) => w.routes.push((d.id, prefix)),

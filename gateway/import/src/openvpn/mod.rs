@@ -210,9 +210,11 @@ impl Writer<'_> {
         for (id, route) in std::mem::take(&mut self.routes) {
             match behind.iter().any(|b| route.contains(b.address()) && route.len() <= b.len()) {
                 true => self.report.same(id, "routes of a client"),
-                false => self.report.missing(
+                // A stock server would send these packets into the tunnel, and not to where the default route leads.
+                false => self.report.decide(
                     id,
-                    "no client has this network: write it in routes of the [[tunnel.client]] that the network is behind",
+                    "no client has this network: write it in routes of the [[tunnel.client]] that the network is behind; if no \
+                     client has it, only remove this entry from \"undecided\"",
                 ),
             }
         }

@@ -62,8 +62,11 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("status", Translated("`status`")),
     ("verify-x509-name", Translated("`verify_x509_name`")),
     ("push", Translated("`push`")),
-    ("route", Translated("`routes` of a client")),
-    ("route-ipv6", Translated("`routes` of a client")),
+    ("route", Translated("`routes` of the client that the network is behind; undecided if there is no such client")),
+    (
+        "route-ipv6",
+        Translated("`routes` of the client that the network is behind; undecided if there is no such client"),
+    ),
     ("ca", Translated("`ca`")),
     ("cert", Translated("`cert`")),
     ("key", Translated("`key`")),

@@ -110,7 +110,7 @@ fn leftovers_and_defaults_are_told_apart() {
     world.write("ccd/alice~", "ifconfig-push 10.88.0.51 255.255.255.0\n");
     world.write("ccd/.bob.swp", "\u{1}\u{2}");
     world.write("ccd/DEFAULT", "disable\npush \"setenv-safe group guests\"\npush \"comp-lzo no\"\n");
-    let more = "client-config-dir ccd\nroute 10.1.0.0 255.255.0.0\nroute 10.2.0.0 255.255.0.0\nlocal 127.0.0.1\nlocal \
+    let more = "client-config-dir ccd\nroute 10.1.0.0 255.255.0.0\ntopology subnet\nlocal 127.0.0.1\nlocal \
                 10.99.0.1\nmax-clients 5\nmax-clients 6\n";
     world.write("server.conf", &format!("{SERVER}{more}"));
     let said = world.sealane(End::Server, &["tunnel", "import", "server.conf", "--out", "vpn/imported.toml"], b"");
@@ -126,10 +126,16 @@ fn leftovers_and_defaults_are_told_apart() {
         assert!(toml.lines().any(|l| l.split("  # ").next() == Some(line)), "{line}: {toml}");
     }
     assert_eq!(toml.matches("[[tunnel.client]]").count(), 1, "{toml}");
-    for word in ["not translated: route 10.2.0.0 255.255.0.0", "ccd/DEFAULT:3: not translated: push comp-lzo no"] {
-        assert!(said.all().contains(word), "{word}: {}", said.all());
-    }
+    let word = "ccd/DEFAULT:3: not translated: push comp-lzo no";
+    assert!(said.all().contains(word), "{word}: {}", said.all());
     assert!(!said.all().contains("route 10.1.0.0"), "it is alice's: {}", said.all());
+    // A network behind nobody: its packets would leave by the default route.
+    world.write("routes.conf", &format!("{SERVER}{more}route 10.2.0.0 255.255.0.0\n"));
+    let routes = ["tunnel", "import", "routes.conf", "--out", "vpn/routes.toml"];
+    let refused = world.sealane(End::Server, &routes, b"");
+    assert_eq!(refused.code, Some(1), "{}", refused.all());
+    let word = "routes.conf:18: undecided: route 10.2.0.0 255.255.0.0";
+    assert!(refused.all().contains(word), "{}", refused.all());
     // What needs nothing is in the whole report.
     let full = ["import", "openvpn", "server.conf", "--report", "json", "--out", "vpn/again.toml"];
     let said = world.sealane(End::Server, &full, b"");
