@@ -6,6 +6,9 @@
 //!     └────────────────────────────── after a pause that grows ◀───────────────────────┘
 //! ```
 
+mod reach;
+
+use self::reach::Reach;
 use super::profile::{Profile, Rejected, Remote};
 use super::prompt;
 use super::server::{Outlet, Word};
@@ -162,6 +165,8 @@ struct Attempt<'a> {
     socket: SocketId,
     transport: Transport,
     remote: SocketAddr,
+    /// Says that there is no server, until one answers.
+    reach: Option<Reach>,
     stage: Stage,
     deadline: Instant,
     /// The deadline for the server's first answer.
@@ -197,6 +202,10 @@ async fn one(
     };
     let how = if remote.transport == Transport::Tcp { "TCP" } else { "UDP" };
     log::info!("connecting to {} ({address}) over {how}", remote.host);
+    let reach = match remote.transport {
+        Transport::Udp => Reach::try_out(address).await.inspect_err(|e| say_unreachable(address, e)).ok(),
+        Transport::Tcp => None,
+    };
     let now = Instant::now();
     let mut attempt = Attempt {
         plane,
@@ -208,6 +217,7 @@ async fn one(
         socket,
         transport: remote.transport,
         remote: address,
+        reach,
         stage: Stage::Connecting,
         ask_at: now,
         collector: Collector::default(),
@@ -226,6 +236,12 @@ async fn one(
         Ok(end) => end,
         Err(e) => End::Lost(format!("{e:#}"), None),
     }
+}
+
+/// Says at once that a server cannot be reached. As a stock client does, the attempt goes on until its time is over: the server may
+/// only be restarting.
+fn say_unreachable(address: SocketAddr, e: &std::io::Error) {
+    log::warn!("{address} cannot be reached: {e}; still trying");
 }
 
 /// A session with its socket. Each TCP connection has a number of its own.
@@ -307,6 +323,12 @@ impl Attempt<'_> {
                         }
                     }
                 },
+                e = Reach::refused(self.reach.as_ref()) => {
+                    if self.stage == Stage::Connecting {
+                        say_unreachable(self.remote, &e);
+                    }
+                    self.reach = None;
+                }
                 _ = tick.tick() => self.tick(Instant::now())?,
                 () = stop.asked() => {
                     self.leave();

@@ -130,6 +130,20 @@ fn another_server_is_tried_when_one_does_not_answer() {
     assert!(!client.wait().success() && client.log().contains("`fragment` in a <connection>"), "{}", client.log());
 }
 
+/// Nothing listens on the port: the client says so at once, and connects when the server is there.
+#[test]
+fn a_closed_port_is_named_at_once() {
+    let world = world!();
+    let profile = alice(&world);
+    let ours = client(&world, &profile);
+    assert!(said(&ours, "10.99.0.1:1194 cannot be reached: Connection refused"), "{}", ours.log());
+    assert!(!ours.log().contains("trying again in"), "before the attempt is over: {}", ours.log());
+    let server = world.serve();
+    assert!(said(&ours, "connected to"), "{}\n{}", ours.log(), server.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", ours.log());
+    assert_eq!(ours.log().matches("cannot be reached").count(), 1, "{}", ours.log());
+}
+
 /// What a server says is taken, left, or a reason to go.
 #[test]
 fn options_of_the_server_are_filtered() {
