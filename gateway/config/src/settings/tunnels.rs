@@ -205,11 +205,11 @@ table! {
     /// [the tunnel](page:tunnel#kernel-data-plane).
     data_plane: Choice<DataPlane> = Choice(&[
         ("auto", DataPlane::Auto), ("user", DataPlane::User), ("kernel", DataPlane::Kernel)]), default("auto");
-    /// A file of events, one JSON object per line: `connect`, `refuse`, `renew`, `move`, `key_exchange_failed`,
+    /// A file of events, one JSON object per line: `connect`, `refused`, `renew`, `move`, `key_exchange_failed`,
     /// `disconnect`, `take_over`, `left_out` (see [the tunnel](page:tunnel#limits-before-authentication)). `sealane
     /// reopen-logs` and a reload open the file again.
     log: Output = Output, example("/var/log/sealane/tunnel.log");
-    /// A program that is started for each event (`connect`, `disconnect`, `renew`, `refuse`). The program gets the
+    /// A program that is started for each event (`connect`, `disconnect`, `renew`, `refused`). The program gets the
     /// event as a line of JSON on its standard input, as in `log`. The gateway delivers one event after the other. It
     /// kills a program after 10 s. At most 1,024 events can wait; further events are lost (counter
     /// `sealane_tunnel_control_total{what="events_lost"}`).

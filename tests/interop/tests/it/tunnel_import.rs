@@ -230,6 +230,23 @@ fn a_profile_that_restricts_is_obeyed() {
     }
 }
 
+/// The old server may still run, or its file may be all that is left of it.
+#[test]
+fn the_status_of_the_old_server_is_left_alone() {
+    let world = world!();
+    world.init("");
+    let old = "OpenVPN CLIENT LIST\nUpdated,2026-01-01 00:00:00\n";
+    world.write("vpn/status.log", old);
+    world.write("server.conf", &format!("{SERVER}topology subnet\nstatus vpn/status.log 10\n"));
+    let imported = world.sealane(End::Server, &["tunnel", "import", "server.conf", "--out", "vpn/new.toml"], b"");
+    assert_eq!(imported.code, Some(0), "{}", imported.all());
+    world.write("vpn/tunnel.toml", &world.read("vpn/new.toml"));
+    let server = world.serve_udp();
+    let written = || std::fs::read_to_string(world.path("vpn/status.log.json")).unwrap_or_default();
+    assert!(eventually(|| written().contains("\"interface\"")), "{}", server.log());
+    assert_eq!(world.read("vpn/status.log"), old);
+}
+
 /// A user who can read the configuration can read the status. Only the gateway needs the private key.
 #[test]
 fn the_status_needs_no_key() {
@@ -275,6 +292,10 @@ fn a_wrong_network_or_ping_is_found_by_check() {
         ("network = \"fd00:88::/64\"".to_owned(), "network6 = "),
         (format!("{network}\nnetwork6 = \"10.9.0.0/24\""), "network = "),
         (format!("{network}\nping = \"500ms\""), "a whole number of seconds"),
+        (
+            format!("{network}\npush = [\"ruote 10.1.0.0 255.255.0.0\"]"),
+            "\"ruote\" is not an option that clients accept",
+        ),
         (format!("{network}\nping_restart = \"100000s\""), "a whole number of seconds"),
     ] {
         world.write("vpn/wrong.toml", &toml.replace(&network, &with));

@@ -123,6 +123,25 @@ fn a_name_has_a_number_of_connections() {
     let _again = world.connected(&alice, &[]);
 }
 
+/// A group's limit for each name counts instead of the tunnel's.
+#[test]
+fn a_name_of_a_group_has_a_number_of_connections() {
+    let world = world!();
+    let group = "[[tunnel.group]]\nname = \"staff\"\ncommon_names = [\"staff-*\"]\nmax_sessions = 1";
+    world.init(&format!("duplicate_names = true\nmax_sessions = 2\n{group}"));
+    let (staff, guest) = (world.profile("staff-alice"), world.profile("guest"));
+    let server = world.serve();
+    let _client = world.connected(&staff, &[]);
+    let refusal = "AUTH_FAILED,TEMP:too many connections with this name";
+    let second = world.openvpn(End::Client, &staff, &["--dev", "tun7"]);
+    assert!(said(&second, refusal), "{}\n{}", second.log(), server.log());
+    drop(second);
+    let _first = world.connected(&guest, &["--dev", "tun7"]);
+    let _second = world.connected(&guest, &["--dev", "tun8"]);
+    let third = world.openvpn(End::Client, &guest, &["--dev", "tun9"]);
+    assert!(said(&third, refusal), "{}\n{}", third.log(), server.log());
+}
+
 /// New sessions beyond the rate get no answer, and sessions that are there stay.
 #[test]
 fn new_sessions_have_a_rate() {

@@ -93,6 +93,20 @@ fn ciphers_and_compression_are_taken_as_openvpn_takes_them() {
     assert!(!other.wait().success() && other.log().contains("the server requests `comp-lzo no`"), "{}", other.log());
 }
 
+/// A server whose packets are framed, and that pushes nothing about it, says so in its options string: it is named, and the user
+/// need not guess why nothing comes through.
+#[test]
+fn framing_that_is_not_pushed_is_named() {
+    let world = world!();
+    let profile = alice(&world);
+    for (option, name) in [("comp-lzo no", "compression (compress, comp-lzo)"), ("fragment 1300", "fragment")] {
+        let server = stock_server(&world, &format!("topology subnet\n{option}\n"));
+        let ours = client(&world, &profile);
+        let warning = format!("the server uses {name}, which this client does not support");
+        assert!(said(&ours, &warning), "{option}: {}\n{}", ours.log(), server.log());
+    }
+}
+
 /// Tunnels between two addresses, as OpenVPN before 2.7 makes them unless it is told otherwise.
 #[test]
 fn every_topology_is_understood() {
@@ -370,6 +384,24 @@ fn an_encrypted_key_is_named() {
     world.write("vpn/tunnel.toml", &toml);
     let said = world.sealane(End::Server, &["check", "-c", "vpn/tunnel.toml"], b"");
     assert!(said.code == Some(1) && said.all().contains("the private key is encrypted"), "{}", said.all());
+}
+
+/// The same with DNS servers: ours names the new ones.
+#[test]
+fn a_reload_changes_the_dns_servers_of_connected_clients() {
+    let world = world!();
+    world.init("dns = [\"10.88.0.53\"]");
+    world.profile("alice");
+    let server = world.serve();
+    let ours = connected(&world, &world.read("alice.ovpn"), &server);
+    assert!(said(&ours, "the server offers: DNS 10.88.0.53"), "{}", ours.log());
+    let toml = world.read("vpn/tunnel.toml");
+    world.write("vpn/tunnel.toml", &toml.replace("10.88.0.53", "10.88.0.54"));
+    server.hang_up();
+    assert!(said(&ours, "the server has changed routes or DNS servers"), "{}\n{}", ours.log(), server.log());
+    assert!(said(&ours, "the server offers: DNS 10.88.0.54"), "{}", ours.log());
+    assert_eq!(world.pings(End::Client, INSIDE, 3, "0.05", 56), 3, "{}", ours.log());
+    assert_eq!(server.log().matches("is connected from").count(), 1, "{}", server.log());
 }
 
 /// A reload changes what clients are given. Those that know PUSH_UPDATE (OpenVPN 2.7, and ours) have it at once; others, with

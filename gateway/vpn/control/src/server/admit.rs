@@ -147,7 +147,7 @@ impl Server {
                 ("certificate", claim.as_ref().and_then(|c| c.common_name.clone()).into()),
                 ("user", claim.map(|c| c.username).filter(|u| !u.is_empty()).into()),
             ];
-            self.say("refuse", key, &more);
+            self.say("refused", key, &more);
         }
         let Some(peer) = self.peers.get_mut(&key) else { return };
         // Who is refused has not been agreed with yet: what it knows is in its message.
