@@ -11,10 +11,12 @@ use std::path::Path;
 use std::time::Duration;
 
 mod filter;
+mod options;
 mod remotes;
 mod tls;
 
 pub use filter::{PullFilter, Rejected};
+pub use options::{Outcome, outcome, reference};
 pub use remotes::{Family, Remote};
 
 /// Options that make the tunnel another one than we can do, or that restrict it in a way that we cannot: why, or what
@@ -53,6 +55,59 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
 
 /// Options that OpenVPN has on Windows only. On other systems, it skips them where the profile allows it.
 const WINDOWS: &[&str] = &["block-outside-dns"];
+
+/// What is done as it says.
+const SUPPORTED: &[&str] = &[
+    "remote",
+    "remote-random",
+    "connection",
+    "server-poll-timeout",
+    "connect-timeout",
+    "pull-filter",
+    "verify-hash",
+    "extra-certs",
+    "static-challenge",
+    "data-ciphers-fallback",
+    "ncp-ciphers",
+    "proto",
+    "port",
+    "rport",
+    "dev",
+    "ca",
+    "cert",
+    "key",
+    "crl-verify",
+    "verify-x509-name",
+    "remote-cert-tls",
+    "remote-cert-eku",
+    "remote-cert-ku",
+    "peer-fingerprint",
+    "tls-version-min",
+    "tls-version-max",
+    "tls-cipher",
+    "tls-ciphersuites",
+    "tls-groups",
+    "ecdh-curve",
+    "tls-auth",
+    "tls-crypt",
+    "tls-crypt-v2",
+    "cipher",
+    "data-ciphers",
+    "auth-user-pass",
+    "reneg-sec",
+    "tran-window",
+    "hand-window",
+    "route",
+    "route-ipv6",
+    "tun-mtu",
+    "route-nopull",
+    "ping",
+    "ping-restart",
+    "ping-exit",
+    "keepalive",
+    "dhcp-option",
+    "compat-mode",
+];
 
 /// What means nothing here, is so anyway, or takes nothing away from what is safe when it is left out.
 const IDLE: &[&str] = &[
@@ -274,72 +329,17 @@ impl Profile {
         if last("client").is_none() && last("pull").is_none() {
             bail!("the profile has no `client`: only profiles of clients are supported");
         }
-        let known = |name: &str| {
-            IDLE.contains(&name)
-                || LEFT.contains(&name)
-                || [
-                    "remote",
-                    "remote-random",
-                    "connection",
-                    "server-poll-timeout",
-                    "connect-timeout",
-                    "pull-filter",
-                    "verify-hash",
-                    "extra-certs",
-                    "static-challenge",
-                    "data-ciphers-fallback",
-                    "ncp-ciphers",
-                    "proto",
-                    "port",
-                    "rport",
-                    "dev",
-                    "ca",
-                    "cert",
-                    "key",
-                    "crl-verify",
-                    "verify-x509-name",
-                    "remote-cert-tls",
-                    "remote-cert-eku",
-                    "remote-cert-ku",
-                    "peer-fingerprint",
-                    "tls-version-min",
-                    "tls-version-max",
-                    "tls-cipher",
-                    "tls-ciphersuites",
-                    "tls-groups",
-                    "ecdh-curve",
-                    "tls-auth",
-                    "tls-crypt",
-                    "tls-crypt-v2",
-                    "cipher",
-                    "data-ciphers",
-                    "auth-user-pass",
-                    "reneg-sec",
-                    "tran-window",
-                    "hand-window",
-                    "route",
-                    "route-ipv6",
-                    "tun-mtu",
-                    "route-nopull",
-                    "ping",
-                    "ping-restart",
-                    "ping-exit",
-                    "keepalive",
-                    "dhcp-option",
-                    "compat-mode",
-                ]
-                .contains(&name)
-        };
+        let known = |name: &str| IDLE.contains(&name) || LEFT.contains(&name) || SUPPORTED.contains(&name);
         // What may be skipped by the profile's own words.
         let skipped = |name: &str| {
             directives.iter().filter(|d| d.name() == "ignore-unknown-option").any(|d| d.arguments().contains(&name))
         };
         if let Some(d) = directives.iter().find(|d| !known(d.name()) && !skipped(d.name())) {
-            bail!(
-                "line {}: `{}` is unknown; remove it if the tunnel is safe without it",
-                d.line,
-                d.words.first().map_or("", String::as_str)
-            );
+            let name = d.words.first().map_or("", String::as_str);
+            match options::unknown(d.name()) {
+                Some(why) => bail!("line {}: `{name}` is not supported: {why}", d.line),
+                None => bail!("line {}: `{name}` is unknown; remove it if the tunnel is safe without it", d.line),
+            }
         }
         let blocks = directives.iter().any(remotes::is_block);
         let left = |name: &str| LEFT.contains(&name) || !known(name) || blocks && name == "remote";

@@ -1,6 +1,7 @@
 //! What an OpenVPN configuration asks for is kept, or refused: nothing is passed over in silence.
 
 use crate::tunnel_world::{End, World, said};
+use sealane_control::vpn::profile;
 use sealane_import::{Memory, Outcome, openvpn};
 use sealane_interop::process::Server;
 use sealane_interop::{binary, eventually, need, peers, process, skip};
@@ -92,6 +93,9 @@ fn no_option_is_passed_over_in_silence() {
             "{option}"
         );
     }
+    // So has each option in a client's profile: done, not needed, left out, or refused for a reason.
+    let missing: Vec<&String> = options.iter().filter(|option| profile::outcome(option).is_none()).collect();
+    assert!(missing.is_empty(), "{missing:?}");
     // What a server has is known by name, so that the reason is of use.
     for option in
         ["plugin", "user", "management", "sndbuf", "ifconfig-pool-persist", "explicit-exit-notify", "persist-key"]
