@@ -16,6 +16,8 @@ pub(super) const LAYER2: &str = "layer 2 is not supported; route instead of brid
 const PROCESS: &str = "the systemd unit's sandbox replaces it (docs/how-to/operating.md)";
 const MANAGEMENT: &str = "not needed: programs connect to the Unix socket that management names";
 const CLIENT: &str = "it is an option of clients";
+const ONLY_CLIENT: &str = "it is an option of clients, with which OpenVPN's server does not start; remove it";
+const COMMAND: &str = "it is a command, and no setting of a server; remove it";
 
 /// The options, by name.
 pub const DIRECTIVES: &[(&str, Kind)] = &[
@@ -129,6 +131,10 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("pkcs11-id", Undecided(PEM)),
     ("pkcs11-id-management", Undecided(PEM)),
     ("pkcs11-providers", Undecided(PEM)),
+    ("pkcs11-cert-private", Undecided(PEM)),
+    ("pkcs11-pin-cache", Undecided(PEM)),
+    ("pkcs11-private-mode", Undecided(PEM)),
+    ("pkcs11-protected-authentication", Undecided(PEM)),
     ("askpass", Undecided("encrypted keys are not supported (openssl pkey -in FILE -out FILE.pem decrypts one)")),
     ("engine", Undecided("Sealane reads keys only from PEM files: write the key to a PEM file")),
     ("providers", Undecided("Sealane reads keys only from PEM files: write the key to a PEM file")),
@@ -287,6 +293,41 @@ pub const DIRECTIVES: &[(&str, Kind)] = &[
     ("max-packet-size", NotNeeded("control packets are at most 1,250 bytes")),
     ("allow-recursive-routing", NotNeeded(CLIENT)),
     ("max-routes", NotNeeded(CLIENT)),
+    ("allow-pull-fqdn", NotNeeded(CLIENT)),
+    ("connect-retry", NotNeeded(CLIENT)),
+    ("connect-retry-max", NotNeeded(CLIENT)),
+    ("connect-timeout", NotNeeded(CLIENT)),
+    ("http-proxy-option", NotNeeded(CLIENT)),
+    ("socks-proxy-retry", NotNeeded(CLIENT)),
+    ("proto-force", NotNeeded(CLIENT)),
+    ("pull-filter", NotNeeded(CLIENT)),
+    ("remote-random", NotNeeded(CLIENT)),
+    ("remote-random-hostname", NotNeeded(CLIENT)),
+    ("rport", NotNeeded(CLIENT)),
+    ("dns-updown", NotNeeded(CLIENT)),
+    ("client", Undecided(ONLY_CLIENT)),
+    ("pull", Undecided(ONLY_CLIENT)),
+    ("tls-client", Undecided(ONLY_CLIENT)),
+    ("auth-user-pass", Undecided(ONLY_CLIENT)),
+    ("static-challenge", Undecided(ONLY_CLIENT)),
+    ("http-proxy", Undecided(ONLY_CLIENT)),
+    ("socks-proxy", Undecided(ONLY_CLIENT)),
+    ("dev-node", Undecided("the tunnel uses TUN devices of Linux only")),
+    ("no-name-remapping", Undecided("OpenVPN has removed this option; names are compared as they are")),
+    ("genkey", Undecided(COMMAND)),
+    ("help", Undecided(COMMAND)),
+    ("mktun", Undecided(COMMAND)),
+    ("rmtun", Undecided(COMMAND)),
+    ("show-ciphers", Undecided(COMMAND)),
+    ("show-curves", Undecided(COMMAND)),
+    ("show-digests", Undecided(COMMAND)),
+    ("show-engines", Undecided(COMMAND)),
+    ("show-gateway", Undecided(COMMAND)),
+    ("show-groups", Undecided(COMMAND)),
+    ("show-pkcs11-ids", Undecided(COMMAND)),
+    ("show-tls", Undecided(COMMAND)),
+    ("test-crypto", Undecided(COMMAND)),
+    ("version", Undecided(COMMAND)),
 ];
 
 /// What becomes of an option.
