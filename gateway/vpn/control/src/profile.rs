@@ -1,6 +1,7 @@
 //! A client's `.ovpn`: where to connect, with what, and what of it cannot be done here.
 
-use super::prompt::Challenge;
+use super::pki::AskPassphrase;
+use super::prompt::{self, Challenge};
 use super::tls::Endpoint;
 use anyhow::{Context as _, Result, bail};
 use sealane_ovpn::data::Cipher;
@@ -9,6 +10,7 @@ use sealane_ovpn::wrap::v2::ClientKey;
 use sealane_ovpn::wrap::{Digest, StaticKey, WrapKey};
 use std::path::Path;
 use std::time::Duration;
+use zeroize::Zeroizing;
 
 mod filter;
 mod remotes;
@@ -38,7 +40,6 @@ const IMPOSSIBLE: &[(&str, &str)] = &[
         "only \"legacy\" and \"insecure\" are supported: the client has no additional checks for the other \
                           profiles",
     ),
-    ("askpass", "encrypted keys are not supported (openssl pkey -in FILE -out FILE.pem decrypts one)"),
     ("capath", "put the certificates into one file and name it with ca"),
     ("chroot", "use the service manager's sandbox"),
     ("route-noexec", "use route-nopull"),
@@ -245,14 +246,22 @@ pub fn read(path: &Path) -> Result<String> {
 }
 
 impl Profile {
-    /// Reads a profile; relative paths are from its folder.
+    /// Reads a profile; relative paths are from its folder. Asks the user for the passphrase of an encrypted key.
     pub fn load(path: &Path) -> Result<Self> {
         let text = read(path)?;
-        Self::parse(&text, path.parent().unwrap_or(Path::new(""))).with_context(|| path.display().to_string())
+        let base = path.parent().unwrap_or(Path::new(""));
+        let ask: AskPassphrase<'_> = &mut || Ok(Zeroizing::new(prompt::secret("Passphrase of the private key: ")?));
+        Self::parse_asking(&text, base, ask).with_context(|| path.display().to_string())
     }
 
-    /// Reads a profile's text.
+    /// Reads a profile's text, and asks nobody.
     pub fn parse(text: &str, base: &Path) -> Result<Self> {
+        Self::parse_asking(text, base, &mut || {
+            bail!("key: it is encrypted; name a file with its passphrase (askpass FILE)")
+        })
+    }
+
+    fn parse_asking(text: &str, base: &Path, ask: AskPassphrase<'_>) -> Result<Self> {
         let directives = optional(file::parse(text)?);
         let files = Files { directives: &directives, base };
         let last = |name: &str| directives.iter().rfind(|d| d.name() == name);
@@ -289,6 +298,7 @@ impl Profile {
                     "ca",
                     "cert",
                     "key",
+                    "askpass",
                     "crl-verify",
                     "verify-x509-name",
                     "remote-cert-tls",
@@ -352,7 +362,7 @@ impl Profile {
             remote_random: last("remote-random").is_some(),
             connect_timeout: seconds("server-poll-timeout", 120)?.min(seconds("connect-timeout", 120)?),
             device: device(argument("dev").unwrap_or("tun"))?,
-            endpoint: tls::endpoint(&files)?,
+            endpoint: tls::endpoint(&files, ask)?,
             wrap,
             wrap_v2,
             ciphers,
