@@ -7,12 +7,13 @@
 //! ```
 
 use super::profile::{Profile, Rejected, Remote};
-use super::prompt;
+use super::prompt::{self, Asked};
 use super::server::{Outlet, Word};
 use super::session::{Event as SessionEvent, Session, Words, random};
 use super::verify::in_words;
 use anyhow::{Context as _, Result, anyhow, bail};
 use sealane_log as log;
+use sealane_ovpn::challenge::Challenge;
 use sealane_ovpn::command::Command as Said;
 use sealane_ovpn::data::{Cipher, Format, Header, KeySlot, PeerId, magic};
 use sealane_ovpn::peer_info::{self, proto};
@@ -47,6 +48,8 @@ enum End {
     Stopped,
     /// Worth another try, perhaps after so many seconds.
     Lost(String, Option<u32>),
+    /// Worth another try with the answer to this.
+    Asks(Challenge),
     /// Not worth one.
     Fatal(anyhow::Error),
 }
@@ -81,21 +84,38 @@ async fn run(mut profile: Profile) -> Result<()> {
     let (mut pause, mut attempt, mut interface) = (FIRST_PAUSE, 0_u64, Interface::default());
     let remotes = in_order(&profile)?;
     let round = remotes.len() as u64;
+    let mut turn = Turn::default();
     loop {
         let remote = remotes[(attempt % round) as usize].clone();
         attempt += 1;
+        (turn.attempt, turn.connection) = (attempt, turn.connection + 1);
         let started = Instant::now();
-        let (why, wait) =
-            match one(&plane, &mut profile, &remote, &mut outlet, &mut interface, attempt, &mut stop).await {
-                End::Stopped => {
-                    // The lane sends what there is to say before it hears of this.
-                    let _ = plane.command(Command::PeerDel(SERVER));
-                    tokio::time::sleep(FAREWELL).await;
-                    return Ok(());
-                }
-                End::Fatal(e) => return Err(e),
-                End::Lost(why, wait) => (why, wait),
-            };
+        let ended = one(&plane, &mut profile, &remote, &mut outlet, &mut interface, &turn, &mut stop).await;
+        // An answer is good once.
+        turn.login = None;
+        let (why, wait) = match ended {
+            End::Stopped => {
+                // The lane sends what there is to say before it hears of this.
+                let _ = plane.command(Command::PeerDel(SERVER));
+                tokio::time::sleep(FAREWELL).await;
+                return Ok(());
+            }
+            End::Fatal(e) => return Err(e),
+            End::Lost(why, wait) => (why, wait),
+            End::Asks(challenge) => {
+                let _ = plane.command(Command::PeerDel(SERVER));
+                log::info!("{} asks: {}", remote.host, shown(&challenge.text));
+                let mut asked = Asked::new(format!("{} ", shown(&challenge.text)), challenge.echo);
+                let answer = tokio::select! {
+                    answer = asked.answer() => answer?,
+                    () = stop.asked() => return Ok(()),
+                };
+                turn.login = Some((challenge.user.clone(), challenge.password(&answer)));
+                // The same server again.
+                attempt -= 1;
+                continue;
+            }
+        };
         let _ = plane.command(Command::PeerDel(SERVER));
         // A tunnel that was up for a while did not fail at once: the pauses begin again with the shortest.
         if started.elapsed() > LONGEST_PAUSE {
@@ -112,6 +132,17 @@ async fn run(mut profile: Profile) -> Result<()> {
             () = stop.asked() => return Ok(()),
         }
     }
+}
+
+/// What is different in each attempt.
+#[derive(Default)]
+struct Turn {
+    /// Counts through the servers and their addresses.
+    attempt: u64,
+    /// Counts connections.
+    connection: u64,
+    /// The answer to a challenge, in place of the profile's name and password.
+    login: Option<(String, String)>,
 }
 
 /// The servers to try: in the profile's order, or with `remote-random` in random order.
@@ -162,6 +193,8 @@ struct Attempt<'a> {
     socket: SocketId,
     transport: Transport,
     remote: SocketAddr,
+    /// The name that the server was told.
+    user: String,
     stage: Stage,
     deadline: Instant,
     /// The deadline for the server's first answer.
@@ -184,11 +217,11 @@ async fn one(
     remote: &Remote,
     outlet: &mut Outlet,
     interface: &mut Interface,
-    number: u64,
+    turn: &Turn,
     stop: &mut Stop,
 ) -> End {
     let opened = tokio::select! {
-        opened = open(plane, profile, remote, number) => opened,
+        opened = open(plane, profile, remote, turn) => opened,
         () = stop.asked() => return End::Stopped,
     };
     let (session, socket, address) = match opened {
@@ -202,6 +235,7 @@ async fn one(
         plane,
         deadline: now + profile.handshake,
         answer_by: now + profile.connect_timeout,
+        user: turn.login.as_ref().or(profile.credentials.as_ref()).map(|(user, _)| user.clone()).unwrap_or_default(),
         profile,
         interface,
         session,
@@ -233,12 +267,12 @@ async fn open(
     plane: &Arc<dyn Plane>,
     profile: &Profile,
     remote: &Remote,
-    number: u64,
+    turn: &Turn,
 ) -> Result<(Session, SocketId, SocketAddr)> {
     let found = tokio::net::lookup_host((remote.host.as_str(), remote.port)).await?;
     let found: Vec<SocketAddr> = found.filter(|address| remote.family.takes(address)).collect();
     // Each round through the servers uses the host's next address.
-    let round = (number - 1) / profile.remotes.len() as u64;
+    let round = (turn.attempt - 1) / profile.remotes.len() as u64;
     let address = found.get((round % found.len().max(1) as u64) as usize);
     let address = *address.with_context(|| format!("{} does not resolve to an address", remote.host))?;
     let tcp = remote.transport == Transport::Tcp;
@@ -260,21 +294,25 @@ async fn open(
                 | proto::PUSH_UPDATE
         }
     };
-    let (username, password) = profile.credentials.clone().unwrap_or_default();
+    let (username, password) = turn.login.clone().or_else(|| profile.credentials.clone()).unwrap_or_default();
     let words = Words {
         options: options_string(false, tcp, profile.mtu, cipher, auth),
         username,
         password,
         peer_info: peer_info::ours(concat!("sealane-", env!("CARGO_PKG_VERSION")), &profile.ciphers, bits, profile.mtu),
     };
-    let session =
+    let mut session =
         Session::client(profile.endpoint.clone(), words, &profile.wrap, profile.wrap_v2.as_ref(), !tcp, unix())?;
+    // Renewals begin with the password again, unless the server gives a token: an answer is good once.
+    if let (Some(_), Some((username, password))) = (&turn.login, &profile.credentials) {
+        session.set_credentials(username.clone(), password.clone());
+    }
     let socket = if tcp {
         let limit = profile.connect_timeout.min(TCP_CONNECT);
         let connecting = tokio::time::timeout(limit, tokio::net::TcpStream::connect(address));
         let stream = connecting.await.context("no answer")??;
         stream.set_nodelay(true)?;
-        let socket = SocketId::new(0, 1 << 47 | number);
+        let socket = SocketId::new(0, 1 << 47 | turn.connection);
         let fd = stream.into_std()?.into();
         plane.command(Command::SocketNew { lane: 0, socket, fd }).map_err(|e| anyhow!("{e}"))?;
         socket
@@ -420,9 +458,9 @@ impl Attempt<'_> {
                     Err(rejected) => return Ok(Some(self::rejected(&rejected))),
                 };
                 let pushed = Pushed::parse(&options);
-                if let (Some(token), Some((user, _))) = (&pushed.auth_token, &self.profile.credentials) {
+                if let Some(token) = pushed.auth_token.as_ref().filter(|_| !self.user.is_empty()) {
                     // From now on in place of the password.
-                    self.session.set_credentials(user.clone(), token.clone());
+                    self.session.set_credentials(self.user.clone(), token.clone());
                 }
                 if self.stage == Stage::Asking {
                     self.options = options;
@@ -437,10 +475,17 @@ impl Attempt<'_> {
                 };
                 return self.change(&changes);
             }
-            Said::AuthFailed(reason) if self.stage != Stage::Connected => {
-                return Ok(Some(End::Fatal(anyhow!("the server refuses this client: {}", shown(&reason)))));
+            Said::AuthFailed(reason) => {
+                let reason = match Challenge::parse(&reason) {
+                    Some(challenge) if challenge.needs_answer => return Ok(Some(End::Asks(challenge))),
+                    Some(challenge) => challenge.text,
+                    None => reason,
+                };
+                return Ok(Some(match self.stage {
+                    Stage::Connected => End::Lost(format!("refused: {}", shown(&reason)), None),
+                    _ => End::Fatal(anyhow!("the server refuses this client: {}", shown(&reason))),
+                }));
             }
-            Said::AuthFailed(reason) => return Ok(Some(End::Lost(format!("refused: {}", shown(&reason)), None))),
             Said::AuthFailedTemporarily(wait, reason) => {
                 return Ok(Some(End::Lost(
                     format!("the server refuses this client for now: {}", shown(&reason)),

@@ -131,6 +131,7 @@ mod truth_table;
 mod tunnel;
 mod tunnel_burst;
 mod tunnel_certificates;
+mod tunnel_challenges;
 mod tunnel_clients;
 mod tunnel_floods;
 mod tunnel_groups;

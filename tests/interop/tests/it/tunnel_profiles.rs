@@ -19,7 +19,7 @@ const SERVER: &str = "dev tun\nca vpn/ca.crt\ncert vpn/server.crt\nkey vpn/serve
 
 /// Debian's server with these lines more.
 #[track_caller]
-fn stock_server(world: &World, more: &str) -> Server {
+pub fn stock_server(world: &World, more: &str) -> Server {
     let config = world.write("server.conf", &format!("{SERVER}{more}"));
     let server = world.openvpn(End::Server, &config, &[]);
     assert!(said(&server, "Initialization Sequence Completed"), "{}", server.log());
